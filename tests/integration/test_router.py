@@ -182,7 +182,7 @@ def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_again()
                 answer["status"],
             ) == (503, "1", 503)
             assert response.content_type == "application/problem+json"
-            assert "3 requests of service chat wait already" in answer["detail"]
+            assert "3 requests of service chat are already waiting" in answer["detail"]
         node.router.switch((), {})
         assert Counter(await asyncio.gather(*waiting)) == {503: 3}
         readings = node.router.read()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, get_args
 
 import typer
 from httpx2 import codes
@@ -29,19 +29,8 @@ from app.store.plan_states import ENDED, PLAN_STATES
 POLL_S = 1.0
 EXAMPLES = "condition=Ready, condition=Ready=False, state=finished, delete or jsonpath='{.spec.mode}'=auto"
 
-STATES = {
-    "Task": (
-        "queued",
-        "starting",
-        "running",
-        "swapped",
-        "failed",
-        "finished",
-        "cancelled",
-    ),
-    "Plan": PLAN_STATES,
-}
-"""By kind; other kinds have conditions, which say more."""
+USUAL_STATES = {"Task": "finished", "Plan": "target"}
+"""What people wait for, by kind; other kinds have conditions, which say more."""
 LAST_STATES = {"finished", "cancelled", *ENDED}
 """Nothing follows them, so that waiting for another one would never end."""
 
@@ -68,8 +57,7 @@ class ConditionGoal:
 
     def check(self, kind: str) -> None:
         """Refuse kinds without conditions, with what they have."""
-        if kind in STATES:
-            state = {"Task": "finished", "Plan": "target"}[kind]
+        if state := USUAL_STATES.get(kind):
             raise typer.BadParameter(
                 f"a {kind} has no conditions; wait for its state: --for state={state}"
             )
@@ -102,13 +90,14 @@ class StateGoal:
 
     def check(self, kind: str) -> None:
         """Refuse other kinds, and states that the kind does not have."""
-        if kind not in STATES:
+        if kind not in USUAL_STATES:
             raise typer.BadParameter(
                 f"a {kind} has no state to wait for; write --for {EXAMPLES}"
             )
-        if self.state not in STATES[kind]:
+        states = _states(kind)
+        if self.state not in states:
             raise typer.BadParameter(
-                f"a {kind} is never {self.state!r}; its states are {', '.join(STATES[kind])}"
+                f"a {kind} is never {self.state!r}; its states are {', '.join(states)}"
             )
 
     def is_met(self, item: Document | None) -> bool:
@@ -124,6 +113,15 @@ class StateGoal:
 
     def _state(self, item: Document | None) -> str:
         return text(item, "status.state") or text(item, "state")
+
+
+def _states(kind: str) -> tuple[str, ...]:
+    if kind == "Plan":
+        return PLAN_STATES
+    # Imported late: it brings NumPy, for which nobody who waits for a service should wait.
+    from app.store.task_book import TaskPhase
+
+    return get_args(TaskPhase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

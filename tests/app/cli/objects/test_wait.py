@@ -2,14 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import get_args
 
 import httpx2
 import pytest
 
-from app.cli.objects.wait import STATES
-from app.store.plan_states import PlanState
-from app.store.task_book import TaskPhase
 from tests.app.cli.fake_api import FakeApi, Json, problem_document, service
 from tests.app.runner import Result, cli
 
@@ -199,11 +195,6 @@ def test_wrong_usage_names_the_remedy_and_asks_nobody(
     result = cli("wait", *arguments, api=api)
     assert (result.code, api.requests) == (2, [])
     assert words in " ".join(result.err.split())
-
-
-def test_the_states_are_those_that_there_are() -> None:
-    assert set(STATES["Task"]) == set(get_args(TaskPhase))
-    assert set(STATES["Plan"]) == set(get_args(PlanState))
 
 
 def test_a_rollout_is_followed_line_by_line_until_it_is_complete() -> None:
