@@ -23,6 +23,8 @@ FOLLOW_S = 1.0
 MAX_AT_ONCE = 8
 """Logs that are asked for at the same time: as many as the control plane takes of one token."""
 MAX_LINE = 65_536
+LINE_ENDS = re.compile(r"\r\n|\n|\r(?!\Z)")
+"""A carriage return at the end is no end of a line yet, since a newline may follow."""
 COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 
 
@@ -114,7 +116,8 @@ class ReadLog:
         """What is to be printed now that this was read; a prefix stands before whole lines."""
         if not self.prefix:
             return written
-        *lines, self.unfinished = (self.unfinished + written).split("\n")
+        # A carriage return ends a line as well: no replica may write where the name of another one is expected.
+        *lines, self.unfinished = LINE_ENDS.split(self.unfinished + written)
         # A line that never ends must not fill the memory.
         if len(self.unfinished) > MAX_LINE:
             lines.append(self.unfinished)
@@ -142,8 +145,9 @@ class LogReader:
         listed = documents(first, "replicas")
         if takes_all:
             # Of a service without a replica the last ones say why.
-            self._add([each for each in listed if _runs(each)] or listed)
-            self._show_all(query)
+            self._add(_running(first) or listed)
+            for log, part in self._ask_all(query):
+                self._show(log, part)
             if all(each.problem for each in self._logs.values()):
                 raise CliError("no replica's log can be read")
             return
@@ -160,19 +164,26 @@ class LogReader:
         while self._logs:
             self._cli.sleep(FOLLOW_S)
             try:
-                self._show_all({})
+                parts = self._ask_all({})
             except CliError as error:
                 # A control plane that answered once may be away for a while: it restarts in seconds.
                 if not may_pass(error):
                     raise
+                continue
+            for log, part in parts:
+                self._show(log, part)
+                # It goes even if its node is away, because every poll would wait for that node.
+                if _has_ended(log, part):
+                    self._write(log.rest())
+                    del self._logs[log.replica]
 
     def finish(self) -> None:
         """Print the lines that were kept back for their ends."""
         for log in self._logs.values():
             self._write(log.rest())
 
-    def _show_all(self, query: Query) -> None:
-        """Ask for what each log has beyond what was read, and print it."""
+    def _ask_all(self, query: Query) -> list[tuple[ReadLog, Document]]:
+        """Ask for what each log has beyond what was read."""
 
         def ask(log: ReadLog) -> Document:
             return self._api.get(
@@ -182,11 +193,11 @@ class LogReader:
         read = list(self._logs.values())
         # At once: each waits for its node's next sync.
         with ThreadPoolExecutor(MAX_AT_ONCE) as threads:
-            parts = list(threads.map(ask, read))
-        for log, part in zip(read, parts, strict=True):
-            self._show(log, part)
+            return list(zip(read, threads.map(ask, read), strict=True))
 
     def _show(self, log: ReadLog, part: Document) -> None:
+        if self._takes_all:
+            self._add(_running(part))
         problem, before = text(part, "problem"), log.problem
         log.problem = problem
         if problem:
@@ -201,14 +212,6 @@ class LogReader:
             _note(f"{log.prefix}{skipped:,} bytes came too fast and are left out")
         log.end = int(number(part, "end") or 0)
         self._write(log.take(written))
-        here = [each for each in documents(part, "replicas") if _runs(each)]
-        if self._takes_all:
-            self._add(here)
-        # What it wrote last was read before it is given up.
-        has_ended = log.replica is not None and log.replica not in _names(here)
-        if has_ended and not is_first and not written:
-            self._write(log.rest())
-            del self._logs[log.replica]
 
     def _add(self, replicas: Iterable[Document]) -> None:
         for name in _names(replicas):
@@ -234,8 +237,19 @@ def escaped(written: str) -> str:
     )
 
 
-def _runs(replica: Document) -> bool:
-    return bool(replica.get("is_planned")) or replica.get("state") is not None
+def _has_ended(log: ReadLog, part: Document) -> bool:
+    """Whether this part, with nothing in it, is the last one: a task may start anew, a replica does not."""
+    if log.replica is None or text(part, "text"):
+        return False
+    return log.replica not in _names(_running(part))
+
+
+def _running(part: Document) -> list[Document]:
+    return [
+        each
+        for each in documents(part, "replicas")
+        if each.get("is_planned") or each.get("state") is not None
+    ]
 
 
 def _names(replicas: Iterable[Document]) -> list[str]:

@@ -141,6 +141,31 @@ def test_a_replica_that_is_planned_later_is_followed_too() -> None:
     assert found.out == "[chat-g1-1] one\n[chat-g2-1] new\n"
 
 
+def test_a_replica_that_ended_with_its_node_gives_way_to_the_one_in_its_place() -> None:
+    away = a_part("", problem="node 'n1' has not answered for 10 s")
+    api = LogApi(
+        {
+            "chat-g1-1": [a_part(""), a_part("one\n"), away, away],
+            "chat-g2-1": [a_part("new\n")],
+        },
+        [a_replica("chat-g1-1")],
+    )
+    sleeps = interrupted_after(4)
+
+    def end(_seconds: float) -> None:
+        next(sleeps)
+        api.replicas = [
+            a_replica("chat-g1-1", is_planned=False),
+            a_replica("chat-g2-1"),
+        ]
+
+    found = cli("logs", "chat", "--all", "-f", api=api, sleep=end)
+    assert found.out == "[chat-g1-1] one\n[chat-g2-1] new\n"
+    assert found.err == "Error: [chat-g1-1] node 'n1' has not answered for 10 s\n"
+    asked = [each.get("replica") for each in api.asked]
+    assert (asked.count("chat-g1-1"), asked.count("chat-g2-1")) == (2, 2)
+
+
 def test_a_task_has_one_log() -> None:
     api = LogApi({"teach": [a_part("epoch 1\n")]})
     assert cli("logs", "task/teach", api=api).out == "epoch 1\n"
@@ -183,6 +208,11 @@ def test_a_terminal_is_told_what_it_would_have_obeyed_and_a_pipe_gets_it_as_it_i
     )
     api = LogApi({"chat-g1-1": [a_part(written)]})
     assert cli("logs", "chat", api=api).out == written
+
+
+def test_no_replica_writes_a_line_under_the_name_of_another_one() -> None:
+    log = ReadLog(replica="r", prefix="[r] ")
+    assert log.take("1 %\r[other] fine\r\n") == "[r] 1 %\n[r] [other] fine\n"
 
 
 def test_a_line_that_never_ends_is_printed_in_pieces() -> None:
