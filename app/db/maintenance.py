@@ -24,7 +24,7 @@ COMMIT_SLACK = timedelta(minutes=5)
 class Retention:
     """How long rows are kept, in days. Hourly totals, targets, events and prices are kept for ever."""
 
-    observations_days: int = 14
+    observations_days: int = 30
     plans_days: int = 30
     """Plans that were never in force, with their demands; commands and acknowledgements before each node's newest."""
     kept_hours: int = 24

@@ -167,6 +167,7 @@ def _make_parts(
         simulations=ScenarioIntake(),
         lease=plane.settings.lease,
         gateway_url=plane.settings.gateway_url,
+        retention=plane.retention,
         compiling=compiling,
     )
 

@@ -26,7 +26,7 @@ from app.db.base.leader import Leader
 from app.db.base.listen import WAKE_CHANNEL, Listener
 from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
-from app.db.maintenance import Retention, load_time, maintain
+from app.db.maintenance import load_time, maintain
 from app.db.postgres_store import PostgresStore
 from app.db.predictions.forecasts import PostgresForecasts
 from app.db.predictions.refits import Attempts, refit_waiting
@@ -163,15 +163,11 @@ def _make_controller(
 
 async def maintain_plane(plane: Plane, engine: Engine) -> None:
     """What the leader does by the hour, by the database's time and the settings."""
-    keep = Retention(
-        observations_days=plane.settings.retention_days,
-        rates_days=plane.settings.rates_days,
-    )
     with translated():
         # A clock that a demo runs faster is the only one that knows its time.
         is_real = plane.clock.speed == 1.0
         now = await load_time(engine) if is_real else plane.clock.now()
-        await maintain(engine, now, keep)
+        await maintain(engine, now, plane.retention)
 
 
 async def _dispatch_jobs(

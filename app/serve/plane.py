@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from app.base.clock import ControlClock, WallClock
 from app.base.settings import Settings
+from app.db.maintenance import Retention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,14 @@ class Plane:
     """SQLAlchemy's URL of a database at the newest revision."""
     clock: ControlClock
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+
+    @property
+    def retention(self) -> Retention:
+        """How long rows are kept: what the leader deletes, and how far back the API can answer."""
+        return Retention(
+            observations_days=self.settings.retention_days,
+            rates_days=self.settings.rates_days,
+        )
 
 
 def make_plane(

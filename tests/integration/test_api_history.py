@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import cast
 from urllib.parse import quote
 
 import numpy as np
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import text
 
 from app.db.base.engine import make_engine
+from app.db.maintenance import Retention
 from app.db.predictions.rates import add_trace
 from solvers.forecast.types import RequestSeries
 from tests.integration.api_harness import NOW, Api, Prepared
@@ -131,6 +135,21 @@ def test_a_range_without_a_past_is_refused_with_what_to_ask(
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"].endswith("since")
     assert remedy in answer.text
+
+
+def test_it_answers_as_far_back_as_rows_are_kept(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Retention(rates_days=100, observations_days=60)
+    app = cast(FastAPI, api.client.app)
+    parts = replace(app.state.parts, retention=kept)
+    monkeypatch.setattr(app.state, "parts", parts)
+    # More than 360 of the longest usual step: whole days.
+    old = api.get(f"services/search/history?last_s={90 * 86_400}")
+    assert old["step_s"] == 86_400.0
+    assert api.get(f"gpus/n1/gpu-0/readings?last_s={50 * 86_400}")["step_s"] == 86_400
+    refused = api.call("GET", f"gpus/n1/gpu-0/readings?last_s={70 * 86_400}")
+    assert (refused.status_code, "kept for 60 days" in refused.text) == (422, True)
 
 
 def test_a_service_of_another_project_has_no_past(api: Api) -> None:

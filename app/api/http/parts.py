@@ -24,6 +24,7 @@ from app.api.http.guesses import Guesses, address_of, named_address
 from app.base.clock import ControlClock
 from app.base.errors import Forbidden
 from app.db.base.transaction import Connection, Engine, transaction
+from app.db.maintenance import Retention
 from app.db.operations import events
 from app.db.operations.tokens import TokenRow
 from app.solver.process import PreviewSolver
@@ -93,7 +94,7 @@ YAML_RULES = SeatRules(
 )
 LOG_RULES = SeatRules(
     # Each holds no connection, but a seat among what its node and PostgreSQL are asked for, for seconds.
-    what="logs that are waited for",
+    what="requests for logs",
     seats=64,
     per_token=8,
     waiting=8,
@@ -173,6 +174,8 @@ class ApiParts:
     """Checks what is to be simulated; somebody else runs it."""
     lease: LeaseTerms | None = None
     """How long commands hold while the control plane is silent; None = for ever."""
+    retention: Retention = field(default_factory=Retention)
+    """How far back there are rows to answer from."""
     gateway_url: str | None = None
     """Base URL of the gateway; None: callers go to the nodes."""
     compiling: asyncio.Event = field(default_factory=asyncio.Event)

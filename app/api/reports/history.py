@@ -15,7 +15,6 @@ from app.api.workloads.services import visible_service
 from app.base.errors import InvalidRequest
 from app.db.decisions import policies
 from app.db.fleet import nodes
-from app.db.maintenance import Retention
 from app.db.reports import history
 from app.db.reports.history import HistorySteps, ServiceStep
 from app.loop.forecast import horizon_s
@@ -26,12 +25,12 @@ MIN_S = 60
 MAX_STEPS = 360
 """More than one per two pixels of a chart says nothing."""
 STEPS_S = (1, 2, 5, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800)
-"""Lengths of which every hour or a day is a multiple; 360 of the longest are 45 days."""
+"""Lengths of which every hour or a day is a multiple; 360 of the longest are 45 days, beyond it is in whole days."""
+DAY_S = 86_400
+MAX_LAST_S = 366 * DAY_S
+"""As long as any rate can be kept."""
 RATE_STEP_S = 300
 """Requests that are no longer kept by window are kept by five minutes."""
-WINDOWS = timedelta(hours=Retention().windows_hours)
-SERVICE_DAYS = Retention().rates_days
-GPU_DAYS = Retention().observations_days
 
 
 class ServiceHistoryPoint(View):
@@ -40,7 +39,7 @@ class ServiceHistoryPoint(View):
     at: datetime = Field(description="When the step began")
     rate_rps: float | None = Field(description="Requests that came, mean")
     latency_ms: float | None = Field(
-        description=f"At the SLO's percentile; kept for {Retention().windows_hours} hours"
+        description="At the SLO's percentile; null where it is no longer kept"
     )
     attainment: float | None = Field(
         description="Share of the requests that met the SLO; of the whole hour where latencies are no longer kept"
@@ -115,7 +114,7 @@ def _asked(
         AwareDatetime | None, Query(description="Absent: `last_s` before `until`")
     ] = None,
     until: Annotated[AwareDatetime | None, Query(description="Absent: now")] = None,
-    last_s: Annotated[int, Query(ge=MIN_S, le=SERVICE_DAYS * 86_400)] = 3600,
+    last_s: Annotated[int, Query(ge=MIN_S, le=MAX_LAST_S)] = 3600,
 ) -> AskedPeriod:
     return AskedPeriod(since=since, until=until, last_s=last_s)
 
@@ -130,12 +129,15 @@ async def get_service_history(
     context: Viewer, name: Name, period: Period
 ) -> ServiceHistory:
     """Requests, latency, SLO and forecasts of a service over time, in at most 360 steps."""
-    now = context.now()
-    since, until = period.span(now, SERVICE_DAYS)
+    now, keep = context.now(), context.parts.retention
+    since, until = period.span(now, keep.rates_days)
     async with context.transaction() as connection:
         slo = (await visible_service(context, connection, name)).service.slo
         settings = await policies.load_current(connection)
-        step_s = _service_step_s(since, until, now, settings.window_s)
+        are_windows_kept = now - since <= timedelta(hours=keep.windows_hours, minutes=1)
+        step_s = _service_step_s(
+            since, until, settings.window_s if are_windows_kept else None
+        )
         # The window that is open has only a part of its requests.
         end = min(until, now - timedelta(seconds=settings.window_s))
         steps = HistorySteps(since=_first(since, step_s), until=end, step_s=step_s)
@@ -157,7 +159,7 @@ async def list_readings(
 ) -> GpuReadings:
     """What was read of one GPU over time, in at most 360 steps."""
     name = f"{node}/{gpu}"
-    since, until = period.span(context.now(), GPU_DAYS)
+    since, until = period.span(context.now(), context.parts.retention.observations_days)
     step_s = _step_s(since, until, STEPS_S[0])
     steps = HistorySteps(since=_first(since, step_s), until=until, step_s=step_s)
     async with context.transaction() as connection:
@@ -176,15 +178,17 @@ async def list_readings(
 def _step_s(since: datetime, until: datetime, min_s: float) -> float:
     """The shortest step of those that are so long and few enough."""
     wanted_s = max(min_s, (until - since).total_seconds() / MAX_STEPS)
-    return next(step_s for step_s in STEPS_S if step_s >= wanted_s)
+    whole_days_s = DAY_S * ceil(wanted_s / DAY_S)
+    return next((step_s for step_s in STEPS_S if step_s >= wanted_s), whole_days_s)
 
 
-def _service_step_s(
-    since: datetime, until: datetime, now: datetime, window_s: float
-) -> float:
-    # Single windows say little, and older requests are known by five minutes only.
-    is_old = now - since > WINDOWS + timedelta(minutes=1)
-    step_s = _step_s(since, until, RATE_STEP_S if is_old else 15)
+def _service_step_s(since: datetime, until: datetime, window_s: float | None) -> float:
+    """`window_s`: the windows' length; None where they are not kept for as long."""
+    # Older requests are known by five minutes only.
+    if window_s is None:
+        return _step_s(since, until, RATE_STEP_S)
+    # Single windows say little.
+    step_s = _step_s(since, until, 15)
     # No window may lie in two steps; in long ones that makes no difference.
     return step_s if step_s >= RATE_STEP_S else window_s * ceil(step_s / window_s)
 
