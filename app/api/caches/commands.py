@@ -1,11 +1,11 @@
 """Newest commands in memory: one listener per process wakes every agent that waits; no request polls the database."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from agents.base.protocol import NodeCommand
+from app.api.caches.listening import Listening
 from app.loop.controller import Wakeups
 
 MAX_MEMORY_S = 10.0
@@ -20,36 +20,23 @@ class CommandSource(Protocol):
         ...
 
 
-class CommandBoard:
+class CommandBoard(Listening):
     """Commands by node, forgotten whenever a new target is announced or the connection to the database was lost.
 
     As long as nothing was announced since `start`, every question goes to the source.
     """
 
     def __init__(self, source: CommandSource, wakeups: Wakeups) -> None:
+        super().__init__(wakeups, "plimsoll-commands")
         self._source = source
-        self._wakeups = wakeups
         self._newest: dict[str, NodeCommand | None] = {}
         self._forgot_at_s = 0.0
         self._version = 0
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def is_listening(self) -> bool:
-        """Whether announcements are heard; False before `start` and after a fault of the listener."""
-        return self._task is not None and not self._task.done()
-
-    def start(self) -> None:
-        """Begin to listen; call once, inside a running event loop."""
-        self._task = asyncio.create_task(self._listen(), name="plimsoll-commands")
 
     async def stop(self) -> None:
         """End listening, and answer all requests that wait."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await super().stop()
         self.forget()
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
@@ -92,9 +79,9 @@ class CommandBoard:
         # A new one for those who wait from now on; the old one has woken everybody who waited.
         self._changed = asyncio.Event()
 
-    async def _listen(self) -> None:
-        async for _ in self._wakeups.listen():
-            self.forget()
+    async def hear(self, _: str, /) -> None:
+        """There is a new target, or there may be."""
+        self.forget()
 
 
 async def _first(changed: asyncio.Event, deadline: "asyncio.Future[None]") -> None:

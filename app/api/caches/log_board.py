@@ -5,33 +5,22 @@ import contextlib
 from collections import defaultdict
 
 from agents.base.protocol import LogAnswer, LogRequest
+from app.api.caches.listening import Listening
 from app.base.errors import Unavailable
 from app.db.base.transaction import Engine, transaction
 from app.db.fleet import log_requests
 from app.loop.controller import Wakeups
 
 
-class LogBoard:
+class LogBoard(Listening):
     """What nodes are asked for, read anew whenever somebody asks, answers, or gives up."""
 
     def __init__(self, engine: Engine, wakeups: Wakeups) -> None:
         """`engine`: that of people's requests, since they are who waits."""
+        super().__init__(wakeups, "plimsoll-logs")
         self._engine = engine
-        self._wakeups = wakeups
         self._asked: dict[str, list[LogRequest]] = {}
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to listen; call once, inside a running event loop."""
-        self._task = asyncio.create_task(self._listen(), name="plimsoll-logs")
-
-    async def stop(self) -> None:
-        """End listening."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
 
     def asked_of(self, node: str) -> tuple[LogRequest, ...]:
         """What the node has not answered yet, as much as one reply has room for."""
@@ -49,7 +38,7 @@ class LogBoard:
         except TimeoutError:
             return None
         finally:
-            # Also of a caller who left: a node must not go on answering nobody.
+            # Read, too late, or the caller left: a node must not go on answering nobody.
             async with transaction(self._engine) as connection:
                 await log_requests.forget(connection, request.id)
 
@@ -65,16 +54,16 @@ class LogBoard:
             # Taken before the question: an answer in between sets this very event.
             changed = self._changed
             async with transaction(self._engine) as connection:
-                answered = await log_requests.take(connection, request_id)
+                answered = await log_requests.read(connection, request_id)
             if answered is not None:
                 return answered
             await changed.wait()
 
-    async def _listen(self) -> None:
-        async for _ in self._wakeups.listen():
-            # The next notification, or the next connection, brings what could not be read now.
-            with contextlib.suppress(Unavailable):
-                await self._load()
+    async def hear(self, _: str, /) -> None:
+        """Somebody asked, was answered, or gave up."""
+        # The next notification, or the next connection, brings what could not be read now.
+        with contextlib.suppress(Unavailable):
+            await self._load()
 
     async def _load(self) -> None:
         async with transaction(self._engine) as connection:

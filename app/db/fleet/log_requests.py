@@ -57,10 +57,10 @@ async def answer(
     await _announce(connection)
 
 
-async def take(connection: Connection, request_id: str) -> LogAnswer | None:
-    """The answer, which is removed with its request; None: there is none yet."""
-    taken = await connection.execute(text(_TAKE), {"id": request_id})
-    row = taken.one_or_none()
+async def read(connection: Connection, request_id: str) -> LogAnswer | None:
+    """The answer; None: there is none yet."""
+    found = await connection.execute(text(_READ), {"id": request_id})
+    row = found.one_or_none()
     return None if row is None else msgspec.json.decode(row.answer, type=LogAnswer)
 
 
@@ -86,6 +86,6 @@ _ASKED = (
 
 _ANSWER = "UPDATE log_request SET answer = :answer WHERE id = :id AND node = :node AND answer IS NULL"
 
-_TAKE = "DELETE FROM log_request WHERE id = :id AND answer IS NOT NULL RETURNING answer"
+_READ = "SELECT answer FROM log_request WHERE id = :id AND answer IS NOT NULL"
 
 _FORGET = "DELETE FROM log_request WHERE id = :id"
