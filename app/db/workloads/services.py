@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, insert, literal_column, select, update
+from sqlalchemy import ColumnElement, Select, insert, literal_column, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
@@ -51,7 +51,7 @@ async def list_rows(
     limit: int | None = None,
 ) -> tuple[ServiceRow, ...]:
     """Services by name; of some projects, and with all of some labels, where given."""
-    statement = _present().where(service.c.name > after).limit(limit)
+    statement = _present(_OBSERVED).where(service.c.name > after).limit(limit)
     if projects is not None:
         statement = statement.where(service.c.project.in_(projects))
     if labels:
@@ -61,7 +61,7 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str) -> ServiceRow:
     """One service. Raises NotFound."""
-    statement = _present().where(service.c.name == name)
+    statement = _present(_OBSERVED).where(service.c.name == name)
     missing = f"no service is called {name!r}"
     return _row(await one_row(connection, statement, missing=missing))
 
@@ -163,15 +163,15 @@ async def remove(
     )
 
 
-def _present() -> Select[*tuple[Any, ...]]:
+def _present(*also: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
     """Services that are not deleted, in their present generation."""
     return (
         select(
             service.c.name,
             service.c.project,
             service.c.created_at.label("first_at"),
-            literal_column(_OBSERVED).label("observed_generation"),
             service_version,
+            *also,
         )
         .join(
             service_version,
@@ -185,7 +185,7 @@ def _present() -> Select[*tuple[Any, ...]]:
 
 # A plan that is kept was decided on again and found right, but where nothing could be decided (method keep), or where
 # the loop waits for a person's word on another one.
-_OBSERVED = """
+_OBSERVED: ColumnElement[int] = literal_column("""
 (SELECT coalesce(max(v.generation), 0) FROM service_version v
  WHERE v.service = service.name AND v.catalogue_revision <= (
      SELECT p.catalogue_revision FROM plan p
@@ -194,7 +194,7 @@ _OBSERVED = """
              ON w.parent = c.target_generation AND w.catalogue_revision = c.catalogue_revision
          WHERE w.state IN ('proposed', 'approved'))
      ORDER BY p.id DESC LIMIT 1))
-"""
+""").label("observed_generation")
 
 
 def _check_generation(name: str, present: int, expected: int | None) -> None:
