@@ -1,6 +1,6 @@
 """Answers of nodes that were asked for a log."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import Path, Request
@@ -9,7 +9,7 @@ from agents.base.protocol import LogAnswer
 from app.api.fleet.observations import decode
 from app.api.http.answers import problems
 from app.api.http.auth import Agent
-from app.api.http.body import read_body, resource_router
+from app.api.http.body import read_body, resource_router, wire_body
 from app.db.fleet import log_requests
 from app.manifests.parts import Name
 
@@ -18,22 +18,12 @@ router = resource_router("nodes", prefix="/nodes")
 MAX_ANSWER_BYTES = 524_288
 """A log of control characters alone, of which JSON makes six bytes each, has 393 kB."""
 _decoder = msgspec.json.Decoder(LogAnswer)
-_OPENAPI: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {"$ref": f"#/components/schemas/{LogAnswer.__name__}"}
-            }
-        },
-    }
-}
 
 
 @router.post(
     "/{name}/logs/{request_id}",
     status_code=204,
-    openapi_extra=_OPENAPI,
+    openapi_extra=wire_body(LogAnswer),
     responses=problems(400, 413),
 )
 async def answer_log(

@@ -26,7 +26,7 @@ from agents.base.protocol import (
 from app.api.fleet.observations import MAX_OBSERVATION_BYTES, decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT, Agent
-from app.api.http.body import read_body, resource_router
+from app.api.http.body import read_body, resource_router, wire_body
 from app.api.http.errors import MalformedBody
 from app.api.http.known_names import check_gpu_types
 from app.api.http.parts import Context
@@ -51,16 +51,6 @@ SKEW_HEADER = "Plimsoll-Clock-Skew-Seconds"
 
 _encoder = msgspec.json.Encoder()
 
-_OPENAPI: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {"$ref": f"#/components/schemas/{Observation.__name__}"}
-            }
-        },
-    }
-}
 _ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The observation is durable",
@@ -82,7 +72,7 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
 @router.post(
     "/{name}/sync",
     response_class=Response,
-    openapi_extra=_OPENAPI,
+    openapi_extra=wire_body(Observation),
     responses=problems(400, 404, 413) | _ANSWER,
 )
 async def sync_node(

@@ -123,6 +123,13 @@ def resource_router(
     return APIRouter(prefix=prefix, tags=[tag], route_class=route_class)
 
 
+def wire_body(kind: type) -> dict[str, Any]:
+    """What OpenAPI says of a body that msgspec reads: one of `app.api.application`'s wire schemas."""
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 async def read_body(request: Request, limit: int) -> bytes:
     """The body. Raises HTTPException (413) as soon as it is longer than the limit."""
     parts: list[bytes] = []
