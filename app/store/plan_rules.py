@@ -87,7 +87,7 @@ def why_not_rejected(judged: JudgedPlan) -> str | None:
 def why_held(settings: PolicySettings) -> str | None:
     """Why the loop would not push anything now, not even what a person approved; None: it would."""
     if settings.paused:
-        return "the control loop is paused; `plimsoll resume` lets it go on"
+        return "the control loop is paused; `plimsoll resume` resumes it"
     if settings.mode is Mode.OFF:
         return f"policy {settings.policy} is in mode off; apply a Policy with mode approve or auto"
     return None

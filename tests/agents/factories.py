@@ -15,6 +15,7 @@ from agents.base.protocol import (
     GovernorCommand,
     GpuCommand,
     NodeCommand,
+    Observation,
     ReplicaCommand,
     Route,
     TaskCommand,
@@ -131,6 +132,20 @@ def a_command(
         for each in sorted(named)
     )
     return NodeCommand(node=node, generation=generation, gpus=gpus, routes=routes)
+
+
+def an_observation(**changes: object) -> Observation:
+    """The first one of an agent; it says nothing."""
+    facts = {
+        "node": "n1",
+        "boot": "b",
+        "sequence": 1,
+        "window_start_s": 0.0,
+        "window_s": 1.0,
+        "generation": 0,
+        **changes,
+    }
+    return Observation(**facts)  # type: ignore[arg-type]
 
 
 def an_empty_gpu(

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from agents.base.protocol import GpuReading, Observation, SyncReply, UseReading
 from agents.sync.transport import HttpTransport
+from tests.agents.factories import an_observation
 
 SLICE = GpuReading(
     index=1001,
@@ -18,13 +19,7 @@ SLICE = GpuReading(
     clock_mhz=1380.0,
     busy_percent=None,
 )
-OBSERVATION = Observation(
-    node="n1",
-    boot="b",
-    sequence=1,
-    window_start_s=0.0,
-    window_s=1.0,
-    generation=0,
+OBSERVATION = an_observation(
     gpus=(SLICE,),
     uses=(UseReading(kind="idle", name="(idle)", gpu_index=0, energy_j=1.0),),
 )

@@ -32,7 +32,7 @@ from agents.sync.transport import (
 )
 from app.base.token_file import write_token
 from tests.agents.control_planes import PaperControlPlane
-from tests.agents.factories import a_command, a_gpu, a_replica
+from tests.agents.factories import a_command, a_gpu, a_replica, an_observation
 from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_node
 from tests.ports import a_free_port
 
@@ -179,16 +179,10 @@ async def served(answer: Answer) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def an_observation(node: str = "n1") -> Observation:
-    return Observation(
-        node=node, boot="b", sequence=1, window_start_s=0.0, window_s=1.0, generation=0
-    )
-
-
 async def exchange(url: str, *, node: str = "n1") -> SyncReply:
     transport = HttpTransport(url, "secret", speed=10.0)
     try:
-        return await transport.exchange(an_observation(node), wait_s=5.0)
+        return await transport.exchange(an_observation(node=node), wait_s=5.0)
     finally:
         await transport.close()
 

@@ -133,7 +133,7 @@ def test_a_proposal_that_was_replaced_is_neither_approved_nor_restored(
     [
         ({"mode": "advise"}, "the policy is in mode advise; apply a Policy with mode"),
         ({"mode": "off"}, "is in mode off; apply a Policy with mode approve or auto"),
-        ({"mode": "approve", "paused": True}, "`plimsoll resume` lets it go on"),
+        ({"mode": "approve", "paused": True}, "`plimsoll resume` resumes it"),
     ],
 )
 def test_nothing_is_approved_that_the_policy_lets_nobody_push(

@@ -31,7 +31,14 @@ from agents.daemon.steps import LOG_PERIOD_S, Steps
 from agents.gpu.node.polls import work_between
 from agents.replicas.adapters import ReplicaCounts
 from tests.agents.control_planes import PaperControlPlane, an_agent
-from tests.agents.factories import a_command, a_gpu, a_replica, a_task, an_empty_node
+from tests.agents.factories import (
+    a_command,
+    a_gpu,
+    a_replica,
+    a_task,
+    an_empty_node,
+    an_observation,
+)
 from tests.agents.factories import run as finish
 from tests.agents.fakes.replicas import LIMIT_S, until
 from tests.agents.paper_device import PaperDevice, paper_reading
@@ -81,19 +88,6 @@ def a_replica_reading(**counts: float) -> ReplicaReading:
         memory_mib=10.0,
     )
     return msgspec.structs.replace(reading, **counts)
-
-
-def an_observation(**readings: object) -> Observation:
-    empty = Observation(
-        node="n1",
-        boot="b",
-        sequence=1,
-        window_start_s=0.0,
-        window_s=1.0,
-        generation=0,
-        problems=("old",),
-    )
-    return msgspec.structs.replace(empty, **readings)
 
 
 def gpu_reading() -> GpuReading:
@@ -242,7 +236,7 @@ def test_no_count_of_a_replica_makes_an_observation_that_is_refused(count: int) 
                 batches=work.batches,
                 execution_ms=work.execution_ms,
             ),
-        )
+        ),
     )
     assert decoded(observation) == observation
 
@@ -252,7 +246,9 @@ def test_only_the_reading_that_the_control_plane_refuses_is_left_out_and_named()
 ):
     good, bad = a_task_reading("t1"), a_task_reading("t2", done_iterations=1e300)
     gpus = (gpu_reading(),)
-    sent = decoded(sendable(an_observation(gpus=gpus, tasks=(good, bad))))
+    sent = decoded(
+        sendable(an_observation(problems=("old",), gpus=gpus, tasks=(good, bad)))
+    )
     assert (sent.gpus, sent.tasks) == (gpus, (good,))
     assert "one of tasks was left out" in sent.problems[0]
     assert "done_iterations" in sent.problems[0]

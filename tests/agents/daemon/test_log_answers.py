@@ -11,16 +11,10 @@ from agents.daemon.log_answers import LogTransport
 from agents.processes.node_logs import NodeLogs
 from agents.processes.records import TASKS_FOLDER, log_path
 from agents.sync.transport import ControlPlaneSilent
+from tests.agents.factories import an_observation
 
 REQUEST = LogRequest(id="7f", kind="task", name="teach")
-SEEN = Observation(
-    node="n1",
-    boot="b",
-    sequence=1,
-    window_start_s=0.0,
-    window_s=1.0,
-    generation=0,
-)
+SEEN = an_observation()
 
 
 class AskingControlPlane:

@@ -20,6 +20,7 @@ from tests.agents.factories import (
     a_replica,
     a_task,
     an_empty_node,
+    an_observation,
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
@@ -49,17 +50,6 @@ class Bench:
     @property
     def last(self) -> Observation:
         return self.plane.received[-1]
-
-
-def an_observation(sequence: int) -> Observation:
-    return Observation(
-        node="n1",
-        boot="b",
-        sequence=sequence,
-        window_start_s=0.0,
-        window_s=1.0,
-        generation=0,
-    )
 
 
 def test_windows_follow_each_other_without_gap_or_overlap() -> None:
@@ -392,7 +382,7 @@ def test_a_suspended_machine_reports_its_last_hour() -> None:
 def test_the_outbox_keeps_the_newest_and_counts_what_it_lost() -> None:
     outbox = Outbox(capacity=3)
     for sequence in range(1, 6):
-        outbox.add(an_observation(sequence))
+        outbox.add(an_observation(sequence=sequence))
     oldest = outbox.oldest()
     assert oldest is not None
     assert (oldest.sequence, outbox.dropped) == (3, 2)

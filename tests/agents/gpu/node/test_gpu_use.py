@@ -24,6 +24,7 @@ from agents.gpu.nvml.types import (
     ProcessUse,
 )
 from agents.replicas.replica import ReplicaView
+from tests.agents.factories import an_observation
 
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="a", memory_mib=16384.0, sm_count=100)
 CHILD = """
@@ -366,12 +367,6 @@ def test_the_driver_is_asked_per_gpu_and_not_per_replica() -> None:
     with _Started("") as (leader, _):
         node.read(*(a_view(f"r{at}", pid=leader) for at in range(8)))
     assert node.driver.asked == 2
-
-
-def an_observation() -> Observation:
-    return Observation(
-        node="n1", boot="b", sequence=1, window_start_s=0.0, window_s=1.0, generation=0
-    )
 
 
 def test_without_uses_the_wire_is_as_it_was() -> None:
