@@ -113,7 +113,7 @@ def test_after_a_kill_the_next_start_takes_over_and_ends_everything_and_a_second
         first.wait()
     # Here its output is a log, in which the first admin's token must not stand.
     said = (home / "first" / "log").read_text()
-    assert "admin token, kept in" in said and "plim_" not in said
+    assert "admin token, saved to" in said and "plim_" not in said
     assert postgres.attach(data_dir) is not None
     with up(home, port, "second") as second:
         (home / "third").mkdir()

@@ -320,7 +320,7 @@ def test_how_busy_a_gpu_was_is_unknown_where_the_driver_does_not_say_and_else_of
 def test_old_partitions_are_dropped_and_hours_stay(database: str) -> None:
     async def forget(engine: AsyncEngine) -> None:
         store = await an_hour_of_energy(engine)
-        late = START + timedelta(days=30)
+        late = START + timedelta(days=maintenance.Retention().observations_days + 1)
         await store.ingest((make_observation(9, late),), late)
         await maintenance.maintain(engine, late)
 
