@@ -22,7 +22,8 @@ def _away(server: postgres.Server, url: str) -> Iterator[None]:
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
         connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')  # type: ignore[arg-type]
         connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND datname = %s",
             (name,),
         )
         try:

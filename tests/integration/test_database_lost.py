@@ -101,7 +101,8 @@ def test_whatever_is_under_way_when_the_database_dies_is_answered_503(
         killing.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')  # type: ignore[arg-type]
         try:
             killing.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> %s",
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE backend_type = 'client backend' AND datname = %s AND pid <> %s",
                 (name, locking.info.backend_pid),
             )
             answers = {what: each.result() for what, each in asked.items()}
@@ -125,7 +126,8 @@ def test_a_database_that_only_reads_is_no_fault_of_ours(
         # One that was logging in has read the setting before, and is not listed yet: it is ended at the next turn.
         for number in range(100):
             connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE backend_type = 'client backend' AND datname = %s",
                 (name,),
             )
             answer = api.call("PUT", f"services/new-{number}", service(f"new-{number}"))
