@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
 
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import Truth, load_truth
 from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType

@@ -23,7 +23,7 @@ import numpy as np
 
 from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.tally import ServiceTally
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from app.simulate.run.planned_world import PlannedWorld
 from bench.report import Figures, print_table, write_results
 from bench.synthetic_problems import synthetic_problem

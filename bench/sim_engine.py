@@ -26,7 +26,8 @@ from agents.sim.device import SimulatedDevice
 from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, draw_noise
 from agents.sim.spec import make_node
 from agents.sim.tally import ServiceTally
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, load_truth
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import load_truth
 
 RESULTS = Path(__file__).parent / "results"
 SERVICES = 4

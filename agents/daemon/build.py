@@ -295,8 +295,9 @@ def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
 
 
 def _fake_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
+    from agents.sim.truth.running import RunningPart
     from agents.sim.truth.tables import read_types
-    from agents.sim.truth.truth import RunningPart, TruthError, load_truth
+    from agents.sim.truth.truth import TruthError, load_truth
 
     types, truth = read_types(), load_truth()
     if options.gpu_type not in types:

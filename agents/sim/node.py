@@ -26,9 +26,14 @@ from agents.sim.pace import (
     SimulatedPart,
     clocks_mhz,
 )
-from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, draw_noise
+from agents.sim.replica_queue import (
+    ExecutionPace,
+    ReplicaQueue,
+    draw_noise,
+    draw_stalls,
+)
 from agents.sim.spec import GpuSpec, SimulatedNodeSpec
-from agents.sim.tally import Floats, ServiceTally
+from agents.sim.tally import ServiceTally
 from agents.sim.tasks import SimTask
 from agents.sim.truth.truth import TruthError
 
@@ -40,13 +45,13 @@ class SimReplica:
     """One simulated replica."""
 
     def __init__(
-        self, command: ReplicaCommand, *, ready_at_s: float, noise: Floats
+        self, command: ReplicaCommand, *, ready_at_s: float, queue: ReplicaQueue
     ) -> None:
         self.command = command
         self.state: ReplicaState = "starting"
         self.ready_at_s = ready_at_s
         self.draining_since_s = math.inf
-        self.queue = ReplicaQueue(capacity=QUEUE_CAPACITY, noise=noise)
+        self.queue = queue
         self.pace: ExecutionPace | None = None
         self.rests = command.is_spare
         """Whether it is a spare without work, which its neighbours do not feel."""
@@ -229,10 +234,14 @@ class SimNode:
             )
         self._check_batch(command)
         # Drawn at the start and used in turn: the same replica meets the same noise however time is cut.
-        noise = draw_noise(self._random, self.world.noise_cv(command.network))
+        queue = ReplicaQueue(
+            capacity=QUEUE_CAPACITY,
+            noise=draw_noise(self._random, self.world.noise_cv(command.network)),
+            stalls=draw_stalls(self._random),
+        )
         ready_at_s = now_s + self.spec.launch_s
         gpu.replicas[command.id] = SimReplica(
-            command, ready_at_s=ready_at_s, noise=noise
+            command, ready_at_s=ready_at_s, queue=queue
         )
         self.changes += 1
         self.launch_ends(now_s)  # Some need no time.

@@ -12,7 +12,7 @@ import numpy as np
 from agents.base.device import Part
 from agents.sim.replica_queue import ExecutionPace
 from agents.sim.tally import Floats
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 
 CLOCK_STEP_MHZ = 15.0
 """NVIDIA's boards change their graphics clock in steps of 15 MHz (7.5 on some)."""
@@ -33,6 +33,10 @@ class SimulatedWorld(Protocol):
 
     def batch_ms(self, placed: RunningPart) -> Floats:
         """Mean time by batch size: (max_batch + 1,)."""
+        ...
+
+    def stall_ms(self, placed: RunningPart) -> float:
+        """Mean stall of the batches that stall."""
         ...
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:
@@ -142,6 +146,10 @@ class PaceMaker:
                 ),
                 batch_w=self._batch_w(board, clock_mhz, tenant),
                 slo_s=tenant.slo_s,
+                stall_s=self.world.stall_ms(
+                    _placed(board, clock_mhz, tenant, neighbours(tenants, part))
+                )
+                / 1000.0,
             )
             for part, tenant in tenants.items()
             if not tenant.is_task

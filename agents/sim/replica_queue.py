@@ -33,6 +33,7 @@ from agents.sim.tally import (
     Ints,
     ServiceTally,
 )
+from agents.sim.truth.training import STALLED
 
 NOISE_DRAWS = 4096
 """Execution time factors drawn ahead per replica; they are used in turn, for ever."""
@@ -57,6 +58,8 @@ class ExecutionPace:
     """Whether requests that cannot make the SLO are rejected."""
     timeout_s: float = 0.0
     """How long the oldest request waits for others to fill its batch; 0 = not at all."""
+    stall_s: float = 0.0
+    """Mean stall of a batch that stalls (`draw_stalls`)."""
 
 
 class QueueRun(NamedTuple):
@@ -79,7 +82,9 @@ class QueueRun(NamedTuple):
     shed_s: float
     """Requests that would take longer are rejected; infinite where none is."""
     timeout_s: float
+    stall_s: float
     noise: Floats
+    """(2, n) factors on the execution time, and stalls over their mean; used in turn."""
     counts: Ints
     fine: Ints
     sums: Floats
@@ -99,13 +104,17 @@ class Requests(NamedTuple):
 class ReplicaQueue:
     """The queue and the running batch of one replica."""
 
-    def __init__(self, *, capacity: int, noise: Floats) -> None:
-        """`noise`: (n,) factors on the execution time, used in turn."""
+    def __init__(
+        self, *, capacity: int, noise: Floats, stalls: Floats | None = None
+    ) -> None:
+        """`noise` and `stalls`: (n,) factors on the execution time and stalls over their mean, used in turn."""
         self._ring: Floats = np.zeros(capacity)
         self._cursor: Ints = np.zeros(4, np.int64)
         self._times: Floats = np.zeros(2)
         self._work: Floats = np.zeros(5)
-        self.noise = noise
+        self.noise = np.vstack(
+            [noise, np.zeros_like(noise) if stalls is None else stalls]
+        )
 
     @property
     def state(self) -> tuple[Floats, Ints, Floats, Floats]:
@@ -178,6 +187,12 @@ def draw_noise(random: np.random.Generator, deviation: float) -> Floats:
     return random.lognormal(-variance / 2.0, np.sqrt(variance), NOISE_DRAWS)
 
 
+def draw_stalls(random: np.random.Generator) -> Floats:
+    """(NOISE_DRAWS,) what batches stall beside training, over the mean stall: 0 for all but the share `STALLED`."""
+    stalls = random.standard_exponential(NOISE_DRAWS)
+    return np.where(random.random(NOISE_DRAWS) < STALLED, stalls, 0.0)
+
+
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def fine_bucket_of_s(latency_s: float) -> int:
     """The fine bucket (`tally`) of a latency."""
@@ -187,10 +202,19 @@ def fine_bucket_of_s(latency_s: float) -> int:
     return min(FINE_COUNT - 1, int(np.ceil(FINE_PER_DOUBLING * np.log2(ratio))))
 
 
-def numbers(pace: ExecutionPace) -> tuple[int, Floats, Floats, float, float, float]:
-    """A pace as a `QueueRun` has it: batch, batch_s, batch_w, slo_s, shed_s, timeout_s."""
-    shed_s = pace.slo_s if pace.sheds_late else np.inf
-    return pace.batch, pace.batch_s, pace.batch_w, pace.slo_s, shed_s, pace.timeout_s
+def numbers(
+    pace: ExecutionPace,
+) -> tuple[int, Floats, Floats, float, float, float, float]:
+    """A pace as a `QueueRun` has it: batch, batch_s, batch_w, slo_s, shed_s, timeout_s, stall_s."""
+    return (
+        pace.batch,
+        pace.batch_s,
+        pace.batch_w,
+        pace.slo_s,
+        pace.slo_s if pace.sheds_late else np.inf,
+        pace.timeout_s,
+        pace.stall_s,
+    )
 
 
 def arrays(tally: ServiceTally) -> tuple[Ints, Ints, Floats]:
@@ -204,7 +228,7 @@ def make_run(parts, window):  # type: ignore[no-untyped-def]
     """One replica in a window, from its queue's state, its pace, its noise and its tally."""
     (
         (ring, cursor, times, work),
-        (batch, batch_s, batch_w, slo_s, shed_s, timeout_s),
+        (batch, batch_s, batch_w, slo_s, shed_s, timeout_s, stall_s),
         noise,
         (counts, fine, sums),
     ) = parts
@@ -220,6 +244,7 @@ def make_run(parts, window):  # type: ignore[no-untyped-def]
         slo_s,
         shed_s,
         timeout_s,
+        stall_s,
         noise,
         counts,
         fine,
@@ -324,7 +349,9 @@ def start(run, now_s):  # type: ignore[no-untyped-def]
     if take > 0:
         cursor[RUNNING] = take
         times[1] = now_s
-        times[0] = now_s + batch_s[take] * run.noise[cursor[DRAWN] % len(run.noise)]
+        factor, stall = run.noise[:, cursor[DRAWN] % run.noise.shape[1]]
+        # Whoever decides what can be in time does not see a stall coming.
+        times[0] = now_s + batch_s[take] * factor + run.stall_s * stall
         cursor[DRAWN] += 1
     return late
 

@@ -131,6 +131,7 @@ def _write_truth(
             "noise_cv",
             "memory_base_mib",
             "memory_per_item_mib",
+            "stall_p99_ms",
         ),
         [_network_line(sources, each) for each in trained],
     )
@@ -179,6 +180,7 @@ def _network_line(sources: TrainingSources, each: Trained) -> Line:
         sources.noise_cv(name),
         base_mib,
         each.memory_mib(1) - base_mib,
+        sources.stall_p99_ms(name),
     )
 
 

@@ -14,6 +14,7 @@ from statistics import median
 from bench.catalogue.make_catalogue import fit_v100, memory_mib
 from bench.catalogue.measured import (
     ROOT,
+    CatalogueType,
     NetworkFacts,
     Row,
     read_networks,
@@ -27,8 +28,14 @@ from bench.catalogue.watts import read_watts, work_ms_per_item
 
 TRUTH_DATA = ROOT / "agents" / "sim" / "data"
 AZURE_SECONDS = 900
-POOLED = "any"
-"""Stands for every network that was not measured in pairs."""
+PROFILED_LIKE = {
+    "resnet50": "resnet50",
+    "resnet101": "resnet101",
+    "mobilenet": "mobilenetv2",
+    "mnasnet": "mobilenetv2",
+    "efficientnet": "efficientnet",
+}
+"""Names of ours, by their beginning, and the network of Orion's whose kernels they have."""
 
 Line = tuple[str | float, ...]
 
@@ -50,13 +57,17 @@ def make(shared: Path, out: Path) -> None:
         [line for network in tensorrt for line in watts_lines(shared, network)],
     )
     write_rows(
-        out / "pair_slowdown.csv",
-        ("network", "neighbour_sm_percent", "slowdown"),
-        [
-            line
-            for network in [*tensorrt, None]
-            for line in slowdown_lines(pairs, network)
-        ],
+        out / "measured_pairs.csv",
+        (
+            "gpu_type",
+            "network",
+            "neighbour",
+            "batch",
+            "neighbour_batch",
+            "neighbour_sm_percent",
+            "factor",
+        ),
+        [*pair_lines(pairs, tensorrt), *resnet50_lines(shared)],
     )
     write_rows(
         out / "launch_delay.csv",
@@ -65,8 +76,15 @@ def make(shared: Path, out: Path) -> None:
     )
     write_rows(
         out / "gpu_types.csv",
-        ("gpu_type", "max_clock_mhz", "idle_w", "tdp_w"),
-        [(kind.name, kind.clocks_mhz[-1], kind.idle_w, kind.tdp_w) for kind in types],
+        (
+            "gpu_type",
+            "max_clock_mhz",
+            "idle_w",
+            "tdp_w",
+            "partner_excess",
+            "partner_share_exponent",
+        ),
+        [type_line(kind) for kind in types],
     )
     write_rows(
         out / "networks.csv",
@@ -77,6 +95,7 @@ def make(shared: Path, out: Path) -> None:
             "noise_cv",
             "memory_base_mib",
             "memory_per_item_mib",
+            "memory_bound",
         ),
         [network_line(shared, network, pairs) for network in networks],
     )
@@ -125,18 +144,55 @@ def watts_lines(shared: Path, network: NetworkFacts) -> Iterator[Line]:
             )
 
 
-def slowdown_lines(pairs: list[Row], network: NetworkFacts | None) -> Iterator[Line]:
-    """Median slowdown by the neighbour's SM percent, for one network, or over all when `network` is None."""
-    measured: dict[float, list[float]] = {}
+def pair_lines(pairs: list[Row], networks: list[NetworkFacts]) -> Iterator[Line]:
+    """Both halves of every pair that iGniter measured on a V100."""
+    names = {network.source_name: network.name for network in networks}
     for row in pairs:
         for mine, other in (("a", "b"), ("b", "a")):
-            if network is None or row[f"model_{mine}"] == network.source_name:
-                slowdown = float(row[f"latency_{mine}_ms"]) / float(
-                    row[f"solo_latency_{mine}_ms"]
-                )
-                measured.setdefault(float(row[f"sm_pct_{other}"]), []).append(slowdown)
-    for share, slowdowns in sorted(measured.items()):
-        yield network.name if network else POOLED, share, median(slowdowns)
+            factor = float(row[f"latency_{mine}_ms"]) / float(
+                row[f"solo_latency_{mine}_ms"]
+            )
+            yield (
+                "V100-16GB",
+                names[row[f"model_{mine}"]],
+                names[row[f"model_{other}"]],
+                row[f"batch_{mine}"],
+                row[f"batch_{other}"],
+                row[f"sm_pct_{other}"],
+                factor,
+            )
+
+
+def resnet50_lines(shared: Path) -> Iterator[Line]:
+    """Both halves of every pair of ResNet-50 with itself on an A100."""
+    for row in rows(shared / "resnet50_pairs_mps" / "pairs.csv"):
+        for mine, other in (("a", "b"), ("b", "a")):
+            factor = float(row[f"p95_{mine}_ms"]) / float(row[f"solo_p95_{mine}_ms"])
+            yield (
+                "A100-80GB",
+                "resnet50",
+                "resnet50",
+                row[f"batch_{mine}"],
+                row[f"batch_{other}"],
+                row[f"sm_pct_{other}"],
+                factor,
+            )
+
+
+def type_line(kind: CatalogueType) -> Line:
+    """Facts of one GPU type; what partners cost on it follows its generation.
+
+    Volta: iGniter's pairs, in which the neighbour's share does not matter. Turing: InSS's printed rows. Ampere and
+    later: ResNet-50 beside itself, whose excess grows with the neighbour's share.
+    """
+    if kind.name.startswith("V100"):
+        excess, exponent = 0.10, 0.0
+    elif kind.name.startswith(("T4", "RTX-20")):
+        excess, exponent = 0.10, 0.5
+    else:
+        excess, exponent = 0.20, 1.0
+    clock_mhz = kind.clocks_mhz[-1]
+    return kind.name, clock_mhz, kind.idle_w, kind.tdp_w, excess, exponent
 
 
 def delay_lines(shared: Path) -> list[Line]:
@@ -165,7 +221,27 @@ def network_line(shared: Path, network: NetworkFacts, pairs: list[Row]) -> Line:
         median(spread),
         memory_mib(network, 0),
         per_item_mib,
+        memory_bound(shared, network),
     )
+
+
+def memory_bound(shared: Path, network: NetworkFacts) -> float:
+    """Share of classified kernel time that waits for memory (Orion's profiles; their median where it has none)."""
+    shares = {
+        row["model"]: float(row["memory_bound_ms"])
+        / (float(row["memory_bound_ms"]) + float(row["compute_bound_ms"]))
+        for row in rows(shared / "orion_kernels" / "kernel_classes.csv")
+        if row["mode"] == "inference"
+    }
+    profiled = next(
+        (
+            shares[theirs]
+            for ours, theirs in PROFILED_LIKE.items()
+            if network.name.startswith(ours)
+        ),
+        None,
+    )
+    return median(shares.values()) if profiled is None else profiled
 
 
 def raw_work_ms_per_item(shared: Path, network: NetworkFacts) -> float:

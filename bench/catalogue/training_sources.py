@@ -198,6 +198,15 @@ class TrainingSources:
             [float(row["slowdown_avg"]) for row in self._tally(network)]
         )
 
+    def stall_p99_ms(self, network: str) -> float:
+        """What the 99th percentile of a short service gains beyond its mean slowdown (Tally's BERT, no SM limit).
+
+        Services whose batches take seconds do not feel it: it is the time of the training network's longest kernels.
+        """
+        short = min(self._tally(network), key=lambda row: float(row["alone_avg_ms"]))
+        slowed_ms = float(short["slowdown_avg"]) * float(short["alone_p99_ms"])
+        return float(short["shared_p99_ms"]) - slowed_ms
+
     def slowed_by_inference(self, network: str) -> float:
         """By how much inference at half load slows training: one over Tally's relative throughput."""
         return geometric_mean(

@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from agents.sim.truth.curves import FloatArray
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, load_truth
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import load_truth
 from bench.papers.plant import load_plant
 from bench.papers.table import Truth
 from solvers.governors.registry import GOVERNORS, govern

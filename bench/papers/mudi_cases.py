@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import Truth, load_truth
 from app.catalogue.catalogue import load_gpu_types, load_profiles, load_training_layers
 from bench.papers.mudi_scenario import GPU_TYPE, KINDS, SERVICES, Inference
 from solvers.backfill.problem import FillLimits, FillProblem

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agents.sim.truth.running import RunningPart
 from agents.sim.truth.tables import read
-from agents.sim.truth.truth import RunningPart, Truth
+from agents.sim.truth.truth import Truth
 from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.dispatch.kernel_classes import load_kernel_ratios
 from bench.papers.dispatch_as_submitted import as_submitted

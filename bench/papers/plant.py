@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from agents.sim.truth.curves import FloatArray
-from agents.sim.truth.truth import RunningPart, Truth, TruthError, load_truth
+from agents.sim.truth.running import RunningPart
+from agents.sim.truth.truth import Truth, TruthError, load_truth
 
 _SLOWED_LIKE = "V100-16GB"
 _SLOWED_CLOCK_MHZ = 1530.0
@@ -111,6 +112,10 @@ class TableWorld:
             placed.sm_percent, placed.clock_mhz
         )
         return alone_ms * self._slowdown(placed)
+
+    def stall_ms(self, placed: RunningPart) -> float:  # noqa: ARG002
+        """No batch stalls."""
+        return 0.0
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:
         """Watts above idle while such a batch runs."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from agents.sim.spec import Fault
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, load_truth
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import load_truth
 from app.loop.make_problem import PlannedPoints
 from app.simulate.run.closed_loop import ClusterPlan
 from solvers.laws.colocation import Neighbours, execution_ms

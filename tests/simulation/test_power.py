@@ -14,7 +14,8 @@ from agents.sim.arrivals import ArrivalProcess, LoadShape
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import make_node
-from agents.sim.truth.truth import RunningPart, load_truth
+from agents.sim.truth.running import RunningPart
+from agents.sim.truth.truth import load_truth
 from tests.agents.factories import a_replica, run
 from tests.agents.sim.worlds import PlainWorld, a_node
 from tests.examples import examples

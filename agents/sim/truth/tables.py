@@ -8,9 +8,7 @@ from importlib import resources
 import numpy as np
 
 from agents.sim.truth.curves import BatchCurve, FloatArray, MeasuredCurves
-
-ANY_NETWORK = "any"
-"""Row label of the pooled pair slowdown, for networks that were not measured in pairs."""
+from agents.sim.truth.partners import BoardSharing, MeasuredPairs, PartnerTruth
 
 Row = Mapping[str, str]
 
@@ -28,6 +26,8 @@ class NetworkTruth:
     """Standard deviation of one batch's time as a share of its mean."""
     memory_base_mib: float
     memory_per_item_mib: float
+    memory_bound: float
+    """Share of kernel time that waits for memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,8 @@ def network_of(row: Row, curves: MeasuredCurves) -> NetworkTruth:
         noise_cv=float(row["noise_cv"]),
         memory_base_mib=float(row["memory_base_mib"]),
         memory_per_item_mib=float(row["memory_per_item_mib"]),
+        # Nothing asks it of training, whose effects were measured as a whole.
+        memory_bound=float(row.get("memory_bound", 0.0)),
     )
 
 
@@ -150,10 +152,33 @@ def read_speeds() -> dict[tuple[str, str], SpeedTruth]:
     }
 
 
-def read_slowdowns() -> dict[str, MeasuredRelation]:
-    """Median measured slowdown by the neighbours' SM percent, by network and for `ANY_NETWORK`."""
-    return _tables(
-        read("pair_slowdown.csv"), "network", "neighbour_sm_percent", "slowdown"
+def read_partners() -> PartnerTruth:
+    """What inference networks do to each other."""
+    boards = {
+        row["gpu_type"]: BoardSharing(
+            excess=float(row["partner_excess"]),
+            share_exponent=float(row["partner_share_exponent"]),
+        )
+        for row in read("gpu_types.csv")
+    }
+    rows: dict[tuple[str, str], list[Row]] = {}
+    for row in read("measured_pairs.csv"):
+        rows.setdefault((row["network"], row["neighbour"]), []).append(row)
+    return PartnerTruth(
+        boards=boards,
+        measured={pair: _measured_pairs(each, boards) for pair, each in rows.items()},
+    )
+
+
+def _measured_pairs(
+    rows: list[Row], boards: Mapping[str, BoardSharing]
+) -> MeasuredPairs:
+    columns = ("neighbour_sm_percent", "batch", "neighbour_batch")
+    return MeasuredPairs(
+        # All rows of a pair are of one board.
+        board=boards[rows[0]["gpu_type"]],
+        conditions=np.log2([[float(row[name]) for name in columns] for row in rows]),
+        excesses=np.array([float(row["factor"]) - 1.0 for row in rows]),
     )
 
 
@@ -189,15 +214,6 @@ def read_watts() -> dict[str, WattsTable]:
 
 def _watts_over(rows: list[Row], column: str) -> MeasuredRelation:
     return table([(float(row[column]), float(row["watts"])) for row in rows])
-
-
-def _tables(
-    rows: Iterator[Row], key: str, x: str, y: str
-) -> dict[str, MeasuredRelation]:
-    points: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        points.setdefault(row[key], []).append((float(row[x]), float(row[y])))
-    return {name: table(line) for name, line in points.items()}
 
 
 def table(points: list[tuple[float, float]]) -> MeasuredRelation:

@@ -6,15 +6,21 @@ whole GPUs. Synthetic: everything under an SM limit or a lower clock.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agents.sim.truth import tables as truth_data
 from agents.sim.truth.curves import BatchCurve, MeasuredCurves
+from agents.sim.truth.partners import draw
+from agents.sim.truth.running import SimulatedNeighbour
 from agents.sim.truth.tables import MeasuredRelation, NetworkTruth, Row, SpeedTruth
 
 INFERENCE = "inference"
 """Stands for every inference network in the table of slowdowns."""
+STALLED = 0.02
+"""Share of inference batches beside training that wait for one of its longest kernels."""
+_PAIR_SPREAD = 0.10
+"""Of ln excess, between pairs with the same training network: what Tally's two services leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,36 +39,56 @@ class TrainingTruth:
     """By slowed and slowing network, at least one of them training, over the slowing one's SM percent."""
     busy_w: Mapping[str, float]
     """Watts above idle of a whole busy V100."""
+    stalls_ms: Mapping[str, float]
+    """Mean time by which an inference batch is held up, of those that are (`STALLED`), without SM limits."""
 
-    def slowdown(self, network: str, percents: Mapping[str, float]) -> float:
-        """What training neighbours do to any network, and inference neighbours to a training one: one factor each.
+    def slowdown(self, network: str, neighbours: Sequence[SimulatedNeighbour]) -> float:
+        """What training neighbours do to any network, and inference neighbours to a training one.
 
-        `percents`: summed SM percent of the neighbours by `label`.
+        One factor for each training network and one for all inference, by their summed SM percents.
         """
-        slowed = self.label(network)
-        tables = (
-            (self.slowdowns.get((slowed, slowing)), percent)
-            for slowing, percent in percents.items()
-        )
-        return math.prod(
-            table.at(percent) for table, percent in tables if table is not None
+        slowed = self._label(network)
+        together: dict[str, list[SimulatedNeighbour]] = {}
+        for each in neighbours:
+            together.setdefault(self._label(each.network), []).append(each)
+        factor = 1.0
+        for label, group in together.items():
+            table = self.slowdowns.get((slowed, label))
+            if table is not None:
+                percent = sum(each.sm_percent for each in group)
+                uneven = sum(
+                    each.sm_percent * self._unevenness(network, each.network)
+                    for each in group
+                )
+                factor *= 1.0 + (table.at(percent) - 1.0) * uneven / percent
+        return factor
+
+    def stall_ms(
+        self, sm_percent: float, neighbours: Sequence[SimulatedNeighbour]
+    ) -> float:
+        """Mean stall of an inference batch that is stalled, beside these neighbours; 0 where none is training."""
+        is_capped = sm_percent + sum(each.sm_percent for each in neighbours) <= 100.0
+        return sum(
+            self.stalls_ms[each.network]
+            # Synthetic: kernels on half of the SMs that hold a victim up are as rare as they are short.
+            * ((each.sm_percent / 100.0) ** 2 if is_capped else 1.0)
+            for each in neighbours
+            if each.network in self.networks
         )
 
-    def label(self, network: str) -> str:
+    def _unevenness(self, network: str, neighbour: str) -> float:
+        """Factor on the excess of one pair; 1 between training networks, whose pairs Gavel measured one by one."""
+        if network in self.networks and neighbour in self.networks:
+            return 1.0
+        return math.exp(_PAIR_SPREAD * draw("training pair", network, neighbour))
+
+    def _label(self, network: str) -> str:
         """A training network's own name; `INFERENCE` for any other."""
         return network if network in self.networks else INFERENCE
 
     def entire_gpu_provenance(self, network: str, gpu_type: str, batch: int) -> str:
         """How the step of a whole GPU is known; estimated for a batch between measured ones."""
         return self.provenance.get((network, gpu_type, batch), "estimated")
-
-
-def summed(neighbours: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Total SM percent by label."""
-    totals: dict[str, float] = {}
-    for label, percent in neighbours:
-        totals[label] = totals.get(label, 0.0) + percent
-    return totals
 
 
 def read_training() -> TrainingTruth:
@@ -86,6 +112,11 @@ def read_training() -> TrainingTruth:
         },
         slowdowns=_slowdowns(),
         busy_w={name: float(row["busy_w"]) for name, row in facts.items()},
+        # P(stall > its 99th percentile) is 1 %, half of those that are stalled: an exponential of mean p99 / ln 2.
+        stalls_ms={
+            name: float(row["stall_p99_ms"]) / math.log(2.0)
+            for name, row in facts.items()
+        },
     )
 
 

@@ -1,18 +1,20 @@
 """What a simulated GPU really does: execution times, watts and memory, read off measured curves.
 
 Measured: latency alone on a V100 (RaPP for the PyTorch networks, iGniter for those named `-trt`), the slowdown of
-pairs, the launch delay with 1 to 5 replicas, watts of the `-trt` networks. Scaled: every other GPU type and lower
-clocks. Synthetic: more than 5 replicas on a GPU, and watts of the PyTorch networks. `Truth.provenance` says which.
+some pairs (`agents.sim.truth.partners`), the launch delay with 1 to 5 replicas, watts of the `-trt` networks. Scaled:
+every other GPU type and lower clocks. Synthetic: more than 5 replicas on a GPU, and watts of the PyTorch networks.
+`Truth.provenance` says which.
 Training networks, of which `agents.sim.truth.training` knows more, may stand wherever a network or a neighbour does;
 their batch's time is the time of one step.
 This package never imports `solvers`: prediction and truth share no code, only the measurements.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import replace
 
 from agents.sim.truth import tables as truth_data
 from agents.sim.truth.curves import FloatArray, MeasuredCurves
+from agents.sim.truth.partners import PROVENANCES, Partner, PartnerTruth
+from agents.sim.truth.running import RunningPart
 from agents.sim.truth.tables import (
     MeasuredRelation,
     NetworkTruth,
@@ -20,7 +22,7 @@ from agents.sim.truth.tables import (
     TypeTruth,
     WattsTable,
 )
-from agents.sim.truth.training import INFERENCE, TrainingTruth, read_training, summed
+from agents.sim.truth.training import TrainingTruth, read_training
 
 REFERENCE_WATTS = "resnet50-trt"
 """Whose measured watts stand in, at equal duty, for networks without readings."""
@@ -33,29 +35,6 @@ class TruthError(LookupError):
     """The measured tables hold no such network, GPU type or batch."""
 
 
-class SimulatedNeighbour(NamedTuple):
-    """Another replica or task on the same GPU."""
-
-    network: str
-    sm_percent: float
-    batch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningPart:
-    """One replica or task where it runs."""
-
-    network: str
-    gpu_type: str
-    sm_percent: float
-    """0 < sm_percent <= 100."""
-    batch: int
-    """The largest that it takes; of training every step's."""
-    clock_mhz: float
-    neighbours: tuple[SimulatedNeighbour, ...] = ()
-    """Every other replica and task on the same GPU."""
-
-
 class Truth:
     """The measured world. Load it once with `load_truth`; it never changes."""
 
@@ -65,7 +44,7 @@ class Truth:
         networks: dict[str, NetworkTruth],
         types: dict[str, TypeTruth],
         speeds: dict[tuple[str, str], SpeedTruth],
-        slowdowns: dict[str, MeasuredRelation],
+        partners: PartnerTruth,
         launch_delay: MeasuredRelation,
         watts: dict[str, WattsTable],
         training: TrainingTruth,
@@ -75,7 +54,7 @@ class Truth:
         self._networks = {**networks, **training.networks}
         self._types = types
         self._speeds = {**speeds, **training.speeds}
-        self._slowdowns = slowdowns
+        self._partners = partners
         self._launch_delay = launch_delay
         self._watts = watts
 
@@ -113,11 +92,13 @@ class Truth:
             return "synthetic"
         speed = self._speed(placed)
         is_slowed = placed.clock_mhz < self._type(placed.gpu_type).max_clock_mhz
-        return (
-            "scaled"
-            if speed.provenance == "measured" and is_slowed
-            else speed.provenance
+        own, others = self._as_partners(placed)
+        known = (
+            "scaled" if is_slowed else "measured",
+            speed.provenance,
+            self._partners.provenance(own, others, gpu_type=placed.gpu_type),
         )
+        return max(known, key=PROVENANCES.index)
 
     def execution_ms(self, placed: RunningPart, batch: int) -> float:
         """Mean time of one batch of `batch` items, 1 to `max_batch`.
@@ -135,10 +116,10 @@ class Truth:
         """Mean execution time of batches 0 to `max_batch`: (max_batch + 1,), entry 0 is 0.
 
         A GPU that is r times as fast as a V100 acts, at p percent of its SMs and c of its clock, as r * p * c percent
-        of a V100 do: work shrinks, the host's part stays. Inference beside inference adds the measured slowdown of a
-        pair whose other half holds the neighbours' summed SM percent; every network of training among the neighbours,
-        and inference beside training, adds a factor of its own; and from the third replica or task on comes the
-        measured growth of the launch delay per kernel over a pair's.
+        of a V100 do: work shrinks, the host's part stays. Inference beside inference adds the factor of those partners
+        at their batches (`agents.sim.truth.partners`); every network of training among the neighbours, and inference
+        beside training, adds a factor of its own; and from the third replica or task on comes the measured growth of
+        the launch delay per kernel over a pair's.
         """
         network = self._network(placed.network)
         solo_ms = self._curves(placed, network).batch_ms(self._v100_share(placed))
@@ -149,6 +130,12 @@ class Truth:
         # An empty batch takes no time, whatever the neighbours do.
         busy_ms[0] = 0.0
         return busy_ms
+
+    def stall_ms(self, placed: RunningPart) -> float:
+        """Mean stall of the batches that training neighbours stall (`STALLED` of all): their longest kernels."""
+        if placed.network in self._training.networks:
+            return 0.0
+        return self._training.stall_ms(placed.sm_percent, placed.neighbours)
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:
         """Watts above idle that the replica or task adds while it executes such a batch."""
@@ -205,18 +192,36 @@ class Truth:
         )
 
     def _slowdown(self, placed: RunningPart) -> float:
-        training = self._training
-        percents = summed(
-            (training.label(each.network), each.sm_percent)
-            for each in placed.neighbours
-        )
-        factor = training.slowdown(placed.network, percents)
-        if INFERENCE in percents and placed.network in self._inference:
-            table = self._slowdowns.get(
-                placed.network, self._slowdowns[truth_data.ANY_NETWORK]
-            )
-            factor *= table.at(percents[INFERENCE])
+        factor = self._training.slowdown(placed.network, placed.neighbours)
+        if placed.network in self._inference:
+            own, others = self._as_partners(placed)
+            factor *= self._partners.factor(own, others, gpu_type=placed.gpu_type)
         return factor
+
+    def _as_partners(self, placed: RunningPart) -> tuple[Partner, tuple[Partner, ...]]:
+        """An inference replica and those of its neighbours that are inference, too."""
+        others = (
+            replace(
+                placed,
+                network=each.network,
+                sm_percent=each.sm_percent,
+                batch=each.batch,
+            )
+            for each in placed.neighbours
+            if each.network not in self._training.networks
+        )
+        return self._partner(placed), tuple(map(self._partner, others))
+
+    def _partner(self, placed: RunningPart) -> Partner:
+        network = self._network(placed.network)
+        batch = min(placed.batch, network.curves.max_batch)
+        return Partner(
+            network=placed.network,
+            sm_percent=placed.sm_percent,
+            batch=batch,
+            duty=self._duty(placed, batch),
+            memory_bound=network.memory_bound,
+        )
 
     def _duty(self, placed: RunningPart, batch: int) -> float:
         network, share = self._network(placed.network), self._v100_share(placed)
@@ -263,7 +268,7 @@ def load_truth() -> Truth:
         networks=truth_data.read_networks(),
         types=truth_data.read_types(),
         speeds=truth_data.read_speeds(),
-        slowdowns=truth_data.read_slowdowns(),
+        partners=truth_data.read_partners(),
         launch_delay=truth_data.read_launch_delay(),
         watts=truth_data.read_watts(),
         training=read_training(),

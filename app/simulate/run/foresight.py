@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from agents.sim.pace import SimulatedWorld
-from agents.sim.truth.truth import RunningPart
+from agents.sim.truth.running import RunningPart
 from app.simulate.run.build import true_rates
 from app.simulate.run.closed_loop import ClusterPlan
 from app.store.store import Snapshot

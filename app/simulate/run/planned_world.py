@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from agents.sim.tally import Floats
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, TruthError
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import TruthError
 from solvers.laws.colocation import Neighbours, execution_ms
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
@@ -79,6 +80,10 @@ class PlannedWorld:
         times = np.full(self.max_batch(placed.network) + 1, full_batch_ms)
         times[0] = 0.0
         return times
+
+    def stall_ms(self, placed: RunningPart) -> float:  # noqa: ARG002
+        """None: whatever tasks cost is in the law."""
+        return 0.0
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:  # noqa: ARG002  as for a whole batch
         """Watts of a whole batch."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import Truth
 from solvers.papers.oltunes.tuning_score import BASE_W, estimated_power_consumption
 from solvers.types.jobs import Job, JobBatch, JobGpu, JobSetting, Resident
 from solvers.types.state import GpuId

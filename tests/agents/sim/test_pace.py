@@ -9,7 +9,7 @@ import pytest
 from agents.base.device import Part
 from agents.sim.pace import GpuUnderLoad, PaceMaker, SimulatedPart
 from agents.sim.tally import Floats
-from agents.sim.truth.truth import RunningPart
+from agents.sim.truth.running import RunningPart
 
 MOST = 20_000
 """Places of which times and watts are remembered."""
@@ -31,6 +31,10 @@ class CountingWorld:
     def batch_ms(self, placed: RunningPart) -> Floats:
         self.times[placed.clock_mhz] += 1
         return np.full(2, 10.0)
+
+    def stall_ms(self, placed: RunningPart) -> float:
+        """No batch stalls."""
+        return 0.0
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:
         self.watts[placed.clock_mhz] += 1

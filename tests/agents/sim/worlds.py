@@ -10,7 +10,8 @@ from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.spec import Fault, GpuSpec, SimulatedNodeSpec
 from agents.sim.tally import Floats
-from agents.sim.truth.truth import RunningPart, TruthError
+from agents.sim.truth.running import RunningPart
+from agents.sim.truth.truth import TruthError
 
 MAX_CLOCK_MHZ = 1500.0
 MAX_BATCH = 8
@@ -33,6 +34,10 @@ class PlainWorld:
     def batch_ms(self, placed: RunningPart) -> Floats:
         times = np.full(MAX_BATCH + 1, 10.0 * (1 + len(placed.neighbours)))
         return times * (MAX_CLOCK_MHZ / placed.clock_mhz)
+
+    def stall_ms(self, placed: RunningPart) -> float:
+        """No batch stalls."""
+        return 0.0
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:
         return 100.0 * placed.clock_mhz / MAX_CLOCK_MHZ

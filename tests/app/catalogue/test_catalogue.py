@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.sim.truth.truth import RunningPart, load_truth
+from agents.sim.truth.running import RunningPart
+from agents.sim.truth.truth import load_truth
 from app.catalogue.catalogue import (
     CatalogueError,
     list_networks,

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import Truth, load_truth
 from app.catalogue.catalogue import (
     list_networks,
     load_gpu_types,

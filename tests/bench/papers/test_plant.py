@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from agents.sim.truth.truth import (
-    RunningPart,
-    SimulatedNeighbour,
-    TruthError,
-    load_truth,
-)
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import TruthError, load_truth
 from bench.papers.plant import Surface, TableWorld, load_plant
 
 PLANT = load_plant()

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from agents.sim.truth.truth import RunningPart, load_truth
+from agents.sim.truth.running import RunningPart
+from agents.sim.truth.truth import load_truth
 from app.simulate.run.build import make_world, shipped_catalogue
 from app.simulate.run.foresight import with_true_times
 from app.simulate.run.results import RunResult

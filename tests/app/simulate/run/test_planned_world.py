@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, TruthError
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import TruthError
 from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.simulate.run.planned_world import PlannedWorld
 

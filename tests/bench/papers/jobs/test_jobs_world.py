@@ -5,7 +5,8 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from agents.sim.truth.truth import RunningPart, SimulatedNeighbour, Truth, load_truth
+from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.truth import Truth, load_truth
 from bench.papers.jobs.world import JobWorld, SimGpu
 from solvers.types.jobs import Job, JobBatch, JobSetting
 from solvers.types.jobs import PlacedJob as Member
