@@ -1,17 +1,20 @@
 """What inference networks on one GPU do to each other: the factor on a batch's time beside the others.
 
-Replica i beside j ≠ i, u = duty (share of a batch's time in which its kernels fill its SMs), p = SM percent, m = use of
-the memory's bandwidth while it runs:
+Replica i beside j ≠ i, u = duty (share of a batch's time in which its kernels fill its SMs), p = SM percent, P = that
+of all neighbours together, m = use of the memory's bandwidth while it runs:
 
     factor_i = (fair_i + Σ_j excess_ij + bound_i · max(0, m_i + Σ_j m_j − 1)) · same_i · noise_i
 
 Capped, SM percents sum to at most 100: fair_i = 1, and partners meet in caches and memory,
 
-    excess_ij = E · exp(0.35 v_i + 0.10 o_j + 0.18 w_ij) · (p_j / 50)^η · (0.3 + 0.7 u_j)
+    excess_ij = E · exp(0.35 v_i + 0.10 o_j + 0.18 w_ij) · (P / 50)^η · (0.3 + 0.7 u_j) · p_j / P
 
-with E and η of the board. A pair that was measured is read off its table instead, on other boards with its excess
-scaled by theirs. Uncapped, they take turns: fair_i = (1 − u_i) + u_i · s with the least s ≥ 1 at which the GPU's time
-suffices, Σ_k u_k / ((1 − u_k) + u_k · s) ≤ 1, and E is 0.03 on every board.
+with E and η of the board. On a V100 η is 0: a neighbour costs the same whatever its share, so several small ones cost
+no more than one as large as all of them, as in iGniter's law, where their use of the cache adds up. A pair that was
+measured is read off its table instead, on other boards with its excess scaled by theirs.
+
+Uncapped, they take turns: fair_i = (1 − u_i) + u_i · s with the least s ≥ 1 at which the GPU's time suffices,
+Σ_k u_k / ((1 − u_k) + u_k · s) ≤ 1; E is 0.03 on every board, and excess_ij has no more terms than the spreads.
 
 v, o, w and the noise's z are standard normal numbers that belong to the names: different for each ordered pair, and no
 formula of features gives them. Measured: iGniter's six pairs on a V100 and ResNet-50 twice on an A100. Estimated: all
@@ -110,8 +113,12 @@ class PartnerTruth:
         # Above 100 % nothing keeps the kernels of different processes apart.
         if is_uncapped((own, *others)):
             return self._uncapped(own, others)
-        board = self.boards[gpu_type]
-        excess = sum(self._excess(own, other, board) for other in others)
+        board, percent = self.boards[gpu_type], sum(each.sm_percent for each in others)
+        excess = sum(
+            self._excess(own, other._replace(sm_percent=percent), board)
+            * (other.sm_percent / percent)
+            for other in others
+        )
         return 1.0 + excess + _memory_excess(own, others)
 
     def provenance(
@@ -131,6 +138,7 @@ class PartnerTruth:
         return "synthetic" if own.network == other.network else "estimated"
 
     def _excess(self, own: Partner, other: Partner, board: BoardSharing) -> float:
+        """That of a single neighbour."""
         pairs = self.measured.get((own.network, other.network))
         if pairs is not None:
             steeper = board.share_exponent - pairs.board.share_exponent

@@ -146,17 +146,14 @@ def test_the_table_covers_every_batch_and_starts_at_zero(truth: Truth) -> None:
 
 def test_from_the_third_replica_on_launches_wait_longer(truth: Truth) -> None:
     times = [
-        truth.execution_ms(placed(sm_percent=10.0, neighbours=(10.0,) * count), 4)
+        truth.execution_ms(placed("vgg16", 10.0, neighbours=(10.0,) * count), 4)
         for count in range(1, 10)
     ]
     assert all(later > earlier for earlier, later in pairwise(times))
-    # Each neighbour adds the same excess, and the third replica's 175 kernels a delay: 0.00676404 ms instead of
-    # 0.00167469 ms with two.
-    alone_ms = truth.execution_ms(placed(sm_percent=10.0), 4)
-    delay_ms = 175 * (0.00676404 - 0.00167469)
-    assert times[1] - alone_ms == pytest.approx(
-        2.0 * (times[0] - alone_ms) + delay_ms, rel=1e-6
-    )
+    # 51 kernels; the measured delay is 0.00676404 ms with three replicas and 0.00167469 ms with two. A V100 does not
+    # mind how many hold the neighbours' share.
+    one = truth.execution_ms(placed("vgg16", 10.0, neighbours=(20.0,)), 4)
+    assert times[1] - one == pytest.approx(51 * (0.00676404 - 0.00167469))
 
 
 def test_provenance_says_how_a_time_is_known(truth: Truth) -> None:
