@@ -23,10 +23,6 @@ from solvers.types.state import GpuType
 
 SM_PERCENT_STEP = 5.0
 """Finest step of the shipped GPU types; the shipped rows use every second one."""
-LAUNCH_PER_NEIGHBOUR = 3.0
-"""1.94 fits iGniter's pairs; 3.0 also covers its launch delays with 3 to 5 replicas (4.9, 8.7 and 12.4 times that of
-one) and their straight continuation to 10 (31 times)."""
-
 _SIZES = ("network", "parameters_millions", "gmacs", "activations_millions")
 """Columns of the layer counts that count no kind of layer."""
 
@@ -171,6 +167,8 @@ def _layer_counts(row: Row) -> LayerCounts:
 
 
 def _gpu_type(row: Row) -> GpuType:
+    delays = {each["gpu_type"]: each for each in _rows("launch_delay.csv")}
+    delay = delays[row["name"]]
     return GpuType(
         name=row["name"],
         price_usd_per_hour=float(row["price_usd_per_hour"]),
@@ -179,7 +177,8 @@ def _gpu_type(row: Row) -> GpuType:
         idle_w=float(row["idle_w"]),
         power_cap_w=float(row["tdp_w"]),
         clocks_mhz=tuple(float(clock) for clock in row["clocks_mhz"].split(";")),
-        launch_per_neighbour=LAUNCH_PER_NEIGHBOUR,
+        launch_per_neighbour=float(delay["launch_per_neighbour"]),
+        launch_base=float(delay["launch_base"]),
     )
 
 

@@ -2,8 +2,9 @@
 
     python -m bench.catalogue.make_catalogue [--shared ../shared/data] [--out app/catalogue/data]
 
-Kept by hand: gpu_types.csv and networks.csv. Made here: relative_speed.csv, sensitivity.csv, profiles/*.csv.
-A re-run gives the same bytes. What each column rests on stands in app/catalogue/SOURCES.md.
+Kept by hand: gpu_types.csv and networks.csv. Made here: relative_speed.csv, sensitivity.csv, launch_delay.csv and
+profiles/*.csv. What they say of neighbours is profiled in the simulator, so its tables are made first. A re-run gives
+the same bytes. What each column rests on stands in app/catalogue/SOURCES.md.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agents.sim.truth.truth import load_truth
 from bench.catalogue.curves import Surface, upper_envelope
 from bench.catalogue.measured import (
     CATALOGUE_DATA,
@@ -25,6 +27,7 @@ from bench.catalogue.measured import (
     read_types,
     write_rows,
 )
+from bench.catalogue.partner_belief import PartnerBelief, profile
 from bench.catalogue.relative_speed import RelativeSpeed, relative_speeds
 from bench.catalogue.watts import (
     CLOCK_EXPONENT,
@@ -44,11 +47,6 @@ TENSORRT_BATCHES = (1, 2, 4, 8, 16, 32)
 BYTES_PER_ITEM = 602112 + 4000
 # Delay of one kernel launch on a V100 with one process (iGniter hardware.csv).
 LAUNCH_MS_PER_KERNEL = 0.00136854
-# Least-squares fit of the contract's law to iGniter's measured pairs.
-SENSITIVITY = 0.398
-# L2 throughput as a share of its peak, per share of the SMs (iGniter solo_latency, median over its three networks'
-# rows at 40 to 60 % of the SMs).
-PRESSURE_AT_FULL_SHARE = 0.34
 # Least squares through GoogLeNet 1720, ResNet-50 1820 and VGG-16 2920 MiB (gpu-lets) over 25.3, 97.5, 527.8 MiB of
 # parameters: 1623 + 2.447 * parameters.
 MEMORY_BASE_MIB = 1623.0
@@ -89,6 +87,21 @@ def make(shared: Path, out: Path) -> None:
     types = read_types()
     networks = read_networks()
     speeds = relative_speeds(shared, types)
+    truth = load_truth()
+    beliefs = [profile(truth, networks, gpu_type, BYTES_PER_ITEM) for gpu_type in types]
+    write_rows(
+        out / "launch_delay.csv",
+        ("gpu_type", "launch_per_neighbour", "launch_base"),
+        [
+            # Rounded, since a bound of 0 is reached to some 1e-12 only.
+            (
+                gpu_type.name,
+                round(belief.launch.per_neighbour, 4),
+                round(belief.launch.base, 4),
+            )
+            for gpu_type, belief in zip(types, beliefs, strict=True)
+        ],
+    )
     write_rows(
         out / "relative_speed.csv",
         ("gpu_type", "speed", "speed_low", "provenance", "source"),
@@ -110,19 +123,19 @@ def make(shared: Path, out: Path) -> None:
             (
                 network.name,
                 gpu_type.name,
-                SENSITIVITY,
-                _sensitivity_provenance(network, gpu_type),
+                belief.sensitivity(network.name),
+                "estimated",
             )
             for network in networks
-            for gpu_type in types
+            for gpu_type, belief in zip(types, beliefs, strict=True)
         ],
     )
     for network in networks:
         fit = fit_v100(network, read_points(shared, network), shared)
         lines = [
             line
-            for gpu_type, speed in zip(types, speeds, strict=True)
-            for line in profile_lines(fit, gpu_type, speed)
+            for gpu_type, speed, belief in zip(types, speeds, beliefs, strict=True)
+            for line in profile_lines(fit, gpu_type, speed, belief)
         ]
         write_rows(out / "profiles" / f"{network.name}.csv", PROFILE_HEADER, lines)
 
@@ -150,7 +163,7 @@ def fit_v100(
 
 
 def profile_lines(
-    fit: V100Fit, gpu_type: CatalogueType, speed: RelativeSpeed
+    fit: V100Fit, gpu_type: CatalogueType, speed: RelativeSpeed, belief: PartnerBelief
 ) -> Iterator[tuple[str | float, ...]]:
     """The operating points of one network on one GPU type.
 
@@ -176,7 +189,7 @@ def profile_lines(
                     _v100_watts(fit, sm_percent, batch, share)
                     * dynamic_scale
                     * slowing**CLOCK_EXPONENT,
-                    PRESSURE_AT_FULL_SHARE * sm_percent / 100,
+                    belief.pressure(network.name, sm_percent=sm_percent, batch=batch),
                     _provenance(speed, slowing, (sm_percent, batch) in fit.measured),
                 )
 
@@ -206,12 +219,6 @@ def _provenance(speed: RelativeSpeed, slowing: float, is_measured: bool) -> str:
     if slowing < 1.0:
         return "scaled"
     return "measured" if is_measured else "estimated"
-
-
-def _sensitivity_provenance(network: NetworkFacts, gpu_type: CatalogueType) -> str:
-    if not network.is_tensorrt:
-        return "estimated"
-    return "measured" if gpu_type.name.startswith("V100") else "scaled"
 
 
 def main() -> None:

@@ -11,8 +11,6 @@ import numpy as np
 
 from bench.catalogue.make_catalogue import (
     LAUNCH_MS_PER_KERNEL,
-    PRESSURE_AT_FULL_SHARE,
-    SENSITIVITY,
     SM_PERCENTS,
 )
 from bench.catalogue.measured import CatalogueType, NetworkFacts
@@ -33,6 +31,8 @@ NEIGHBOUR_SHARES = (20.0, 40.0)
 _MIN_RUN = 0.01
 """Of a step, as for inference."""
 _MIN_SENSITIVITY = 0.01
+TYPICAL_PRESSURE = 0.34
+"""Of inference with all SMs: L2 throughput as a share of its peak (iGniter, median at 40 to 60 % of the SMs)."""
 
 Points = Mapping[float, float]
 """Truth by SM percent."""
@@ -58,8 +58,8 @@ class Growth:
     exponent: float
 
     def pressure(self, sm_percent: float) -> float:
-        """What the contract's law multiplies with a replica's sensitivity, inference's being `SENSITIVITY`."""
-        return float(self.at_full * (sm_percent / 100.0) ** self.exponent / SENSITIVITY)
+        """The growth itself: training slows every service by a factor of its own."""
+        return float(self.at_full * (sm_percent / 100.0) ** self.exponent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def fit_sensitivity(
 ) -> float:
     """Least squares of slowdown = 1 + sensitivity * pressure beside each neighbour at `NEIGHBOUR_SHARES`."""
     neighbours = [
-        (PRESSURE_AT_FULL_SHARE * share / 100.0, by_inference[share])
+        (TYPICAL_PRESSURE * share / 100.0, by_inference[share])
         for share in NEIGHBOUR_SHARES
     ]
     neighbours += [

@@ -1,9 +1,10 @@
 """A GPU as a host of tasks: what its replicas leave over, by the contract's laws."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from solvers.laws.colocation import execution_ms, max_execution_ms, neighbours_of
+from solvers.laws.colocation import Neighbours, execution_ms, max_execution_ms
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica, BoundTask
@@ -20,6 +21,8 @@ class HostTenant:
 
     row: OperatingPoint
     sensitivity: float
+    is_training: bool = False
+    """Whether its pressure is the growth of any service's run term, and not to be multiplied by its sensitivity."""
     longest_ms: float = float("inf")
     """With a longer one a replica's capacity falls below its rate. A task may take any time."""
 
@@ -82,14 +85,30 @@ class Host:
         )
 
     def _execution_ms(self, together: Sequence[HostTenant], at: int) -> float:
-        neighbours = neighbours_of([seat.row for seat in together], at)
         seat = together[at]
+        others = [each for number, each in enumerate(together) if number != at]
         return execution_ms(
             seat.row,
-            neighbours,
+            felt(others, by_training=seat.is_training),
             sensitivity=seat.sensitivity,
             gpu_type=self.gpu_type,
         )
+
+
+def felt(others: Sequence[HostTenant], *, by_training: bool = False) -> Neighbours:
+    """These tenants as a service feels them, or training.
+
+    Training slows services by factors of its own, whatever their sensitivity; what slows training itself is known by
+    its sensitivity alone.
+    """
+    by_factor = [each.row for each in others if each.is_training and not by_training]
+    by_pressure = [each.row for each in others if by_training or not each.is_training]
+    return Neighbours(
+        count=len(others),
+        # Summed and multiplied so that the order of equal sets changes nothing.
+        pressure=math.fsum(row.pressure for row in by_pressure),
+        training_factor=math.prod(sorted(1.0 + row.pressure for row in by_factor)),
+    )
 
 
 def bound_gpus(hosts: Iterable[Host]) -> tuple[BoundGpu, ...]:

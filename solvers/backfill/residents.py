@@ -16,7 +16,7 @@ class Seats:
 
     def __init__(self, points: Iterable[OperatingPoints]) -> None:
         self._points = {(entry.network, entry.gpu_type): entry for entry in points}
-        self._found: dict[tuple[str, str, int, float], list[HostTenant]] = {}
+        self._found: dict[tuple[str, str, str, int, float], list[HostTenant]] = {}
 
     def on(self, task: Task, host: Host) -> list[HostTenant]:
         """A task's rows at its batch and the host's clock, by SM percent; none where it avoids the GPU."""
@@ -24,11 +24,15 @@ class Seats:
 
     def _measured(self, task: Task, host: Host) -> list[HostTenant]:
         gpu_type, clock_mhz = host.gpu.gpu_type, host.gpu.clock_mhz
-        key = (task.network, gpu_type, task.batch, clock_mhz)
+        key = (task.kind, task.network, gpu_type, task.batch, clock_mhz)
         if key not in self._found:
-            points = self._points.get(key[:2])
+            points = self._points.get(key[1:3])
             seats = [
-                HostTenant(row=row, sensitivity=points.sensitivity)
+                HostTenant(
+                    row=row,
+                    sensitivity=points.sensitivity,
+                    is_training=task.kind == "training",
+                )
                 for row in (points.rows if points else ())
                 if points is not None
                 and row.batch == task.batch

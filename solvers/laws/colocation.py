@@ -42,6 +42,8 @@ class Neighbours:
     """How many there are; the contract's n is `count + 1`."""
     pressure: float
     """Their summed pressure, the contract's Π."""
+    training_factor: float = 1.0
+    """Factor on the run term by training tasks among them, which slow all networks alike (Tally)."""
 
 
 ALONE = Neighbours(count=0, pressure=0.0)
@@ -63,7 +65,8 @@ def execution_ms(
 ) -> float:
     """Milliseconds that one full batch takes next to these neighbours."""
     launch_ms = row.launch_ms * launch_factor(gpu_type, neighbours.count + 1)
-    run_ms = row.run_ms * (1.0 + sensitivity * neighbours.pressure)
+    run_factor = 1.0 + sensitivity * neighbours.pressure
+    run_ms = row.run_ms * run_factor * neighbours.training_factor
     return row.transfer_ms + launch_ms + run_ms
 
 
@@ -147,7 +150,7 @@ def executions_ms(
     factors = (
         1.0,
         launch_factor(gpu_type, neighbours.count + 1),
-        1.0 + sensitivity * neighbours.pressure,
+        (1.0 + sensitivity * neighbours.pressure) * neighbours.training_factor,
     )
     executions: Reals = _times(rows) @ np.array(factors)
     return executions

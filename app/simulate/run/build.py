@@ -16,7 +16,7 @@ from agents.sim.rates import Shape
 from agents.sim.spec import Fault, GpuSpec, SimulatedNodeSpec
 from agents.sim.truth.truth import load_truth
 from app.base.errors import InvalidRequest
-from app.catalogue.catalogue import load_gpu_types, load_profiles
+from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_service, to_settings
 from app.simulate.run.closed_loop import ClusterPlan
@@ -63,7 +63,9 @@ def make_world(scenario: SimulationScenario, catalogue: Catalogue) -> SimulatedW
     """The truth that the scenario asks for."""
     if scenario.spec.truth == "measured":
         return load_truth()
-    return PlannedWorld(catalogue.gpu_types, catalogue.points)
+    return PlannedWorld(
+        catalogue.gpu_types, catalogue.points, training=list_networks("training")
+    )
 
 
 def make_cluster(

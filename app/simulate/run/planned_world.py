@@ -7,14 +7,15 @@ that nobody has measured can be simulated. Whether predictions hold is what `age
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
 from agents.sim.tally import Floats
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.truth import TruthError
-from solvers.laws.colocation import Neighbours, execution_ms
+from solvers.backfill.hosts import HostTenant, felt
+from solvers.laws.colocation import execution_ms
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
 
@@ -29,9 +30,13 @@ class PlannedWorld:
         self,
         gpu_types: Iterable[GpuType],
         points: Iterable[OperatingPoints],
+        *,
+        training: Collection[str] = (),
     ) -> None:
+        """`training`: the networks among them that are training's."""
         known = tuple(points)
         self._types: Mapping[str, GpuType] = {each.name: each for each in gpu_types}
+        self._training = frozenset(training)
         self._sensitivity = {
             (each.network, each.gpu_type): each.sensitivity for each in known
         }
@@ -66,14 +71,18 @@ class PlannedWorld:
 
         Raises TruthError where a replica runs at what is no operating point.
         """
-        neighbours = [self._row(other, placed) for other in placed.neighbours]
+        neighbours = [
+            HostTenant(
+                row=self._row(other, placed),
+                sensitivity=self._sensitivity[other.network, placed.gpu_type],
+                is_training=other.network in self._training,
+            )
+            for other in placed.neighbours
+        ]
         # The law of the planner itself: so what a plan promises holds here to the letter.
         full_batch_ms = execution_ms(
             self._row(placed, placed),
-            Neighbours(
-                count=len(neighbours),
-                pressure=sum(row.pressure for row in neighbours),
-            ),
+            felt(neighbours, by_training=placed.network in self._training),
             sensitivity=self._sensitivity[placed.network, placed.gpu_type],
             gpu_type=self._types[placed.gpu_type],
         )

@@ -164,32 +164,38 @@ class Slopes:
         tasks: Sequence[Task],
     ) -> Reals:
         """(N,) execution times of a curve's rows beside tasks that divide evenly what each leaves over."""
-        without_ms, with_one_ms = (
+        without_ms, with_all_ms = (
             executions_ms(
                 curve,
-                Neighbours(count=len(tasks), pressure=pressure),
+                Neighbours(count=len(tasks), pressure=0.0, training_factor=factor),
                 sensitivity=sensitivity,
                 gpu_type=host.gpu_type,
             )
-            for pressure in (0.0, 1.0)
+            for factor in (1.0, 2.0)
         )
         shares = np.array([row.sm_percent for row in curve])
-        # Execution times are linear in the neighbours' pressure, which differs from share to share.
-        pressures = self._pressures(host, shares, tasks)
-        return without_ms + (with_one_ms - without_ms) * pressures
+        # Execution times are linear in the factor on the run term, which differs from share to share.
+        growth = self._run_factors(host, shares, tasks, sensitivity) - 1.0
+        return without_ms + (with_all_ms - without_ms) * growth
 
-    def _pressures(self, host: Host, shares: Reals, tasks: Sequence[Task]) -> Reals:
-        """(N,) summed pressure of tasks that divide evenly what these shares leave over."""
+    def _run_factors(
+        self, host: Host, shares: Reals, tasks: Sequence[Task], sensitivity: float
+    ) -> Reals:
+        """(N,) growth of the run term beside tasks that divide evenly what these shares leave over."""
         even_percent = (100.0 - shares) / len(tasks)
-        pressures = np.zeros(len(shares))
+        pressure, training_factor = np.zeros(len(shares)), np.ones(len(shares))
         for task in tasks:
-            rows = [seat.row for seat in self._seats.on(task, host)]
-            pressures += np.interp(
+            seats = self._seats.on(task, host)
+            pressures = np.interp(
                 even_percent,
-                [row.sm_percent for row in rows],
-                [row.pressure for row in rows],
+                [seat.row.sm_percent for seat in seats],
+                [seat.row.pressure for seat in seats],
             )
-        return pressures
+            if seats[0].is_training:
+                training_factor *= 1.0 + pressures
+            else:
+                pressure += pressures
+        return (1.0 + sensitivity * pressure) * training_factor
 
 
 def _rows_by_batch(

@@ -18,9 +18,9 @@ stricter than the constraint of the slide; limits hold at ROOM times the rate, s
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from solvers.backfill.hosts import Host, HostTenant
+from solvers.backfill.hosts import Host, HostTenant, felt
 from solvers.backfill.residents import Seats, bound_task
-from solvers.laws.colocation import Neighbours, max_execution_ms
+from solvers.laws.colocation import max_execution_ms
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
 from solvers.papers.mudi.gp_lcb import LcbSearch, search_batch
 from solvers.papers.mudi.iterations import Iterations
@@ -284,13 +284,12 @@ class _Bench:
 
     def limited(self, batch: int, seats: Sequence[HostTenant]) -> LimitedCurve:
         """The replica's curve beside these seats, and what it must keep."""
-        pressure = sum(seat.row.pressure for seat in seats)
         curve = make_curve(
             self._points,
             batch=batch,
             clock_mhz=self.host.gpu.clock_mhz,
             gpu_type=self.host.gpu_type,
-            neighbours=Neighbours(count=len(seats), pressure=pressure),
+            neighbours=felt(seats),
         )
         return LimitedCurve(
             name=self._service.name,

@@ -1,8 +1,8 @@
 """Operating points of training that was never profiled, from its layers: what it will do to its neighbours.
 
-    pressure     at LEVEL_PERCENT that which explains the interference factor that its layers foretell
-                 (`interference.layer_counts`) beside every service that was profiled: the largest, times MARGIN; at
-                 other shares the shape of its relatives' (the largest part of their own there)
+    pressure     at LEVEL_PERCENT the growth of a service's run term that explains the interference factor which its
+                 layers foretell (`interference.layer_counts`) beside every service that was profiled: the largest,
+                 times MARGIN; at other shares the shape of its relatives' (the largest part of their own there)
     times        the shape of its relatives' curves (geometric mean), at their mean level: where it may run is decided
                  by shares of its own speed, and its level is learned once it runs
     memory       as its owner states it
@@ -48,8 +48,6 @@ _SHARES = (20.0, 60.0, 80.0)
 """SM percents at which pairs are looked at; as near as rows come."""
 _MIN_PRESSURE = 1e-9
 """A relative that presses less has no shape."""
-_MIN_SENSITIVITY = 1e-3
-"""A service that hardly feels neighbours says nothing of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +122,7 @@ class ProfiledNetworks:
     def _predict_pressure(
         self, unprofiled: UnprofiledNetwork, share: float
     ) -> float | None:
-        """The largest pressure that explains the factor of any service; None where the layers tell nothing."""
+        """The largest growth that explains the factor of any service; None where the layers tell nothing."""
         known = {each.network: each for each in self.layers}
         if sum(entry.network in known for entry in self.training) < MIN_KNOWN_LAYERS:
             return None
@@ -161,7 +159,9 @@ class ProfiledNetworks:
         together_ms = [
             execution_ms(
                 victim.row,
-                Neighbours(count=1, pressure=beside.pressure),
+                Neighbours(
+                    count=1, pressure=0.0, training_factor=1.0 + beside.pressure
+                ),
                 sensitivity=victim.service.sensitivity,
                 gpu_type=self.gpu_type,
             )
@@ -185,8 +185,6 @@ class ProfiledNetworks:
     def _pairs(self) -> Iterator[tuple["_Victim", OperatingPoints, OperatingPoint]]:
         """Every service row beside every training row that leaves it its share."""
         for service, training in itertools.product(self.services, self.training):
-            if service.sensitivity <= _MIN_SENSITIVITY:
-                continue
             for row, beside in itertools.product(
                 _spread(service, self.gpu_type), _spread(training, self.gpu_type)
             ):
@@ -194,11 +192,11 @@ class ProfiledNetworks:
                     yield _Victim(service, row), training, beside
 
     def _explaining(self, victim: "_Victim", factor: float) -> float:
-        """The pressure with which the laws give that factor; 0 where they give more without any."""
+        """The growth of the run term with which the laws give that factor; 0 where they give more without any."""
         row = victim.row
         launch_ms = row.launch_ms * launch_factor(self.gpu_type, 2)
         grown = (factor * row.solo_ms - row.transfer_ms - launch_ms) / row.run_ms - 1.0
-        return max(0.0, grown / max(victim.service.sensitivity, _MIN_SENSITIVITY))
+        return max(0.0, grown)
 
 
 class _Victim(NamedTuple):
