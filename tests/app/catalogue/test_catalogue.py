@@ -134,7 +134,7 @@ def test_every_figure_of_an_operating_point_is_in_range() -> None:
         for row in entry.rows:
             assert min(row.transfer_ms, row.launch_ms, row.run_ms) > 0
             assert row.pressure > 0
-            assert row.pressure <= 1 or entry.network in list_networks("training")
+            assert row.pressure <= 1.5 or entry.network in list_networks("training")
             assert row.memory_mib > 1000
 
 

@@ -150,7 +150,7 @@ def test_from_the_third_replica_on_launches_wait_longer(truth: Truth) -> None:
         for count in range(1, 10)
     ]
     assert all(later > earlier for earlier, later in pairwise(times))
-    # 51 kernels; the measured delay is 0.00676404 ms with three replicas and 0.00167469 ms with two. Two neighbours with
+    # 51 kernels; the measured delay is 0.00676404 ms with three replicas and 0.00167469 ms with two. Two neighbours on
     # the SMs of one are busier, too.
     one = truth.execution_ms(placed("vgg16", 10.0, neighbours=(20.0,)), 4)
     assert times[1] - one > 51 * (0.00676404 - 0.00167469)
