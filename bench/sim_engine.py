@@ -23,7 +23,8 @@ from agents.enforce.diff import actions
 from agents.sim.arrivals import ArrivalProcess, LoadShape
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, draw_noise
+from agents.sim.pace import draw_noise
+from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.spec import make_node
 from agents.sim.tally import ServiceTally
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour

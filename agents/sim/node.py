@@ -25,20 +25,13 @@ from agents.sim.pace import (
     PaceMaker,
     SimulatedPart,
     clocks_mhz,
+    make_queue,
 )
-from agents.sim.replica_queue import (
-    ExecutionPace,
-    ReplicaQueue,
-    draw_noise,
-    draw_stalls,
-)
+from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.spec import GpuSpec, SimulatedNodeSpec
 from agents.sim.tally import ServiceTally
 from agents.sim.tasks import SimTask
 from agents.sim.truth.truth import TruthError
-
-QUEUE_CAPACITY = 512
-"""Requests that one replica holds at most, running ones included; at least several of the largest batches."""
 
 
 class SimReplica:
@@ -234,11 +227,7 @@ class SimNode:
             )
         self._check_batch(command)
         # Drawn at the start and used in turn: the same replica meets the same noise however time is cut.
-        queue = ReplicaQueue(
-            capacity=QUEUE_CAPACITY,
-            noise=draw_noise(self._random, self.world.noise_cv(command.network)),
-            stalls=draw_stalls(self._random),
-        )
+        queue = make_queue(self.world, command.network, self._random)
         ready_at_s = now_s + self.spec.launch_s
         gpu.replicas[command.id] = SimReplica(
             command, ready_at_s=ready_at_s, queue=queue

@@ -10,14 +10,21 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from agents.base.device import Part
-from agents.sim.replica_queue import ExecutionPace
+from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.tally import Floats
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.training import STALLED
 
 CLOCK_STEP_MHZ = 15.0
 """NVIDIA's boards change their graphics clock in steps of 15 MHz (7.5 on some)."""
 LOWEST_CLOCK_SHARE = 0.3
 """A share of the highest clock; a board does not throttle below it for power alone."""
+
+
+QUEUE_CAPACITY = 512
+"""Requests that one replica holds at most, running ones included; at least several of the largest batches."""
+NOISE_DRAWS = 4096
+"""Execution time factors drawn ahead per replica; they are used in turn, for ever."""
 
 
 class SimulatedWorld(Protocol):
@@ -80,6 +87,30 @@ class GpuUnderLoad:
     power_limit_w: float
     slowdown: float = 1.0
     """Factor on every execution time; above 1 for a straggler."""
+
+
+def make_queue(
+    world: SimulatedWorld, network: str, random: np.random.Generator
+) -> ReplicaQueue:
+    """An empty queue of a replica, with noise of its own."""
+    return ReplicaQueue(
+        capacity=QUEUE_CAPACITY,
+        noise=draw_noise(random, world.noise_cv(network)),
+        stalls=draw_stalls(random),
+    )
+
+
+def draw_noise(random: np.random.Generator, deviation: float) -> Floats:
+    """(NOISE_DRAWS,) log-normal factors of mean 1 and the given standard deviation."""
+    # Of the logarithm: with mean −variance/2 the factors themselves have mean 1.
+    variance = np.log1p(deviation**2)
+    return random.lognormal(-variance / 2.0, np.sqrt(variance), NOISE_DRAWS)
+
+
+def draw_stalls(random: np.random.Generator) -> Floats:
+    """(NOISE_DRAWS,) what batches stall beside training, over the mean stall: 0 for all but the share `STALLED`."""
+    stalls = random.standard_exponential(NOISE_DRAWS)
+    return np.where(random.random(NOISE_DRAWS) < STALLED, stalls, 0.0)
 
 
 Key = TypeVar("Key", bound=Hashable)

@@ -33,10 +33,6 @@ from agents.sim.tally import (
     Ints,
     ServiceTally,
 )
-from agents.sim.truth.training import STALLED
-
-NOISE_DRAWS = 4096
-"""Execution time factors drawn ahead per replica; they are used in turn, for ever."""
 
 HEAD, LENGTH, RUNNING, DRAWN = 0, 1, 2, 3
 """Positions in the cursor of a queue."""
@@ -178,19 +174,6 @@ class ReplicaQueue:
     def new_window(self) -> None:
         """Start counting work anew."""
         self._work[:] = 0.0
-
-
-def draw_noise(random: np.random.Generator, deviation: float) -> Floats:
-    """(NOISE_DRAWS,) log-normal factors of mean 1 and the given standard deviation."""
-    # Of the logarithm: with mean −variance/2 the factors themselves have mean 1.
-    variance = np.log1p(deviation**2)
-    return random.lognormal(-variance / 2.0, np.sqrt(variance), NOISE_DRAWS)
-
-
-def draw_stalls(random: np.random.Generator) -> Floats:
-    """(NOISE_DRAWS,) what batches stall beside training, over the mean stall: 0 for all but the share `STALLED`."""
-    stalls = random.standard_exponential(NOISE_DRAWS)
-    return np.where(random.random(NOISE_DRAWS) < STALLED, stalls, 0.0)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]

@@ -15,8 +15,7 @@ import numpy as np
 
 from agents.base.device import SWAP_MIB_PER_S, RunningTask, running_task, task_reading
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
-from agents.sim.pace import SimulatedPart, TaskPace
-from agents.sim.replica_queue import draw_noise
+from agents.sim.pace import SimulatedPart, TaskPace, draw_noise
 
 STRETCH_S = 10.0
 """Trace time over which a task's noise stays. The noise of single iterations would average out within it; the factor

@@ -45,8 +45,7 @@ SETTLING = 20
 """After a start or a change of limits: so long, at most, may a governor take; then everything counts."""
 SM_PERCENTS = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0)
 _PRESSURE_PER_PERCENT = 0.0012
-_PLANNED_CLOCKS = 8
-"""Every so many grid points plans have a clock."""
+_PLANNED_CLOCKS = 8  # plans may use every eighth clock of the grid
 
 
 class World(Protocol):

@@ -33,8 +33,7 @@ from solvers.types.state import Gpu, GpuId, NodeId, ReplicaId, Task
 SAME = 1.01
 """Iteration times so near to the least count as the least."""
 PERCENTILE = 0.98
-_PARTS = (0.1, 0.7)
-"""Of what a whole GPU carries, a service's rate."""
+_PARTS = (0.1, 0.7)  # a service's rate, in parts of what an entire GPU carries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

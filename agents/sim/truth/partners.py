@@ -39,10 +39,10 @@ MEMORY_USE = 0.60
 _MEMORY_EXPONENT = 0.7
 """Half of the SMs reach 0.62 of the bandwidth that all of them do."""
 _VICTIM_SPREAD, _NEIGHBOUR_SPREAD, _PAIR_SPREAD = 0.35, 0.10, 0.18
-"""Of ln excess: the components of variance of iGniter's pairs."""
+"""Standard deviations of ln excess: the components of variance of iGniter's pairs."""
 _UNCAPPED_EXCESS = 0.03
 _UNCAPPED_NOISE = 0.06
-"""Of ln factor: what fair sharing leaves unexplained of Abacus's pairs."""
+"""Standard deviation of ln factor that fair sharing leaves unexplained of Abacus's pairs."""
 _SAME_CAPPED, _SAME_UNCAPPED = 1.25, 1.08
 """Capped on the excess, uncapped on the factor: ParvaGPU's identical processes lose 8 % more than fair sharing says."""
 _IDLE_EXCESS = 0.3

@@ -20,7 +20,7 @@ INFERENCE = "inference"
 STALLED = 0.02
 """Share of inference batches beside training that wait for one of its longest kernels."""
 _PAIR_SPREAD = 0.10
-"""Of ln excess, between pairs with the same training network: what Tally's two services leave."""
+"""Standard deviation of ln excess between pairs with the same training network, as between Tally's two services."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

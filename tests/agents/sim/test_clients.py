@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from agents.sim.clients import ClientLoad, Clients, Target
-from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, draw_noise
+from agents.sim.pace import draw_noise
+from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.tally import ServiceTally
 
 

@@ -24,7 +24,7 @@ from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.load_balancer import HOLD_CAPACITY, ServiceBalancer
-from agents.sim.node import QUEUE_CAPACITY
+from agents.sim.pace import QUEUE_CAPACITY
 from agents.sim.spec import Fault, FaultKind, make_node
 from agents.sim.truth.truth import load_truth
 from tests.agents.factories import a_command, a_gpu, a_replica, commands, run

@@ -10,12 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.protocol import BUCKET_COUNT, bucket_end_ms, bucket_of
-from agents.sim.replica_queue import (
-    ExecutionPace,
-    ReplicaQueue,
-    draw_noise,
-    fine_bucket_of_s,
-)
+from agents.sim.pace import draw_noise
+from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, fine_bucket_of_s
 from agents.sim.tally import FINE_COUNT, PARTS, Floats, ServiceTally
 from solvers.laws.bulk_queue import miss_probability
 from tests.examples import examples

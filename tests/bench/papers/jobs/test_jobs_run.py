@@ -162,4 +162,6 @@ def test_the_papers_cluster_and_loads() -> None:
 def test_ratios_are_measured_where_kernels_were_profiled() -> None:
     ratios = network_ratios()
     assert ratios["resnet50"] == pytest.approx(4.97011 / 1.30636, rel=1e-3)
-    assert ratios["vgg16"] == COMPUTE_FROM
+    # All others by how sensitive they were found: the median one is just compute-intensive.
+    assert COMPUTE_FROM in ratios.values()
+    assert ratios["vgg16"] < COMPUTE_FROM < ratios["efficientnet_b0"]

@@ -89,11 +89,11 @@ def test_beside_a_task_a_service_asks_for_more_and_beside_two_for_more_still() -
         demanded(problem, [a_task("a")]),
         demanded(problem, [a_task("a"), a_task("b", "light")]),
     )
-    # Between 10 and 30 % beside the rest in `train`: about 1100 / p · (1 + (100 − p) / 100) = 66.7.
+    # Between 10 and 30 % beside the rest in `train`: about 1100 / p · (1 + (100 − p) / 200) = 66.7.
     assert none_yet < one.share_percent < 30.0
     # `light` presses a fifth as much, so that two, one of each, press less than one `train` on the whole rest.
     assert two.share_percent < one.share_percent
-    # Two halves of `train` multiply: 1.375 ** 2 instead of 1.75 beside a service with 25 %.
+    # Two halves of `train` multiply: 1.1875 ** 2 instead of 1.375 beside a service with 25 %.
     halves = demanded(problem, [a_task("a"), a_task("b")])
     assert one.share_percent < halves.share_percent < 1.05 * one.share_percent
 
