@@ -15,7 +15,11 @@ from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.truth import Truth
 from bench.catalogue.measured import CatalogueType, NetworkFacts
 from solvers.predict.data.fit import Coefficients
-from solvers.predict.data.samples import Neighbour, make_queries, make_samples
+from solvers.predict.data.samples import (
+    Neighbour,
+    make_queries,
+    make_samples,
+)
 from solvers.predict.interference import pressure
 from solvers.predict.latency import decomposition
 

@@ -13,8 +13,9 @@ with E and η of the board. On a V100 η is 0: a neighbour costs the same whatev
 no more than one as large as all of them, as in iGniter's law, where their use of the cache adds up. A pair that was
 measured is read off its table instead, on other boards with its excess scaled by theirs.
 
-Uncapped, they take turns: fair_i = (1 − u_i) + u_i · s with the least s ≥ 1 at which the GPU's time suffices,
-Σ_k u_k / ((1 − u_k) + u_k · s) ≤ 1; E is 0.03 on every board, and excess_ij has no more terms than the spreads.
+Uncapped, they take turns: fair_i = (1 − u_i) + u_i · s with the least s ≥ 1 at which the GPU's SMs suffice,
+Σ_k p_k / 100 · u_k / ((1 − u_k) + u_k · s) ≤ 1; E is 0.03 on every board, and excess_ij has no more terms than the
+spreads.
 
 v, o, w and the noise's z are standard normal numbers that belong to the names: different for each ordered pair, and no
 formula of features gives them. Measured: iGniter's six pairs on a V100 and ResNet-50 twice on an A100. Estimated: all
@@ -154,12 +155,15 @@ class PartnerTruth:
         )
 
     def _uncapped(self, own: Partner, others: Sequence[Partner]) -> float:
-        duties = (own.duty, *(other.duty for other in others))
+        together = (own, *others)
+        fair = fair_factors(
+            [each.duty for each in together], [each.sm_percent for each in together]
+        )
         excess = sum(_UNCAPPED_EXCESS * _spread(own, other) for other in others)
         noise = sum(draw("noise", own.network, other.network) for other in others)
         is_same = any(other.network == own.network for other in others)
         return (
-            (fair_factors(duties)[0] + excess + _memory_excess(own, others))
+            (fair[0] + excess + _memory_excess(own, others))
             * (_SAME_UNCAPPED if is_same else 1.0)
             * math.exp(_UNCAPPED_NOISE * noise / math.sqrt(len(others)))
         )
@@ -174,24 +178,28 @@ def is_uncapped(partners: Sequence[Partner]) -> bool:
     return sum(partner.sm_percent for partner in partners) > 100.0 + 1e-6
 
 
-def fair_factors(duties: Sequence[float]) -> tuple[float, ...]:
-    """How much each of several processes is stretched that share a GPU's time fairly, by their duties alone.
+def fair_factors(
+    duties: Sequence[float], sm_percents: Sequence[float]
+) -> tuple[float, ...]:
+    """How much each of several processes is stretched that share a GPU's SMs fairly, by their duties alone.
 
-    Kernels stretch by s, the rest of a batch does not: (1 − u) + u · s, with the least s ≥ 1 at which the GPU's time
-    suffices. Two that are always busy halve each other; beside one that hardly runs nobody loses much.
+    Kernels stretch by s, the rest of a batch does not: (1 − u) + u · s, with the least s ≥ 1 at which the SMs suffice.
+    Two that always want all SMs halve each other; beside one that hardly runs nobody loses much.
     """
 
     def demand(stretch: float) -> float:
-        return sum(duty / ((1.0 - duty) + duty * stretch) for duty in duties)
+        return sum(
+            percent / 100.0 * duty / ((1.0 - duty) + duty * stretch)
+            for duty, percent in zip(duties, sm_percents, strict=True)
+        )
 
-    low, high = 1.0, float(max(1, len(duties)))
+    # The demand falls along the stretch, and with as many GPUs it would suffice; 50 halvings reach the last digits.
+    low, high = 1.0, 1.0
     if demand(low) > 1.0:
-        # The demand falls along the stretch, and at n it is at most n · 1/n; 50 halvings reach the last digits.
+        high = float(len(duties))
         for _ in range(50):
             middle = (low + high) / 2.0
             low, high = (middle, high) if demand(middle) > 1.0 else (low, middle)
-    else:
-        high = 1.0
     return tuple((1.0 - duty) + duty * high for duty in duties)
 
 

@@ -100,25 +100,33 @@ def test_measured_pairs_are_slowed_as_measured(truth: Truth) -> None:
 
 
 def test_two_that_are_always_busy_halve_each_other() -> None:
-    assert fair_factors((1.0, 1.0)) == pytest.approx((2.0, 2.0))
-    assert fair_factors((1.0, 1.0, 1.0, 1.0)) == pytest.approx((4.0,) * 4)
+    assert fair_factors((1.0, 1.0), (100.0, 100.0)) == pytest.approx((2.0, 2.0))
+    assert fair_factors((1.0,) * 4, (100.0,) * 4) == pytest.approx((4.0,) * 4)
 
 
-def test_nobody_loses_while_the_gpu_has_time_for_all() -> None:
-    assert fair_factors((0.3, 0.6)) == (1.0, 1.0)
-    assert fair_factors((1.0,)) == (1.0,)
+def test_nobody_loses_while_there_are_sms_for_all() -> None:
+    assert fair_factors((0.3, 0.6), (100.0, 100.0)) == (1.0, 1.0)
+    assert fair_factors((1.0, 1.0), (40.0, 60.0)) == (1.0, 1.0)
+    assert fair_factors((1.0,), (100.0,)) == (1.0,)
 
 
 @pytest.mark.parametrize(
-    "duties", [(0.9, 0.5), (1.0, 0.1), (0.4, 0.4, 0.4), (0.7, 0.7, 0.2, 1.0)]
+    ("duties", "sm_percents"),
+    [
+        ((0.9, 0.5), (100.0, 100.0)),
+        ((1.0, 0.9), (60.0, 80.0)),
+        ((0.4, 0.4, 0.4), (100.0,) * 3),
+        ((0.7, 0.7, 0.2, 1.0), (50.0, 100.0, 100.0, 30.0)),
+    ],
 )
 def test_fair_sharing_fills_the_gpu_and_stretches_the_busiest_most(
-    duties: tuple[float, ...],
+    duties: tuple[float, ...], sm_percents: tuple[float, ...]
 ) -> None:
-    factors = fair_factors(duties)
-    # Each uses the GPU for duty of every factor's time.
+    factors = fair_factors(duties, sm_percents)
+    # Each holds its SMs for duty of every factor's time.
     assert sum(
-        duty / stretched for duty, stretched in zip(duties, factors, strict=True)
+        percent / 100.0 * duty / stretched
+        for duty, percent, stretched in zip(duties, sm_percents, factors, strict=True)
     ) == pytest.approx(1.0)
     assert sorted(range(len(duties)), key=lambda at: factors[at]) == sorted(
         range(len(duties)), key=lambda at: duties[at]
