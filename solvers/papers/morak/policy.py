@@ -7,7 +7,9 @@
 3. A GPU is partitioned by the knees of who shares it, and all of it is given away. Its clock is the highest at which
    that keeps the power cap; batches are the largest that run within half the SLO there.
 4. Neighbours and clocks cost capacity: services that fall short get more replicas, and it is done again.
-5. Where a governor says that no clock and batch keeps its limits, the services of that GPU count as STEP wider from
+5. Where that leaves something unserved, it is all done for tighter SLOs as well (`LADDER`), with the batch that
+   carries most per SM percent at its knee as with the largest, and what serves most under the true SLOs is taken.
+6. Where a governor says that no clock and batch keeps its limits, the services of that GPU count as STEP wider from
    then on, so that fewer of them share a GPU.
 
 Where GPUs are short, all services get the same part of the replicas that they want.
@@ -15,9 +17,9 @@ Where GPUs are short, all services get the same part of the replicas that they w
 With `governor: power_latency`, which turns clock and batches within this plan, it is the paper's system.
 
 Source: Morak, sections III-C and V-C, algorithm 1, line 18. The paper has a server with four GPUs, as many networks as
-fit, and says neither who shares a GPU nor how many replicas there are, nor what a reallocation changes: 2, 4 and 5 are
-ours. Capacities are those of the capacity law, so that a plan keeps its promises without a governor, too. Several GPU
-types: `type_by_type`.
+fit, and says neither who shares a GPU nor how many replicas there are, nor what a reallocation changes: 2 and 4 to 6
+are ours. Capacities are those of the capacity law, so that a plan keeps its promises without a governor, too. Several
+GPU types: `type_by_type`.
 
 Good for throughput under a power cap: every SM is given away where it helps most. Limits: a lightly loaded fleet is no
 cheaper with knees than with smaller shares; it knows no price of a move, and no priority but in what is unserved.
@@ -28,11 +30,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
-from solvers.baselines.half_slo import SoloProfile, max_replicas, replicas_for
+from solvers.baselines.half_slo import (
+    SoloProfile,
+    max_replicas,
+    profiles,
+    replicas_for,
+)
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.configure import MIN_CAPACITY_RPS
-from solvers.greedy.routing import ROUNDING, Carrier, true_capacities
+from solvers.greedy.routing import ROUNDING, Carrier, route, true_capacities
 from solvers.laws.colocation import beside
 from solvers.papers.morak.knee_partition import knee_percent
 from solvers.papers.morak.packing import MorakTenant, packed
@@ -48,6 +56,11 @@ STEP_PERCENT = 10.0
 """By how much a service counts as wider after a request."""
 SETTLING_S = 30.0
 """For so long after a request nobody is listened to: nodes change over, and governors begin anew."""
+LADDER = tuple(2.0 ** (-step / 2.0) for step in range(32))
+"""Parts of the SLOs that are planned for, until nothing keeps them. What a plan for SLO / √2 can do is so among what one
+for the SLO may choose: a looser SLO never serves less."""
+ChooseBatch = Callable[[SoloProfile, Sequence[OperatingPoint]], OperatingPoint]
+"""Which of the rows at the knees of several batches a service gets."""
 _HALVINGS = 10
 """Halvings of the part that everybody gets: they find it to a thousandth."""
 _ROUNDS = 6
@@ -91,7 +104,46 @@ def _fill(
     problem: Problem,
     stage: TypeStage,
 ) -> list[Carrier]:
-    tenants = _tenants(problem, stage, wider)
+    """The GPUs that serve most of what is asked for, by priority; of equals the first on the ladder."""
+    best = _fill_once(wider, problem, stage, _largest_batch)
+    least = _unserved(problem, best)
+    # A looser SLO lets larger batches and more neighbours in, which may pack worse than what a tighter one allows.
+    for part, choose in product(LADDER, (_densest_batch, _largest_batch)):
+        if least == 0.0:
+            break
+        tighter = replace(
+            problem,
+            services=tuple(
+                replace(service, slo_ms=part * service.slo_ms)
+                for service in problem.services
+            ),
+        )
+        known = replace(stage, profiles=profiles(tighter, stage.gpu_type))
+        carriers = _fill_once(wider, tighter, known, choose)
+        if not carriers:
+            break
+        unserved = _unserved(problem, carriers)
+        if unserved < least * (1.0 - ROUNDING):
+            best, least = carriers, unserved
+    return best
+
+
+def _unserved(problem: Problem, carriers: Sequence[Carrier]) -> float:
+    """Rate that these GPUs leave unserved, by priority."""
+    plan = route(problem, NAME, carriers, {}, capacities=true_capacities)
+    return sum(
+        problem.service(entry.service).priority * entry.rate_rps
+        for entry in plan.unserved
+    )
+
+
+def _fill_once(
+    wider: Mapping[str, int],
+    problem: Problem,
+    stage: TypeStage,
+    choose: ChooseBatch,
+) -> list[Carrier]:
+    tenants = _tenants(problem, stage, wider, choose)
     wanted = {
         name: _first_count(problem, stage, tenant) for name, tenant in tenants.items()
     }
@@ -170,13 +222,15 @@ def _tenants(
     problem: Problem,
     stage: TypeStage,
     wider: Mapping[str, int],
+    choose: ChooseBatch,
 ) -> dict[str, MorakTenant]:
     """By name, the services that the GPU type can serve."""
     tenants = {}
     for service in problem.services:
         if service.name in stage.profiles:
             extra_percent = STEP_PERCENT * wider.get(service.name, 0)
-            tenant = _tenant(problem, stage, service, extra_percent)
+            row = _knee_row(stage.profiles[service.name], choose)
+            tenant = _tenant(problem, stage, service, row, extra_percent)
             if tenant is not None:
                 tenants[service.name] = tenant
     return tenants
@@ -186,9 +240,9 @@ def _tenant(
     problem: Problem,
     stage: TypeStage,
     service: ServiceDemand,
+    row: OperatingPoint | None,
     extra_percent: float,
 ) -> MorakTenant | None:
-    row = _knee_row(stage.profiles[service.name])
     points = problem.points_of(service.network, stage.gpu_type.name)
     if row is None or points is None:
         return None
@@ -216,24 +270,35 @@ def _by_share_and_clock(
     return {key: tuple(same) for key, same in found.items()}
 
 
-def _knee_row(profile: SoloProfile) -> OperatingPoint | None:
-    """The row at the knee of the largest batch that runs within half the SLO at the knee of its own curve."""
+def _knee_row(profile: SoloProfile, choose: ChooseBatch) -> OperatingPoint | None:
+    """The chosen one of the rows at the knee of each batch that run within half the SLO there."""
     by_batch: defaultdict[int, list[OperatingPoint]] = defaultdict(list)
     for rows in profile.rows.values():
         for row in rows:
             by_batch[row.batch].append(row)
-    for batch in sorted(by_batch, reverse=True):
-        knee = knee_percent(by_batch[batch])
-        # The nearest profiled share; of two as near the wider one.
-        row = min(
-            by_batch[batch],
-            key=lambda row: (abs(row.sm_percent - knee), -row.sm_percent),
-        )
-        if profile.rate_rps(row) > 0.0:
-            return row
+    at_knees = (_nearest(rows, knee_percent(rows)) for rows in by_batch.values())
+    able = [row for row in at_knees if profile.rate_rps(row) > 0.0]
+    if able:
+        return choose(profile, able)
     # No batch keeps it at its knee: the narrowest that keeps it at all.
     narrowest = min(profile.rates_rps, default=None)
     return None if narrowest is None else profile.largest_batch(narrowest)
+
+
+def _nearest(rows: Sequence[OperatingPoint], percent: float) -> OperatingPoint:
+    """The nearest profiled share; of two as near the wider one."""
+    return min(rows, key=lambda row: (abs(row.sm_percent - percent), -row.sm_percent))
+
+
+def _largest_batch(_: SoloProfile, rows: Sequence[OperatingPoint]) -> OperatingPoint:
+    return max(rows, key=lambda row: row.batch)
+
+
+def _densest_batch(
+    profile: SoloProfile, rows: Sequence[OperatingPoint]
+) -> OperatingPoint:
+    """The one that carries most requests per second and SM percent."""
+    return max(rows, key=lambda row: (profile.rate_rps(row) / row.sm_percent, row))
 
 
 def _first_count(problem: Problem, stage: TypeStage, tenant: MorakTenant) -> int:

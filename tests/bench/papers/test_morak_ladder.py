@@ -1,0 +1,40 @@
+"""Morak's plan never serves less where requests may take longer, in all worlds of the bench and under all caps."""
+
+from itertools import pairwise
+
+import pytest
+
+from bench.papers.morak_stage import Setting, Stage, a_problem, plenty_rps, stages
+from solvers.policies.registry import policy
+from solvers.types.outcome import Budget
+from solvers.types.state import Observed
+
+LIMITS_MS = tuple(12.5 * 2.0 ** (step / 2.0) for step in range(7))
+
+
+def served(stage: Stage, setting: Setting) -> float:
+    """Weighted rate that the plan serves."""
+    problem = a_problem(stage, setting, plenty_rps(stage))
+    plan, _, _ = policy("morak").make_plan(
+        problem, Observed(at_s=0.0), None, Budget(seconds=10.0, work=4.0)
+    )
+    unserved = {entry.service: entry.rate_rps for entry in plan.unserved}
+    return sum(
+        each.priority * (each.arrival_rate_rps - unserved.get(each.name, 0.0))
+        for each in problem.services
+    )
+
+
+@pytest.mark.parametrize(
+    "cap_w",
+    [
+        pytest.param(cap_w, marks=() if cap_w == 150.0 else pytest.mark.nightly)
+        for cap_w in (100.0, 125.0, 150.0, 175.0, 200.0)
+    ],
+)
+@pytest.mark.parametrize("stage", stages(), ids=lambda stage: stage.name)
+def test_a_looser_limit_never_serves_less(stage: Stage, cap_w: float) -> None:
+    found = [served(stage, Setting(cap_w=cap_w, latency_ms=each)) for each in LIMITS_MS]
+    assert all(
+        tighter <= looser * (1.0 + 1e-9) for tighter, looser in pairwise(found)
+    ), found
