@@ -5,6 +5,7 @@ Rows of the same cell follow each other and name each other in `other_…`; rows
 """
 
 from collections.abc import Sequence
+from itertools import combinations_with_replacement
 
 from agents.profiling.cells import MeasurementCell, Member, make_cell
 from agents.profiling.journal import Measurement
@@ -24,7 +25,8 @@ COLUMNS = (
     "other_sm_percent",
     "slowdown",
 )
-SPLITS = ((25.0, 75.0), (50.0, 50.0), (75.0, 25.0))
+SPLITS = ((25.0, 75.0), (50.0, 50.0), (75.0, 25.0), (100.0, 100.0))
+"""SM percents of both; the last one without limits."""
 BATCH, TRAINING_BATCH = 32, 256
 """Large enough that the GPU, and not the process that launches, is the bottleneck."""
 TRAINED = "resnet18"
@@ -50,13 +52,14 @@ async def measure(run: Run) -> bool:
 
 
 def cells(networks: Sequence[str]) -> tuple[MeasurementCell, ...]:
-    """The first three networks beside training, and the first beside the second."""
+    """Every network beside training, beside every other one and beside itself; both of a pair are measured."""
     neighbours = [
         ((network, BATCH), (f"{TRAINING}{TRAINED}", TRAINING_BATCH))
-        for network in networks[:3]
+        for network in networks
     ]
     neighbours += [
-        ((networks[0], BATCH), (network, BATCH)) for network in networks[1:2]
+        ((one, BATCH), (other, BATCH))
+        for one, other in combinations_with_replacement(networks, 2)
     ]
     found: dict[MeasurementCell, None] = {}
     for (one, rows), (other, other_rows) in neighbours:

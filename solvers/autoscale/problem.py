@@ -34,9 +34,9 @@ The levels are solved one after the other, each with the earlier ones held at th
 so no finite penalty could be proven large enough to do it in one. When the greedy serves everything, levels 1 and 2 are
 known to be optimal and one solve remains.
 
-Source: HetSev (Future Internet 2023), section 4.1. What we changed: all services are solved together because they share
-the totals; GPU resources are totalled per type, because one sum over all types accepts counts that cannot be placed;
-shortage makes a plan exist for every problem.
+Source: HetSev (Electronics 2023, 12, 240), section 4.1. What we changed: all services are solved together because they
+share the totals; GPU resources are totalled per type, because one sum over all types accepts counts that cannot be
+placed; shortage makes a plan exist for every problem.
 """
 
 import math

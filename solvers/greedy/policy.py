@@ -16,8 +16,8 @@ New neighbours slow down what runs. A replica that this policy started has that 
 policy's may become saturated by it, which its own trigger then finds. Where GPUs are short, the more important service
 gets its capacity up to the threshold before a lesser one gets any; but nothing that runs is displaced.
 
-Source: HetSev (Future Internet 2023), section 4.1. Changed: the cool-down also is how long slack must last; counts are
-for all saturated services together, by falling priority, because they share the GPUs.
+Source: HetSev (Electronics 2023, 12, 240), section 4.1. Changed: the cool-down also is how long slack must last; counts
+are for all saturated services together, by falling priority, because they share the GPUs.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 from solvers.types.policy_spec import ALL_OF_SERVICES, Card, PolicySpec
 
-_PAPER = "HetSev, Future Internet 2023"
+_PAPER = "HetSev, Electronics 2023, 12, 240"
 
 POLICIES = (
     PolicySpec(

@@ -9,8 +9,8 @@
 It prefers to change the running arrangement by as little as the counts ask for. A fresh arrangement replaces it when
 it serves more, or when it has been cheaper by CONSOLIDATION_GAIN for CONSOLIDATION_HOLD_S (`choice.py`).
 
-Source: HetSev (Future Internet 2023), sections 4.1 and 4.2. Changed: replicas get a capped SM percent (HetSev shares
-without a cap); memory, SM and power totals are per GPU type; all services are solved together.
+Source: HetSev (Electronics 2023, 12, 240), sections 4.1 and 4.2. Changed: replicas get a capped SM percent (HetSev
+shares without a cap); memory, SM and power totals are per GPU type; all services are solved together.
 """
 
 from collections import Counter, defaultdict
