@@ -57,8 +57,8 @@ STEP_PERCENT = 10.0
 SETTLING_S = 30.0
 """For so long after a request nobody is listened to: nodes change over, and governors begin anew."""
 LADDER = tuple(2.0 ** (-step / 2.0) for step in range(32))
-"""Parts of the SLOs that are planned for, until nothing keeps them: what a plan for SLO / √2 can do is so among what one
-for the SLO may choose, and a looser SLO never serves less."""
+"""Parts of the SLOs that are planned for, until nothing keeps them. A plan for an SLO so has the choice of all that one
+for SLO / √2 can do, and a looser SLO never serves less."""
 ChooseBatch = Callable[[SoloProfile, Sequence[OperatingPoint]], OperatingPoint]
 """Which of the rows at the knees of several batches a service gets."""
 _HALVINGS = 10
