@@ -21,6 +21,7 @@ TECHNIQUES = (
     "governors",
     "sim_engine",
     "catalogue_error",
+    "partners",
     "forecast",
 )
 PREDICTIONS = (

@@ -27,9 +27,7 @@ BATCH = 8
 PAIRS = ((50.0, 50.0), (70.0, 30.0), (30.0, 70.0))
 """Own SM percent and the neighbour's."""
 CROWDS = (3, 7)
-"""Neighbours in the larger sets, with equal shares of the SMs."""
-CROWDS_EACH = 3
-"""Larger sets of each size that a network was profiled in."""
+"""Neighbours in the larger sets, one of each size for every network, with equal shares of the SMs."""
 NOISE = 0.02
 """Relative standard deviation of one sample."""
 TYPICAL_SENSITIVITY = 0.398
@@ -111,7 +109,7 @@ def profiled_sets(
                     Neighbour(own, BATCH, own_percent),
                     (Neighbour(other, BATCH, percent),),
                 )
-    for own, size in product(networks, CROWDS * CROWDS_EACH):
+    for own, size in product(networks, CROWDS):
         present = [each for each in networks if each != own]
         others = random.choice(present, size, replace=False)
         percent = 100.0 / (size + 1)
