@@ -111,13 +111,7 @@ def _fill(
     for part, choose in product(LADDER, (_densest_batch, _largest_batch)):
         if least == 0.0:
             break
-        tighter = replace(
-            problem,
-            services=tuple(
-                replace(service, slo_ms=part * service.slo_ms)
-                for service in problem.services
-            ),
-        )
+        tighter = _tighter(problem, part)
         known = replace(stage, profiles=profiles(tighter, stage.gpu_type))
         carriers = _fill_once(wider, tighter, known, choose)
         if not carriers:
@@ -126,6 +120,13 @@ def _fill(
         if unserved < least * (1.0 - ROUNDING):
             best, least = carriers, unserved
     return best
+
+
+def _tighter(problem: Problem, part: float) -> Problem:
+    services = (
+        replace(service, slo_ms=part * service.slo_ms) for service in problem.services
+    )
+    return replace(problem, services=tuple(services))
 
 
 def _unserved(problem: Problem, carriers: Sequence[Carrier]) -> float:
