@@ -26,18 +26,8 @@ class Seats:
         gpu_type, clock_mhz = host.gpu.gpu_type, host.gpu.clock_mhz
         key = (task.kind, task.network, gpu_type, task.batch, clock_mhz)
         if key not in self._found:
-            points = self._points.get(key[1:3])
-            seats = [
-                HostTenant(
-                    row=row,
-                    sensitivity=points.sensitivity,
-                    is_training=task.kind == "training",
-                )
-                for row in (points.rows if points else ())
-                if points is not None
-                and row.batch == task.batch
-                and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
-            ]
+            points = self._points.get((task.network, gpu_type))
+            seats = _seats(points, task, clock_mhz) if points else []
             # SM percent is the first field of a row.
             self._found[key] = sorted(seats, key=lambda seat: seat.row)
         return self._found[key]
@@ -55,6 +45,19 @@ class Seats:
             if abs(seat.row.sm_percent - sm_percent) <= SM_PERCENT_TOLERANCE
         )
         return next(near, None)
+
+
+def _seats(points: OperatingPoints, task: Task, clock_mhz: float) -> list[HostTenant]:
+    return [
+        HostTenant(
+            row=row,
+            sensitivity=points.sensitivity,
+            is_training=task.kind == "training",
+        )
+        for row in points.rows
+        if row.batch == task.batch
+        and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ
+    ]
 
 
 def urgency(task: Task) -> tuple[float, float, float, str]:

@@ -112,8 +112,7 @@ def _fill(
         if least == 0.0:
             break
         tighter = _tighter(problem, part)
-        known = replace(stage, profiles=profiles(tighter, stage.gpu_type))
-        carriers = _fill_once(wider, tighter, known, choose)
+        carriers = _fill_once(wider, tighter, _stage_of(tighter, stage), choose)
         if not carriers:
             break
         unserved = _unserved(problem, carriers)
@@ -127,6 +126,10 @@ def _tighter(problem: Problem, part: float) -> Problem:
         replace(service, slo_ms=part * service.slo_ms) for service in problem.services
     )
     return replace(problem, services=tuple(services))
+
+
+def _stage_of(problem: Problem, stage: TypeStage) -> TypeStage:
+    return replace(stage, profiles=profiles(problem, stage.gpu_type))
 
 
 def _unserved(problem: Problem, carriers: Sequence[Carrier]) -> float:
