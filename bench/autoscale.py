@@ -98,7 +98,7 @@ def measure(*, services: int, gpu_types: int, gpus: int, solves: int) -> list[Ro
     costs: dict[Method, list[float]] = {}
     times: dict[Method, list[float]] = {}
     counts: Counter[tuple[Method, str]] = Counter()
-    methods: tuple[Method, ...] = ("cp-sat", "pulp", "greedy")
+    methods: tuple[Method, ...] = ("cp_sat", "highs", "cbc", "greedy")
     for method in methods:
         solve(problems[0], BUDGET, method=method)  # Loads the solver.
         costs[method], times[method] = [], []

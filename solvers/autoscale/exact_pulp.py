@@ -1,6 +1,6 @@
-"""The autoscaling program in PuLP, solved by CBC: the independent second opinion, and the way to other solvers.
+"""The autoscaling program in PuLP, solved by CBC or HiGHS: independent second opinions, and the way to other solvers.
 
-Rows are scaled so that CBC's absolute tolerances mean the same everywhere: demand in shares of λ_s, resources in shares
+Rows are scaled so that absolute tolerances mean the same everywhere: demand in shares of λ_s, resources in shares
 of their total, served weight in shares of Σ W_s · λ_s, cost in shares of the largest coefficient.
 `export` writes the last level as .lp or .mps for CBC, HiGHS, Gurobi or CPLEX.
 """
@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pulp
 
@@ -27,7 +27,9 @@ from solvers.autoscale.program import (
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
 
-# CBC has no deterministic clock; its node count is the nearest thing. A small node takes it about 0.1 ms.
+PulpSolver = Literal["cbc", "highs"]
+
+# Neither has a deterministic clock; the node count is the nearest thing. A small node takes CBC about 0.1 ms.
 NODES_PER_WORK_UNIT = 10_000
 
 _STATUS = {
@@ -41,7 +43,7 @@ _STATUS = {
 
 
 def solve_pulp(
-    program: ScalingProgram, *, start: Counts, budget: Budget
+    program: ScalingProgram, *, start: Counts, budget: Budget, solver: PulpSolver
 ) -> ExactAnswer:
     """Solve the program's levels one after the other; `start` is a feasible answer that only tells which are needed."""
     formulation = _build(program, may_fall_short=not serves_all(program, start))
@@ -50,11 +52,11 @@ def solve_pulp(
     messages: tuple[str, ...] = ()
     levels = _levels(formulation, program)
     for level in levels:
-        status, message = _run(formulation, level, budget)
+        status, message = _run(formulation, level, budget, solver)
         if status is not SolveStatus.OPTIMAL:
             worst = status
             message = message or f"ended as {status.value}"
-            messages = (*messages, f"pulp: {level.name}: {message}")
+            messages = (*messages, f"{solver}: {level.name}: {message}")
         if not status.has_solution:
             break
         best = tuple(round(variable.value()) for variable in formulation.counts)
@@ -63,7 +65,7 @@ def solve_pulp(
             _hold(formulation, level)
     if best is None:
         return ExactAnswer(status=worst, messages=messages)
-    # CBC gives no bound of its own: only a proven optimum is one.
+    # PuLP passes no bound on: only a proven optimum is one.
     is_optimal = worst is SolveStatus.OPTIMAL
     return ExactAnswer(
         # An earlier level's solution counts, too.
@@ -89,7 +91,7 @@ def export(
     formulation = _build(program, may_fall_short=may_fall_short)
     *earlier, cost = _levels(formulation, program)
     for level in earlier:
-        status, _ = _run(formulation, level, budget or Budget())
+        status, _ = _run(formulation, level, budget or Budget(), "cbc")
         if status.has_solution:
             _hold(formulation, level)
     formulation.problem.setObjective(cost.objective)
@@ -232,31 +234,47 @@ def _hold(formulation: _Formulation, level: _Level) -> None:
 
 
 def _run(
-    formulation: _Formulation, level: _Level, budget: Budget
+    formulation: _Formulation, level: _Level, budget: Budget, name: PulpSolver
 ) -> tuple[SolveStatus, str]:
-    """Minimise one level over the formulation as it stands; the status, and CBC's complaint if it failed."""
+    """Minimise one level over the formulation as it stands; the status, and the solver's complaint if it failed."""
     formulation.problem.setObjective(level.objective)
-    seconds = budget.remaining_s()
-    solver = pulp.PULP_CBC_CMD(
+    seconds = level.part * budget.remaining_s()
+    limit_s = seconds if math.isfinite(seconds) else None
+    nodes = max(1, round(level.part * budget.work * NODES_PER_WORK_UNIT))
+    make = _cbc if name == "cbc" else _highs
+    try:
+        formulation.problem.solve(make(limit_s, nodes, budget.seed % (1 << 31)))
+    except pulp.PulpSolverError as error:
+        return SolveStatus.FAILED, str(error)
+    return _STATUS.get(formulation.problem.sol_status, SolveStatus.UNKNOWN), ""
+
+
+def _cbc(limit_s: float | None, nodes: int, seed: int) -> pulp.LpSolver:
+    return pulp.PULP_CBC_CMD(
         msg=False,
         # No `threads`: with 1 CBC starts its parallel search with one worker, which was seen to hang on a tiny case.
-        timeLimit=level.part * seconds if math.isfinite(seconds) else None,
-        maxNodes=max(1, round(level.part * budget.work * NODES_PER_WORK_UNIT)),
+        timeLimit=limit_s,
+        maxNodes=nodes,
         gapRel=0.0,
         gapAbs=0.0,
         # By default CBC drops a solution that is better by less than 1e-5; and its preprocessing was seen to cut the
         # optimum off, and to call what was left optimal, when a level was held with a margin of 1e-6.
-        options=[
-            f"randomCbcSeed {budget.seed % (1 << 31)}",
-            "increment 1e-9",
-            "preprocess off",
-        ],
+        options=[f"randomCbcSeed {seed}", "increment 1e-9", "preprocess off"],
     )
-    try:
-        formulation.problem.solve(solver)
-    except pulp.PulpSolverError as error:
-        return SolveStatus.FAILED, str(error)
-    return _STATUS.get(formulation.problem.sol_status, SolveStatus.UNKNOWN), ""
+
+
+def _highs(limit_s: float | None, nodes: int, seed: int) -> pulp.LpSolver:
+    return pulp.HiGHS(
+        msg=False,
+        threads=1,
+        timeLimit=limit_s,
+        gapRel=0.0,
+        gapAbs=0.0,
+        mip_max_nodes=nodes,
+        random_seed=seed,
+        # Held levels have a margin of 1e-6, which the default tolerance of 1e-6 would double.
+        mip_feasibility_tolerance=1e-9,
+    )
 
 
 def _name(kind: str, index: int, *parts: str) -> str:

@@ -14,31 +14,25 @@ from solvers.autoscale.program import (
     make_program,
     score,
 )
-from solvers.types.outcome import Budget, SolveReport, SolveStatus
+from solvers.types.outcome import Budget, IntegerSolver, SolveReport, SolveStatus
 
-Method = Literal["cp-sat", "pulp", "greedy"]
-_METHOD_NAMES: dict[Method, str] = {
-    "cp-sat": "cp-sat",
-    "pulp": "pulp-cbc",
-    "greedy": "greedy",
-}
-"""What a report calls each: PuLP is only the way to CBC."""
+Method = IntegerSolver | Literal["greedy"]
 
 
 def solve(
-    problem: AutoscaleProblem, budget: Budget, *, method: Method = "cp-sat"
+    problem: AutoscaleProblem, budget: Budget, *, method: Method = "cp_sat"
 ) -> tuple[AutoscaleSolution, SolveReport]:
     """Replica counts that keep every limit, never worse than the greedy's, and how they came about.
 
     The report's objective and bound are level 3 of the formulation (HetSev's cost: what changes, against what runs);
-    its method says which way spoke: `cp-sat`, `pulp-cbc` or `greedy`. Raises InvalidInput.
+    its method says which way spoke: `cp-sat`, `highs`, `cbc` or `greedy`. Raises InvalidInput.
     """
     begun = budget.elapsed()
     program = make_program(problem)
     greedy = solve_greedy(program)
     answer = _solve_exact(program, start=greedy, budget=budget, method=method)
     counts, objection = _accept(program, answer, greedy)
-    answered_by = _METHOD_NAMES[method]
+    answered_by = method.replace("_", "-")
     status = answer.status
     if counts is None:
         # The greedy's counts keep every limit, so that a failed solver still leaves a plan.
@@ -66,13 +60,13 @@ def _solve_exact(
         message = f"{method}: no time was left to try it"
         return ExactAnswer(status=SolveStatus.TIME_LIMIT, messages=(message,))
     # Imported here so that a greedy answer never pays for loading a solver.
-    if method == "pulp":
-        from solvers.autoscale.exact_pulp import solve_pulp
+    if method == "cp_sat":
+        from solvers.autoscale.exact_cp_sat import solve_cp_sat
 
-        return solve_pulp(program, start=start, budget=budget)
-    from solvers.autoscale.exact_cp_sat import solve_cp_sat
+        return solve_cp_sat(program, start=start, budget=budget)
+    from solvers.autoscale.exact_pulp import solve_pulp
 
-    return solve_cp_sat(program, start=start, budget=budget)
+    return solve_pulp(program, start=start, budget=budget, solver=method)
 
 
 def _accept(

@@ -17,7 +17,7 @@ from solvers.joint import spec as joint
 from solvers.types.errors import UnknownPolicy
 from solvers.types.jobs import JobScheduler
 from solvers.types.plan import BoundGpu
-from solvers.types.policy_spec import PolicyModule, PolicySpec
+from solvers.types.policy_spec import PolicyModule, PolicySpec, ProgramExporter
 from solvers.types.training import PolicyTrainer
 
 _PAPERS = "solvers.papers"
@@ -91,6 +91,12 @@ def trainer_of(policy: str) -> PolicyTrainer:
     if spec is None or spec.trainer is None:
         raise LookupError(f"policy {policy!r} cannot be trained")
     return cast(PolicyTrainer, import_module(spec.trainer))
+
+
+def exporter_of(policy: str) -> ProgramExporter | None:
+    """Who writes the integer program of the policy of that name out; None where it has none."""
+    module = spec_of(policy).exporter
+    return None if module is None else cast(ProgramExporter, import_module(module))
 
 
 def dispatches_jobs(policy: str) -> bool:

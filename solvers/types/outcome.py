@@ -50,7 +50,7 @@ class SolveReport:
     technique: str
     """The technique's package, e.g. `autoscale`."""
     method: str
-    """The way that produced the answer, e.g. `cp-sat`, `pulp-cbc`, `greedy`."""
+    """The way that produced the answer, e.g. `cp-sat`, `cbc`, `greedy`."""
     status: SolveStatus
     objective: float | None = None
     bound: float | None = None
@@ -149,6 +149,10 @@ class Violation:
     """The values on both sides, in words."""
 
 
+IntegerSolver = Literal["cp_sat", "highs", "cbc"]
+"""CP-SAT of OR-Tools; HiGHS or CBC through PuLP."""
+
+
 def _no_time_passes() -> float:
     return 0.0
 
@@ -185,6 +189,8 @@ class Budget:
     """Deterministic work limit of one exact solve (CP-SAT's deterministic time; about a second on a quiet core)."""
     seed: int = 0
     threads: int = 1
+    solver: IntegerSolver = "cp_sat"
+    """Who solves the integer programs of policies that leave a choice (`PolicySpec.exporter`)."""
     elapsed: Callable[[], float] = _no_time_passes
     """Seconds since the plan was begun, from an injected clock; constant 0 in simulations."""
     stability: Stability = Stability()

@@ -5,6 +5,7 @@ are named, not imported: a policy may load solvers, and is imported when it is f
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from solvers.types.outcome import Budget, PlanReport
@@ -70,7 +71,8 @@ class PolicySpec:
     """The scheduler (`solvers.types.jobs.JobScheduler`) of its offline jobs; None = the tick fills GPUs with them."""
     trainer: str | None = None
     """It trains what the policy has to learn (`solvers.types.training.PolicyTrainer`); None = there is nothing."""
-
+    exporter: str | None = None
+    """It has `export` (`ProgramExporter`): its integer program may be written out, and solved by `Budget.solver`."""
     has_spares: bool = True
     """Whether what its plans leave over is held ready as spares; False: a baseline, as others run it."""
 
@@ -78,6 +80,13 @@ class PolicySpec:
     def name(self) -> str:
         """That of its card."""
         return self.card.name
+
+
+class ProgramExporter(Protocol):
+    """What the module offers that writes a policy's integer program out."""
+
+    def export(self, problem: Problem, path: Path, budget: Budget) -> None:
+        """Write it as .lp or .mps, by the path's suffix. Raises InvalidInput for another one."""
 
 
 class PolicyModule(Protocol):

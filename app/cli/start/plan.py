@@ -1,6 +1,7 @@
 """`plimsoll plan`: a Problem file in, a Plan file out; no database, no network."""
 
 from collections import defaultdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TextIO
 
@@ -25,12 +26,21 @@ from app.solver.process import PlanRequest, run_policy
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.laws.cost import gpu_power_w
-from solvers.policies.registry import policies
+from solvers.policies.registry import exporter_of, policies, spec_of
+from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, PlanReport, Violation
 from solvers.types.plan import Plan, replicas_of
 from solvers.types.plan_json import plan_to_json
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import GpuType, Observed
+
+
+class SolverName(StrEnum):
+    """Solvers of integer programs, as people name them."""
+
+    CP_SAT = "cp_sat"
+    HIGHS = "highs"
+    CBC = "cbc"
 
 
 def plan(
@@ -66,6 +76,17 @@ def plan(
     threads: Annotated[
         int, typer.Option(min=1, max=256, help="Threads that the policy may use")
     ] = 1,
+    solver: Annotated[
+        SolverName,
+        typer.Option(help="Who solves the integer program of a policy that has one"),
+    ] = SolverName.CP_SAT,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Where to write that integer program, too, for a solver of your own: a .lp or .mps file",
+        ),
+    ] = None,
 ) -> None:
     """Solve a Problem file into a Plan file, without any server.
 
@@ -73,8 +94,37 @@ def plan(
     not written, and the exit code is 1.
     """
     question = read_problem(problem)
-    budget = Budget(seconds=time_limit, work=time_limit, seed=seed, threads=threads)
+    budget = Budget(
+        seconds=time_limit,
+        work=time_limit,
+        seed=seed,
+        threads=threads,
+        solver=solver.value,
+    )
+    if export is not None or solver is not SolverName.CP_SAT:
+        _export(question, policy, export, budget)
     deliver(question, *solve(question, policy, budget), output)
+
+
+def _export(problem: Problem, policy: str, path: Path | None, budget: Budget) -> None:
+    """Write the policy's integer program, if it is asked for. Raises CliError where the policy has none."""
+    exporter = exporter_of(policy)
+    if exporter is None:
+        able = [name for name in policies() if spec_of(name).exporter is not None]
+        raise CliError(
+            f"policy {policy} has no integer program of its own to export or to solve otherwise",
+            hint=f"--solver and --export are for --policy {' or '.join(able)}",
+        )
+    if path is None:
+        return
+    try:
+        exporter.export(problem, path, budget)
+    except InvalidInput as error:
+        raise CliError(f"--export: {error.problem}") from error
+    except OSError as error:
+        raise CliError(
+            f"--export: {path} cannot be written: {error.strerror}"
+        ) from error
 
 
 def deliver(

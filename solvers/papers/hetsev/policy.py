@@ -16,6 +16,7 @@ shares without a cap); memory, SM and power totals are per GPU type; all service
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 from solvers.autoscale.problem import AutoscaleProblem
@@ -89,6 +90,20 @@ def make_plan(
         _report(problem, chosen),
         {"version": MEMORY_VERSION, "consolidation_since_s": chosen.since_s},
     )
+
+
+def export(problem: Problem, path: Path, budget: Budget) -> None:
+    """Write the integer program of the counts, which follow from what runs, as .lp or .mps.
+
+    Raises InvalidInput for another suffix.
+    """
+    # Imported here, so that no plan waits for PuLP to load.
+    from solvers.autoscale.exact_pulp import export as export_autoscale
+
+    running = running_carriers(problem)
+    configurations = _configurations(problem, keep_running=bool(running))
+    program = _program(problem, configurations, {}, replica_counts(running))
+    export_autoscale(program, path, budget=budget)
 
 
 def _choose(
@@ -237,7 +252,7 @@ def _count(
     `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
     """
     program = _program(problem, configurations, lost, running)
-    solution, report = solve_autoscale(program, budget)
+    solution, report = solve_autoscale(program, budget, method=budget.solver)
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     return cut(problem, positive_counts(solution), reasons), reasons, report
 

@@ -21,11 +21,12 @@ POLICIES = (
             promises=True,
             limits=(
                 "It proves its steps, not their composition: it misses what deciding all at once would gain.",
-                "No two replicas of a network share a GPU.",
+                "No two replicas of a service share a GPU; those of two services with one network may.",
             ),
             good_for="plans whose every step can be read and exported; changes as small as the counts ask",
         ),
         module="solvers.papers.hetsev.policy",
+        exporter="solvers.papers.hetsev.policy",
         is_main=True,
     ),
 )

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import highspy
+import pulp
 import pytest
 
 from app.cli.common.errors import CliError
@@ -122,3 +124,60 @@ def test_files_and_policies_that_are_not_there_are_named(tmp_path: Path) -> None
     )
     result = cli("plan", EXAMPLE, "-o", tmp_path / "no" / "plan.json")
     assert (result.code, result.err.startswith("Error: cannot write ")) == (1, True)
+
+
+@pytest.mark.parametrize("solver", ["highs", "cbc"])
+def test_another_solver_finds_the_same_plan(tmp_path: Path, solver: str) -> None:
+    own, other = (
+        cli("plan", EXAMPLE, "--policy", "hetsev", "-o", tmp_path / name, *options)
+        for name, options in (("own", ()), ("other", ("--solver", solver)))
+    )
+    assert (own.code, other.code) == (0, 0)
+    plans = [
+        plan_from_json((tmp_path / name).read_text())[0] for name in ("own", "other")
+    ]
+    assert plans[0].gpus == plans[1].gpus
+    assert f"autoscale {solver} +" in other.out
+
+
+def test_an_exported_program_has_one_optimum_whoever_solves_it(tmp_path: Path) -> None:
+    for name in ("model.lp", "model.mps"):
+        assert (
+            cli("plan", EXAMPLE, "--policy", "hetsev", "--export", tmp_path / name).code
+            == 0
+        )
+    highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.readModel(str(tmp_path / "model.lp"))
+    highs.run()
+    _, program = pulp.LpProblem.fromMPS(str(tmp_path / "model.mps"))
+    program.solve(pulp.PULP_CBC_CMD(msg=False))
+    assert highs.getInfo().objective_function_value == pytest.approx(
+        pulp.value(program.objective)
+    )
+    # Names that people can read: the service and the GPU type of every count.
+    text = (tmp_path / "model.lp").read_text()
+    assert "n_2_chat_big" in text and "demand_1_chat" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--export", "model.lp"), "policy joint has no integer program of its own"),
+        (("--solver", "cbc"), "--solver and --export are for --policy hetsev"),
+        (
+            ("--policy", "hetsev", "--export", "model.txt"),
+            "--export: must end in .lp or .mps, not 'model.txt'",
+        ),
+        (
+            ("--policy", "hetsev", "--export", "nowhere/model.lp"),
+            "--export: nowhere/model.lp cannot be written: No such file or directory",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_is_told_with_the_remedy(
+    options: tuple[str, ...], message: str
+) -> None:
+    refused = cli("plan", EXAMPLE, *options)
+    assert refused.code == 1
+    assert message in refused.err
