@@ -16,11 +16,7 @@ shares without a cap); memory, SM and power totals are per GPU type; all service
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from types import MappingProxyType
 
-from solvers.autoscale.problem import AutoscaleProblem
-from solvers.autoscale.solve import solve as solve_autoscale
 from solvers.greedy.arrange import (
     Key,
     arrange,
@@ -28,21 +24,17 @@ from solvers.greedy.arrange import (
     running_carriers,
     top_up,
 )
-from solvers.greedy.autoscale_inputs import (
-    LAUNCH_WEIGHT_PER_S,
-    Taken,
-    cut,
-    option,
-    positive_counts,
-    service_target,
-    type_totals,
-)
-from solvers.greedy.configure import Configuration, TypeNeighbours, configure
+from solvers.greedy.configure import Configuration, TypeNeighbours
 from solvers.greedy.report import heuristic_report
 from solvers.greedy.routing import route
 from solvers.laws.colocation import max_execution_ms
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.hetsev.choice import Choice, ChoiceKind, Draft, choose, describe
+from solvers.papers.hetsev.counts import (
+    Configurations,
+    configurations_of,
+    decide_counts,
+)
 from solvers.papers.hetsev.instance_scheduling import schedule_instances
 from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem
 from solvers.sharing.solve import solve as solve_sharing
@@ -53,7 +45,7 @@ from solvers.types.outcome import (
     SolveReport,
     SolveStatus,
 )
-from solvers.types.plan import WANT_OF_GPUS, Plan, UnservedReason, diff
+from solvers.types.plan import WANT_OF_GPUS, Plan, diff
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Json, Observed
 
@@ -68,8 +60,6 @@ MAX_SHARERS = 4
 
 SOLVE_SHARE = 0.2
 """Part of the budget's work for one solve: a plan takes up to five of them."""
-
-Configurations = Mapping[Key, Configuration]
 
 
 def make_plan(
@@ -90,20 +80,6 @@ def make_plan(
         _report(problem, chosen),
         {"version": MEMORY_VERSION, "consolidation_since_s": chosen.since_s},
     )
-
-
-def export(problem: Problem, path: Path, budget: Budget) -> None:
-    """Write the integer program of the counts, which follow from what runs, as .lp or .mps.
-
-    Raises InvalidInput for another suffix.
-    """
-    # Imported here, so that no plan waits for PuLP to load.
-    from solvers.autoscale.exact_pulp import export as export_autoscale
-
-    running = running_carriers(problem)
-    configurations = _configurations(problem, keep_running=bool(running))
-    program = _program(problem, configurations, {}, replica_counts(running))
-    export_autoscale(program, path, budget=budget)
 
 
 def _choose(
@@ -144,7 +120,7 @@ def _fresh(problem: Problem, budget: Budget) -> Draft:
 
 def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> Draft:
     """The best of some drafts, each counted without the room that fragmentation took from those before it."""
-    configurations = _configurations(problem, keep_running=False, sharers=sharers)
+    configurations = configurations_of(problem, keep_running=False, sharers=sharers)
     lost: Counter[Key] = Counter()
     drafts: list[Draft] = []
     for _ in range(FRAGMENTATION_ROUNDS):
@@ -157,18 +133,6 @@ def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> Draft:
     return max(drafts, key=lambda draft: _merit(problem, draft.plan))
 
 
-def _configurations(
-    problem: Problem,
-    *,
-    keep_running: bool,
-    sharers: int = 1,
-) -> Configurations:
-    return {
-        (one.service, one.gpu_type): one
-        for one in configure(problem, keep_running=keep_running, sharers=sharers)
-    }
-
-
 def _draft(
     problem: Problem,
     configurations: Configurations,
@@ -176,7 +140,9 @@ def _draft(
     lost: Mapping[Key, int],
 ) -> tuple[Draft, list[Key]]:
     """All five steps once, and the keys of replicas that found no place."""
-    counts, reasons, count_report = _count(problem, configurations, budget, lost=lost)
+    counts, reasons, count_report = decide_counts(
+        problem, configurations, budget, lost=lost
+    )
     rows, share_report = _shrink(problem, configurations, counts, budget)
     carriers, left_out, place_report = schedule_instances(problem, counts, rows, budget)
     # Counting saw totals, and shares before they were shrunk: placed replicas may leave room for more.
@@ -203,8 +169,8 @@ def _changed(problem: Problem, budget: Budget) -> Draft | None:
     running = running_carriers(problem)
     if not running:
         return None
-    configurations = _configurations(problem, keep_running=True)
-    counts, reasons, report = _count(
+    configurations = configurations_of(problem, keep_running=True)
+    counts, reasons, report = decide_counts(
         problem, configurations, budget, running=replica_counts(running)
     )
     # Shares are not shrunk here: another share would restart what runs, and the configurations prefer its rows.
@@ -236,47 +202,6 @@ def _starts_in_vain(problem: Problem, kept: Plan, changed: Plan) -> bool:
         is_allowed
         and missing <= changed_missing
         and _merit(problem, kept) >= _merit(problem, changed)
-    )
-
-
-def _count(
-    problem: Problem,
-    configurations: Configurations,
-    budget: Budget,
-    *,
-    lost: Mapping[Key, int] = MappingProxyType({}),
-    running: Mapping[Key, int] = MappingProxyType({}),
-) -> tuple[dict[Key, int], dict[str, UnservedReason], SolveReport]:
-    """Replicas per (service, GPU type), why services fall short, and how it was found.
-
-    `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
-    """
-    program = _program(problem, configurations, lost, running)
-    solution, report = solve_autoscale(program, budget, method=budget.solver)
-    reasons = {entry.service: entry.reason for entry in solution.unserved}
-    return cut(problem, positive_counts(solution), reasons), reasons, report
-
-
-def _program(
-    problem: Problem,
-    configurations: Configurations,
-    lost: Mapping[Key, int],
-    running: Mapping[Key, int],
-) -> AutoscaleProblem:
-    taken = (
-        Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
-        for key, times in sorted(lost.items())
-    )
-    # Section 4.1 solves its program for one service at a time. They share the totals of constraint 2, so that the
-    # first would take what a more important one needs: here one program has all of them.
-    return AutoscaleProblem(
-        services=tuple(map(service_target, problem.services)),
-        options=tuple(
-            option(one, running.get(key, 0))
-            for key, one in sorted(configurations.items())
-        ),
-        totals=type_totals(problem, taken),
-        launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
     )
 
 

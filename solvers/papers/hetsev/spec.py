@@ -26,7 +26,7 @@ POLICIES = (
             good_for="plans whose every step can be read and exported; changes as small as the counts ask",
         ),
         module="solvers.papers.hetsev.policy",
-        exporter="solvers.papers.hetsev.policy",
+        exporter="solvers.papers.hetsev.counts",
         is_main=True,
     ),
 )

@@ -1,0 +1,96 @@
+"""Counts: how many replicas of each service run on each GPU type, by HetSev's integer program.
+
+Source: HetSev (Electronics 2023, 12, 240), section 4.1; `solvers.autoscale` has the program.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from solvers.autoscale.problem import AutoscaleProblem
+from solvers.autoscale.solve import solve as solve_autoscale
+from solvers.greedy.arrange import Key, replica_counts, running_carriers
+from solvers.greedy.autoscale_inputs import (
+    LAUNCH_WEIGHT_PER_S,
+    Taken,
+    cut,
+    option,
+    positive_counts,
+    service_target,
+    type_totals,
+)
+from solvers.greedy.configure import Configuration, configure
+from solvers.types.outcome import Budget, SolveReport
+from solvers.types.plan import UnservedReason
+from solvers.types.problem import Problem
+
+Configurations = Mapping[Key, Configuration]
+"""The configuration that counts on each (service, GPU type)."""
+
+
+def configurations_of(
+    problem: Problem,
+    *,
+    keep_running: bool,
+    sharers: int = 1,
+) -> Configurations:
+    """How each service would run on each GPU type, one of so many `sharers` of a GPU (`configure`)."""
+    return {
+        (one.service, one.gpu_type): one
+        for one in configure(problem, keep_running=keep_running, sharers=sharers)
+    }
+
+
+def decide_counts(
+    problem: Problem,
+    configurations: Configurations,
+    budget: Budget,
+    *,
+    lost: Mapping[Key, int] = MappingProxyType({}),
+    running: Mapping[Key, int] = MappingProxyType({}),
+) -> tuple[dict[Key, int], dict[str, UnservedReason], SolveReport]:
+    """Replicas per (service, GPU type), why services fall short, and how it was found.
+
+    `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
+    """
+    program = _program(problem, configurations, lost, running)
+    solution, report = solve_autoscale(program, budget, method=budget.solver)
+    reasons = {entry.service: entry.reason for entry in solution.unserved}
+    return cut(problem, positive_counts(solution), reasons), reasons, report
+
+
+def _program(
+    problem: Problem,
+    configurations: Configurations,
+    lost: Mapping[Key, int],
+    running: Mapping[Key, int],
+) -> AutoscaleProblem:
+    taken = (
+        Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
+        for key, times in sorted(lost.items())
+    )
+    # Section 4.1 solves its program for one service at a time. They share the totals of constraint 2, so that the
+    # first would take what a more important one needs: here one program has all of them.
+    return AutoscaleProblem(
+        services=tuple(map(service_target, problem.services)),
+        options=tuple(
+            option(one, running.get(key, 0))
+            for key, one in sorted(configurations.items())
+        ),
+        totals=type_totals(problem, taken),
+        launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
+    )
+
+
+def export(problem: Problem, path: Path, budget: Budget) -> None:
+    """Write the integer program of the counts, which follow from what runs, as .lp or .mps.
+
+    Raises InvalidInput for another suffix.
+    """
+    # Imported here, so that no plan waits for PuLP to load.
+    from solvers.autoscale.exact_pulp import export as export_autoscale
+
+    running = running_carriers(problem)
+    configurations = configurations_of(problem, keep_running=bool(running))
+    program = _program(problem, configurations, {}, replica_counts(running))
+    export_autoscale(program, path, budget=budget)
