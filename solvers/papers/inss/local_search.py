@@ -1,7 +1,7 @@
 """Local search over provisions of a small fleet: every slot in turn takes its best option, and pairs of slots swap.
 
 Many starts are improved side by side; the best of all is the answer. A pass costs J evaluations of N · A provisions and
-one of N · J², so this is for fleets of some tens of GPUs.
+one of N · J², so this is for fleets of some tens of GPUs. Where the budget ends, the best so far is the answer.
 
 Score, greater is better: Σ_s λ_s p_s · min(1, h_s / λ_s), what is served by weight (λ rates, p priorities, h what
 replicas carry), as a share of all; 0.3 times the least h_s / λ_s up to 1, so that shortage is shared: what is planned
@@ -16,11 +16,30 @@ import numpy as np
 from solvers.papers.inss.options import ServiceFigures
 from solvers.papers.inss.training.world import ProvisioningWorld
 from solvers.papers.inss.training.world_rows import Indices, Reals
+from solvers.types.outcome import Budget
 
 EVEN_WEIGHT = 0.3
 _ROOM_WEIGHT, _MAX_ROOM = 0.02, 2.0
 _PERCENT_WEIGHT = 1e-5
 _GAIN = 1e-9
+SLOTS_PER_WORK_UNIT = 1_500_000
+"""Slots of trials that are judged in about a second."""
+
+
+class Effort:
+    """What searches may still cost together: a plan's work, and its seconds as the last resort."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._left = budget.work * SLOTS_PER_WORK_UNIT
+        self.is_spent = False
+
+    def allows(self, trials: int, slots: int) -> bool:
+        """Whether so many trials of so many slots may be judged; they are paid for if so."""
+        self._left -= trials * slots
+        if self._left < 0.0 or self._budget.remaining_s() <= 0.0:
+            self.is_spent = True
+        return not self.is_spent
 
 
 def random_starts(
@@ -51,14 +70,15 @@ def improve(
     figures: ServiceFigures,
     *,
     passes: int,
+    effort: Effort,
 ) -> tuple[Indices, float]:
     """The best provision (J,) that is reached from N starts, and its score."""
     chosen = starts.copy()
     scores = _scores(world, chosen, figures)
     for _ in range(passes):
         before = scores
-        chosen, scores = _after_pass(world, chosen, figures)
-        if (scores <= before + _GAIN).all():
+        chosen, scores = _after_pass(world, chosen, scores, figures, effort)
+        if effort.is_spent or (scores <= before + _GAIN).all():
             break
     best = int(scores.argmax())
     return chosen[best], float(scores[best])
@@ -67,15 +87,22 @@ def improve(
 def _after_pass(
     world: ProvisioningWorld,
     chosen: Indices,
+    scores: Reals,
     figures: ServiceFigures,
+    effort: Effort,
 ) -> tuple[Indices, Reals]:
     """The provisions (N, J) after each slot has taken its best option and the best pair has swapped; their scores."""
-    count = len(chosen)
-    for slot in range(world.slots):
+    count, slots = chosen.shape
+    for slot in range(slots):
+        if not effort.allows(count * world.options, slots):
+            return chosen, scores
         trials = np.repeat(chosen, world.options, axis=0)
         trials[:, slot] = np.tile(np.arange(world.options), count)
-        chosen, _ = _best_of(world, trials, count, figures)
+        chosen, scores = _best_of(world, trials, count, figures)
     # Two slots that hold each other's best place cannot improve one after the other.
+    swaps = count * (slots * (slots - 1) // 2 + 1)
+    if not effort.allows(swaps, slots):
+        return chosen, scores
     return _best_of(world, _swaps(chosen), count, figures)
 
 

@@ -44,7 +44,7 @@ from solvers.papers.inss.last_attempt import (
     remembered_try,
     tried_with,
 )
-from solvers.papers.inss.local_search import EVEN_WEIGHT, improve, random_starts
+from solvers.papers.inss.local_search import EVEN_WEIGHT, Effort, improve, random_starts
 from solvers.papers.inss.options import (
     MAX_SLOTS,
     STARTS,
@@ -122,7 +122,7 @@ def plan_as(
     decider = BatchDecider(
         problem=problem, rules=variant.rules, queued=_queued(problem, observed)
     )
-    found, tried = _find(decider, observed, memory, seed=budget.seed)
+    found, tried = _find(decider, observed, memory, budget)
     plan = _plan(decider, variant, found.settled)
     report = heuristic_report(
         problem,
@@ -139,8 +139,7 @@ def _find(
     decider: BatchDecider,
     observed: Observed,
     memory: Json,
-    *,
-    seed: int,
+    budget: Budget,
 ) -> tuple["_Found", Tried | None]:
     """The provision and its batches, and what was asked when provisions were last proposed."""
     before = remembered(decider.problem, memory)
@@ -150,12 +149,14 @@ def _find(
     tried = remembered_try(memory) if is_same else None
     if not decider.short(held):
         return _kept(held, "batches: what is provisioned serves all rates"), tried
-    asked = tried_with(decider.problem, decider.rules, actor=observed.actor, seed=seed)
+    asked = tried_with(
+        decider.problem, decider.rules, actor=observed.actor, seed=budget.seed
+    )
     # The same question has the same answer: another search would cost seconds and find nothing new.
     if tried is not None and asked.is_like(tried):
         message = "no provision served clearly more when rates were last like these"
         return _kept(held, message), tried
-    return _provision(decider, held, observed, seed=seed), asked
+    return _provision(decider, held, observed, budget), asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +174,7 @@ def _provision(
     decider: BatchDecider,
     held: Settled,
     observed: Observed,
-    *,
-    seed: int,
+    budget: Budget,
 ) -> _Found:
     """Case 2: the best proposal, or what is held where none is clearly better."""
     short = ", ".join(service.name for service in decider.short(held))
@@ -182,9 +182,9 @@ def _provision(
     actor, why_not = _valid_actor(observed, decider.problem)
     if actor is None:
         messages.append(f"no actor: {why_not}")
-        proposals = _without_actor(decider, held, seed=seed)
+        proposals = _without_actor(decider, held, budget)
     else:
-        proposals = _with_actor(decider, actor, held, seed=seed)
+        proposals = _with_actor(decider, actor, held, budget)
     # Of equals the first: the actor's before the search's.
     best = max(proposals, key=lambda each: _merit(decider, each.settled, held))
     gained = _merit(decider, best.settled, held)[0]
@@ -197,35 +197,31 @@ def _provision(
 def _without_actor(
     decider: BatchDecider,
     held: Settled,
-    *,
-    seed: int,
+    budget: Budget,
 ) -> list[_Found]:
     """What the greedy provisioner and the local search propose."""
     message = "the greedy provisioner provisioned"
     greedy = _Found(provision_greedily(decider), "greedy", (message,))
     setting = setting_without_actor(decider)
-    return [greedy, *_searched(decider, held, setting, None, seed=seed)]
+    search = _Search(decider, held, Effort(budget), budget.seed)
+    return [greedy, *search.found(setting, None)]
 
 
 def _with_actor(
     decider: BatchDecider,
     actor: Actor,
     held: Settled,
-    *,
-    seed: int,
+    budget: Budget,
 ) -> list[_Found]:
     """What the actor proposes, first, and where that still falls short what the local search does."""
-    proposal, starts = _ask_actor(decider, actor, held, seed=seed)
+    proposal, starts = _ask_actor(decider, actor, held, seed=budget.seed)
     # The search is ours: it is run only where the paper's actor does not serve all.
     if not decider.short(proposal.settled):
         return [proposal]
     own = setting_without_actor(decider)
     trained = setting_of(actor, decider.problem)
-    return [
-        proposal,
-        *_searched(decider, held, own, None, seed=seed),
-        *_searched(decider, held, trained, starts, seed=seed),
-    ]
+    search = _Search(decider, held, Effort(budget), budget.seed)
+    return [proposal, *search.found(trained, starts), *search.found(own, None)]
 
 
 def _ask_actor(
@@ -244,28 +240,36 @@ def _ask_actor(
     return _Found(proposal, "feasible", (message,)), starts
 
 
-def _searched(
-    decider: BatchDecider,
-    held: Settled,
-    setting: ActorSetting,
-    proposed: Indices | None,
-    *,
-    seed: int,
-) -> Iterator[_Found]:
-    """What the local search finds from proposals and drawn starts, and from what is held alone, which moves little."""
-    if not _is_searchable(decider.problem):
-        return
-    world = world_of(decider, setting)
-    figures = figures_of(decider, world)
-    begin = random_starts(world, figures.rates_rps, count=STARTS, seed=seed)
-    if proposed is not None:
-        begin = np.concatenate([proposed, begin])
-    # What is held is a search of its own: among the others a start that moves more would win.
-    for tried in (begin, options_of(world, held.provision)):
-        if len(tried):
-            chosen, _ = improve(world, tried, figures, passes=_PASSES)
-            settled = decider.settle(provision_of(world, chosen))
-            yield _Found(settled, "feasible", ("a local search provisioned",))
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The local search within one plan."""
+
+    decider: BatchDecider
+    held: Settled
+    effort: Effort
+    seed: int
+
+    def found(
+        self, setting: ActorSetting, proposed: Indices | None
+    ) -> Iterator[_Found]:
+        """What it finds from proposals and drawn starts, and from what is held alone, which moves little."""
+        if not _is_searchable(self.decider.problem) or self.effort.is_spent:
+            return
+        world = world_of(self.decider, setting)
+        figures = figures_of(self.decider, world)
+        begin = random_starts(world, figures.rates_rps, count=STARTS, seed=self.seed)
+        if proposed is not None:
+            begin = np.concatenate([proposed, begin])
+        # What is held is a search of its own: among the others a start that moves more would win.
+        for tried in (options_of(world, self.held.provision), begin):
+            if len(tried):
+                chosen, _ = improve(
+                    world, tried, figures, passes=_PASSES, effort=self.effort
+                )
+                settled = self.decider.settle(provision_of(world, chosen))
+                ended = " until its budget ended" if self.effort.is_spent else ""
+                message = f"a local search provisioned{ended}"
+                yield _Found(settled, "feasible", (message,))
 
 
 def _is_searchable(problem: Problem) -> bool:

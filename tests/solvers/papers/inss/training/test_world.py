@@ -1,11 +1,18 @@
 """The world of InSS's actor: rewards and masks by hand, and the same laws as the batch decision and the policy."""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from solvers.papers.inss.local_search import improve, random_starts
+from solvers.papers.inss.local_search import (
+    SLOTS_PER_WORK_UNIT,
+    Effort,
+    improve,
+    random_starts,
+)
 from solvers.papers.inss.options import ServiceFigures
 from solvers.papers.inss.provisioning import (
     BatchDecider,
@@ -14,7 +21,12 @@ from solvers.papers.inss.provisioning import (
     Share,
 )
 from solvers.papers.inss.training.load_courses import Courses
-from solvers.papers.inss.training.world import PENALTY, late_shares
+from solvers.papers.inss.training.world import (
+    PENALTY,
+    ProvisioningWorld,
+    late_shares,
+)
+from solvers.types.outcome import Budget
 from solvers.types.problem import OperatingPoints, Problem
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
 from tests.solvers.papers.inss.actors import world_of
@@ -152,12 +164,53 @@ def test_search_is_no_worse_than_its_starts_and_repeatable(seed: int) -> None:
     starts = random_starts(world, rates, count=6, seed=seed)
     weights, queued = np.ones(len(rates)), np.zeros(len(rates))
     figures = ServiceFigures(rates, queued, weights)
-    chosen, score = improve(world, starts, figures, passes=4)
-    again, same = improve(world, starts, figures, passes=4)
+    chosen, score = improve(world, starts, figures, passes=4, effort=plenty())
+    again, same = improve(world, starts, figures, passes=4, effort=plenty())
     assert chosen.tolist() == again.tolist()
     assert score == same
     for start in starts:
-        assert score >= improve(world, start[None], figures, passes=0)[1]
+        alone = improve(world, start[None], figures, passes=0, effort=plenty())
+        assert score >= alone[1]
+
+
+def plenty() -> Effort:
+    return Effort(Budget(seconds=math.inf, work=math.inf))
+
+
+@pytest.mark.parametrize(
+    "budget", [Budget(work=0.01), Budget(work=math.inf, elapsed=lambda: 2.0)]
+)
+def test_a_search_ends_with_its_budget_at_no_less_than_it_began_with(
+    budget: Budget,
+) -> None:
+    world = world_of(random_problem(1, services=6, types=2, gpus=3))
+    rates = np.full(len(world.setting.services), 100.0)
+    figures = ServiceFigures(rates, np.zeros(len(rates)), np.ones(len(rates)))
+    starts = random_starts(world, rates, count=16, seed=1)
+    counted = Counted(world)
+    effort = Effort(budget)
+    _, score = improve(counted, starts, figures, passes=100, effort=effort)  # type: ignore[arg-type]
+    assert effort.is_spent
+    _, begun = improve(world, starts, figures, passes=0, effort=plenty())
+    assert score >= begun
+    # What was judged, the starts apart, is what the work pays for; seconds that are over pay for nothing.
+    paid = budget.work * SLOTS_PER_WORK_UNIT if budget.elapsed() == 0.0 else 0.0
+    assert counted.slots - starts.size <= paid
+
+
+class Counted:
+    """A world that counts the slots of the provisions that it is asked about."""
+
+    def __init__(self, world: ProvisioningWorld) -> None:
+        self._world = world
+        self.slots = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def decide(self, chosen: Any, queued: Any) -> Any:
+        self.slots += chosen.size
+        return self._world.decide(chosen, queued)
 
 
 def test_courses_stay_in_bounds_and_follow_their_seed() -> None:
