@@ -60,6 +60,8 @@ class RefitRequest:
     network: str
     samples: Samples
     """Samples of the network, and of others on the same GPU types."""
+    is_training: bool = False
+    """Whether it is a training network, whose pressure is the growth of any service's run term."""
     gpu_types: tuple[GpuType, ...]
     present: tuple[OperatingPoints, ...] = ()
     """The network's profiles in force."""
@@ -172,7 +174,12 @@ def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> RefitCand
     group = Group(request.network, gpu_type.name)
     there = _profiled_on(request, gpu_type)[:MAX_PROFILED]
     known = _with_fits_of(request, fits, {entry.network for entry in there})
-    facts = FitFacts(gpu_type=gpu_type, layers=request.layers, other_profiles=there)
+    facts = FitFacts(
+        gpu_type=gpu_type,
+        is_training=request.is_training,
+        layers=request.layers,
+        other_profiles=there,
+    )
     # The estimate's technique follows from what is known: times on another GPU type, or layers alone.
     is_moved = any(
         fit.quantity == "latency_ms" and fit.group.network == request.network
@@ -243,6 +250,7 @@ def _candidate(
     own = _alone(everything)
     facts = FitFacts(
         gpu_type=gpu_type,
+        is_training=request.is_training,
         present=present,
         # A network that was only ever measured beside neighbours is known where it had neighbours.
         sampled=own.at if len(own) else everything.at,

@@ -148,6 +148,7 @@ async def load_request(
     } - {network}
     return RefitRequest(
         network=network,
+        is_training=is_training,
         samples=found,
         gpu_types=await gpu_types.load_all(connection, now),
         present=tuple(entry for entry in points if entry.network == network),

@@ -58,6 +58,8 @@ class FitFacts:
     """What is known of a network on a GPU type beside its fits."""
 
     gpu_type: GpuType
+    is_training: bool = False
+    """Whether the pressure is the growth of any service's run term, and not to be multiplied by its sensitivity."""
     present: OperatingPoints | None = None
     """The profile in force."""
     sampled: Queries | None = None
@@ -321,7 +323,9 @@ def _pressures(
             batch=queries.batch,
             sm_percent=queries.sm_percent,
         )
-        return np.maximum(law, 0.0) / TYPICAL_SENSITIVITY
+        # In the law the mean sensitivity is 1, so that its pressure is the growth of a service of mean sensitivity.
+        unit = 1.0 if facts.is_training else TYPICAL_SENSITIVITY
+        return np.maximum(law, 0.0) / unit
     if present is not None:
         return np.array([row.pressure for row in present])
     return np.asarray(TYPICAL_PRESSURE * queries.sm_percent / 100.0)
