@@ -26,7 +26,7 @@ SLOTS_PER_WORK_UNIT = 1_500_000
 """Slots of trials that are judged in about a second."""
 
 
-class Effort:
+class SearchEffort:
     """What searches may still cost together: a plan's work, and its seconds as the last resort."""
 
     def __init__(self, budget: Budget) -> None:
@@ -34,9 +34,9 @@ class Effort:
         self._left = budget.work * SLOTS_PER_WORK_UNIT
         self.is_spent = False
 
-    def allows(self, trials: int, slots: int) -> bool:
-        """Whether so many trials of so many slots may be judged; they are paid for if so."""
-        self._left -= trials * slots
+    def allows(self, trials: Indices) -> bool:
+        """Whether these provisions may be judged; they are paid for if so."""
+        self._left -= trials.size
         if self._left < 0.0 or self._budget.remaining_s() <= 0.0:
             self.is_spent = True
         return not self.is_spent
@@ -70,7 +70,7 @@ def improve(
     figures: ServiceFigures,
     *,
     passes: int,
-    effort: Effort,
+    effort: SearchEffort,
 ) -> tuple[Indices, float]:
     """The best provision (J,) that is reached from N starts, and its score."""
     chosen = starts.copy()
@@ -89,21 +89,21 @@ def _after_pass(
     chosen: Indices,
     scores: Reals,
     figures: ServiceFigures,
-    effort: Effort,
+    effort: SearchEffort,
 ) -> tuple[Indices, Reals]:
     """The provisions (N, J) after each slot has taken its best option and the best pair has swapped; their scores."""
-    count, slots = chosen.shape
-    for slot in range(slots):
-        if not effort.allows(count * world.options, slots):
-            return chosen, scores
+    count = len(chosen)
+    for slot in range(world.slots):
         trials = np.repeat(chosen, world.options, axis=0)
         trials[:, slot] = np.tile(np.arange(world.options), count)
+        if not effort.allows(trials):
+            return chosen, scores
         chosen, scores = _best_of(world, trials, count, figures)
     # Two slots that hold each other's best place cannot improve one after the other.
-    swaps = count * (slots * (slots - 1) // 2 + 1)
-    if not effort.allows(swaps, slots):
+    swaps = _swaps(chosen)
+    if not effort.allows(swaps):
         return chosen, scores
-    return _best_of(world, _swaps(chosen), count, figures)
+    return _best_of(world, swaps, count, figures)
 
 
 def _best_of(

@@ -44,7 +44,12 @@ from solvers.papers.inss.last_attempt import (
     remembered_try,
     tried_with,
 )
-from solvers.papers.inss.local_search import EVEN_WEIGHT, Effort, improve, random_starts
+from solvers.papers.inss.local_search import (
+    EVEN_WEIGHT,
+    SearchEffort,
+    improve,
+    random_starts,
+)
 from solvers.papers.inss.options import (
     MAX_SLOTS,
     STARTS,
@@ -203,7 +208,7 @@ def _without_actor(
     message = "the greedy provisioner provisioned"
     greedy = _Found(provision_greedily(decider), "greedy", (message,))
     setting = setting_without_actor(decider)
-    search = _Search(decider, held, Effort(budget), budget.seed)
+    search = _Search(decider, held, SearchEffort(budget), budget.seed)
     return [greedy, *search.found(setting, None)]
 
 
@@ -220,7 +225,7 @@ def _with_actor(
         return [proposal]
     own = setting_without_actor(decider)
     trained = setting_of(actor, decider.problem)
-    search = _Search(decider, held, Effort(budget), budget.seed)
+    search = _Search(decider, held, SearchEffort(budget), budget.seed)
     return [proposal, *search.found(trained, starts), *search.found(own, None)]
 
 
@@ -246,7 +251,7 @@ class _Search:
 
     decider: BatchDecider
     held: Settled
-    effort: Effort
+    effort: SearchEffort
     seed: int
 
     def found(

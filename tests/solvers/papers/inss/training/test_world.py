@@ -9,7 +9,7 @@ import pytest
 
 from solvers.papers.inss.local_search import (
     SLOTS_PER_WORK_UNIT,
-    Effort,
+    SearchEffort,
     improve,
     random_starts,
 )
@@ -173,8 +173,8 @@ def test_search_is_no_worse_than_its_starts_and_repeatable(seed: int) -> None:
         assert score >= alone[1]
 
 
-def plenty() -> Effort:
-    return Effort(Budget(seconds=math.inf, work=math.inf))
+def plenty() -> SearchEffort:
+    return SearchEffort(Budget(seconds=math.inf, work=math.inf))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_search_ends_with_its_budget_at_no_less_than_it_began_with(
     figures = ServiceFigures(rates, np.zeros(len(rates)), np.ones(len(rates)))
     starts = random_starts(world, rates, count=16, seed=1)
     counted = Counted(world)
-    effort = Effort(budget)
+    effort = SearchEffort(budget)
     _, score = improve(counted, starts, figures, passes=100, effort=effort)  # type: ignore[arg-type]
     assert effort.is_spent
     _, begun = improve(world, starts, figures, passes=0, effort=plenty())
