@@ -22,6 +22,7 @@ TECHNIQUES = (
     "sim_engine",
     "catalogue_error",
     "partners",
+    "partner_stakes",
     "forecast",
 )
 PREDICTIONS = (

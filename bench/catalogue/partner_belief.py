@@ -26,6 +26,7 @@ from solvers.predict.latency import decomposition
 BATCH = 8
 PAIRS = ((50.0, 50.0), (70.0, 30.0), (30.0, 70.0))
 """Own SM percent and the neighbour's."""
+UNCAPPED = ((100.0, 100.0),)
 CROWDS = (3, 7)
 """Neighbours in the larger sets, one of each size for every network, with equal shares of the SMs."""
 NOISE = 0.02
@@ -39,6 +40,8 @@ class PartnerBelief:
     """The law on one GPU type."""
 
     fitted: Coefficients
+    mean_factor: float
+    """Over all profiled sets: what a belief that tells nobody apart would say."""
 
     @property
     def launch(self) -> pressure.LaunchDelay:
@@ -71,10 +74,14 @@ def profile(
     networks: Sequence[NetworkFacts],
     gpu_type: CatalogueType,
     bytes_per_item: float,
+    *,
+    is_capped: bool = True,
 ) -> PartnerBelief:
-    """Run the sets side by side in the simulator and fit the law to what was read."""
+    """Run the sets side by side in the simulator and fit the law to what was read; `is_capped`: with SM limits."""
     random = np.random.default_rng(list(gpu_type.name.encode()))
-    placed = list(profiled_sets([each.name for each in networks], random))
+    placed = list(
+        profiled_sets([each.name for each in networks], random, is_capped=is_capped)
+    )
     alone_ms, together_ms = (
         np.array([_time_ms(truth, gpu_type, own, others) for own, others in sets])
         for sets in ([(own, ()) for own, _ in placed], placed)
@@ -95,16 +102,19 @@ def profile(
         )
         for each in networks
     }
-    return PartnerBelief(fitted=pressure.fit(samples, alone_ms, facts))
+    return PartnerBelief(
+        fitted=pressure.fit(samples, alone_ms, facts),
+        mean_factor=float(np.mean(samples.latency_ms / alone_ms)),
+    )
 
 
 def profiled_sets(
-    networks: Sequence[str], random: np.random.Generator
+    networks: Sequence[str], random: np.random.Generator, *, is_capped: bool = True
 ) -> Iterator[tuple[Neighbour, tuple[Neighbour, ...]]]:
     """Each network and those that it is sampled beside: half of all ordered pairs, and some larger sets."""
     for own, other in permutations(networks, 2):
         if random.random() < 0.5:
-            for own_percent, percent in PAIRS:
+            for own_percent, percent in PAIRS if is_capped else UNCAPPED:
                 yield (
                     Neighbour(own, BATCH, own_percent),
                     (Neighbour(other, BATCH, percent),),
@@ -112,7 +122,7 @@ def profiled_sets(
     for own, size in product(networks, CROWDS):
         present = [each for each in networks if each != own]
         others = random.choice(present, size, replace=False)
-        percent = 100.0 / (size + 1)
+        percent = 100.0 / (size + 1) if is_capped else 100.0
         yield (
             Neighbour(own, BATCH, percent),
             tuple(Neighbour(str(each), BATCH, percent) for each in others),
