@@ -6,6 +6,7 @@ running GPU that holds them, an empty GPU only when none does.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 
 from solvers.greedy.configure import MAX_REPLICAS, Configuration
 from solvers.greedy.routing import (
@@ -275,12 +276,25 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
         len({seat.service for seat in carrier.seats})
         == len(rows)
         <= problem.max_replicas_per_gpu
+        and _are_apart(problem, carrier)
         and _are_at_one_clock(rows, gpu_type)
         and sum(row.sm_percent for row in rows) <= 100.0 + SM_PERCENT_TOLERANCE
         and sum(row.memory_mib for row in rows)
         <= gpu_type.memory_mib * (1.0 + ROUNDING)
         and gpu_type.idle_w + sum(row.power_w for row in rows)
         <= gpu_type.power_cap_w * (1.0 + ROUNDING)
+    )
+
+
+def _are_apart(problem: Problem, carrier: Carrier) -> bool:
+    """Whether no two networks are together that the problem keeps apart."""
+    # Without a set that keeps some apart, and most problems have none, networks need not be looked up.
+    if not problem.apart:
+        return True
+    networks = [problem.service(seat.service).network for seat in carrier.seats]
+    return all(
+        frozenset((one, other)) not in problem.apart
+        for one, other in combinations(networks, 2)
     )
 
 

@@ -126,6 +126,8 @@ class Problem:
     power_budget_w: float | None = None
     """That all used GPUs together may draw, idle watts included; None = no such limit. Ours: the contract's JSON has no
     such field, and is written without it."""
+    apart: frozenset[frozenset[str]] = frozenset()
+    """Networks that may not share a GPU: pairs, or one alone that may not be there twice. Ours as well."""
     survival: tuple[SurvivalGoal, ...] = ()
     """What losses must leave of services, by name. Ours, as the power budget is."""
     migration_cost_usd_per_hour: float = 0.0

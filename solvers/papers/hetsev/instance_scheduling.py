@@ -121,5 +121,5 @@ def _pending(
         power_w=row.power_w,
         value=problem.service(key[0]).priority,
         # The anti-affinity label of section 4.2: no two instances of one model share a GPU (section 3.2 measures why).
-        labels=(key[0],),
+        labels=(problem.service(key[0]).network,),
     )

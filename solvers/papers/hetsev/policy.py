@@ -69,6 +69,9 @@ def make_plan(
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report, and since when a consolidation has looked worthwhile."""
+    # Section 3.2: identical networks hurt each other most, so that no two of them share a GPU.
+    identical = frozenset(frozenset((each.network,)) for each in problem.services)
+    problem = replace(problem, apart=problem.apart | identical)
     chosen = _choose(
         problem,
         replace(budget, work=budget.work * SOLVE_SHARE),

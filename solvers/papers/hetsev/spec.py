@@ -21,7 +21,7 @@ POLICIES = (
             promises=True,
             limits=(
                 "It proves its steps, not their composition: it misses what deciding all at once would gain.",
-                "No two replicas of a service share a GPU; those of two services with one network may.",
+                "No two replicas of a network share a GPU, though their services be different.",
             ),
             good_for="plans whose every step can be read and exported; changes as small as the counts ask",
         ),
