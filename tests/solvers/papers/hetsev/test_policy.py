@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,11 +18,10 @@ from solvers.papers.hetsev.choice import CONSOLIDATION_HOLD_S
 from solvers.papers.hetsev.policy import make_plan
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.problem import OperatingPoint, Problem
 from solvers.types.problem_json import problem_from_json
 from solvers.types.state import Json, Observed
 from tests.examples import examples
-from tests.solvers import instances
 from tests.solvers.instances import (
     HALVES,
     a_row,
@@ -35,33 +33,10 @@ from tests.solvers.instances import (
     with_rates,
 )
 from tests.solvers.papers.hetsev.brute_force import optimum
+from tests.solvers.papers.hetsev.own_networks import a_problem, with_own_networks
 from tests.solvers.small_plans import capacity_rps, example, planned_problems
 
 SHARED = Path(__file__).parents[4] / ".." / "shared" / "problems"
-
-
-def a_problem(*services: ServiceDemand, **facts: Any) -> Problem:
-    """Services with a network each."""
-    return with_own_networks(instances.a_problem(*services, **facts))
-
-
-def with_own_networks(problem: Problem) -> Problem:
-    """The same times, though nobody else runs a service's network: it shares GPUs with anybody."""
-    services = tuple(
-        replace(each, network=f"{each.name} on {each.network}")
-        for each in problem.services
-    )
-    points = {(each.network, each.gpu_type): each for each in problem.points}
-    return replace(
-        problem,
-        services=services,
-        points=tuple(
-            replace(points[was.network, gpu_type.name], network=now.network)
-            for was, now in zip(problem.services, services, strict=True)
-            for gpu_type in problem.gpu_types
-            if (was.network, gpu_type.name) in points
-        ),
-    )
 
 
 def run(
@@ -112,23 +87,6 @@ def test_two_services_share_a_gpu_by_halves() -> None:
     assert [each.arrival_rate_rps for each in gpu.replicas] == pytest.approx(
         [40.0, 50.0]
     )
-
-
-def test_two_services_of_one_network_do_not_share_a_gpu() -> None:
-    services = (a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=50.0))
-    plan = plan_of(instances.a_problem(*services))
-    assert gpus_of(plan) == {"gpu": 2}
-    assert all(len(gpu.replicas) == 1 for gpu in plan.gpus)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_identical_networks_are_apart_whatever_runs(seed: int) -> None:
-    problem = random_problem(seed, services=12)
-    plan = plan_of(problem)
-    for problem_now in (problem, after(with_rates(problem, 1.3), plan)):
-        for gpu in plan_of(problem_now).gpus:
-            networks = [problem.service(each.service).network for each in gpu.replicas]
-            assert len(set(networks)) == len(networks)
 
 
 def test_a_large_service_is_spread_over_gpus() -> None:
