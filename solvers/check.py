@@ -7,13 +7,14 @@ exception (so `sum`, not `math.fsum`, which refuses to add infinities).
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from solvers.types.outcome import Violation
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import CapacityLaw, OperatingPoint, Problem, ServiceDemand
+from solvers.types.slices import SliceProfile, SliceUse
 from solvers.types.state import GpuType
 
 PROMISES = frozenset({"capacity", "demand"})
@@ -74,6 +75,8 @@ class RowLookup:
         service = self.services.get(replica.service)
         if service is None:
             return None
+        if replica.slice is not None:
+            return self._slice_row(service.network, gpu, replica, replica.slice)
         key = (service.network, gpu.gpu_type)
         if key not in self._by_batch:
             self._by_batch[key] = self._gather(*key)
@@ -81,6 +84,17 @@ class RowLookup:
             same_sm = abs(row.sm_percent - replica.sm_percent) <= SM_PERCENT_TOLERANCE
             if same_sm and abs(row.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ:
                 return row
+        return None
+
+    def _slice_row(
+        self, network: str, gpu: GpuPlan, replica: ReplicaPlan, use: SliceUse
+    ) -> OperatingPoint | None:
+        """In a slice of its own a replica feels no neighbour: all of its time is that of its row."""
+        for row in self.problem.slice_rows(network, gpu.gpu_type, use.profile):
+            is_same = row.batch == replica.batch and row.processes == use.processes
+            if is_same and abs(row.clock_mhz - gpu.clock_mhz) <= CLOCK_TOLERANCE_MHZ:
+                times = (row.execution_ms, 0.0, 0.0, row.memory_mib, row.power_w, 0.0)
+                return OperatingPoint(100.0, row.batch, row.clock_mhz, *times)
         return None
 
     def _gather(self, network: str, gpu_type: str) -> dict[int, list[OperatingPoint]]:
@@ -100,12 +114,17 @@ def gpu_violations(lookup: RowLookup, gpu: GpuPlan, where: str) -> Iterator[Viol
     rows = [lookup.row(gpu, replica) for replica in gpu.replicas]
     yield from _clock(gpu_type, gpu, where)
     yield from _replica_count(lookup.problem, gpu, where)
-    yield from _resources(gpu_type, gpu, rows, where)
+    is_sliced = any(replica.slice for replica in gpu.replicas)
+    if is_sliced:
+        yield from _slices(gpu_type, gpu, rows, where)
+    yield from _resources(gpu_type, gpu, rows, where, is_sliced=is_sliced)
     for index, replica in enumerate(gpu.replicas):
-        at = f"{where}.replicas[{index}]"
+        at = f"{where}.{'slices' if is_sliced else 'replicas'}[{index}]"
         yield from _replica_violations(lookup, gpu, index, rows, at)
-        # One failed GPU must not take two replicas of one service with it.
-        if any(other.service == replica.service for other in gpu.replicas[:index]):
+        # One failed GPU must not take two replicas of one service with it; but slices are as small as MIG makes them.
+        if not is_sliced and any(
+            other.service == replica.service for other in gpu.replicas[:index]
+        ):
             yield broken(
                 "anti_affinity", at, f"a second replica of {replica.service!r}"
             )
@@ -131,15 +150,50 @@ def _replica_count(problem: Problem, gpu: GpuPlan, where: str) -> Iterator[Viola
         yield broken("replicas", where, words)
 
 
-def _resources(
+def _slices(
     gpu_type: GpuType, gpu: GpuPlan, rows: Rows, where: str
+) -> Iterator[Violation]:
+    """That one GPU can be cut so, and that each slice has the memory of its replica."""
+    profiles = {profile.name: profile for profile in gpu_type.slices}
+    wanted = []
+    for index, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
+        profile = profiles.get(replica.slice.profile) if replica.slice else None
+        at = f"{where}.slices[{index}]"
+        if profile is None:
+            yield broken("layout", at, f"{gpu_type.name} has no such slice")
+            continue
+        wanted.append(profile)
+        if row is not None and exceeds(row.memory_mib, profile.memory_mib):
+            words = f"{row.memory_mib:g} MiB are needed; {profile.name} has {profile.memory_mib:g}"
+            yield broken("memory", at, words)
+    # The largest first: what is left over for the small ones is then found at once.
+    wanted.sort(key=lambda profile: -profile.memory_slices)
+    if not _can_be_cut(wanted, 0):
+        names = ", ".join(profile.name for profile in wanted)
+        yield broken("layout", where, f"no GPU can be cut into {names}")
+
+
+def _can_be_cut(wanted: Sequence[SliceProfile], taken: int) -> bool:
+    """Whether all have a place beside the memory slices that are taken, a bit each."""
+    if not wanted:
+        return True
+    first = wanted[0]
+    places = [((1 << first.memory_slices) - 1) << start for start in first.starts]
+    return any(
+        not taken & place and _can_be_cut(wanted[1:], taken | place) for place in places
+    )
+
+
+def _resources(
+    gpu_type: GpuType, gpu: GpuPlan, rows: Rows, where: str, *, is_sliced: bool
 ) -> Iterator[Violation]:
     sm_percent = sum(replica.sm_percent for replica in gpu.replicas)
     memory_mib = sum(row.memory_mib for row in rows if row)
     power_w = gpu_type.idle_w + sum(row.power_w for row in rows if row)
 
     # The tolerance is absolute: SM percents are multiples of a step, so what is summed is off by rounding alone.
-    if not sm_percent <= 100.0 + SM_PERCENT_TOLERANCE:
+    # In slices they are of the slice, which nobody else has.
+    if not is_sliced and not sm_percent <= 100.0 + SM_PERCENT_TOLERANCE:
         yield broken("sm", where, f"{sm_percent:g} % of the SMs are given away")
     if exceeds(memory_mib, gpu_type.memory_mib):
         yield broken(
@@ -196,8 +250,17 @@ def _capacity_rps(
 ) -> float:
     """The contract's laws, term by term."""
     row = rows[index]
+    if row is None:
+        return 0.0
+    use = gpu.replicas[index].slice
+    if use is not None:
+        ratio = service.slo_ms / row.transfer_ms
+        utilisation = _utilisation(
+            problem.capacity_law, service.percentile, row.batch, ratio
+        )
+        return use.processes * 1000.0 * row.batch / row.transfer_ms * utilisation
     points = problem.points_of(service.network, gpu.gpu_type)
-    if row is None or points is None:
+    if points is None:
         return 0.0
 
     pressure = _pressure_of_others(rows, index)

@@ -58,6 +58,7 @@ from solvers.joint.shortage import (
     is_short,
     keeps_medians,
 )
+from solvers.joint.slices import make_slice_plan
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import trimmed
@@ -89,6 +90,8 @@ def make_plan(
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
+    if any(gpu_type.slices for gpu_type in problem.gpu_types):
+        return *make_slice_plan(problem, budget), memory
     problem = split(problem)
     found, kept = _planned(problem, observed, memory, budget)
     # Only the loop may soften promises: a single plan answers for the problem as it was asked.

@@ -20,5 +20,6 @@ POLICIES = (
         module="solvers.joint.policy",
         is_main=True,
         fill="solvers.backfill.exact",
+        plans_slices=True,
     ),
 )

@@ -3,6 +3,7 @@
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import GpuPlan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, Problem
+from solvers.types.slices import SliceUse
 
 SM_PERCENT_TOLERANCE = 1e-6
 CLOCK_TOLERANCE_MHZ = 1e-3
@@ -31,8 +32,14 @@ class OperatingRows:
             raise InvalidInput(
                 "service", f"the problem has no service called {replica.service!r}"
             ) from None
-        row = self.find(
-            network, gpu.gpu_type, (replica.sm_percent, replica.batch, gpu.clock_mhz)
+        row = (
+            self.find(
+                network,
+                gpu.gpu_type,
+                (replica.sm_percent, replica.batch, gpu.clock_mhz),
+            )
+            if replica.slice is None
+            else self._slice_row(network, gpu, replica, replica.slice)
         )
         if row is None:
             raise InvalidInput(
@@ -41,6 +48,25 @@ class OperatingRows:
                 f"batch {replica.batch}, {gpu.clock_mhz:g} MHz",
             )
         return row
+
+    def _slice_row(
+        self, network: str, gpu: GpuPlan, replica: ReplicaPlan, use: SliceUse
+    ) -> OperatingPoint | None:
+        """The row of a slice, as one whose batch is all run term: in a slice nothing else slows it."""
+        wanted = (replica.batch, use.processes, gpu.clock_mhz)
+        rows = self._problem.slice_rows(network, gpu.gpu_type, use.profile)
+        found = next((row for row in rows if row[:3] == wanted), None)
+        return found and OperatingPoint(
+            sm_percent=replica.sm_percent,
+            batch=found.batch,
+            clock_mhz=found.clock_mhz,
+            transfer_ms=0.0,
+            launch_ms=0.0,
+            run_ms=found.execution_ms,
+            memory_mib=found.memory_mib,
+            power_w=found.power_w,
+            pressure=0.0,
+        )
 
     def find(
         self, network: str, gpu_type: str, wanted: tuple[float, int, float]

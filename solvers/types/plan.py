@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar, get_args
 
+from solvers.types.slices import SliceUse
 from solvers.types.state import Gpu, GpuId, GpuType, NodeId, ReplicaId, TaskKind
 
 UnservedReason = Literal["slo", "stock", "sm", "memory", "power", "replicas", "budget"]
@@ -29,6 +30,8 @@ class ReplicaPlan:
     batch: int
     arrival_rate_rps: float
     """The rate routed to this one replica (on each of the `count` GPUs)."""
+    slice: SliceUse | None = None
+    """The slice that it has to itself, all of whose SMs are its own; None: it shares the whole GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Plan from and to the contract's JSON, version 1: strict in, exact out."""
+"""Plan from and to the contract's JSON, versions 1 and 2: strict in, exact out."""
 
 import json
 from typing import cast
@@ -13,6 +13,7 @@ from solvers.types.plan import (
     Unserved,
     UnservedReason,
 )
+from solvers.types.slices_json import read_slice_replica, slice_replica_document
 from solvers.types.strict_json import Fields, fields_document, parse_json
 
 RESERVED = dict.fromkeys(
@@ -31,7 +32,7 @@ RESERVED = dict.fromkeys(
         "shadow_memory_mib",
         "id",
     ),
-    "this name is kept for version 2 of the contract; leave it out",
+    "this name is kept for later versions of the contract; leave it out",
 )
 
 
@@ -54,8 +55,7 @@ def plan_from_document(
     """The Plan that a parsed JSON document states, and its report where it has one. Raises InvalidInput."""
     fields = Fields(document, path, RESERVED)
     # Before anything else: a later version may give the other fields another meaning.
-    if fields.integer("version") != 1:
-        raise InvalidInput(fields.at("version"), "this program reads version 1 only")
+    version = read_version(fields)
     plan = Plan(
         policy=fields.text("policy"),
         gpus=fields.each("gpus", _gpu),
@@ -63,13 +63,29 @@ def plan_from_document(
     )
     report = fields.read("report", _report) if fields.has("report") else None
     fields.done()
+    if version == 1 and _has_slices(plan):
+        words = "must be 2 where GPUs are cut into slices"
+        raise InvalidInput(fields.at("version"), words)
     return plan, report
+
+
+def read_version(fields: Fields) -> int:
+    """The contract's version that a document states. Raises InvalidInput for one that this program cannot read."""
+    version = fields.integer("version")
+    if version not in (1, 2):
+        words = "this program reads versions 1 and 2 only"
+        raise InvalidInput(fields.at("version"), words)
+    return version
+
+
+def _has_slices(plan: Plan) -> bool:
+    return any(replica.slice for gpu in plan.gpus for replica in gpu.replicas)
 
 
 def plan_document(plan: Plan, report: PlanReport | None = None) -> dict[str, object]:
     """The contract's JSON document of a Plan, ready for `json.dumps`."""
     document: dict[str, object] = {
-        "version": 1,
+        "version": 2 if _has_slices(plan) else 1,
         "policy": plan.policy,
         "gpus": [_gpu_document(gpu) for gpu in plan.gpus],
         "unserved": [_unserved_document(entry) for entry in plan.unserved],
@@ -103,7 +119,9 @@ def _gpu(document: object, path: str) -> GpuPlan:
         gpu_type=fields.text("gpu_type"),
         count=fields.integer("count", at_least=1) if fields.given("count") else 1,
         clock_mhz=fields.number("clock_mhz", above=0.0),
-        replicas=fields.each("replicas", _replica, at_least=1),
+        replicas=fields.each("slices", read_slice_replica, at_least=1)
+        if fields.given("slices")
+        else fields.each("replicas", _replica, at_least=1),
     )
     fields.done()
     return gpu
@@ -173,12 +191,23 @@ def _any_text(value: object, path: str) -> str:
 
 
 def _gpu_document(gpu: GpuPlan) -> dict[str, object]:
-    return {
+    document: dict[str, object] = {
         "gpu_type": gpu.gpu_type,
         "count": gpu.count,
         "clock_mhz": gpu.clock_mhz,
-        "replicas": [fields_document(replica) for replica in gpu.replicas],
     }
+    # A GPU has one way of being shared; the checker names those that a plan confuses.
+    if any(replica.slice for replica in gpu.replicas):
+        document["slices"] = [slice_replica_document(each) for each in gpu.replicas]
+    else:
+        document["replicas"] = [_replica_document(each) for each in gpu.replicas]
+    return document
+
+
+def _replica_document(replica: ReplicaPlan) -> dict[str, object]:
+    document = fields_document(replica)
+    del document["slice"]
+    return document
 
 
 def _unserved_document(entry: Unserved) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Problem: the one input of every policy (contract version 1; its JSON is in `problem_json`)."""
+"""Problem: the one input of every policy (the contract's; its JSON is in `problem_json`)."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from solvers.types.plan import Plan
+from solvers.types.slices import SlicePoint, SlicePoints
 from solvers.types.state import GpuType
 from solvers.types.survival import SurvivalGoal
 
@@ -121,6 +122,8 @@ class Problem:
     services: tuple[ServiceDemand, ...]
     points: tuple[OperatingPoints, ...]
     """At most one entry per (network, GPU type); no entry: the network cannot run there."""
+    slice_points: tuple[SlicePoints, ...] = ()
+    """At most one entry per (network, GPU type, profile), for the types that are cut into slices."""
     current: Plan | None = None
     """The plan that is running now."""
     power_budget_w: float | None = None
@@ -145,6 +148,13 @@ class Problem:
     def _points_by_key(self) -> Mapping[tuple[str, str], OperatingPoints]:
         return {(points.network, points.gpu_type): points for points in self.points}
 
+    @cached_property
+    def _slice_points_by_key(self) -> Mapping[tuple[str, str, str], SlicePoints]:
+        return {
+            (points.network, points.gpu_type, points.profile): points
+            for points in self.slice_points
+        }
+
     def gpu_type(self, name: str) -> GpuType:
         """The GPU type of that name. Raises KeyError."""
         return self._gpu_type_by_name[name]
@@ -160,3 +170,10 @@ class Problem:
     def points_of(self, network: str, gpu_type: str) -> OperatingPoints | None:
         """The operating points of a network on a GPU type, or None when it cannot run there."""
         return self._points_by_key.get((network, gpu_type))
+
+    def slice_rows(
+        self, network: str, gpu_type: str, profile: str
+    ) -> tuple[SlicePoint, ...]:
+        """The ways to run a network in a slice of that profile; none where it cannot."""
+        points = self._slice_points_by_key.get((network, gpu_type, profile))
+        return () if points is None else points.rows

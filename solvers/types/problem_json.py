@@ -1,4 +1,4 @@
-"""Problem from and to the contract's JSON, version 1: strict in, exact out."""
+"""Problem from and to the contract's JSON, versions 1 and 2: strict in, exact out."""
 
 import itertools
 import json
@@ -9,7 +9,12 @@ import numpy as np
 
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import Plan
-from solvers.types.plan_json import RESERVED, plan_document, plan_from_document
+from solvers.types.plan_json import (
+    RESERVED,
+    plan_document,
+    plan_from_document,
+    read_version,
+)
 from solvers.types.problem import (
     CapacityLaw,
     Objective,
@@ -17,6 +22,13 @@ from solvers.types.problem import (
     OperatingPoints,
     Problem,
     ServiceDemand,
+)
+from solvers.types.slices import SlicePoints
+from solvers.types.slices_json import (
+    profiles_document,
+    read_profiles,
+    read_slice_points,
+    slice_points_document,
 )
 from solvers.types.state import GpuType
 from solvers.types.strict_json import (
@@ -57,8 +69,8 @@ def problem_from_document(document: object) -> Problem:
     """The Problem that a parsed JSON document states. Raises InvalidInput."""
     fields = Fields(document, "", RESERVED)
     # Before anything else: a later version may give the other fields another meaning.
-    if fields.integer("version") != 1:
-        raise InvalidInput("version", "this program reads version 1 only")
+    version = read_version(fields)
+    points = fields.each("points", _points)
     problem = Problem(
         objective=cast(
             Objective, fields.choice("objective", ("min_cost", "max_goodput"))
@@ -68,14 +80,24 @@ def problem_from_document(document: object) -> Problem:
         capacity_law=fields.read("capacity_law", _capacity_law),
         gpu_types=fields.each("gpu_types", _gpu_type, at_least=1),
         services=fields.each("services", service_from_document),
-        points=fields.each("points", _points),
+        points=tuple(entry for entry in points if isinstance(entry, OperatingPoints)),
+        slice_points=tuple(entry for entry in points if isinstance(entry, SlicePoints)),
         current=fields.read("current", _plan) if fields.has("current") else None,
         migration_cost_usd_per_hour=_number_or_0(fields, "migration_cost_usd_per_hour"),
     )
     fields.done()
+    if version == 1 and _has_slices(problem):
+        raise InvalidInput("version", "must be 2 where GPUs are cut into slices")
     # Last, since a reference can be judged only once all names are known.
     _check_references(problem)
     return problem
+
+
+def _has_slices(problem: Problem) -> bool:
+    """Whether anything of it needs version 2 of the contract."""
+    return bool(problem.slice_points) or any(
+        gpu_type.slices for gpu_type in problem.gpu_types
+    )
 
 
 def _number_or_0(fields: Fields, name: str) -> float:
@@ -146,20 +168,25 @@ def _check_column(column: Sequence[float], path: str, *, size: int) -> None:
 
 def _gpu_type(document: object, path: str) -> GpuType:
     fields = Fields(document, path, RESERVED)
+    slices = read_profiles(fields)
     gpu_type = GpuType(
         name=fields.text("name"),
         price_usd_per_hour=fields.number("price_usd_per_hour", above=0.0),
         memory_mib=fields.number("memory_mib", above=0.0),
         # null is as many as wanted; leaving the field out would be an oversight, and is refused.
         count=fields.integer("count") if fields.value("count") is not None else None,
-        sm_percent_step=fields.number("sm_percent_step", above=0.0, at_most=100.0),
+        # What says how SM percents are shared means nothing where GPUs are cut into slices.
+        sm_percent_step=100.0
+        if slices
+        else fields.number("sm_percent_step", above=0.0, at_most=100.0),
         idle_w=fields.number("idle_w"),
         power_cap_w=fields.number("power_cap_w", above=0.0),
         clocks_mhz=fields.each(
             "clocks_mhz", lambda v, p: read_number(v, p, above=0.0), at_least=1
         ),
-        launch_per_neighbour=fields.number("launch_per_neighbour"),
-        launch_base=fields.number("launch_base"),
+        launch_per_neighbour=0.0 if slices else fields.number("launch_per_neighbour"),
+        launch_base=0.0 if slices else fields.number("launch_base"),
+        slices=slices,
     )
     fields.done()
     _refuse_repeats(fields.at("clocks_mhz"), gpu_type.clocks_mhz)
@@ -200,8 +227,10 @@ def _refuse_crossed_limits(service: ServiceDemand, path: str) -> None:
         )
 
 
-def _points(document: object, path: str) -> OperatingPoints:
+def _points(document: object, path: str) -> OperatingPoints | SlicePoints:
     fields = Fields(document, path, RESERVED)
+    if fields.given("slice"):
+        return read_slice_points(fields)
     points = OperatingPoints(
         network=fields.text("network"),
         gpu_type=fields.text("gpu_type"),
@@ -309,7 +338,13 @@ def _check_references(problem: Problem) -> None:
     _refuse_repeats(
         "points", tuple((points.network, points.gpu_type) for points in problem.points)
     )
+    _refuse_repeats(
+        "points",
+        tuple((p.network, p.gpu_type, p.profile) for p in problem.slice_points),
+    )
     types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
+    for slice_points in problem.slice_points:
+        _check_slice_points(problem, types, slice_points)
     for index, service in enumerate(problem.services):
         _check_service(problem, types, service, f"services[{index}]")
     for index, points in enumerate(problem.points):
@@ -364,12 +399,26 @@ def _check_points(
             )
 
 
+def _check_slice_points(
+    problem: Problem, types: dict[str, GpuType], points: SlicePoints
+) -> None:
+    gpu_type = types.get(points.gpu_type)
+    profiles = [] if gpu_type is None else [each.name for each in gpu_type.slices]
+    if points.profile not in profiles:
+        words = f"{points.gpu_type!r} is cut into no slices called {points.profile!r}"
+        raise InvalidInput("points", f"{points.network}: {words}")
+    for row in points.rows:
+        if row.batch not in problem.capacity_law.batches:
+            words = f"{row.batch} is not a batch of the capacity law"
+            raise InvalidInput("points", f"{points.network}, {points.profile}: {words}")
+
+
 def problem_document(problem: Problem) -> dict[str, object]:
     """The contract's JSON document of a Problem, ready for `json.dumps`."""
     law = problem.capacity_law
     # Without `power_budget_w`, `survival` and what is left out below, which are ours and no fields of the contract.
     return {
-        "version": 1,
+        "version": 2 if _has_slices(problem) else 1,
         "objective": problem.objective,
         "energy_price_usd_per_kwh": problem.energy_price_usd_per_kwh,
         "max_replicas_per_gpu": problem.max_replicas_per_gpu,
@@ -379,19 +428,30 @@ def problem_document(problem: Problem) -> dict[str, object]:
             "slo_ratios": law.slo_ratios,
             "max_utilisation": law.max_utilisation,
         },
-        "gpu_types": [
-            _without(gpu_type, "paid_count") for gpu_type in problem.gpu_types
-        ],
+        "gpu_types": [_gpu_type_document(each) for each in problem.gpu_types],
         "services": [
             _without(service, "max_replica_rps") for service in problem.services
         ],
-        "points": [fields_document(points) for points in problem.points],
+        "points": [
+            *(fields_document(points) for points in problem.points),
+            *(slice_points_document(points) for points in problem.slice_points),
+        ],
         "current": None if problem.current is None else plan_document(problem.current),
         "migration_cost_usd_per_hour": problem.migration_cost_usd_per_hour,
     }
 
 
-def _without(noun: GpuType | ServiceDemand, ours: str) -> dict[str, object]:
+def _gpu_type_document(gpu_type: GpuType) -> dict[str, object]:
+    document = _without(gpu_type, "paid_count", "slices")
+    if not gpu_type.slices:
+        return document
+    for name in ("sm_percent_step", "launch_per_neighbour", "launch_base"):
+        del document[name]
+    return {**document, **profiles_document(gpu_type.slices)}
+
+
+def _without(noun: GpuType | ServiceDemand, *ours: str) -> dict[str, object]:
     document = fields_document(noun)
-    del document[ours]
+    for name in ours:
+        del document[name]
     return document

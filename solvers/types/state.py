@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, NewType, TypeAlias, Union
 
+from solvers.types.slices import SliceProfile
 from solvers.types.survival import Survival
 
 
@@ -75,6 +76,8 @@ class GpuType:
     """Growth of the launch term per replica on the GPU, once there are two or more (contract, "The laws")."""
     launch_base: float = 0.0
     """Constant growth of the launch term once there are two or more replicas on the GPU."""
+    slices: tuple[SliceProfile, ...] = ()
+    """Slices that its GPUs are cut into; empty: replicas share whole GPUs by SM percents."""
     paid_count: int = 0
     """GPUs of the type that are paid for, used or not: 0 where all are rented by the hour, `ALL_PAID` where all are
     owned; what is reserved lies between. A plan pays for those beyond it. Ours, no field of the contract."""

@@ -158,14 +158,15 @@ class Fields:
     def done(self) -> None:
         """Refuse every field that was not asked for."""
         for name in self._document:
+            if name in self._asked:
+                continue
             # A reserved name is no typing mistake, and its message says more than that it is unknown.
             if name in self._reserved:
                 raise InvalidInput(self.at(name), self._reserved[name])
-            if name not in self._asked:
-                known = ", ".join(sorted(self._asked))
-                raise InvalidInput(
-                    self.at(_shown(name)), f"unknown field; the fields here are {known}"
-                )
+            known = ", ".join(sorted(self._asked))
+            raise InvalidInput(
+                self.at(_shown(name)), f"unknown field; the fields here are {known}"
+            )
 
 
 def fields_document(value: object) -> dict[str, object]:

@@ -29,7 +29,7 @@ from solvers.laws.cost import gpu_power_w
 from solvers.policies.registry import exporter_of, policies, spec_of
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, PlanReport, Violation
-from solvers.types.plan import Plan, replicas_of
+from solvers.types.plan import Plan, ReplicaPlan, replicas_of
 from solvers.types.plan_json import plan_to_json
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import GpuType, Observed
@@ -47,7 +47,7 @@ def plan(
     problem: Annotated[
         Path,
         typer.Argument(
-            metavar="PROBLEM", help="Problem file (contract version 1; - = stdin)"
+            metavar="PROBLEM", help="Problem file (contract version 1 or 2; - = stdin)"
         ),
     ],
     output: Annotated[
@@ -94,6 +94,7 @@ def plan(
     not written, and the exit code is 1.
     """
     question = read_problem(problem)
+    _refuse_slices(question, policy)
     budget = Budget(
         seconds=time_limit,
         work=time_limit,
@@ -104,6 +105,17 @@ def plan(
     if export is not None or solver is not SolverName.CP_SAT:
         _export(question, policy, export, budget)
     deliver(question, *solve(question, policy, budget), output)
+
+
+def _refuse_slices(problem: Problem, policy: str) -> None:
+    """Refuse GPUs that are cut into slices, where the policy knows whole ones only. Raises CliError."""
+    sliced = [gpu_type.name for gpu_type in problem.gpu_types if gpu_type.slices]
+    if sliced and not spec_of(policy).plans_slices:
+        able = [name for name in policies() if spec_of(name).plans_slices]
+        raise CliError(
+            f"policy {policy} plans whole GPUs only, and {sliced[0]} is cut into slices",
+            hint=f"choose --policy {' or '.join(able)}",
+        )
 
 
 def _export(problem: Problem, policy: str, path: Path | None, budget: Budget) -> None:
@@ -226,15 +238,15 @@ def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
 
 def _service_row(plan: Plan, service: ServiceDemand) -> Cells:
     # GPUs with other neighbours or clocks are other entries of the plan: here only the replicas' own settings count.
-    groups: dict[tuple[str, float, int], int] = defaultdict(int)
+    groups: dict[tuple[str, str, int], int] = defaultdict(int)
     planned_rps = 0.0
     for gpu, replica in replicas_of(plan, service.name):
-        groups[gpu.gpu_type, replica.sm_percent, replica.batch] += gpu.count
+        groups[gpu.gpu_type, _part(replica), replica.batch] += gpu.count
         planned_rps += gpu.count * replica.arrival_rate_rps
     missing = [entry for entry in plan.unserved if entry.service == service.name]
     parts = [
-        f"{number} × {name} at {sm:g} %, batch {batch}"
-        for (name, sm, batch), number in groups.items()
+        f"{number} × {name} {part}, batch {batch}"
+        for (name, part, batch), number in groups.items()
     ]
     parts += [f"{entry.rate_rps:.1f} unserved ({entry.reason})" for entry in missing]
     planned = amount(planned_rps)
@@ -245,6 +257,13 @@ def _service_row(plan: Plan, service: ServiceDemand) -> Cells:
         bad(planned) if missing else good(planned),
         "; ".join(parts) or "-",
     )
+
+
+def _part(replica: ReplicaPlan) -> str:
+    """The part of a GPU that a replica has."""
+    if replica.slice is None:
+        return f"at {replica.sm_percent:g} %"
+    return f"in {replica.slice.profile} with {counted(replica.slice.processes, 'process', 'processes')}"
 
 
 def _show_violations(broken: tuple[Violation, ...], stream: TextIO) -> None:
