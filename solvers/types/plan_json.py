@@ -4,6 +4,7 @@ import json
 from typing import cast
 
 from solvers.types.errors import InvalidInput
+from solvers.types.gpu_type_json import read_slice_replica, slice_replica_document
 from solvers.types.outcome import PLAN_STATUSES, PlanReport, PlanStatus
 from solvers.types.plan import (
     UNSERVED_REASONS,
@@ -13,26 +14,11 @@ from solvers.types.plan import (
     Unserved,
     UnservedReason,
 )
-from solvers.types.slices_json import read_slice_replica, slice_replica_document
-from solvers.types.strict_json import Fields, fields_document, parse_json
-
-RESERVED = dict.fromkeys(
-    (
-        "tasks",
-        "jobs",
-        "variants",
-        "projects",
-        "nodes",
-        "cluster_power_cap_w",
-        "carbon_price",
-        "layouts",
-        "gpus_per_replica",
-        "spread",
-        "launch_s",
-        "shadow_memory_mib",
-        "id",
-    ),
-    "this name is kept for later versions of the contract; leave it out",
+from solvers.types.strict_json import (
+    RESERVED,
+    Fields,
+    document_without,
+    parse_json,
 )
 
 
@@ -200,13 +186,9 @@ def _gpu_document(gpu: GpuPlan) -> dict[str, object]:
     if any(replica.slice for replica in gpu.replicas):
         document["slices"] = [slice_replica_document(each) for each in gpu.replicas]
     else:
-        document["replicas"] = [_replica_document(each) for each in gpu.replicas]
-    return document
-
-
-def _replica_document(replica: ReplicaPlan) -> dict[str, object]:
-    document = fields_document(replica)
-    del document["slice"]
+        document["replicas"] = [
+            document_without(each, "slice") for each in gpu.replicas
+        ]
     return document
 
 

@@ -8,9 +8,15 @@ from typing import cast
 import numpy as np
 
 from solvers.types.errors import InvalidInput
+from solvers.types.gpu_type_json import (
+    check_slice_points,
+    gpu_type_document,
+    read_gpu_type,
+    read_slice_points,
+    slice_points_document,
+)
 from solvers.types.plan import Plan
 from solvers.types.plan_json import (
-    RESERVED,
     plan_document,
     plan_from_document,
     read_version,
@@ -24,23 +30,20 @@ from solvers.types.problem import (
     ServiceDemand,
 )
 from solvers.types.slices import SlicePoints
-from solvers.types.slices_json import (
-    profiles_document,
-    read_profiles,
-    read_slice_points,
-    slice_points_document,
-)
 from solvers.types.state import GpuType
 from solvers.types.strict_json import (
     MAX_NUMBER,
+    RESERVED,
     Fields,
     describe,
+    document_without,
     fields_document,
     parse_json,
     read_integer,
     read_items,
     read_number,
     read_text,
+    refuse_repeats,
 )
 
 LawTable = tuple[tuple[tuple[float, ...], ...], ...]
@@ -78,7 +81,7 @@ def problem_from_document(document: object) -> Problem:
         energy_price_usd_per_kwh=_number_or_0(fields, "energy_price_usd_per_kwh"),
         max_replicas_per_gpu=fields.integer("max_replicas_per_gpu", at_least=1),
         capacity_law=fields.read("capacity_law", _capacity_law),
-        gpu_types=fields.each("gpu_types", _gpu_type, at_least=1),
+        gpu_types=fields.each("gpu_types", read_gpu_type, at_least=1),
         services=fields.each("services", service_from_document),
         points=tuple(entry for entry in points if isinstance(entry, OperatingPoints)),
         slice_points=tuple(entry for entry in points if isinstance(entry, SlicePoints)),
@@ -121,8 +124,8 @@ def _capacity_law(document: object, path: str) -> CapacityLaw:
     ratios = fields.each(
         "slo_ratios", lambda v, p: read_number(v, p, at_least=1.0), at_least=2
     )
-    _refuse_repeats(fields.at("percentiles"), percentiles)
-    _refuse_repeats(fields.at("batches"), batches)
+    refuse_repeats(fields.at("percentiles"), percentiles)
+    refuse_repeats(fields.at("batches"), batches)
     # Interpolation divides by the distance of two ratios.
     if any(right <= left for left, right in itertools.pairwise(ratios)):
         raise InvalidInput(fields.at("slo_ratios"), "must ascend strictly")
@@ -164,33 +167,6 @@ def _check_column(column: Sequence[float], path: str, *, size: int) -> None:
     # Solvers search along the ratio by bisection, which needs a law that never falls.
     if any(right < left for left, right in itertools.pairwise(column)):
         raise InvalidInput(path, "must not fall along the ratio")
-
-
-def _gpu_type(document: object, path: str) -> GpuType:
-    fields = Fields(document, path, RESERVED)
-    slices = read_profiles(fields)
-    gpu_type = GpuType(
-        name=fields.text("name"),
-        price_usd_per_hour=fields.number("price_usd_per_hour", above=0.0),
-        memory_mib=fields.number("memory_mib", above=0.0),
-        # null is as many as wanted; leaving the field out would be an oversight, and is refused.
-        count=fields.integer("count") if fields.value("count") is not None else None,
-        # What says how SM percents are shared means nothing where GPUs are cut into slices.
-        sm_percent_step=100.0
-        if slices
-        else fields.number("sm_percent_step", above=0.0, at_most=100.0),
-        idle_w=fields.number("idle_w"),
-        power_cap_w=fields.number("power_cap_w", above=0.0),
-        clocks_mhz=fields.each(
-            "clocks_mhz", lambda v, p: read_number(v, p, above=0.0), at_least=1
-        ),
-        launch_per_neighbour=0.0 if slices else fields.number("launch_per_neighbour"),
-        launch_base=0.0 if slices else fields.number("launch_base"),
-        slices=slices,
-    )
-    fields.done()
-    _refuse_repeats(fields.at("clocks_mhz"), gpu_type.clocks_mhz)
-    return gpu_type
 
 
 def service_from_document(document: object, path: str) -> ServiceDemand:
@@ -323,28 +299,20 @@ def _range_rules(table: np.ndarray) -> Sequence[tuple[np.ndarray, str]]:
     )
 
 
-def _refuse_repeats(path: str, names: tuple[object, ...]) -> None:
-    seen: set[object] = set()
-    for name in names:
-        if name in seen:
-            raise InvalidInput(path, f"{name!r} appears twice; names must be unique")
-        seen.add(name)
-
-
 def _check_references(problem: Problem) -> None:
     """Refuse duplicate names, percentiles and batches that the law lacks, and names that nothing defines."""
-    _refuse_repeats("gpu_types", tuple(gpu_type.name for gpu_type in problem.gpu_types))
-    _refuse_repeats("services", tuple(service.name for service in problem.services))
-    _refuse_repeats(
+    refuse_repeats("gpu_types", tuple(gpu_type.name for gpu_type in problem.gpu_types))
+    refuse_repeats("services", tuple(service.name for service in problem.services))
+    refuse_repeats(
         "points", tuple((points.network, points.gpu_type) for points in problem.points)
     )
-    _refuse_repeats(
+    refuse_repeats(
         "points",
         tuple((p.network, p.gpu_type, p.profile) for p in problem.slice_points),
     )
     types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
     for slice_points in problem.slice_points:
-        _check_slice_points(problem, types, slice_points)
+        check_slice_points(problem.capacity_law.batches, types, slice_points)
     for index, service in enumerate(problem.services):
         _check_service(problem, types, service, f"services[{index}]")
     for index, points in enumerate(problem.points):
@@ -399,20 +367,6 @@ def _check_points(
             )
 
 
-def _check_slice_points(
-    problem: Problem, types: dict[str, GpuType], points: SlicePoints
-) -> None:
-    gpu_type = types.get(points.gpu_type)
-    profiles = [] if gpu_type is None else [each.name for each in gpu_type.slices]
-    if points.profile not in profiles:
-        words = f"{points.gpu_type!r} is cut into no slices called {points.profile!r}"
-        raise InvalidInput("points", f"{points.network}: {words}")
-    for row in points.rows:
-        if row.batch not in problem.capacity_law.batches:
-            words = f"{row.batch} is not a batch of the capacity law"
-            raise InvalidInput("points", f"{points.network}, {points.profile}: {words}")
-
-
 def problem_document(problem: Problem) -> dict[str, object]:
     """The contract's JSON document of a Problem, ready for `json.dumps`."""
     law = problem.capacity_law
@@ -428,9 +382,9 @@ def problem_document(problem: Problem) -> dict[str, object]:
             "slo_ratios": law.slo_ratios,
             "max_utilisation": law.max_utilisation,
         },
-        "gpu_types": [_gpu_type_document(each) for each in problem.gpu_types],
+        "gpu_types": [gpu_type_document(each) for each in problem.gpu_types],
         "services": [
-            _without(service, "max_replica_rps") for service in problem.services
+            document_without(service, "max_replica_rps") for service in problem.services
         ],
         "points": [
             *(fields_document(points) for points in problem.points),
@@ -439,19 +393,3 @@ def problem_document(problem: Problem) -> dict[str, object]:
         "current": None if problem.current is None else plan_document(problem.current),
         "migration_cost_usd_per_hour": problem.migration_cost_usd_per_hour,
     }
-
-
-def _gpu_type_document(gpu_type: GpuType) -> dict[str, object]:
-    document = _without(gpu_type, "paid_count", "slices")
-    if not gpu_type.slices:
-        return document
-    for name in ("sm_percent_step", "launch_per_neighbour", "launch_base"):
-        del document[name]
-    return {**document, **profiles_document(gpu_type.slices)}
-
-
-def _without(noun: GpuType | ServiceDemand, *ours: str) -> dict[str, object]:
-    document = fields_document(noun)
-    for name in ours:
-        del document[name]
-    return document

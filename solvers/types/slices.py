@@ -58,7 +58,7 @@ class SliceUse:
 
 
 def layouts(profiles: Sequence[SliceProfile], most: int) -> tuple[Layout, ...]:
-    """All ways to cut a GPU into at most so many slices to which no other one adds a slice; parts of them fit as well."""
+    """All ways to cut a GPU into at most so many slices that are no part of another one; parts of them fit as well."""
     ways = set(_ways(profiles, frozenset(), most))
     return tuple(
         dict(way)

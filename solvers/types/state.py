@@ -77,7 +77,9 @@ class GpuType:
     launch_base: float = 0.0
     """Constant growth of the launch term once there are two or more replicas on the GPU."""
     slices: tuple[SliceProfile, ...] = ()
-    """Slices that its GPUs are cut into; empty: replicas share whole GPUs by SM percents."""
+    """Slices that its GPUs may be cut into; empty: none."""
+    is_capped: bool = True
+    """Whether replicas may share whole GPUs by SM percents; each GPU is shared in one way."""
     paid_count: int = 0
     """GPUs of the type that are paid for, used or not: 0 where all are rented by the hour, `ALL_PAID` where all are
     owned; what is reserved lies between. A plan pays for those beyond it. Ours, no field of the contract."""

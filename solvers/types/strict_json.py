@@ -12,6 +12,25 @@ Made = TypeVar("Made")
 
 MAX_NUMBER = 1e12
 """Nothing that Plimsoll counts is larger; a bigger figure is a unit mistake and would ruin a solver's scaling."""
+RESERVED = dict.fromkeys(
+    (
+        "tasks",
+        "jobs",
+        "variants",
+        "projects",
+        "nodes",
+        "cluster_power_cap_w",
+        "carbon_price",
+        "layouts",
+        "gpus_per_replica",
+        "spread",
+        "launch_s",
+        "shadow_memory_mib",
+        "id",
+    ),
+    "this name is kept for later versions of the contract; leave it out",
+)
+"""Refused with words of their own, and not as typing mistakes."""
 
 
 def parse_json(text: str | bytes) -> object:
@@ -249,3 +268,21 @@ def describe(value: object) -> str:
     # A message goes to terminals and logs: `repr` escapes control characters.
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
+
+
+def document_without(value: object, *names: str) -> dict[str, object]:
+    """The JSON object of a dataclass without some of its fields, which are ours and none of the contract's."""
+    return {
+        name: entry
+        for name, entry in fields_document(value).items()
+        if name not in names
+    }
+
+
+def refuse_repeats(path: str, names: tuple[object, ...]) -> None:
+    """Refuse a name that another entry has. Raises InvalidInput."""
+    seen: set[object] = set()
+    for name in names:
+        if name in seen:
+            raise InvalidInput(path, f"{name!r} appears twice; names must be unique")
+        seen.add(name)

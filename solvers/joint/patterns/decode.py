@@ -46,7 +46,7 @@ def decode(
     capacity, replicas = totals(used, len(problem.services))
     rate = np.array([service.arrival_rate_rps for service in problem.services])
     share = _shares(rate, capacity)
-    gpus = [_gpu_plan(problem, tables, column, count, share) for column, count in used]
+    gpus = [gpu_plan(problem, tables, column, count, share) for column, count in used]
     reasons = _Reasons(problem, tables, used, is_cut=is_cut)
     missing_rps = rate - capacity * share
     return Plan(
@@ -91,13 +91,14 @@ def _rows(problem: Problem, mode: GpuMode, column: Column) -> Iterator[Operating
         yield points.rows[int(mode.row[item])]
 
 
-def _gpu_plan(
+def gpu_plan(
     problem: Problem,
     tables: Tables,
     column: Column,
     count: int,
     share: Reals,
 ) -> GpuPlan:
+    """So many GPUs that run a column, each service with its share of what its replicas carry, (S,)."""
     mode = tables.modes[column.pattern.mode]
     # SM percents are read from the rows: as numbers of SM steps they would come back with rounding.
     replicas = (

@@ -228,27 +228,27 @@ def price(
 ) -> list[Priced]:
     """Price all modes under the duals."""
     bonuses = [duals.presence[mode.service] for mode in tables.modes]
-    thresholds = _thresholds(tables, duals)
+    least = thresholds(tables, duals)
     for row, value in duals.limits.items():
         # A limit of no GPUs at all rules its kind out, at whatever price: its dual is only one of many that fit.
         is_closed = limits[row][1] <= 0.0
-        _shift(row, -_forbidden(demand) if is_closed else value, thresholds, bonuses)
+        _shift(row, -_forbidden(demand) if is_closed else value, least, bonuses)
     worths = [
         _worth(demand, duals, bonus, threshold)
-        for bonus, threshold in zip(bonuses, thresholds, strict=True)
+        for bonus, threshold in zip(bonuses, least, strict=True)
     ]
-    floored = np.maximum(thresholds, _MIN_THRESHOLD * tables.mode_prices).tolist()
+    floored = np.maximum(least, _MIN_THRESHOLD * tables.mode_prices).tolist()
     return pricer.price(worths, floored, effort, watt_price=duals.watt_price)
 
 
-def _thresholds(tables: Tables, duals: Duals) -> Reals:
+def thresholds(tables: Tables, duals: Duals) -> Reals:
     """(M,) USD per hour that a pattern of each mode must be worth to enter: an idle GPU with its stock and watts."""
     gpu_types = tables.mode_types
-    thresholds: Reals = tables.mode_prices - duals.stock[gpu_types]
+    least: Reals = tables.mode_prices - duals.stock[gpu_types]
     # The pricer counts the watts of replicas, which depend on the pattern; those of an idle GPU do not.
     if duals.watt_price > 0.0:
-        thresholds += duals.watt_price * tables.idle_w[gpu_types]
-    return thresholds
+        least += duals.watt_price * tables.idle_w[gpu_types]
+    return least
 
 
 def _worth(demand: CoverDemand, duals: Duals, bonus: Reals, threshold: float) -> Worth:

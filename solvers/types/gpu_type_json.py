@@ -1,6 +1,6 @@
-"""Slices from and to the contract's JSON, version 2: profiles of a GPU type, points, and replicas of a plan."""
+"""GPU types and their slices from and to the contract's JSON: profiles, points, and replicas in slices."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import ReplicaPlan
@@ -11,31 +11,74 @@ from solvers.types.slices import (
     SliceUse,
     layouts,
 )
+from solvers.types.state import GpuType
 from solvers.types.strict_json import (
+    RESERVED,
     Fields,
     describe,
+    document_without,
     fields_document,
     read_integer,
     read_items,
     read_number,
+    refuse_repeats,
 )
 
 MAX_MEMORY_SLICES = 16
 """More than any GPU has; it bounds how many layouts there can be."""
 
 
-def read_profiles(fields: Fields) -> tuple[SliceProfile, ...]:
-    """The profiles of a GPU type that is shared by `slices`, none of another one. Raises InvalidInput."""
+def read_gpu_type(document: object, path: str) -> GpuType:
+    """One entry of `gpu_types`. Raises InvalidInput."""
+    fields = Fields(document, path, RESERVED)
+    sharing = _sharing(fields)
+    is_capped = "capped" in sharing
+    gpu_type = GpuType(
+        name=fields.text("name"),
+        price_usd_per_hour=fields.number("price_usd_per_hour", above=0.0),
+        memory_mib=fields.number("memory_mib", above=0.0),
+        # null is as many as wanted; leaving the field out would be an oversight, and is refused.
+        count=fields.integer("count") if fields.value("count") is not None else None,
+        # What says how SM percents are shared means nothing where all GPUs are cut into slices.
+        sm_percent_step=fields.number("sm_percent_step", above=0.0, at_most=100.0)
+        if is_capped
+        else 100.0,
+        idle_w=fields.number("idle_w"),
+        power_cap_w=fields.number("power_cap_w", above=0.0),
+        clocks_mhz=fields.each(
+            "clocks_mhz", lambda v, p: read_number(v, p, above=0.0), at_least=1
+        ),
+        launch_per_neighbour=fields.number("launch_per_neighbour")
+        if is_capped
+        else 0.0,
+        launch_base=fields.number("launch_base") if is_capped else 0.0,
+        slices=_profiles(fields) if "slices" in sharing else (),
+        is_capped=is_capped,
+    )
+    fields.done()
+    refuse_repeats(fields.at("clocks_mhz"), gpu_type.clocks_mhz)
+    return gpu_type
+
+
+def _sharing(fields: Fields) -> tuple[str, ...]:
+    """How GPUs of a type may be shared: `capped` (by SM percents), `slices`, or either. Raises InvalidInput."""
     if not fields.given("sharing"):
-        return ()
-    sharing = fields.value("sharing")
-    if sharing == ["capped"]:
-        return ()
-    if sharing != ["slices"]:
-        raise InvalidInput(
-            fields.at("sharing"),
-            'must be ["capped"] or ["slices"]; for both, state two GPU types that divide the count',
-        )
+        return ("capped",)
+    ways = fields.each("sharing", _way, at_least=1)
+    if len(set(ways)) < len(ways):
+        raise InvalidInput(fields.at("sharing"), "names a way twice")
+    return ways
+
+
+def _way(value: object, path: str) -> str:
+    if value not in ("capped", "slices"):
+        words = f"must be capped or slices, not {describe(value)}"
+        raise InvalidInput(path, words)
+    return str(value)
+
+
+def _profiles(fields: Fields) -> tuple[SliceProfile, ...]:
+    """The profiles of a GPU type that may be cut into slices. Raises InvalidInput."""
     profiles = fields.each("slices", _profile, at_least=1)
     names = [profile.name for profile in profiles]
     if len(set(names)) < len(names):
@@ -110,6 +153,21 @@ def _row(value: object, path: str) -> SlicePoint:
     )
 
 
+def check_slice_points(
+    batches: Container[int], types: Mapping[str, GpuType], points: SlicePoints
+) -> None:
+    """Refuse slices that no type has, and batches that the law lacks. Raises InvalidInput."""
+    gpu_type = types.get(points.gpu_type)
+    profiles = [] if gpu_type is None else [each.name for each in gpu_type.slices]
+    if points.profile not in profiles:
+        words = f"{points.gpu_type!r} is cut into no slices called {points.profile!r}"
+        raise InvalidInput("points", f"{points.network}: {words}")
+    for row in points.rows:
+        if row.batch not in batches:
+            words = f"{row.batch} is not a batch of the capacity law"
+            raise InvalidInput("points", f"{points.network}, {points.profile}: {words}")
+
+
 def read_slice_replica(document: object, path: str) -> ReplicaPlan:
     """One entry of `gpus[].slices`. Raises InvalidInput."""
     fields = Fields(document, path)
@@ -139,13 +197,20 @@ def slice_replica_document(replica: ReplicaPlan) -> dict[str, object]:
     }
 
 
-def profiles_document(profiles: Sequence[SliceProfile]) -> dict[str, object]:
-    """What a GPU type that is cut into slices has beside its other fields."""
+def gpu_type_document(gpu_type: GpuType) -> dict[str, object]:
+    """One entry of `gpu_types`."""
+    document = document_without(gpu_type, "paid_count", "slices", "is_capped")
+    if not gpu_type.slices:
+        return document
+    if not gpu_type.is_capped:
+        for name in ("sm_percent_step", "launch_per_neighbour", "launch_base"):
+            del document[name]
     entries = []
-    for profile in profiles:
+    for profile in gpu_type.slices:
         entry = fields_document(profile)
         entries.append({"profile": entry.pop("name"), **entry})
-    return {"sharing": ["slices"], "slices": entries}
+    ways = ["capped", "slices"] if gpu_type.is_capped else ["slices"]
+    return {**document, "sharing": ways, "slices": entries}
 
 
 def slice_points_document(points: SlicePoints) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""GPUs cut into MIG slices, planned beside whole GPUs in one integer program."""
