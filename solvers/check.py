@@ -121,10 +121,9 @@ def gpu_violations(lookup: RowLookup, gpu: GpuPlan, where: str) -> Iterator[Viol
     for index, replica in enumerate(gpu.replicas):
         at = f"{where}.{'slices' if is_sliced else 'replicas'}[{index}]"
         yield from _replica_violations(lookup, gpu, index, rows, at)
-        # One failed GPU must not take two replicas of one service with it; but slices are as small as MIG makes them.
-        if not is_sliced and any(
-            other.service == replica.service for other in gpu.replicas[:index]
-        ):
+        # One failed GPU must not take two replicas of one service with it. Slices are too small to be so kept apart.
+        is_second = any(one.service == replica.service for one in gpu.replicas[:index])
+        if is_second and not is_sliced:
             yield broken(
                 "anti_affinity", at, f"a second replica of {replica.service!r}"
             )
@@ -157,18 +156,16 @@ def _slices(
     profiles = {profile.name: profile for profile in gpu_type.slices}
     wanted = []
     for index, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
-        profile = profiles.get(replica.slice.profile) if replica.slice else None
         at = f"{where}.slices[{index}]"
-        if profile is None:
+        if replica.slice is None or replica.slice.profile not in profiles:
             yield broken("layout", at, f"{gpu_type.name} has no such slice")
             continue
+        profile = profiles[replica.slice.profile]
         wanted.append(profile)
         if row is not None and exceeds(row.memory_mib, profile.memory_mib):
             words = f"{row.memory_mib:g} MiB are needed; {profile.name} has {profile.memory_mib:g}"
             yield broken("memory", at, words)
-    # The largest first: what is left over for the small ones is then found at once.
-    wanted.sort(key=lambda profile: -profile.memory_slices)
-    if not _can_be_cut(wanted, 0):
+    if not _can_be_cut(sorted(wanted, key=lambda one: -one.memory_slices), 0):
         names = ", ".join(profile.name for profile in wanted)
         yield broken("layout", where, f"no GPU can be cut into {names}")
 

@@ -58,7 +58,7 @@ from solvers.joint.shortage import (
     is_short,
     keeps_medians,
 )
-from solvers.joint.slices.policy import make_slice_plan
+from solvers.joint.slice_plans import make_slice_plan
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import trimmed

@@ -1,6 +1,6 @@
 """GPU types and their slices from and to the contract's JSON: profiles, points, and replicas in slices."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import ReplicaPlan
@@ -19,13 +19,13 @@ from solvers.types.strict_json import (
     document_without,
     fields_document,
     read_integer,
-    read_items,
     read_number,
     refuse_repeats,
 )
 
-MAX_MEMORY_SLICES = 16
-"""More than any GPU has; it bounds how many layouts there can be."""
+MAX_MEMORY_SLICES = 8
+"""As many as any GPU has; with the number of profiles it bounds how many layouts there can be."""
+MAX_PROFILES = 8
 
 
 def read_gpu_type(document: object, path: str) -> GpuType:
@@ -57,7 +57,19 @@ def read_gpu_type(document: object, path: str) -> GpuType:
     )
     fields.done()
     refuse_repeats(fields.at("clocks_mhz"), gpu_type.clocks_mhz)
+    _check_memory(fields, gpu_type)
     return gpu_type
+
+
+def _check_memory(fields: Fields, gpu_type: GpuType) -> None:
+    """What a GPU is cut into cannot have more memory than the GPU."""
+    memory_mib = {each.name: each.memory_mib for each in gpu_type.slices}
+    for layout in layouts(gpu_type.slices, MAX_MEMORY_SLICES):
+        needed = sum(memory_mib[name] * number for name, number in layout.items())
+        if needed > gpu_type.memory_mib:
+            names = ", ".join(f"{number} × {name}" for name, number in layout.items())
+            message = f"{names} have {needed:g} MiB together, more than memory_mib"
+            raise InvalidInput(fields.at("slices"), message)
 
 
 def _sharing(fields: Fields) -> tuple[str, ...]:
@@ -65,15 +77,14 @@ def _sharing(fields: Fields) -> tuple[str, ...]:
     if not fields.given("sharing"):
         return ("capped",)
     ways = fields.each("sharing", _way, at_least=1)
-    if len(set(ways)) < len(ways):
-        raise InvalidInput(fields.at("sharing"), "names a way twice")
+    refuse_repeats(fields.at("sharing"), ways)
     return ways
 
 
 def _way(value: object, path: str) -> str:
     if value not in ("capped", "slices"):
-        words = f"must be capped or slices, not {describe(value)}"
-        raise InvalidInput(path, words)
+        message = f"must be capped or slices, not {describe(value)}"
+        raise InvalidInput(path, message)
     return str(value)
 
 
@@ -81,8 +92,10 @@ def _profiles(fields: Fields) -> tuple[SliceProfile, ...]:
     """The profiles of a GPU type that may be cut into slices. Raises InvalidInput."""
     profiles = fields.each("slices", _profile, at_least=1)
     names = [profile.name for profile in profiles]
-    if len(set(names)) < len(names):
-        raise InvalidInput(fields.at("slices"), "two profiles have the same name")
+    refuse_repeats(fields.at("slices"), tuple(names))
+    if len(names) > MAX_PROFILES:
+        message = f"has {len(names)} profiles; at most {MAX_PROFILES} are planned"
+        raise InvalidInput(fields.at("slices"), message)
     if fields.given("layouts"):
         _check_layouts(fields, profiles)
     return profiles
@@ -99,12 +112,12 @@ def _profile(document: object, path: str) -> SliceProfile:
     )
     fields.done()
     if max(profile.starts) + profile.memory_slices > MAX_MEMORY_SLICES:
-        words = f"a slice would end beyond memory slice {MAX_MEMORY_SLICES}"
-        raise InvalidInput(fields.at("starts"), words)
+        message = f"a slice would end beyond memory slice {MAX_MEMORY_SLICES}"
+        raise InvalidInput(fields.at("starts"), message)
     return profile
 
 
-def _check_layouts(fields: Fields, profiles: Sequence[SliceProfile]) -> None:
+def _check_layouts(fields: Fields, profiles: tuple[SliceProfile, ...]) -> None:
     """They follow from `starts`: whoever states them, too, must state the same ones."""
     stated = [value for value, _ in fields.items("layouts")]
     derived = layouts(profiles, MAX_MEMORY_SLICES)
@@ -137,19 +150,16 @@ def read_slice_points(fields: Fields) -> SlicePoints:
 def _row(value: object, path: str) -> SlicePoint:
     names = SlicePoint._fields
     if not isinstance(value, list | tuple) or len(value) != len(names):
-        words = f"must have the {len(names)} values {', '.join(names)}"
-        raise InvalidInput(path, f"{words}, not {describe(value)}")
-    at = {name: f"{path}.{name}" for name in names}
-    items = dict(zip(names, (item for item, _ in read_items(value, path)), strict=True))
+        message = f"must have the {len(names)} values {', '.join(names)}"
+        raise InvalidInput(path, f"{message}, not {describe(value)}")
+    fields = Fields(dict(zip(names, value, strict=True)), path)
     return SlicePoint(
-        batch=read_integer(items["batch"], at["batch"], at_least=1),
-        processes=read_integer(items["processes"], at["processes"], at_least=1),
-        clock_mhz=read_number(items["clock_mhz"], at["clock_mhz"], above=0.0),
-        execution_ms=read_number(
-            items["execution_ms"], at["execution_ms"], at_least=1e-9
-        ),
-        memory_mib=read_number(items["memory_mib"], at["memory_mib"]),
-        power_w=read_number(items["power_w"], at["power_w"]),
+        batch=fields.integer("batch", at_least=1),
+        processes=fields.integer("processes", at_least=1),
+        clock_mhz=fields.number("clock_mhz", above=0.0),
+        execution_ms=fields.number("execution_ms", above=0.0),
+        memory_mib=fields.number("memory_mib"),
+        power_w=fields.number("power_w"),
     )
 
 
@@ -160,12 +170,14 @@ def check_slice_points(
     gpu_type = types.get(points.gpu_type)
     profiles = [] if gpu_type is None else [each.name for each in gpu_type.slices]
     if points.profile not in profiles:
-        words = f"{points.gpu_type!r} is cut into no slices called {points.profile!r}"
-        raise InvalidInput("points", f"{points.network}: {words}")
+        message = f"{points.gpu_type!r} is cut into no slices called {points.profile!r}"
+        raise InvalidInput("points", f"{points.network}: {message}")
     for row in points.rows:
         if row.batch not in batches:
-            words = f"{row.batch} is not a batch of the capacity law"
-            raise InvalidInput("points", f"{points.network}, {points.profile}: {words}")
+            message = f"{row.batch} is not a batch of the capacity law"
+            raise InvalidInput(
+                "points", f"{points.network}, {points.profile}: {message}"
+            )
 
 
 def read_slice_replica(document: object, path: str) -> ReplicaPlan:

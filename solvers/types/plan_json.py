@@ -50,8 +50,8 @@ def plan_from_document(
     report = fields.read("report", _report) if fields.has("report") else None
     fields.done()
     if version == 1 and _has_slices(plan):
-        words = "must be 2 where GPUs are cut into slices"
-        raise InvalidInput(fields.at("version"), words)
+        message = "must be 2 where GPUs are cut into slices"
+        raise InvalidInput(fields.at("version"), message)
     return plan, report
 
 
@@ -59,8 +59,8 @@ def read_version(fields: Fields) -> int:
     """The contract's version that a document states. Raises InvalidInput for one that this program cannot read."""
     version = fields.integer("version")
     if version not in (1, 2):
-        words = "this program reads versions 1 and 2 only"
-        raise InvalidInput(fields.at("version"), words)
+        message = "this program reads versions 1 and 2 only"
+        raise InvalidInput(fields.at("version"), message)
     return version
 
 

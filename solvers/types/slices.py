@@ -1,9 +1,8 @@
 """MIG slices: parts of a GPU with SMs and memory of their own, in which a neighbour changes nothing."""
 
-import itertools
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 Layout = Mapping[str, int]
@@ -34,7 +33,7 @@ class SlicePoint(NamedTuple):
     execution_ms: float
     """One full batch of one process while the others run theirs."""
     memory_mib: float
-    """Of all processes together."""
+    """What all processes take together."""
     power_w: float
     """Watts that all of them add to the GPU's idle watts."""
 
@@ -57,36 +56,39 @@ class SliceUse:
     processes: int
 
 
-def layouts(profiles: Sequence[SliceProfile], most: int) -> tuple[Layout, ...]:
-    """All ways to cut a GPU into at most so many slices that are no part of another one; parts of them fit as well."""
-    ways = set(_ways(profiles, frozenset(), most))
+@lru_cache(maxsize=32)
+def layouts(profiles: tuple[SliceProfile, ...], max_slices: int) -> tuple[Layout, ...]:
+    """All ways to cut a GPU into at most so many slices that are no part of another way; parts of them fit as well."""
+    names = [profile.name for profile in profiles]
+    ways = _ways(profiles, max_slices)
     return tuple(
-        dict(way)
+        {name: number for name, number in zip(names, way, strict=True) if number}
         for way in sorted(ways)
-        # A part of another way needs no name of its own: what is cut need not be used.
-        if not any(way != other and _is_part(way, other) for other in ways)
+        # Whatever is a part of a way is one itself, so that one slice more tells.
+        if not any(_one_more(way, index) in ways for index in range(len(names)))
     )
 
 
-def _ways(
-    profiles: Sequence[SliceProfile], taken: frozenset[int], most: int
-) -> set[tuple[tuple[str, int], ...]]:
-    """What can be cut from the memory slices that are not taken, by the first profile or without it."""
-    if not profiles:
-        return {()}
-    first, rest = profiles[0], profiles[1:]
-    found: set[tuple[tuple[str, int], ...]] = set()
-    for number in range(min(most, len(first.starts)) + 1):
-        for starts in itertools.combinations(first.starts, number):
-            ranges = [range(start, start + first.memory_slices) for start in starts]
-            places = list(itertools.chain(*ranges))
-            if len(taken.union(places)) < len(taken) + len(places):
-                continue
-            own = ((first.name, number),) if number else ()
-            after = _ways(rest, taken.union(places), most - number)
-            found.update(own + way for way in after)
-    return found
+def _ways(profiles: tuple[SliceProfile, ...], max_slices: int) -> set[tuple[int, ...]]:
+    """All numbers of slices by profile that one GPU can be cut into, parts of others too."""
+    places = [
+        (index, ((1 << profile.memory_slices) - 1) << start)
+        for index, profile in enumerate(profiles)
+        for start in profile.starts
+    ]
+    ways = {(0,) * len(profiles)}
+    # The memory slices that are taken, a bit each, and the slices of each profile; one slice is added at a time.
+    ends = {(0, way) for way in ways}
+    for _ in range(max_slices):
+        ends = {
+            (taken | bits, _one_more(way, index))
+            for taken, way in ends
+            for index, bits in places
+            if not taken & bits
+        }
+        ways.update(way for _, way in ends)
+    return ways
 
 
-def _is_part(way: tuple[tuple[str, int], ...], of: tuple[tuple[str, int], ...]) -> bool:
-    return Counter(dict(way)) <= Counter(dict(of))
+def _one_more(way: tuple[int, ...], index: int) -> tuple[int, ...]:
+    return (*way[:index], way[index] + 1, *way[index + 1 :])

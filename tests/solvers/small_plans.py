@@ -80,6 +80,8 @@ def capacity_rps(problem: Problem, gpu: GpuPlan, index: int) -> float:
         problem.gpu_type(gpu.gpu_type),
         problem.service(gpu.replicas[index].service),
     )
+    if gpu.replicas[index].slice is not None:
+        return slice_capacity_rps(problem, gpu, index)
     row, sensitivity = row_of(gpu.replicas[index])
     others = gpu.replicas[:index] + gpu.replicas[index + 1 :]
     launch_ms = row.launch_ms
@@ -100,6 +102,20 @@ def capacity_rps(problem: Problem, gpu: GpuPlan, index: int) -> float:
         / execution_ms
         * problem.capacity_law.utilisation(service.percentile, row.batch, ratio)
     )
+
+
+def slice_capacity_rps(problem: Problem, gpu: GpuPlan, index: int) -> float:
+    """The same of a replica in a slice, where no neighbour counts."""
+    replica = gpu.replicas[index]
+    service, use = problem.service(replica.service), replica.slice
+    assert use is not None
+    rows = problem.slice_rows(service.network, gpu.gpu_type, use.profile)
+    wanted = (replica.batch, use.processes, gpu.clock_mhz)
+    row = next(row for row in rows if row[:3] == wanted)
+    share = problem.capacity_law.utilisation(
+        service.percentile, row.batch, service.slo_ms / row.execution_ms
+    )
+    return use.processes * 1000 * row.batch / row.execution_ms * share
 
 
 @st.composite

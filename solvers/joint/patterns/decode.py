@@ -45,7 +45,7 @@ def decode(
     ]
     capacity, replicas = totals(used, len(problem.services))
     rate = np.array([service.arrival_rate_rps for service in problem.services])
-    share = _shares(rate, capacity)
+    share = shares_of(rate, capacity)
     gpus = [gpu_plan(problem, tables, column, count, share) for column, count in used]
     reasons = _Reasons(problem, tables, used, is_cut=is_cut)
     missing_rps = rate - capacity * share
@@ -56,7 +56,7 @@ def decode(
     )
 
 
-def _shares(rate: Reals, capacity: Reals) -> Reals:
+def shares_of(rate: Reals, capacity: Reals) -> Reals:
     """(S,) parts of the capacities that the rates take, at most all."""
     # What nothing serves has share 0, not 0 / 0.
     share = np.divide(rate, capacity, out=np.zeros_like(rate), where=capacity > 0.0)

@@ -228,27 +228,27 @@ def price(
 ) -> list[Priced]:
     """Price all modes under the duals."""
     bonuses = [duals.presence[mode.service] for mode in tables.modes]
-    least = thresholds(tables, duals)
+    floors = thresholds(tables, duals)
     for row, value in duals.limits.items():
         # A limit of no GPUs at all rules its kind out, at whatever price: its dual is only one of many that fit.
         is_closed = limits[row][1] <= 0.0
-        _shift(row, -_forbidden(demand) if is_closed else value, least, bonuses)
+        _shift(row, -_forbidden(demand) if is_closed else value, floors, bonuses)
     worths = [
         _worth(demand, duals, bonus, threshold)
-        for bonus, threshold in zip(bonuses, least, strict=True)
+        for bonus, threshold in zip(bonuses, floors, strict=True)
     ]
-    floored = np.maximum(least, _MIN_THRESHOLD * tables.mode_prices).tolist()
+    floored = np.maximum(floors, _MIN_THRESHOLD * tables.mode_prices).tolist()
     return pricer.price(worths, floored, effort, watt_price=duals.watt_price)
 
 
 def thresholds(tables: Tables, duals: Duals) -> Reals:
     """(M,) USD per hour that a pattern of each mode must be worth to enter: an idle GPU with its stock and watts."""
     gpu_types = tables.mode_types
-    least: Reals = tables.mode_prices - duals.stock[gpu_types]
+    floors: Reals = tables.mode_prices - duals.stock[gpu_types]
     # The pricer counts the watts of replicas, which depend on the pattern; those of an idle GPU do not.
     if duals.watt_price > 0.0:
-        least += duals.watt_price * tables.idle_w[gpu_types]
-    return least
+        floors += duals.watt_price * tables.idle_w[gpu_types]
+    return floors
 
 
 def _worth(demand: CoverDemand, duals: Duals, bonus: Reals, threshold: float) -> Worth:

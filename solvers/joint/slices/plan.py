@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from solvers.joint.kernels.types import Reals
-from solvers.joint.patterns.decode import SAFE, gpu_plan
-from solvers.joint.slices.program import Cut, SliceChoice, SliceProgram, whole_types
-from solvers.joint.slices.solve import carriers
+from solvers.joint.patterns.decode import gpu_plan, shares_of
+from solvers.joint.slices.program import GpuCut, SliceChoice, SliceProgram, uncut_types
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved, replica_order
 from solvers.types.slices import SliceUse
 
@@ -19,20 +18,15 @@ _Key = tuple[str, float, str]
 """GPU type, clock and profile of slices that are alike."""
 
 
-def plan_of(program: SliceProgram, values: Reals | None) -> Plan:
-    """The plan of a solution; without one, a plan that serves nothing."""
-    numbers = np.zeros(program.size) if values is None else np.rint(values)
+def plan_of(program: SliceProgram, numbers: Reals) -> Plan:
+    """The plan of a solution in whole numbers."""
     problem = program.problem
-    services = range(len(problem.services))
-    # Beside the capacities that count in the program, which are cut to the rate.
-    capacity = np.array([_capacity(program, numbers, index) for index in services])
+    capacity = np.array([_carried(own, numbers) for own in program.carriers])
     rates = np.array([each.arrival_rate_rps for each in problem.services])
-    shares = np.divide(rates, capacity, out=np.zeros(len(rates)), where=capacity > 0.0)
-    shares = np.minimum(SAFE, shares)
-
+    shares = shares_of(rates, capacity)
     gpus = Counter(_cut_gpus(program, numbers, shares))
     plans = [replace(gpu, count=count) for gpu, count in gpus.items()]
-    plans += _whole_gpus(program, numbers, shares)
+    plans += _uncut_gpus(program, numbers, shares)
     return Plan(
         policy="joint",
         gpus=tuple(plans),
@@ -40,28 +34,32 @@ def plan_of(program: SliceProgram, values: Reals | None) -> Plan:
     )
 
 
-def _capacity(program: SliceProgram, numbers: Reals, service: int) -> float:
-    """What all replicas of a service carry together, in rps."""
-    return sum(
-        float(numbers[at]) * capacity
-        for at, capacity in carriers(program, service, is_cut=False)
-    )
+def _carried(own: list[tuple[int, float]], numbers: Reals) -> float:
+    return sum(float(numbers[at]) * rps for at, rps in own)
 
 
 def _cut_gpus(
     program: SliceProgram, numbers: Reals, shares: Reals
 ) -> Iterator[GpuPlan]:
+    waiting = _replicas(program, numbers, shares)
+    for at, cut in enumerate(program.cuts):
+        for _ in range(int(numbers[at])):
+            gpu = _filled(cut, waiting)
+            if gpu.replicas:
+                yield gpu
+
+
+def _replicas(
+    program: SliceProgram, numbers: Reals, shares: Reals
+) -> defaultdict[_Key, list[ReplicaPlan]]:
+    """The replicas that slices are cut for."""
     index = {each.name: at for at, each in enumerate(program.problem.services)}
     waiting: defaultdict[_Key, list[ReplicaPlan]] = defaultdict(list)
     for at, choice in enumerate(program.choices, start=len(program.cuts)):
         replica = _replica(choice, shares[index[choice.service.name]])
         key = (choice.gpu_type.name, choice.row.clock_mhz, choice.profile.name)
         waiting[key].extend([replica] * int(numbers[at]))
-    for at, cut in enumerate(program.cuts):
-        for _ in range(int(numbers[at])):
-            gpu = _filled(cut, waiting)
-            if gpu.replicas:
-                yield gpu
+    return waiting
 
 
 def _replica(choice: SliceChoice, share: float) -> ReplicaPlan:
@@ -74,7 +72,7 @@ def _replica(choice: SliceChoice, share: float) -> ReplicaPlan:
     )
 
 
-def _filled(cut: Cut, waiting: defaultdict[_Key, list[ReplicaPlan]]) -> GpuPlan:
+def _filled(cut: GpuCut, waiting: defaultdict[_Key, list[ReplicaPlan]]) -> GpuPlan:
     """One GPU with what waits for its slices; those that nothing waits for stay empty."""
     replicas: list[ReplicaPlan] = []
     for profile, number in cut.layout.items():
@@ -87,12 +85,12 @@ def _filled(cut: Cut, waiting: defaultdict[_Key, list[ReplicaPlan]]) -> GpuPlan:
     )
 
 
-def _whole_gpus(
+def _uncut_gpus(
     program: SliceProgram, numbers: Reals, shares: Reals
 ) -> Iterator[GpuPlan]:
     if program.tables is None:
         return
-    problem = replace(program.problem, gpu_types=whole_types(program.problem))
+    problem = replace(program.problem, gpu_types=uncut_types(program.problem))
     for at, column in enumerate(program.columns, start=program.columns_at):
         if numbers[at] > 0.0:
             count = int(numbers[at])
@@ -103,7 +101,7 @@ def _unserved(
     program: SliceProgram, numbers: Reals, short_rps: Reals
 ) -> Iterator[Unserved]:
     for index, service in enumerate(program.problem.services):
-        own = [at for at, _ in carriers(program, index, is_cut=False)]
+        own = [at for at, _ in program.carriers[index]]
         replicas = int(numbers[own].sum())
         missing = max(0, service.min_replicas - replicas)
         is_short = short_rps[index] > _SERVED_TOLERANCE * service.arrival_rate_rps

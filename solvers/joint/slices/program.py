@@ -25,13 +25,14 @@ for another one (Robroek et al. 2024: 1.00 ± 0.01), so that a GPU in slices nee
 problem: Lee, Seong, Lee, Han: ParvaGPU, SC 2024, which cuts greedily.
 
 A slice is given at most its part of the GPU's watts beyond idle, by GPCs: then no GPU exceeds its cap, whatever stands
-in its other slices. Where that leaves rows out, the bound is no proof, and none is stated.
+in its other slices. Where that leaves rows out, the bound is of the relaxation with all rows.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ from solvers.types.slices import Layout, SlicePoint, SliceProfile, layouts
 from solvers.types.state import GpuType
 
 
-class Cut(NamedTuple):
+class GpuCut(NamedTuple):
     """GPUs of one type at one clock in one layout: a variable y."""
 
     gpu_type: GpuType
@@ -64,18 +65,16 @@ class SliceChoice(NamedTuple):
     capacity_rps: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SliceProgram:
     """The variables in their order: cuts, choices, patterns of whole GPUs, then f and m of each service."""
 
     problem: Problem
-    cuts: tuple[Cut, ...]
+    cuts: tuple[GpuCut, ...]
     choices: tuple[SliceChoice, ...]
     tables: Tables | None = None
-    """Of the whole GPUs; None where there are none."""
+    """The patterns' tables; None where all GPUs are cut."""
     columns: tuple[Column, ...] = ()
-    is_exact: bool = True
-    """Whether no row was left out for the sake of watts."""
 
     @property
     def size(self) -> int:
@@ -97,55 +96,86 @@ class SliceProgram:
         """Where the m begin."""
         return self.served_at + len(self.problem.services)
 
+    @cached_property
+    def carriers(self) -> tuple[list[tuple[int, float]], ...]:
+        """By service: the variables with a replica of it, and the rps that each carries."""
+        found: tuple[list[tuple[int, float]], ...] = tuple(
+            [] for _ in self.problem.services
+        )
+        for service, at, rps in self._replicas():
+            found[service].append((at, rps))
+        return found
+
+    def _replicas(self) -> Iterator[tuple[int, int, float]]:
+        """Service, variable and rps."""
+        index = {each.name: at for at, each in enumerate(self.problem.services)}
+        for at, choice in enumerate(self.choices, start=len(self.cuts)):
+            yield index[choice.service.name], at, choice.capacity_rps
+        for at, column in enumerate(self.columns, start=self.columns_at):
+            services, capacities = column.service.tolist(), column.capacity.tolist()
+            for service, rps in zip(services, capacities, strict=True):
+                yield service, at, rps
+
 
 def make_program(problem: Problem) -> SliceProgram:
     """The program of the types that are cut, without any whole GPU."""
     cuts = tuple(
-        Cut(gpu_type, clock, layout)
+        GpuCut(gpu_type, clock, layout)
         for gpu_type in problem.gpu_types
         if gpu_type.slices
         for layout in layouts(gpu_type.slices, problem.max_replicas_per_gpu)
         for clock in gpu_type.clocks_mhz
     )
-    possible = [
+    choices = (
         choice for service in problem.services for choice in _choices(problem, service)
-    ]
-    choices = tuple(each for each in possible if _is_within_watts(each))
-    is_exact = len(choices) == len(possible)
-    return SliceProgram(problem=problem, cuts=cuts, choices=choices, is_exact=is_exact)
+    )
+    return SliceProgram(problem=problem, cuts=cuts, choices=tuple(choices))
+
+
+def within_watts(program: SliceProgram) -> SliceProgram:
+    """The program without the choices that draw more than their part of a GPU's watts; the same if there are none."""
+    choices = tuple(each for each in program.choices if _is_within_watts(each))
+    if len(choices) == len(program.choices):
+        return program
+    return replace(program, choices=choices)
 
 
 def _choices(problem: Problem, service: ServiceDemand) -> Iterator[SliceChoice]:
     """The rows with which a service may run that none beats in both capacity and watts."""
     for gpu_type in problem.gpu_types:
-        if not service.allows(gpu_type.name):
-            continue
-        for profile in gpu_type.slices:
-            usable = defaultdict(list)
-            for row in problem.slice_rows(service.network, gpu_type.name, profile.name):
-                capacity = _capacity_rps(problem, service, row)
-                if capacity > 0.0 and row.memory_mib <= profile.memory_mib:
-                    usable[row.clock_mhz].append(
-                        SliceChoice(service, gpu_type, profile, row, capacity)
-                    )
-            for clock in gpu_type.clocks_mhz:
-                yield from _undominated(usable[clock])
+        profiles = gpu_type.slices if service.allows(gpu_type.name) else ()
+        for profile in profiles:
+            rows = problem.slice_rows(service.network, gpu_type.name, profile.name)
+            choices = (
+                SliceChoice(
+                    service,
+                    gpu_type,
+                    profile,
+                    row,
+                    _capacity_rps(problem, service, row),
+                )
+                for row in rows
+                if row.memory_mib <= profile.memory_mib
+            )
+            yield from _undominated(choices)
 
 
-def _undominated(choices: list[SliceChoice]) -> Iterator[SliceChoice]:
-    least_w = math.inf
+def _undominated(choices: Iterable[SliceChoice]) -> Iterator[SliceChoice]:
+    """Those that carry something; at each clock, those that none beats in both capacity and watts."""
+    min_w: defaultdict[float, float] = defaultdict(lambda: math.inf)
     for choice in sorted(choices, key=lambda each: (-each.capacity_rps, each.row)):
-        if choice.row.power_w < least_w:
-            least_w = choice.row.power_w
+        clock, power_w = choice.row.clock_mhz, choice.row.power_w
+        if choice.capacity_rps > 0.0 and power_w < min_w[clock]:
+            min_w[clock] = power_w
             yield choice
 
 
 def _is_within_watts(choice: SliceChoice) -> bool:
     """Whether a slice keeps to its part of the watts, so that any GPU of such slices keeps its cap."""
     gpu_type = choice.gpu_type
-    whole = max(profile.gpcs for profile in gpu_type.slices)
+    gpcs = max(profile.gpcs for profile in gpu_type.slices)
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
-    return choice.row.power_w * whole <= room_w * choice.profile.gpcs
+    return choice.row.power_w * gpcs <= room_w * choice.profile.gpcs
 
 
 def _capacity_rps(problem: Problem, service: ServiceDemand, row: SlicePoint) -> float:
@@ -167,12 +197,12 @@ def types_of_gpus(program: SliceProgram) -> Iterator[str]:
     yield from ("" for _ in program.choices)
     for column in program.columns:
         assert program.tables is not None, "columns have tables"
-        yield whole_types(program.problem)[
+        yield uncut_types(program.problem)[
             program.tables.modes[column.pattern.mode].gpu_type
         ].name
 
 
-def whole_types(problem: Problem) -> tuple[GpuType, ...]:
+def uncut_types(problem: Problem) -> tuple[GpuType, ...]:
     """The types whose GPUs may stay whole, as the tables number them."""
     return tuple(each for each in problem.gpu_types if each.is_capped)
 

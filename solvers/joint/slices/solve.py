@@ -7,15 +7,25 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, linprog, milp
-from scipy.sparse import coo_array, csr_array, vstack
+from scipy.sparse import coo_array, csr_array, diags_array
 
 from solvers.joint.kernels.types import Reals
 from solvers.joint.patterns.columns import power_w
-from solvers.joint.slices.program import SliceProgram, types_of_gpus
+from solvers.joint.slices.program import (
+    SliceProgram,
+    costs,
+    types_of_gpus,
+    uncut_types,
+    weights,
+)
 from solvers.types.outcome import Budget
+from solvers.types.problem import Problem
+from solvers.types.state import GpuType
 
 _MIN_S = 0.05
 """Also a plan that was begun late has so long."""
+_SHORTAGE_OVER_COST = 10.0
+"""To leave a service out costs so many times what the cheapest choice would that serves it alone."""
 RowName = tuple[str, ...]
 """What a row is of: its kind, then names."""
 _Rows = Iterator[tuple[RowName, "Constraint"]]
@@ -29,20 +39,7 @@ class Constraint(NamedTuple):
     high: float
 
 
-class SliceDuals(NamedTuple):
-    """Prices of the rows that whole GPUs have a part in, in USD per hour."""
-
-    rps: Reals
-    """(S,) π ≥ 0, of one more rps."""
-    presence: Reals
-    """(S,) ν + ξ, of one more replica."""
-    stock: dict[str, float]
-    """μ ≤ 0, of one more GPU of a type; types without a limit are left out."""
-    watt: float
-    """ω ≥ 0, of one watt less."""
-
-
-def solve_whole(
+def solve_integers(
     program: SliceProgram,
     objective: Reals,
     budget: Budget,
@@ -50,23 +47,15 @@ def solve_whole(
     is_all_served: bool = False,
 ) -> OptimizeResult:
     """The least of an objective, in whole GPUs and slices, within the budget; `x` is None where nothing was found."""
-    low, high = np.zeros(program.size), np.full(program.size, np.inf)
-    served = slice(program.served_at, program.missing_at)
-    high[served] = 1.0
-    if is_all_served:
-        low[served], high[program.missing_at :] = 1.0, 0.0
-    whole = np.zeros(program.size, np.int8)
-    whole[: program.served_at] = 1
     rows = [*_rows(program).values(), *further]
+    lows, highs = _limits(rows)
+    integrality = np.zeros(program.size, np.int8)
+    integrality[: program.served_at] = 1
     return milp(
         objective,
-        constraints=LinearConstraint(
-            _matrix(program, rows),
-            [row.low for row in rows],
-            [row.high for row in rows],
-        ),
-        bounds=Bounds(low, high),
-        integrality=whole,
+        constraints=LinearConstraint(_matrix(program, rows), lows, highs),
+        bounds=_bounds(program, is_all_served=is_all_served),
+        integrality=integrality,
         options={
             "mip_rel_gap": 0.0,
             # HiGHS takes infinity for no limit, and 0 s too.
@@ -75,58 +64,95 @@ def solve_whole(
     )
 
 
-def relax(program: SliceProgram, objective: Reals) -> tuple[OptimizeResult, SliceDuals]:
-    """The least of an objective where nothing need be whole, and the prices of the rows."""
+def _bounds(program: SliceProgram, *, is_all_served: bool) -> Bounds:
+    low, high = np.zeros(program.size), np.full(program.size, np.inf)
+    served = slice(program.served_at, program.missing_at)
+    high[served] = 1.0
+    if is_all_served:
+        low[served], high[program.missing_at :] = 1.0, 0.0
+    return Bounds(low, high)
+
+
+class PartBound(NamedTuple):
+    """What the relaxation proves of all plans that serve everything."""
+
+    relaxed: float
+    """USD per hour of the relaxation over the patterns at hand."""
+    excess: tuple[float, ...] = ()
+    """By type of whole GPU: the most that another pattern of it may be worth beyond its cost, USD per hour."""
+
+    def lower_bound(self, problem: Problem, known_usd_per_hour: float) -> float:
+        """USD per hour that no plan undercuts, where one is known that costs so much."""
+        types = uncut_types(problem)
+        bound = self.relaxed
+        for gpu_type, excess in zip(types, self.excess, strict=True):
+            count = known_usd_per_hour / gpu_type.price_usd_per_hour
+            if gpu_type.count is not None:
+                count = min(count, gpu_type.count)
+            # Nothing times infinity is nothing here.
+            bound -= count * excess if excess > 0.0 else 0.0
+        return bound
+
+
+def relaxed(program: SliceProgram) -> PartBound:
+    """What the relaxation proves of a program without whole GPUs."""
+    return relax(program)[0]
+
+
+def relax(program: SliceProgram) -> tuple[PartBound, dict[RowName, float]]:
+    """The least cost where nothing need be whole, and what it grows by with the limit of each row.
+
+    What is not served has a price here, so that there is always a solution.
+    """
     rows = _rows(program)
-    matrix = _matrix(program, list(rows.values()))
-    lows = np.array([row.low for row in rows.values()])
-    highs = np.array([row.high for row in rows.values()])
-    has_low, has_high = np.isfinite(lows), np.isfinite(highs)
-    limits: list[tuple[float, float | None]] = [(0.0, None)] * program.size
-    limits[program.served_at : program.missing_at] = [(0.0, 1.0)] * len(
-        program.problem.services
-    )
+    lows, highs = _limits(list(rows.values()))
+    # No row has two finite sides, and the solver knows upper ones only.
+    signs = np.where(np.isfinite(highs), 1.0, -1.0)
+    bounds = _bounds(program, is_all_served=False)
+    objective = _penalised(program)
     found = linprog(
         objective,
-        A_ub=vstack([-matrix[has_low], matrix[has_high]]),
-        b_ub=np.concatenate([-lows[has_low], highs[has_high]]),
-        bounds=limits,
+        A_ub=diags_array(signs) @ _matrix(program, list(rows.values())),
+        b_ub=np.where(signs > 0.0, highs, -lows),
+        bounds=list(zip(bounds.lb.tolist(), bounds.ub.tolist(), strict=True)),
         method="highs",
     )
-    # A row has one finite side only, but for replicas, whose two prices are added up anyway.
-    marginals = found.ineqlin.marginals
-    prices = np.zeros(len(rows))
-    prices[has_low] -= marginals[: has_low.sum()]
-    prices[has_high] += marginals[has_low.sum() :]
-    return found, _duals(program, dict(zip(rows, prices.tolist(), strict=True)))
+    # Nothing served is a solution, and no objective is endless.
+    assert found.fun is not None, found.message
+    served = slice(program.served_at, program.missing_at)
+    prices = (signs * found.ineqlin.marginals).tolist()
+    bound = PartBound(float(found.fun - objective[served].sum()))
+    return bound, dict(zip(rows, prices, strict=True))
 
 
-def _duals(program: SliceProgram, prices: dict[RowName, float]) -> SliceDuals:
+def _penalised(program: SliceProgram) -> Reals:
+    """(N,) costs, less what is saved by serving, with a price on missing replicas."""
+    problem = program.problem
+    max_price = max(each.price_usd_per_hour for each in problem.gpu_types)
+    factors = costs(program)
+    served = slice(program.served_at, program.missing_at)
+    if problem.objective == "max_goodput":
+        factors[served] = weights(program)[served]
+    else:
+        factors[served] = -_SHORTAGE_OVER_COST * max_price * _alone(program)
+    factors[program.missing_at :] = _SHORTAGE_OVER_COST * max_price
+    return factors
+
+
+def _alone(program: SliceProgram) -> Reals:
+    """(S,) GPUs that would serve each service with a GPU for each of its replicas, one at least."""
     services = program.problem.services
-    return SliceDuals(
-        # The rows of demand are in parts of the rate.
-        rps=np.array(
-            [
-                max(0.0, prices.get(("demand", each.name), 0.0)) / each.arrival_rate_rps
-                if each.arrival_rate_rps > 0.0
-                else 0.0
-                for each in services
-            ]
-        ),
-        presence=np.array(
-            [
-                prices.get(("fewest", each.name), 0.0)
-                + prices.get(("most", each.name), 0.0)
-                for each in services
-            ]
-        ),
-        stock={
-            each.name: min(0.0, prices["stock", each.name])
-            for each in program.problem.gpu_types
-            if each.count is not None
-        },
-        watt=max(0.0, -prices.get(("watts",), 0.0)),
+    best = np.array(
+        [max((rps for _, rps in own), default=np.inf) for own in program.carriers]
     )
+    rates = np.array([each.arrival_rate_rps for each in services])
+    gpus: Reals = np.maximum(1.0, rates / best)
+    return gpus
+
+
+def _limits(rows: Sequence[Constraint]) -> tuple[Reals, Reals]:
+    """(R,) the low and the high side of each row."""
+    return np.array([row.low for row in rows]), np.array([row.high for row in rows])
 
 
 def _matrix(program: SliceProgram, rows: Sequence[Constraint]) -> csr_array:
@@ -157,41 +183,29 @@ def _demand(program: SliceProgram) -> _Rows:
         rate = service.arrival_rate_rps
         if rate <= 0.0:
             continue
-        # In parts of the rate, so that the solver's tolerance means the same for small and large services.
-        entries = [
-            (column, capacity / rate) for column, capacity in carriers(program, index)
-        ]
+        # Rows are in parts of the rate, so that the solver's tolerance means the same for small and large services.
+        # What a GPU carries beyond the whole rate serves nobody; the relaxation would count it.
+        entries = [(at, min(1.0, rps / rate)) for at, rps in program.carriers[index]]
         served = (program.served_at + index, -1.0)
         yield ("demand", service.name), Constraint([*entries, served], 0.0, math.inf)
-
-
-def carriers(
-    program: SliceProgram, service: int, *, is_cut: bool = True
-) -> Iterator[tuple[int, float]]:
-    """The variables with a replica of the service, and what that carries; `is_cut`: not more than its whole rate."""
-    demand = program.problem.services[service]
-    for at, choice in enumerate(program.choices, start=len(program.cuts)):
-        if choice.service is demand:
-            yield at, choice.capacity_rps
-    for at, column in enumerate(program.columns, start=program.columns_at):
-        for position in np.flatnonzero(column.service == service).tolist():
-            # What a GPU carries beyond the whole rate serves nobody; the relaxation would count it.
-            limit = demand.arrival_rate_rps if is_cut else math.inf
-            yield at, min(float(column.capacity[position]), limit)
 
 
 def _slices_cut(program: SliceProgram) -> _Rows:
     used: defaultdict[RowName, list[tuple[int, float]]] = defaultdict(list)
     for at, cut in enumerate(program.cuts):
         for profile, number in cut.layout.items():
-            key: RowName = ("slices", cut.gpu_type.name, f"{cut.clock_mhz}", profile)
-            used[key].append((at, -number))
+            used[_slices_row(cut.gpu_type, cut.clock_mhz, profile)].append(
+                (at, -number)
+            )
     for at, choice in enumerate(program.choices, start=len(program.cuts)):
-        clock = f"{choice.row.clock_mhz}"
-        key = ("slices", choice.gpu_type.name, clock, choice.profile.name)
-        used[key].append((at, 1.0))
+        row = _slices_row(choice.gpu_type, choice.row.clock_mhz, choice.profile.name)
+        used[row].append((at, 1.0))
     for key, entries in used.items():
         yield key, Constraint(entries, -math.inf, 0.0)
+
+
+def _slices_row(gpu_type: GpuType, clock_mhz: float, profile: str) -> RowName:
+    return "slices", gpu_type.name, f"{clock_mhz}", profile
 
 
 def _stock(program: SliceProgram) -> _Rows:
@@ -218,11 +232,11 @@ def _watts(program: SliceProgram) -> _Rows:
 
 def _replicas(program: SliceProgram) -> _Rows:
     for index, service in enumerate(program.problem.services):
-        entries = [(at, 1.0) for at, _ in carriers(program, index)]
+        entries = [(at, 1.0) for at, _ in program.carriers[index]]
         if service.max_replicas is not None:
-            most = Constraint(entries, -math.inf, service.max_replicas)
-            yield ("most", service.name), most
+            maximum = Constraint(entries, -math.inf, service.max_replicas)
+            yield ("max", service.name), maximum
         if service.min_replicas:
             missing = (program.missing_at + index, 1.0)
-            fewest = Constraint([*entries, missing], service.min_replicas, math.inf)
-            yield ("fewest", service.name), fewest
+            minimum = Constraint([*entries, missing], service.min_replicas, math.inf)
+            yield ("min", service.name), minimum

@@ -11,6 +11,7 @@ from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour, gpu_power_w
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
+from solvers.types.slices import SliceUse
 from tests.solvers.small_plans import capacity_rps
 
 Reals = npt.NDArray[np.float64]
@@ -88,15 +89,16 @@ def _of_type(problem: Problem, gpu_type: str, count: int) -> Fleets:
 def _each(problem: Problem, gpu_type: str) -> Fleets:
     """One GPU with each lawful pattern; the last entry stands for a GPU that is not used."""
     names = [service.name for service in problem.services]
-    patterns = [gpu for gpu in _gpus(problem, gpu_type) if _is_lawful(problem, gpu)]
+    gpus = itertools.chain(_gpus(problem, gpu_type), _cut_gpus(problem, gpu_type))
+    patterns = [gpu for gpu in gpus if _is_lawful(problem, gpu)]
     capacity, replicas = np.zeros((2, len(patterns) + 1, len(names)))
     cost, watts = np.zeros((2, len(patterns) + 1))
     for number, gpu in enumerate(patterns):
         for index, replica in enumerate(gpu.replicas):
-            capacity[number, names.index(replica.service)] = capacity_rps(
+            capacity[number, names.index(replica.service)] += capacity_rps(
                 problem, gpu, index
             )
-            replicas[number, names.index(replica.service)] = 1.0
+            replicas[number, names.index(replica.service)] += 1.0
         cost[number] = cost_usd_per_hour(problem, Plan(policy="oracle", gpus=(gpu,)))
         watts[number] = gpu_power_w(problem, gpu)
     return Fleets(capacity, replicas, cost, watts)
@@ -149,6 +151,28 @@ def _gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
         for mix in itertools.product(*choices):
             replicas = tuple(each for each in mix if each is not None)
             if replicas:
+                yield GpuPlan(gpu_type=gpu_type, clock_mhz=clock_mhz, replicas=replicas)
+
+
+def _cut_gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
+    """Each slice that there may be used by nobody or somebody; what no GPU can be cut into is not lawful."""
+    kind = problem.gpu_type(gpu_type)
+    for clock_mhz in kind.clocks_mhz:
+        choices = [
+            ReplicaPlan(
+                service=service.name,
+                sm_percent=100.0,
+                batch=row.batch,
+                arrival_rate_rps=0.0,
+                slice=SliceUse(profile=profile.name, processes=row.processes),
+            )
+            for service in problem.services
+            for profile in kind.slices
+            for row in problem.slice_rows(service.network, gpu_type, profile.name)
+            if row.clock_mhz == clock_mhz
+        ]
+        for number in range(1, problem.max_replicas_per_gpu + 1):
+            for replicas in itertools.combinations_with_replacement(choices, number):
                 yield GpuPlan(gpu_type=gpu_type, clock_mhz=clock_mhz, replicas=replicas)
 
 

@@ -98,7 +98,7 @@ def test_a_plan_that_breaks_a_rule_is_shown_but_not_written(
             "{",
             "not JSON: Expecting property name enclosed in double quotes at line 1, column 2",
         ),
-        ('{"version": 2}', "version: this program reads version 1 only"),
+        ('{"version": 3}', "version: this program reads versions 1 and 2 only"),
         ('{"version": NaN}', "NaN is not a number that the contract allows"),
     ],
 )
