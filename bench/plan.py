@@ -29,6 +29,7 @@ from bench.plan_costs import (
 )
 from bench.plan_large import large
 from bench.plan_runs import FOLDER, Rows
+from bench.plan_slices import slices
 from bench.plan_validity import validity
 from bench.report import ROOM, Figures, print_table, write_results
 from solvers.policies.warm_up import warm_up
@@ -85,6 +86,7 @@ PARTS = {
     "generated": generated,
     "greedy": against_greedy,
     "v100": v100,
+    "slices": slices,
     "rivals": rivals,
     "melange": melange,
     "changes": changes,

@@ -24,6 +24,8 @@ seconds, neither use nor leave warm state: then plans follow from the arguments 
 are a series (`Budget.is_series`): each uses the warm state of the one before, so that plans follow from the first
 memory, which is none, and all arguments since.
 
+Where some GPUs may be cut into MIG slices, none of these steps is taken (`solvers.joint.slice_plans`).
+
 Under a power budget (`Problem.power_budget_w`) the third step plans within it (`solvers.joint.power_budget`); the
 others leave out what there are no watts for (`solvers.joint.trim_to_power`), and where that is more than before, the
 third step follows at once.

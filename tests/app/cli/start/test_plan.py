@@ -14,8 +14,9 @@ from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.policies.registry import policies
 from solvers.types.plan_json import plan_from_json
-from solvers.types.problem_json import problem_from_json
+from solvers.types.problem_json import problem_from_json, problem_to_json
 from tests.app.runner import cli
+from tests.solvers.sliced import tiny_sliced_problem
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "tests" / "data" / "example_problem.json"
@@ -181,3 +182,23 @@ def test_what_cannot_be_exported_is_told_with_the_remedy(
     refused = cli("plan", EXAMPLE, *options)
     assert refused.code == 1
     assert message in refused.err
+
+
+def test_gpus_are_cut_by_joint_and_refused_by_policies_that_plan_whole_ones(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "problem.json"
+    path.write_text(problem_to_json(tiny_sliced_problem(1, is_beside=False)))
+    planned = cli("plan", path, "-o", tmp_path / "plan.json")
+    assert planned.code == 0
+    assert "in half with" in planned.out or "in whole with" in planned.out
+    plan, report = plan_from_json((tmp_path / "plan.json").read_text())
+    problem = problem_from_json(path.read_text())
+    assert violations(problem, plan) == ()
+    assert report_violations(problem, plan, report) == ()
+    refused = cli("plan", path, "--policy", "hetsev")
+    assert refused.code == 1
+    assert refused.err == (
+        "Error: policy hetsev plans whole GPUs only, and big is cut into slices\n"
+        "Hint: choose --policy joint\n"
+    )
