@@ -17,8 +17,12 @@ from solvers.joint import spec as joint
 from solvers.types.errors import UnknownPolicy
 from solvers.types.jobs import JobScheduler
 from solvers.types.plan import BoundGpu
-from solvers.types.policy_spec import PolicyModule, PolicySpec, ProgramExporter
-from solvers.types.training import PolicyTrainer
+from solvers.types.policy_spec import (
+    PolicyModule,
+    PolicySpec,
+    PolicyTrainer,
+    ProgramExporter,
+)
 
 _PAPERS = "solvers.papers"
 _DEFAULT_FILL = "solvers.backfill.greedy"

@@ -4,6 +4,7 @@ Each folder with policies has a `spec.py` that states its `POLICIES`; `solvers.p
 are named, not imported: a policy may load solvers, and is imported when it is first asked for.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -70,7 +71,7 @@ class PolicySpec:
     dispatches_jobs: str | None = None
     """The scheduler (`solvers.types.jobs.JobScheduler`) of its offline jobs; None = the tick fills GPUs with them."""
     trainer: str | None = None
-    """It trains what the policy has to learn (`solvers.types.training.PolicyTrainer`); None = there is nothing."""
+    """It trains what the policy has to learn (`PolicyTrainer`); None = there is nothing."""
     exporter: str | None = None
     """It has `export` (`ProgramExporter`): its integer program may be written out, and solved by `Budget.solver`."""
     plans_slices: bool = False
@@ -100,4 +101,50 @@ class PolicyModule(Protocol):
         """A plan for the problem, how it came about, and what the policy wants to remember for the next tick.
 
         `memory` is what the last call returned, None on the first. The same arguments give the same answer.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeMeans:
+    """One point of the learning curve: means over the courses that the actor played, side by side."""
+
+    episode: int
+    """Episodes so far."""
+    reward: float
+    """Per step."""
+    late_percent: float
+    """Share of the requests that missed their SLO."""
+    carried_rps: float
+    """Rate that the plans could carry."""
+    served_rps: float
+    temperature: float
+
+
+class TrainingRun(Protocol):
+    """One training; its state can be saved and taken up again."""
+
+    @property
+    def episode(self) -> int:
+        """How many it has behind it."""
+
+    def run(self, episodes: int) -> Iterator[EpisodeMeans]:
+        """Train for so many episodes more; a point of the curve after every few of them."""
+
+    def save(self) -> bytes:
+        """Everything that the next run needs."""
+
+    def resume(self, state: bytes) -> None:
+        """Go on from what `save` gave. Raises whatever its format raises where it is something else's."""
+
+    def encode(self, notes: str) -> tuple[bytes, str]:
+        """The actor as it is now, with these notes, and the name of the fleet that it is valid for."""
+
+
+class PolicyTrainer(Protocol):
+    """What the module of a trainer offers."""
+
+    def begin(self, problem: Problem, seed: int) -> TrainingRun:
+        """A training for the problem's fleet and services.
+
+        Raises ImportError where an extra is not installed, ValueError for a fleet that it cannot train for.
         """

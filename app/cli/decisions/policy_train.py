@@ -17,8 +17,8 @@ from app.cli.common.output import console, show_line
 from solvers.policies.registry import trained_policies, trainer_of
 
 if TYPE_CHECKING:
+    from solvers.types.policy_spec import EpisodeMeans, TrainingRun
     from solvers.types.problem import Problem
-    from solvers.types.training import EpisodeMeans, TrainingRun
 
 Report: TypeAlias = "Callable[[EpisodeMeans], None]"
 

@@ -40,7 +40,7 @@ from solvers.papers.inss.training.world_rows import (
     Indices,
     Reals,
 )
-from solvers.types.training import EpisodeMeans
+from solvers.types.policy_spec import EpisodeMeans
 
 _RATE, _TEMPERATURE_RATE = 5e-4, 1e-4
 _DISCOUNT = 0.0

@@ -12,8 +12,8 @@ from solvers.papers.inss.training.actor import (
 )
 from solvers.papers.inss.training.world import ProvisioningWorld
 from solvers.papers.inss.training.world_rows import ActorSetting
+from solvers.types.policy_spec import EpisodeMeans
 from solvers.types.problem import Problem
-from solvers.types.training import EpisodeMeans
 
 if TYPE_CHECKING:
     from solvers.papers.inss.training.actor_critic import Training
