@@ -154,17 +154,20 @@ def _slices(
 ) -> Iterator[Violation]:
     """That one GPU can be cut so, and that each slice has the memory of its replica."""
     profiles = {profile.name: profile for profile in gpu_type.slices}
-    wanted = []
-    for index, (replica, row) in enumerate(zip(gpu.replicas, rows, strict=True)):
+    uses = [replica.slice for replica in gpu.replicas]
+    found = [profiles.get(use.profile) if use else None for use in uses]
+    for index, (profile, row) in enumerate(zip(found, rows, strict=True)):
         at = f"{where}.slices[{index}]"
-        if replica.slice is None or replica.slice.profile not in profiles:
+        if profile is None:
             yield broken("layout", at, f"{gpu_type.name} has no such slice")
-            continue
-        profile = profiles[replica.slice.profile]
-        wanted.append(profile)
-        if row is not None and exceeds(row.memory_mib, profile.memory_mib):
+        elif row is not None and exceeds(row.memory_mib, profile.memory_mib):
             words = f"{row.memory_mib:g} MiB are needed; {profile.name} has {profile.memory_mib:g}"
             yield broken("memory", at, words)
+    yield from _layout([profile for profile in found if profile is not None], where)
+
+
+def _layout(wanted: Sequence[SliceProfile], where: str) -> Iterator[Violation]:
+    # The largest first: there are fewest places for them.
     if not _can_be_cut(sorted(wanted, key=lambda one: -one.memory_slices), 0):
         names = ", ".join(profile.name for profile in wanted)
         yield broken("layout", where, f"no GPU can be cut into {names}")

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from app.answers.what_if import MIN_PLAN_S, gpus_by_type, unserved_percent
 from app.loop.forecast import make_demands
@@ -15,6 +16,7 @@ from solvers.explain.neighbours import NeighbourReader
 from solvers.laws.cost import cost_usd_per_hour, started
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, Solution, Violation
+from solvers.types.parameters import Setting
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
@@ -57,6 +59,7 @@ async def compare_policies(
     names: Sequence[str],
     budget: Budget,
     *,
+    parameters: Mapping[str, Mapping[str, Setting]] = MappingProxyType({}),
     now_s: Callable[[], float] = time.monotonic,
 ) -> tuple[PolicyPlan, ...]:
     """What each policy makes of the problem, in the order of the names; none remembers anything.
@@ -71,7 +74,12 @@ async def compare_policies(
         share_s = max(MIN_PLAN_S, (ends_s - now_s()) / (len(names) - place))
         mine = replace(budget, seconds=share_s)
         request = PlanRequest(
-            policy=name, problem=problem, observed=observed, memory=None, budget=mine
+            policy=name,
+            problem=problem,
+            observed=observed,
+            memory=None,
+            budget=mine,
+            parameters=parameters.get(name, {}),
         )
         try:
             found.append(judged(problem, name, await solver.make_plan(request)))

@@ -20,6 +20,7 @@ from app.solver.child import COMPILING, Prepare, run_inquiry, serve
 from app.solver.findings import Findings, Inquiry
 from app.solver.shared_points import SentPoints
 from solvers.types.outcome import Budget, PlanReport
+from solvers.types.parameters import Setting
 from solvers.types.plan import Plan
 from solvers.types.policy_spec import PolicyModule
 from solvers.types.problem import Problem
@@ -51,6 +52,8 @@ class PlanRequest:
     observed: Observed
     memory: Json
     budget: Budget
+    parameters: Mapping[str, Setting] = field(default_factory=dict)
+    """What its operator has set of the policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,17 +105,20 @@ def run_policy(
     policies: Mapping[str, PolicyModule] | None = None,
 ) -> PlanAnswer:
     """Call the policy here and now; its report gets the measured seconds. `policies`: as of `InlineSolver`."""
-    from solvers.policies.registry import policy
+    from solvers.policies.registry import policy, usable_parameters
 
     began = now_s()
-    budget = replace(request.budget, elapsed=lambda: now_s() - began)
+    parameters, messages = usable_parameters(request.policy, request.parameters)
+    budget = replace(
+        request.budget, elapsed=lambda: now_s() - began, parameters=parameters
+    )
     module = (policies or {}).get(request.policy) or policy(request.policy)
     plan, report, memory = module.make_plan(
         request.problem, request.observed, request.memory, budget
     )
-    return PlanAnswer(
-        plan=plan, report=replace(report, seconds=now_s() - began), memory=memory
-    )
+    messages = (*report.messages, *messages)
+    report = replace(report, seconds=now_s() - began, messages=messages)
+    return PlanAnswer(plan=plan, report=report, memory=memory)
 
 
 class InlineSolver:

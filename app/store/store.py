@@ -19,6 +19,7 @@ from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
 from solvers.predict.learn.online import FitState
 from solvers.types.outcome import TICK, PlanReport, Stability, Violation
+from solvers.types.parameters import Setting
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.problem import Objective, OperatingPoints, Problem
 from solvers.types.state import ClusterState, Demand, GpuId, Json, Mode, Service
@@ -57,6 +58,8 @@ class PolicySettings:
 
     version: int = 1
     policy: str = "joint"
+    parameters: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
+    """What is set of policies, by policy."""
     mode: Mode = Mode.AUTO
     paused: bool = False
     period_s: float = 5.0

@@ -7,6 +7,7 @@ running GPU that holds them, an empty GPU only when none does.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from types import MappingProxyType
 
 from solvers.greedy.configure import MAX_REPLICAS, Configuration
 from solvers.greedy.routing import (
@@ -118,17 +119,23 @@ def arrange(
     running: Sequence[Carrier],
     wanted: Mapping[Key, int],
     rows: Mapping[Key, OperatingPoint],
+    *,
+    waited_s: Mapping[str, float] = MappingProxyType({}),
+    is_worst_fit: bool = False,
 ) -> list[Carrier]:
     """The running carriers changed to the wanted counts; new replicas that do not fit that way are left out.
 
     `wanted` and `rows` are by (service, GPU type). Running replicas with another row than `rows` stay as they are.
+    Services whose replicas have waited for GPUs come first, the longest wait first. `is_worst_fit`: new replicas go to
+    unused GPUs while there are any, then to the emptiest.
     """
     # What goes, goes first: its room is what the new replicas are to have.
     carriers = _remove_surplus(running, wanted)
     have = replica_counts(carriers)
-    for key in sorted(wanted):
+    seat = spread if is_worst_fit else add
+    for key in sorted(wanted, key=lambda key: (-waited_s.get(key[0], 0.0), key)):
         if wanted[key] > have[key]:
-            add(problem, carriers, key, rows[key], wanted[key] - have[key])
+            seat(problem, carriers, key, rows[key], wanted[key] - have[key])
     return [carrier for carrier in carriers if carrier.seats]
 
 
@@ -232,6 +239,24 @@ def add(
         fresh = _in_stock(problem, carriers, gpu_type, fresh)
         carriers.extend([Carrier(gpu_type=gpu_type, seats=(seat,))] * fresh)
     return len(fullest) + fresh
+
+
+def spread(
+    problem: Problem, carriers: list[Carrier], key: Key, row: OperatingPoint, count: int
+) -> int:
+    """As `add`, but by worst fit: on unused GPUs while there are any, then on the emptiest that hold one."""
+    service, gpu_type = key
+    seat = ArrangedReplica(service, row)
+    carriers[:] = [carrier for carrier in carriers if carrier.seats]
+    unused = _in_stock(problem, carriers, gpu_type, count)
+    emptiest = _fullest_with_room(problem, carriers, gpu_type, seat)[::-1]
+    emptiest = emptiest[: count - unused]
+    for index in emptiest:
+        carriers[index] = Carrier(
+            gpu_type=gpu_type, seats=(*carriers[index].seats, seat)
+        )
+    carriers.extend([Carrier(gpu_type=gpu_type, seats=(seat,))] * unused)
+    return len(emptiest) + unused
 
 
 def _in_stock(

@@ -2,7 +2,7 @@
 
 * Saturation is a service's rate over the true capacity of its running replicas. The rate is the observed one; the
   Problem's where nothing was observed or nothing runs.
-* Above RULE.threshold for the hold period it scales OUT: the autoscaling technique's greedy says how many replicas of
+* Above the threshold for the hold period it scales OUT: the autoscaling technique's greedy says how many replicas of
   which GPU type bring saturation back to the threshold, cheapest by the program's own objective.
 * When the rest would stay below the threshold for the cool-down, it scales IN by one replica, of the dearest GPU type
   that can be spared.
@@ -66,7 +66,6 @@ from solvers.types.strict_json import MAX_NUMBER
 
 NAME = "hetsev_greedy"
 MEMORY_VERSION = 1
-RULE = SaturationRule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +73,7 @@ class _Tick:
     """What every decision of one plan reads."""
 
     problem: Problem
+    rule: SaturationRule
     rates_rps: Mapping[str, float]
     """By service: what its saturation is measured with."""
     configurations: Mapping[Key, Configuration]
@@ -99,7 +99,9 @@ def make_plan(
     """The plan that the triggers ask for, its report, and every service's timers."""
     begun = budget.elapsed()
     carriers = _useful(problem, running_carriers(problem))
-    tick = _make_tick(problem, observed, memory, carriers)
+    tick = _make_tick(
+        problem, observed, memory, carriers, budget.parameters_as(SaturationRule)
+    )
     # Limits before triggers: a trigger measures what is left when they are kept.
     carriers = arrange(problem, carriers, _within_limits(tick, carriers), {})
     carriers, decisions = _decide(tick, carriers)
@@ -120,13 +122,18 @@ def make_plan(
 
 
 def _make_tick(
-    problem: Problem, observed: Observed, memory: Json, carriers: Sequence[Carrier]
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    carriers: Sequence[Carrier],
+    rule: SaturationRule,
 ) -> _Tick:
     rates_rps = _rates_rps(problem, carriers, observed)
     # Rows are chosen for the rate at the threshold, which is what a service is scaled out to.
-    options = configure(_aiming(problem, rates_rps), keep_running=True)
+    options = configure(_aiming(problem, rates_rps, rule), keep_running=True)
     return _Tick(
         problem=problem,
+        rule=rule,
         rates_rps=rates_rps,
         configurations={(one.service, one.gpu_type): one for one in options},
         now_s=observed.at_s,
@@ -168,7 +175,9 @@ def _rates_rps(
     }
 
 
-def _aiming(problem: Problem, rates_rps: Mapping[str, float]) -> Problem:
+def _aiming(
+    problem: Problem, rates_rps: Mapping[str, float], rule: SaturationRule
+) -> Problem:
     """The problem where every service asks for the capacity that brings it to the threshold; unnamed ones for none."""
     return replace(
         problem,
@@ -176,7 +185,7 @@ def _aiming(problem: Problem, rates_rps: Mapping[str, float]) -> Problem:
             replace(
                 each,
                 arrival_rate_rps=min(
-                    MAX_NUMBER, rates_rps.get(each.name, 0.0) / RULE.threshold
+                    MAX_NUMBER, rates_rps.get(each.name, 0.0) / rule.threshold
                 ),
             )
             for each in problem.services
@@ -226,7 +235,7 @@ def _decide_one(
     """Which of a service's carriers would give up its replica, and whether one does."""
     first, load = _measure(tick, name, own)
     step, memory = decide_saturation(
-        load, RULE, now_s=tick.now_s, memory=tick.timers.get(name)
+        load, tick.rule, now_s=tick.now_s, memory=tick.timers.get(name)
     )
     # The trigger knows no limits; its timers start anew as if a replica had gone.
     if step is ScalingStep.IN and len(own) <= tick.problem.service(name).min_replicas:
@@ -258,7 +267,7 @@ def _measure(
 
     def preference(index: int) -> tuple[float, tuple[float, Key]]:
         # Capped where it is enough, so that among those that can be spared the price decides.
-        enough_rps = min(rest_rps[index], rate_rps / RULE.threshold)
+        enough_rps = min(rest_rps[index], rate_rps / tick.rule.threshold)
         return enough_rps, _dearness(tick, (service, own[index].gpu_type))
 
     first = max(emptiest, key=preference, default=0)
@@ -280,7 +289,8 @@ def _grow(
     New replicas are counted by the technique's greedy in what the running ones leave free; those that find no place
     as counted are made up for wherever there is one.
     """
-    aims = _aiming(tick.problem, {name: tick.rates_rps[name] for name in saturated})
+    rates_rps = {name: tick.rates_rps[name] for name in saturated}
+    aims = _aiming(tick.problem, rates_rps, tick.rule)
     solution, report = solve_autoscale(
         missing_capacity(aims, carriers, tick.configurations), budget, method="greedy"
     )
@@ -309,7 +319,8 @@ def _add_by_priority(
                 if problem.service(key[0]).priority == priority
             }
         )
-        grown = arrange(problem, grown, wanted, rows)
+        is_worst_fit = tick.rule.placement == "as printed"
+        grown = arrange(problem, grown, wanted, rows, is_worst_fit=is_worst_fit)
     return grown
 
 

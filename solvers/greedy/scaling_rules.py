@@ -9,7 +9,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
+from solvers.types.parameters import PolicyParameters, parameter
 from solvers.types.state import Json
 
 _VERSION = 1
@@ -27,15 +29,30 @@ class ScalingStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaturationRule:
+class SaturationRule(PolicyParameters):
     """HetSev's parameters; 0.80 is the paper's, the delays are not in it."""
 
-    threshold: float = 0.80
-    """0 < threshold <= 1, of the profiled capacity."""
-    hold_s: float = 30.0
-    """How long saturation must stay above the threshold before replicas are added."""
-    cool_down_s: float = 60.0
-    """How long a replica must have been superfluous before it goes, and the wait between two that go."""
+    threshold: float = parameter(
+        0.80,
+        "saturation, of the profiled capacity, above which replicas are added",
+        at_least=0.01,
+        at_most=1.0,
+    )
+    hold_s: float = parameter(
+        30.0, "seconds above it before they are", at_least=0.0, at_most=86_400.0
+    )
+    cool_down_s: float = parameter(
+        60.0,
+        "seconds for which a replica must have been superfluous before it goes, and between two that go",
+        at_least=0.0,
+        at_most=86_400.0,
+    )
+    placement: Literal["fullest", "as printed"] = parameter(
+        "fullest",
+        "`as printed`: a new replica goes to an unused GPU, else to the emptiest; `fullest`: to the fullest that has"
+        " room, which costs less",
+        choices=("fullest", "as printed"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """How the greedy policy, to which `joint` falls back, is registered."""
 
+from solvers.greedy.scaling_rules import SaturationRule
 from solvers.types.policy_spec import ALL_OF_SERVICES, Card, PolicySpec
 
 _PAPER = "HetSev, Electronics 2023, 12, 240"
@@ -20,5 +21,6 @@ POLICIES = (
             good_for="fleets where replicas must hardly move, and where no solver may be used",
         ),
         module="solvers.greedy.policy",
+        parameters=SaturationRule,
     ),
 )

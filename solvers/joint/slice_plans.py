@@ -59,17 +59,25 @@ def make_slice_plan(problem: Problem, budget: Budget) -> tuple[Plan, PlanReport]
             found = _bounded(problem, found, relaxed(wide))
         return found.plan, _report(problem, found, METHOD)
 
+    return _beside_uncut(problem, wide, budget)
+
+
+def _beside_uncut(
+    problem: Problem, wide: SliceProgram, budget: Budget
+) -> tuple[Plan, PlanReport]:
+    """The plan where some GPUs may stay whole; `wide`: the program of slices, rows above their watts too."""
     # What runs now would only make candidates of rows that nothing needs.
     uncut = replace(problem, gpu_types=uncut_types(problem), current=None)
     warm = WarmStart(uncut)
+    # Their patterns also give the relaxation a good start.
     part = replace(budget, seconds=_ALONE_SHARE * budget.seconds)
     alone = replace(solve(uncut, part, warm=warm)[0].plan, policy=TECHNIQUE)
     wide, bound = UncutGpus(uncut, warm, budget).added_to(wide, alone)
     found = _solved(within_watts(wide), budget)
     # In little time the integers of the program may be worse than those of the search that knows whole GPUs only.
     best = min(found.plan, alone, key=partial(_merit, problem))
-    found = _bounded(problem, found._replace(plan=best), bound)
-    return found.plan, _report(problem, found, METHOD_BESIDE)
+    bounded = _bounded(problem, found._replace(plan=best), bound)
+    return best, _report(problem, bounded, METHOD_BESIDE)
 
 
 def _solved(program: SliceProgram, budget: Budget) -> _Found:

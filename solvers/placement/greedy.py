@@ -2,7 +2,7 @@
 
 Source: HetSev §4.2, Algorithm 1, lines 5–14; its lines 1–4 (fair queues) are HetSev's own, whose order comes in as
 `PlacementProblem.order`. Changed: worst fit looks among the open GPUs first and opens another one only when none of
-them takes the replica.
+them takes the replica; `place_as_printed` looks among all.
 """
 
 from collections import Counter, defaultdict, deque
@@ -45,14 +45,23 @@ def place_greedily(packing: TypePacking, order: Sequence[str]) -> Groups:
     return max(groups, key=lambda one: score(packing, one))
 
 
-def place_in_order(packing: TypePacking, order: Sequence[int], *, fit: Fit) -> Groups:
+def place_as_printed(packing: TypePacking, order: Sequence[str]) -> Groups:
+    """Worst fit in that order among all GPUs, so that unused ones come first."""
+    given = _given_order(packing, order)
+    return place_in_order(packing, given, fit="worst", open_gpus=packing.gpus)
+
+
+def place_in_order(
+    packing: TypePacking, order: Sequence[int], *, fit: Fit, open_gpus: int = 0
+) -> Groups:
     """Each replica, in that order of indices, to the open GPU with the most (worst) or least (best) room left.
 
-    Room left is that of the scarcest dimension, relative to an empty GPU. O(replicas · GPUs).
+    Room left is that of the scarcest dimension, relative to an empty GPU. `open_gpus`: that are open from the start.
+    O(replicas · GPUs).
     """
     room = np.tile(packing.rooms, (packing.gpus, 1))
     taken = np.zeros((packing.label_count, packing.gpus), dtype=bool)
-    groups: list[list[int]] = []
+    groups: list[list[int]] = [[] for _ in range(open_gpus)]
     for index in order:
         labels = list(packing.labels[index])
         gpu = _choose(

@@ -84,6 +84,8 @@ class PlacementProblem:
     """At most one entry per type; a replica of another type is left out."""
     order: tuple[str, ...] = ()
     """Names of replicas, first come first placed, e.g. by HetSev's fair queues; those missing follow by name."""
+    is_worst_fit: bool = False
+    """Whether each is to go to the GPU with most room, in that order, unused ones too, whatever that costs."""
 
     def __post_init__(self) -> None:
         _refuse_repeats("replicas", [replica.name for replica in self.replicas])

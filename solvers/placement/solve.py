@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from solvers.placement.bounds import lowest_peak, max_value, min_gpus
-from solvers.placement.greedy import place_greedily
+from solvers.placement.greedy import place_as_printed, place_greedily
 from solvers.placement.integer_problem import (
     Groups,
     TypePacking,
@@ -64,11 +64,18 @@ def solve(
 ) -> tuple[PlacementSolution, SolveReport]:
     """Most placed value, then least price, then most even; what cannot be placed is listed with its reason.
 
-    A placement always exists. Status OPTIMAL when value and price are proven (evenness is a tie-break and may stay
-    unproven, which a message says), else FEASIBLE. Objective and bound are the price of the used GPUs in USD/h. The
-    budget's work is shared by the GPU types that the bounds leave open.
+    A placement always exists; with `is_worst_fit` it is worst fit as printed, and nothing is improved. Status
+    OPTIMAL when value and price are proven (evenness is a tie-break and may stay unproven, which a message says),
+    else FEASIBLE. Objective and bound are the price of the used GPUs in USD/h. The budget's work is shared by the
+    GPU types that the bounds leave open.
     """
     started = budget.elapsed()
+    if problem.is_worst_fit:
+        printed = [
+            _printed_answer(packing, problem.order) for packing in split(problem)
+        ]
+        solution = _solution(problem, printed)
+        return solution, _report(solution, printed, seconds=budget.elapsed() - started)
     greedy = [_greedy_answer(packing, problem.order) for packing in split(problem)]
     open_types = sum(not answer.is_proven for answer in greedy)
     shared = replace(budget, work=budget.work / max(1, open_types))
@@ -79,6 +86,17 @@ def solve(
         solution = _solution(problem, greedy)
         answers = [replace(one, messages=wrong) for one in greedy]
     return solution, _report(solution, answers, seconds=budget.elapsed() - started)
+
+
+def _printed_answer(packing: TypePacking, order: Sequence[str]) -> _Answer:
+    """What spreads replicas is not meant to be cheap: its bounds are those that no placement can miss."""
+    return _Answer(
+        packing=packing,
+        groups=place_as_printed(packing, order),
+        value_bound=max_value(packing),
+        gpus_bound=1,
+        method="worst fit",
+    )
 
 
 def _greedy_answer(packing: TypePacking, order: Sequence[str]) -> _Answer:
@@ -182,11 +200,12 @@ def _unplaced(
 def _report(
     solution: PlacementSolution, answers: Sequence[_Answer], *, seconds: float
 ) -> SolveReport:
-    is_exact = any(answer.method == "cp-sat" for answer in answers)
+    methods = [answer.method for answer in answers]
+    method = "cp-sat" if "cp-sat" in methods else methods[0] if methods else "greedy"
     is_proven = all(answer.is_proven for answer in answers)
     return SolveReport(
         technique="placement",
-        method="cp-sat" if is_exact else "greedy",
+        method=method,
         status=SolveStatus.OPTIMAL if is_proven else SolveStatus.FEASIBLE,
         objective=solution.price_usd_per_hour,
         bound=solution.price_bound_usd_per_hour,

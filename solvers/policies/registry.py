@@ -14,8 +14,14 @@ from solvers.backfill.problem import FillProblem
 from solvers.baselines import spec as baselines
 from solvers.greedy import spec as greedy
 from solvers.joint import spec as joint
-from solvers.types.errors import UnknownPolicy
+from solvers.types.errors import InvalidInput, UnknownPolicy
 from solvers.types.jobs import JobScheduler
+from solvers.types.parameters import (
+    AS_BY_DEFAULT,
+    PolicyParameters,
+    Setting,
+    read_parameters,
+)
 from solvers.types.plan import BoundGpu
 from solvers.types.policy_spec import (
     PolicyModule,
@@ -62,6 +68,27 @@ def policy(name: str) -> PolicyModule:
     """The policy of that name. Raises UnknownPolicy, which lists the names that exist."""
     # Imported when it is asked for: some policies load solvers that take seconds.
     return cast(PolicyModule, import_module(spec_of(name).module))
+
+
+def parameters_of(name: str, stated: Mapping[str, Setting]) -> PolicyParameters:
+    """What an operator has set of the policy of that name. Raises UnknownPolicy, InvalidInput."""
+    return read_parameters(spec_of(name).parameters, stated)
+
+
+def usable_parameters(
+    name: str, stated: Mapping[str, Setting]
+) -> tuple[PolicyParameters, tuple[str, ...]]:
+    """The same, by default where that is not right; and what the plan's report is to say of it."""
+    if not stated:
+        # Also of a policy that is not registered, as simulations have some.
+        return AS_BY_DEFAULT, ()
+    try:
+        parameters = parameters_of(name, stated)
+    except InvalidInput as error:
+        # It was right when it was written; but this version of the program may know other parameters than that one.
+        return AS_BY_DEFAULT, (f"parameters are as by default: {error}",)
+    changed = (f"{each} = {value}" for each, value in parameters.changed.items())
+    return parameters, (f"parameters: {', '.join(changed) or 'as by default'}",)
 
 
 def fill_of(policy: str) -> Fill:

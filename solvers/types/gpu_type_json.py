@@ -90,6 +90,7 @@ def _way(value: object, path: str) -> str:
 
 def _profiles(fields: Fields) -> tuple[SliceProfile, ...]:
     """The profiles of a GPU type that may be cut into slices. Raises InvalidInput."""
+    # Without any there would be nothing to cut, and the type no use.
     profiles = fields.each("slices", _profile, at_least=1)
     names = [profile.name for profile in profiles]
     refuse_repeats(fields.at("slices"), tuple(names))
@@ -138,6 +139,7 @@ def read_slice_points(fields: Fields) -> SlicePoints:
         rows=fields.each("rows", _row),
     )
     fields.done()
+    # A plan names a row by these three alone.
     keys = {(row.batch, row.processes, round(row.clock_mhz, 3)) for row in points.rows}
     if len(keys) < len(points.rows):
         raise InvalidInput(

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, get_args
 
+from solvers.types.parameters import AS_BY_DEFAULT, PolicyParameters, Stated
+
 PlanStatus = Literal["optimal", "feasible", "greedy", "kept"]
 PLAN_STATUSES: tuple[PlanStatus, ...] = get_args(PlanStatus)
 """The contract's words for how a policy came to its plan; kept: it stayed with what runs, and solved nothing new."""
@@ -194,9 +196,15 @@ class Budget:
     elapsed: Callable[[], float] = _no_time_passes
     """Seconds since the plan was begun, from an injected clock; constant 0 in simulations."""
     stability: Stability = Stability()
+    parameters: PolicyParameters = AS_BY_DEFAULT
+    """What its operator has set of the policy."""
     is_series: bool = False
     """Whether this call follows the one that left its memory, in the same process: then warm state may be used even
     without a limit of seconds, and plans follow from all calls of the series so far, not from this one's arguments."""
+
+    def parameters_as(self, kind: type[Stated]) -> Stated:
+        """The policy's parameters; as they are by default where they are another policy's, or none."""
+        return self.parameters if isinstance(self.parameters, kind) else kind()
 
     def remaining_s(self) -> float:
         """Seconds left of the wall-clock limit, never negative."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from solvers.types.outcome import Budget, PlanReport
+from solvers.types.parameters import PolicyParameters
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
@@ -64,6 +65,8 @@ class PolicySpec:
     """It has `make_plan` (`PolicyModule`)."""
     is_main: bool = False
     """Whether it is a whole system to choose; the others are baselines and variants, to compare with."""
+    parameters: type[PolicyParameters] = PolicyParameters
+    """What may be set of it (`Budget.parameters`); the base: nothing."""
     fill: str | None = None
     """It has `fill`, which places tasks beside the policy's services; None = the default of all policies."""
     needs_actor: bool = False

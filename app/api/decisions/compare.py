@@ -104,7 +104,12 @@ async def compare_plans(
             stability=settings.stability,
         )
         found = await compare_policies(
-            context.parts.solver, problem, observed, names, budget
+            context.parts.solver,
+            problem,
+            observed,
+            names,
+            budget,
+            parameters=settings.parameters,
         )
     async with context.transaction() as connection:
         await context.audit(

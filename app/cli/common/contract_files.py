@@ -1,4 +1,4 @@
-"""Problem and Plan files (contract version 1), also gzipped; `-` = stdin."""
+"""Problem and Plan files (the contract's versions 1 and 2), also gzipped; `-` = stdin."""
 
 import gzip
 import sys
@@ -24,6 +24,18 @@ def read_problem(path: Path) -> Problem:
         return problem_from_json(_read(path))
     except InvalidInput as error:
         raise CliError(f"{_name(path)}: {error}") from error
+
+
+def read_uncut_problem(path: Path, command: str) -> Problem:
+    """The same for a command that knows nothing of slices. Raises CliError."""
+    problem = read_problem(path)
+    for gpu_type in problem.gpu_types:
+        if gpu_type.slices:
+            raise CliError(
+                f"{_name(path)}: {command} knows whole GPUs only, and {gpu_type.name} may be cut into slices",
+                hint="`plimsoll plan` and `plimsoll policy compare` take it",
+            )
+    return problem
 
 
 def read_plan(path: Path) -> tuple[Plan, PlanReport]:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -144,7 +144,7 @@ def _of_files(
     """The API's answer, made here."""
     # Solvers take seconds to import; a question to the control plane does not wait for them.
     from app.answers.explain import explain as explain_plan
-    from app.cli.common.contract_files import read_plan, read_problem
+    from app.cli.common.contract_files import read_plan, read_uncut_problem
     from app.cli.start.plan import solve
     from app.solver.analyse import find_out
     from app.solver.findings import Inquiry
@@ -153,7 +153,7 @@ def _of_files(
     from solvers.types.outcome import Budget
     from solvers.types.state import Demand
 
-    question = read_problem(problem_file)
+    question = read_uncut_problem(problem_file, "explain")
     budget = Budget(seconds=time_limit, work=time_limit)
     plan, report = (
         solve(question, policy, budget) if plan_file is None else read_plan(plan_file)
@@ -175,9 +175,14 @@ def _of_files(
     return _document(explanation, is_first=question.current is None)
 
 
+def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Plans that are explained have no slices, and the API's answers no field for them.
+    return {name: value for name, value in items if name != "slice"}
+
+
 def _document(explanation: "Explanation", *, is_first: bool) -> Document:
     """The explanation as the API writes it: the report's figures beside everything else."""
-    fields = asdict(explanation)
+    fields = asdict(explanation, dict_factory=_object)
     report = fields.pop("report")
     fields |= {name: report[name] for name in _REPORT_FIELDS}
     if is_first:

@@ -5,6 +5,7 @@ To add a verb, write `policy_<verb>.py` with its function, and enter it at the e
 
 import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -25,7 +26,8 @@ from app.cli.decisions.policy_compare import compare
 from app.cli.decisions.policy_switch import switch
 from app.cli.decisions.policy_train import train
 from solvers.policies.cards import card, cards
-from solvers.policies.registry import main_policies, policies
+from solvers.policies.registry import main_policies, policies, spec_of
+from solvers.types.parameters import ParameterFacts, facts_of
 from solvers.types.policy_spec import Card
 
 WIDEST = 100
@@ -75,9 +77,13 @@ def list_policies(output: Output = Format.TABLE) -> None:
 @app.command()
 def describe(name: PolicyName, output: Output = Format.TABLE) -> None:
     """Say where a policy comes from, what it decides, and what its limits are."""
-    found = card(name)
-    if not show_document(_document(found), output):
-        sys.stdout.write("\n".join(_card_lines(found, _width())) + "\n")
+    found, parameters = card(name), facts_of(spec_of(name).parameters)
+    document = _document(found)
+    document["parameters"] = [each._asdict() for each in parameters]
+    if show_document(document, output):
+        return
+    lines = [*_card_lines(found, _width()), *_parameter_lines(parameters, _width())]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _document(found: Card) -> dict[str, object]:
@@ -127,6 +133,20 @@ def _card_lines(found: Card, width: int) -> list[str]:
             break_on_hyphens=False,
         )
     return lines
+
+
+def _parameter_lines(parameters: Sequence[ParameterFacts], width: int) -> Iterator[str]:
+    """What may be set of the policy; nothing where that is nothing."""
+    if not parameters:
+        return
+    yield ""
+    yield "parameters, in `spec.parameters` of the Policy or by `plimsoll plan --set`:"
+    for each in parameters:
+        yield ""
+        yield f"  {each.name} = {each.default}   ({each.allowed})"
+        yield from textwrap.wrap(
+            each.about, width, initial_indent=" " * 6, subsequent_indent=" " * 6
+        )
 
 
 def _width() -> int:

@@ -202,12 +202,12 @@ def _of_file(file: Path, questions: WhatIfQuestions) -> Document:
     from app.answers.scenario import changed
     from app.answers.what_if import answers
     from app.catalogue.catalogue import with_gpu_types
-    from app.cli.common.contract_files import read_problem
+    from app.cli.common.contract_files import read_uncut_problem
     from solvers.types.errors import InvalidInput
 
     scenarios = [_scenario(one) for one in _scenarios(questions, _entry)]
     named = {name for one in scenarios for name in (*one.gpus, *one.price_usd_per_hour)}
-    problem = with_gpu_types(read_problem(file), named)
+    problem = with_gpu_types(read_uncut_problem(file, "what-if"), named)
     try:
         # Before anything is planned: a question with a wrong name is not worth the others' minutes.
         asked = [(scenario, changed(problem, scenario)) for scenario in scenarios]

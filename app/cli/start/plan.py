@@ -1,8 +1,12 @@
 """`plimsoll plan`: a Problem file in, a Plan file out; no database, no network."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, TextIO
 
 import typer
@@ -26,9 +30,10 @@ from app.solver.process import PlanRequest, run_policy
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.laws.cost import gpu_power_w
-from solvers.policies.registry import exporter_of, policies, spec_of
+from solvers.policies.registry import exporter_of, parameters_of, policies, spec_of
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, PlanReport, Violation
+from solvers.types.parameters import Setting
 from solvers.types.plan import Plan, ReplicaPlan, replicas_of
 from solvers.types.plan_json import plan_to_json
 from solvers.types.problem import Problem, ServiceDemand
@@ -87,6 +92,14 @@ def plan(
             help="Where to write that integer program, too, for a solver of your own: a .lp or .mps file",
         ),
     ] = None,
+    stated: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Parameter of the policy, see `plimsoll policy describe`; repeatable",
+        ),
+    ] = None,
 ) -> None:
     """Solve a Problem file into a Plan file, without any server.
 
@@ -102,9 +115,15 @@ def plan(
         threads=threads,
         solver=solver.value,
     )
+    parameters = _parameters(policy, stated or ())
     if export is not None or solver is not SolverName.CP_SAT:
-        _export(question, policy, export, budget)
-    deliver(question, *solve(question, policy, budget), output)
+        _export(
+            question,
+            policy,
+            export,
+            replace(budget, parameters=parameters_of(policy, parameters)),
+        )
+    deliver(question, *solve(question, policy, budget, parameters), output)
 
 
 def _refuse_slices(problem: Problem, policy: str) -> None:
@@ -116,6 +135,30 @@ def _refuse_slices(problem: Problem, policy: str) -> None:
             f"policy {policy} plans whole GPUs only, and {sliced[0]} is cut into slices",
             hint=f"choose --policy {' or '.join(able)}",
         )
+
+
+def _parameters(policy: str, stated: Sequence[str]) -> dict[str, Setting]:
+    """What --set says, checked. Raises CliError."""
+    parameters: dict[str, Setting] = {}
+    for each in stated:
+        name, equals, value = each.partition("=")
+        if not (name and equals and value):
+            raise CliError(f"--set {each}: must be NAME=VALUE")
+        parameters[name] = _setting(value)
+    try:
+        parameters_of(policy, parameters)
+    except InvalidInput as error:
+        hint = f"see `plimsoll policy describe {policy}`"
+        raise CliError(f"--set: {error.field} {error.problem}", hint=hint) from error
+    return parameters
+
+
+def _setting(value: str) -> Setting:
+    """A number where it reads as one, else a text."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return value
 
 
 def _export(problem: Problem, policy: str, path: Path | None, budget: Budget) -> None:
@@ -158,15 +201,25 @@ def deliver(
         write_text(output, plan_to_json(plan, report) + "\n", stream=stream)
 
 
-def solve(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
-    """The plan of a policy. Loading the solvers takes seconds, which are not the policy's."""
+def solve(
+    problem: Problem,
+    policy: str,
+    budget: Budget,
+    parameters: Mapping[str, Setting] = MappingProxyType({}),
+) -> tuple[Plan, PlanReport]:
+    """The plan of a policy with these parameters. Loading the solvers takes seconds, which are not the policy's."""
     from solvers.policies.warm_up import warm_up
 
     warm_up(policy)
-    return run(problem, policy, budget)
+    return run(problem, policy, budget, parameters)
 
 
-def run(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport]:
+def run(
+    problem: Problem,
+    policy: str,
+    budget: Budget,
+    parameters: Mapping[str, Setting] = MappingProxyType({}),
+) -> tuple[Plan, PlanReport]:
     """The same where the solvers are loaded."""
     # Where a policy counts work, that ends it before the seconds do, so that a seed gives one plan on any machine.
     request = PlanRequest(
@@ -175,6 +228,7 @@ def run(problem: Problem, policy: str, budget: Budget) -> tuple[Plan, PlanReport
         observed=Observed(at_s=0.0),
         memory=None,
         budget=budget,
+        parameters=parameters,
     )
     answer = run_policy(request)
     return answer.plan, answer.report

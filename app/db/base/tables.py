@@ -187,6 +187,7 @@ policy = _table(
     Column("governor", Text),
     Column("power_budget_w", Double),
     must("groups", JSON),
+    must("parameters", JSON),
     must("created_at", TIME),
 )
 

@@ -50,9 +50,7 @@ async def ask(solver: Solver, question: PlanningRequest, budget: Budget) -> Plan
     if not question.settings.groups:
         policy = question.settings.policy
         return await solver.make_plan(
-            _request(
-                policy, question.problem, question.observed, question.memory, budget
-            )
+            _request(policy, question, question.problem, question.memory, budget)
         )
     # Solved in turn, all groups together must not take longer than one policy may.
     share = replace(budget, seconds=budget.seconds / max(1, len(parts)))
@@ -119,7 +117,7 @@ async def _ask_part(
     for problem in _problems(question.problem, part, later, before):
         try:
             answer = await solver.make_plan(
-                _request(part.policy, problem, question.observed, memory, budget)
+                _request(part.policy, question, problem, memory, budget)
             )
         except SolverUnavailable as error:
             raise SolverUnavailable(f"group {part.group}: {error}") from error
@@ -146,8 +144,17 @@ def _problems(
 
 
 def _request(
-    policy: str, problem: Problem, observed: Observed, memory: Json, budget: Budget
+    policy: str,
+    question: PlanningRequest,
+    problem: Problem,
+    memory: Json,
+    budget: Budget,
 ) -> PlanRequest:
     return PlanRequest(
-        policy=policy, problem=problem, observed=observed, memory=memory, budget=budget
+        policy=policy,
+        problem=problem,
+        observed=question.observed,
+        memory=memory,
+        budget=budget,
+        parameters=question.settings.parameters.get(policy, {}),
     )

@@ -24,6 +24,7 @@ def plan_of(program: SliceProgram, numbers: Reals) -> Plan:
     capacity = np.array([_carried(own, numbers) for own in program.carriers])
     rates = np.array([each.arrival_rate_rps for each in problem.services])
     shares = shares_of(rates, capacity)
+    # Alike GPUs are one entry of the plan, as those of a pattern are.
     gpus = Counter(_cut_gpus(program, numbers, shares))
     plans = [replace(gpu, count=count) for gpu, count in gpus.items()]
     plans += _uncut_gpus(program, numbers, shares)
@@ -44,6 +45,7 @@ def _cut_gpus(
     waiting = _replicas(program, numbers, shares)
     for at, cut in enumerate(program.cuts):
         for _ in range(int(numbers[at])):
+            # What is left for the last GPUs may be nothing: the layouts are the largest, and need not be filled.
             gpu = _filled(cut, waiting)
             if gpu.replicas:
                 yield gpu
@@ -92,6 +94,7 @@ def _uncut_gpus(
         return
     problem = replace(program.problem, gpu_types=uncut_types(program.problem))
     for at, column in enumerate(program.columns, start=program.columns_at):
+        # Most patterns were only made for the relaxation.
         if numbers[at] > 0.0:
             count = int(numbers[at])
             yield gpu_plan(problem, program.tables, column, count, shares)
@@ -107,6 +110,7 @@ def _unserved(
         is_short = short_rps[index] > _SERVED_TOLERANCE * service.arrival_rate_rps
         if not (is_short or missing):
             continue
+        # The reason that no GPU could change comes first.
         is_full = service.max_replicas is not None and replicas >= service.max_replicas
         yield Unserved(
             service=service.name,

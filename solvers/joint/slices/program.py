@@ -110,6 +110,7 @@ class SliceProgram:
         """Service, variable and rps."""
         index = {each.name: at for at, each in enumerate(self.problem.services)}
         for at, choice in enumerate(self.choices, start=len(self.cuts)):
+            # Whatever else stands on its GPU: no slice slows another one.
             yield index[choice.service.name], at, choice.capacity_rps
         for at, column in enumerate(self.columns, start=self.columns_at):
             services, capacities = column.service.tolist(), column.capacity.tolist()
@@ -173,6 +174,7 @@ def _undominated(choices: Iterable[SliceChoice]) -> Iterator[SliceChoice]:
 def _is_within_watts(choice: SliceChoice) -> bool:
     """Whether a slice keeps to its part of the watts, so that any GPU of such slices keeps its cap."""
     gpu_type = choice.gpu_type
+    # Of the largest slice, since a GPU may have compute parts that no slice gets: seven of A100's eight are sold.
     gpcs = max(profile.gpcs for profile in gpu_type.slices)
     room_w = gpu_type.power_cap_w - gpu_type.idle_w
     return choice.row.power_w * gpcs <= room_w * choice.profile.gpcs
@@ -186,6 +188,7 @@ def _capacity_rps(problem: Problem, service: ServiceDemand, row: SlicePoint) -> 
         slo_ms=service.slo_ms,
         execution_ms=row.execution_ms,
     )
+    # Each process has a queue of its own, and was measured beside the others.
     capacity = row.processes * one
     limit = service.max_replica_rps
     return capacity if limit is None else min(capacity, limit)

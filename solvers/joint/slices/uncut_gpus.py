@@ -59,6 +59,7 @@ class UncutGpus:
             bound, prices = relax(program)
             excess, patterns = self._priced(prices, PHASES[phase].effort)
             bound = bound._replace(excess=excess)
+            # Pricing finds the best patterns anew where they are at hand already.
             fresh = [number for number in patterns if number not in numbers]
             is_last = phase == len(PHASES) - 1
             is_over = self._budget.elapsed() >= _RELAX_SHARE * self._budget.seconds

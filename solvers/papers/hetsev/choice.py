@@ -13,14 +13,10 @@ from solvers.laws.cost import (
     migration_cost_usd_per_hour,
     served_weight,
 )
+from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.types.outcome import Reason, SolveReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
-
-# HetSev never swaps a running instance for cheaper hardware (section 4.1), and so keeps for ever what a peak left
-# behind. Both figures are ours: a saving must be clear, and must outlast the ups and downs of a minute.
-CONSOLIDATION_GAIN = 0.10
-CONSOLIDATION_HOLD_S = 60.0
 
 
 class ChoiceKind(StrEnum):
@@ -77,6 +73,7 @@ def choose(
     changed: Draft,
     fresh: Draft,
     *,
+    parameters: HetsevParameters,
     since_s: float | None,
     now_s: float,
 ) -> Choice:
@@ -89,7 +86,9 @@ def choose(
     if served - fresh_served > 1e-6 * max(1.0, served):
         return Choice(draft=changed, reason=Reason(kind=ChoiceKind.WOULD_SERVE_LESS))
 
-    return _choose_by_cost(problem, changed, fresh, since_s=since_s, now_s=now_s)
+    return _choose_by_cost(
+        problem, changed, fresh, parameters=parameters, since_s=since_s, now_s=now_s
+    )
 
 
 def _choose_by_cost(
@@ -97,13 +96,18 @@ def _choose_by_cost(
     changed: Draft,
     fresh: Draft,
     *,
+    parameters: HetsevParameters,
     since_s: float | None,
     now_s: float,
 ) -> Choice:
-    """The fresh one of two drafts that serve as much, once it has been much cheaper for CONSOLIDATION_HOLD_S."""
+    """The fresh one of two drafts that serve as much, once it has been much cheaper for `consolidation_hold_s`.
+
+    HetSev never swaps a running instance for cheaper hardware (section 4.1), and so keeps for ever what a peak left
+    behind. A saving must be clear, and must outlast the ups and downs of a minute.
+    """
     cost = _cost_with_moves(problem, changed.plan)
     fresh_cost = _cost_with_moves(problem, fresh.plan)
-    if fresh_cost > cost * (1.0 - CONSOLIDATION_GAIN):
+    if fresh_cost > cost * (1.0 - parameters.consolidation_gain):
         return Choice(draft=changed, reason=Reason(kind=ChoiceKind.CHANGED))
 
     # A clock that was set back must not make the consolidation wait for longer than the hold.
@@ -113,9 +117,9 @@ def _choose_by_cost(
         "cost": cost,
         "fresh_cost": fresh_cost,
         "waited_s": waited_s,
-        "hold_s": CONSOLIDATION_HOLD_S,
+        "hold_s": parameters.consolidation_hold_s,
     }
-    if waited_s >= CONSOLIDATION_HOLD_S:
+    if waited_s >= parameters.consolidation_hold_s:
         reason = Reason(kind=ChoiceKind.CONSOLIDATED, figures=figures)
         return Choice(draft=fresh, reason=reason)
     reason = Reason(kind=ChoiceKind.CONSOLIDATION_WAITS, figures=figures)

@@ -11,7 +11,6 @@ from solvers.autoscale.problem import AutoscaleProblem
 from solvers.autoscale.solve import solve as solve_autoscale
 from solvers.greedy.arrange import Key, replica_counts, running_carriers
 from solvers.greedy.autoscale_inputs import (
-    LAUNCH_WEIGHT_PER_S,
     Taken,
     cut,
     option,
@@ -20,6 +19,7 @@ from solvers.greedy.autoscale_inputs import (
     type_totals,
 )
 from solvers.greedy.configure import Configuration, configure
+from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.types.outcome import Budget, SolveReport
 from solvers.types.plan import UnservedReason
 from solvers.types.problem import Problem
@@ -53,7 +53,10 @@ def decide_counts(
 
     `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
     """
-    program = _program(problem, configurations, lost, running)
+    parameters = budget.parameters_as(HetsevParameters)
+    program = _program(
+        problem, configurations, lost, running, parameters.launch_weight_per_s
+    )
     solution, report = solve_autoscale(program, budget, method=budget.solver)
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     return cut(problem, positive_counts(solution), reasons), reasons, report
@@ -64,6 +67,7 @@ def _program(
     configurations: Configurations,
     lost: Mapping[Key, int],
     running: Mapping[Key, int],
+    launch_weight_per_s: float,
 ) -> AutoscaleProblem:
     taken = (
         Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
@@ -78,7 +82,7 @@ def _program(
             for key, one in sorted(configurations.items())
         ),
         totals=type_totals(problem, taken),
-        launch_weight_per_s=LAUNCH_WEIGHT_PER_S,
+        launch_weight_per_s=launch_weight_per_s,
     )
 
 
@@ -92,5 +96,6 @@ def export(problem: Problem, path: Path, budget: Budget) -> None:
 
     running = running_carriers(problem)
     configurations = configurations_of(problem, keep_running=bool(running))
-    program = _program(problem, configurations, {}, replica_counts(running))
+    weight = budget.parameters_as(HetsevParameters).launch_weight_per_s
+    program = _program(problem, configurations, {}, replica_counts(running), weight)
     export_autoscale(program, path, budget=budget)

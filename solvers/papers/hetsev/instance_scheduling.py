@@ -1,14 +1,17 @@
 """Resource-efficient instance scheduling: which replicas share a GPU, in the order of the fair queues.
 
-Source: HetSev, section 4.2 and Algorithm 1. Changed: the worst fit of its lines 5 to 14 is one start of a placement
-that may be proven (`solvers.placement`).
+Source: HetSev, section 4.2 and Algorithm 1. Changed, unless the parameter `placement` says otherwise: the worst fit of
+its lines 5 to 14 is one start of a placement that may be proven (`solvers.placement`).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from solvers.greedy.arrange import Key
 from solvers.greedy.routing import ArrangedReplica, Carrier
 from solvers.papers.hetsev.fair_queues import WaitingReplica, fair_order
+from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.placement.problem import (
     GpuStock,
     PendingReplica,
@@ -20,25 +23,37 @@ from solvers.types.outcome import Budget, SolveReport
 from solvers.types.plan import UnservedReason
 from solvers.types.problem import OperatingPoint, Problem
 
-# k and β of Algorithm 1, to which the paper gives no numbers.
-QUEUES = 4
-PICKS_PER_ROUND = 4
+
+class PlacementWaits(NamedTuple):
+    """What has waited for GPUs since earlier plans."""
+
+    running: Mapping[Key, int]
+    """Replicas that run; those beyond them wait."""
+    waited_s: Mapping[str, float]
+    """By service; others wait from now on."""
 
 
 def schedule_instances(
     problem: Problem,
     counts: Mapping[Key, int],
     rows: Mapping[Key, OperatingPoint],
+    waiting: PlacementWaits,
     budget: Budget,
 ) -> tuple[list[Carrier], Sequence[tuple[Key, UnservedReason]], SolveReport]:
     """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
+    parameters = budget.parameters_as(HetsevParameters)
     names = _named(counts)
     pending = [_pending(problem, name, key, rows[key]) for name, key in names.items()]
     solution, report = solve_placement(
         PlacementProblem(
             replicas=tuple(pending),
             gpus=_stock(problem),
-            order=_fair_names(problem, names, rows),
+            order=fair_order(
+                _waiting_replicas(problem, names, rows, waiting),
+                queues=parameters.queues,
+                per_round=parameters.picks_per_round,
+            ),
+            is_worst_fit=parameters.placement == "as printed",
         ),
         budget,
     )
@@ -71,25 +86,27 @@ def _carriers(
     ]
 
 
-def _fair_names(
+def _waiting_replicas(
     problem: Problem,
     names: Mapping[str, Key],
     rows: Mapping[Key, OperatingPoint],
-) -> tuple[str, ...]:
-    """The order of Algorithm 1; all wait from now on, so that the queues' lengths decide."""
-    return fair_order(
-        [
+    waiting: PlacementWaits,
+) -> list[WaitingReplica]:
+    """All replicas: those that run have not waited, nor have those that nobody asked for before."""
+    left = Counter(waiting.running)
+    replicas = []
+    for name, key in names.items():
+        left[key] -= 1
+        waited_s = waiting.waited_s.get(key[0], 0.0) if left[key] < 0 else 0.0
+        replicas.append(
             WaitingReplica(
                 name=name,
                 network=problem.service(key[0]).network,
                 memory_mib=rows[key].memory_mib,
-                waiting_s=0.0,
+                waiting_s=waited_s,
             )
-            for name, key in names.items()
-        ],
-        queues=QUEUES,
-        per_round=PICKS_PER_ROUND,
-    )
+        )
+    return replicas
 
 
 def _stock(problem: Problem) -> tuple[GpuStock, ...]:

@@ -7,7 +7,7 @@
     5. routing     the rate of every replica
 
 It prefers to change the running arrangement by as little as the counts ask for. A fresh arrangement replaces it when
-it serves more, or when it has been cheaper by CONSOLIDATION_GAIN for CONSOLIDATION_HOLD_S (`choice.py`).
+it serves more, or when it has been cheaper by `consolidation_gain` for `consolidation_hold_s` (`choice.py`).
 
 Source: HetSev (Electronics 2023, 12, 240), sections 4.1 and 4.2. Changed: replicas get a capped SM percent (HetSev
 shares without a cap); memory, SM and power totals are per GPU type; all services are solved together.
@@ -35,7 +35,9 @@ from solvers.papers.hetsev.counts import (
     configurations_of,
     decide_counts,
 )
-from solvers.papers.hetsev.instance_scheduling import schedule_instances
+from solvers.papers.hetsev.instance_scheduling import PlacementWaits, schedule_instances
+from solvers.papers.hetsev.parameters import HetsevParameters
+from solvers.papers.hetsev.past import dump_past, load_past
 from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem
 from solvers.sharing.solve import solve as solve_sharing
 from solvers.types.outcome import (
@@ -50,8 +52,6 @@ from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Json, Observed
 
 NAME = "hetsev"
-MEMORY_VERSION = 1
-
 FRAGMENTATION_ROUNDS = 3
 """Times that the counts are decided again with the room that fragmentation took away."""
 
@@ -68,66 +68,75 @@ def make_plan(
     memory: Json,
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
-    """The plan, its report, and since when a consolidation has looked worthwhile."""
+    """The plan, its report, since when a consolidation has looked worthwhile, and since when services wait for GPUs."""
     # Section 3.2: identical networks hurt each other most, so that no two of them share a GPU.
     identical = frozenset(frozenset((each.network,)) for each in problem.services)
     problem = replace(problem, apart=problem.apart | identical)
-    chosen = _choose(
-        problem,
-        replace(budget, work=budget.work * SOLVE_SHARE),
-        since_s=_since_s(memory),
-        now_s=observed.at_s,
-    )
-    return (
-        chosen.draft.plan,
-        _report(problem, chosen),
-        {"version": MEMORY_VERSION, "consolidation_since_s": chosen.since_s},
-    )
+    past, now_s = load_past(memory), observed.at_s
+    waiting = _waits(problem, past.waited_s(now_s))
+    budget = replace(budget, work=budget.work * SOLVE_SHARE)
+    chosen = _choose(problem, budget, waiting, since_s=past.since_s, now_s=now_s)
+    kept = past.after(chosen.draft.plan, chosen.since_s, now_s)
+    return chosen.draft.plan, _report(problem, chosen), dump_past(kept)
+
+
+def _waits(problem: Problem, waited_s: Mapping[str, float]) -> PlacementWaits:
+    # What runs waits for nothing: of a service that has waited, only the replicas beyond those have.
+    running = replica_counts(running_carriers(problem))
+    return PlacementWaits(running=running, waited_s=waited_s)
 
 
 def _choose(
     problem: Problem,
     budget: Budget,
+    waiting: PlacementWaits,
     *,
     since_s: float | None,
     now_s: float,
 ) -> Choice:
     # The changed arrangement comes first: it is what the next seconds depend on, should the time run out.
-    changed = _changed(problem, budget)
+    changed = _changed(problem, budget, waiting)
     if changed is None:
         return Choice(
-            draft=_fresh(problem, budget), reason=Reason(kind=ChoiceKind.FRESH)
+            draft=_fresh(problem, budget, waiting), reason=Reason(kind=ChoiceKind.FRESH)
         )
     if budget.remaining_s() <= 0.0:
         # Having had no time says nothing against the consolidation, so that its hold goes on.
         reason = Reason(kind=ChoiceKind.NO_TIME)
         return Choice(draft=changed, reason=reason, since_s=since_s)
     return choose(
-        problem, changed, _fresh(problem, budget), since_s=since_s, now_s=now_s
+        problem,
+        changed,
+        _fresh(problem, budget, waiting),
+        parameters=budget.parameters_as(HetsevParameters),
+        since_s=since_s,
+        now_s=now_s,
     )
 
 
-def _fresh(problem: Problem, budget: Budget) -> Draft:
+def _fresh(problem: Problem, budget: Budget, waiting: PlacementWaits) -> Draft:
     """A plan from nothing, with smallest SM percents; where GPUs are short also with narrower configurations."""
-    best = _fresh_of(problem, budget, sharers=1)
+    best = _fresh_of(problem, budget, waiting, sharers=1)
     max_sharers = min(MAX_SHARERS, problem.max_replicas_per_gpu, len(problem.services))
     for sharers in range(2, max_sharers + 1):
         is_short = any(entry.reason in WANT_OF_GPUS for entry in best.plan.unserved)
         # One draft may take as long as all before it: with less than half the time left it might not end in time.
         if not is_short or budget.remaining_s() < 0.5 * budget.seconds:
             break
-        narrower = _fresh_of(problem, budget, sharers=sharers)
+        narrower = _fresh_of(problem, budget, waiting, sharers=sharers)
         best = max(best, narrower, key=lambda draft: _merit(problem, draft.plan))
     return best
 
 
-def _fresh_of(problem: Problem, budget: Budget, *, sharers: int) -> Draft:
+def _fresh_of(
+    problem: Problem, budget: Budget, waiting: PlacementWaits, *, sharers: int
+) -> Draft:
     """The best of some drafts, each counted without the room that fragmentation took from those before it."""
     configurations = configurations_of(problem, keep_running=False, sharers=sharers)
     lost: Counter[Key] = Counter()
     drafts: list[Draft] = []
     for _ in range(FRAGMENTATION_ROUNDS):
-        draft, left_out = _draft(problem, configurations, budget, lost)
+        draft, left_out = _draft(problem, configurations, budget, lost, waiting)
         drafts.append(draft)
         lost.update(left_out)
         if not left_out or budget.remaining_s() < 0.5 * budget.seconds:
@@ -141,17 +150,20 @@ def _draft(
     configurations: Configurations,
     budget: Budget,
     lost: Mapping[Key, int],
+    waiting: PlacementWaits,
 ) -> tuple[Draft, list[Key]]:
     """All five steps once, and the keys of replicas that found no place."""
     counts, reasons, count_report = decide_counts(
         problem, configurations, budget, lost=lost
     )
     rows, share_report = _shrink(problem, configurations, counts, budget)
-    carriers, left_out, place_report = schedule_instances(problem, counts, rows, budget)
+    carriers, left_out, place_report = schedule_instances(
+        problem, counts, rows, waiting, budget
+    )
     # Counting saw totals, and shares before they were shrunk: placed replicas may leave room for more.
     carriers = top_up(problem, carriers, tuple(configurations.values()))
-    for key, reason in left_out:
-        reasons.setdefault(key[0], reason)
+    # What counting knew of a service comes before what placing found.
+    reasons = {key[0]: reason for key, reason in reversed(left_out)} | reasons
     plan = route(problem, NAME, carriers, reasons)
     steps = (count_report, share_report, place_report)
     return Draft(plan=plan, steps=steps), [key for key, _ in left_out]
@@ -167,7 +179,7 @@ def _merit(problem: Problem, plan: Plan) -> tuple[float, float]:
     return round(served, 6), -cost_usd_per_hour(problem, plan)
 
 
-def _changed(problem: Problem, budget: Budget) -> Draft | None:
+def _changed(problem: Problem, budget: Budget, waiting: PlacementWaits) -> Draft | None:
     """The running arrangement, changed to what the counts ask for; None when nothing runs."""
     running = running_carriers(problem)
     if not running:
@@ -178,7 +190,14 @@ def _changed(problem: Problem, budget: Budget) -> Draft | None:
     )
     # Shares are not shrunk here: another share would restart what runs, and the configurations prefer its rows.
     rows = {key: one.row for key, one in configurations.items()}
-    carriers = arrange(problem, running, counts, rows)
+    carriers = arrange(
+        problem,
+        running,
+        counts,
+        rows,
+        waited_s=waiting.waited_s,
+        is_worst_fit=budget.parameters_as(HetsevParameters).placement == "as printed",
+    )
     carriers = top_up(problem, carriers, tuple(configurations.values()))
     kept, plan = (route(problem, NAME, each, reasons) for each in (running, carriers))
     is_vain = _starts_in_vain(problem, kept, plan)
@@ -330,10 +349,3 @@ def _report(problem: Problem, chosen: Choice) -> PlanReport:
         messages=(describe(chosen.reason), *step_messages),
         steps=draft.steps,
     )
-
-
-def _since_s(memory: Json) -> float | None:
-    if not isinstance(memory, Mapping) or memory.get("version") != MEMORY_VERSION:
-        return None
-    since = memory.get("consolidation_since_s")
-    return float(since) if isinstance(since, int | float) else None

@@ -1,5 +1,6 @@
 """How HetSev's policy is registered."""
 
+from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.types.policy_spec import ALL_OF_SERVICES, Card, PolicySpec
 
 _PAPER = "HetSev, Electronics 2023, 12, 240"
@@ -26,6 +27,7 @@ POLICIES = (
             good_for="plans whose every step can be read and exported; changes as small as the counts ask",
         ),
         module="solvers.papers.hetsev.policy",
+        parameters=HetsevParameters,
         exporter="solvers.papers.hetsev.counts",
         is_main=True,
     ),

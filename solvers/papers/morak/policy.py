@@ -9,8 +9,8 @@
 4. Neighbours and clocks cost capacity: services that fall short get more replicas, and it is done again.
 5. Where that leaves something unserved, it is all done for tighter SLOs as well (`LADDER`), with the batch that
    carries most per SM percent at its knee as with the largest, and what serves most under the true SLOs is taken.
-6. Where a governor says that no clock and batch keeps its limits, the services of that GPU count as STEP wider from
-   then on, so that fewer of them share a GPU.
+6. Where a governor says that no clock and batch keeps its limits, the services of that GPU count as
+   `step_percent` wider from then on, so that fewer of them share a GPU.
 
 Where GPUs are short, all services get the same part of the replicas that they want.
 
@@ -44,6 +44,7 @@ from solvers.greedy.routing import ROUNDING, Carrier, route, true_capacities
 from solvers.laws.colocation import beside
 from solvers.papers.morak.knee_partition import knee_percent
 from solvers.papers.morak.packing import MorakTenant, packed
+from solvers.papers.morak.parameters import MorakParameters
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
@@ -52,10 +53,6 @@ from solvers.types.state import Json, Observed
 NAME = "morak"
 MEMORY_VERSION = 1
 
-STEP_PERCENT = 10.0
-"""By how much a service counts as wider after a request."""
-SETTLING_S = 30.0
-"""For so long after a request nobody is listened to: nodes change over, and governors begin anew."""
 LADDER = tuple(2.0 ** (-step / 2.0) for step in range(32))
 """Parts of the SLOs that are planned for, until nothing keeps them. A plan for an SLO so has the choice of all that one
 for SLO / √2 can do, and a looser SLO never serves less."""
@@ -74,13 +71,19 @@ def make_plan(
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan of knees for the Problem's rates, its report, and which services count as wider."""
+    parameters = budget.parameters_as(MorakParameters)
     names = {service.name for service in problem.services}
     wider, heard_at_s = _remembered(memory, names, observed.at_s)
-    asked = _asked(observed, heard_at_s)
+    asked = _asked(observed, heard_at_s, parameters.settling_s)
     for name in asked:
-        wider[name] = min(wider.get(name, 0) + 1, round(100.0 / STEP_PERCENT))
+        wider[name] = min(
+            wider.get(name, 0) + 1, round(100.0 / parameters.step_percent)
+        )
+    extra_percent = {
+        name: parameters.step_percent * steps for name, steps in wider.items()
+    }
     rules = TypePolicy(
-        name=NAME, fill=partial(_fill, wider), capacities=true_capacities
+        name=NAME, fill=partial(_fill, extra_percent), capacities=true_capacities
     )
     # A plan that runs is kept while it serves; one whose governors asked for another is not.
     of = replace(problem, current=None) if asked else problem
@@ -92,27 +95,29 @@ def make_plan(
     return plan, report, _memory_of(wider, heard_at_s)
 
 
-def _asked(observed: Observed, heard_at_s: float | None) -> tuple[str, ...]:
+def _asked(
+    observed: Observed, heard_at_s: float | None, settling_s: float
+) -> tuple[str, ...]:
     """The services whose governors ask for another partition; none while a former request settles."""
-    is_settled = heard_at_s is None or observed.at_s >= heard_at_s + SETTLING_S
+    is_settled = heard_at_s is None or observed.at_s >= heard_at_s + settling_s
     # Algorithm 1, line 18: governors ask after three failing periods; the policy decides what becomes of it.
     return observed.repartition if is_settled else ()
 
 
 def _fill(
-    wider: Mapping[str, int],
+    extra_percent: Mapping[str, float],
     problem: Problem,
     stage: TypeStage,
 ) -> list[Carrier]:
     """The GPUs that serve most of what is asked for, by priority; of equals the first on the ladder."""
-    best = _fill_once(wider, problem, stage, _largest_batch)
+    best = _fill_once(extra_percent, problem, stage, _largest_batch)
     least = _unserved(problem, best)
     # A looser SLO lets larger batches and more neighbours in, which may pack worse than what a tighter one allows.
     for part, choose in product(LADDER, (_densest_batch, _largest_batch)):
         if least == 0.0:
             break
         tighter = _tighter(problem, part)
-        carriers = _fill_once(wider, tighter, _stage_of(tighter, stage), choose)
+        carriers = _fill_once(extra_percent, tighter, _stage_of(tighter, stage), choose)
         if not carriers:
             break
         unserved = _unserved(problem, carriers)
@@ -142,12 +147,12 @@ def _unserved(problem: Problem, carriers: Sequence[Carrier]) -> float:
 
 
 def _fill_once(
-    wider: Mapping[str, int],
+    extra_percent: Mapping[str, float],
     problem: Problem,
     stage: TypeStage,
     choose: ChooseBatch,
 ) -> list[Carrier]:
-    tenants = _tenants(problem, stage, wider, choose)
+    tenants = _tenants(problem, stage, extra_percent, choose)
     wanted = {
         name: _first_count(problem, stage, tenant) for name, tenant in tenants.items()
     }
@@ -225,16 +230,16 @@ def _are_placed(carriers: Sequence[Carrier], counts: Mapping[str, int]) -> bool:
 def _tenants(
     problem: Problem,
     stage: TypeStage,
-    wider: Mapping[str, int],
+    extra_percent: Mapping[str, float],
     choose: ChooseBatch,
 ) -> dict[str, MorakTenant]:
     """By name, the services that the GPU type can serve."""
     tenants = {}
     for service in problem.services:
         if service.name in stage.profiles:
-            extra_percent = STEP_PERCENT * wider.get(service.name, 0)
+            extra = extra_percent.get(service.name, 0.0)
             row = _knee_row(stage.profiles[service.name], choose)
-            tenant = _tenant(problem, stage, service, row, extra_percent)
+            tenant = _tenant(problem, stage, service, row, extra)
             if tenant is not None:
                 tenants[service.name] = tenant
     return tenants
@@ -386,5 +391,5 @@ def _remembered(
     }
     if not isinstance(heard_at_s, int | float):
         return steps, None
-    # A clock that was set back must not make the policy deaf for longer than SETTLING_S.
+    # A clock that was set back must not make the policy deaf for longer than it settles.
     return steps, min(float(heard_at_s), now_s)

@@ -1,5 +1,6 @@
 """How Morak's policy is registered."""
 
+from solvers.papers.morak.parameters import MorakParameters
 from solvers.types.policy_spec import ALL_OF_SERVICES, Card, PolicySpec
 
 POLICIES = (
@@ -19,6 +20,7 @@ POLICIES = (
             good_for="throughput under a power cap, together with the governor power_latency",
         ),
         module="solvers.papers.morak.policy",
+        parameters=MorakParameters,
         is_main=True,
     ),
 )

@@ -77,10 +77,22 @@ def affinity(new: Character, batch: Sequence[Character]) -> float:
     return (workload + variant) / 2.0
 
 
-def threshold(load: float) -> float:
+def pressure_affinity(new: float, batch: Sequence[float]) -> float:
+    """The same by what replicas press on their GPU with, 0 to 1 each: 100 where any of two leaves it alone. Ours.
+
+    Classes are too coarse: what one replica takes from another grows with the product of their pressures.
+    """
+    if not batch:
+        return 100.0
+    return _mean(100.0 * (1.0 - min(1.0, new) * min(1.0, each)) for each in batch)
+
+
+def threshold(
+    load: float, idle: float = THRESHOLD, full: float = FULL_THRESHOLD
+) -> float:
     """Affinity that is enough while the fleet is so full, 0 to 1."""
     # In a full fleet the alternative to an unsuitable neighbour is no GPU at all.
-    return THRESHOLD + (FULL_THRESHOLD - THRESHOLD) * load
+    return idle + (full - idle) * load
 
 
 def suits(new: Character, batch: Sequence[Character], load: float = 0.0) -> bool:

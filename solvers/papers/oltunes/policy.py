@@ -1,12 +1,12 @@
 """Policy `oltunes`: services by OLTunes' tuning score; jobs are dispatched beside its plans, by `schedule`.
 
-1. What runs stays, but for replicas that the service does without: the rest still carries SPARE of its rate.
+1. What runs stays, but for replicas that the service does without: the rest still carries `spare` of its rate.
 2. Services by urgency, SLO latency over mean execution time, the smallest first. Each gets replicas until its rate is
    carried: of the operating rows with which it keeps its SLO, in the order of the tuning score, the first that finds a
    place. First on GPUs that carry something: at most four share one, affinity is high enough, and nobody there may
    lose what he carries. Then on an idle GPU. The two GPU types with the best scores come before all others.
 
-A service is latency-critical, λ = 0.75: its latency is that of a batch, its throughput its capacity.
+A service's latency is that of a batch, its throughput its capacity.
 
 Source: Kim, Ha, Kim, "OLTunes" (Cluster Computing 2025), sections 3.3.3 and 3.4.2; it knows jobs only, of which
 services are a stream. Ours: capacities by the contract's laws, so that its plans keep the promise of a percentile;
@@ -39,7 +39,8 @@ from solvers.greedy.routing import (
     total_capacity_rps,
 )
 from solvers.laws.colocation import capacities_rps, executions_ms
-from solvers.papers.oltunes.affinity import Character, sensitivity_ratio, suits
+from solvers.papers.oltunes.joining import joined, load_of, may_join
+from solvers.papers.oltunes.parameters import OltunesParameters
 from solvers.papers.oltunes.tuning_score import (
     ScoredSettings,
     first_types,
@@ -47,7 +48,7 @@ from solvers.papers.oltunes.tuning_score import (
     power_consumption_at_base,
     scores,
 )
-from solvers.types.jobs import MAX_JOBS, JobDemand
+from solvers.types.jobs import JobDemand
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
@@ -55,10 +56,6 @@ from solvers.types.state import GpuType, Json, Observed
 
 NAME = "oltunes"
 
-SPARE = 1.2
-"""A replica goes when the others carry so many times the rate: no new one is needed for the next little rise."""
-WEIGHT = 0.75
-"""λ of a service, in the middle of Table 4's latency-critical jobs."""
 MAX_HOSTS = 64
 """GPUs in use that are looked at for one replica, the fullest first."""
 
@@ -72,10 +69,12 @@ def make_plan(
     """The services' plan and its report; it remembers nothing."""
     del observed, memory
     begun = budget.elapsed()
-    carriers = _without_surplus(problem, running_carriers(problem))
-    choices = _choices(problem, len(carriers))
+    parameters = budget.parameters_as(OltunesParameters)
+    running = running_carriers(problem)
+    carriers = _without_surplus(problem, running, parameters.spare)
+    choices = _choices(problem, len(carriers), parameters)
     for service in _by_urgency(problem, choices):
-        _serve(problem, carriers, service, choices.get(service.name, ()))
+        _serve(problem, parameters, carriers, service, choices.get(service.name, ()))
     plan = route(problem, NAME, carriers, reasons_short(problem, carriers, choices))
     report = heuristic_report(
         problem, plan, method=NAME, seconds=budget.elapsed() - begun
@@ -93,26 +92,23 @@ class _Choice:
     capacity_rps: float
 
 
-def _choices(problem: Problem, used: int) -> dict[str, tuple[_Choice, ...]]:
+def _choices(
+    problem: Problem, used: int, parameters: OltunesParameters
+) -> dict[str, tuple[_Choice, ...]]:
     """By service its rows that keep the SLO alone, best first, those of its two best GPU types before all others."""
-    load = _load(problem, used)
+    load = load_of(problem, used)
     found = {
-        service.name: _ranked(problem, service, load) for service in problem.services
+        service.name: _ranked(problem, service, load, parameters)
+        for service in problem.services
     }
     return {name: ranked for name, ranked in found.items() if ranked}
-
-
-def _load(problem: Problem, used: int) -> float:
-    """Share of the stock that carries something; 0 where the stock has no limit."""
-    stock = [gpu_type.count for gpu_type in problem.gpu_types]
-    total = sum(count for count in stock if count is not None)
-    return min(1.0, used / total) if total and None not in stock else 0.0
 
 
 def _ranked(
     problem: Problem,
     service: ServiceDemand,
     load: float,
+    parameters: OltunesParameters,
 ) -> tuple[_Choice, ...]:
     rows = [
         choice
@@ -124,9 +120,13 @@ def _ranked(
         return ()
     # A stream has no last input: its latency is that of one batch, due within the SLO.
     demand = JobDemand(
-        weight=WEIGHT, inputs=1, left_s=service.slo_ms / 1000.0, load=load
+        weight=parameters.latency_weight,
+        inputs=1,
+        left_s=service.slo_ms / 1000.0,
+        load=load,
     )
-    score = scores(demand, _scored(problem, rows))
+    weights = {"alpha": parameters.alpha, "beta": parameters.beta}
+    score = scores(demand, _scored(problem, rows), **weights)
     ordered = [rows[at] for at in np.argsort(-score, kind="stable").tolist()]
     # Equation 5 keeps no others. Here these come after the best two: a service must be served, a job may wait.
     best = first_types(choice.gpu_type for choice in ordered)
@@ -138,7 +138,6 @@ def _scored(problem: Problem, rows: Sequence[_Choice]) -> ScoredSettings:
     types = [problem.gpu_type(choice.gpu_type) for choice in rows]
     latency_s = np.array([choice.execution_ms for choice in rows]) / 1000.0
     percents = np.array([choice.row.sm_percent for choice in rows])
-    rates_rps = np.array([choice.capacity_rps for choice in rows])
     memory_mib = np.array([choice.row.memory_mib for choice in rows])
     epc = power_consumption_at_base(
         # The cap stands for the TDP, which a Problem lacks.
@@ -149,7 +148,7 @@ def _scored(problem: Problem, rows: Sequence[_Choice]) -> ScoredSettings:
     )
     return ScoredSettings(
         latency_s=latency_s,
-        per_gpu_rps=rates_rps * jobs_per_gpu(percents),
+        per_gpu_rps=[choice.capacity_rps for choice in rows] * jobs_per_gpu(percents),
         epc=epc,
     )
 
@@ -205,11 +204,13 @@ def _urgency(service: ServiceDemand, choices: Mapping[str, Sequence[_Choice]]) -
     return service.slo_ms / float(np.mean([choice.execution_ms for choice in own]))
 
 
-def _without_surplus(problem: Problem, running: Sequence[Carrier]) -> list[Carrier]:
+def _without_surplus(
+    problem: Problem, running: Sequence[Carrier], spare: float
+) -> list[Carrier]:
     """What runs, without replicas that their services do without."""
     carriers = list(running)
     for service in problem.services:
-        _drop_surplus(problem, carriers, service)
+        _drop_surplus(problem, carriers, service, spare)
     return [carrier for carrier in carriers if carrier.seats]
 
 
@@ -217,6 +218,7 @@ def _drop_surplus(
     problem: Problem,
     carriers: list[Carrier],
     service: ServiceDemand,
+    spare: float,
 ) -> None:
     """Take away what one service does without, beside most neighbours first: those get faster by it. In place."""
     holders = [
@@ -228,7 +230,7 @@ def _drop_surplus(
     for at in sorted(holders, key=lambda at: (-len(carriers[at].seats), at)):
         before = carriers[at]
         carriers[at] = without(before, service.name)
-        if _does_without(problem, carriers, service, count):
+        if _does_without(problem, carriers, service, count, spare=spare):
             count -= 1
         else:
             carriers[at] = before
@@ -239,6 +241,8 @@ def _does_without(
     rest: Sequence[Carrier],
     service: ServiceDemand,
     count: int,
+    *,
+    spare: float,
 ) -> bool:
     """Whether a service that has so many replicas may lose the one that the rest of the carriers lacks."""
     # One too many goes whatever it carries: the largest number is a limit.
@@ -246,12 +250,13 @@ def _does_without(
         return True
     carried_rps = total_capacity_rps(problem, rest, service.name)
     return (
-        count > service.min_replicas and carried_rps >= SPARE * service.arrival_rate_rps
+        count > service.min_replicas and carried_rps >= spare * service.arrival_rate_rps
     )
 
 
 def _serve(
     problem: Problem,
+    parameters: OltunesParameters,
     carriers: list[Carrier],
     service: ServiceDemand,
     choices: Sequence[_Choice],
@@ -267,7 +272,7 @@ def _serve(
         carried_rps = total_capacity_rps(problem, carriers, service.name)
         is_carried = carried_rps * (1.0 - ROUNDING) >= service.arrival_rate_rps
         if (is_carried and count >= service.min_replicas) or not _add(
-            problem, carriers, service, choices
+            problem, parameters, carriers, service, choices
         ):
             return
         count += 1
@@ -275,6 +280,7 @@ def _serve(
 
 def _add(
     problem: Problem,
+    parameters: OltunesParameters,
     carriers: list[Carrier],
     service: ServiceDemand,
     choices: Sequence[_Choice],
@@ -287,10 +293,10 @@ def _add(
         # Whether it may join is costly to find out, so the GPU type is compared first.
         same_type = (at for at in fullest if carriers[at].gpu_type == choice.gpu_type)
         for at in same_type:
-            if _may_join(problem, carriers, at, seat):
-                carriers[at] = _joined(carriers[at], seat)
+            if may_join(problem, parameters, carriers, at, seat):
+                carriers[at] = joined(carriers[at], seat)
                 return True
-        alone = _joined(Carrier(gpu_type=choice.gpu_type, seats=()), seat)
+        alone = Carrier(gpu_type=choice.gpu_type, seats=(seat,))
         if choice.gpu_type in types_left and obeys(problem, alone):
             carriers.append(alone)
             return True
@@ -314,62 +320,3 @@ def _types_left(problem: Problem, carriers: Sequence[Carrier]) -> set[str]:
         for gpu_type in problem.gpu_types
         if gpu_type.count is None or used[gpu_type.name] < gpu_type.count
     }
-
-
-def _joined(carrier: Carrier, seat: ArrangedReplica) -> Carrier:
-    return Carrier(gpu_type=carrier.gpu_type, seats=(*carrier.seats, seat))
-
-
-def _may_join(
-    problem: Problem,
-    carriers: Sequence[Carrier],
-    at: int,
-    seat: ArrangedReplica,
-) -> bool:
-    """Whether a new replica suits those on a GPU, keeps the rules there, and no service loses what it carries."""
-    host = carriers[at]
-    joined = _joined(host, seat)
-    if len(joined.seats) > MAX_JOBS or not obeys(problem, joined):
-        return False
-    if not _has_affinity(problem, host, seat, load=_load(problem, len(carriers))):
-        return False
-    if total_capacity_rps(problem, [joined], seat.service) < MIN_CAPACITY_RPS:
-        return False
-    after = [*carriers[:at], joined, *carriers[at + 1 :]]
-    return all(
-        total_capacity_rps(problem, after, each.service)
-        >= _kept_rps(problem, carriers, each.service)
-        for each in host.seats
-    )
-
-
-def _has_affinity(
-    problem: Problem,
-    host: Carrier,
-    seat: ArrangedReplica,
-    *,
-    load: float,
-) -> bool:
-    neighbours = [_character(problem, host, each) for each in host.seats]
-    return suits(_character(problem, host, seat), neighbours, load)
-
-
-def _kept_rps(problem: Problem, carriers: Sequence[Carrier], name: str) -> float:
-    """What a service must not lose: its rate, or what it carries where that is less."""
-    rate_rps = problem.service(name).arrival_rate_rps * (1.0 + ROUNDING)
-    return min(rate_rps, total_capacity_rps(problem, carriers, name))
-
-
-def _character(problem: Problem, carrier: Carrier, seat: ArrangedReplica) -> Character:
-    """By its sensitivity: a problem says nothing of kernels, and has no second variant of a service."""
-    points = problem.points_of(problem.service(seat.service).network, carrier.gpu_type)
-    known = sorted(
-        entry.sensitivity
-        for entry in problem.points
-        if entry.gpu_type == carrier.gpu_type
-    )
-    sensitivity = points.sensitivity if points is not None else 0.0
-    return Character(
-        sensitivity_ratio(sensitivity, known[len(known) // 2] if known else 0.0),
-        is_high=False,
-    )

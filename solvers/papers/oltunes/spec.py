@@ -1,5 +1,6 @@
 """How OLTunes' policy is registered."""
 
+from solvers.papers.oltunes.parameters import OltunesParameters
 from solvers.types.policy_spec import ALL_OF_SERVICES, Card, PolicySpec
 
 POLICIES = (
@@ -18,6 +19,7 @@ POLICIES = (
             good_for="offline jobs with deadlines on a fleet that is there anyway, beside some services",
         ),
         module="solvers.papers.oltunes.policy",
+        parameters=OltunesParameters,
         is_main=True,
         dispatches_jobs="solvers.papers.oltunes.job_scheduler",
     ),

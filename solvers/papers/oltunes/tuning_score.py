@@ -75,13 +75,19 @@ class ScoredSettings(NamedTuple):
     epc: Reals
 
 
-def scores(demand: JobDemand, found: ScoredSettings) -> Reals:
+def scores(
+    demand: JobDemand,
+    found: ScoredSettings,
+    *,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+) -> Reals:
     """(N,) the documented score but for lost accuracy; N ≥ 1."""
     return np.asarray(
         demand.weight * _normalised(1.0 / found.latency_s)
         + (1.0 - demand.weight) * _normalised(found.per_gpu_rps)
-        + ALPHA * _slack(found.latency_s, demand.left_s)
-        - BETA * demand.load * _normalised(found.epc)
+        + alpha * _slack(found.latency_s, demand.left_s)
+        - beta * demand.load * _normalised(found.epc)
     )
 
 

@@ -1,6 +1,7 @@
 """Calling a policy in this process; the real worker is in tests/integration/test_solver_worker.py."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -38,3 +39,23 @@ def test_the_inline_solver_gives_the_same_answer_again_to_the_last_byte() -> Non
 def test_a_policy_that_fails_is_a_solver_that_is_not_there() -> None:
     with pytest.raises(SolverUnavailable, match="no policy is called 'nobody'"):
         run(InlineSolver().make_plan(request("nobody")))
+
+
+def test_the_report_says_what_is_set_of_the_policy() -> None:
+    stated = {"queues": 8, "placement": "as printed"}
+    answer = run_policy(replace(request(), parameters=stated))
+    assert "parameters: queues = 8, placement = as printed" in answer.report.messages
+    assert answer.report.method.endswith("worst fit")
+    assert not any(
+        "parameters" in each for each in run_policy(request()).report.messages
+    )
+
+
+def test_parameters_that_this_version_does_not_know_leave_the_policy_as_by_default() -> (
+    None
+):
+    answer = run_policy(replace(request(), parameters={"gone": 1}))
+    assert answer.plan == run_policy(request()).plan
+    assert answer.report.messages[-1].startswith(
+        "parameters are as by default: gone: is no parameter of this policy"
+    )

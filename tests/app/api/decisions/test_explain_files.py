@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from app.api.decisions.explain_views import ExplanationView
+from solvers.types.problem_json import problem_to_json
 from tests.app.cli.start.test_plan import EXAMPLE, changed_example
 from tests.app.runner import cli
+from tests.solvers.sliced import tiny_sliced_problem
 
 PLAN = EXAMPLE.parent / "example_plan.json"
 
@@ -150,3 +152,13 @@ def test_a_plan_of_another_problem_is_told_as_far_as_it_goes(tmp_path: Path) -> 
 def test_a_plan_alone_is_refused() -> None:
     result = cli("explain", "--plan", PLAN)
     assert (result.code, "add --problem FILE" in result.err) == (2, True)
+
+
+def test_gpus_in_slices_are_refused_in_plain_words(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    path.write_text(problem_to_json(tiny_sliced_problem(1, is_beside=False)))
+    for command in (("explain", "--problem"), ("what-if",)):
+        refused = cli(*command, path)
+        assert refused.code == 1
+        assert "big may be cut into slices" in refused.err
+        assert "`plimsoll plan`" in refused.err

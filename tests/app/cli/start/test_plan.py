@@ -202,3 +202,33 @@ def test_gpus_are_cut_by_joint_and_refused_by_policies_that_plan_whole_ones(
         "Error: policy hetsev plans whole GPUs only, and big is cut into slices\n"
         "Hint: choose --policy joint\n"
     )
+
+
+def test_parameters_are_set_by_name(tmp_path: Path) -> None:
+    result = cli("plan", EXAMPLE, "--policy", "hetsev", "--set", "placement=as printed")
+    assert result.code == 0
+    assert "Note: parameters: placement = as printed" in result.out
+    assert "placement worst fit" in result.out
+    model = tmp_path / "model.lp"
+    weight = ("--set", "launch_weight_per_s=0.5")
+    exported = cli("plan", EXAMPLE, "--policy", "hetsev", *weight, "--export", model)
+    assert exported.code == 0
+    plain = tmp_path / "plain.lp"
+    assert cli("plan", EXAMPLE, "--policy", "hetsev", "--export", plain).code == 0
+    assert model.read_text() != plain.read_text()
+
+
+@pytest.mark.parametrize(
+    ("policy", "stated", "message"),
+    [
+        ("hetsev", "queues", "--set queues: must be NAME=VALUE"),
+        ("hetsev", "=4", "--set =4: must be NAME=VALUE"),
+        ("hetsev", "queues=0", "--set: queues must be a whole number from 1 to 64"),
+        ("hetsev", "gain=1", "--set: gain is no parameter of this policy; there are"),
+        ("joint", "queues=4", "--set: queues is no parameter of this policy; it has"),
+    ],
+)
+def test_what_may_not_be_set_is_refused(policy: str, stated: str, message: str) -> None:
+    refused = cli("plan", EXAMPLE, "--policy", policy, "--set", stated)
+    assert refused.code == 1
+    assert refused.err.startswith(f"Error: {message}")

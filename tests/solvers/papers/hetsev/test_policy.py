@@ -14,7 +14,7 @@ from solvers.check_report import report_violations
 from solvers.greedy.arrange import running_carriers, top_up
 from solvers.greedy.configure import MAX_REPLICAS, configure
 from solvers.laws.cost import cost_usd_per_hour, served_weight
-from solvers.papers.hetsev.choice import CONSOLIDATION_HOLD_S
+from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.papers.hetsev.policy import make_plan
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
@@ -37,6 +37,8 @@ from tests.solvers.papers.hetsev.own_networks import a_problem, with_own_network
 from tests.solvers.small_plans import capacity_rps, example, planned_problems
 
 SHARED = Path(__file__).parents[4] / ".." / "shared" / "problems"
+
+HOLD_S = HetsevParameters().consolidation_hold_s
 
 
 def run(
@@ -303,14 +305,12 @@ def test_a_cheaper_arrangement_waits_for_its_hold_and_then_comes() -> None:
     memory: Json = None
     for at_s in (
         1000.0,
-        1000.0 + 0.5 * CONSOLIDATION_HOLD_S,
-        1000.0 + CONSOLIDATION_HOLD_S,
+        1000.0 + 0.5 * HOLD_S,
+        1000.0 + HOLD_S,
     ):
         later, report, memory = run(quiet, at_s=at_s, memory=memory)
         said.append(report.messages[0])
-        assert gpus_of(later) == {
-            "gpu": 1 if at_s == 1000.0 + CONSOLIDATION_HOLD_S else 2
-        }
+        assert gpus_of(later) == {"gpu": 1 if at_s == 1000.0 + HOLD_S else 2}
     assert said[0].endswith(" waits, 0 of 60 s")
     assert said[1].endswith(" waits, 30 of 60 s")
     assert said[2].startswith("consolidation: ")
@@ -323,7 +323,7 @@ def test_no_consolidation_pays_more_for_restarts_than_it_saves() -> None:
         with_rates(problem, 0.4), current=plan, migration_cost_usd_per_hour=0.5
     )
     _, report, memory = run(quiet, at_s=0.0)
-    later, report, _ = run(quiet, at_s=10 * CONSOLIDATION_HOLD_S, memory=memory)
+    later, report, _ = run(quiet, at_s=10 * HOLD_S, memory=memory)
     assert later.gpus != () and gpus_of(later) == {"gpu": 2}
     assert report.messages[0] == "running arrangement, changed"
 
@@ -336,7 +336,7 @@ def test_without_time_the_running_arrangement_is_changed_and_a_waiting_consolida
     _, _, waiting = run(quiet, at_s=1000.0)
     late = Budget(elapsed=lambda: 2.0)
     plan, report, memory = make_plan(
-        quiet, Observed(at_s=1000.0 + CONSOLIDATION_HOLD_S), waiting, late
+        quiet, Observed(at_s=1000.0 + HOLD_S), waiting, late
     )
     assert violations(quiet, plan) == ()
     assert is_complete(plan)

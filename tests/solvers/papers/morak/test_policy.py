@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from solvers.check import violations
-from solvers.papers.morak.policy import MEMORY_VERSION, SETTLING_S, make_plan
+from solvers.papers.morak.parameters import MorakParameters
+from solvers.papers.morak.policy import MEMORY_VERSION, make_plan
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import (
@@ -25,6 +26,8 @@ BENT = tuple(
     for share, time_ms in ((20.0, 20.0), (40.0, 11.0), (60.0, 10.6), (80.0, 10.2))
 )
 BENT += (a_row(100.0, 9.8),)
+
+SETTLING_S = MorakParameters().settling_s
 
 
 def a_problem(

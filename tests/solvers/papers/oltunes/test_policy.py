@@ -7,7 +7,9 @@ import pytest
 
 from solvers.check import violations
 from solvers.check_report import report_violations
-from solvers.papers.oltunes.policy import SPARE, make_plan
+from solvers.papers.oltunes.affinity import pressure_affinity
+from solvers.papers.oltunes.parameters import OltunesParameters
+from solvers.papers.oltunes.policy import make_plan
 from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import (
@@ -26,6 +28,8 @@ from tests.solvers.instances import (
     a_type,
     random_problem,
 )
+
+SPARE = OltunesParameters().spare
 
 
 def plan_of(problem: Problem) -> Plan:
@@ -218,3 +222,28 @@ def test_rows_without_capacity_are_no_choice() -> None:
     rows: tuple[OperatingPoint, ...] = (a_row(25.0, 60.0), a_row(100.0, 5.0))
     (gpu,) = plan_of(a_problem(a_service(rate_rps=5.0), rows=rows)).gpus
     assert gpu.replicas[0].sm_percent == 100.0
+
+
+def test_by_pressure_services_share_that_classes_keep_apart() -> None:
+    problem = two_networks(
+        1.0,
+        a_service("one", network="a", rate_rps=20.0),
+        a_service("other", network="a", rate_rps=20.0),
+        count=None,
+    )
+    # Equal networks: a workload affinity of 50 and a variant affinity of 50, as printed.
+    assert len(neighbour_sets(plan_of(problem))) == 2
+    parameters = OltunesParameters(affinity="pressure")
+    plan, _, _ = make_plan(
+        problem, Observed(at_s=0.0), None, Budget(parameters=parameters)
+    )
+    assert violations(problem, plan) == ()
+    assert neighbour_sets(plan) == [{"one", "other"}]
+
+
+def test_pressures_suit_by_their_product() -> None:
+    assert pressure_affinity(0.9, []) == 100.0
+    assert pressure_affinity(0.0, [1.0, 1.0]) == 100.0
+    assert pressure_affinity(0.5, [0.5, 1.0]) == pytest.approx(62.5)
+    # Beyond 1 a GPU has no more to take.
+    assert pressure_affinity(2.0, [1.5]) == 0.0

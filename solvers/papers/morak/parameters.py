@@ -1,0 +1,23 @@
+"""Morak's parameters that are the policy's; those of its governor are the governor's (`solvers.governors`)."""
+
+from dataclasses import dataclass
+
+from solvers.types.parameters import PolicyParameters, parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MorakParameters(PolicyParameters):
+    """What may be set of `morak`; the paper has no figures."""
+
+    step_percent: float = parameter(
+        10.0,
+        "SM percent by which a service counts as wider after its governor asked for another partition",
+        at_least=1.0,
+        at_most=100.0,
+    )
+    settling_s: float = parameter(
+        30.0,
+        "seconds after that for which nobody is listened to: nodes change over, and governors begin anew",
+        at_least=0.0,
+        at_most=86_400.0,
+    )

@@ -1,0 +1,49 @@
+"""OLTunes' parameters that are the policy's for services; its scheduler of jobs has those of the paper."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from solvers.papers.oltunes.affinity import FULL_THRESHOLD, THRESHOLD
+from solvers.papers.oltunes.tuning_score import ALPHA, BETA
+from solvers.types.parameters import PolicyParameters, parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OltunesParameters(PolicyParameters):
+    """What may be set of `oltunes`. Of the weights the paper has λ of jobs only (Table 4)."""
+
+    latency_weight: float = parameter(
+        0.75,
+        "λ of equation 4 for a service: weight of latency, the rest is throughput's",
+        at_least=0.0,
+        at_most=1.0,
+    )
+    alpha: float = parameter(
+        ALPHA,
+        "weight of the time that is left until the SLO",
+        at_least=0.0,
+        at_most=10.0,
+    )
+    beta: float = parameter(
+        BETA, "weight of power in a full fleet", at_least=0.0, at_most=10.0
+    )
+    affinity: Literal["as printed", "pressure"] = parameter(
+        "as printed",
+        "`as printed`: by classes of networks (equations 9 to 11); `pressure`: by what two replicas take of each other",
+        choices=("as printed", "pressure"),
+    )
+    threshold: float = parameter(
+        THRESHOLD,
+        "affinity, 0 to 100, that is enough in an idle fleet",
+        at_least=0.0,
+        at_most=100.0,
+    )
+    full_threshold: float = parameter(
+        FULL_THRESHOLD, "the same in a full fleet", at_least=0.0, at_most=100.0
+    )
+    spare: float = parameter(
+        1.2,
+        "a replica goes where the others carry so many times the rate; ours",
+        at_least=1.0,
+        at_most=10.0,
+    )

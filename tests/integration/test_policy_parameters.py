@@ -1,0 +1,70 @@
+"""Parameters of policies over the API: kept with the version, told in the plan, refused where they are wrong."""
+
+import pytest
+
+from app.postgres import server as postgres
+from tests.integration.api_harness import (
+    Api,
+    fill,
+    prepared,
+    reading,
+    service,
+)
+
+pytestmark = pytest.mark.integration
+
+
+def policy(**spec: object) -> dict[str, object]:
+    return {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec}
+
+
+def start(api: Api) -> None:
+    fill(api)
+    api.put("services/chat", service())
+    api.clock.advance(2.0)
+    answer = api.sync(
+        sequence=1,
+        services=[reading("chat", 100)],
+        generation=0,
+        window_start_s=api.clock.now_s() - 2.0,
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def test_parameters_are_kept_told_and_refused(
+    postgres_server: postgres.Server, migrated_template: str
+) -> None:
+    with (
+        prepared(postgres_server, migrated_template, start) as found,
+        found.running_api() as api,
+    ):
+        parameters = {"hetsev": {"queues": 8}, "oltunes": {"affinity": "pressure"}}
+        api.put("policies/default", policy(policy="hetsev", parameters=parameters))
+        assert api.get("policies/default")["spec"]["parameters"] == parameters
+        outcome = api.tick()
+        assert outcome.state == "target"
+        report = api.get(f"plans/{outcome.plan_id}")["document"]["report"]
+        assert "parameters: queues = 8" in report["messages"]
+        _check_refusals(api)
+        # The same again makes no version.
+        version = api.get("policies/default")["status"]["version"]
+        api.put("policies/default", policy(policy="hetsev", parameters=parameters))
+        assert api.get("policies/default")["status"]["version"] == version
+
+
+def _check_refusals(api: Api) -> None:
+    for parameters, message in (
+        ({"hetsev": {"queues": 0}}, "hetsev.queues must be a whole number from 1"),
+        ({"hetsev": {"queue": 1}}, "hetsev.queue is no parameter of this policy"),
+        ({"joint": {"queues": 1}}, "it has none"),
+        ({"hetzev": {}}, "no policy is called 'hetzev'"),
+        ({"hetsev": {"queues": True}}, "parameters"),
+    ):
+        answer = api.call(
+            "PUT",
+            "policies/default",
+            policy(parameters=parameters),
+            If_Match="*",
+        )
+        assert answer.status_code == 422, answer.text
+        assert message in answer.text
