@@ -157,7 +157,7 @@ def test_a_plan_alone_is_refused() -> None:
 def test_gpus_in_slices_are_refused_in_plain_words(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     path.write_text(problem_to_json(tiny_sliced_problem(1, is_beside=False)))
-    for command in (("explain", "--problem"), ("what-if",)):
+    for command in (("explain", "--problem"), ("what-if", "--suggest")):
         refused = cli(*command, path)
         assert refused.code == 1
         assert "big may be cut into slices" in refused.err
