@@ -38,7 +38,7 @@ def _on_t4(parts: int, target: float) -> PodOptions:
 TUNED_PODS: Mapping[str, PodOptions] = {
     "detection": _on_t4(4, 1.2),
     "inception": _on_t4(2, 1.0),
-    "resnet50": _on_t4(2, 1.2),
+    "resnet50": _on_t4(2, 1.4),
     "translation": _on_t4(4, 1.2),
 }
 

@@ -148,7 +148,8 @@ def _scored(problem: Problem, rows: Sequence[_Choice]) -> ScoredSettings:
     )
     return ScoredSettings(
         latency_s=latency_s,
-        per_gpu_rps=[choice.capacity_rps for choice in rows] * jobs_per_gpu(percents),
+        per_gpu_rps=np.array([choice.capacity_rps for choice in rows])
+        * jobs_per_gpu(percents),
         epc=epc,
     )
 
