@@ -132,7 +132,7 @@ def job_scheduler(settings: PolicySettings) -> JobScheduler:
     """
     names = (settings.policy, *(group.policy for group in settings.groups))
     chosen = next((name for name in names if dispatches_jobs(name)), settings.policy)
-    return scheduler_of(chosen)
+    return scheduler_of(chosen, settings.parameters.get(chosen, {}))
 
 
 def queues_of(

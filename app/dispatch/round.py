@@ -158,6 +158,9 @@ def _attempt(
         rules=DispatchRules(
             ratios=scheduler.ratios_of(kernel_ratios, sensitivities),
             max_jobs=MAX_PER_GPU,
+            prices_usd_per_hour={
+                each.name: each.price_usd_per_hour for each in state.gpu_types
+            },
         ),
         standing=_fleet(inputs, problem, points, views),
     )

@@ -1,4 +1,4 @@
-"""OLTunes' tables: its scheduler beside Orion, reserve-and-pack and `joint` on the same simulated jobs.
+"""OLTunes' tables: its scheduler, as printed and at least cost, beside Orion and reserve-and-pack on simulated jobs.
 
     python -m bench.papers.oltunes [--quick]
 
@@ -248,7 +248,8 @@ _NOTES = (
     "Baselines ask for the least SM percent that gives 90 % of the speed at the largest batch: the papers say nothing.",
     "Every GPU begins with one container of each network, a further one takes 2 s to start: cold starts make the 99th "
     "percentile of those that do not queue.",
-    "`joint` dispatches each job in time, where its network runs least, at least cost; without windows and affinity.",
+    "`least_cost` is policy `oltunes` with `dispatch: least cost`: each job in time, where its network runs least, at "
+    "least cost; without windows and affinity.",
 )
 
 

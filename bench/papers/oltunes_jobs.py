@@ -46,7 +46,7 @@ LAUNCH_S = 2.0
 """A container with its image on the node, weights from the page cache."""
 HISTORY_ROWS = 500
 """What the predictor has seen before the first job: as many as the paper needs (Figure 10)."""
-POLICIES = ("oltunes", "orion", "reserve_and_pack", "joint")
+POLICIES = ("oltunes", "orion", "reserve_and_pack", "least_cost")
 PRICES_USD_PER_HOUR = {"A100-40GB": 1.2, "A30": 0.6, "RTX-4090": 0.394}
 """Table 2."""
 
@@ -161,7 +161,9 @@ class Case:
 def run_case(truth: Truth, case: Case) -> JobsReport:
     """The report of one run. The same case gives the same report."""
     gpus = tuple(cluster())
-    settler = make_settler(truth, gpus, is_tuned=case.policy in ("oltunes", "joint"))
+    settler = make_settler(
+        truth, gpus, is_tuned=case.policy in ("oltunes", "least_cost")
+    )
     settler.foresight.learn(history(truth, gpus))
     run = JobsRun(
         policy=case.policy,

@@ -5,7 +5,7 @@ into `solvers/papers`: nothing else names them, and a folder that is taken away 
 """
 
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Protocol, cast
@@ -136,12 +136,18 @@ def dispatches_jobs(policy: str) -> bool:
     return spec is not None and spec.dispatches_jobs is not None
 
 
-def scheduler_of(policy: str) -> JobScheduler:
-    """The scheduler of jobs of a policy that `dispatches_jobs`. Raises LookupError for any other one."""
+def scheduler_of(policy: str, stated: Mapping[str, Setting]) -> JobScheduler:
+    """The scheduler of jobs of a policy that `dispatches_jobs`, with what is set of it.
+
+    Raises LookupError for any other one.
+    """
     spec = _specs().get(policy)
     if spec is None or spec.dispatches_jobs is None:
         raise LookupError(f"policy {policy!r} dispatches no jobs")
-    return cast(JobScheduler, import_module(spec.dispatches_jobs))
+    parameters, _ = usable_parameters(policy, stated)
+    make: Callable[[PolicyParameters], JobScheduler]
+    make = import_module(spec.dispatches_jobs).scheduler
+    return make(parameters)
 
 
 @cache

@@ -154,6 +154,7 @@ def _row(value: object, path: str) -> SlicePoint:
     if not isinstance(value, list | tuple) or len(value) != len(names):
         message = f"must have the {len(names)} values {', '.join(names)}"
         raise InvalidInput(path, f"{message}, not {describe(value)}")
+    # By name, so that what is wrong is named as everywhere else.
     fields = Fields(dict(zip(names, value, strict=True)), path)
     return SlicePoint(
         batch=fields.integer("batch", at_least=1),

@@ -230,6 +230,8 @@ class DispatchRules:
     """After so long a job comes first of all."""
     max_jobs: int = MAX_JOBS
     """The maximum of jobs on a GPU, and in a batch."""
+    prices_usd_per_hour: Mapping[str, float] = field(default_factory=dict)
+    """By GPU type; a scheduler that asks for prices uses no type without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +279,7 @@ class JobDemand:
 
 
 class JobScheduler(Protocol):
-    """What the module of a scheduler offers; all of it is a function of its arguments alone."""
+    """What a scheduler of jobs offers; all of it is a function of its arguments alone."""
 
     def schedule(
         self,

@@ -72,7 +72,8 @@ class PolicySpec:
     needs_actor: bool = False
     """Whether it asks for an actor that was trained for the fleet."""
     dispatches_jobs: str | None = None
-    """The scheduler (`solvers.types.jobs.JobScheduler`) of its offline jobs; None = the tick fills GPUs with them."""
+    """It has `scheduler`, which gives that of its offline jobs (`solvers.types.jobs.JobScheduler`) with the policy's
+    parameters; None = the tick fills GPUs with them."""
     trainer: str | None = None
     """It trains what the policy has to learn (`PolicyTrainer`); None = there is nothing."""
     exporter: str | None = None

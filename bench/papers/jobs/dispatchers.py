@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bench.papers import dispatch_least_cost as least_cost
 from bench.papers import dispatch_orion as orion
 from bench.papers import dispatch_reserve_and_pack as reserve_and_pack
 from bench.papers.dispatch_reserve_and_pack import Reservation
-from solvers.papers.oltunes import schedule
+from solvers.papers.oltunes import least_cost, schedule
 from solvers.papers.oltunes.queues import put_back
 from solvers.types.jobs import (
     DispatchRules,
@@ -124,7 +123,7 @@ class PackingDispatcher:
 
 @dataclass(slots=True, kw_only=True)
 class LeastCostDispatcher:
-    """Jobs under `joint`."""
+    """OLTunes' jobs by the parameter `dispatch: least cost`."""
 
     prices_usd_per_hour: Mapping[str, float]
     queues: Queues = field(default_factory=Queues)

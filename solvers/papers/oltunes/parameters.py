@@ -1,4 +1,4 @@
-"""OLTunes' parameters that are the policy's for services; its scheduler of jobs has those of the paper."""
+"""OLTunes' parameters: those of the paper, and what is ours in its policy."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +20,7 @@ class OltunesParameters(PolicyParameters):
     )
     alpha: float = parameter(
         ALPHA,
-        "weight of the time that is left until the SLO",
+        "weight of the time that is left until the SLO, or the deadline of a job",
         at_least=0.0,
         at_most=10.0,
     )
@@ -29,12 +29,19 @@ class OltunesParameters(PolicyParameters):
     )
     affinity: Literal["as printed", "pressure"] = parameter(
         "as printed",
-        "`as printed`: by classes of networks (equations 9 to 11); `pressure`: by what two replicas take of each other",
+        "of services: `as printed`: by classes of networks (equations 9 to 11); `pressure`: by what two replicas take"
+        " of each other",
         choices=("as printed", "pressure"),
+    )
+    dispatch: Literal["as printed", "least cost"] = parameter(
+        "as printed",
+        "of jobs: `as printed`: batches by windows, affinity and the two best GPU types (Algorithms 2 and 3); `least"
+        " cost`: each job where it meets its deadline at least cost, without windows; ours",
+        choices=("as printed", "least cost"),
     )
     threshold: float = parameter(
         THRESHOLD,
-        "affinity, 0 to 100, that is enough in an idle fleet",
+        "affinity, 0 to 100, that is enough for services in an idle fleet",
         at_least=0.0,
         at_most=100.0,
     )

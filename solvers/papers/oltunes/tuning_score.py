@@ -47,6 +47,9 @@ def tune(
     options: Sequence[JobOption],
     boards: Mapping[str, PowerFacts],
     demand: JobDemand,
+    *,
+    alpha: float = ALPHA,
+    beta: float = BETA,
 ) -> tuple[JobSetting, ...]:
     """The settings of a job, the best first; equal ones by network, GPU type, SM percent and batch.
 
@@ -57,7 +60,8 @@ def tune(
     if not usable:
         return ()
     found = _predicted(usable, boards, demand.inputs)
-    score = scores(demand, found) - GAMMA * (1.0 - demand.load) * _loss(usable)
+    documented = scores(demand, found, alpha=alpha, beta=beta)
+    score = documented - GAMMA * (1.0 - demand.load) * _loss(usable)
     # Stable, on options that are sorted: equal scores keep the documented order.
     order = np.argsort(-score, kind="stable")
     return tuple(

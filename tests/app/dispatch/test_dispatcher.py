@@ -62,6 +62,17 @@ def test_a_batch_is_held_for_the_window() -> None:
     assert place.round(after_s=0.03)
 
 
+def test_at_least_cost_a_job_goes_at_once_with_the_cheapest_share() -> None:
+    settings = replace(SETTINGS, parameters={"oltunes": {"dispatch": "least cost"}})
+    place = Place(settings=settings)
+    place.submit(a_job("a"))
+    # No window: as printed it would be held for 50 ms.
+    assert place.round(after_s=0.02)
+    _, task = place.tasks["a"]
+    # Batches of eight: 100 % for 7.5 ms; 50 % for 9 ms; 25 %, of which at least a third is charged, for 15 ms.
+    assert (task.sm_percent, task.batch) == (50.0, 8)
+
+
 def test_a_lost_push_loses_no_job() -> None:
     place = Place()
     place.submit(a_job("a"))

@@ -1,11 +1,11 @@
-"""Jobs under `joint` as time goes by: no limit is broken, and no stream of jobs lets another one wait for ever."""
+"""Jobs at least cost as time goes by: no limit is broken, and no stream of jobs lets another one wait for ever."""
 
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.dispatch_least_cost import schedule
+from solvers.papers.oltunes.least_cost import schedule
 from solvers.types.jobs import (
     MAX_JOBS,
     Job,

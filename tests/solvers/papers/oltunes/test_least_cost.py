@@ -1,4 +1,4 @@
-"""Jobs under `joint`: the cheapest place in time, the nearest deadline first."""
+"""Jobs at least cost: the cheapest place in time, the nearest deadline first."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.dispatch_least_cost import schedule
+from solvers.papers.oltunes.least_cost import schedule
 from solvers.types.jobs import Job, JobBatch, JobGpu, JobSetting, Queues, enqueue
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 

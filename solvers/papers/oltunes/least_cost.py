@@ -1,9 +1,9 @@
-"""Dispatch of jobs under `joint`: each job, the nearest deadline first, goes where it meets its deadline at least cost.
+"""Dispatch of jobs at least cost: each job, the nearest deadline first, goes where it meets its deadline at least cost.
 
-    cost = price of the GPU type · max(share of the SMs, 1 / MAX_JOBS) · predicted time
+    cost = price of the GPU type · max(share of the SMs, 1 / most jobs of a GPU) · predicted time
 
 The planner's law of cost, one job at a time: what a plan charges a service for, a job is charged for; since a GPU has
-at most MAX_JOBS jobs, each takes that part of it at least. A job that meets its deadline nowhere is done at least
+so many jobs at most, each takes that part of it at least. A job that meets its deadline nowhere is done at least
 cost, too: speed would not save it and would make others late; for the same reason one that is lost goes behind those
 that are not. One that finds no room waits and holds nobody up.
 
@@ -34,8 +34,6 @@ from solvers.types.jobs import (
     without,
 )
 
-_MIN_PERCENT = 100.0 / MAX_JOBS
-
 
 def schedule(
     queues: Queues,
@@ -43,13 +41,15 @@ def schedule(
     now_s: float,
     prices_usd_per_hour: Mapping[str, float],
     patience_s: float = PATIENCE_S,
+    *,
+    max_jobs: int = MAX_JOBS,
 ) -> tuple[tuple[JobBatch, ...], Queues]:
     """One round: jobs, each with the GPU on which it starts now, and who waits on. The order of items changes nothing.
 
     `prices_usd_per_hour` by GPU type; a type without one is not used. O(GPUs · jobs · settings of a job).
     """
     rooms = [
-        _Room(gpu)
+        _Room(gpu, max_jobs)
         for gpu in sorted(gpus, key=lambda gpu: gpu.id)
         if gpu.gpu_type in prices_usd_per_hour
     ]
@@ -65,6 +65,7 @@ def schedule(
                 JobBatch(gpu=room.gpu.id, members=(PlacedJob(job, setting),))
             )
         elif not any(room.is_open for room in rooms):
+            # Nobody behind finds a place either; queues may be long.
             break
         elif at < len(first):
             _keep(job, rooms)
@@ -76,8 +77,9 @@ def schedule(
 class _Room:
     """A GPU as it fills up."""
 
-    def __init__(self, gpu: JobGpu) -> None:
+    def __init__(self, gpu: JobGpu, max_jobs: int) -> None:
         self.gpu = gpu
+        self.max_jobs = max_jobs
         self.is_kept = False
         """Whether it takes nothing more, for one that has waited for long."""
         self.free_percent, self.free_mib, self.jobs = (
@@ -90,7 +92,9 @@ class _Room:
     @property
     def is_open(self) -> bool:
         return (
-            not self.is_kept and self.free_percent > ROUNDING and self.jobs < MAX_JOBS
+            not self.is_kept
+            and self.free_percent > ROUNDING
+            and self.jobs < self.max_jobs
         )
 
     def has_room(self, setting: JobSetting) -> bool:
@@ -102,7 +106,7 @@ class _Room:
         return (
             fits
             and setting.gpu_type == self.gpu.gpu_type
-            and self.jobs < MAX_JOBS
+            and self.jobs < self.max_jobs
             and not self.is_kept
         )
 
@@ -140,14 +144,15 @@ def _choose(
     for gpu_type in sorted({room.gpu.gpu_type for room in rooms if room.is_open}):
         for setting in (one for one in job.settings if one.gpu_type == gpu_type):
             is_late = now_s + setting.latency_s > job.deadline_s
-            usd = (
-                prices[gpu_type]
-                * max(setting.sm_percent, _MIN_PERCENT)
-                * setting.latency_s
-            )
+            # Emptier ones stay free for jobs that need more.
             room = _fullest(rooms, setting)
             if room is None:
                 continue
+            usd = (
+                prices[gpu_type]
+                * max(setting.sm_percent, 100.0 / room.max_jobs)
+                * setting.latency_s
+            )
             rank = (is_late, room.running(setting.network), usd, setting.latency_s)
             if best is None or rank < best[0]:
                 best = rank, room, setting
@@ -155,7 +160,7 @@ def _choose(
 
 
 def _fullest(rooms: Sequence[_Room], setting: JobSetting) -> _Room | None:
-    """Of the GPUs that can take it and run its network least, the fullest one."""
+    """The fullest GPU, of those that can take it and run its network least."""
     fitting = [room for room in rooms if room.has_room(setting)]
     return min(
         fitting,
