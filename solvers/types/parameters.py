@@ -91,6 +91,7 @@ def read_parameters(kind: type[Stated], stated: Mapping[str, Setting]) -> Stated
     """The parameters with what an operator stated. Raises InvalidInput, whose field is the parameter's name."""
     known = {each.name: each for each in fields(kind)}
     for name in stated:
+        # A typing mistake would otherwise leave the default in force without a word.
         if name not in known:
             names = f"there are {', '.join(known)}" if known else "it has none"
             raise InvalidInput(name, f"is no parameter of this policy; {names}")

@@ -109,6 +109,7 @@ def relax(program: SliceProgram) -> tuple[PartBound, dict[RowName, float]]:
     # No row has two finite sides, and the solver knows upper ones only.
     signs = np.where(np.isfinite(highs), 1.0, -1.0)
     bounds = _bounds(program, is_all_served=False)
+    # Without that price a shortage of columns would leave no solution, and no duals to make others by.
     objective = _penalised(program)
     found = linprog(
         objective,

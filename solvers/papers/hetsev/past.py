@@ -27,6 +27,7 @@ class HetsevPast:
 
     def after(self, plan: Plan, since_s: float | None, now_s: float) -> "HetsevPast":
         """What is remembered once this plan is made."""
+        # What its own limits keep unserved would gain nothing by coming first.
         waiting = (
             entry.service for entry in plan.unserved if entry.reason in WANT_OF_GPUS
         )
