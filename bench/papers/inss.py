@@ -20,6 +20,8 @@ import numpy as np
 from bench.papers.inss_prediction import errors_percent
 from bench.papers.inss_stage import (
     EIGHT,
+    PROPOSALS,
+    PROPOSALS_NOTE,
     SIX,
     Played,
     Setup,
@@ -43,7 +45,7 @@ from solvers.types.state import Json, Observed
 
 SEEDS = (1, 2, 3)
 PAPER_GAINS = {"gpulets": 28.1, "gslice": 47.7, "igniter": 189.7}
-RIVALS = ("gpulets", "gslice", "igniter", "gpulets_bda", "inss_ni", "inss_1e", "joint")
+RIVALS = (*PAPER_GAINS, "gpulets_bda", "inss_ni", "inss_1e", "joint", *PROPOSALS)
 LOADS = (2.4, 2.0, 1.6, 1.3, 1.0, 0.7, 0.4)
 """Tried from the highest on; then, STEP by STEP, those between the first within the SLOs and the one before it."""
 STEP = 0.1
@@ -201,7 +203,7 @@ def _six(seeds: Sequence[int], *, quick: bool) -> Table:
         "six networks on 4 GPUs, highest load with < 1 % late",
         seeds,
         rows,
-        (_BOARDS, _MIXES, _MEMORY, _WHY_NOT),
+        (_BOARDS, _MIXES, _MEMORY, _WHY_NOT, PROPOSALS_NOTE),
     )
 
 
@@ -211,7 +213,7 @@ def _eight(seeds: Sequence[int]) -> Table:
         setup = Setup(services=EIGHT, supers=supers)
         search = Search(seeds=tuple(seeds), loads=LOADS[2:], processes=PROCESSES)
         for name, played in saturations(
-            setup, ("inss", "gpulets", "gslice", "igniter"), search
+            setup, ("inss", *PROPOSALS, *PAPER_GAINS), search
         ).items():
             row = _throughput_row(name, played)
             rows.append(replace(row, figure=f"throughput on {gpus} GPUs, rps"))
@@ -225,9 +227,7 @@ def _swinging(seeds: Sequence[int], *, quick: bool) -> Table:
     """The same requests for all, at rates that jump."""
     setup = Setup(services=SIX, mix=None, counted_s=120.0 if quick else 600.0)
     rows = []
-    for name in (
-        ("inss", "gpulets", "gslice", "igniter") if quick else ("inss", *RIVALS)
-    ):
+    for name in ("inss", *PAPER_GAINS) if quick else ("inss", *RIVALS):
         played = play(
             setup, (name,), SWING_LOAD, seeds, processes=1 if quick else PROCESSES
         )
@@ -251,7 +251,7 @@ def _swinging(seeds: Sequence[int], *, quick: bool) -> Table:
         f"rates that jump every minute, load {SWING_LOAD:g}",
         seeds,
         rows,
-        (_BOARDS, note),
+        (_BOARDS, note, PROPOSALS_NOTE),
     )
 
 

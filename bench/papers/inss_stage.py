@@ -123,7 +123,7 @@ def scenario(
                 "warm_up_s": setup.warm_up_s,
                 "step_s": 30,
                 "seeds": list(seeds),
-                "policies": list(policies),
+                "policies": [_run_of(name) for name in policies],
                 "loop": {"period_s": 10, "max_replicas_per_gpu": 8, "solve_work": 0.3},
                 "fleet": [
                     {
@@ -140,6 +140,21 @@ def scenario(
             },
         }
     )
+
+
+PROPOSALS = {"inss_actor": "actor", "inss_search": "search"}
+"""InSS with one of both who propose, by the name in the tables."""
+PROPOSALS_NOTE = (
+    "`inss_actor` proposes by the actor alone, as the paper; `inss_search` by the greedy provisioner and the local "
+    "search, which are ours; `inss` by the actor, then by the search where that falls short."
+)
+
+
+def _run_of(name: str) -> dict[str, object]:
+    if name not in PROPOSALS:
+        return {"policy": name}
+    parameters = {"inss": {"proposals": PROPOSALS[name]}}
+    return {"policy": "inss", "name": name, "settings": {"parameters": parameters}}
 
 
 def play(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from solvers.papers.inss.parameters import InssParameters
 from solvers.papers.inss.provisioning import (
     Provision,
     Provisioned,
@@ -49,7 +50,7 @@ class Tried:
 
 def tried_with(
     problem: Problem,
-    rules: ProvisioningRules,
+    rules: tuple[ProvisioningRules, InssParameters],
     *,
     actor: bytes | None,
     seed: int,

@@ -61,6 +61,7 @@ from solvers.papers.inss.options import (
     situation_of,
     world_of,
 )
+from solvers.papers.inss.parameters import InssParameters
 from solvers.papers.inss.provisioning import (
     BatchDecider,
     ProvisioningRules,
@@ -83,15 +84,10 @@ from solvers.types.state import Json, Observed
 
 NAME = "inss"
 
-_ROUNDS = 64
-"""Proposals of the actor."""
 _PASSES = 6
 _MAX_GPUS = 16
 """A larger fleet is not for the local search."""
 _TRIFLE, _DIGITS = 1e-9, 9
-_MOVE = 0.1
-"""What a new provision must gain in worth (`_worth`) if it moves all replicas, and less as it moves fewer. A replica
-that moves serves nothing until it has started, since GPUs are too full for most shadow instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +151,10 @@ def _find(
     if not decider.short(held):
         return _kept(held, "batches: what is provisioned serves all rates"), tried
     asked = tried_with(
-        decider.problem, decider.rules, actor=observed.actor, seed=budget.seed
+        decider.problem,
+        (decider.rules, budget.parameters_as(InssParameters)),
+        actor=observed.actor,
+        seed=budget.seed,
     )
     # The same question has the same answer: another search would cost seconds and find nothing new.
     if tried is not None and asked.is_like(tried):
@@ -184,15 +183,20 @@ def _provision(
     """Case 2: the best proposal, or what is held where none is clearly better."""
     short = ", ".join(service.name for service in decider.short(held))
     messages = [f"batches do not suffice for {short}"]
-    actor, why_not = _valid_actor(observed, decider.problem)
+    parameters = budget.parameters_as(InssParameters)
+    actor, why_not = _valid_actor(observed, decider.problem, parameters)
     if actor is None:
         messages.append(f"no actor: {why_not}")
         proposals = _without_actor(decider, held, budget)
     else:
         proposals = _with_actor(decider, actor, held, budget)
+    merits = [
+        _merit(decider, each.settled, held, parameters.price_of_moves)
+        for each in proposals
+    ]
     # Of equals the first: the actor's before the search's.
-    best = max(proposals, key=lambda each: _merit(decider, each.settled, held))
-    gained = _merit(decider, best.settled, held)[0]
+    gained, _ = max(merits)
+    best = proposals[merits.index(max(merits))]
     if gained <= _worth(decider, held) + _TRIFLE:
         message = "no provision serves clearly more than the present one"
         return _kept(held, *messages, message)
@@ -219,9 +223,12 @@ def _with_actor(
     budget: Budget,
 ) -> list[_Found]:
     """What the actor proposes, first, and where that still falls short what the local search does."""
-    proposal, starts = _ask_actor(decider, actor, held, seed=budget.seed)
+    parameters = budget.parameters_as(InssParameters)
+    proposal, starts = _ask_actor(
+        decider, actor, held, rounds=parameters.drawn, seed=budget.seed
+    )
     # The search is ours: it is run only where the paper's actor does not serve all.
-    if not decider.short(proposal.settled):
+    if parameters.proposals == "actor" or not decider.short(proposal.settled):
         return [proposal]
     own = setting_without_actor(decider)
     trained = setting_of(actor, decider.problem)
@@ -234,12 +241,13 @@ def _ask_actor(
     actor: Actor,
     held: Settled,
     *,
+    rounds: int,
     seed: int,
 ) -> tuple[_Found, Indices]:
     """The best of the actor's proposals, and the best few as starts of a search."""
     world = world_of(decider, setting_of(actor, decider.problem))
     situation = situation_of(decider, world, held)
-    options = propose(actor, world, situation, rounds=_ROUNDS, seed=seed)
+    options = propose(actor, world, situation, rounds=rounds, seed=seed)
     proposal, starts = best_proposals(decider, world, options)
     message = f"the actor provisioned ({actor.notes or 'without notes'})"
     return _Found(proposal, "feasible", (message,)), starts
@@ -286,11 +294,13 @@ def _is_searchable(problem: Problem) -> bool:
     return has_stock and 0 < gpus <= _MAX_GPUS and 0 < services <= MAX_SLOTS
 
 
-def _merit(decider: BatchDecider, one: Settled, held: Settled) -> tuple[float, float]:
+def _merit(
+    decider: BatchDecider, one: Settled, held: Settled, price_of_moves: float
+) -> tuple[float, float]:
     """What a provision is worth less what it moves; where that is equal, the room that it has."""
-    return round(
-        _worth(decider, one) - _MOVE * moved_share(held, one), _DIGITS
-    ), decider.headroom(one)
+    # A replica that moves serves nothing until it has started: GPUs are too full for most shadow instances.
+    price = price_of_moves * moved_share(held, one)
+    return round(_worth(decider, one) - price, _DIGITS), decider.headroom(one)
 
 
 def moved_share(held: Settled, one: Settled) -> float:
@@ -372,8 +382,12 @@ def _read(data: bytes) -> Actor | str:
         return str(error)
 
 
-def _valid_actor(observed: Observed, problem: Problem) -> tuple[Actor | None, str]:
+def _valid_actor(
+    observed: Observed, problem: Problem, parameters: InssParameters
+) -> tuple[Actor | None, str]:
     """The actor, or why there is none."""
+    if parameters.proposals == "search":
+        return None, "the parameter `proposals` asks for none"
     if observed.actor is None:
         return (
             None,

@@ -1,5 +1,6 @@
 """How InSS' policy and the variants that its paper compares with are registered."""
 
+from solvers.papers.inss.parameters import InssParameters
 from solvers.types.policy_spec import ALL_OF_SERVICES, Card, PolicySpec
 
 _PAPER = "InSS (published in IEEE TPDS 2024)"
@@ -26,6 +27,7 @@ POLICIES = (
             good_for="the most throughput of a fixed fleet whose loads swing: batches change at once, replicas stay",
         ),
         module="solvers.papers.inss.policy",
+        parameters=InssParameters,
         is_main=True,
         needs_actor=True,
         trainer="solvers.papers.inss.training.trainer",
@@ -49,6 +51,7 @@ POLICIES = (
             good_for="comparisons with the paper, whose formulation has this constraint",
         ),
         module="solvers.papers.inss.inss_1e",
+        parameters=InssParameters,
         needs_actor=True,
     ),
     PolicySpec(
@@ -70,6 +73,7 @@ POLICIES = (
             good_for="a baseline that shows what knowing interference is worth; in simulations",
         ),
         module="solvers.papers.inss.inss_ni",
+        parameters=InssParameters,
         needs_actor=True,
     ),
     PolicySpec(

@@ -1,0 +1,86 @@
+"""What InSS' parameters change: who proposes, how often the actor is asked, and what a move costs."""
+
+from dataclasses import replace
+
+import pytest
+
+from solvers.check import violations
+from solvers.papers.inss.parameters import InssParameters
+from solvers.policies.registry import policy
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
+from solvers.types.state import Json
+from tests.solvers.instances import with_rates
+from tests.solvers.papers.inss.test_policy import actors_problem, with_actor
+
+
+def decide(
+    problem: Problem, memory: Json = None, **parameters: object
+) -> tuple[Plan, PlanReport, Json]:
+    budget = Budget(parameters=InssParameters(**parameters))
+    observed = with_actor(actors_problem())
+    plan, report, memory = policy("inss").make_plan(problem, observed, memory, budget)
+    assert violations(problem, plan) == ()
+    return plan, report, memory
+
+
+def proposers(report: PlanReport) -> set[str]:
+    """Who was asked, by the report."""
+    told = " ".join(report.messages)
+    return {
+        who
+        for who, words in (
+            ("actor", "the actor provisioned"),
+            ("search", "a local search provisioned"),
+            ("greedy", "the greedy provisioner provisioned"),
+        )
+        if words in told
+    }
+
+
+def test_the_actor_alone_is_asked_even_where_it_falls_short() -> None:
+    beyond = with_rates(actors_problem(), 100.0)
+    _, report, _ = decide(beyond, proposals="actor")
+    assert proposers(report) == {"actor"}
+
+
+def test_the_search_alone_needs_no_actor() -> None:
+    _, report, _ = decide(actors_problem(), proposals="search")
+    assert proposers(report) & {"search", "greedy"}
+    assert "no actor: the parameter `proposals` asks for none" in report.messages
+
+
+def test_more_draws_never_serve_less() -> None:
+    problem = with_rates(actors_problem(), 3.0)
+    short = [
+        sum(
+            entry.rate_rps
+            for entry in decide(problem, proposals="actor", drawn=drawn)[0].unserved
+        )
+        for drawn in (1, 64)
+    ]
+    assert short[1] <= short[0] + 1e-6
+
+
+def test_other_parameters_are_another_question() -> None:
+    beyond = with_rates(actors_problem(), 100.0)
+    _, _, memory = decide(beyond, proposals="actor")
+    _, again, _ = decide(beyond, memory, proposals="actor")
+    assert again.messages == (
+        "no provision served clearly more when rates were last like these",
+    )
+    _, other, _ = decide(beyond, memory, proposals="search")
+    assert other.messages[0].startswith("batches do not suffice")
+
+
+@pytest.mark.parametrize(("price", "moves"), [(0.0, True), (1.0, False)])
+def test_a_price_of_moves_keeps_what_runs(price: float, moves: bool) -> None:
+    problem = actors_problem()
+    first, _, memory = decide(problem)
+    one, other = problem.services
+    # One service needs more than its share; to give it more another one must move.
+    grown = replace(problem, services=(replace(one, arrival_rate_rps=110.0), other))
+    later, report, _ = decide(grown, memory, price_of_moves=price)
+    assert (report.status != "kept") is moves
+    assert (later.gpus != first.gpus) or not moves
