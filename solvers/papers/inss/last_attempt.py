@@ -38,11 +38,15 @@ class Tried:
     """By service."""
     times_ms: Mapping[str, float]
     """By network and GPU type: the summed times per request of all rows."""
+    may_search: bool = True
+    """Whether the local search was asked as well."""
 
     def is_like(self, other: "Tried") -> bool:
         """Whether nothing has changed by much since the other one was asked."""
         return (
             self.fingerprint == other.fingerprint
+            # Who may not search has an answer already where the search was asked too.
+            and self.may_search <= other.may_search
             and _are_close(self.rates_rps, other.rates_rps)
             and _are_close(self.times_ms, other.times_ms)
         )
@@ -54,6 +58,7 @@ def tried_with(
     *,
     actor: bytes | None,
     seed: int,
+    may_search: bool,
 ) -> Tried:
     """What is asked now."""
     facts = (
@@ -63,6 +68,7 @@ def tried_with(
         seed,
     )
     return Tried(
+        may_search=may_search,
         fingerprint=hashlib.sha256(repr(facts).encode()).hexdigest(),
         rates_rps={
             service.name: service.arrival_rate_rps for service in _services_of(problem)
@@ -99,6 +105,7 @@ def tried_to_json(tried: Tried | None) -> Json:
         return None
     return {
         "fingerprint": tried.fingerprint,
+        "may_search": tried.may_search,
         "rates_rps": dict(tried.rates_rps),
         "times_ms": dict(tried.times_ms),
     }
@@ -114,7 +121,10 @@ def tried_from_json(document: Json) -> Tried | None:
     if not isinstance(fingerprint, str):
         return None
     return Tried(
-        fingerprint=fingerprint, rates_rps=_figures(rates), times_ms=_figures(times)
+        fingerprint=fingerprint,
+        rates_rps=_figures(rates),
+        times_ms=_figures(times),
+        may_search=document.get("may_search") is not False,
     )
 
 
@@ -183,16 +193,40 @@ def _share(entry: Json) -> Share | None:
     return None
 
 
-def remembered_try(memory: Json) -> Tried | None:
-    """What was asked when provisions were last proposed; None where that was never, or cannot be read."""
-    return tried_from_json(memory.get("tried")) if isinstance(memory, Mapping) else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InssPast:
+    """What is remembered beside the provision."""
+
+    tried: Tried | None = None
+    """What was asked when provisions were last proposed; None: never, or it cannot be read."""
+    short_since_s: float | None = None
+    """Since when some service has not been served in full, by the loop's clock; None: all are."""
+
+    def shortage_began_s(self, now_s: float) -> float:
+        """When the present shortage began; a clock that was set back lets it begin now."""
+        return now_s if self.short_since_s is None else min(now_s, self.short_since_s)
 
 
-def memory_of(provision: Provision, tried: Tried | None) -> Json:
+def remembered_past(memory: Json) -> InssPast:
+    """What `memory_of` wrote."""
+    if not isinstance(memory, Mapping):
+        return InssPast()
+    return InssPast(
+        tried=tried_from_json(memory.get("tried")),
+        short_since_s=_figures(memory).get("short_since_s"),
+    )
+
+
+def memory_of(provision: Provision, past: InssPast) -> Json:
     """What the next tick must know."""
     gpus: list[Json] = [
         [gpu.gpu_type, [[share.service, share.sm_percent] for share in gpu.shares]]
         for gpu in provision
         if gpu.shares
     ]
-    return {"version": MEMORY_VERSION, "gpus": gpus, "tried": tried_to_json(tried)}
+    return {
+        "version": MEMORY_VERSION,
+        "gpus": gpus,
+        "tried": tried_to_json(past.tried),
+        "short_since_s": past.short_since_s,
+    }

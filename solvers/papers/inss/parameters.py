@@ -16,6 +16,13 @@ class InssParameters(PolicyParameters):
         " provisioner and the local search, which are ours, as without an actor",
         choices=("actor, then search", "actor", "search"),
     )
+    search_after_s: float = parameter(
+        120.0,
+        "seconds for which the actor must have fallen short before the search proposes as well: what it moves makes"
+        " requests late, which a load that swings would not earn back; ours",
+        at_least=0.0,
+        at_most=86_400.0,
+    )
     drawn: int = parameter(
         64,
         "proposals drawn of the actor, of which the best counts; the paper takes the first, 1",

@@ -4,7 +4,7 @@
    change, only batches change (`solvers.papers.inss.batch_decision`). This is the paper's case 1.
 2. Where some service is not served in full whatever its batch (case 2), provisions are proposed: by the actor
    (`solvers.papers.inss.training.actor`), a trained soft actor-critic, where one is valid for this fleet and these
-   services, and where its best proposal still falls short also by a local search that begins from its proposals
+   services, and where its best has fallen short for a while also by a local search that begins from its proposals
    (`solvers.papers.inss.local_search`). Without an actor, the greedy provisioner and that search propose.
 3. The best proposal is taken if it serves enough more than what runs for the replicas that it moves. New shares start
    beside the old ones, which go when the new ones are ready, where memory allows it (`solvers.tick.transition`: the
@@ -23,7 +23,6 @@ cost, uses the whole fleet, knows no clocks but the highest and no price of a mo
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -36,12 +35,13 @@ from solvers.greedy.routing import (
     true_capacities,
 )
 from solvers.laws.colocation import capacity_rps
+from solvers.papers.inss.actor_in_force import valid_actor
 from solvers.papers.inss.greedy_provisioning import provision_greedily
 from solvers.papers.inss.last_attempt import (
-    Tried,
+    InssPast,
     memory_of,
     remembered,
-    remembered_try,
+    remembered_past,
     tried_with,
 )
 from solvers.papers.inss.local_search import (
@@ -70,10 +70,7 @@ from solvers.papers.inss.provisioning import (
 )
 from solvers.papers.inss.training.actor import (
     Actor,
-    BadActor,
-    actor_from_bytes,
     propose,
-    refusal,
     setting_of,
 )
 from solvers.papers.inss.training.world_rows import ActorSetting, Indices
@@ -123,7 +120,7 @@ def plan_as(
     decider = BatchDecider(
         problem=problem, rules=variant.rules, queued=_queued(problem, observed)
     )
-    found, tried = _find(decider, observed, memory, budget)
+    found, past = _find(decider, observed, memory, budget)
     plan = _plan(decider, variant, found.settled)
     report = heuristic_report(
         problem,
@@ -133,7 +130,7 @@ def plan_as(
         method=variant.name,
         messages=found.messages,
     )
-    return plan, report, memory_of(found.settled.provision, tried)
+    return plan, report, memory_of(found.settled.provision, past)
 
 
 def _find(
@@ -141,26 +138,40 @@ def _find(
     observed: Observed,
     memory: Json,
     budget: Budget,
-) -> tuple["_Found", Tried | None]:
-    """The provision and its batches, and what was asked when provisions were last proposed."""
+) -> tuple["_Found", InssPast]:
+    """The provision and its batches, and what is remembered of how they came about."""
     before = remembered(decider.problem, memory)
     held = decider.settle(lawful(decider, before))
     # Answers about a provision that lost a GPU or a share since say nothing of what is left of it.
     is_same = set(held.provision) == {gpu for gpu in before if gpu.shares}
-    tried = remembered_try(memory) if is_same else None
+    past = remembered_past(memory) if is_same else InssPast()
     if not decider.short(held):
-        return _kept(held, "batches: what is provisioned serves all rates"), tried
+        message = "batches: what is provisioned serves all rates"
+        return _kept(held, message), replace(past, short_since_s=None)
+    began_s = past.shortage_began_s(observed.at_s)
+    parameters = budget.parameters_as(InssParameters)
+    # Where nothing is held nothing is moved either, and without an actor nobody else would propose.
+    may_search = (
+        not held.provision
+        or observed.actor is None
+        or observed.at_s - began_s >= parameters.search_after_s
+    )
     asked = tried_with(
         decider.problem,
-        (decider.rules, budget.parameters_as(InssParameters)),
+        (decider.rules, parameters),
         actor=observed.actor,
         seed=budget.seed,
+        may_search=may_search,
     )
+    now = InssPast(tried=asked, short_since_s=began_s)
     # The same question has the same answer: another search would cost seconds and find nothing new.
-    if tried is not None and asked.is_like(tried):
+    if past.tried is not None and asked.is_like(past.tried):
         message = "no provision served clearly more when rates were last like these"
-        return _kept(held, message), tried
-    return _provision(decider, held, observed, budget), asked
+        return _kept(held, message), replace(now, tried=past.tried)
+    found = _provision(decider, held, observed, budget, may_search=may_search)
+    # What serves all ends the shortage at once: the next one is another.
+    is_over = not decider.short(found.settled)
+    return found, replace(now, short_since_s=None) if is_over else now
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +190,19 @@ def _provision(
     held: Settled,
     observed: Observed,
     budget: Budget,
+    *,
+    may_search: bool,
 ) -> _Found:
     """Case 2: the best proposal, or what is held where none is clearly better."""
     short = ", ".join(service.name for service in decider.short(held))
     messages = [f"batches do not suffice for {short}"]
     parameters = budget.parameters_as(InssParameters)
-    actor, why_not = _valid_actor(observed, decider.problem, parameters)
+    actor, why_not = valid_actor(observed, decider.problem, parameters)
     if actor is None:
         messages.append(f"no actor: {why_not}")
         proposals = _without_actor(decider, held, budget)
     else:
-        proposals = _with_actor(decider, actor, held, budget)
+        proposals = _with_actor(decider, actor, held, budget, may_search=may_search)
     merits = [
         _merit(decider, each.settled, held, parameters.price_of_moves)
         for each in proposals
@@ -221,14 +234,17 @@ def _with_actor(
     actor: Actor,
     held: Settled,
     budget: Budget,
+    *,
+    may_search: bool,
 ) -> list[_Found]:
-    """What the actor proposes, first, and where that still falls short what the local search does."""
+    """What the actor proposes, first, and where that still falls short what the local search does, if it may."""
     parameters = budget.parameters_as(InssParameters)
     proposal, starts = _ask_actor(
         decider, actor, held, rounds=parameters.drawn, seed=budget.seed
     )
     # The search is ours: it is run only where the paper's actor does not serve all.
-    if parameters.proposals == "actor" or not decider.short(proposal.settled):
+    may_search = may_search and parameters.proposals != "actor"
+    if not may_search or not decider.short(proposal.settled):
         return [proposal]
     own = setting_without_actor(decider)
     trained = setting_of(actor, decider.problem)
@@ -372,29 +388,3 @@ def _queued(problem: Problem, observed: Observed) -> Mapping[str, float]:
         if late_ms > 0.0:
             found[service.name] = reading.arrival_rate_rps * late_ms / 1000.0
     return found
-
-
-@lru_cache(maxsize=4)
-def _read(data: bytes) -> Actor | str:
-    try:
-        return actor_from_bytes(data)
-    except BadActor as error:
-        return str(error)
-
-
-def _valid_actor(
-    observed: Observed, problem: Problem, parameters: InssParameters
-) -> tuple[Actor | None, str]:
-    """The actor, or why there is none."""
-    if parameters.proposals == "search":
-        return None, "the parameter `proposals` asks for none"
-    if observed.actor is None:
-        return (
-            None,
-            "none was trained for this fleet; `plimsoll policy train inss` does",
-        )
-    found = _read(observed.actor)
-    if isinstance(found, str):
-        return None, found
-    why_not = refusal(found, problem)
-    return (None, why_not) if why_not else (found, "")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from solvers.check import violations
+from solvers.papers.inss.last_attempt import remembered_past
 from solvers.papers.inss.parameters import InssParameters
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport
@@ -16,13 +17,17 @@ from tests.solvers.papers.inss.test_policy import actors_problem, with_actor
 
 
 def decide(
-    problem: Problem, memory: Json = None, **parameters: object
+    problem: Problem, memory: Json = None, at_s: float = 0.0, **parameters: object
 ) -> tuple[Plan, PlanReport, Json]:
     budget = Budget(parameters=InssParameters(**parameters))
-    observed = with_actor(actors_problem())
+    observed = replace(with_actor(actors_problem()), at_s=at_s)
     plan, report, memory = policy("inss").make_plan(problem, observed, memory, budget)
     assert violations(problem, plan) == ()
     return plan, report, memory
+
+
+def load_since(memory: Json) -> float | None:
+    return remembered_past(memory).short_since_s
 
 
 def proposers(report: PlanReport) -> set[str]:
@@ -81,6 +86,29 @@ def test_a_price_of_moves_keeps_what_runs(price: float, moves: bool) -> None:
     one, other = problem.services
     # One service needs more than its share; to give it more another one must move.
     grown = replace(problem, services=(replace(one, arrival_rate_rps=110.0), other))
-    later, report, _ = decide(grown, memory, price_of_moves=price)
+    later, report, _ = decide(grown, memory, price_of_moves=price, search_after_s=0.0)
     assert (report.status != "kept") is moves
     assert (later.gpus != first.gpus) or not moves
+
+
+def test_the_search_moves_nothing_before_the_actor_has_fallen_short_for_a_while() -> (
+    None
+):
+    problem = actors_problem()
+    _, _, memory = decide(problem)
+    beyond = with_rates(problem, 6.0)
+    asked, began = [], []
+    for at_s in (100.0, 110.0, 219.0, 220.0, 230.0):
+        _, report, memory = decide(beyond, memory, at_s)
+        asked.append("search" in proposers(report) or len(report.messages) > 1)
+        began.append(load_since(memory))
+    # Asked at once; not again while nothing changes; once more, with the search, after two minutes; then all is served.
+    assert asked == [True, False, False, True, False]
+    assert began == [100.0, 100.0, 100.0, None, None]
+
+
+def test_where_nothing_runs_the_search_is_asked_at_once() -> None:
+    _, report, _ = decide(with_rates(actors_problem(), 6.0))
+    assert len(proposers(report)) == 1
+    _, without, _ = decide(with_rates(actors_problem(), 6.0), proposals="actor")
+    assert proposers(without) == {"actor"}

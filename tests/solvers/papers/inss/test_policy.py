@@ -99,7 +99,7 @@ def test_a_rate_that_batches_can_serve_moves_nothing() -> None:
     assert shares(again) == shares(first)
     assert report.status == "kept"
     assert report.messages == ("batches: what is provisioned serves all rates",)
-    assert remembered == memory
+    assert remembered == {**memory, "short_since_s": None}
     assert sum(
         gpu.replicas[0].arrival_rate_rps for gpu in again.gpus for _ in range(gpu.count)
     ) == pytest.approx(36.0)
