@@ -49,7 +49,7 @@ RUNS = {
     "reserve_and_pack": [
         a_report("reserve_and_pack", p99_ms=200.0, rate=150.0, late=50)
     ],
-    "joint": [a_report("joint", p99_ms=50.0, rate=600.0, late=0)],
+    "least_cost": [a_report("least_cost", p99_ms=50.0, rate=600.0, late=0)],
 }
 WORSE = {**RUNS, "oltunes": [a_report("oltunes", p99_ms=390.0, rate=201.0, late=9)]}
 
@@ -74,7 +74,7 @@ def row(table: Table, figure: str) -> Row:
     return next(each for each in table.rows if each.figure.startswith(figure))
 
 
-def test_up_to_means_the_best_baseline_and_pattern_and_joint_is_none(
+def test_up_to_means_the_best_baseline_and_pattern_and_least_cost_is_none(
     claims: Table,
 ) -> None:
     # 100 against 400 ms, 300 against 150 inputs a second, 1 against 50 late of a hundred.
