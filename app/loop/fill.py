@@ -222,11 +222,12 @@ def with_tasks_of(
     promises_may_break: bool,
 ) -> Decision:
     """The decision with the tasks of a snapshot, by the technique of its policy. `state`: the GPUs that may be used."""
+    policy, parameters = snapshot.settings.policy, snapshot.settings.parameters
     return with_tasks(
         decision,
         problem,
         replace(state, tasks=tasks_to_fill(snapshot, state.tasks)),
-        fill=fill_of(snapshot.settings.policy),
+        fill=fill_of(policy, parameters.get(policy, {})),
         points=snapshot.points,
         target=snapshot.target,
         layers=layers,

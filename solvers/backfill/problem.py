@@ -21,6 +21,7 @@ looks at the slope of one service's latency, this at the promises of all replica
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from solvers.types.parameters import AS_BY_DEFAULT, PolicyParameters
 from solvers.types.plan import BoundGpu, BoundPlan
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Gpu, GpuId, Task
@@ -46,6 +47,8 @@ class FillProblem:
     """Where what runs stays and nothing starts."""
     running: BoundPlan | None = None
     """The plan in force, whose tasks go on."""
+    parameters: PolicyParameters = AS_BY_DEFAULT
+    """What its operator has set of the policy."""
 
     @property
     def running_gpus(self) -> tuple[BoundGpu, ...]:

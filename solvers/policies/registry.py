@@ -6,8 +6,10 @@ into `solvers/papers`: nothing else names them, and a folder that is taken away 
 
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from types import MappingProxyType
 from typing import Protocol, cast
 
 from solvers.backfill.problem import FillProblem
@@ -91,12 +93,18 @@ def usable_parameters(
     return parameters, (f"parameters: {', '.join(changed) or 'as by default'}",)
 
 
-def fill_of(policy: str) -> Fill:
-    """The technique of the policy of that name; the default one where it has none or is not registered."""
+def fill_of(policy: str, stated: Mapping[str, Setting] = MappingProxyType({})) -> Fill:
+    """The technique of the policy of that name with what is set of it; the default one where it has none or is not
+    registered."""
     # Without raising: a stored plan may name a policy whose folder was taken away.
     spec = _specs().get(policy)
     module = spec.fill if spec else None
-    return cast(Fill, import_module(module or _DEFAULT_FILL).fill)
+    technique = cast(Fill, import_module(module or _DEFAULT_FILL).fill)
+    if spec is None or not stated:
+        return technique
+    # What is wrong with them is said by the report of the policy's plan.
+    parameters, _ = usable_parameters(policy, stated)
+    return lambda wanted: technique(replace(wanted, parameters=parameters))
 
 
 def has_spares(policy: str) -> bool:

@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, get_args
 
-from solvers.types.parameters import AS_BY_DEFAULT, PolicyParameters, Stated
+from solvers.types.parameters import (
+    AS_BY_DEFAULT,
+    PolicyParameters,
+    Stated,
+    parameters_as,
+)
 
 PlanStatus = Literal["optimal", "feasible", "greedy", "kept"]
 PLAN_STATUSES: tuple[PlanStatus, ...] = get_args(PlanStatus)
@@ -204,7 +209,7 @@ class Budget:
 
     def parameters_as(self, kind: type[Stated]) -> Stated:
         """The policy's parameters; as they are by default where they are another policy's, or none."""
-        return self.parameters if isinstance(self.parameters, kind) else kind()
+        return parameters_as(self.parameters, kind)
 
     def remaining_s(self) -> float:
         """Seconds left of the wall-clock limit, never negative."""

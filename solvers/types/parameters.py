@@ -64,6 +64,11 @@ AS_BY_DEFAULT = PolicyParameters()
 """Nothing is set."""
 
 
+def parameters_as(parameters: PolicyParameters, kind: type[Stated]) -> Stated:
+    """The parameters of a policy; as they are by default where they are another policy's, or none."""
+    return parameters if isinstance(parameters, kind) else kind()
+
+
 class ParameterFacts(NamedTuple):
     """One parameter, as people are told."""
 

@@ -3,7 +3,7 @@
     sites       GPUs with one replica, of which each is tuned; GPUs on which tasks are alone
     keep        what runs stays as it is, as long as every promise holds beside it
     give back   else, in this order: another batch for the replica, in place; tasks swapped out, the least urgent first.
-                After RETUNE_S swapped out all shares of the GPU are divided anew; after `move_s` a task goes elsewhere
+                After `retune_s` swapped out all shares of the GPU are divided anew; after `move_s` it goes elsewhere
     place       a task goes to the GPU with the smallest slope: into the share that another one left there, else all
                 shares of the GPU are divided anew (`tune`)
     spread      where nobody waits, a task moves to a GPU without tasks if that is worth a restart; and where tasks or
@@ -35,6 +35,7 @@ from solvers.backfill.residents import (
 from solvers.baselines.leftover_fill import Place
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
 from solvers.papers.mudi.iterations import Iterations
+from solvers.papers.mudi.parameters import MudiParameters
 from solvers.papers.mudi.sites import (
     MAX_TUNINGS,
     PATIENCE_S,
@@ -44,19 +45,12 @@ from solvers.papers.mudi.sites import (
 )
 from solvers.papers.mudi.smallest_slope import NOWHERE, Demanded, Slopes
 from solvers.papers.mudi.tune import Tuner, tuning_limit_ms
+from solvers.types.parameters import parameters_as
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.state import Gpu, GpuId, Task
 
-LEFT_S = 60.0
-"""What needs less until it is done is not started anew elsewhere."""
-RETUNE_S = 20.0
-"""After so long swapped out a task is no longer the victim of a burst: the GPU is divided anew."""
 MAX_TRIES = 4
 """GPUs that are tuned for one task before it waits for the next tick."""
-WORTH = 0.25
-"""By so much of the present times a division must be better to be worth a restart."""
-CALM = 2.0
-"""Times the present rate that a replica must bear where shares are divided anew without need."""
 LOOSE_PERCENT = 20.0
 """SMs that nobody holds, or that the replica could spare: with fewer it is not asked whether to divide anew."""
 
@@ -88,6 +82,7 @@ class MudiFilling:
         problem = wanted.problem
         self.wanted = wanted
         self._limits = limits
+        self._parameters = parameters_as(wanted.parameters, MudiParameters)
         self._running = wanted.running_gpus
         self._seats = Seats(wanted.points)
         self._tasks = {task.name: task for task in wanted.tasks}
@@ -189,7 +184,9 @@ class MudiFilling:
         """Whether somebody has been swapped out for so long that the GPU is to be divided anew."""
         waits_s = [self._tasks[task.name].waiting_s for task in site.host.swapped]
         # A share without a row can never fit again, so that nothing is gained by waiting for the burst to end.
-        return bool(waits_s) and (site.is_uneven or max(waits_s) >= RETUNE_S)
+        return bool(waits_s) and (
+            site.is_uneven or max(waits_s) >= self._parameters.retune_s
+        )
 
     def _urgency(self, task: BoundTask) -> tuple[float, float, float, str]:
         return urgency(self._tasks[task.name])
@@ -240,7 +237,9 @@ class MudiFilling:
         task = self._tasks[host.residents[at][0].name]
         left = task.iterations - task.done_iterations
         left_s = left * host.pace_ms(at) / 1000.0
-        return left_s >= LEFT_S and len(self.tuner.searches) < MAX_TUNINGS
+        return (
+            left_s >= self._parameters.left_s and len(self.tuner.searches) < MAX_TUNINGS
+        )
 
     def _moved(self, site: MudiSite, at: int, empty: Sequence[MudiSite]) -> bool:
         """Whether the resident at that place moves to an empty site: where it is tuned for, and that is worth it."""
@@ -253,7 +252,9 @@ class MudiFilling:
         if alone is None or left is None:
             return False
         rest_host, rest_speed = left
-        if alone.speed + rest_speed < self.tuning.speed(host) * (1.0 + WORTH):
+        if alone.speed + rest_speed < self.tuning.speed(host) * (
+            1.0 + self._parameters.worth
+        ):
             return False
         there.host = self.tuning.tuned(there.host, alone, [task], [])
         site.host = rest_host
@@ -277,14 +278,15 @@ class MudiFilling:
             if not site.is_tunable or not host.residents or host.swapped:
                 continue
             spare_percent = self.tuner.spare_percent(
-                host, self.tuning.tasks_of(host.residents), room=CALM
+                host, self.tuning.tasks_of(host.residents), room=self._parameters.calm
             )
             # A search costs milliseconds, so that it is run only where there is something to divide.
             if host.free_sm_percent + spare_percent >= LOOSE_PERCENT:
                 self.tuning.divide(
                     site,
-                    room=CALM,
-                    at_most=sum(self.tuning.slownesses(host)) * (1.0 - WORTH),
+                    room=self._parameters.calm,
+                    at_most=sum(self.tuning.slownesses(host))
+                    * (1.0 - self._parameters.worth),
                 )
 
     def _ranked(self, task: Task) -> list[MudiSite]:

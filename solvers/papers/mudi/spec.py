@@ -1,5 +1,6 @@
 """How Mudi's policy is registered."""
 
+from solvers.papers.mudi.parameters import MudiParameters
 from solvers.types.policy_spec import ALL_OF_SERVICES, Card, PolicySpec
 
 POLICIES = (
@@ -23,6 +24,7 @@ POLICIES = (
             good_for="a fleet that is there anyway, and is to train beside its services as fast as their SLOs allow",
         ),
         module="solvers.papers.mudi.policy",
+        parameters=MudiParameters,
         is_main=True,
         fill="solvers.papers.mudi.policy",
     ),

@@ -17,14 +17,12 @@ from solvers.types.jobs import (
     PowerFacts,
     Round,
 )
-from solvers.types.parameters import PolicyParameters
+from solvers.types.parameters import PolicyParameters, parameters_as
 
 
 def scheduler(parameters: PolicyParameters) -> JobScheduler:
     """The scheduler with what its operator has set."""
-    if isinstance(parameters, OltunesParameters):
-        return OltunesScheduler(parameters)
-    return OltunesScheduler(OltunesParameters())
+    return OltunesScheduler(parameters_as(parameters, OltunesParameters))
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,6 @@ def test_each_parameter_is_documented_and_its_default_is_allowed(name: str) -> N
 
 
 def test_the_papers_policies_have_parameters() -> None:
-    assert {"hetsev", "hetsev_greedy", "inss", "morak", "oltunes"} <= set(
+    assert {"hetsev", "hetsev_greedy", "inss", "morak", "mudi", "oltunes"} <= set(
         WITH_PARAMETERS
     )

@@ -8,8 +8,11 @@ import pytest
 from solvers.backfill.problem import FillLimits
 from solvers.check import violations
 from solvers.check_residents import task_violations
-from solvers.papers.mudi.fill import RETUNE_S, fill
+from solvers.greedy.scaling_rules import SaturationRule
+from solvers.papers.mudi.fill import fill
+from solvers.papers.mudi.parameters import MudiParameters
 from solvers.papers.mudi.sites import MAX_TUNINGS, PATIENCE_S
+from solvers.policies.registry import fill_of
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, anonymous
 from tests.solvers.training_beside import (
@@ -31,6 +34,8 @@ from tests.solvers.training_beside import (
 
 # 60 rps with 25 % more: at 30 % with batch 4 beside 70 % of `train` (see test_mudi_tune).
 TUNED = {"sm_percent": 30.0, "batch": 4}
+
+RETUNE_S = MudiParameters().retune_s
 
 
 def by_id(gpus: tuple[BoundGpu, ...]) -> dict[str, BoundGpu]:
@@ -175,6 +180,21 @@ def test_where_load_stays_high_the_gpu_is_divided_anew() -> None:
         {"nightly": ("n1/gpu-0", 50.0)},
     )
     assert gpu.tasks[0].done_iterations == 7.0
+
+
+def test_how_long_a_burst_is_is_a_parameter() -> None:
+    was = a_plan(bound_gpu(0, bound_task("nightly", 70.0, is_resident=False), **TUNED))
+    wanted = to_fill(
+        a_plan(bound_gpu(rate_rps=100.0, **TUNED)),
+        [a_task(waiting_s=5.0)],
+        running=was,
+    )
+    assert swapped(fill_of("mudi")(wanted)) == ["nightly"]
+    soon = fill_of("mudi", {"retune_s": 5.0})(wanted)
+    assert shares(soon) == {"nightly": ("n1/gpu-0", 50.0)}
+    # What another policy's parameters say is nothing to it.
+    other = replace(wanted, parameters=SaturationRule())
+    assert swapped(fill(other)) == ["nightly"]
 
 
 def test_what_cannot_come_back_goes_elsewhere_after_a_minute() -> None:

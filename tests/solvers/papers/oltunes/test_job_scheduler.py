@@ -1,6 +1,6 @@
 """The scheduler of jobs by the policy's parameters: as printed or at least cost, and the weights of its score."""
 
-from solvers.papers.hetsev.parameters import HetsevParameters
+from solvers.greedy.scaling_rules import SaturationRule
 from solvers.papers.oltunes import least_cost, schedule, tuning_score
 from solvers.papers.oltunes.job_scheduler import scheduler
 from solvers.papers.oltunes.parameters import OltunesParameters
@@ -34,7 +34,7 @@ STATE = DispatchState(
 
 
 def test_as_printed_is_the_default() -> None:
-    found = scheduler(HetsevParameters()).schedule(STATE, GPUS, 9.0, RULES)
+    found = scheduler(SaturationRule()).schedule(STATE, GPUS, 9.0, RULES)
     assert found == schedule.schedule(STATE, GPUS, 9.0, RULES)
 
 
