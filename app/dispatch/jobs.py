@@ -83,6 +83,8 @@ class JobInputs(NamedTuple):
         return (
             other is not None
             and self.types == other.types
+            # The weights of its score are parameters of the policy.
+            and self.policy_version == other.policy_version
             and self._has_points_of(other)
         )
 
@@ -186,7 +188,7 @@ def _forget(
     made_from = _inputs_of(snapshot, points)
     if not made_from.has_settings_of(memory.made_from):
         memory.settings = {}
-    # Refusals follow from the catalogue and the policy, too, which settings do not read.
+    # Refusals follow from the catalogue, too, which settings do not read.
     if not made_from.is_same(memory.made_from):
         memory.refusals, memory.refused = Refusals(), frozenset()
     memory.made_from = made_from

@@ -22,8 +22,6 @@ from app.manifests.parts import (
     SurviveShare,
 )
 from solvers.governors.registry import GOVERNORS
-from solvers.policies.registry import parameters_of
-from solvers.types.errors import InvalidInput, UnknownPolicy
 from solvers.types.outcome import MIN_MOVES, TICK
 from solvers.types.survival import LossKind
 
@@ -73,33 +71,19 @@ Groups = Annotated[list[PolicyGroupSpec], Field(max_length=16), AfterValidator(_
 
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=63)]
-Stated = dict[_Name, dict[_Name, StrictInt | StrictFloat | StrictStr]]
-
-
-def _known_parameters(stated: Stated) -> Stated:
-    for policy, parameters in stated.items():
-        try:
-            parameters_of(policy, parameters)
-        except UnknownPolicy as error:
-            raise ValueError(str(error)) from error
-        except InvalidInput as error:
-            raise ValueError(f"{policy}.{error.field} {error.problem}") from error
-    return stated
-
-
-Parameters = Annotated[Stated, AfterValidator(_known_parameters)]
-"""Parameters of policies, checked here: a plan would not say what is wrong with them before the next tick."""
+StatedParameters = dict[_Name, dict[_Name, StrictInt | StrictFloat | StrictStr]]
+"""By policy. Whether the policies know them is asked where they are written: what was right once must stay readable."""
 
 
 class PolicyManifestSpec(Strict):
     """How the control loop decides; every write makes a new version, which each plan records."""
 
     policy: str = Field(default="joint", max_length=63)
-    parameters: Parameters = Field(
+    parameters: StatedParameters = Field(
         default_factory=dict,
         max_length=32,
-        description="What is set of policies, by policy, as in `{hetsev: {queues: 8}}`; `plimsoll policy describe` "
-        "lists what may be. Absent: as it is by default",
+        description="Parameters by policy, as in `{hetsev: {queues: 8}}`; `plimsoll policy describe` lists them. "
+        "Absent: the defaults",
     )
     mode: Literal["off", "advise", "approve", "auto"] = "auto"
     paused: bool = False

@@ -53,7 +53,7 @@ class PlanRequest:
     memory: Json
     budget: Budget
     parameters: Mapping[str, Setting] = field(default_factory=dict)
-    """What its operator has set of the policy."""
+    """As the operator stated them; read where the policy runs, they replace those of the budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,10 @@ def run_policy(
     policies: Mapping[str, PolicyModule] | None = None,
 ) -> PlanAnswer:
     """Call the policy here and now; its report gets the measured seconds. `policies`: as of `InlineSolver`."""
-    from solvers.policies.registry import policy, usable_parameters
+    from solvers.policies.registry import policy, refuse_slices, usable_parameters
 
+    # Without it such a policy would take GPUs in slices for GPUs that nothing can run on.
+    refuse_slices(request.policy, request.problem)
     began = now_s()
     parameters, messages = usable_parameters(request.policy, request.parameters)
     budget = replace(

@@ -59,7 +59,7 @@ class PolicySettings:
     version: int = 1
     policy: str = "joint"
     parameters: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
-    """What is set of policies, by policy."""
+    """That the operator set, by policy and name."""
     mode: Mode = Mode.AUTO
     paused: bool = False
     period_s: float = 5.0

@@ -44,6 +44,8 @@ from solvers.types.outcome import Budget
 from solvers.types.state import Json, Observed
 
 SEEDS = (1, 2, 3)
+SWING_SEEDS = (4, 5, 6, 7, 8, 9)
+"""Of the rates that jump: on the others the wait of InSS' search was chosen."""
 PAPER_GAINS = {"gpulets": 28.1, "gslice": 47.7, "igniter": 189.7}
 RIVALS = (*PAPER_GAINS, "gpulets_bda", "inss_ni", "inss_1e", "joint", *PROPOSALS)
 LOADS = (2.4, 2.0, 1.6, 1.3, 1.0, 0.7, 0.4)
@@ -73,7 +75,7 @@ def tables(quick: bool) -> tuple[Table, ...]:
     seeds = SEEDS[:1] if quick else SEEDS
     found = [
         _six(seeds, quick=quick),
-        _swinging(seeds, quick=quick),
+        _swinging(SWING_SEEDS[:1] if quick else SWING_SEEDS, quick=quick),
         _errors(quick=quick),
         _times(quick=quick),
     ]
@@ -231,28 +233,26 @@ def _swinging(seeds: Sequence[int], *, quick: bool) -> Table:
         played = play(
             setup, (name,), SWING_LOAD, seeds, processes=1 if quick else PROCESSES
         )
+        late = tuple(one.late_percent for one in played)
         figures = {
             "throughput in time, rps": tuple(one.goodput_rps for one in played),
-            "late or dropped, %": tuple(one.late_percent for one in played),
+            "late or dropped, %": late,
+            "the same of the worst seed, %": (max(late),),
         }
         rows += [
             Row(
                 figure=figure,
                 policy=name,
                 paper=None,
-                is_at_least=figure[0] == "t",
+                is_at_least=figure.endswith("rps"),
                 values=values,
                 truth="scaled",
             )
             for figure, values in figures.items()
         ]
     note = "A jump counts as late until the forecast has seen it and replicas have started."
-    return _table(
-        f"rates that jump every minute, load {SWING_LOAD:g}",
-        seeds,
-        rows,
-        (_BOARDS, note, PROPOSALS_NOTE),
-    )
+    title = f"rates that jump every minute, load {SWING_LOAD:g}"
+    return _table(title, seeds, rows, (_BOARDS, note, PROPOSALS_NOTE))
 
 
 def _errors(*, quick: bool) -> Table:

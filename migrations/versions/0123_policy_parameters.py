@@ -1,4 +1,4 @@
-"""Parameters of policies that their operator has set."""
+"""Parameters of policies, set by operators."""
 
 from alembic import op
 
@@ -14,7 +14,7 @@ def upgrade() -> None:
         """
         ALTER TABLE policy ADD parameters jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(parameters) = 'object');
         COMMENT ON COLUMN policy.parameters IS
-            'What is set of policies, by policy, e.g. {"hetsev": {"queues": 8}}; {} = as by default.';
+            'Parameters by policy, e.g. {"hetsev": {"queues": 8}}; {} = the defaults.';
         """
     )
 

@@ -48,7 +48,7 @@ class FillProblem:
     running: BoundPlan | None = None
     """The plan in force, whose tasks go on."""
     parameters: PolicyParameters = AS_BY_DEFAULT
-    """What its operator has set of the policy."""
+    """The policy's own, as its operator set them."""
 
     @property
     def running_gpus(self) -> tuple[BoundGpu, ...]:

@@ -228,10 +228,7 @@ def add(
     seat = ArrangedReplica(service, row)
     # A GPU holds one replica of a service, so that seating one changes nothing for the other GPUs.
     fullest = _fullest_with_room(problem, carriers, gpu_type, seat)[:count]
-    for index in fullest:
-        carriers[index] = Carrier(
-            gpu_type=gpu_type, seats=(*carriers[index].seats, seat)
-        )
+    _join(carriers, fullest, seat)
     fresh = count - len(fullest)
     if fresh > 0:
         # A GPU that lost its last replica is stock again; it stays in the list until now, so that indices stay valid.
@@ -251,12 +248,20 @@ def spread(
     unused = _in_stock(problem, carriers, gpu_type, count)
     emptiest = _fullest_with_room(problem, carriers, gpu_type, seat)[::-1]
     emptiest = emptiest[: count - unused]
-    for index in emptiest:
-        carriers[index] = Carrier(
-            gpu_type=gpu_type, seats=(*carriers[index].seats, seat)
-        )
+    _join(carriers, emptiest, seat)
     carriers.extend([Carrier(gpu_type=gpu_type, seats=(seat,))] * unused)
     return len(emptiest) + unused
+
+
+def _join(
+    carriers: list[Carrier], indices: Iterable[int], seat: ArrangedReplica
+) -> None:
+    """Seat one more replica on each of these GPUs; changes `carriers`."""
+    for index in indices:
+        carrier = carriers[index]
+        carriers[index] = Carrier(
+            gpu_type=carrier.gpu_type, seats=(*carrier.seats, seat)
+        )
 
 
 def _in_stock(

@@ -14,14 +14,13 @@ from solvers.autoscale.problem import (
 from solvers.greedy.arrange import Key
 from solvers.greedy.configure import MAX_REPLICAS, Configuration
 from solvers.greedy.routing import ROUNDING, Carrier, service_counts, total_capacity_rps
+from solvers.greedy.scaling_rules import LAUNCH_WEIGHT_PER_S
 from solvers.types.plan import UnservedReason
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
 
 LAUNCH_S = 20.0
 """From the decision to the first served request, where nobody measured it."""
-LAUNCH_WEIGHT_PER_S = 0.005
-"""κ: a launch of 20 s costs as much as 10 % of the replica's hourly cost, so that small savings swap nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

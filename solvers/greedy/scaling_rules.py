@@ -14,6 +14,8 @@ from typing import Literal
 from solvers.types.parameters import PolicyParameters, parameter
 from solvers.types.state import Json
 
+LAUNCH_WEIGHT_PER_S = 0.005
+"""κ: a launch of 20 s costs as much as 10 % of the replica's hourly cost, so that small savings swap nothing."""
 _VERSION = 1
 _GUARD = 1e-9
 

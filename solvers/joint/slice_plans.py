@@ -18,7 +18,7 @@ from solvers.joint.slices.program import (
     weights,
     within_watts,
 )
-from solvers.joint.slices.solve import Constraint, PartBound, relaxed, solve_integers
+from solvers.joint.slices.solve import Constraint, PartBound, relax, solve_integers
 from solvers.joint.slices.uncut_gpus import UncutGpus
 from solvers.joint.solution import OPTIMAL_GAP, TECHNIQUE
 from solvers.joint.solve import solve
@@ -56,7 +56,7 @@ def make_slice_plan(problem: Problem, budget: Budget) -> tuple[Plan, PlanReport]
     if not uncut_types(problem):
         found = _solved(program, budget)
         if program is not wide:
-            found = _bounded(problem, found, relaxed(wide))
+            found = _bounded(problem, found, relax(wide)[0])
         return found.plan, _report(problem, found, METHOD)
 
     return _beside_uncut(problem, wide, budget)

@@ -31,6 +31,7 @@ from solvers.types.policy_spec import (
     PolicyTrainer,
     ProgramExporter,
 )
+from solvers.types.problem import Problem
 
 _PAPERS = "solvers.papers"
 _DEFAULT_FILL = "solvers.backfill.greedy"
@@ -72,29 +73,40 @@ def policy(name: str) -> PolicyModule:
     return cast(PolicyModule, import_module(spec_of(name).module))
 
 
+def refuse_slices(name: str, problem: Problem) -> None:
+    """Raise InvalidInput where GPUs may be cut into slices and the policy of that name plans whole ones only."""
+    cut = next((each.name for each in problem.gpu_types if each.slices), None)
+    spec = _specs().get(name)
+    if cut is None or (spec is not None and spec.plans_slices):
+        return
+    able = " or ".join(each for each in policies() if spec_of(each).plans_slices)
+    words = f"policy {name} plans whole GPUs only, and {cut} may be cut into slices; {able} plans them"
+    raise InvalidInput("gpu_types", words)
+
+
 def parameters_of(name: str, stated: Mapping[str, Setting]) -> PolicyParameters:
-    """What an operator has set of the policy of that name. Raises UnknownPolicy, InvalidInput."""
+    """The parameters of the policy of that name with the stated values. Raises UnknownPolicy, InvalidInput."""
     return read_parameters(spec_of(name).parameters, stated)
 
 
 def usable_parameters(
     name: str, stated: Mapping[str, Setting]
 ) -> tuple[PolicyParameters, tuple[str, ...]]:
-    """The same, by default where that is not right; and what the plan's report is to say of it."""
+    """The same, the defaults where a value is not allowed; and what the plan's report is to say of it."""
     if not stated:
-        # Also of a policy that is not registered, as simulations have some.
+        # A policy that is not registered has none, and simulations run some.
         return AS_BY_DEFAULT, ()
     try:
         parameters = parameters_of(name, stated)
     except InvalidInput as error:
         # It was right when it was written; but this version of the program may know other parameters than that one.
-        return AS_BY_DEFAULT, (f"parameters are as by default: {error}",)
+        return AS_BY_DEFAULT, (f"parameters ignored, the defaults are used: {error}",)
     changed = (f"{each} = {value}" for each, value in parameters.changed.items())
-    return parameters, (f"parameters: {', '.join(changed) or 'as by default'}",)
+    return parameters, (f"parameters: {', '.join(changed) or 'the defaults'}",)
 
 
 def fill_of(policy: str, stated: Mapping[str, Setting] = MappingProxyType({})) -> Fill:
-    """The technique of the policy of that name with what is set of it; the default one where it has none or is not
+    """The technique of the policy of that name with its parameters; the default one where it has none or is not
     registered."""
     # Without raising: a stored plan may name a policy whose folder was taken away.
     spec = _specs().get(policy)
@@ -145,7 +157,7 @@ def dispatches_jobs(policy: str) -> bool:
 
 
 def scheduler_of(policy: str, stated: Mapping[str, Setting]) -> JobScheduler:
-    """The scheduler of jobs of a policy that `dispatches_jobs`, with what is set of it.
+    """The scheduler of jobs of a policy that `dispatches_jobs`, with its parameters.
 
     Raises LookupError for any other one.
     """

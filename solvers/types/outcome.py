@@ -202,13 +202,13 @@ class Budget:
     """Seconds since the plan was begun, from an injected clock; constant 0 in simulations."""
     stability: Stability = Stability()
     parameters: PolicyParameters = AS_BY_DEFAULT
-    """What its operator has set of the policy."""
+    """The policy's own, as its operator set them."""
     is_series: bool = False
     """Whether this call follows the one that left its memory, in the same process: then warm state may be used even
     without a limit of seconds, and plans follow from all calls of the series so far, not from this one's arguments."""
 
     def parameters_as(self, kind: type[Stated]) -> Stated:
-        """The policy's parameters; as they are by default where they are another policy's, or none."""
+        """The policy's parameters; its defaults where they are another policy's, or none."""
         return parameters_as(self.parameters, kind)
 
     def remaining_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Parameters of a policy that its operator may set: typed, documented and bounded where they are defined.
+"""Parameters of policies, which operators may set: typed, documented and bounded where they are defined.
 
 A policy's folder has a `parameters.py` with one dataclass, which its `PolicySpec` names:
 
@@ -43,7 +43,7 @@ def parameter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyParameters:
-    """What may be set of a policy; this one, the base, of none. Raises InvalidInput for a value out of range."""
+    """The parameters of a policy; the base has none. Raises InvalidInput for a value out of range."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -61,11 +61,11 @@ class PolicyParameters:
 
 
 AS_BY_DEFAULT = PolicyParameters()
-"""Nothing is set."""
+"""Every policy takes it for its own defaults."""
 
 
 def parameters_as(parameters: PolicyParameters, kind: type[Stated]) -> Stated:
-    """The parameters of a policy; as they are by default where they are another policy's, or none."""
+    """The parameters of a policy; its defaults where they are another policy's, or none."""
     return parameters if isinstance(parameters, kind) else kind()
 
 
@@ -98,8 +98,8 @@ def read_parameters(kind: type[Stated], stated: Mapping[str, Setting]) -> Stated
     for name in stated:
         # A typing mistake would otherwise leave the default in force without a word.
         if name not in known:
-            names = f"there are {', '.join(known)}" if known else "it has none"
-            raise InvalidInput(name, f"is no parameter of this policy; {names}")
+            names = ", ".join(known) or "none"
+            raise InvalidInput(name, f"unknown parameter; this policy has {names}")
     return kind(**{name: _typed(known[name], value) for name, value in stated.items()})
 
 

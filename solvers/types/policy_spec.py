@@ -66,7 +66,7 @@ class PolicySpec:
     is_main: bool = False
     """Whether it is a whole system to choose; the others are baselines and variants, to compare with."""
     parameters: type[PolicyParameters] = PolicyParameters
-    """What may be set of it (`Budget.parameters`); the base: nothing."""
+    """The type of its parameters (`Budget.parameters`); the base: it has none."""
     fill: str | None = None
     """It has `fill`, which places tasks beside the policy's services; None = the default of all policies."""
     needs_actor: bool = False

@@ -1,15 +1,23 @@
 """Parameters of policies over the API: kept with the version, told in the plan, refused where they are wrong."""
 
+from collections.abc import Mapping
+
 import pytest
 
+from app.db.base.engine import make_engine
+from app.db.decisions import policies
 from app.postgres import server as postgres
+from app.store.store import PolicySettings
+from solvers.types.parameters import Setting
 from tests.integration.api_harness import (
     Api,
     fill,
     prepared,
     reading,
+    run_apart,
     service,
 )
+from tests.integration.fleet import START
 
 pytestmark = pytest.mark.integration
 
@@ -54,9 +62,9 @@ def test_parameters_are_kept_told_and_refused(
 
 def _check_refusals(api: Api) -> None:
     for parameters, message in (
-        ({"hetsev": {"queues": 0}}, "hetsev.queues must be a whole number from 1"),
-        ({"hetsev": {"queue": 1}}, "hetsev.queue is no parameter of this policy"),
-        ({"joint": {"queues": 1}}, "it has none"),
+        ({"hetsev": {"queues": 0}}, "must be a whole number from 1"),
+        ({"hetsev": {"queue": 1}}, "unknown parameter; this policy has"),
+        ({"joint": {"queues": 1}}, "this policy has none"),
         ({"hetzev": {}}, "no policy is called 'hetzev'"),
         ({"hetsev": {"queues": True}}, "parameters"),
     ):
@@ -68,3 +76,34 @@ def _check_refusals(api: Api) -> None:
         )
         assert answer.status_code == 422, answer.text
         assert message in answer.text
+
+
+def test_what_another_version_allowed_can_still_be_read_and_corrected(
+    postgres_server: postgres.Server, migrated_template: str
+) -> None:
+    with (
+        prepared(postgres_server, migrated_template, start) as found,
+        found.running_api() as api,
+    ):
+        api.put("policies/default", policy(policy="hetsev"))
+        stored: dict[str, dict[str, Setting]] = {
+            "hetsev": {"gone": 1},
+            "no_more": {"queues": 2},
+        }
+        run_apart(_store(api.url, stored))
+        assert api.get("policies/default")["spec"]["parameters"] == stored
+        outcome = api.tick()
+        messages = api.get(f"plans/{outcome.plan_id}")["document"]["report"]["messages"]
+        assert any("parameters ignored" in each for each in messages)
+        api.put("policies/default", policy(policy="hetsev", parameters={}))
+        assert api.get("policies/default")["spec"]["parameters"] == {}
+
+
+async def _store(url: str, parameters: Mapping[str, Mapping[str, Setting]]) -> None:
+    engine = make_engine(url, pool_size=1)
+    try:
+        async with engine.begin() as connection:
+            settings = PolicySettings(policy="hetsev", parameters=parameters)
+            await policies.save(connection, settings, at=START, actor="another version")
+    finally:
+        await engine.dispose()

@@ -14,7 +14,7 @@ from app.api.http.answers import ACT, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, ClusterViewer
 from app.api.http.body import ManifestRoute, resource_router
 from app.api.http.idempotency import IdempotencyKey, once
-from app.api.http.known_names import check_policy
+from app.api.http.known_names import check_parameters, check_policy
 from app.api.http.objects import (
     POLICY_NAME,
     Conditions,
@@ -198,6 +198,7 @@ async def _save(
     context: Context, connection: Connection, manifest: manifests.PolicyManifest
 ) -> None:
     check_policy(manifest.spec.policy, field="spec.policy")
+    check_parameters(manifest.spec.parameters, field="spec.parameters")
     for index, group in enumerate(manifest.spec.groups):
         check_policy(group.policy, field=f"spec.groups[{index}].policy")
     wanted = to_settings(manifest)

@@ -1,13 +1,16 @@
 """Names in a request that must exist: what does not is refused with a list of what does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from app.api.http.parts import Context
 from app.base.errors import InvalidRequest, no_such
 from app.db.base.transaction import Connection
 from app.db.fleet import gpu_types
 from app.db.workloads import projects
+from solvers.policies.registry import parameters_of
 from solvers.policies.registry import policies as known_policies
+from solvers.types.errors import InvalidInput
+from solvers.types.parameters import Setting
 
 
 def check_known(
@@ -23,6 +26,20 @@ def check_known(
 def check_policy(policy: str, *, field: str) -> None:
     """Raise InvalidRequest where no policy is called so."""
     check_known([policy], known_policies(), what="policy", field=field)
+
+
+def check_parameters(
+    stated: Mapping[str, Mapping[str, Setting]], *, field: str
+) -> None:
+    """Raise InvalidRequest where a policy has no such parameter, or does not allow its value."""
+    for policy, parameters in stated.items():
+        check_policy(policy, field=field)
+        try:
+            parameters_of(policy, parameters)
+        except InvalidInput as error:
+            raise InvalidRequest(
+                error.problem, field=f"{field}.{policy}.{error.field}"
+            ) from error
 
 
 async def check_gpu_types(

@@ -136,7 +136,7 @@ def _card_lines(found: Card, width: int) -> list[str]:
 
 
 def _parameter_lines(parameters: Sequence[ParameterFacts], width: int) -> Iterator[str]:
-    """What may be set of the policy; nothing where that is nothing."""
+    """The policy's parameters; nothing where it has none."""
     if not parameters:
         return
     yield ""

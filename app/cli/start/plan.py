@@ -30,7 +30,13 @@ from app.solver.process import PlanRequest, run_policy
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.laws.cost import gpu_power_w
-from solvers.policies.registry import exporter_of, parameters_of, policies, spec_of
+from solvers.policies.registry import (
+    exporter_of,
+    parameters_of,
+    policies,
+    refuse_slices,
+    spec_of,
+)
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, PlanReport, Violation
 from solvers.types.parameters import Setting
@@ -107,7 +113,10 @@ def plan(
     not written, and the exit code is 1.
     """
     question = read_problem(problem)
-    _refuse_slices(question, policy)
+    try:
+        refuse_slices(policy, question)
+    except InvalidInput as error:
+        raise CliError(error.problem) from error
     budget = Budget(
         seconds=time_limit,
         work=time_limit,
@@ -126,17 +135,6 @@ def plan(
     deliver(question, *solve(question, policy, budget, parameters), output)
 
 
-def _refuse_slices(problem: Problem, policy: str) -> None:
-    """Refuse GPUs that are cut into slices, where the policy knows whole ones only. Raises CliError."""
-    sliced = [gpu_type.name for gpu_type in problem.gpu_types if gpu_type.slices]
-    if sliced and not spec_of(policy).plans_slices:
-        able = [name for name in policies() if spec_of(name).plans_slices]
-        raise CliError(
-            f"policy {policy} plans whole GPUs only, and {sliced[0]} is cut into slices",
-            hint=f"choose --policy {' or '.join(able)}",
-        )
-
-
 def _parameters(policy: str, stated: Sequence[str]) -> dict[str, Setting]:
     """What --set says, checked. Raises CliError."""
     parameters: dict[str, Setting] = {}
@@ -149,7 +147,7 @@ def _parameters(policy: str, stated: Sequence[str]) -> dict[str, Setting]:
         parameters_of(policy, parameters)
     except InvalidInput as error:
         hint = f"see `plimsoll policy describe {policy}`"
-        raise CliError(f"--set: {error.field} {error.problem}", hint=hint) from error
+        raise CliError(f"--set: {error}", hint=hint) from error
     return parameters
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from agents.sim.spec import BUSIEST
 from app.base.errors import no_such
 from app.manifests.policies import PolicyManifestSpec
-from solvers.policies.registry import policies
+from solvers.policies.registry import parameters_of, policies
+from solvers.types.errors import InvalidInput, UnknownPolicy
 
 # Fields of pydantic models are checked here by functions, which the models' own module calls.
 if TYPE_CHECKING:
@@ -152,6 +153,20 @@ def group_complaints(
                 here,
                 f"no service is of the projects and has the labels of {group.name}",
             )
+
+
+def parameter_complaints(
+    loop: PolicyManifestSpec, *path: str | int
+) -> Iterator[Complaint]:
+    """Parameters that their policies do not have, or do not allow; `path`: where the settings are."""
+    for policy, stated in loop.parameters.items():
+        here = (*path, "parameters", policy)
+        try:
+            parameters_of(policy, stated)
+        except UnknownPolicy as error:
+            yield here, str(error)
+        except InvalidInput as error:
+            yield (*here, error.field), error.problem
 
 
 def _gpu_choices(spec: "ScenarioFields") -> Iterator[Complaint]:

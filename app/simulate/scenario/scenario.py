@@ -15,7 +15,13 @@ from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from app.base.errors import no_such
 from app.manifests.parts import Metadata, Strict
 from app.manifests.policies import PolicyManifestSpec
-from app.simulate.scenario.checks import Complaint, Path, complaints, group_complaints
+from app.simulate.scenario.checks import (
+    Complaint,
+    Path,
+    complaints,
+    group_complaints,
+    parameter_complaints,
+)
 from app.simulate.scenario.parts import PolicyRun, ScenarioFields
 
 
@@ -67,6 +73,10 @@ class ScenarioSpec(ScenarioFields):
         own_groups = "groups" in run.settings
         if own_groups or place == 0:
             yield from group_complaints(self, loop, *(own if own_groups else ("loop",)))
+        own_parameters = "parameters" in run.settings
+        if own_parameters or place == 0:
+            path = own if own_parameters else ("loop",)
+            yield from parameter_complaints(loop, *path)
 
 
 class SimulationScenario(Strict):

@@ -198,11 +198,11 @@ def types_of_gpus(program: SliceProgram) -> Iterator[str]:
     """The GPU type of each variable that stands for GPUs; those of slices have none: their GPU is in a cut."""
     yield from (cut.gpu_type.name for cut in program.cuts)
     yield from ("" for _ in program.choices)
-    for column in program.columns:
-        assert program.tables is not None, "columns have tables"
-        yield uncut_types(program.problem)[
-            program.tables.modes[column.pattern.mode].gpu_type
-        ].name
+    if program.tables is not None:
+        modes, types = program.tables.modes, uncut_types(program.problem)
+        yield from (
+            types[modes[each.pattern.mode].gpu_type].name for each in program.columns
+        )
 
 
 def uncut_types(problem: Problem) -> tuple[GpuType, ...]:

@@ -94,18 +94,13 @@ class PartBound(NamedTuple):
         return bound
 
 
-def relaxed(program: SliceProgram) -> PartBound:
-    """What the relaxation proves of a program without whole GPUs."""
-    return relax(program)[0]
-
-
 def relax(program: SliceProgram) -> tuple[PartBound, dict[RowName, float]]:
     """The least cost where nothing need be whole, and what it grows by with the limit of each row.
 
     What is not served has a price here, so that there is always a solution.
     """
-    rows = _rows(program)
-    lows, highs = _limits(list(rows.values()))
+    names, rows = zip(*_rows(program).items(), strict=True)
+    lows, highs = _limits(rows)
     # No row has two finite sides, and the solver knows upper ones only.
     signs = np.where(np.isfinite(highs), 1.0, -1.0)
     bounds = _bounds(program, is_all_served=False)
@@ -113,7 +108,7 @@ def relax(program: SliceProgram) -> tuple[PartBound, dict[RowName, float]]:
     objective = _penalised(program)
     found = linprog(
         objective,
-        A_ub=diags_array(signs) @ _matrix(program, list(rows.values())),
+        A_ub=diags_array(signs) @ _matrix(program, rows),
         b_ub=np.where(signs > 0.0, highs, -lows),
         bounds=list(zip(bounds.lb.tolist(), bounds.ub.tolist(), strict=True)),
         method="highs",
@@ -123,7 +118,7 @@ def relax(program: SliceProgram) -> tuple[PartBound, dict[RowName, float]]:
     served = slice(program.served_at, program.missing_at)
     prices = (signs * found.ineqlin.marginals).tolist()
     bound = PartBound(float(found.fun - objective[served].sum()))
-    return bound, dict(zip(rows, prices, strict=True))
+    return bound, dict(zip(names, prices, strict=True))
 
 
 def _penalised(program: SliceProgram) -> Reals:

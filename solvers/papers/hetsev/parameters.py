@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from solvers.greedy.scaling_rules import LAUNCH_WEIGHT_PER_S
 from solvers.types.parameters import PolicyParameters, parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HetsevParameters(PolicyParameters):
-    """What may be set of `hetsev`. To k, β and the weight of a launch the paper gives no figures."""
+    """Parameters of `hetsev`. To k, β and the weight of a launch the paper gives no figures."""
 
     queues: int = parameter(
         4, "fair queues at most, k of Algorithm 1", at_least=1, at_most=64
@@ -23,7 +24,7 @@ class HetsevParameters(PolicyParameters):
         choices=("proven", "as printed"),
     )
     launch_weight_per_s: float = parameter(
-        0.005,
+        LAUNCH_WEIGHT_PER_S,
         "κ of section 4.1: part of a replica's price that each second of its launch adds",
         at_least=0.0,
         at_most=10.0,

@@ -81,8 +81,9 @@ def make_plan(
 
 
 def _waits(problem: Problem, waited_s: Mapping[str, float]) -> PlacementWaits:
-    # What runs waits for nothing: of a service that has waited, only the replicas beyond those have.
-    running = replica_counts(running_carriers(problem))
+    # What runs waits for nothing: of a service that has waited, only the replicas beyond those have. Where nobody has,
+    # which is nearly always so, the fleet need not be gone through.
+    running = replica_counts(running_carriers(problem)) if waited_s else Counter()
     return PlacementWaits(running=running, waited_s=waited_s)
 
 

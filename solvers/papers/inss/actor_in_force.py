@@ -1,6 +1,7 @@
-"""Which trained actor is asked, or why none is."""
+"""Who proposes provisions: which trained actor, or why none, and whether the local search as well."""
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from solvers.papers.inss.parameters import InssParameters
 from solvers.papers.inss.training.actor import (
@@ -11,6 +12,16 @@ from solvers.papers.inss.training.actor import (
 )
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
+
+
+class Proposers(NamedTuple):
+    """Who proposes provisions."""
+
+    actor: Actor | None
+    why_not: str
+    """Why there is no actor."""
+    may_search: bool
+    """Whether the local search is asked beside the actor."""
 
 
 @lru_cache(maxsize=4)

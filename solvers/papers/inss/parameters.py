@@ -8,7 +8,7 @@ from solvers.types.parameters import PolicyParameters, parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InssParameters(PolicyParameters):
-    """What may be set of `inss` and its variants."""
+    """Parameters of `inss` and its variants."""
 
     proposals: Literal["actor, then search", "actor", "search"] = parameter(
         "actor, then search",

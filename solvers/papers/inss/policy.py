@@ -35,7 +35,7 @@ from solvers.greedy.routing import (
     true_capacities,
 )
 from solvers.laws.colocation import capacity_rps
-from solvers.papers.inss.actor_in_force import valid_actor
+from solvers.papers.inss.actor_in_force import Proposers, valid_actor
 from solvers.papers.inss.greedy_provisioning import provision_greedily
 from solvers.papers.inss.last_attempt import (
     InssPast,
@@ -150,25 +150,27 @@ def _find(
         return _kept(held, message), replace(past, short_since_s=None)
     began_s = past.shortage_began_s(observed.at_s)
     parameters = budget.parameters_as(InssParameters)
+    actor, why_not = valid_actor(observed, decider.problem, parameters)
     # Where nothing is held nothing is moved either, and without an actor nobody else would propose.
-    may_search = (
+    is_due = (
         not held.provision
-        or observed.actor is None
+        or actor is None
         or observed.at_s - began_s >= parameters.search_after_s
     )
+    proposers = Proposers(actor, why_not, may_search=is_due)
     asked = tried_with(
         decider.problem,
         (decider.rules, parameters),
         actor=observed.actor,
         seed=budget.seed,
-        may_search=may_search,
+        may_search=is_due,
     )
     now = InssPast(tried=asked, short_since_s=began_s)
     # The same question has the same answer: another search would cost seconds and find nothing new.
     if past.tried is not None and asked.is_like(past.tried):
         message = "no provision served clearly more when rates were last like these"
         return _kept(held, message), replace(now, tried=past.tried)
-    found = _provision(decider, held, observed, budget, may_search=may_search)
+    found = _provision(decider, held, proposers, budget)
     # What serves all ends the shortage at once: the next one is another.
     is_over = not decider.short(found.settled)
     return found, replace(now, short_since_s=None) if is_over else now
@@ -188,28 +190,29 @@ def _kept(held: Settled, *messages: str) -> _Found:
 def _provision(
     decider: BatchDecider,
     held: Settled,
-    observed: Observed,
+    proposers: Proposers,
     budget: Budget,
-    *,
-    may_search: bool,
 ) -> _Found:
     """Case 2: the best proposal, or what is held where none is clearly better."""
     short = ", ".join(service.name for service in decider.short(held))
     messages = [f"batches do not suffice for {short}"]
     parameters = budget.parameters_as(InssParameters)
-    actor, why_not = valid_actor(observed, decider.problem, parameters)
-    if actor is None:
-        messages.append(f"no actor: {why_not}")
+    if proposers.actor is None:
+        messages.append(f"no actor: {proposers.why_not}")
         proposals = _without_actor(decider, held, budget)
     else:
-        proposals = _with_actor(decider, actor, held, budget, may_search=may_search)
+        may_search = proposers.may_search and parameters.proposals != "actor"
+        proposals = _with_actor(
+            decider, proposers.actor, held, budget, may_search=may_search
+        )
     merits = [
         _merit(decider, each.settled, held, parameters.price_of_moves)
         for each in proposals
     ]
     # Of equals the first: the actor's before the search's.
-    gained, _ = max(merits)
-    best = proposals[merits.index(max(merits))]
+    (gained, _), best = max(
+        zip(merits, proposals, strict=True), key=lambda each: each[0]
+    )
     if gained <= _worth(decider, held) + _TRIFLE:
         message = "no provision serves clearly more than the present one"
         return _kept(held, *messages, message)
@@ -243,7 +246,6 @@ def _with_actor(
         decider, actor, held, rounds=parameters.drawn, seed=budget.seed
     )
     # The search is ours: it is run only where the paper's actor does not serve all.
-    may_search = may_search and parameters.proposals != "actor"
     if not may_search or not decider.short(proposal.settled):
         return [proposal]
     own = setting_without_actor(decider)

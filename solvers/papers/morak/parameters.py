@@ -7,7 +7,7 @@ from solvers.types.parameters import PolicyParameters, parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorakParameters(PolicyParameters):
-    """What may be set of `morak`; the paper has no figures."""
+    """Parameters of `morak`; the paper has no figures."""
 
     step_percent: float = parameter(
         10.0,

@@ -7,7 +7,7 @@ from solvers.types.parameters import PolicyParameters, parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MudiParameters(PolicyParameters):
-    """What may be set of `mudi`; the paper has no figures."""
+    """Parameters of `mudi`; the paper has no figures."""
 
     retune_s: float = parameter(
         20.0,

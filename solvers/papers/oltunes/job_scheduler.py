@@ -8,7 +8,6 @@ from solvers.papers.oltunes.parameters import OltunesParameters
 from solvers.types.jobs import (
     DispatchRules,
     DispatchState,
-    JobBatch,
     JobDemand,
     JobGpu,
     JobOption,
@@ -21,7 +20,7 @@ from solvers.types.parameters import PolicyParameters, parameters_as
 
 
 def scheduler(parameters: PolicyParameters) -> JobScheduler:
-    """The scheduler with what its operator has set."""
+    """The scheduler with these parameters."""
     return OltunesScheduler(parameters_as(parameters, OltunesParameters))
 
 
@@ -31,6 +30,11 @@ class OltunesScheduler:
 
     parameters: OltunesParameters
 
+    deployment_failed = staticmethod(schedule.deployment_failed)
+    best_types = staticmethod(tuning_score.best_types)
+    mean_latency_s = staticmethod(tuning_score.mean_latency_s)
+    ratios_of = staticmethod(affinity.ratios_of)
+
     def schedule(
         self,
         state: DispatchState,
@@ -38,7 +42,7 @@ class OltunesScheduler:
         now_s: float,
         rules: DispatchRules,
     ) -> Round:
-        """One round. The order of GPUs and of jobs changes nothing."""
+        """One round, as printed or at least cost."""
         if self.parameters.dispatch == "as printed":
             return schedule.schedule(state, gpus, now_s, rules)
         # It holds nobody for a window and makes no batch, so that their limits stay as they are.
@@ -52,32 +56,17 @@ class OltunesScheduler:
         )
         return Round(batches=batches, state=replace(state, queues=queues))
 
-    def deployment_failed(self, state: DispatchState, batch: JobBatch) -> DispatchState:
-        """The state, before or after the batch's round, once the batch could not be deployed."""
-        return schedule.deployment_failed(state, batch)
-
     def tune(
         self,
         options: Sequence[JobOption],
         boards: Mapping[str, PowerFacts],
         demand: JobDemand,
     ) -> tuple[JobSetting, ...]:
-        """The settings of a job, the best first; the order of options changes nothing."""
-        weights = {"alpha": self.parameters.alpha, "beta": self.parameters.beta}
-        return tuning_score.tune(options, boards, demand, **weights)
-
-    def best_types(self, settings: Sequence[JobSetting]) -> tuple[str, ...]:
-        """The GPU types that suit a job with these settings, the best first."""
-        return tuning_score.best_types(settings)
-
-    def mean_latency_s(
-        self, settings: Sequence[JobSetting], types: Sequence[str]
-    ) -> float:
-        """By which its urgency is judged, on these GPU types, at least one of which has a setting."""
-        return tuning_score.mean_latency_s(settings, types)
-
-    def ratios_of(
-        self, measured: Mapping[str, float], sensitivities: Mapping[str, float]
-    ) -> Mapping[str, float]:
-        """Compute to memory by network: the measured ones, and all others from their sensitivity."""
-        return affinity.ratios_of(measured, sensitivities)
+        """The settings of a job by the score with these weights."""
+        return tuning_score.tune(
+            options,
+            boards,
+            demand,
+            alpha=self.parameters.alpha,
+            beta=self.parameters.beta,
+        )

@@ -4,13 +4,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from solvers.papers.oltunes.affinity import FULL_THRESHOLD, THRESHOLD
-from solvers.papers.oltunes.tuning_score import ALPHA, BETA
 from solvers.types.parameters import PolicyParameters, parameter
+
+ALPHA = 0.5
+"""Weight of the time that is left after the job; not in the paper."""
+BETA = 0.5
+"""Weight of power in a full fleet; not in the paper. With 1, jobs get so few SMs that four of them leave a GPU half
+idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OltunesParameters(PolicyParameters):
-    """What may be set of `oltunes`. Of the weights the paper has λ of jobs only (Table 4)."""
+    """Parameters of `oltunes`. Of the weights the paper has λ of jobs only (Table 4)."""
 
     latency_weight: float = parameter(
         0.75,

@@ -28,14 +28,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from solvers.papers.oltunes.parameters import ALPHA, BETA
 from solvers.predict.data.samples import Reals
 from solvers.types.jobs import MAX_JOBS, JobDemand, JobOption, JobSetting, PowerFacts
 
-ALPHA = 0.5
-"""Weight of the time that is left after the job; not in the paper."""
-BETA = 0.5
-"""Weight of power in a full fleet; not in the paper. With 1, jobs get so few SMs that four of them leave a GPU half
-idle."""
 GAMMA = 0.5
 """Weight of lost accuracy in an idle fleet; ours."""
 BASE_W = 60.0

@@ -57,5 +57,5 @@ def test_parameters_that_this_version_does_not_know_leave_the_policy_as_by_defau
     answer = run_policy(replace(request(), parameters={"gone": 1}))
     assert answer.plan == run_policy(request()).plan
     assert answer.report.messages[-1].startswith(
-        "parameters are as by default: gone: is no parameter of this policy"
+        "parameters ignored, the defaults are used: gone: unknown parameter"
     )

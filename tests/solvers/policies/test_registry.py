@@ -1,5 +1,7 @@
 """The registry of policies: those of the core, and those of whichever papers are there."""
 
+import subprocess
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,3 +61,16 @@ def test_unknown_policy_names_those_that_exist() -> None:
 
 def test_an_unknown_policy_asks_for_nothing() -> None:
     assert not needs_actor("gone") and not dispatches_jobs("gone")
+
+
+def test_to_list_the_policies_loads_no_solver() -> None:
+    # Every help text and every completion lists them.
+    listed = "from solvers.policies.registry import policies; policies()"
+    loaded = "import sys; print({'numpy', 'scipy', 'ortools'} & set(sys.modules))"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{listed}\n{loaded}"],
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert ran.stdout == "set()\n"

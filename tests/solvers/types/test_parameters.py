@@ -53,7 +53,7 @@ def test_what_is_not_stated_is_as_by_default() -> None:
         (
             "other",
             1,
-            "is no parameter of this policy; there are rounds, share, order",
+            "unknown parameter; this policy has rounds, share, order",
         ),
     ],
 )
@@ -66,7 +66,7 @@ def test_what_may_not_be_set_is_refused_by_name(
 
 
 def test_a_policy_without_parameters_says_so() -> None:
-    with pytest.raises(InvalidInput, match="it has none"):
+    with pytest.raises(InvalidInput, match="this policy has none"):
         parameters_of("joint", {"rounds": 4})
     with pytest.raises(UnknownPolicy):
         parameters_of("nobody", {})

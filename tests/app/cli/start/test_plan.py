@@ -198,10 +198,11 @@ def test_gpus_are_cut_by_joint_and_refused_by_policies_that_plan_whole_ones(
     assert report_violations(problem, plan, report) == ()
     refused = cli("plan", path, "--policy", "hetsev")
     assert refused.code == 1
-    assert refused.err == (
-        "Error: policy hetsev plans whole GPUs only, and big is cut into slices\n"
-        "Hint: choose --policy joint\n"
-    )
+    words = "policy hetsev plans whole GPUs only, and big may be cut into slices; joint plans them"
+    assert refused.err == f"Error: {words}\n"
+    compared = cli("policy", "compare", "joint", "hetsev", "--problem", path)
+    assert compared.code == 0
+    assert "hetsev plans whole GPUs only" in compared.out + compared.err
 
 
 def test_parameters_are_set_by_name(tmp_path: Path) -> None:
@@ -223,9 +224,9 @@ def test_parameters_are_set_by_name(tmp_path: Path) -> None:
     [
         ("hetsev", "queues", "--set queues: must be NAME=VALUE"),
         ("hetsev", "=4", "--set =4: must be NAME=VALUE"),
-        ("hetsev", "queues=0", "--set: queues must be a whole number from 1 to 64"),
-        ("hetsev", "gain=1", "--set: gain is no parameter of this policy; there are"),
-        ("joint", "queues=4", "--set: queues is no parameter of this policy; it has"),
+        ("hetsev", "queues=0", "--set: queues: must be a whole number from 1 to 64"),
+        ("hetsev", "gain=1", "--set: gain: unknown parameter; this policy has"),
+        ("joint", "queues=4", "--set: queues: unknown parameter; this policy has none"),
     ],
 )
 def test_what_may_not_be_set_is_refused(policy: str, stated: str, message: str) -> None:

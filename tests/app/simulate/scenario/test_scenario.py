@@ -177,6 +177,10 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "spec.loop.groups[0].policy: no policy is called 'hetsevv'; did you mean hetsev?",
         ),
         (
+            {"loop": {"period_s": 1, "parameters": {"hetsev": {"queues": 0}}}},
+            "spec.loop.parameters.hetsev.queues: must be a whole number from 1 to 64, not 0",
+        ),
+        (
             {
                 "loop": {
                     "groups": [

@@ -112,3 +112,13 @@ def test_where_nothing_runs_the_search_is_asked_at_once() -> None:
     assert len(proposers(report)) == 1
     _, without, _ = decide(with_rates(actors_problem(), 6.0), proposals="actor")
     assert proposers(without) == {"actor"}
+
+
+def test_without_an_actor_the_search_is_not_asked_twice() -> None:
+    beyond = with_rates(actors_problem(), 100.0)
+    memory: Json = None
+    asked = []
+    for at_s in (0.0, 10.0, 200.0):
+        _, report, memory = decide(beyond, memory, at_s, proposals="search")
+        asked.append("batches do not suffice" in report.messages[0])
+    assert asked == [True, False, False]
