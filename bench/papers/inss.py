@@ -1,16 +1,15 @@
 """InSS's own experiments: throughput within the SLOs, violations, prediction error and decision time.
 
-Run: `python -m bench.papers.inss [--quick]`. Prints the tables, writes bench/results/papers_inss.json.
+Run: `python -m bench.papers --only InSS [--quick]`.
 
 Every policy goes through the production loop on the same requests. Throughput at saturation is what is served in time
 at the highest load, in steps, at which fewer than 1 % of all requests are late or dropped: one mix of constant rates
 per seed, drawn from the ranges of the published program. What differs from the paper stands in the tables' notes.
 """
 
-import argparse
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import fmean, median
@@ -30,7 +29,6 @@ from bench.papers.inss_stage import (
     shipped_actor,
 )
 from bench.papers.table import Row, Table
-from bench.report import Figures, print_table, write_results
 from solvers.greedy.configure import planning_clock_mhz
 from solvers.papers.inss.training.actor import (
     Situation,
@@ -393,40 +391,3 @@ def _table(
         rows=tuple(rows),
         notes=tuple(notes),
     )
-
-
-def figures_of(table: Table) -> list[Mapping[str, object]]:
-    """A table's rows as they are printed."""
-    return [
-        {
-            "figure": row.figure,
-            "policy": row.policy,
-            "paper": row.paper if row.paper is not None else "",
-            "ours": row.mean,
-            "demanded": row.demanded if row.demanded is not None else "",
-            "holds": {True: "yes", False: "NO", None: ""}[row.holds],
-            "truth": row.truth,
-        }
-        for row in table.rows
-    ]
-
-
-def main() -> None:
-    """Print the tables, write the JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.papers.inss", description=__doc__
-    )
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
-    rows: list[Figures] = []
-    for table in tables(quick):
-        found = [dict(row) for row in figures_of(table)]
-        print(f"\n{table.title} (seeds {', '.join(map(str, table.seeds))})")
-        print_table(found)
-        print("\n".join(table.notes))
-        rows += [{"table": table.title, **row} for row in found]
-    write_results("papers_inss", rows, settings={"quick": quick})
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Morak's own experiments: networks on GPUs under a power cap and a latency limit, beside its baselines and `joint`.
 
-Run: `python -m bench.papers.morak [--quick]`. Prints the tables, writes bench/results/papers_morak.json.
+Run: `python -m bench.papers --only Morak [--quick]`.
 
 The baselines have one network on each GPU, all SMs, the paper's parameters (AIMD + 1, x 0.9) and batches as large as
 there are; they begin at the highest clock and the largest batch. Morak is the policy `morak`, which partitions the
@@ -9,13 +9,13 @@ came to, is loaded as fully, and has the same governor, as any policy may. `benc
 worlds are.
 """
 
-import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
+from bench.papers.morak_sharing import sharing_table
 from bench.papers.morak_stage import (
     PERIODS,
     SETTLING,
@@ -31,13 +31,14 @@ from bench.papers.morak_stage import (
     stages,
 )
 from bench.papers.table import Row, Table
-from bench.report import Figures, print_table, write_results
 from solvers.governors.power_latency import FAILING_PERIODS
 
 SEEDS = (1, 2, 3)
 TIGHT = Setting(cap_w=150.0, latency_ms=100.0)
 LOOSE = Setting(cap_w=150.0, latency_ms=300.0)
 BASELINES = ("clipper_latency", "clipper_power", "dfs", "batch_dvfs")
+GOVERNOR_ALONE = "governor alone"
+"""Morak's governor over GPUs that nobody shares: what is left of it without its partition."""
 PAPER_GAINS = {
     "clipper_latency": 130.9,
     "clipper_power": 110.3,
@@ -90,6 +91,7 @@ def tables(quick: bool) -> tuple[Table, ...]:
             _settling(stage, seeds),
         ]
     if not quick:
+        found.append(sharing_table())
         found += [_cap_sweep(stages()[0], seeds), _latency_sweep(stages()[0], seeds)]
     return tuple(found)
 
@@ -97,7 +99,7 @@ def tables(quick: bool) -> tuple[Table, ...]:
 def _throughput(stage: Stage, seeds: tuple[int, ...]) -> Table:
     results = {
         name: result(stage, name, TIGHT, seeds)
-        for name in (*BASELINES, "joint", "morak")
+        for name in (*BASELINES, GOVERNOR_ALONE, "joint", "morak")
     }
     morak = results["morak"]
     rows = [
@@ -185,7 +187,8 @@ def _of_network(
 
 def _energy(stage: Stage, seeds: tuple[int, ...]) -> Table:
     results = {
-        name: result(stage, name, LOOSE, seeds) for name in (*BASELINES, "morak")
+        name: result(stage, name, LOOSE, seeds)
+        for name in (*BASELINES, GOVERNOR_ALONE, "morak")
     }
     rows = [
         Row(
@@ -377,7 +380,7 @@ def _table(
 @cache
 def gpus_of(stage: Stage, name: str, setting: Setting) -> tuple[Gpu, ...]:
     """The GPUs of a governor, alone with a network each, or of a policy."""
-    if name in BASELINES:
+    if name in (*BASELINES, GOVERNOR_ALONE):
         return tuple(exclusive(stage))
     if name == "morak":
         return tuple(planned(stage, name, setting, plenty_rps(stage)))
@@ -479,48 +482,3 @@ def settled_after(course: Course) -> int:
             [last, *(number for number, period in enumerate(gpu) if not period.keeps)]
         )
     return last + 1
-
-
-def as_figures(found: Sequence[Table]) -> list[Figures]:
-    """Rows to print and to keep."""
-    return [
-        {
-            "table": table.title,
-            "figure": row.figure,
-            "policy": row.policy,
-            "paper": row.paper,
-            "demanded": row.demanded,
-            "ours": row.mean,
-            "plus_minus": row.half_interval,
-            "holds": row.holds,
-            "truth": row.truth,
-        }
-        for table in found
-        for row in table.rows
-    ]
-
-
-def main() -> None:
-    """Print the tables and keep them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="one world, one seed, no sweeps"
-    )
-    quick = bool(parser.parse_args().quick)
-    found = tables(quick)
-    for table in found:
-        print(f"\n{table.title}")
-        print_table(
-            [
-                {key: value for key, value in row.items() if key != "table"}
-                for row in as_figures([table])
-            ]
-        )
-        for note in table.notes:
-            print(f"  {note}")
-    if not quick:
-        write_results("papers_morak", as_figures(found))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,28 +1,40 @@
 """Mudi's own experiments as tables: training beside services on 12 and on 1000 A100s, and the decisions themselves.
 
-Run: `python -m bench.papers.mudi [--quick] [--jobs N]`, or `make bench-papers`. The scenarios are built by
-`bench.papers.mudi_scenario`; all policies of one face the same requests and tasks, one service per GPU, in the
-production loop. Each policy fills with its own technique.
+Run: `python -m bench.papers --only Mudi [--quick]`. The scenarios are built by `bench.papers.mudi_scenario`; all
+policies of one face the same requests and tasks, one service per GPU, in the production loop. Each policy fills with
+its own technique.
 
 Times of training under SM limits come from a script (agents/sim/truth/training.py), so that every row in which training
 runs is `synthetic` and reproduces nothing.
 """
 
-import argparse
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from app.simulate.report.report import violations
 from app.simulate.run.build import shipped_catalogue
-from app.simulate.run.results import RunResult, TaskResult
+from app.simulate.run.results import RunResult
 from app.simulate.run.run import SimulationRun, jobs_of
 from app.simulate.run.runner import make_runner, simulate_all
 from bench.papers.mudi_cases import SAME, Decisions, compare, decide, judge
-from bench.papers.mudi_scenario import KINDS, Setting, kind_of, make_scenario
+from bench.papers.mudi_metrics import (
+    completion_by_kind,
+    factors,
+    late_percent,
+    mean_completion_s,
+    mean_normalised_completion,
+    mean_waiting_s,
+    trained_percent,
+    unfinished_percent,
+    used_percent,
+    worst_late_percent,
+)
+from bench.papers.mudi_scenario import (
+    KINDS,
+    Setting,
+    make_scenario,
+)
 from bench.papers.table import Row, Table
-from bench.report import print_table, write_results
 
 SYSTEM = "Mudi"
 OURS = "mudi"
@@ -37,6 +49,7 @@ _SUBSTITUTES = (
     "GPT-2, BERT, RoBERTa and YOLOS are stood in for by other networks, seven of the "
     "nine kinds of training too."
 )
+_NORMALISED = "completion over the time alone, x"
 _UNFINISHED = "A task that is not done when the run ends counts with the time that it has been there."
 _ONE_PER_GPU = (
     "Every policy has one service per GPU, as in the paper; it says how shares are "
@@ -56,7 +69,7 @@ Runs = Mapping[str, Sequence[RunResult]]
 """By policy, one run per seed."""
 
 
-def tables(quick: bool, *, processes: int = 1) -> tuple[Table, ...]:
+def tables(quick: bool) -> tuple[Table, ...]:
     """All of them; quick: shorter runs with one seed, fewer policies and cases, and 24 GPUs in place of 1000."""
     policies = (OURS, "gslice", "joint") if quick else POLICIES
     seeds = (1,) if quick else (1, 2, 3)
@@ -65,27 +78,26 @@ def tables(quick: bool, *, processes: int = 1) -> tuple[Table, ...]:
         [
             Setting(policies=policies, duration_s=duration_s, load=LOAD, seed=seed)
             for seed in seeds
-        ],
-        processes,
+        ]
     )
     found = [_small(small, seeds, duration_s), _kinds(small, seeds)]
     if not quick:
-        found.append(_sweep(policies, duration_s, processes))
+        found.append(_sweep(policies, duration_s))
     return (
         *found,
-        _large(policies, quick=quick, processes=processes),
+        _large(policies, quick=quick),
         _decisions(quick),
         _colocation(quick),
     )
 
 
-def _runs(settings: Sequence[Setting], processes: int) -> Runs:
+def _runs(settings: Sequence[Setting]) -> Runs:
     jobs: list[SimulationRun] = []
     for setting in settings:
         scenario = make_scenario(setting)
         jobs.extend(jobs_of(scenario, shipped_catalogue(scenario), Path()))
     runs: dict[str, list[RunResult]] = {}
-    for outcome in simulate_all(jobs, make_runner(processes)):
+    for outcome in simulate_all(jobs, make_runner(1)):
         if not isinstance(outcome, RunResult):
             raise SystemExit(f"A run failed: {outcome}")
         runs.setdefault(outcome.policy, []).append(outcome)
@@ -102,7 +114,7 @@ def _small(runs: Runs, seeds: Sequence[int], duration_s: float) -> Table:
             *_rows(
                 runs,
                 "requests in violation, %",
-                _late_percent,
+                late_percent,
                 paper=0.5,
                 demanded=0.5,
                 is_at_least=False,
@@ -110,14 +122,15 @@ def _small(runs: Runs, seeds: Sequence[int], duration_s: float) -> Table:
             *_rows(
                 runs,
                 "in violation, worst service, %",
-                _worst_late_percent,
+                worst_late_percent,
                 is_at_least=False,
                 demanded=2.0,
             ),
-            *_rows(runs, "completion time, s", _mean_completion_s, is_at_least=False),
+            *_rows(runs, "completion time, s", mean_completion_s, is_at_least=False),
+            *_rows(runs, _NORMALISED, mean_normalised_completion, is_at_least=False),
             *_shorter(runs),
-            *_rows(runs, "waiting per task, s", _mean_waiting_s, is_at_least=False),
-            *_rows(runs, "unfinished tasks, %", _unfinished_percent, is_at_least=False),
+            *_rows(runs, "waiting per task, s", mean_waiting_s, is_at_least=False),
+            *_rows(runs, "unfinished tasks, %", unfinished_percent, is_at_least=False),
             *_rows(runs, "cost, USD", lambda run: run.cost_usd, is_at_least=False),
         ),
         notes=(_SUBSTITUTES, _ONE_PER_GPU, _UNFINISHED, _PROMISES, _TRIED),
@@ -127,9 +140,9 @@ def _small(runs: Runs, seeds: Sequence[int], duration_s: float) -> Table:
 def _shorter(runs: Runs) -> list[Row]:
     """By how much training is done sooner than under the baselines: the best kind and baseline, and the worst kind."""
     rivals = [policy for policy in (*BASELINES, "joint") if policy in runs]
-    factors = {
+    shorter = {
         policy: [
-            _factors(mine, theirs)
+            factors(mine, theirs)
             for mine, theirs in zip(runs[OURS], runs[policy], strict=True)
         ]
         for policy in rivals
@@ -137,7 +150,7 @@ def _shorter(runs: Runs) -> list[Row]:
     rows = []
     for policy in rivals:
         best, worst, mean = (
-            tuple(pick(list(each.values())) for each in factors[policy])
+            tuple(pick(list(each.values())) for each in shorter[policy])
             for pick in (max, min, fmean)
         )
         is_papers = policy in BASELINES
@@ -177,7 +190,7 @@ def _kinds(runs: Runs, seeds: Sequence[int]) -> Table:
                 values := [
                     by_kind[kind.name]
                     for run in each
-                    if kind.name in (by_kind := _by_kind(run))
+                    if kind.name in (by_kind := completion_by_kind(run))
                 ]
             )
         ),
@@ -185,37 +198,38 @@ def _kinds(runs: Runs, seeds: Sequence[int]) -> Table:
     )
 
 
-def _sweep(policies: Sequence[str], duration_s: float, processes: int) -> Table:
+def _sweep(policies: Sequence[str], duration_s: float) -> Table:
     """Violations and completion under less and more training; SM utilisation where there is more than is done."""
     rows: list[Row] = []
     for load in (0.4, HEAVY):
         runs = _runs(
-            [Setting(policies=policies, duration_s=duration_s, load=load, seed=1)],
-            processes,
+            [Setting(policies=policies, duration_s=duration_s, load=load, seed=1)]
         )
         rows += _rows(
             runs,
             f"requests in violation at {load:g}, %",
-            _late_percent,
+            late_percent,
             is_at_least=False,
         )
         rows += _rows(
-            runs, f"completion at {load:g}, s", _mean_completion_s, is_at_least=False
+            runs, f"completion at {load:g}, s", mean_completion_s, is_at_least=False
+        )
+        rows += _rows(
+            runs,
+            f"{_NORMALISED} at {load:g}",
+            mean_normalised_completion,
+            is_at_least=False,
         )
         if load == HEAVY:
             rows += _rows(
-                runs, "GPU time that training makes use of, %", _trained_percent
+                runs, "GPU time that training makes use of, %", trained_percent
             )
-            mine = _trained_percent(runs[OURS][0])
+            rows += _rows(runs, "GPU time that both make use of, %", used_percent)
             rows += [
-                _row(
-                    f"SM utilisation over {rival}, %",
-                    (100.0 * (mine / _trained_percent(runs[rival][0]) - 1.0),),
-                    37.0,
-                    37.0,
-                )
+                row
                 for rival in policies
                 if rival != OURS
+                for row in _more_used(runs[OURS][0], runs[rival][0], rival)
             ]
     return Table(
         system=SYSTEM,
@@ -224,13 +238,14 @@ def _sweep(policies: Sequence[str], duration_s: float, processes: int) -> Table:
         seeds=(1,),
         rows=rows,
         notes=(
-            "SM utilisation is what training gets done, in hours of whole GPUs, over the hours of all GPUs.",
+            "SM utilisation is what gets done, in hours of GPUs that do nothing else, over the hours of all GPUs; a "
+            "request counts with its part of the largest batch. The paper's 37 % are of all SMs in use.",
             _PROMISES,
         ),
     )
 
 
-def _large(policies: Sequence[str], *, quick: bool, processes: int) -> Table:
+def _large(policies: Sequence[str], *, quick: bool) -> Table:
     nodes, duration_s = (6, 180.0) if quick else (250, 240.0)
     runs = _runs(
         [
@@ -241,8 +256,7 @@ def _large(policies: Sequence[str], *, quick: bool, processes: int) -> Table:
                 seed=1,
                 nodes=nodes,
             )
-        ],
-        processes,
+        ]
     )
     return Table(
         system=SYSTEM,
@@ -253,13 +267,13 @@ def _large(policies: Sequence[str], *, quick: bool, processes: int) -> Table:
             *_rows(
                 runs,
                 "requests in violation, %",
-                _late_percent,
+                late_percent,
                 paper=1.2,
                 demanded=1.2,
                 is_at_least=False,
             ),
-            *_rows(runs, "completion time, s", _mean_completion_s, is_at_least=False),
-            *_rows(runs, "unfinished tasks, %", _unfinished_percent, is_at_least=False),
+            *_rows(runs, "completion time, s", mean_completion_s, is_at_least=False),
+            *_rows(runs, "unfinished tasks, %", unfinished_percent, is_at_least=False),
         ),
         notes=(
             "The run is shorter than the paper's: most long tasks are not done at its end.",
@@ -397,93 +411,17 @@ def _row(
     )
 
 
-def _late_percent(run: RunResult) -> float:
-    return 100.0 * violations(run)
-
-
-def _worst_late_percent(run: RunResult) -> float:
-    return 100.0 * max(
-        1.0 - each.attainment for each in run.services if each.attainment is not None
-    )
-
-
-def _completion_s(task: TaskResult) -> float:
-    return task.until_s - task.submitted_s
-
-
-def _mean_completion_s(run: RunResult) -> float:
-    return fmean(map(_completion_s, run.tasks))
-
-
-def _mean_waiting_s(run: RunResult) -> float:
-    return fmean(task.waited_s for task in run.tasks)
-
-
-def _unfinished_percent(run: RunResult) -> float:
-    return 100.0 * fmean(task.finished_s is None for task in run.tasks)
-
-
-def _trained_percent(run: RunResult) -> float:
-    return (
-        100.0
-        * sum(task.counted_gpu_hours for task in run.tasks)
-        / sum(run.gpu_hours.values())
-    )
-
-
-def _by_kind(run: RunResult) -> dict[str, float]:
-    """Mean completion time by kind."""
-    found: dict[str, list[float]] = {}
-    for task in run.tasks:
-        found.setdefault(kind_of(task.task), []).append(_completion_s(task))
-    return {kind: fmean(times) for kind, times in found.items()}
-
-
-def _factors(mine: RunResult, theirs: RunResult) -> dict[str, float]:
-    """By kind, their completion time over ours."""
-    ours, rivals = _by_kind(mine), _by_kind(theirs)
-    return {kind: rivals[kind] / ours[kind] for kind in ours}
-
-
-def main() -> None:
-    """Print the tables and write bench/results/mudi.json."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.papers.mudi", description=__doc__
-    )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="a slice of everything, within half a minute",
-    )
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time"
-    )
-    options = parser.parse_args()
-    written = []
-    for table in tables(options.quick, processes=options.jobs):
-        shown = [
-            {
-                "figure": row.figure,
-                "policy": row.policy,
-                "paper": row.paper,
-                "ours": row.mean,
-                "±": row.half_interval,
-                "demanded": row.demanded,
-                "holds": {True: "yes", False: "NO", None: "-"}[row.holds],
-                "truth": row.truth,
-            }
-            for row in table.rows
-        ]
-        print(f"\n{table.title}")
-        print_table(shown)
-        print("\n".join(table.notes))
-        written += [{"table": table.title, **row} for row in shown]
-    write_results(
-        "mudi_quick" if options.quick else "mudi",
-        written,
-        settings={"quick": options.quick},
-    )
-
-
-if __name__ == "__main__":
-    main()
+def _more_used(mine: RunResult, theirs: RunResult, rival: str) -> list[Row]:
+    """How much more of the GPUs is in use than under a rival: by training, and by training and requests."""
+    return [
+        _row(
+            f"{figure} over {rival}, %",
+            (100.0 * (read(mine) / read(theirs) - 1.0),),
+            paper,
+            paper,
+        )
+        for figure, read, paper in (
+            ("SM utilisation", used_percent, 37.0),
+            ("SM utilisation by training", trained_percent, None),
+        )
+    ]

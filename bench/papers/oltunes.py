@@ -1,12 +1,11 @@
 """OLTunes' tables: its scheduler, as printed and at least cost, beside Orion and reserve-and-pack on simulated jobs.
 
-    python -m bench.papers.oltunes [--quick]
+    python -m bench.papers --only OLTunes [--quick]
 
 `oltunes_jobs` has cluster, loads and substitutes. Every figure of OLTunes is also given as its difference from each of
 the other policies, since the paper states differences; "up to" means the best one over patterns.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from agents.sim.truth.truth import Truth, load_truth
@@ -15,7 +14,6 @@ from bench.papers.jobs.report import JobsReport
 from bench.papers.jobs.requests import Pattern
 from bench.papers.oltunes_jobs import CLUSTER, POLICIES, Case, run_case
 from bench.papers.table import Row, Table
-from bench.report import Figures, print_table, write_results
 from solvers.papers.oltunes.affinity import COMPUTE_FROM
 from solvers.papers.oltunes.tuning_score import BASE_W
 
@@ -263,39 +261,3 @@ def _affinity_notes() -> tuple[str, ...]:
         "Affinity as printed is never below 50 for the workload part, so that high beside low always passes 70, and "
         "two high variants never do, whatever their kernels; its threshold falls to 50 as the fleet fills up.",
     )
-
-
-def table_rows(table: Table) -> list[Figures]:
-    """A table as it is printed."""
-    return [
-        {
-            "figure": row.figure,
-            "policy": row.policy,
-            "paper": row.paper,
-            "mean": row.mean,
-            "±": row.half_interval,
-            "holds": row.holds,
-            "truth": row.truth,
-        }
-        for row in table.rows
-    ]
-
-
-def main() -> None:
-    """Print all tables and write bench/results/oltunes.json."""
-    made = tables("--quick" in sys.argv[1:])
-    for table in made:
-        print(
-            f"\n{table.system}: {table.title}, seeds {', '.join(map(str, table.seeds))}"
-        )
-        print_table(table_rows(table))
-        for note in table.notes:
-            print(f"* {note}")
-    write_results(
-        "oltunes",
-        [{"table": table.title, **row} for table in made for row in table_rows(table)],
-    )
-
-
-if __name__ == "__main__":
-    main()
