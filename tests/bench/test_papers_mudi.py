@@ -5,9 +5,24 @@ from collections import Counter
 import pytest
 
 from app.catalogue.catalogue import load_profiles
+from app.simulate.run.results import (
+    PlanChanges,
+    RunResult,
+    RunSeries,
+    ServiceResult,
+    TaskResult,
+)
 from app.simulate.scenario.parts import TaskWork
 from app.simulate.scenario.tasks import iteration_ms
+from bench.papers.mudi_batches import search_batches
 from bench.papers.mudi_cases import compare, decide, judge
+from bench.papers.mudi_metrics import (
+    mean_normalised_completion,
+    normalised_completion,
+    request_ms,
+    trained_percent,
+    used_percent,
+)
 from bench.papers.mudi_scenario import (
     GPU_TYPE,
     KINDS,
@@ -83,6 +98,101 @@ def test_no_way_to_place_two_tasks_beats_the_exhaustive_search(is_unseen: bool) 
         min(each.mudi, each.bare_slope, each.by_chance) >= 1.0 - 1e-9 for each in found
     )
     assert max(each.mudi for each in found) < max(each.by_chance for each in found)
+
+
+def test_the_best_of_32_batches_is_found_in_fewer_trials() -> None:
+    found = [search_batches(seed) for seed in range(3)]
+    assert all(each is not None for each in found)
+    known = [each for each in found if each is not None]
+    assert all(1.0 - 1e-9 <= each.over_least < 1.01 for each in known)
+    assert max(each.trials for each in known) <= 24
+
+
+def a_run(*tasks: TaskResult, served: int) -> RunResult:
+    """Two A100s for half an hour, one service of VGG-19 and these tasks."""
+    service = ServiceResult(
+        service="vgg19",
+        network="vgg19-trt",
+        slo_ms=200.0,
+        percentile=0.98,
+        arrived=served,
+        served=served,
+        in_slo=served,
+        rejected=0,
+        queued_before=0,
+        queued_after=0,
+        overdue=0,
+        latency_ms={},
+        worst_step=None,
+        cost_usd=1.0,
+        memory_usd=1.0,
+        present_s=0.0,
+        sojourn_s=0.0,
+    )
+    return RunResult(
+        policy="mudi",
+        seed=1,
+        counted_s=1800.0,
+        services=(service,),
+        cost_usd=1.0,
+        handover_usd=0.0,
+        tasks_usd=0.0,
+        memory_usd=0.0,
+        gpu_hours={GPU_TYPE: 1.0},
+        energy_kwh=0.0,
+        moves=PlanChanges(
+            plans=1,
+            replicas_started=0,
+            replicas_stopped=0,
+            batches_changed=0,
+            clocks_changed=0,
+        ),
+        holds=0,
+        refused=0,
+        series=RunSeries(
+            step_s=30.0, cost_usd_per_hour=[], power_w=[], gpus={}, services={}
+        ),
+        tasks=tasks,
+    )
+
+
+def a_result(*, until_s: float, iterations: int, done: float) -> TaskResult:
+    """A task whose iterations take 100 ms on a whole GPU, submitted at 0."""
+    return TaskResult(
+        task="bert-1",
+        kind="training",
+        network="bert-training",
+        batch=16,
+        iterations=iterations,
+        done_iterations=done,
+        done_before=0.0,
+        reference_ms=100.0,
+        submitted_s=0.0,
+        first_ran_s=0.0,
+        finished_s=until_s,
+        deadline_s=None,
+        until_s=until_s,
+        ran_s=until_s,
+        starts=1,
+        swaps=0,
+        course=[(0.0, "finished")],
+    )
+
+
+def test_completion_is_over_the_time_alone_on_a_whole_gpu() -> None:
+    # 1,000 iterations of 100 ms are 100 s; of two tasks that took 250 and 150 s the mean is 2.
+    tasks = [a_result(until_s=s, iterations=1000, done=1000.0) for s in (250.0, 150.0)]
+    assert [normalised_completion(task) for task in tasks] == [2.5, 1.5]
+    assert mean_normalised_completion(a_run(*tasks, served=0)) == 2.0
+
+
+def test_use_of_the_gpus_counts_training_and_requests() -> None:
+    # 3,600 iterations of 100 ms are 0.1 of the GPU hour; as many requests as take 0.2 h make it 30 %.
+    task = a_result(until_s=1800.0, iterations=3600, done=3600.0)
+    served = round(0.2 * 3.6e6 / request_ms("vgg19-trt"))
+    run = a_run(task, served=served)
+    assert trained_percent(run) == pytest.approx(10.0)
+    assert used_percent(run) == pytest.approx(30.0, rel=1e-3)
 
 
 def test_each_decision_is_judged_by_what_it_adds() -> None:
