@@ -6,7 +6,7 @@
 the other policies, since the paper states differences; "up to" means the best one over patterns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from agents.sim.truth.truth import Truth, load_truth
 from app.dispatch.kernel_classes import load_count_ratios, load_kernel_ratios
@@ -18,8 +18,9 @@ from solvers.papers.oltunes.affinity import COMPUTE_FROM
 from solvers.papers.oltunes.tuning_score import BASE_W
 
 PATTERNS: tuple[Pattern, ...] = ("uniform", "poisson", "trace")
-STRESS, LIGHT = 0.5, 0.3
-"""Of the printed rates. PyTorch on at most 8 inputs is slow: at the printed rates every policy is overloaded."""
+STABLE, OVERLOAD = 0.3, 0.5
+"""Of the printed rates: what all policies but `reserve_and_pack` get done, and what only ours do. PyTorch on at most 8
+inputs is slow: at the printed rates every policy is overloaded."""
 SPAN_S = 2.0
 """Over which the paper sums a GPU's EPC."""
 SCENARIO = "bench/papers/oltunes_jobs.py"
@@ -60,12 +61,12 @@ def energy_of_an_input_j(run: JobsReport) -> float:
 
 
 def tables(quick: bool, run: Run = run_case) -> tuple[Table, ...]:
-    """One table per pattern at the stress load, one at a light load, and one with what the paper claims of all."""
+    """Per load, the stable one first: what the paper claims, best over patterns, and one table per pattern."""
     seeds = (0,) if quick else (0, 1, 2)
     length_s, warm_up_s = (16.0, 4.0) if quick else (45.0, 10.0)
     truth = load_truth()
 
-    def runs_of(pattern: Pattern, load: float, seeds: Sequence[int]) -> Runs:
+    def runs_of(pattern: Pattern, load: float) -> Runs:
         return {
             policy: [
                 run(
@@ -84,58 +85,59 @@ def tables(quick: bool, run: Run = run_case) -> tuple[Table, ...]:
             for policy in POLICIES
         }
 
-    stress = {pattern: runs_of(pattern, STRESS, seeds) for pattern in PATTERNS}
-    light = runs_of("poisson", LIGHT, seeds[:1])
-    return (
-        _claims(stress, seeds),
-        *(
-            _side_by_side(f"{pattern}, {STRESS:g} × Table 7", runs, seeds)
-            for pattern, runs in stress.items()
-        ),
-        _side_by_side(f"poisson, {LIGHT:g} × Table 7", light, seeds[:1]),
-    )
+    def of_load(load: float) -> Iterator[Table]:
+        found = {pattern: runs_of(pattern, load) for pattern in PATTERNS}
+        yield _claims(load, found, seeds)
+        for pattern, runs in found.items():
+            yield _side_by_side(f"{pattern}, {load:g} × Table 7", runs, seeds)
+
+    return (*of_load(STABLE), *of_load(OVERLOAD))
 
 
-def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
+def _claims(
+    load: float, found: Mapping[Pattern, Runs], seeds: tuple[int, ...]
+) -> Table:
     """The abstract's figures: the largest gain over a baseline, over patterns."""
     rows = [
         _claim(
             "p99 against the baselines, up to, %",
             -49.0,
-            stress,
+            found,
             lambda run: run.jobs.p99_ms,
         ),
         _claim(
             "throughput against the baselines, up to, %",
             61.0,
-            stress,
+            found,
             lambda run: run.jobs.inputs_per_s,
             is_at_least=True,
         ),
         _claim(
             "violations against the baselines, up to, %",
             -92.0,
-            stress,
+            found,
             lambda run: run.jobs.violations_percent,
         ),
         _claim(
-            "EPC of a job against reserve_and_pack, up to, %",
+            "EPC of a job, as equation 7 is printed, against reserve_and_pack, up to, %",
             -84.6,
-            stress,
+            found,
             lambda run: run.jobs.mean_epc,
             only="reserve_and_pack",
+            is_demanded=False,
         ),
         _claim(
             "EPC of a GPU every 2 s, waiting counted, against reserve_and_pack, up to, %",
             -84.6,
-            stress,
+            found,
             epc_of_a_gpu,
             only="reserve_and_pack",
+            is_demanded=False,
         ),
         _claim(
             "energy of an input against the baselines, up to, %",
             None,
-            stress,
+            found,
             energy_of_an_input_j,
         ),
         Row(
@@ -147,7 +149,7 @@ def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
             values=tuple(
                 max(
                     runs["oltunes"][at].jobs.accuracy_loss_percent
-                    for runs in stress.values()
+                    for runs in found.values()
                 )
                 for at in range(len(seeds))
             ),
@@ -156,7 +158,7 @@ def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
         _claim(
             "GPU utilisation against the baselines, up to, %",
             58.0,
-            stress,
+            found,
             lambda run: run.utilisation_percent,
             is_at_least=True,
             is_demanded=False,
@@ -164,7 +166,8 @@ def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
     ]
     return Table(
         system="OLTunes",
-        title="the abstract's claims",
+        title=f"the abstract's claims, {load:g} × Table 7"
+        + (" (stable)" if load == STABLE else " (overload)"),
         scenario=SCENARIO,
         seeds=seeds,
         rows=rows,
@@ -175,7 +178,7 @@ def _claims(stress: Mapping[Pattern, Runs], seeds: tuple[int, ...]) -> Table:
 def _claim(
     figure: str,
     paper: float | None,
-    stress: Mapping[Pattern, Runs],
+    found: Mapping[Pattern, Runs],
     measure: Measure,
     *,
     is_at_least: bool = False,
@@ -185,11 +188,11 @@ def _claim(
     """A difference in percent, the best one over patterns and baselines, seed by seed."""
     baselines = ("orion", "reserve_and_pack") if only is None else (only,)
     best = max if is_at_least else min
-    seeds = range(len(next(iter(stress.values()))["oltunes"]))
+    seeds = range(len(next(iter(found.values()))["oltunes"]))
     values = tuple(
         best(
             _difference_percent(measure(runs["oltunes"][at]), measure(runs[name][at]))
-            for runs in stress.values()
+            for runs in found.values()
             for name in baselines
         )
         for at in seeds
@@ -234,8 +237,8 @@ _NOTES = (
     "A job has 1 to 256 inputs (Table 3's batch sizes, up to Table 6's largest). Its deadline is Table 6's latency for "
     "every 8 inputs and one second more, since the scheduler's own window may hold it so long: nothing that decides "
     "every 50 ms keeps Table 6's 10 ms.",
-    f"Rates are {STRESS:g} times Table 7's: PyTorch at small batches leaves GPUs waiting for the host, and at the "
-    f"printed rates every policy is overloaded; the light load is {LIGHT:g} times Table 7.",
+    f"Rates are {STABLE:g} and {OVERLOAD:g} times Table 7's: PyTorch at small batches leaves GPUs waiting for the "
+    "host, and at the printed rates every policy is overloaded. Gains under overload are those of who still keeps up.",
     "The trace is Azure's LLM trace 2023 by the second (`code` for the language networks, `conv` for the others), "
     "scaled to Table 7's Poisson mean.",
     "EPC by job and run time, the letter of equation 7, falls short: it adds a base of 60 W to joules, and what a job "

@@ -90,7 +90,9 @@ def test_energy_is_told_by_both_readings_of_the_estimate_and_as_simulated(
     claims: Table,
 ) -> None:
     assert row(claims, "EPC of a job").values == (0.0,)
-    assert row(claims, "EPC of a job").holds is False
+    # One reading says nothing, the other how long jobs wait: neither is called reached or missed.
+    assert row(claims, "EPC of a job").holds is None
+    assert row(claims, "EPC of a GPU").holds is None
     # 40 spans of 2 s on 8 GPUs: 60 + 400 / 40 = 70 W against 60 + 800 / 40 = 80 W.
     assert row(claims, "EPC of a GPU").values == pytest.approx((-12.5,))
     # The same energy over 300 and over 150 inputs a second.
@@ -110,7 +112,9 @@ def test_every_policy_has_every_aim_that_the_overview_asks_for(
 ) -> None:
     (system,) = (each for each in SYSTEMS if each.module == "oltunes")
     assert {table.system for table in made} == {system.name}
-    for table in made[1:]:
+    for table in made:
+        if "claims" in table.title:
+            continue
         for aim in system.aims:
             assert {
                 each.policy for each in table.rows if each.figure == aim.figure
@@ -119,9 +123,12 @@ def test_every_policy_has_every_aim_that_the_overview_asks_for(
 
 def test_tables_are_named_by_pattern_and_load(made: tuple[Table, ...]) -> None:
     assert [table.title for table in made] == [
-        "the abstract's claims",
+        "the abstract's claims, 0.3 × Table 7 (stable)",
+        "uniform, 0.3 × Table 7",
+        "poisson, 0.3 × Table 7",
+        "trace, 0.3 × Table 7",
+        "the abstract's claims, 0.5 × Table 7 (overload)",
         "uniform, 0.5 × Table 7",
         "poisson, 0.5 × Table 7",
         "trace, 0.5 × Table 7",
-        "poisson, 0.3 × Table 7",
     ]
