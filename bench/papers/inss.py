@@ -16,6 +16,7 @@ from statistics import fmean, median
 
 import numpy as np
 
+from bench.papers.inss_plant import plant_table
 from bench.papers.inss_prediction import errors_percent
 from bench.papers.inss_stage import (
     EIGHT,
@@ -42,6 +43,7 @@ from solvers.types.outcome import Budget
 from solvers.types.state import Json, Observed
 
 SEEDS = (1, 2, 3)
+PLANT_SEEDS = (1, 2, 3, 4, 5)
 SWING_SEEDS = (4, 5, 6, 7, 8, 9)
 """Of the rates that jump: on the others the wait of InSS' search was chosen."""
 PAPER_GAINS = {"gpulets": 28.1, "gslice": 47.7, "igniter": 189.7}
@@ -77,6 +79,7 @@ def tables(quick: bool) -> tuple[Table, ...]:
         _errors(quick=quick),
         _times(quick=quick),
     ]
+    found.append(plant_table((1,) if quick else PLANT_SEEDS))
     if not quick:
         found.insert(2, _eight(seeds))
     return tuple(found)

@@ -38,7 +38,7 @@ def provision_greedily(decider: BatchDecider) -> Settled:
     order = _hardest_first(decider)
     tried: list[Settled] = []
     for _ in range(_TRIES):
-        settled = decider.settle(_widened(decider, _Filling(decider).fill(order)))
+        settled = decider.settle(widened(decider, _Filling(decider).fill(order)))
         tried.append(settled)
         short = {service.name for service in decider.short(settled)}
         # Stable: services that fall short come first, and both parts keep their order.
@@ -216,14 +216,14 @@ def _part(decider: BatchDecider, service: ServiceDemand) -> float:
     return service.arrival_rate_rps / max_rps if max_rps > 0.0 else 0.0
 
 
-def _widened(decider: BatchDecider, provision: Provision) -> Provision:
+def widened(decider: BatchDecider, provision: Provision) -> Provision:
     """The provision with what is free given, step by step, to whoever has least room on its GPU."""
     replicas = replicas_by_service(provision)
-    widened: dict[Provisioned, Provisioned] = {}
+    wider: dict[Provisioned, Provisioned] = {}
     for gpu in provision:
-        if gpu not in widened:
-            widened[gpu] = _widened_gpu(decider, gpu, replicas)
-    return tuple(widened[gpu] for gpu in provision)
+        if gpu not in wider:
+            wider[gpu] = _widened_gpu(decider, gpu, replicas)
+    return tuple(wider[gpu] for gpu in provision)
 
 
 def _widened_gpu(

@@ -6,15 +6,17 @@
    (`solvers.papers.inss.training.actor`), a trained soft actor-critic, where one is valid for this fleet and these
    services, and where its best has fallen short for a while also by a local search that begins from its proposals
    (`solvers.papers.inss.local_search`). Without an actor, the greedy provisioner and that search propose.
-3. The best proposal is taken if it serves enough more than what runs for the replicas that it moves. New shares start
-   beside the old ones, which go when the new ones are ready, where memory allows it (`solvers.tick.transition`: the
-   paper's shadow instances).
+3. What a proposal leaves free on a GPU widens whoever has least room there. The best proposal is taken if it serves
+   enough more than what runs for the replicas that it moves. New shares start beside the old ones, which go when the
+   new ones are ready, where memory allows it (`solvers.tick.transition`: the paper's shadow instances).
 
 Source: "InSS: An Intelligent Scheduling Orchestrator for Multi-GPU Inference with Spatio-Temporal Sharing", sections
-5.1 to 5.5. Changed: what a replica carries is what the capacity law leaves of its throughput, so that plans keep the
-promise of a percentile. The actor's first proposal is not simply taken: the best of some is. Constraint 1e (one GPU for
-each network) holds only for the variant `inss_1e`; here the search may give a service a second replica, the greedy
-provisioner more. The measured backlog is what a latency beyond the SLO says of it, since agents do not report queues.
+5.1 to 5.5. Changed: the objective. The paper maximises Σ h, h = b / t, whatever arrives; here what is served of the
+demand comes first, then room for all rates to grow, so that no network gets SMs for requests that nobody sends. What a
+replica carries is what the capacity law leaves of its throughput, so that plans keep the promise of a percentile. The
+actor's first proposal is not simply taken: the best of some is. Constraint 1e (one GPU for each network) holds only for
+the variant `inss_1e`; here the search may give a service a second replica, the greedy provisioner more. The measured
+backlog is what a latency beyond the SLO says of it, since agents do not report queues.
 
 Good for loads that swing within what the GPUs carry: it does not restart replicas for that. Limits: it minimises no
 cost, uses the whole fleet, knows no clocks but the highest and no price of a move; the actor is valid for one fleet.
@@ -36,7 +38,7 @@ from solvers.greedy.routing import (
 )
 from solvers.laws.colocation import capacity_rps
 from solvers.papers.inss.actor_in_force import Proposers, valid_actor
-from solvers.papers.inss.greedy_provisioning import provision_greedily
+from solvers.papers.inss.greedy_provisioning import provision_greedily, widened
 from solvers.papers.inss.last_attempt import (
     InssPast,
     memory_of,
@@ -205,6 +207,11 @@ def _provision(
         proposals = _with_actor(
             decider, proposers.actor, held, budget, may_search=may_search
         )
+    # An SM that nobody holds serves nobody when rates rise, and widening it then would move a replica.
+    proposals = [
+        replace(each, settled=decider.settle(widened(decider, each.settled.provision)))
+        for each in proposals
+    ]
     merits = [
         _merit(decider, each.settled, held, parameters.price_of_moves)
         for each in proposals
