@@ -18,7 +18,7 @@ from statistics import fmean
 
 from app.cli.simulation.scenario_files import read_scenario
 from app.simulate.report.report import SimulationReport, make_report, violations
-from app.simulate.run.build import shipped_catalogue
+from app.simulate.run.build import Catalogue, shipped_catalogue
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of
 from app.simulate.run.runner import make_runner, simulate_all
@@ -233,7 +233,7 @@ _RESPONSES = (
         at_least=True,
     ),
 )
-_COSTS = (
+COSTS = (
     _claim(
         "cost ratio, used memory, best service",
         2.15,
@@ -400,13 +400,13 @@ EXPERIMENTS = (
     Experiment(
         title="HetSev 6.3, clients in a closed loop",
         scenarios=("hetsev_6_3",),
-        claims=_COSTS,
+        claims=COSTS,
         note=_CHEAP_T4,
     ),
     Experiment(
         title="HetSev 6.3, open loop",
         scenarios=("hetsev_6_3_open",),
-        claims=_COSTS,
+        claims=COSTS,
         note=_CHEAP_T4,
     ),
     Experiment(
@@ -495,10 +495,13 @@ def provenance(scenario: SimulationScenario) -> str:
 
 
 def simulated(
-    scenario: SimulationScenario, processes: int
+    scenario: SimulationScenario, processes: int, catalogue: Catalogue | None = None
 ) -> tuple[SimulationReport, str]:
-    """The report of all its runs, and where its truth comes from. Raises SystemExit where a run failed."""
-    jobs = jobs_of(scenario, shipped_catalogue(scenario), SCENARIOS)
+    """The report of all its runs, and where its truth comes from; `catalogue`: in place of the shipped one.
+
+    Raises SystemExit where a run failed.
+    """
+    jobs = jobs_of(scenario, catalogue or shipped_catalogue(scenario), SCENARIOS)
     report = make_report(scenario, simulate_all(jobs, make_runner(processes)))
     if report.failed:
         name = scenario.metadata.name
