@@ -107,6 +107,7 @@ def test_the_quick_tables_have_every_policy_and_what_is_demanded_holds() -> None
         "clipper_power",
         "dfs",
         "batch_dvfs",
+        "governor alone",
         "joint",
         "morak",
     }
