@@ -497,10 +497,7 @@ def provenance(scenario: SimulationScenario) -> str:
 def simulated(
     scenario: SimulationScenario, processes: int, catalogue: Catalogue | None = None
 ) -> tuple[SimulationReport, str]:
-    """The report of all its runs, and where its truth comes from; `catalogue`: in place of the shipped one.
-
-    Raises SystemExit where a run failed.
-    """
+    """The report of all its runs, and where its truth comes from. Raises SystemExit where a run failed."""
     jobs = jobs_of(scenario, catalogue or shipped_catalogue(scenario), SCENARIOS)
     report = make_report(scenario, simulate_all(jobs, make_runner(processes)))
     if report.failed:

@@ -2,8 +2,7 @@
 
 Run: `make bench-papers` (within an hour on two cores) or `make bench-papers-quick` (within three minutes), or
 `python -m bench.papers [--quick] [--only SYSTEM]... [--jobs N]`. Prints tables, writes bench/results/papers.json and
-papers.html, and keeps the headlines' rows in bench/papers/data, of which `python -m tools.documents.papers` makes
-docs/papers.md. Exit code 1: some system's experiments failed; the others' are there all the same.
+papers.html, and keeps the headlines' rows in bench/papers/data, of which it makes docs/papers.md. Exit code 1: some system's experiments failed; the others' are there all the same.
 """
 
 import argparse
@@ -16,6 +15,7 @@ import msgspec
 from bench.papers.html import report_to_html
 from bench.papers.kept import keep
 from bench.papers.outcomes import Outcome, outcomes
+from bench.papers.page import write_page
 from bench.papers.show import told
 from bench.papers.systems import SYSTEMS, System
 from bench.papers.verdicts import Verdict, verdicts
@@ -35,6 +35,8 @@ def main() -> int:
     print("\n".join(told(found, judged)))
     write(found, judged, is_quick=options.quick)
     keep([table for each in found for table in each.tables], is_quick=options.quick)
+    if not options.quick:
+        write_page()
     failed = [outcome.system.name for outcome in found if outcome.error]
     if failed:
         print(f"Failed: {', '.join(failed)}", file=sys.stderr)

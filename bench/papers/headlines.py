@@ -1,8 +1,7 @@
 """The papers' headline figures: which row of our tables answers each, and why ours differs.
 
 `python -m bench.papers` keeps those rows (`bench.papers.kept`) in bench/papers/data/headlines.json, a quick run in
-headlines_quick.json: of the first `tools/documents/papers.py` makes docs/papers.md, to the second a test holds the
-quick slice.
+headlines_quick.json: of the first `bench.papers.page` makes docs/papers.md, to the second a test holds the quick slice.
 """
 
 from collections.abc import Iterable

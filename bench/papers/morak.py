@@ -32,6 +32,8 @@ from bench.papers.morak_stage import (
 )
 from bench.papers.table import Row, Table
 from solvers.governors.power_latency import FAILING_PERIODS
+from solvers.papers.morak.parameters import MorakParameters
+from solvers.types.parameters import AS_BY_DEFAULT
 
 SEEDS = (1, 2, 3)
 TIGHT = Setting(cap_w=150.0, latency_ms=100.0)
@@ -39,6 +41,8 @@ LOOSE = Setting(cap_w=150.0, latency_ms=300.0)
 BASELINES = ("clipper_latency", "clipper_power", "dfs", "batch_dvfs")
 GOVERNOR_ALONE = "governor alone"
 """Morak's governor over GPUs that nobody shares: what is left of it without its partition."""
+BY_KNEES = "morak by knees"
+"""Its partition as printed: in proportion to the knees alone."""
 PAPER_GAINS = {
     "clipper_latency": 130.9,
     "clipper_power": 110.3,
@@ -101,36 +105,18 @@ def tables(quick: bool) -> tuple[Table, ...]:
 def _throughput(stage: Stage, seeds: tuple[int, ...]) -> Table:
     results = {
         name: result(stage, name, TIGHT, seeds)
-        for name in (*BASELINES, GOVERNOR_ALONE, "joint", "morak")
+        for name in (*BASELINES, GOVERNOR_ALONE, "joint", BY_KNEES, "morak")
     }
     morak = results["morak"]
-    rows = [
-        Row(
-            figure=_KEPT,
-            policy=name,
-            paper=None,
-            values=each.kept_rps,
-            truth=stage.truth,
-        )
-        for name, each in results.items()
-    ]
+    rows = [_row(stage, _KEPT, name, each.kept_rps) for name, each in results.items()]
+    rows += [_row(stage, _ALL, name, each.rate_rps) for name, each in results.items()]
     rows += [
-        Row(
-            figure=_ALL,
-            policy=name,
-            paper=None,
-            values=each.rate_rps,
-            truth=stage.truth,
-        )
-        for name, each in results.items()
-    ]
-    rows += [
-        Row(
-            figure=f"throughput of all requests over {name}, %",
-            policy="morak",
+        _row(
+            stage,
+            f"throughput of all requests over {name}, %",
+            "morak",
+            gains(morak.rate_rps, results[name].rate_rps),
             paper=PAPER_GAINS[name],
-            values=gains(morak.rate_rps, results[name].rate_rps),
-            truth=stage.truth,
         )
         for name in BASELINES
     ]
@@ -139,22 +125,21 @@ def _throughput(stage: Stage, seeds: tuple[int, ...]) -> Table:
         for values in zip(*(results[name].kept_rps for name in BASELINES), strict=True)
     ]
     rows.append(
-        Row(
-            figure="throughput within both limits over the best baseline, %",
-            policy="morak",
+        _row(
+            stage,
+            "throughput within both limits over the best baseline, %",
+            "morak",
+            gains(morak.kept_rps, best),
             paper=MIN_GAIN,
             demanded=MIN_GAIN,
-            values=gains(morak.kept_rps, best),
-            truth=stage.truth,
         )
     )
     rows += [
-        Row(
-            figure=f"the same of {network}, %",
-            policy="morak",
-            paper=None,
-            values=gains(*_of_network(results, network)),
-            truth=stage.truth,
+        _row(
+            stage,
+            f"the same of {network}, %",
+            "morak",
+            gains(*_of_network(results, network)),
         )
         for network in stage.networks
     ]
@@ -162,14 +147,14 @@ def _throughput(stage: Stage, seeds: tuple[int, ...]) -> Table:
         demanded = 0.0 if name == "morak" else None
         values = each.over_percent
         rows.append(
-            Row(
-                figure=_OVER,
-                policy=name,
+            _row(
+                stage,
+                _OVER,
+                name,
+                values,
                 paper=demanded,
                 is_at_least=False,
                 demanded=demanded,
-                values=values,
-                truth=stage.truth,
             )
         )
     return _table(stage, "150 W and 100 ms (figure 6)", seeds, rows, _WHY_NOT_ALL)
@@ -193,13 +178,12 @@ def _energy(stage: Stage, seeds: tuple[int, ...]) -> Table:
         for name in (*BASELINES, GOVERNOR_ALONE, "morak")
     }
     rows = [
-        Row(
-            figure="energy per request, J",
-            policy=name,
-            paper=None,
+        _row(
+            stage,
+            "energy per request, J",
+            name,
+            each.joule_per_request,
             is_at_least=False,
-            values=each.joule_per_request,
-            truth=stage.truth,
         )
         for name, each in results.items()
     ]
@@ -211,26 +195,27 @@ def _energy(stage: Stage, seeds: tuple[int, ...]) -> Table:
     ]
     mine = results["morak"].joule_per_request
     rows.append(
-        Row(
-            figure="energy per request below the best baseline, %",
-            policy="morak",
+        _row(
+            stage,
+            "energy per request below the best baseline, %",
+            "morak",
+            tuple(
+                (
+                    100.0 * (1.0 - own / other)
+                    for own, other in zip(mine, best, strict=True)
+                )
+            ),
             paper=PAPER_ENERGY_GAINS[0],
             demanded=PAPER_ENERGY_GAINS[0],
-            values=tuple(
-                100.0 * (1.0 - own / other)
-                for own, other in zip(mine, best, strict=True)
-            ),
-            truth=stage.truth,
         )
     )
     rows += [
-        Row(
-            figure="energy per second of a whole GPU's work, J",
-            policy=name,
-            paper=None,
+        _row(
+            stage,
+            "energy per second of a whole GPU's work, J",
+            name,
+            each.joule_per_work,
             is_at_least=False,
-            values=each.joule_per_work,
-            truth=stage.truth,
         )
         for name, each in results.items()
     ]
@@ -259,14 +244,13 @@ def _settling(stage: Stage, seeds: tuple[int, ...]) -> Table:
         ]
         again += [figure] if any(needs for _, needs in found) else []
         rows.append(
-            Row(
-                figure=f"periods until both limits are kept for good: {figure}",
-                policy="morak",
-                paper=None,
+            _row(
+                stage,
+                f"periods until both limits are kept for good: {figure}",
+                "morak",
+                tuple((float(periods) for periods, _ in found)),
                 is_at_least=False,
                 demanded=float(SETTLING),
-                values=tuple(float(periods) for periods, _ in found),
-                truth=stage.truth,
             )
         )
     notes = (
@@ -306,15 +290,7 @@ def _cap_sweep(stage: Stage, seeds: tuple[int, ...]) -> Table:
             figure = f"most power at a cap of {cap_w:g} W, W"
             rows.append(_upper(figure, name, found.max_w, demanded, stage))
             figure = f"throughput within both limits at {cap_w:g} W, rps"
-            rows.append(
-                Row(
-                    figure=figure,
-                    policy=name,
-                    paper=None,
-                    values=found.kept_rps,
-                    truth=stage.truth,
-                )
-            )
+            rows.append(_row(stage, figure, name, found.kept_rps))
     return _table(stage, "caps from 100 to 200 W at 100 ms (figure 7a)", seeds, rows)
 
 
@@ -336,16 +312,29 @@ def _latency_sweep(stage: Stage, seeds: tuple[int, ...]) -> Table:
                 )
             )
             figure = f"throughput within both limits at {latency_ms:g} ms, rps"
-            rows.append(
-                Row(
-                    figure=figure,
-                    policy=name,
-                    paper=None,
-                    values=found.kept_rps,
-                    truth=stage.truth,
-                )
-            )
+            rows.append(_row(stage, figure, name, found.kept_rps))
     return _table(stage, "latency limits at 150 W (figure 7b)", seeds, rows)
+
+
+def _row(
+    stage: Stage,
+    figure: str,
+    policy: str,
+    values: tuple[float, ...],
+    *,
+    paper: float | None = None,
+    demanded: float | None = None,
+    is_at_least: bool = True,
+) -> Row:
+    return Row(
+        figure=figure,
+        policy=policy,
+        paper=paper,
+        is_at_least=is_at_least,
+        demanded=demanded,
+        values=values,
+        truth=stage.truth,
+    )
 
 
 def _upper(
@@ -355,15 +344,7 @@ def _upper(
     demanded: float | None,
     stage: Stage,
 ) -> Row:
-    return Row(
-        figure=figure,
-        policy=name,
-        paper=None,
-        is_at_least=False,
-        demanded=demanded,
-        values=values,
-        truth=stage.truth,
-    )
+    return _row(stage, figure, name, values, is_at_least=False, demanded=demanded)
 
 
 def _table(
@@ -384,8 +365,17 @@ def gpus_of(stage: Stage, name: str, setting: Setting) -> tuple[Gpu, ...]:
     """The GPUs of a governor, alone with a network each, or of a policy."""
     if name in (*BASELINES, GOVERNOR_ALONE):
         return tuple(exclusive(stage))
-    if name == "morak":
-        return tuple(planned(stage, name, setting, plenty_rps(stage)))
+    if name in ("morak", BY_KNEES):
+        by_knees = MorakParameters(division="by knees")
+        return tuple(
+            planned(
+                stage,
+                "morak",
+                setting,
+                plenty_rps(stage),
+                by_knees if name == BY_KNEES else AS_BY_DEFAULT,
+            )
+        )
     return tuple(planned(stage, name, setting, _rates_of_morak(stage, setting)))
 
 

@@ -29,7 +29,7 @@ from solvers.governors.types import (
 )
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget
-from solvers.types.plan import Plan
+from solvers.types.parameters import AS_BY_DEFAULT, PolicyParameters
 from solvers.types.problem import (
     CapacityLaw,
     OperatingPoint,
@@ -373,17 +373,17 @@ def plenty_rps(stage: Stage) -> dict[str, float]:
 
 
 def planned(
-    stage: Stage, name: str, setting: Setting, rates_rps: Mapping[str, float]
-) -> list[Gpu]:
+    stage: Stage,
+    name: str,
+    setting: Setting,
+    rates_rps: Mapping[str, float],
+    parameters: PolicyParameters = AS_BY_DEFAULT,
+) -> Iterator[Gpu]:
     """The GPUs of a policy's plan for these rates."""
-    budget = Budget(seconds=10.0, work=4.0)
+    budget = Budget(seconds=10.0, work=4.0, parameters=parameters)
     plan, _, _ = policy(name).make_plan(
         a_problem(stage, setting, rates_rps), Observed(at_s=0.0), None, budget
     )
-    return list(_gpus(plan))
-
-
-def _gpus(plan: Plan) -> Iterator[Gpu]:
     for gpu in plan.gpus:
         tenants = tuple(
             Tenant(
@@ -437,7 +437,7 @@ def a_problem(
                 percentile=0.98,
                 arrival_rate_rps=rates_rps[each],
                 # So that every network's part counts alike, and nobody serves the fastest one only.
-                priority=1000.0 / rates_rps[each],
+                priority=1000.0 / max(1.0, rates_rps[each]),
             )
             for each in stage.networks
         ),

@@ -1,7 +1,7 @@
-"""GPUs filled with networks up to their knee points, each partitioned by the knees of who shares it."""
+"""GPUs filled with networks up to their knee points, each partitioned by the knees of who shares it, or by worth."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from solvers.baselines.type_by_type import TypeStage
@@ -11,6 +11,7 @@ from solvers.greedy.routing import ArrangedReplica, Carrier
 from solvers.laws.colocation import beside
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
 from solvers.papers.morak.knee_partition import ShareRequest, partition
+from solvers.sharing.division import DividedRow, divide
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 
 
@@ -46,14 +47,19 @@ NeighbourSet = tuple[str, ...]
 """Services that share a GPU, sorted."""
 
 
+Partition = Callable[[Problem, TypeStage, Sequence[MorakTenant]], Carrier | None]
+"""A GPU divided among the services that share it; None where then some do not keep their rules."""
+
+
 def packed(
     problem: Problem,
     stage: TypeStage,
     tenants: Mapping[str, MorakTenant],
     wanted: Mapping[str, int],
+    divided: Partition,
 ) -> list[Carrier]:
     """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
-    packing = _Packing(problem, stage, tenants)
+    packing = _Packing(problem, stage, tenants, divided)
     # Widest first, as bin packing goes by falling size: narrow knees fill what wide ones leave.
     for name in sorted(tenants, key=lambda name: (-tenants[name].knee_percent, name)):
         packing.add(name, wanted[name])
@@ -68,8 +74,10 @@ class _Packing:
         problem: Problem,
         stage: TypeStage,
         tenants: Mapping[str, MorakTenant],
+        divided: Partition,
     ) -> None:
         self._problem, self._stage, self._tenants = problem, stage, tenants
+        self._divided = divided
         self._room = stage.room
         self._gpus: Counter[NeighbourSet] = Counter()
         self._carriers: dict[NeighbourSet, Carrier | None] = {}
@@ -116,7 +124,7 @@ class _Packing:
     def _carrier_of(self, neighbours: NeighbourSet) -> Carrier | None:
         # A partition is costly, and depends only on who shares the GPU.
         if neighbours not in self._carriers:
-            self._carriers[neighbours] = _partitioned(
+            self._carriers[neighbours] = self._divided(
                 self._problem, self._stage, [self._tenants[name] for name in neighbours]
             )
         return self._carriers[neighbours]
@@ -131,7 +139,7 @@ class _Packing:
         ]
 
 
-def _partitioned(
+def divided_by_knees(
     problem: Problem,
     stage: TypeStage,
     neighbours: Sequence[MorakTenant],
@@ -149,6 +157,98 @@ def _partitioned(
             if carrier is not None and obeys(problem, carrier):
                 return carrier if _keeps(problem, stage, carrier) else None
     return None
+
+
+def divided_by_worth(
+    problem: Problem,
+    stage: TypeStage,
+    neighbours: Sequence[MorakTenant],
+) -> Carrier | None:
+    """The same with the shares and the clock at which the neighbours serve most together (`solvers.sharing.division`).
+
+    Never worth less than by knees. What a neighbour costs is taken as the knees have it, and judged anew in the end.
+    """
+    best = divided_by_knees(problem, stage, neighbours)
+    # One alone has all there is either way.
+    if len(neighbours) < 2:
+        return best
+    worth = _worth(problem, stage, best)
+    for clock_mhz in stage.gpu_type.clocks_mhz:
+        carrier = _divided_at(problem, stage, neighbours, clock_mhz)
+        # Judged with the neighbours that it really has: wider ones than at their knees may cost more than it wins.
+        if (
+            carrier is not None
+            and obeys(problem, carrier)
+            and _keeps(problem, stage, carrier)
+            and _worth(problem, stage, carrier) > worth
+        ):
+            best, worth = carrier, _worth(problem, stage, carrier)
+    return best
+
+
+def _divided_at(
+    problem: Problem,
+    stage: TypeStage,
+    neighbours: Sequence[MorakTenant],
+    clock_mhz: float,
+) -> Carrier | None:
+    """The shares of most worth at one clock."""
+    choices = [
+        _choices(problem, stage, neighbours, at, clock_mhz)
+        for at in range(len(neighbours))
+    ]
+    gpu_type = stage.gpu_type
+    able = [list(of.values()) for of in choices]
+    places = divide(able, power_w=gpu_type.power_cap_w - gpu_type.idle_w)
+    if places is None:
+        return None
+    seats = (
+        ArrangedReplica(tenant.service.name, list(of)[place])
+        for tenant, of, place in zip(neighbours, choices, places, strict=True)
+    )
+    return Carrier(gpu_type=gpu_type.name, seats=tuple(seats))
+
+
+def _choices(
+    problem: Problem,
+    stage: TypeStage,
+    neighbours: Sequence[MorakTenant],
+    at: int,
+    clock_mhz: float,
+) -> dict[OperatingPoint, DividedRow]:
+    """What one of them may run at beside the others, and what that is worth."""
+    # A division is not known before it is made, so that the others count with what they draw at their knees.
+    seats = [(tenant.service.name, tenant.row) for tenant in neighbours]
+    tenant, found = neighbours[at], {}
+    for share in tenant.request.shares:
+        row = tenant.at(share, clock_mhz)
+        if row is None:
+            continue
+        seats[at] = (tenant.service.name, row)
+        each = beside(problem, stage.gpu_type, seats, at)
+        # Rows that do not run within half the SLO beside others would be refused in the end.
+        if 2.0 * each.execution_ms <= tenant.service.slo_ms:
+            worth = _worth_of(tenant.service, each.capacity_rps)
+            found[row] = DividedRow(row.sm_percent, worth, row.power_w)
+    return found
+
+
+def _worth(problem: Problem, stage: TypeStage, carrier: Carrier | None) -> float:
+    """What a GPU's replicas serve, by priority."""
+    if carrier is None:
+        return 0.0
+    return sum(
+        _worth_of(
+            problem.service(seat.service),
+            beside(problem, stage.gpu_type, carrier.seats, at).capacity_rps,
+        )
+        for at, seat in enumerate(carrier.seats)
+    )
+
+
+def _worth_of(service: ServiceDemand, rate_rps: float) -> float:
+    # Beyond what is asked for, a higher rate serves nobody.
+    return service.priority * min(rate_rps, service.arrival_rate_rps)
 
 
 def _keeps(problem: Problem, stage: TypeStage, carrier: Carrier) -> bool:

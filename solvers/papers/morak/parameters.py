@@ -1,6 +1,7 @@
 """Morak's parameters that are the policy's; those of its governor are the governor's (`solvers.governors`)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from solvers.types.parameters import PolicyParameters, parameter
 
@@ -9,6 +10,12 @@ from solvers.types.parameters import PolicyParameters, parameter
 class MorakParameters(PolicyParameters):
     """Parameters of `morak`; the paper has no figures."""
 
+    division: Literal["by knees, then by worth", "by knees"] = parameter(
+        "by knees, then by worth",
+        "how a GPU is divided: in proportion to the knees, as the paper; where that leaves something unserved, also"
+        " for the most that its services serve together, which is ours",
+        choices=("by knees, then by worth", "by knees"),
+    )
     step_percent: float = parameter(
         10.0,
         "SM percent by which a service counts as wider after its governor asked for another partition",

@@ -8,7 +8,8 @@
    that keeps the power cap; batches are the largest that run within half the SLO there.
 4. Neighbours and clocks cost capacity: services that fall short get more replicas, and it is done again.
 5. Where that leaves something unserved, it is all done for tighter SLOs as well (`LADDER`), with the batch that
-   carries most per SM percent at its knee as with the largest, and what serves most under the true SLOs is taken.
+   carries most per SM percent at its knee as with the largest, and with each GPU divided for the most that its
+   networks serve together (`solvers.sharing.division`) as by knees; what serves most under the true SLOs is taken.
 6. Where a governor says that no clock and batch keeps its limits, the services of that GPU count as
    `step_percent` wider from then on, so that fewer of them share a GPU.
 
@@ -43,7 +44,13 @@ from solvers.greedy.configure import MIN_CAPACITY_RPS
 from solvers.greedy.routing import ROUNDING, Carrier, route, true_capacities
 from solvers.laws.colocation import beside
 from solvers.papers.morak.knee_partition import knee_percent
-from solvers.papers.morak.packing import MorakTenant, packed
+from solvers.papers.morak.packing import (
+    MorakTenant,
+    Partition,
+    divided_by_knees,
+    divided_by_worth,
+    packed,
+)
 from solvers.papers.morak.parameters import MorakParameters
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
@@ -56,6 +63,11 @@ MEMORY_VERSION = 1
 LADDER = tuple(2.0 ** (-step / 2.0) for step in range(32))
 """Parts of the SLOs that are planned for, until nothing keeps them. A plan for an SLO so has the choice of all that one
 for SLO / √2 can do, and a looser SLO never serves less."""
+DIVISIONS: Mapping[str, Sequence[Partition]] = {
+    "by knees": (divided_by_knees,),
+    "by knees, then by worth": (divided_by_knees, divided_by_worth),
+}
+"""How a GPU is divided where something stays unserved, by the parameter's value."""
 ChooseBatch = Callable[[SoloProfile, Sequence[OperatingPoint]], OperatingPoint]
 """Which of the rows at the knees of several batches a service gets."""
 _HALVINGS = 10
@@ -83,7 +95,9 @@ def make_plan(
         name: parameters.step_percent * steps for name, steps in wider.items()
     }
     rules = TypePolicy(
-        name=NAME, fill=partial(_fill, extra_percent), capacities=true_capacities
+        name=NAME,
+        fill=partial(_fill, extra_percent, DIVISIONS[parameters.division]),
+        capacities=true_capacities,
     )
     # A plan that runs is kept while it serves; one whose governors asked for another is not.
     of = replace(problem, current=None) if asked else problem
@@ -106,18 +120,23 @@ def _asked(
 
 def _fill(
     extra_percent: Mapping[str, float],
+    divisions: Sequence[Partition],
     problem: Problem,
     stage: TypeStage,
 ) -> list[Carrier]:
     """The GPUs that serve most of what is asked for, by priority; of equals the first on the ladder."""
-    best = _fill_once(extra_percent, problem, stage, _largest_batch)
+    best = _fill_once(extra_percent, problem, stage, _largest_batch, divided_by_knees)
     least = _unserved(problem, best)
     # A looser SLO lets larger batches and more neighbours in, which may pack worse than what a tighter one allows.
-    for part, choose in product(LADDER, (_densest_batch, _largest_batch)):
+    for part, choose, divided in product(
+        LADDER, (_densest_batch, _largest_batch), divisions
+    ):
         if least == 0.0:
             break
         tighter = _tighter(problem, part)
-        carriers = _fill_once(extra_percent, tighter, _stage_of(tighter, stage), choose)
+        carriers = _fill_once(
+            extra_percent, tighter, _stage_of(tighter, stage), choose, divided
+        )
         if not carriers:
             break
         unserved = _unserved(problem, carriers)
@@ -151,14 +170,16 @@ def _fill_once(
     problem: Problem,
     stage: TypeStage,
     choose: ChooseBatch,
+    divided: Partition,
 ) -> list[Carrier]:
     tenants = _tenants(problem, stage, extra_percent, choose)
+    pack = partial(packed, problem, stage, tenants, divided=divided)
     wanted = {
         name: _first_count(problem, stage, tenant) for name, tenant in tenants.items()
     }
     carriers: list[Carrier] = []
     for _ in range(_ROUNDS):
-        carriers = packed(problem, stage, tenants, wanted)
+        carriers = pack(wanted)
         more = _more(problem, stage, tenants, carriers)
         # Never fewer than before: more replicas change who shares a GPU, and counts could swing for ever.
         grown = {name: max(more[name], count) for name, count in wanted.items()}
@@ -167,31 +188,25 @@ def _fill_once(
         wanted = grown
     if _are_placed(carriers, wanted):
         return carriers
-    return _fair(problem, stage, tenants, wanted)
+    return _fair(pack, wanted)
 
 
-def _placed(
-    problem: Problem,
-    stage: TypeStage,
-    tenants: Mapping[str, MorakTenant],
-    counts: Mapping[str, int],
-) -> list[Carrier] | None:
+Pack = Callable[[Mapping[str, int]], list[Carrier]]
+"""GPUs with so many replicas of each service, as far as there is room."""
+
+
+def _placed(pack: Pack, counts: Mapping[str, int]) -> list[Carrier] | None:
     """GPUs with so many replicas; None where not all of them have a place."""
-    carriers = packed(problem, stage, tenants, counts)
+    carriers = pack(counts)
     return carriers if _are_placed(carriers, counts) else None
 
 
-def _fair(
-    problem: Problem,
-    stage: TypeStage,
-    tenants: Mapping[str, MorakTenant],
-    wanted: Mapping[str, int],
-) -> list[Carrier]:
+def _fair(pack: Pack, wanted: Mapping[str, int]) -> list[Carrier]:
     """The GPUs with the largest part of what everybody wants that has a place, and then with what else fits.
 
     Widest first, as `packed` goes, would leave the narrow ones nothing.
     """
-    place = partial(_placed, problem, stage, tenants)
+    place = partial(_placed, pack)
     placed, carriers = _largest_part(wanted, place)
     # A part that is too much for all together may fit for some: those with the smallest part are tried first.
     for name in sorted(

@@ -7,16 +7,16 @@ import pytest
 
 from bench.papers.headlines import HEADLINES
 from bench.papers.kept import KeptRow, answers, key_of, read_kept
+from bench.papers.page import is_stale
 from bench.papers.systems import SYSTEMS, System
 from bench.papers.table import Row, Table
-from tools.documents import papers as document
 
 RELATIVE, ABSOLUTE = 0.03, 0.3
 """What a figure may move by: kernels of linear algebra differ between machines, and decide ties of equal plans."""
 
 
 def test_the_page_is_what_was_measured() -> None:
-    assert not document.is_stale(), "run `python -m tools.documents.papers`"
+    assert not is_stale(), "run `python -m bench.papers.page`"
 
 
 def test_every_headline_has_a_row_of_a_whole_run_and_its_paper() -> None:

@@ -5,18 +5,25 @@ from itertools import pairwise
 import pytest
 
 from bench.papers.morak_stage import Setting, Stage, a_problem, plenty_rps, stages
+from solvers.papers.morak.parameters import MorakParameters
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget
+from solvers.types.parameters import AS_BY_DEFAULT, PolicyParameters
 from solvers.types.state import Observed
 
 LIMITS_MS = tuple(12.5 * 2.0 ** (step / 2.0) for step in range(7))
 
 
-def served(stage: Stage, setting: Setting) -> float:
+def served(
+    stage: Stage, setting: Setting, parameters: PolicyParameters = AS_BY_DEFAULT
+) -> float:
     """Weighted rate that the plan serves."""
     problem = a_problem(stage, setting, plenty_rps(stage))
     plan, _, _ = policy("morak").make_plan(
-        problem, Observed(at_s=0.0), None, Budget(seconds=10.0, work=4.0)
+        problem,
+        Observed(at_s=0.0),
+        None,
+        Budget(seconds=10.0, work=4.0, parameters=parameters),
     )
     unserved = {entry.service: entry.rate_rps for entry in plan.unserved}
     return sum(
@@ -38,3 +45,10 @@ def test_a_looser_limit_never_serves_less(stage: Stage, cap_w: float) -> None:
     assert all(
         tighter <= looser * (1.0 + 1e-9) for tighter, looser in pairwise(found)
     ), found
+
+
+@pytest.mark.parametrize("stage", stages(), ids=lambda stage: stage.name)
+def test_gpus_divided_by_worth_serve_more_than_by_knees_alone(stage: Stage) -> None:
+    setting = Setting(cap_w=150.0, latency_ms=100.0)
+    by_knees = served(stage, setting, MorakParameters(division="by knees"))
+    assert served(stage, setting) > 1.02 * by_knees

@@ -1,4 +1,4 @@
-"""docs/papers.md from the headlines' rows that the last runs kept; a test keeps the page up to date."""
+"""docs/papers.md from the headlines' rows that the last runs kept: `python -m bench.papers.page`; a test holds it."""
 
 from pathlib import Path
 from statistics import fmean
@@ -13,9 +13,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "papers.md"
 
 HEAD = """# The five papers beside what we measured
 
-Generated from bench/papers/data/headlines.json by `python -m tools.documents.papers`; do not edit. `make bench-papers`
-measures anew (up to an hour), `python -m bench.papers --only Mudi` one system. Ours is the mean over seeds with its
-95 % confidence interval. No table was run on the paper's hardware:
+Generated from bench/papers/data/headlines.json by bench/papers/page.py; do not edit. `make bench-papers` measures anew
+(up to an hour), `python -m bench.papers --only Mudi` one system. Ours is the mean over seeds with its 95 % confidence
+interval. No table was run on the paper's hardware:
 
 """
 
@@ -61,5 +61,10 @@ def is_stale() -> bool:
     return not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != document()
 
 
-if __name__ == "__main__":
+def write_page() -> None:
+    """Make docs/papers.md anew."""
     PAGE.write_text(document(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_page()
