@@ -2,7 +2,8 @@
 
 Run: `make bench-papers` (within an hour on two cores) or `make bench-papers-quick` (within three minutes), or
 `python -m bench.papers [--quick] [--only SYSTEM]... [--jobs N]`. Prints tables, writes bench/results/papers.json and
-papers.html, and keeps the headlines' rows in bench/papers/data, of which it makes docs/papers.md. Exit code 1: some system's experiments failed; the others' are there all the same.
+papers.html, and keeps the headlines' rows in bench/papers/data, of which it makes docs/papers.md. Exit code 1: some
+system's experiments failed; the others' are there all the same.
 """
 
 import argparse

@@ -27,7 +27,7 @@ cheaper with knees than with smaller shares; it knows no price of a move, and no
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -35,14 +35,11 @@ from itertools import product
 
 from solvers.baselines.half_slo import (
     SoloProfile,
-    max_replicas,
     profiles,
-    replicas_for,
 )
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
-from solvers.greedy.configure import MIN_CAPACITY_RPS
 from solvers.greedy.routing import ROUNDING, Carrier, route, true_capacities
-from solvers.laws.colocation import beside
+from solvers.papers.morak.counts import first_count, more_replicas
 from solvers.papers.morak.knee_partition import knee_percent
 from solvers.papers.morak.packing import (
     MorakTenant,
@@ -175,12 +172,12 @@ def _fill_once(
     tenants = _tenants(problem, stage, extra_percent, choose)
     pack = partial(packed, problem, stage, tenants, divided=divided)
     wanted = {
-        name: _first_count(problem, stage, tenant) for name, tenant in tenants.items()
+        name: first_count(problem, stage, tenant) for name, tenant in tenants.items()
     }
     carriers: list[Carrier] = []
     for _ in range(_ROUNDS):
         carriers = pack(wanted)
-        more = _more(problem, stage, tenants, carriers)
+        more = more_replicas(problem, stage, tenants, carriers)
         # Never fewer than before: more replicas change who shares a GPU, and counts could swing for ever.
         grown = {name: max(more[name], count) for name, count in wanted.items()}
         if grown == wanted:
@@ -323,60 +320,6 @@ def _densest_batch(
 ) -> OperatingPoint:
     """The one that carries most requests per second and SM percent."""
     return max(rows, key=lambda row: (profile.rate_rps(row) / row.sm_percent, row))
-
-
-def _first_count(problem: Problem, stage: TypeStage, tenant: MorakTenant) -> int:
-    """Replicas that carry the rate at the knee without neighbours."""
-    service = tenant.service
-    alone_rps = beside(
-        problem, stage.gpu_type, [(service.name, tenant.row)], 0
-    ).capacity_rps
-    needed = replicas_for(service.arrival_rate_rps, max(alone_rps, MIN_CAPACITY_RPS))
-    return min(max(needed, service.min_replicas), _max_count(service, stage))
-
-
-def _max_count(service: ServiceDemand, stage: TypeStage) -> int:
-    """How many replicas the limits allow: no GPU carries two replicas of a service."""
-    stock = stage.gpu_type.count
-    return max_replicas(
-        service, stage.room if stock is None else min(stage.room, stock)
-    )
-
-
-def _more(
-    problem: Problem,
-    stage: TypeStage,
-    tenants: Mapping[str, MorakTenant],
-    carriers: Sequence[Carrier],
-) -> dict[str, int]:
-    """Replicas that each service needs if its next ones carry as much as those that it has."""
-    counts, carried_rps = _carried(problem, carriers)
-    wanted = {}
-    for name, tenant in tenants.items():
-        service = tenant.service
-        count = counts[name]
-        needed_rps = service.arrival_rate_rps
-        has_rps = carried_rps[name]
-        if 0.0 < has_rps < needed_rps * (1.0 - ROUNDING):
-            count = math.ceil(count * min(needed_rps / has_rps, float(stage.room)))
-        wanted[name] = min(max(counts[name], count), _max_count(service, stage))
-    return wanted
-
-
-def _carried(
-    problem: Problem,
-    carriers: Sequence[Carrier],
-) -> tuple[Counter[str], defaultdict[str, float]]:
-    """By service, how many replicas it has and what they carry together."""
-    counts: Counter[str] = Counter()
-    carried_rps: defaultdict[str, float] = defaultdict(float)
-    # Most GPUs are copies of few: what their replicas carry is worked out once.
-    for carrier, copies in Counter(carriers).items():
-        capacities = true_capacities(problem, carrier)
-        for seat, rps in zip(carrier.seats, capacities, strict=True):
-            carried_rps[seat.service] += copies * rps
-            counts[seat.service] += copies
-    return counts, carried_rps
 
 
 def _memory_of(wider: Mapping[str, int], heard_at_s: float | None) -> Json:
