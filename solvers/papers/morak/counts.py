@@ -1,4 +1,4 @@
-"""How many replicas Morak wants of each service: what the rate needs at its knee, then what neighbours and clocks cost."""
+"""How many replicas Morak wants of a service: what its rate needs at its knee, then what neighbours and clocks cost."""
 
 import math
 from collections import Counter, defaultdict
