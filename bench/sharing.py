@@ -114,9 +114,9 @@ def division(replicas: int) -> Figures:
     ]
     above, lost = [], []
     for problem in problems:
-        rows = divide(problem, power_w=BUSY_W)
-        assert rows is not None, "the smallest rows fit"
-        best = _worth(problem, rows)
+        found = divide(problem, power_w=BUSY_W)
+        assert found is not None, "the smallest rows fit"
+        best = _worth(problem, found.places)
         bound, shares = mixtures(problem)
         above.append(100.0 * (bound / best - 1.0))
         lost.append(100.0 * (1.0 - _worth(problem, rounded(shares)) / best))

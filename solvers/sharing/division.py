@@ -14,7 +14,8 @@ above, and rounded down loses some per cent in more time.
 Source: multiple-choice knapsack with two budgets (Kellerer, Pferschy, Pisinger, "Knapsack Problems", 2004, chapter 11).
 """
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
@@ -30,46 +31,73 @@ class DividedRow(NamedTuple):
     power_w: float
 
 
+class Division(NamedTuple):
+    """One division."""
+
+    places: tuple[int, ...]
+    """Each replica's row, by its place among its own."""
+    is_power_bound: bool
+    """Whether more could be done with more watts."""
+
+
+def divide(
+    replicas: Sequence[Sequence[DividedRow]], *, power_w: float
+) -> Division | None:
+    """The division of most worth; None where no rows fit. Of equals the fewest SMs.
+
+    O(replicas · sums · rows) with sums the undominated ones: one per SM percent where watts do not bind, else some
+    hundred for six replicas of ten rows.
+    """
+    limit_w = power_w * (1.0 + _ROUNDING_W)
+    # Without watts there are few sums; where what they leave draws little enough, that was all.
+    best = _best(replicas, math.inf)
+    if best is None:
+        return None
+    draw_w = sum(
+        rows[place].power_w for rows, place in zip(replicas, best.rows, strict=True)
+    )
+    if draw_w <= limit_w:
+        return Division(best.rows, is_power_bound=False)
+    best = _best(replicas, limit_w)
+    return None if best is None else Division(best.rows, is_power_bound=True)
+
+
 class _Sum(NamedTuple):
     """What the replicas so far come to, and their rows."""
 
     sm_percent: float
     power_w: float
+    """0 where there is no limit."""
     worth: float
     rows: tuple[int, ...]
 
 
-def divide(
-    replicas: Sequence[Sequence[DividedRow]], *, power_w: float
-) -> tuple[int, ...] | None:
-    """Each replica's row, by its place among its own; None where no rows fit. Of equals the fewest SMs, then watts.
-
-    O(replicas · sums · rows) with sums the undominated ones: some hundred for six replicas of ten rows.
-    """
+def _best(replicas: Sequence[Sequence[DividedRow]], limit_w: float) -> _Sum | None:
     sums = [_Sum(0.0, 0.0, 0.0, ())]
     for rows in replicas:
-        grown = (
-            _Sum(
-                one.sm_percent + row.sm_percent,
-                one.power_w + row.power_w,
-                one.worth + row.worth,
-                (*one.rows, place),
-            )
-            for one in sums
-            for place, row in enumerate(rows)
-        )
+        # Ascending in SM percent, so that the first row that does not fit ends the search for wider ones.
+        ascending = sorted(enumerate(rows), key=lambda each: each[1])
         sums = _undominated(
-            one
-            for one in grown
-            if one.sm_percent <= 100.0 + SM_PERCENT_TOLERANCE
-            and one.power_w <= power_w * (1.0 + _ROUNDING_W)
+            grown for one in sums for grown in _grown(one, ascending, limit_w)
         )
-    best = max(
+    return max(
         sums,
         key=lambda one: (one.worth, -one.sm_percent, -one.power_w),
         default=None,
     )
-    return best.rows if best else None
+
+
+def _grown(
+    one: _Sum, ascending: Sequence[tuple[int, DividedRow]], limit_w: float
+) -> Iterator[_Sum]:
+    """The sum with each of the next replica's rows that fits."""
+    for place, row in ascending:
+        sm_percent = one.sm_percent + row.sm_percent
+        if sm_percent > 100.0 + SM_PERCENT_TOLERANCE:
+            break
+        watts = one.power_w + (row.power_w if limit_w < math.inf else 0.0)
+        if watts <= limit_w:
+            yield _Sum(sm_percent, watts, one.worth + row.worth, (*one.rows, place))
 
 
 def _undominated(sums: Iterable[_Sum]) -> list[_Sum]:
@@ -77,9 +105,9 @@ def _undominated(sums: Iterable[_Sum]) -> list[_Sum]:
     kept: list[_Sum] = []
     # By falling worth, only earlier ones can beat a later one.
     for one in sorted(sums, key=lambda one: (-one.worth, one.sm_percent, one.power_w)):
-        if not any(
-            other.sm_percent <= one.sm_percent and other.power_w <= one.power_w
-            for other in kept
-        ):
+        for other in kept:
+            if other.sm_percent <= one.sm_percent and other.power_w <= one.power_w:
+                break
+        else:
             kept.append(one)
     return kept

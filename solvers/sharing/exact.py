@@ -220,9 +220,13 @@ def build(replicas: int, lines: int) -> SharingProgram:
         share >= low,
         share <= high,
     ]
-    programme = cp.Problem(cp.Minimize(cp.sum(share)), constraints)
     return SharingProgram(
-        programme=programme, share=share, slope=slope, offset=offset, low=low, high=high
+        programme=cp.Problem(cp.Minimize(cp.sum(share)), constraints),
+        share=share,
+        slope=slope,
+        offset=offset,
+        low=low,
+        high=high,
     )
 
 

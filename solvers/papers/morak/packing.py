@@ -8,7 +8,12 @@ from solvers.baselines.type_by_type import TypeStage
 from solvers.greedy.arrange import obeys
 from solvers.greedy.configure import MIN_CAPACITY_RPS
 from solvers.greedy.routing import ArrangedReplica, Carrier
-from solvers.laws.colocation import beside
+from solvers.laws.colocation import (
+    beside,
+    capacities_rps,
+    executions_ms,
+    neighbours_of,
+)
 from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
 from solvers.papers.morak.knee_partition import ShareRequest, partition
 from solvers.sharing.division import DividedRow, divide
@@ -49,17 +54,18 @@ NeighbourSet = tuple[str, ...]
 
 Partition = Callable[[Problem, TypeStage, Sequence[MorakTenant]], Carrier | None]
 """A GPU divided among the services that share it; None where then some do not keep their rules."""
+CarrierOf = Callable[[NeighbourSet], Carrier | None]
+"""The same by who shares it: costly, so that many packings ask one that remembers."""
 
 
 def packed(
-    problem: Problem,
     stage: TypeStage,
     tenants: Mapping[str, MorakTenant],
+    carrier_of: CarrierOf,
     wanted: Mapping[str, int],
-    divided: Partition,
 ) -> list[Carrier]:
     """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
-    packing = _Packing(problem, stage, tenants, divided)
+    packing = _Packing(stage, tenants, carrier_of)
     # Widest first, as bin packing goes by falling size: narrow knees fill what wide ones leave.
     for name in sorted(tenants, key=lambda name: (-tenants[name].knee_percent, name)):
         packing.add(name, wanted[name])
@@ -71,16 +77,13 @@ class _Packing:
 
     def __init__(
         self,
-        problem: Problem,
         stage: TypeStage,
         tenants: Mapping[str, MorakTenant],
-        divided: Partition,
+        carrier_of: CarrierOf,
     ) -> None:
-        self._problem, self._stage, self._tenants = problem, stage, tenants
-        self._divided = divided
+        self._stage, self._tenants, self._carrier_of = stage, tenants, carrier_of
         self._room = stage.room
         self._gpus: Counter[NeighbourSet] = Counter()
-        self._carriers: dict[NeighbourSet, Carrier | None] = {}
 
     def add(self, name: str, wanted: int) -> None:
         """Seat a service's replicas: beside others on the fullest GPUs first, then on GPUs of their own."""
@@ -121,20 +124,12 @@ class _Packing:
     def _knees(self, neighbours: NeighbourSet) -> float:
         return sum(self._tenants[name].knee_percent for name in neighbours)
 
-    def _carrier_of(self, neighbours: NeighbourSet) -> Carrier | None:
-        # A partition is costly, and depends only on who shares the GPU.
-        if neighbours not in self._carriers:
-            self._carriers[neighbours] = self._divided(
-                self._problem, self._stage, [self._tenants[name] for name in neighbours]
-            )
-        return self._carriers[neighbours]
-
     def all_carriers(self) -> list[Carrier]:
         """One carrier per GPU."""
         return [
             carrier
             for neighbours, count in sorted(self._gpus.items())
-            if (carrier := self._carriers[neighbours])
+            if (carrier := self._carrier_of(neighbours))
             for _ in range(count)
         ]
 
@@ -173,8 +168,8 @@ def divided_by_worth(
     if len(neighbours) < 2:
         return best
     worth = _worth(problem, stage, best)
-    for clock_mhz in stage.gpu_type.clocks_mhz:
-        carrier = _divided_at(problem, stage, neighbours, clock_mhz)
+    for clock_mhz in reversed(stage.gpu_type.clocks_mhz):
+        carrier, is_power_bound = _divided_at(problem, stage, neighbours, clock_mhz)
         # Judged with the neighbours that it really has: wider ones than at their knees may cost more than it wins.
         if (
             carrier is not None
@@ -183,6 +178,9 @@ def divided_by_worth(
             and _worth(problem, stage, carrier) > worth
         ):
             best, worth = carrier, _worth(problem, stage, carrier)
+        # Where watts do not bind, every lower clock serves less at every share.
+        if not is_power_bound:
+            break
     return best
 
 
@@ -191,22 +189,26 @@ def _divided_at(
     stage: TypeStage,
     neighbours: Sequence[MorakTenant],
     clock_mhz: float,
-) -> Carrier | None:
-    """The shares of most worth at one clock."""
+) -> tuple[Carrier | None, bool]:
+    """The shares of most worth at one clock, None where none fit; and whether a lower clock may do more."""
+    rows = [
+        [row for share in tenant.request.shares if (row := tenant.at(share, clock_mhz))]
+        for tenant in neighbours
+    ]
     choices = [
-        _choices(problem, stage, neighbours, at, clock_mhz)
-        for at in range(len(neighbours))
+        _choices(problem, stage, neighbours, at, of) for at, of in enumerate(rows)
     ]
     gpu_type = stage.gpu_type
-    able = [list(of.values()) for of in choices]
-    places = divide(able, power_w=gpu_type.power_cap_w - gpu_type.idle_w)
-    if places is None:
-        return None
+    busy_w = gpu_type.power_cap_w - gpu_type.idle_w
+    division = divide([list(of.values()) for of in choices], power_w=busy_w)
+    if division is None:
+        return None, True
     seats = (
         ArrangedReplica(tenant.service.name, list(of)[place])
-        for tenant, of, place in zip(neighbours, choices, places, strict=True)
+        for tenant, of, place in zip(neighbours, choices, division.places, strict=True)
     )
-    return Carrier(gpu_type=gpu_type.name, seats=tuple(seats))
+    carrier = Carrier(gpu_type=gpu_type.name, seats=tuple(seats))
+    return carrier, division.is_power_bound
 
 
 def _choices(
@@ -214,23 +216,28 @@ def _choices(
     stage: TypeStage,
     neighbours: Sequence[MorakTenant],
     at: int,
-    clock_mhz: float,
+    rows: Sequence[OperatingPoint],
 ) -> dict[OperatingPoint, DividedRow]:
-    """What one of them may run at beside the others, and what that is worth."""
+    """The rows that keep one's SLO beside the others, and what they are worth."""
+    service = neighbours[at].service
+    points = problem.points_of(service.network, stage.gpu_type.name)
+    if not rows or points is None:
+        return {}
     # A division is not known before it is made, so that the others count with what they draw at their knees.
-    seats = [(tenant.service.name, tenant.row) for tenant in neighbours]
-    tenant, found = neighbours[at], {}
-    for share in tenant.request.shares:
-        row = tenant.at(share, clock_mhz)
-        if row is None:
-            continue
-        seats[at] = (tenant.service.name, row)
-        each = beside(problem, stage.gpu_type, seats, at)
+    others = neighbours_of([tenant.row for tenant in neighbours], at)
+    times_ms = executions_ms(
+        rows, others, sensitivity=points.sensitivity, gpu_type=stage.gpu_type
+    )
+    law, percentile, slo_ms = problem.capacity_law, service.percentile, service.slo_ms
+    rates_rps = capacities_rps(
+        law, rows, times_ms, percentile=percentile, slo_ms=slo_ms
+    )
+    return {
+        row: DividedRow(row.sm_percent, _worth_of(service, float(rate)), row.power_w)
+        for row, time_ms, rate in zip(rows, times_ms, rates_rps, strict=True)
         # Rows that do not run within half the SLO beside others would be refused in the end.
-        if 2.0 * each.execution_ms <= tenant.service.slo_ms:
-            worth = _worth_of(tenant.service, each.capacity_rps)
-            found[row] = DividedRow(row.sm_percent, worth, row.power_w)
-    return found
+        if 2.0 * time_ms <= slo_ms
+    }
 
 
 def _worth(problem: Problem, stage: TypeStage, carrier: Carrier | None) -> float:

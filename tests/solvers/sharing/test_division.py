@@ -12,6 +12,11 @@ BENDING = [DividedRow(p, p**0.5, p) for p in (10.0, 50.0, 90.0)]
 STEP = [DividedRow(p, 20.0 * (p >= 40.0), p) for p in (10.0, 40.0)]
 
 
+def places(replicas: list[list[DividedRow]], power_w: float) -> tuple[int, ...] | None:
+    found = divide(replicas, power_w=power_w)
+    return found and found.places
+
+
 def worth(replicas: list[list[DividedRow]], rows: tuple[int, ...] | None) -> float:
     assert rows is not None
     return sum(of[row].worth for of, row in zip(replicas, rows, strict=True))
@@ -19,13 +24,13 @@ def worth(replicas: list[list[DividedRow]], rows: tuple[int, ...] | None) -> flo
 
 def test_shares_go_where_they_are_worth_most_together() -> None:
     # 50 + 40: √50 + 20. 90 + 10 would be √90 + 0.
-    assert divide([BENDING, STEP], power_w=1000.0) == (1, 1)
+    assert divide([BENDING, STEP], power_w=1000.0) == ((1, 1), False)
 
 
 def test_watts_bind_as_shares_do() -> None:
     # 60 W: the step alone is worth more than what is left of the other beyond 10 percent.
-    assert divide([BENDING, STEP], power_w=60.0) == (0, 1)
-    assert divide([BENDING, STEP], power_w=45.0) == (0, 0)
+    assert divide([BENDING, STEP], power_w=60.0) == ((0, 1), True)
+    assert divide([BENDING, STEP], power_w=45.0) == ((0, 0), True)
     assert divide([BENDING, STEP], power_w=19.0) is None
 
 
@@ -33,12 +38,12 @@ def test_three_that_do_not_fit_have_no_division_and_none_have_an_empty_one() -> 
     wide = [DividedRow(40.0, 1.0, 1.0)]
     assert divide([wide, wide, wide], power_w=100.0) is None
     assert divide([wide, []], power_w=100.0) is None
-    assert divide([], power_w=100.0) == ()
+    assert places([], 100.0) == ()
 
 
 def test_of_equals_the_fewest_sms_are_taken() -> None:
     flat = [DividedRow(p, 5.0, 100.0 - p) for p in (30.0, 10.0, 20.0)]
-    assert divide([flat], power_w=1000.0) == (1,)
+    assert places([flat], 1000.0) == (1,)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -65,7 +70,7 @@ def test_no_other_choice_of_rows_is_worth_more(seed: int) -> None:
         and sum(rows[at].power_w for rows, at in zip(replicas, choice, strict=True))
         <= power_w
     ]
-    found = divide(replicas, power_w=power_w)
+    found = places(replicas, power_w)
     if not lawful:
         assert found is None
     else:
