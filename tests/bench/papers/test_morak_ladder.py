@@ -15,16 +15,19 @@ LIMITS_MS = tuple(12.5 * 2.0 ** (step / 2.0) for step in range(7))
 
 
 def served(
-    stage: Stage, setting: Setting, parameters: PolicyParameters = AS_BY_DEFAULT
+    stage: Stage,
+    setting: Setting,
+    parameters: PolicyParameters = AS_BY_DEFAULT,
+    *,
+    work: float = 4.0,
+    elapsed_s: float = 0.0,
 ) -> float:
     """Weighted rate that the plan serves."""
     problem = a_problem(stage, setting, plenty_rps(stage))
-    plan, _, _ = policy("morak").make_plan(
-        problem,
-        Observed(at_s=0.0),
-        None,
-        Budget(seconds=10.0, work=4.0, parameters=parameters),
+    budget = Budget(
+        seconds=10.0, work=work, parameters=parameters, elapsed=lambda: elapsed_s
     )
+    plan, _, _ = policy("morak").make_plan(problem, Observed(at_s=0.0), None, budget)
     unserved = {entry.service: entry.rate_rps for entry in plan.unserved}
     return sum(
         each.priority * (each.arrival_rate_rps - unserved.get(each.name, 0.0))
@@ -52,3 +55,12 @@ def test_gpus_divided_by_worth_serve_more_than_by_knees_alone(stage: Stage) -> N
     setting = Setting(cap_w=150.0, latency_ms=100.0)
     by_knees = served(stage, setting, MorakParameters(division="by knees"))
     assert served(stage, setting) > 1.02 * by_knees
+
+
+def test_without_work_or_time_the_plan_is_that_by_knees_or_its_first_rung() -> None:
+    stage, setting = stages()[-1], Setting(cap_w=150.0, latency_ms=100.0)
+    by_knees = MorakParameters(division="by knees")
+    assert served(stage, setting, work=0.0) == served(stage, setting, by_knees)
+    # Time is over when the plan begins: it is filled once all the same.
+    first = served(stage, setting, elapsed_s=11.0)
+    assert 0.0 < first < served(stage, setting)
