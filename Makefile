@@ -33,7 +33,7 @@ help:
 	@echo "make bench-predict  how near predicted latencies and watts come to measured ones (about 6 minutes)"
 	@echo "make bench-plan  the joint planner against what is demanded of it (about 16 minutes)"
 	@echo "make bench-compare  fair opponents on the demo's load, then experiments of papers, simulated (about 20 minutes)"
-	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (up to an hour)"
+	@echo "make bench-papers  the five papers' own experiments, their baselines, and joint (an hour or more)"
 	@echo "make bench-papers-quick  a short slice of each (about 3 minutes)"
 	@echo "make campaign  processes killed, fuzzed calls, a greedy tenant, a day of 200 GPUs: what must hold (20 minutes)"
 	@echo "make campaign-kill  1,000 kills -9, one in 1.7 seconds, so that the recovery of each is judged (half an hour)"

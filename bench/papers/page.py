@@ -14,7 +14,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "papers.md"
 HEAD = """# The five papers beside what we measured
 
 Generated from bench/papers/data/headlines.json by bench/papers/page.py; do not edit. `make bench-papers` measures anew
-(up to an hour), `python -m bench.papers --only Mudi` one system. Ours is the mean over seeds with its 95 % confidence
+(an hour or more), `python -m bench.papers --only Mudi` one system. Ours is the mean over seeds with its 95 % confidence
 interval. No table was run on the paper's hardware:
 
 """
