@@ -226,8 +226,8 @@ def plant_table(seeds: Sequence[int]) -> Table:
         seeds=tuple(seeds),
         rows=tuple(_rows(seeds)),
         notes=(
-            "The paper's gains of throughput must be of Σ b / t: its baselines' 3,800 requests a second are more than its "
-            "published program ever sends (at most 2,050). iGniter gives no network more than it needs.",
+            "The paper's gains of throughput must be of Σ b / t: its baselines' 3,800 requests a second are more than "
+            "its published program ever sends (at most 2,050). iGniter gives no network more than it needs.",
             "EfficientNet and MobileNet have one printed level each, GSLICE has no first plan without measurements.",
         ),
     )

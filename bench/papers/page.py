@@ -44,9 +44,17 @@ def document() -> str:
 def _line(headline: Headline, row: KeptRow) -> str:
     count = len(row.values)
     spread = _spread(row.values) if count > 1 else None
-    ours = amount(fmean(row.values)) + (f" ± {amount(spread)}" if spread else "")
-    cells = (headline.claim, amount(row.paper), ours, row.truth, headline.reason)
+    unit = _unit(row.figure)
+    paper = amount(row.paper) + (unit if row.paper is not None else "")
+    ours = amount(fmean(row.values)) + (f" ± {amount(spread)}" if spread else "") + unit
+    cells = (headline.claim, paper, ours, row.truth, headline.reason)
     return f"| {' | '.join(cells)} |\n"
+
+
+def _unit(figure: str) -> str:
+    """What a figure's last words say, as it stands behind a number; nothing where it is a count."""
+    words = figure.rpartition(", ")[2].split(" ")[0]
+    return {"%": " %", "x": " ×", "ms": " ms", "rps": " rps"}.get(words, "")
 
 
 def _spread(values: tuple[float, ...]) -> float:
