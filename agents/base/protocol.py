@@ -280,8 +280,8 @@ class TaskCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """False: swapped out to the host's memory."""
 
 
-class GovernorCommand(Wire, frozen=True, kw_only=True):
-    """Who turns a GPU's clock and batches while it runs; `solvers.governors` says which names there are.
+class GovernorCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
+    """Who turns a GPU's clock and batches while it runs, by `solvers.governors`; the last three are `GovernorTuning`'s.
 
     The GPU's own command is where it begins, its power cap and its replicas' batches are how far it may go.
     """
@@ -293,6 +293,9 @@ class GovernorCommand(Wire, frozen=True, kw_only=True):
     """Clocks that may be locked, ascending."""
     power_limit_w: Positive
     """The board's own limit while the governor acts, at least the power cap; the cap itself while it cannot."""
+    steady_power_share: Annotated[float, Meta(ge=0.5, le=1.0)] = 0.98
+    steady_latency_share: Annotated[float, Meta(ge=0.1, le=0.99)] = 0.9
+    largest_clock_step: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
 class GpuCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):

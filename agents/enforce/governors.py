@@ -29,6 +29,7 @@ from solvers.governors.registry import GOVERNORS, govern
 from solvers.governors.types import (
     GovernorKnobs,
     GovernorLimits,
+    GovernorTuning,
     GpuPeriod,
     ReplicaLimits,
     ReplicaPeriod,
@@ -196,6 +197,11 @@ def _task(
     limits = GovernorLimits(
         power_cap_w=gpu.power_cap_w,
         clocks_mhz=governor.clocks_mhz,
+        tuning=GovernorTuning(
+            steady_power_share=governor.steady_power_share,
+            steady_latency_share=governor.steady_latency_share,
+            largest_clock_step=governor.largest_clock_step,
+        ),
         replicas=tuple(
             ReplicaLimits(
                 id=each.id, latency_ms=slos[each.service][0], largest_batch=each.batch

@@ -163,7 +163,7 @@ async def _check_and_bind(
         problem,
         state,
         PlanAnswer(plan=today.plan, report=today.report, memory=None),
-        governor=snapshot.settings.governor,
+        settings=snapshot.settings,
         target=snapshot.target,
         memory=None,
         promises_may_break=False,

@@ -4,6 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+import msgspec
+
 from agents.base.protocol import (
     GovernorCommand,
     GpuCommand,
@@ -48,7 +50,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
                 _gpu(
                     gpu,
                     index_of[gpu.id],
-                    _governor(bound.governor, gpu, types[gpu.gpu_type]),
+                    _governor(bound, gpu, types[gpu.gpu_type]),
                     projects,
                 )
                 for gpu in sorted(by_node[node.id], key=lambda gpu: index_of[gpu.id])
@@ -69,16 +71,21 @@ class _Projects:
 
 
 def _governor(
-    name: str | None, gpu: BoundGpu, gpu_type: GpuType
+    bound: BoundPlan, gpu: BoundGpu, gpu_type: GpuType
 ) -> GovernorCommand | None:
     """The governor of a GPU: any of its type's clocks, batches up to the plan's, power up to the plan's cap."""
+    name = bound.governor
     if name is None:
         return None
-    return GovernorCommand(
-        name=name,
-        clocks_mhz=gpu_type.clocks_mhz,
-        power_limit_w=gpu.power_cap_w * (NET if GOVERNORS[name].holds_power else 1.0),
-    )
+    facts = {
+        "name": name,
+        "clocks_mhz": gpu_type.clocks_mhz,
+        "power_limit_w": gpu.power_cap_w
+        * (NET if GOVERNORS[name].holds_power else 1.0),
+        **dict(bound.governor_tuning),
+    }
+    # Numbers of a plan are floats, whatever they count.
+    return msgspec.convert(facts, GovernorCommand, strict=False)
 
 
 def _gpu(
@@ -167,9 +174,13 @@ def _needs_nobody(
 
 def changes_leftovers_only(target: BoundPlan | None, bound: BoundPlan) -> bool:
     """Whether services are left as they are, and only tasks and spares change on what their replicas leave over."""
-    if target is not None and target.governor != bound.governor:
+    if target is not None and _governing(target) != _governing(bound):
         return False
     return _serving_gpus(target) == _serving_gpus(bound)
+
+
+def _governing(plan: BoundPlan) -> tuple[object, ...]:
+    return plan.governor, plan.governor_tuning
 
 
 def _serving_gpus(plan: BoundPlan | None) -> frozenset[BoundGpu]:

@@ -16,8 +16,10 @@ from app.store.store import PlanRecord, PolicySettings, Snapshot
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.laws.operating_rows import OperatingRows
+from solvers.policies.governor_parameters import tuning_of
 from solvers.tick.bind import bind
 from solvers.tick.transition import TransitionStep
+from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport, Violation
 from solvers.types.plan import BoundPlan, GpuPlan, Plan, anonymous, planned_rates_rps
 from solvers.types.problem import Problem
@@ -85,7 +87,7 @@ async def decide(
         problem,
         state,
         replace(answer, report=_with_more(answer.report, messages)),
-        governor=settings.governor,
+        settings=settings,
         target=target,
         memory=memory,
         avoided=avoided,
@@ -98,14 +100,14 @@ async def check_and_bind(
     state: ClusterState,
     answer: PlanAnswer,
     *,
-    governor: str | None,
+    settings: PolicySettings,
     target: BoundPlan | None,
     memory: Json,
     avoided: AvoidedGpus | None = None,
     promises_may_break: bool,
 ) -> Decision:
     """A policy's plan, checked and bound. `memory`: what is kept where the plan is refused."""
-    broken = await check_plan(problem, answer.plan, governor=governor)
+    broken = await check_plan(problem, answer.plan, governor=settings.governor)
     fatal = [
         entry
         for entry in broken
@@ -126,7 +128,7 @@ async def check_and_bind(
         problem,
         state,
         target,
-        governor=governor,
+        settings=settings,
         avoided=avoided or AvoidedGpus(),
     )
     return replace(decision, violations=broken)
@@ -150,7 +152,7 @@ def _bound(
     state: ClusterState,
     target: BoundPlan | None,
     *,
-    governor: str | None,
+    settings: PolicySettings,
     avoided: AvoidedGpus,
 ) -> Decision:
     # Generations only grow, so that agents can tell a stale command by its number.
@@ -164,7 +166,9 @@ def _bound(
         generation=generation,
         avoided=avoided.closed,
     )
-    bound = replace(result.plan, governor=governor)
+    bound = replace(
+        result.plan, governor=settings.governor, governor_tuning=_tuning(settings)
+    )
     decision = Decision(
         state="proposed",
         plan=answer.plan,
@@ -279,6 +283,15 @@ def _known(problem: Problem, plan: Plan) -> Plan:
     return replace(plan, gpus=tuple(gpus))
 
 
+def _tuning(settings: PolicySettings) -> tuple[tuple[str, float], ...]:
+    """What operators changed of the governor; nothing where this version of the program does not allow it any more."""
+    stated = settings.parameters.get(settings.governor or "", {})
+    try:
+        return tuning_of(settings.governor, stated)
+    except InvalidInput:
+        return ()
+
+
 def same_state(new: BoundPlan, old: BoundPlan) -> bool:
     """Whether both plans want the same replicas, settings and governor, and nearly the same weights and rates.
 
@@ -286,7 +299,7 @@ def same_state(new: BoundPlan, old: BoundPlan) -> bool:
     """
     return (
         _shape(new) == _shape(old)
-        and new.governor == old.governor
+        and (new.governor, new.governor_tuning) == (old.governor, old.governor_tuning)
         and _shortages(new) == _shortages(old)
         and _close(_weights(new), _weights(old), WEIGHT_TOLERANCE)
         and _close(planned_rates_rps(new), planned_rates_rps(old), RATE_TOLERANCE)

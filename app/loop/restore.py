@@ -111,7 +111,7 @@ async def _decide(
             ),
             memory=None,
         ),
-        governor=snapshot.settings.governor,
+        settings=snapshot.settings,
         target=snapshot.target,
         memory=None,
         promises_may_break=True,

@@ -82,8 +82,8 @@ class PolicyManifestSpec(Strict):
     parameters: StatedParameters = Field(
         default_factory=dict,
         max_length=32,
-        description="Parameters by policy, as in `{hetsev: {queues: 8}}`; `plimsoll policy describe` lists them. "
-        "Absent: the defaults",
+        description="Parameters by policy, as in `{hetsev: {queues: 8}}`, which `plimsoll policy describe` lists, and "
+        "of the governor power_latency. Absent: the defaults",
     )
     mode: Literal["off", "advise", "approve", "auto"] = "auto"
     paused: bool = False

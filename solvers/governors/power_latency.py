@@ -11,12 +11,13 @@ outranks a latency above its limit, and that outranks head-room: while one is ab
 periods in a row (over the cap, or a latency above its limit) mean that no knob helps: `asks_for_partition`.
 
 Source: Morak, section V-C and algorithm 1 (start at batch 1 and 600 MHz; it leaves L > L_u open, and α, β and the
-steps). α = 0.98, β = 0.9 and clock steps of 1, 2, 5 or 10 grid points are those of a public re-implementation (PctoDL).
+steps). α = 0.98, β = 0.9 and clock steps of 1, 2, 5 or 10 grid points, by default (`GovernorTuning`), are those of a
+public re-implementation (PctoDL).
 Ours, so that it settles in few periods and then keeps its limits for good under a steady load:
 
 * L is the measured latency, but at most two batches' time: a request waits for one batch before its own; what it waits
   beyond is want of throughput, which a smaller batch would make worse.
-* A batch goes straight to TARGET_SHARE of the limit, as if time were proportional to it. Time is affine in the batch,
+* A batch goes straight to the middle between β and 1, as if time were proportional to it. Time is affine in the batch,
   so that never overshoots. One that broke the limit is tried again only where even that would keep it.
 * Far below the cap (more than 20 %) a latency of FAR_LATENCY_SHARE of its limit asks for clock and batch at once: each
   step of the clock takes latencies below β L_u again, and one after the other takes twice as long.
@@ -35,20 +36,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from solvers.governors.ladder import CALM_PERIODS, FAR_RUNGS, STEADY_SHARE, clock_stride
+from solvers.governors.ladder import CALM_PERIODS, FAR_RUNGS, clock_stride
 from solvers.governors.types import (
     GovernorKnobs,
     GovernorLimits,
+    GovernorTuning,
     GpuPeriod,
     ReplicaLimits,
     ReplicaPeriod,
     clock_position,
 )
 
-STEADY_LATENCY_SHARE = 0.9
-"""β: from this share of its limit on, a latency is as high as it should be."""
-TARGET_SHARE = 0.95
-"""Where a batch that is turned aims at: the middle between β and 1."""
 FAR_LATENCY_SHARE = 0.7
 """0.95 becomes 0.76 where a clock of 600 MHz rises by ten points of 15 MHz."""
 BATCH_BACK_OFF = 0.9
@@ -83,7 +81,7 @@ def step(
     """One step by the rules; a GPU that executed nothing stays unless it is over the cap."""
     bounds = {each.id: each for each in limits.replicas}
     replicas = [
-        _busy_replica(each, knobs, bounds[each.id])
+        _busy_replica(each, knobs, bounds[each.id], limits.tuning)
         for each in reading.replicas
         if each.batches
     ]
@@ -112,6 +110,8 @@ class _BusyReplica:
     """Latency as a share of its limit."""
     is_short: bool
     """More waits than one batch takes."""
+    target_share: float
+    """Where a batch that is turned aims at."""
     is_careful: bool
     """Whether a batch has broken the limit: from then on only those grow that keep it for sure."""
 
@@ -119,7 +119,7 @@ class _BusyReplica:
     def raised(self) -> int:
         """The next larger batch, or the same where none can be tried."""
         # As if time were proportional to the batch: it is affine, so that the aim is never missed upwards.
-        aim = math.floor(self.batch * TARGET_SHARE / self.share)
+        aim = math.floor(self.batch * self.target_share / self.share)
         is_sure = self.share * (self.batch + 1) <= self.batch
         # At small batches the aim rounds down to the present one; one request more is tried where it may be.
         tried = self.batch + (1 if is_sure or not self.is_careful else 0)
@@ -127,12 +127,15 @@ class _BusyReplica:
 
     def lowered(self, max_share: float) -> int:
         """The next smaller batch, at least 1: below what its latency allows, and at most that share of the present."""
-        share = min(BATCH_BACK_OFF, max_share, TARGET_SHARE / self.share)
+        share = min(BATCH_BACK_OFF, max_share, self.target_share / self.share)
         return max(1, min(self.batch - 1, math.floor(self.batch * share)))
 
 
 def _busy_replica(
-    each: ReplicaPeriod, knobs: GovernorKnobs, bounds: ReplicaLimits
+    each: ReplicaPeriod,
+    knobs: GovernorKnobs,
+    bounds: ReplicaLimits,
+    tuning: GovernorTuning,
 ) -> _BusyReplica:
     batch = knobs.batches[each.id]
     # A request waits for one batch before its own; longer waits are want of throughput (module docstring).
@@ -144,6 +147,7 @@ def _busy_replica(
         largest=bounds.largest_batch,
         share=share,
         is_short=each.queued > batch,
+        target_share=tuning.target_share,
         is_careful=share > 1.0 or f"{_CAREFUL}{each.id}" in knobs.memory,
     )
 
@@ -170,7 +174,7 @@ def _over_cap(replicas: list[_BusyReplica], power: "_Power") -> _Turn:
     near = [
         each
         for each in replicas
-        if each.share >= STEADY_LATENCY_SHARE or not power.position
+        if each.share >= power.tuning.steady_latency_share or not power.position
     ]
     max_share = power.cap_w / power.power_w
     lowered = {each.id: each.lowered(max_share) for each in near if each.batch > 1}
@@ -193,14 +197,14 @@ def _under_cap(replicas: list[_BusyReplica], power: "_Power") -> _Turn:
 def _use_room(replicas: list[_BusyReplica], power: "_Power") -> _Turn:
     """What to raise where every limit is kept and power has room."""
     # With a breach known, only the clock climbs: its room to the breach is measured, that of a batch is not.
+    steady_share = power.tuning.steady_latency_share
     raised = {
         each.id: each.raised
         for each in replicas
-        if not power.is_warned and each.share < STEADY_LATENCY_SHARE
+        if not power.is_warned and each.share < steady_share
     }
     # A far step shortens latencies by more, so it is taken from a lower share on.
-    is_far = power.stride == FAR_RUNGS
-    near_share = FAR_LATENCY_SHARE if is_far else STEADY_LATENCY_SHARE
+    near_share = min(FAR_LATENCY_SHARE, steady_share) if power.is_far else steady_share
     grows = any(raised.get(each.id, each.batch) > each.batch for each in replicas)
     is_clock_wanted = any(
         each.share >= near_share or (each.is_short and not grows) for each in replicas
@@ -216,6 +220,7 @@ class _Power:
     """Position of the clock in its grid."""
     power_w: float
     cap_w: float
+    tuning: GovernorTuning
     breach: int = -1
     """Position of the clock that broke the cap; -1 = none is known."""
     breach_w: float = 0.0
@@ -236,11 +241,16 @@ class _Power:
 
     @property
     def has_room(self) -> bool:
-        return self.power_w <= STEADY_SHARE * self.cap_w
+        return self.power_w <= self.tuning.steady_power_share * self.cap_w
 
     @property
     def stride(self) -> int:
-        return clock_stride(self.power_w, self.cap_w)
+        steps = clock_stride(self.power_w, self.cap_w)
+        return min(steps, self.tuning.largest_clock_step)
+
+    @property
+    def is_far(self) -> bool:
+        return clock_stride(self.power_w, self.cap_w) == FAR_RUNGS
 
     @property
     def is_warned(self) -> bool:
@@ -266,6 +276,7 @@ def _recall_power(
         position=clock_position(knobs.clock_mhz, limits.clocks_mhz),
         power_w=reading.peak_power_w,
         cap_w=limits.power_cap_w,
+        tuning=limits.tuning,
         breach=int(memory.get("breach", -1.0)),
         breach_w=memory.get("breach_w", 0.0),
         # 0 = the knobs are new: this period is the first that they are seen in.
@@ -285,12 +296,13 @@ def _judge_power(power: _Power, memory: Mapping[str, float]) -> _Power:
     if not power.is_warned:
         return power
     forgotten = replace(power, breach=-1, breach_w=0.0)
-    if power.power_w * power.breach_w <= STEADY_SHARE * power.cap_w * power.base_w:
+    steady_w = power.tuning.steady_power_share * power.cap_w
+    if power.power_w * power.breach_w <= steady_w * power.base_w:
         calm = int(memory.get("calm", 0.0)) + 1
         if calm < CALM_PERIODS:
             return replace(power, calm=calm)
         return replace(forgotten, doubts=0)
-    far = int(memory.get("far", 0.0)) + 1 if power.stride == FAR_RUNGS else 0
+    far = int(memory.get("far", 0.0)) + 1 if power.is_far else 0
     # Doubted once only: a breach that came again after it was doubted is believed.
     if far < DOUBT_PERIODS or power.doubts:
         return replace(power, far=far)
@@ -309,7 +321,7 @@ def _position(power: _Power, direction: int, clocks: int) -> int:
         if power.breach <= power.position:
             return power.position
         # The watts between here and the breach are known: the line through both says how far the room reaches.
-        room_w = STEADY_SHARE * power.cap_w - power.power_w
+        room_w = power.tuning.steady_power_share * power.cap_w - power.power_w
         stride = math.floor(
             (power.breach - power.position) * room_w / (power.breach_w - power.power_w)
         )

@@ -62,6 +62,23 @@ class ReplicaLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GovernorTuning:
+    """How `power_latency` goes about it: α, β and the largest step of Morak's algorithm 1, which has no figures."""
+
+    steady_power_share: float = 0.98
+    """α: from this share of the cap on, power is as high as it should be."""
+    steady_latency_share: float = 0.9
+    """β: from this share of its limit on, a latency is as high as it should be."""
+    largest_clock_step: int = 10
+    """Grid points by which the clock climbs at once far below the cap."""
+
+    @property
+    def target_share(self) -> float:
+        """Where a batch that is turned aims at: the middle between β and 1."""
+        return (self.steady_latency_share + 1.0) / 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GovernorLimits:
     """How far one GPU may be turned."""
 
@@ -69,6 +86,7 @@ class GovernorLimits:
     clocks_mhz: tuple[float, ...]
     """Clocks that may be locked, ascending, at least one."""
     replicas: tuple[ReplicaLimits, ...] = ()
+    tuning: GovernorTuning = GovernorTuning()
 
 
 def within(knobs: GovernorKnobs, limits: GovernorLimits) -> GovernorKnobs:

@@ -16,6 +16,7 @@ from solvers.backfill.problem import FillProblem
 from solvers.baselines import spec as baselines
 from solvers.greedy import spec as greedy
 from solvers.joint import spec as joint
+from solvers.policies.governor_parameters import GOVERNOR_PARAMETERS
 from solvers.types.errors import InvalidInput, UnknownPolicy
 from solvers.types.jobs import JobScheduler
 from solvers.types.parameters import (
@@ -85,8 +86,12 @@ def refuse_slices(name: str, problem: Problem) -> None:
 
 
 def parameters_of(name: str, stated: Mapping[str, Setting]) -> PolicyParameters:
-    """The parameters of the policy of that name with the stated values. Raises UnknownPolicy, InvalidInput."""
-    return read_parameters(spec_of(name).parameters, stated)
+    """The parameters of the policy, or governor, of that name with the stated values.
+
+    Raises UnknownPolicy, InvalidInput.
+    """
+    kind = GOVERNOR_PARAMETERS.get(name) or spec_of(name).parameters
+    return read_parameters(kind, stated)
 
 
 def usable_parameters(

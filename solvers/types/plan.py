@@ -141,6 +141,8 @@ class BoundPlan:
     unserved: tuple[Unserved, ...] = ()
     governor: str | None = None
     """Who turns clocks and batches on the nodes within this plan (`solvers.governors`); None = nobody."""
+    governor_tuning: tuple[tuple[str, float], ...] = ()
+    """(name, value) of what differs from the governor's defaults, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,11 @@ def test_parameters_are_kept_told_and_refused(
         prepared(postgres_server, migrated_template, start) as found,
         found.running_api() as api,
     ):
-        parameters = {"hetsev": {"queues": 8}, "oltunes": {"affinity": "pressure"}}
+        parameters = {
+            "hetsev": {"queues": 8},
+            "oltunes": {"affinity": "pressure"},
+            "power_latency": {"steady_power_share": 0.95},
+        }
         api.put("policies/default", policy(policy="hetsev", parameters=parameters))
         assert api.get("policies/default")["spec"]["parameters"] == parameters
         outcome = api.tick()
@@ -66,6 +70,7 @@ def _check_refusals(api: Api) -> None:
         ({"hetsev": {"queue": 1}}, "unknown parameter; this policy has"),
         ({"joint": {"queues": 1}}, "this policy has none"),
         ({"hetzev": {}}, "no policy is called 'hetzev'"),
+        ({"power_latency": {"steady_power_share": 1.5}}, "from 0.5 to 1"),
         ({"hetsev": {"queues": True}}, "parameters"),
     ):
         answer = api.call(

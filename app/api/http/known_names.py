@@ -7,6 +7,7 @@ from app.base.errors import InvalidRequest, no_such
 from app.db.base.transaction import Connection
 from app.db.fleet import gpu_types
 from app.db.workloads import projects
+from solvers.policies.governor_parameters import GOVERNOR_PARAMETERS
 from solvers.policies.registry import parameters_of
 from solvers.policies.registry import policies as known_policies
 from solvers.types.errors import InvalidInput
@@ -31,9 +32,10 @@ def check_policy(policy: str, *, field: str) -> None:
 def check_parameters(
     stated: Mapping[str, Mapping[str, Setting]], *, field: str
 ) -> None:
-    """Raise InvalidRequest where a policy has no such parameter, or does not allow its value."""
+    """Raise InvalidRequest where a policy or governor has no such parameter, or does not allow its value."""
     for policy, parameters in stated.items():
-        check_policy(policy, field=field)
+        if policy not in GOVERNOR_PARAMETERS:
+            check_policy(policy, field=field)
         try:
             parameters_of(policy, parameters)
         except InvalidInput as error:

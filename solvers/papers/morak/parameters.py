@@ -1,4 +1,4 @@
-"""Morak's parameters that are the policy's; those of its governor are the governor's (`solvers.governors`)."""
+"""Morak's parameters that are the policy's; those of its governor go by its name (`solvers.policies`)."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -109,6 +109,18 @@ def test_a_governor_turns_the_clock_and_the_command_counts_as_applied() -> None:
     assert bench.status == "applied"
 
 
+def test_a_governor_goes_about_it_as_the_command_says() -> None:
+    for step, below_mhz in ((10, 150.0), (2, 30.0)):
+        bench = Bench(
+            a_command(governed(name="power_latency", largest_clock_step=step))
+        )
+        bench.settle()
+        bench.pass_s(2, power_w=100.0)
+        begun = bench.clock_mhz()
+        bench.pass_s(1, power_w=600.0)
+        assert begun is not None and bench.clock_mhz() == max(900.0, begun - below_mhz)
+
+
 def test_enforcement_leaves_the_batch_to_the_governor_and_the_largest_is_the_plans() -> (
     None
 ):

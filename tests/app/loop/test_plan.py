@@ -1,5 +1,6 @@
 """The decision: solver, checker, binding, and when two plans are the same."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from app.loop.make_problem import make_problem
 from app.loop.plan import WEIGHT_TOLERANCE, Decision, decide, keep, same_state
 from app.solver.process import Solver
 from solvers.types.outcome import Budget, Stability
+from solvers.types.parameters import Setting
 from solvers.types.plan import BoundPlan, Plan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import Demand, Observed
@@ -37,6 +39,7 @@ def decision(
     target: BoundPlan | None = None,
     promises_may_break: bool = False,
     governor: str | None = None,
+    parameters: Mapping[str, Mapping[str, Setting]] | None = None,
 ) -> Decision:
     return run(
         decide(
@@ -51,6 +54,7 @@ def decision(
                 solve_work=2.0,
                 seed=9,
                 governor=governor,
+                parameters=parameters or {},
             ),
             target=target,
             memory={"old": 1},
@@ -90,6 +94,25 @@ def test_a_good_plan_is_proposed_with_its_steps() -> None:
     assert made.bound is not None
     assert (made.bound.generation, made.bound.parent) == (1, 0)
     assert [len(step.start) for step in made.steps] == [1]
+
+
+def test_what_is_set_of_the_governor_comes_with_the_plan_that_it_makes_new() -> None:
+    before = decision(Answering(), governor="power_latency").bound
+    assert before is not None and before.governor_tuning == ()
+    stated: Mapping[str, Mapping[str, Setting]] = {
+        "power_latency": {"steady_power_share": 0.9, "steady_latency_share": 0.9}
+    }
+    made = decision(
+        Answering(), target=before, governor="power_latency", parameters=stated
+    )
+    # 0.9 is β's default, so that it is no change.
+    assert made.state == "proposed" and made.bound is not None
+    assert made.bound.governor_tuning == (("steady_power_share", 0.9),)
+    # What this version of the program does not allow is left out, and other governors have none.
+    wrong: Mapping[str, Mapping[str, Setting]] = {"power_latency": {"gone": 1}}
+    for governor, parameters in (("power_latency", wrong), ("dfs", stated)):
+        bound = decision(Answering(), governor=governor, parameters=parameters).bound
+        assert bound is not None and bound.governor_tuning == ()
 
 
 @pytest.mark.parametrize("may_break", [False, True])
@@ -189,6 +212,7 @@ def test_a_governor_that_is_wanted_now_makes_a_new_target_of_the_same_replicas()
         ),
         (a_bound_plan([a_replica("a")]), False),
         (replace(RUNNING, governor="dfs"), False),
+        (replace(RUNNING, governor_tuning=(("steady_power_share", 0.9),)), False),
     ],
 )
 def test_plans_are_the_same_when_replicas_settings_weights_and_rates_are(

@@ -1,5 +1,7 @@
 """power_latency by hand: each printed rule, the order of precedence, and how it settles."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from solvers.governors.registry import GOVERNORS, govern
 from solvers.governors.types import (
     GovernorKnobs,
     GovernorLimits,
+    GovernorTuning,
     GpuPeriod,
     ReplicaLimits,
     ReplicaPeriod,
@@ -47,6 +50,7 @@ def turned(
     *latencies_ms: float,
     batches: tuple[int, ...] = (),
     memory: dict[str, float] | None = None,
+    tuning: GovernorTuning = GovernorTuning(),  # noqa: B008  it never changes
 ) -> tuple[float, list[int], GovernorKnobs]:
     """By how much one step turns the clock from 900 MHz, and the batches after it; every batch was 10."""
     names = [f"r{number}" for number in range(len(latencies_ms))]
@@ -57,9 +61,37 @@ def turned(
         GpuPeriod(
             peak_power_w=power_w, replicas=tuple(map(worked, names, latencies_ms))
         ),
-        limits(CAP_W, latency_ms=LIMIT_MS, **dict.fromkeys(names, 64)),
+        replace(
+            limits(CAP_W, latency_ms=LIMIT_MS, **dict.fromkeys(names, 64)),
+            tuning=tuning,
+        ),
     )
     return after.clock_mhz - 900.0, [after.batches[name] for name in names], after
+
+
+@pytest.mark.parametrize(
+    ("tuning", "power_w", "latency_ms", "clock_mhz", "batch"),
+    [
+        # α = 0.9: from 90 W on nothing moves, below it as ever.
+        (GovernorTuning(steady_power_share=0.9), 91.0, 50.0, 0.0, 10),
+        (GovernorTuning(steady_power_share=0.9), 89.0, 95.0, 75.0, 10),
+        # β = 0.6: 65 ms of 100 are enough, and batches aim at 80 ms: 10 · 80 / 50.
+        (GovernorTuning(steady_latency_share=0.6), 97.0, 65.0, 15.0, 10),
+        (GovernorTuning(steady_latency_share=0.6), 97.0, 50.0, 0.0, 16),
+        # A step of 4 grid points at most, up and down.
+        (GovernorTuning(largest_clock_step=4), 60.0, 95.0, 60.0, 10),
+        (GovernorTuning(largest_clock_step=4), 140.0, 50.0, -60.0, 10),
+        (GovernorTuning(largest_clock_step=4), 97.0, 95.0, 15.0, 10),
+    ],
+)
+def test_alpha_beta_and_the_largest_step_are_what_the_limits_say(
+    tuning: GovernorTuning,
+    power_w: float,
+    latency_ms: float,
+    clock_mhz: float,
+    batch: int,
+) -> None:
+    assert turned(power_w, latency_ms, tuning=tuning)[:2] == (clock_mhz, [batch])
 
 
 @pytest.mark.parametrize(
