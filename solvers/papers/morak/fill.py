@@ -30,7 +30,7 @@ LADDER = tuple(2.0 ** (-step / 2.0) for step in range(32))
 for SLO / √2 can do, and a looser SLO never serves less."""
 DIVISIONS: Mapping[str, Sequence[Partition]] = {
     "by knees": (divided_by_knees,),
-    "by knees, then by worth": (divided_by_knees, divided_by_worth),
+    "by worth": (divided_by_knees, divided_by_worth),
 }
 """How a GPU is divided where something stays unserved, by the parameter's value."""
 DIVISIONS_PER_WORK_UNIT = 700

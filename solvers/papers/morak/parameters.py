@@ -10,11 +10,11 @@ from solvers.types.parameters import PolicyParameters, parameter
 class MorakParameters(PolicyParameters):
     """Parameters of `morak`; the paper has no figures."""
 
-    division: Literal["by knees, then by worth", "by knees"] = parameter(
-        "by knees, then by worth",
-        "how a GPU is divided: in proportion to the knees, as the paper; where that leaves something unserved, also"
-        " for the most that its services serve together, which is ours",
-        choices=("by knees, then by worth", "by knees"),
+    division: Literal["by worth", "by knees"] = parameter(
+        "by worth",
+        "how a GPU is divided: in proportion to the knees, as the paper; `by worth`: where that leaves something"
+        " unserved, also for the most that its services serve together, which is ours",
+        choices=("by worth", "by knees"),
     )
     step_percent: float = parameter(
         10.0,

@@ -9,7 +9,11 @@ POLICIES = (
             name="morak",
             title="knee points fill GPUs and split them",
             source="Liu et al., Morak, IEEE MASS 2023, sections III-C and V-C",
-            techniques=("papers.morak.knee_partition", "baselines.type_by_type"),
+            techniques=(
+                "papers.morak.knee_partition",
+                "sharing.division",
+                "baselines.type_by_type",
+            ),
             decides=ALL_OF_SERVICES,
             promises=True,
             limits=(
