@@ -77,15 +77,11 @@ def _governor(
     name = bound.governor
     if name is None:
         return None
-    facts = {
-        "name": name,
-        "clocks_mhz": gpu_type.clocks_mhz,
-        "power_limit_w": gpu.power_cap_w
-        * (NET if GOVERNORS[name].holds_power else 1.0),
-        **dict(bound.governor_tuning),
-    }
-    # Numbers of a plan are floats, whatever they count.
-    return msgspec.convert(facts, GovernorCommand, strict=False)
+    power_limit_w = gpu.power_cap_w * (NET if GOVERNORS[name].holds_power else 1.0)
+    command = GovernorCommand(
+        name=name, clocks_mhz=gpu_type.clocks_mhz, power_limit_w=power_limit_w
+    )
+    return msgspec.structs.replace(command, **dict(bound.governor_tuning))
 
 
 def _gpu(
@@ -174,13 +170,9 @@ def _needs_nobody(
 
 def changes_leftovers_only(target: BoundPlan | None, bound: BoundPlan) -> bool:
     """Whether services are left as they are, and only tasks and spares change on what their replicas leave over."""
-    if target is not None and _governing(target) != _governing(bound):
+    if target is not None and target.governing != bound.governing:
         return False
     return _serving_gpus(target) == _serving_gpus(bound)
-
-
-def _governing(plan: BoundPlan) -> tuple[object, ...]:
-    return plan.governor, plan.governor_tuning
 
 
 def _serving_gpus(plan: BoundPlan | None) -> frozenset[BoundGpu]:

@@ -16,11 +16,12 @@ from app.store.store import PlanRecord, PolicySettings, Snapshot
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.laws.operating_rows import OperatingRows
-from solvers.policies.governor_parameters import tuning_of
+from solvers.policies.governor_parameters import GOVERNOR_PARAMETERS
+from solvers.policies.registry import usable_parameters
 from solvers.tick.bind import bind
 from solvers.tick.transition import TransitionStep
-from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport, Violation
+from solvers.types.parameters import Setting
 from solvers.types.plan import BoundPlan, GpuPlan, Plan, anonymous, planned_rates_rps
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand, Json, Observed
@@ -283,13 +284,13 @@ def _known(problem: Problem, plan: Plan) -> Plan:
     return replace(plan, gpus=tuple(gpus))
 
 
-def _tuning(settings: PolicySettings) -> tuple[tuple[str, float], ...]:
-    """What operators changed of the governor; nothing where this version of the program does not allow it any more."""
-    stated = settings.parameters.get(settings.governor or "", {})
-    try:
-        return tuning_of(settings.governor, stated)
-    except InvalidInput:
+def _tuning(settings: PolicySettings) -> tuple[tuple[str, Setting], ...]:
+    """What operators changed of the governor, if it has parameters."""
+    name = settings.governor or ""
+    if name not in GOVERNOR_PARAMETERS:
         return ()
+    parameters, _ = usable_parameters(name, settings.parameters.get(name, {}))
+    return tuple(sorted(parameters.changed.items()))
 
 
 def same_state(new: BoundPlan, old: BoundPlan) -> bool:
@@ -299,7 +300,7 @@ def same_state(new: BoundPlan, old: BoundPlan) -> bool:
     """
     return (
         _shape(new) == _shape(old)
-        and (new.governor, new.governor_tuning) == (old.governor, old.governor_tuning)
+        and new.governing == old.governing
         and _shortages(new) == _shortages(old)
         and _close(_weights(new), _weights(old), WEIGHT_TOLERANCE)
         and _close(planned_rates_rps(new), planned_rates_rps(old), RATE_TOLERANCE)

@@ -47,16 +47,18 @@ def tables(quick: bool) -> tuple[Table, ...]:
 def _table(experiment: Experiment, name: str, *, quick: bool) -> Table:
     scenario = _scenario(name, quick=quick)
     report, truth = simulated(scenario, JOBS)
-    made = rows(experiment.claims, report, truth=_truth(truth))
-    return _made(experiment, name, scenario, made, quick=quick, note=experiment.note)
+    found = rows(experiment.claims, report, truth=_truth(truth))
+    return _table_of(
+        experiment, name, scenario, found, quick=quick, note=experiment.note
+    )
 
 
 def _served(experiment: Experiment, name: str, *, quick: bool) -> Table:
     """The same with curves like TensorFlow Serving's."""
     scenario, catalogue = with_serving_curves(_scenario(name, quick=quick))
     report, _ = simulated(scenario, JOBS, catalogue)
-    made = rows(experiment.claims, report, truth="synthetic")
-    table = _made(experiment, name, scenario, made, quick=quick, note=_SERVED)
+    found = rows(experiment.claims, report, truth="synthetic")
+    table = _table_of(experiment, name, scenario, found, quick=quick, note=_SERVED)
     return replace(table, title=f"{table.title}, TensorFlow Serving's curves")
 
 
@@ -65,11 +67,11 @@ def _scenario(name: str, *, quick: bool) -> SimulationScenario:
     return _beginning(scenario, QUICK_S[name]) if quick else scenario
 
 
-def _made(
+def _table_of(
     experiment: Experiment,
     name: str,
     scenario: SimulationScenario,
-    made: tuple[Row, ...],
+    found: tuple[Row, ...],
     *,
     quick: bool,
     note: str,
@@ -81,7 +83,7 @@ def _made(
         title=experiment.title.removeprefix(f"{SYSTEM} "),
         scenario=f"bench/scenarios/{name}.yaml",
         seeds=tuple(scenario.spec.seeds),
-        rows=made,
+        rows=found,
         notes=notes + cut,
     )
 

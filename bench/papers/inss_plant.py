@@ -72,7 +72,8 @@ class InssCurve:
     fixed_ms: float
     work_ms: float
     printed: tuple[tuple[float, float], ...]
-    """(batch, printed / law) where the paper prints a row, ascending; empty where it does not."""
+    """(batch, printed / law) where the paper prints a row, ascending; factor 1 where it prints one
+    batch only."""
 
     def batch_ms(self, batch: int, sm_percent: float) -> float:
         """Times are in ms; the factor is constant beyond the printed batches."""

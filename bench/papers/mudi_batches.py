@@ -13,22 +13,21 @@ from functools import cache
 import numpy as np
 
 from app.catalogue.catalogue import load_gpu_types, load_profiles
+from bench.papers.mudi_cases import whole_gpu
 from bench.papers.mudi_scenario import GPU_TYPE, KINDS
 from solvers.backfill.hosts import make_host
 from solvers.backfill.residents import Seats
-from solvers.baselines.one_per_gpu import by_law
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.laws.operating_rows import OperatingRows
 from solvers.papers.mudi.iterations import Iterations
 from solvers.papers.mudi.tune import Tuner
-from solvers.types.plan import BoundGpu, BoundReplica
 from solvers.types.problem import (
     OperatingPoint,
     OperatingPoints,
     Problem,
     ServiceDemand,
 )
-from solvers.types.state import GpuId, NodeId, ReplicaId, Task
+from solvers.types.state import Task
 
 NETWORKS = ("alexnet-trt", "resnet50-trt", "vgg19-trt")
 LARGEST = 32
@@ -51,7 +50,7 @@ def search_batches(seed: int) -> BatchSearch | None:
     draw = random.Random(seed)
     network, kind = draw.choice(NETWORKS), draw.choice(KINDS)
     problem = _problem(network, draw.choice(_SLOS_MS))
-    gpu = _gpu(problem, draw.uniform(*_PARTS))
+    gpu = whole_gpu(problem, "service", number=0, part=draw.uniform(*_PARTS))
     task = Task(
         name="task",
         kind="training",
@@ -128,35 +127,3 @@ def _filled(rows: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
             for column in list(zip(*rows, strict=True))[3:]
         )
         yield OperatingPoint(rows[0].sm_percent, batch, rows[0].clock_mhz, *figures)
-
-
-def _gpu(problem: Problem, part: float) -> BoundGpu:
-    """A replica as a plan begins with it: the whole GPU, the batch that carries most, a part of what it carries."""
-    (service,), (gpu_type,), (points,) = (
-        problem.services,
-        problem.gpu_types,
-        problem.points,
-    )
-    whole = [
-        row
-        for row in points.rows
-        if row.sm_percent == 100.0 and row.clock_mhz == gpu_type.clocks_mhz[-1]
-    ]
-    row = max(whole, key=lambda row: by_law(problem, service, row))
-    replica = BoundReplica(
-        id=ReplicaId("service-1"),
-        service=service.name,
-        network=service.network,
-        sm_percent=100.0,
-        batch=row.batch,
-        arrival_rate_rps=part * by_law(problem, service, row),
-        memory_mib=row.memory_mib,
-    )
-    return BoundGpu(
-        id=GpuId("n1/gpu-0"),
-        node=NodeId("n1"),
-        gpu_type=GPU_TYPE,
-        clock_mhz=row.clock_mhz,
-        power_cap_w=gpu_type.power_cap_w,
-        replicas=(replica,),
-    )

@@ -15,7 +15,7 @@ from functools import cache
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.truth import Truth, load_truth
 from app.catalogue.catalogue import load_gpu_types, load_profiles, load_training_layers
-from bench.papers.mudi_scenario import GPU_TYPE, KINDS, SERVICES, Inference
+from bench.papers.mudi_scenario import GPU_TYPE, KINDS, SERVICES
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.baselines.one_per_gpu import by_law
 from solvers.laws.capacity_law import make_capacity_law
@@ -271,12 +271,11 @@ def _filling(
     problem = _problem()
     parts = {each.name: draw.uniform(*_PARTS) for each in SERVICES}
     bound = [
-        _bound(
+        whole_gpu(
             problem,
-            SERVICES[number % len(SERVICES)],
-            number,
-            parts if equal_rates else None,
-            draw,
+            name := SERVICES[number % len(SERVICES)].name,
+            number=number,
+            part=parts[name] if equal_rates else draw.uniform(*_PARTS),
         )
         for number in range(gpus)
     ]
@@ -366,16 +365,11 @@ def _problem() -> Problem:
     )
 
 
-def _bound(
-    problem: Problem,
-    each: Inference,
-    number: int,
-    parts: Mapping[str, float] | None,
-    draw: random.Random,
-) -> BoundGpu:
-    """A GPU with the service's replica as a plan begins with it: the whole GPU, the batch that carries most."""
-    service, gpu_type = problem.service(each.name), problem.gpu_type(GPU_TYPE)
-    points = problem.points_of(each.network, GPU_TYPE)
+def whole_gpu(problem: Problem, name: str, *, number: int, part: float) -> BoundGpu:
+    """A GPU with the service's replica as a plan begins with it: the whole GPU, the batch that carries most, and that
+    part of what it carries."""
+    service, gpu_type = problem.service(name), problem.gpu_type(GPU_TYPE)
+    points = problem.points_of(service.network, GPU_TYPE)
     assert points is not None, "the catalogue has every network"
     whole = [
         row
@@ -383,11 +377,10 @@ def _bound(
         if row.sm_percent == 100.0 and row.clock_mhz == gpu_type.clocks_mhz[-1]
     ]
     row = max(whole, key=lambda row: by_law(problem, service, row))
-    part = draw.uniform(*_PARTS) if parts is None else parts[each.name]
     replica = BoundReplica(
-        id=ReplicaId(f"{each.name}-{number}"),
-        service=each.name,
-        network=each.network,
+        id=ReplicaId(f"{name}-{number}"),
+        service=name,
+        network=service.network,
         sm_percent=100.0,
         batch=row.batch,
         arrival_rate_rps=part * by_law(problem, service, row),

@@ -26,8 +26,13 @@ TABLE = (
 
 
 def document() -> str:
-    """The text of docs/papers.md. Raises KeyError for a headline whose row was never kept."""
+    """The text of docs/papers.md. Raises LookupError for a headline whose row was never kept."""
     kept = read_kept()
+    for each in HEADLINES:
+        if key_of(each) not in kept:
+            raise LookupError(
+                f"no run was kept for {each.claim!r}; run: python -m bench.papers --only {each.system}"
+            )
     truths = "".join(f"* *{name}*: {words}.\n" for name, words in TRUTHS.items())
     chapters = (
         f"\n## {system.name}\n\nFor {system.objective}.\n\n{TABLE}"

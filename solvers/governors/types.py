@@ -70,7 +70,7 @@ class GovernorTuning:
     steady_latency_share: float = 0.9
     """β: from this share of its limit on, a latency is as high as it should be."""
     largest_clock_step: int = 10
-    """Grid points by which the clock climbs at once far below the cap."""
+    """Grid points of one step of the clock at most; failing periods double a step downwards."""
 
     @property
     def target_share(self) -> float:

@@ -1,15 +1,10 @@
 """Parameters of governors, which operators set as they set policies'; the governor itself knows a plain tuning."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from solvers.governors.types import GovernorTuning
-from solvers.types.parameters import (
-    PolicyParameters,
-    Setting,
-    parameter,
-    read_parameters,
-)
+from solvers.types.parameters import PolicyParameters, parameter
 
 _DEFAULT = GovernorTuning()
 
@@ -32,7 +27,7 @@ class PowerLatencyParameters(PolicyParameters):
     )
     largest_clock_step: int = parameter(
         _DEFAULT.largest_clock_step,
-        "grid points by which the clock climbs at once far below the cap",
+        "grid points of one step of the clock at most; failing periods double a step downwards",
         at_least=1,
         at_most=100,
     )
@@ -42,20 +37,3 @@ GOVERNOR_PARAMETERS: Mapping[str, type[PolicyParameters]] = {
     "power_latency": PowerLatencyParameters
 }
 """By governor; the others have none."""
-
-
-def tuning_of(
-    governor: str | None, stated: Mapping[str, Setting]
-) -> tuple[tuple[str, float], ...]:
-    """(name, value) of what an operator has changed of a governor, by name; nothing where it has no parameters.
-
-    Raises InvalidInput for a value that is not allowed.
-    """
-    kind = GOVERNOR_PARAMETERS.get(governor or "")
-    changed = {} if kind is None else read_parameters(kind, stated).changed
-    names = {each.name for each in fields(GovernorTuning)}
-    return tuple(
-        (name, float(value))
-        for name, value in sorted(changed.items())
-        if name in names and not isinstance(value, str)
-    )

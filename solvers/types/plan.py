@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar, get_args
 
+from solvers.types.parameters import Setting
 from solvers.types.slices import SliceUse
 from solvers.types.state import Gpu, GpuId, GpuType, NodeId, ReplicaId, TaskKind
 
@@ -141,8 +142,13 @@ class BoundPlan:
     unserved: tuple[Unserved, ...] = ()
     governor: str | None = None
     """Who turns clocks and batches on the nodes within this plan (`solvers.governors`); None = nobody."""
-    governor_tuning: tuple[tuple[str, float], ...] = ()
+    governor_tuning: tuple[tuple[str, Setting], ...] = ()
     """(name, value) of what differs from the governor's defaults, by name."""
+
+    @property
+    def governing(self) -> tuple[object, ...]:
+        """Who governs and how: the same for plans that nodes are governed alike by."""
+        return self.governor, self.governor_tuning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,6 @@ LONG_FILES = {
     "bench/papers/morak.py": 477,
     "bench/papers/morak_stage.py": 477,
     "bench/papers/mudi.py": 463,
-    "bench/papers/mudi_cases.py": 403,
     "bench/predict.py": 420,
     "bench/router.py": 450,
     "tests/agents/doctor/test_doctor.py": 522,

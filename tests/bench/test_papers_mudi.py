@@ -1,17 +1,12 @@
 """The bench of Mudi's experiments: its scenarios, and its cases against what cannot be better."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from app.catalogue.catalogue import load_profiles
-from app.simulate.run.results import (
-    PlanChanges,
-    RunResult,
-    RunSeries,
-    ServiceResult,
-    TaskResult,
-)
+from app.simulate.run.results import RunResult, TaskResult
 from app.simulate.scenario.parts import TaskWork
 from app.simulate.scenario.tasks import iteration_ms
 from bench.papers.mudi_batches import search_batches
@@ -32,6 +27,7 @@ from bench.papers.mudi_scenario import (
     kind_of,
     make_scenario,
 )
+from tests.app.runs import a_run, a_service_result, a_task_result
 
 SMALL = Setting(policies=("mudi",), duration_s=7200.0, load=0.8, seed=1)
 
@@ -108,89 +104,38 @@ def test_the_best_of_32_batches_is_found_in_fewer_trials() -> None:
     assert max(each.trials for each in known) <= 24
 
 
-def a_run(*tasks: TaskResult, served: int) -> RunResult:
-    """Two A100s for half an hour, one service of VGG-19 and these tasks."""
-    service = ServiceResult(
-        service="vgg19",
-        network="vgg19-trt",
-        slo_ms=200.0,
-        percentile=0.98,
-        arrived=served,
-        served=served,
-        in_slo=served,
-        rejected=0,
-        queued_before=0,
-        queued_after=0,
-        overdue=0,
-        latency_ms={},
-        worst_step=None,
-        cost_usd=1.0,
-        memory_usd=1.0,
-        present_s=0.0,
-        sojourn_s=0.0,
-    )
-    return RunResult(
-        policy="mudi",
-        seed=1,
-        counted_s=1800.0,
-        services=(service,),
-        cost_usd=1.0,
-        handover_usd=0.0,
-        tasks_usd=0.0,
-        memory_usd=0.0,
-        gpu_hours={GPU_TYPE: 1.0},
-        energy_kwh=0.0,
-        moves=PlanChanges(
-            plans=1,
-            replicas_started=0,
-            replicas_stopped=0,
-            batches_changed=0,
-            clocks_changed=0,
-        ),
-        holds=0,
-        refused=0,
-        series=RunSeries(
-            step_s=30.0, cost_usd_per_hour=[], power_w=[], gpus={}, services={}
-        ),
-        tasks=tasks,
-    )
+def a_mudi_run(*tasks: TaskResult, served: int) -> RunResult:
+    """One GPU hour in which one service of VGG-19 and these tasks ran."""
+    service = replace(a_service_result(served=served), network="vgg19-trt")
+    run = a_run(services=(service,), tasks=tasks)
+    return replace(run, gpu_hours={GPU_TYPE: 1.0})
 
 
-def a_result(*, until_s: float, iterations: int, done: float) -> TaskResult:
+def a_done_task(*, finished_s: float, iterations: int) -> TaskResult:
     """A task whose iterations take 100 ms on a whole GPU, submitted at 0."""
-    return TaskResult(
-        task="bert-1",
-        kind="training",
-        network="bert-training",
-        batch=16,
-        iterations=iterations,
-        done_iterations=done,
-        done_before=0.0,
-        reference_ms=100.0,
+    return replace(
+        a_task_result(finished_s=finished_s),
         submitted_s=0.0,
-        first_ran_s=0.0,
-        finished_s=until_s,
-        deadline_s=None,
-        until_s=until_s,
-        ran_s=until_s,
-        starts=1,
-        swaps=0,
-        course=[(0.0, "finished")],
+        until_s=finished_s,
+        reference_ms=100.0,
+        iterations=iterations,
+        done_iterations=float(iterations),
+        done_before=0.0,
     )
 
 
 def test_completion_is_over_the_time_alone_on_a_whole_gpu() -> None:
     # 1,000 iterations of 100 ms are 100 s; of two tasks that took 250 and 150 s the mean is 2.
-    tasks = [a_result(until_s=s, iterations=1000, done=1000.0) for s in (250.0, 150.0)]
+    tasks = [a_done_task(finished_s=s, iterations=1000) for s in (250.0, 150.0)]
     assert [normalised_completion(task) for task in tasks] == [2.5, 1.5]
-    assert mean_normalised_completion(a_run(*tasks, served=0)) == 2.0
+    assert mean_normalised_completion(a_mudi_run(*tasks, served=0)) == 2.0
 
 
 def test_use_of_the_gpus_counts_training_and_requests() -> None:
     # 3,600 iterations of 100 ms are 0.1 of the GPU hour; as many requests as take 0.2 h make it 30 %.
-    task = a_result(until_s=1800.0, iterations=3600, done=3600.0)
+    task = a_done_task(finished_s=1800.0, iterations=3600)
     served = round(0.2 * 3.6e6 / request_ms("vgg19-trt"))
-    run = a_run(task, served=served)
+    run = a_mudi_run(task, served=served)
     assert trained_percent(run) == pytest.approx(10.0)
     assert used_percent(run) == pytest.approx(30.0, rel=1e-3)
 

@@ -112,7 +112,7 @@ def test_replicas_and_tasks_are_told_with_their_projects_and_without_those_that_
 
 
 def test_what_operators_changed_of_a_governor_is_told_with_it() -> None:
-    tuning = (("largest_clock_step", 5.0), ("steady_power_share", 0.9))
+    tuning = (("largest_clock_step", 5), ("steady_power_share", 0.9))
     plan = replace(PLAN, governor="power_latency", governor_tuning=tuning)
     (gpu, *_) = make_commands(plan, a_state())[0].gpus
     assert gpu.governor is not None

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 
 import msgspec
-import pytest
 
 from agents.base.protocol import GovernorCommand
 from solvers.governors.registry import GOVERNORS
@@ -11,10 +10,8 @@ from solvers.governors.types import GovernorTuning
 from solvers.policies.governor_parameters import (
     GOVERNOR_PARAMETERS,
     PowerLatencyParameters,
-    tuning_of,
 )
 from solvers.policies.registry import parameters_of, policies
-from solvers.types.errors import InvalidInput
 
 
 def test_defaults_are_the_same_where_they_are_set_sent_and_used() -> None:
@@ -28,11 +25,3 @@ def test_they_go_by_the_governors_name_which_is_no_policys() -> None:
     assert set(GOVERNOR_PARAMETERS) <= set(GOVERNORS) - set(policies())
     found = parameters_of("power_latency", {"largest_clock_step": 5})
     assert found == PowerLatencyParameters(largest_clock_step=5)
-
-
-def test_a_tuning_has_what_differs_from_the_defaults() -> None:
-    stated = {"steady_latency_share": 0.9, "steady_power_share": 0.95}
-    assert tuning_of("power_latency", stated) == (("steady_power_share", 0.95),)
-    assert tuning_of("dfs", stated) == tuning_of(None, stated) == ()
-    with pytest.raises(InvalidInput, match="largest_clock_step"):
-        tuning_of("power_latency", {"largest_clock_step": 0})
