@@ -7,7 +7,7 @@ exception (so `sum`, not `math.fsum`, which refuses to add infinities).
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
@@ -64,8 +64,10 @@ def exceeds(value: float, limit: float) -> bool:
 class RowLookup:
     """The problem with services and GPU types by name, and rows by batch, gathered once per (network, GPU type)."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, training: Set[str] = frozenset()) -> None:
+        """`training`: services that stand for training tasks, which slow all others by a factor of their own."""
         self.problem = problem
+        self.training = training
         self.services = {service.name: service for service in problem.services}
         self.gpu_types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
         self._by_batch: dict[tuple[str, str], dict[int, list[OperatingPoint]]] = {}
@@ -236,7 +238,7 @@ def _replica_violations(
         return
 
     rate_rps = replica.arrival_rate_rps
-    capacity_rps = _capacity_rps(lookup.problem, service, gpu, index, rows)
+    capacity_rps = _capacity_rps(lookup, service, gpu, index, rows)
     if not rate_rps >= 0.0 or exceeds(rate_rps, capacity_rps):
         yield broken(
             "capacity",
@@ -246,10 +248,10 @@ def _replica_violations(
 
 
 def _capacity_rps(
-    problem: Problem, service: ServiceDemand, gpu: GpuPlan, index: int, rows: Rows
+    lookup: RowLookup, service: ServiceDemand, gpu: GpuPlan, index: int, rows: Rows
 ) -> float:
-    """The contract's laws, term by term."""
-    row = rows[index]
+    """The contract's laws, term by term; training tasks multiply the run term, and stall what the SLO leaves."""
+    problem, row = lookup.problem, rows[index]
     if row is None:
         return 0.0
     use = gpu.replicas[index].slice
@@ -263,20 +265,24 @@ def _capacity_rps(
     if points is None:
         return 0.0
 
-    pressure = _pressure_of_others(rows, index)
+    pressure, factor, stall_ms = 0.0, 1.0, 0.0
+    for at, other in enumerate(rows):
+        if other is None or at == index:
+            continue
+        if gpu.replicas[at].service in lookup.training:
+            factor *= 1.0 + other.pressure
+            stall_ms += other.stall_ms
+        else:
+            pressure += other.pressure
     growth = _launch_growth(problem.gpu_type(gpu.gpu_type), len(gpu.replicas))
     launch_ms = row.launch_ms * (1.0 + growth)
-    run_ms = row.run_ms * (1.0 + points.sensitivity * pressure)
+    run_ms = row.run_ms * (1.0 + points.sensitivity * pressure) * factor
     execution_ms = row.transfer_ms + launch_ms + run_ms
-    ratio = service.slo_ms / execution_ms
+    ratio = (service.slo_ms - stall_ms) / execution_ms
     utilisation = _utilisation(
         problem.capacity_law, service.percentile, row.batch, ratio
     )
     return 1000.0 * row.batch / execution_ms * utilisation
-
-
-def _pressure_of_others(rows: Rows, index: int) -> float:
-    return sum(other.pressure for i, other in enumerate(rows) if i != index and other)
 
 
 def _launch_growth(gpu_type: GpuType, replicas: int) -> float:

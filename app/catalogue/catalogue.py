@@ -26,7 +26,9 @@ SM_PERCENT_STEP = 5.0
 _SIZES = ("network", "parameters_millions", "gmacs", "activations_millions")
 """Columns of the layer counts that count no kind of layer."""
 
-_FIGURES = tuple(name for name in OperatingPoint._fields if name != "batch")
+_FIGURES = tuple(
+    name for name in OperatingPoint._fields if name not in ("batch", "stall_ms")
+)
 
 Row = Mapping[str, str]
 NetworkKind: TypeAlias = Literal["inference", "training"]
@@ -192,7 +194,9 @@ def _points_by_type(network: str) -> dict[str, list[OperatingPoint]]:
 def _point(row: Row) -> OperatingPoint:
     # The columns have the fields' names; the batch alone is an integer.
     figures = {name: float(row[name]) for name in _FIGURES}
-    return OperatingPoint(batch=int(row["batch"]), **figures)
+    # Of training alone.
+    stall_ms = float(row.get("stall_ms", 0.0))
+    return OperatingPoint(batch=int(row["batch"]), stall_ms=stall_ms, **figures)
 
 
 def _select(names: Iterable[str] | None, known: Iterable[str], what: str) -> list[str]:

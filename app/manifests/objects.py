@@ -210,6 +210,11 @@ class ProfileSpec(Strict):
         max_length=20_000,
         description="[sm_percent, batch, clock_mhz, transfer_ms, launch_ms, run_ms, memory_mib, power_w, pressure]",
     )
+    stall_ms: list[Amount] | None = Field(
+        default=None,
+        description="Of training, by row: by how much it lengthens the 99th percentile of a neighbour's batches beyond "
+        "what it does to their mean. Absent: 0",
+    )
 
 
 class QuotaSpec(Strict):

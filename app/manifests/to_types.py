@@ -107,7 +107,16 @@ def to_gpu_type(manifest: manifests.GpuTypeManifest) -> GpuType:
 
 def to_points(manifest: manifests.ProfileManifest) -> OperatingPoints:
     """The operating points that a manifest states. Raises InvalidRequest, which names row and field."""
-    rows = tuple(OperatingPoint(*row) for row in manifest.spec.rows)
+    stated = manifest.spec.stall_ms or [0.0] * len(manifest.spec.rows)
+    if len(stated) != len(manifest.spec.rows):
+        raise InvalidRequest(
+            f"has {len(stated)} entries for {len(manifest.spec.rows)} rows",
+            field="spec.stall_ms",
+        )
+    rows = tuple(
+        OperatingPoint(*row, stall_ms)
+        for row, stall_ms in zip(manifest.spec.rows, stated, strict=True)
+    )
     for index, row in enumerate(rows):
         _check_row(row, f"spec.rows[{index}]")
     # Planning looks points up by these three.

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from agents.sim.truth.training import STALL_EXPONENT
 from bench.catalogue.make_catalogue import MEMORY_BASE_MIB, PROFILE_HEADER
 from bench.catalogue.make_truth import TRUTH_DATA, speed_line
 from bench.catalogue.measured import (
@@ -23,10 +24,12 @@ from bench.catalogue.measured import (
 )
 from bench.catalogue.relative_speed import RelativeSpeed, relative_speeds
 from bench.catalogue.training_belief import (
+    PROFILED_NEIGHBOURS,
     Believed,
     Points,
     fit_growth,
     fit_sensitivity,
+    fit_stall,
     fit_step,
     profile_lines,
 )
@@ -280,7 +283,8 @@ def _write_belief(
                 anchor=speeds[gpu_type.name if gpu_type.name in SIA_CLUSTERS else A100],
             )
         ]
-        write_rows(out / "profiles" / f"{each.network.name}.csv", PROFILE_HEADER, lines)
+        header = (*PROFILE_HEADER[:-1], "stall_ms", PROFILE_HEADER[-1])
+        write_rows(out / "profiles" / f"{each.network.name}.csv", header, lines)
 
 
 def _believed(
@@ -298,6 +302,13 @@ def _believed(
         work_ms_per_item=each.work_ms_per_item,
         busy_w=sources.busy_w(name),
         growth=fit_growth(on_inference),
+        stall_ms=fit_stall(
+            {
+                share: sources.stall_p99_ms(name) * (share / 100.0) ** STALL_EXPONENT
+                for share in PROFILED_NEIGHBOURS
+            },
+            name,
+        ),
         levels={
             (gpu_type, batch): ratio
             for gpu_type in SIA_CLUSTERS

@@ -1,7 +1,7 @@
 """What the planner believes of training networks: smooth laws through a few noisy readings of the truth.
 
 As somebody would know them who had profiled each network on a V100 at four SM percents and beside a few neighbours:
-a step is a / share + b, a neighbour's growth a power of its SM percent. Neither is how the truth is made.
+a step is a / share + b, what a neighbour costs a power of its SM percent. Neither is how the truth is made.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +33,8 @@ _MIN_RUN = 0.01
 _MIN_SENSITIVITY = 0.01
 TYPICAL_PRESSURE = 0.34
 """Of inference with all SMs: L2 throughput as a share of its peak (iGniter, median at 40 to 60 % of the SMs)."""
+STALL_NOISE = 0.1
+"""Relative standard deviation of a stall read from 99th percentiles: about 5,000 batches beside and 5,000 alone."""
 
 Points = Mapping[float, float]
 """Truth by SM percent."""
@@ -51,14 +53,14 @@ class StepFit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """Growth of inference's run term beside a training network: at_full * (SM percent / 100) ** exponent."""
+class PowerLaw:
+    """What a training network costs its neighbours by its own share: at_full * (SM percent / 100) ** exponent."""
 
     at_full: float
     exponent: float
 
-    def pressure(self, sm_percent: float) -> float:
-        """The growth itself: training slows every service by a factor of its own."""
+    def at(self, sm_percent: float) -> float:
+        """At that share of the SMs."""
         return float(self.at_full * (sm_percent / 100.0) ** self.exponent)
 
 
@@ -75,7 +77,10 @@ class Believed:
     work_ms_per_item: float
     busy_w: float
     """Watts above idle of a whole busy V100."""
-    growth: Growth
+    growth: PowerLaw
+    """Of inference's run term: training slows every service by a factor of its own."""
+    stall_ms: PowerLaw
+    """What the 99th percentile of inference's batches gains beyond the growth of their mean."""
     levels: Mapping[tuple[str, int], float]
     """Measured step on a whole GPU over its V100's, by GPU type and batch, where that was published."""
 
@@ -96,17 +101,31 @@ def fit_step(points: Points, noise_cv: float, name: str) -> StepFit:
     return StepFit(a_ms=float(a_ms), b_ms=float(b_ms))
 
 
-def fit_growth(points: Points) -> Growth:
+def fit_growth(points: Points) -> PowerLaw:
+    """From slowdowns at `PROFILED_NEIGHBOURS`."""
+    return _fit_power([points[share] - 1.0 for share in PROFILED_NEIGHBOURS])
+
+
+def fit_stall(points: Points, name: str) -> PowerLaw:
+    """From stalls at `PROFILED_NEIGHBOURS`, each read once with `STALL_NOISE`."""
+    noise = normal_draws(f"{name}/stall", len(PROFILED_NEIGHBOURS))
+    return _fit_power(
+        [
+            points[share] * (1.0 + STALL_NOISE * drawn)
+            for share, drawn in zip(PROFILED_NEIGHBOURS, noise, strict=True)
+        ]
+    )
+
+
+def _fit_power(costs: Sequence[float]) -> PowerLaw:
     """A straight line through the logarithms at `PROFILED_NEIGHBOURS`."""
     shares = np.array(PROFILED_NEIGHBOURS) / 100.0
-    exponent, log_full = np.polyfit(
-        np.log(shares), np.log([points[100.0 * share] - 1.0 for share in shares]), 1
-    )
-    return Growth(at_full=float(np.exp(log_full)), exponent=float(exponent))
+    exponent, log_full = np.polyfit(np.log(shares), np.log(costs), 1)
+    return PowerLaw(at_full=float(np.exp(log_full)), exponent=float(exponent))
 
 
 def fit_sensitivity(
-    by_inference: Points, by_training: Sequence[tuple[Points, Growth]]
+    by_inference: Points, by_training: Sequence[tuple[Points, PowerLaw]]
 ) -> float:
     """Least squares of slowdown = 1 + sensitivity * pressure beside each neighbour at `NEIGHBOUR_SHARES`."""
     neighbours = [
@@ -114,7 +133,7 @@ def fit_sensitivity(
         for share in NEIGHBOUR_SHARES
     ]
     neighbours += [
-        (growth.pressure(share), points[share])
+        (growth.at(share), points[share])
         for points, growth in by_training
         for share in NEIGHBOUR_SHARES
     ]
@@ -163,7 +182,8 @@ def profile_lines(
                         slowing,
                         batch * 100.0 / share / fit.at(share),
                     ),
-                    believed.growth.pressure(sm_percent),
+                    believed.growth.at(sm_percent),
+                    believed.stall_ms.at(sm_percent),
                     "estimated",
                 )
 

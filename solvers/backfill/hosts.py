@@ -1,30 +1,61 @@
 """A GPU as a host of tasks: what its replicas leave over, by the contract's laws."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from solvers.laws.colocation import Neighbours, execution_ms, max_execution_ms
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica, BoundTask
-from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
+from solvers.types.problem import CapacityLaw, OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
 
 TOLERANCE = 1e-9
 """Relative rounding of sums; a thousandth of what the checker allows."""
 
+AllowedMs = Callable[[float], float]
+"""The longest execution with which a replica still carries its rate, where tasks stall its batches by so many ms."""
+
+
+def any_time(stall_ms: float) -> float:  # noqa: ARG001
+    """What a task is allowed: it promises nobody anything."""
+    return math.inf
+
+
+def promised_ms(
+    law: CapacityLaw, service: ServiceDemand, *, batch: int, rate_rps: float
+) -> AllowedMs:
+    """What a replica of the service is allowed at that batch and rate."""
+
+    # Remembered, since a search asks for the same few stalls thousands of times.
+    @cache
+    def allowed_ms(stall_ms: float) -> float:
+        # A stalled batch answers that much later, so that much of its SLO is gone before it begins.
+        slo_ms = service.slo_ms - stall_ms
+        if slo_ms <= 0.0:
+            return math.inf if rate_rps <= 0.0 else 0.0
+        return max_execution_ms(
+            law,
+            percentile=service.percentile,
+            batch=batch,
+            slo_ms=slo_ms,
+            rate_rps=rate_rps,
+        )
+
+    return allowed_ms
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTenant:
-    """Who sits on a host: a row with its network's sensitivity, and the longest execution that is allowed."""
+    """Who sits on a host: a row with its network's sensitivity, and how long its executions may take."""
 
     row: OperatingPoint
     sensitivity: float
     is_training: bool = False
     """Whether its pressure is the growth of any service's run term, and not to be multiplied by its sensitivity."""
-    longest_ms: float = float("inf")
-    """With a longer one a replica's capacity falls below its rate. A task may take any time."""
+    allowed_ms: AllowedMs = any_time
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,12 +105,13 @@ class Host:
         sm_percent = sum(each.row.sm_percent for each in together)
         memory_mib = sum(each.row.memory_mib for each in together)
         watts = self.gpu_type.idle_w + sum(each.row.power_w for each in together)
+        stalled_ms = stall_ms(together)
         return (
             _within(sm_percent, 100.0)
             and _within(memory_mib, self.gpu_type.memory_mib)
             and _within(watts, self.gpu_type.power_cap_w)
             and all(
-                self._execution_ms(together, at) <= each.longest_ms
+                self._execution_ms(together, at) <= each.allowed_ms(stalled_ms)
                 for at, each in enumerate(self.replicas)
             )
         )
@@ -111,6 +143,11 @@ def felt(others: Sequence[HostTenant], *, by_training: bool = False) -> Neighbou
     )
 
 
+def stall_ms(tenants: Sequence[HostTenant]) -> float:
+    """By how much training among these tenants stalls a replica's batches, at the 99th percentile."""
+    return math.fsum(each.row.stall_ms for each in tenants if each.is_training)
+
+
 def bound_gpus(hosts: Iterable[Host]) -> tuple[BoundGpu, ...]:
     """The GPUs that carry anything, with their tasks, by id."""
     return tuple(
@@ -140,17 +177,17 @@ def _seat(
         raise InvalidInput(
             "replicas", f"{replica.id}: its row on {gpu.gpu_type} is no more"
         )
-    longest_ms = max_execution_ms(
-        problem.capacity_law,
-        percentile=service.percentile,
-        batch=row.batch,
-        slo_ms=service.slo_ms,
-        rate_rps=replica.arrival_rate_rps,
-    )
     # A process keeps the memory that it was started with, even where its row needs less by now.
     reserved = row._replace(memory_mib=max(row.memory_mib, replica.memory_mib))
     return HostTenant(
-        row=reserved, sensitivity=points.sensitivity, longest_ms=longest_ms
+        row=reserved,
+        sensitivity=points.sensitivity,
+        allowed_ms=promised_ms(
+            problem.capacity_law,
+            service,
+            batch=row.batch,
+            rate_rps=replica.arrival_rate_rps,
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from solvers.backfill.hosts import Host, HostTenant, bound_gpus, make_host
+from solvers.backfill.hosts import Host, HostTenant, any_time, bound_gpus, make_host
 from solvers.backfill.problem import FillLimits, FillProblem
 from solvers.backfill.residents import (
     Seats,
@@ -107,7 +107,7 @@ class LeftOver:
         """Take a GPU as it is, with its replicas; promises are nobody's business here."""
         host = make_host(self._wanted.problem, self._rows, gpu)
         # An infinite limit: `fits` then asks for SMs, memory and watts alone, as these baselines do.
-        seats = tuple(replace(seat, longest_ms=float("inf")) for seat in host.replicas)
+        seats = tuple(replace(seat, allowed_ms=any_time) for seat in host.replicas)
         self._hosts[gpu.id] = Host(gpu=gpu, gpu_type=host.gpu_type, replicas=seats)
         return self._hosts[gpu.id]
 

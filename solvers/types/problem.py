@@ -29,6 +29,9 @@ class OperatingPoint(NamedTuple):
     """Watts that a replica adds to the GPU's idle watts."""
     pressure: float
     """Load on the shared caches that the neighbours feel."""
+    stall_ms: float = 0.0
+    """Training: by how much it lengthens the 99th percentile of a neighbour's batches beyond what it does to their
+    mean, since its longest kernels hold up a few of them. Ours: the contract's rows are written without it."""
 
     @property
     def solo_ms(self) -> float:

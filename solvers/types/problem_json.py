@@ -49,7 +49,8 @@ from solvers.types.strict_json import (
 LawTable = tuple[tuple[tuple[float, ...], ...], ...]
 """(P, B, R), as `CapacityLaw.max_utilisation`."""
 
-ROW_FIELDS = OperatingPoint._fields
+ROW_FIELDS = OperatingPoint._fields[:-1]
+"""The contract's; a task's stall, the last, is ours."""
 
 MAX_PERCENTILE = 1 - 1e-12
 """Below 1, for no utilisation above 0 keeps the SLO for every single request."""
@@ -387,9 +388,14 @@ def problem_document(problem: Problem) -> dict[str, object]:
             document_without(service, "max_replica_rps") for service in problem.services
         ],
         "points": [
-            *(fields_document(points) for points in problem.points),
+            *(_points_document(points) for points in problem.points),
             *(slice_points_document(points) for points in problem.slice_points),
         ],
         "current": None if problem.current is None else plan_document(problem.current),
         "migration_cost_usd_per_hour": problem.migration_cost_usd_per_hour,
     }
+
+
+def _points_document(points: OperatingPoints) -> dict[str, object]:
+    rows = [row[:-1] for row in points.rows]
+    return {**fields_document(points), "rows": rows}

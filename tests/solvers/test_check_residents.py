@@ -127,3 +127,44 @@ def test_what_tasks_leave_over_is_not_for_spares() -> None:
     assert violation.rule == "spares"
     waiting = replace(gpu, tasks=(replace(task, is_resident=False),))
     assert spare_violations(filling.PROBLEM, [waiting]) == ()
+
+
+# At a rate of 60 a replica may take 16.7 ms, and takes 15 beside 50 % of training: its SLO of 1000 ms must leave 15.
+@pytest.mark.parametrize(("stall_ms", "is_kept"), [(984.0, True), (986.0, False)])
+def test_what_training_stalls_is_gone_from_the_slo(
+    stall_ms: float, *, is_kept: bool
+) -> None:
+    gpu = filling.bound_gpu(
+        filling.a_gpu(0), filling.bound_task(sm_percent=50.0), rate_rps=60.0
+    )
+    points = [
+        replace(
+            entry, rows=tuple(row._replace(stall_ms=stall_ms) for row in entry.rows)
+        )
+        for entry in filling.POINTS
+    ]
+    found = task_violations(filling.PROBLEM, [gpu], points)
+    assert [each.rule for each in found] == ([] if is_kept else ["capacity"])
+
+
+def test_training_slows_a_service_by_its_factor_whatever_the_services_sensitivity() -> (
+    None
+):
+    # Beside 50 % 15 ms, or 66.7 rps; a sensitivity of 0.1 would make them 10.5 ms, or 95 rps.
+    hardy = replace(
+        filling.PROBLEM,
+        points=tuple(
+            replace(entry, sensitivity=0.1) for entry in filling.PROBLEM.points
+        ),
+    )
+    training, offline = (
+        filling.bound_gpu(
+            filling.a_gpu(0),
+            filling.bound_task(sm_percent=50.0, kind=kind),
+            rate_rps=70.0,
+        )
+        for kind in ("training", "offline")
+    )
+    (violation,) = task_violations(hardy, [training], filling.POINTS)
+    assert violation.rule == "capacity"
+    assert task_violations(hardy, [offline], filling.POINTS) == ()

@@ -19,6 +19,8 @@ INFERENCE = "inference"
 """Stands for every inference network in the table of slowdowns."""
 STALLED = 0.02
 """Share of inference batches beside training that wait for one of its longest kernels."""
+STALL_EXPONENT = 2.0
+"""Synthetic: under an SM limit of half, kernels that hold a neighbour up are as rare as they are short."""
 _PAIR_SPREAD = 0.10
 """Standard deviation of ln excess between pairs with the same training network, as between Tally's two services."""
 
@@ -70,8 +72,7 @@ class TrainingTruth:
         is_capped = sm_percent + sum(each.sm_percent for each in neighbours) <= 100.0
         return sum(
             self.stalls_ms[each.network]
-            # Synthetic: kernels on half of the SMs that hold a victim up are as rare as they are short.
-            * ((each.sm_percent / 100.0) ** 2 if is_capped else 1.0)
+            * ((each.sm_percent / 100.0) ** STALL_EXPONENT if is_capped else 1.0)
             for each in neighbours
             if each.network in self.networks
         )

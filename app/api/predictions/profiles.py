@@ -1,5 +1,6 @@
 """Profiles: operating points of a network on a GPU type. Every write that changes something is a new version."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from app.db.predictions.profiles import ProfileRow, StoredProfile
 from app.manifests import objects as manifests
 from app.manifests.parts import TypeName
 from app.manifests.to_types import to_latency_sigma, to_points
+from solvers.types.problem import OperatingPoint
 
 
 class ProfileStatus(View):
@@ -77,12 +79,20 @@ def profile_view(row: ProfileRow, profile: StoredProfile) -> ProfileView:
             sensitivity=row.sensitivity,
             provenance=row.provenance,
             latency_sigma=_latency_sigma(profile),
-            rows=list(profile.points.rows),
+            # Stalls, the last of a row, are stated apart: of inference there are none.
+            rows=[row[:-1] for row in profile.points.rows],
+            stall_ms=_stalls_ms(profile.points.rows),
         ),
         status=ProfileStatus(
             id=row.id, version=row.version, is_current=row.is_current, source=row.source
         ),
     )
+
+
+def _stalls_ms(rows: Sequence[OperatingPoint]) -> list[float] | None:
+    """None where nothing stalls, as for every inference network."""
+    stalls_ms = [row.stall_ms for row in rows]
+    return stalls_ms if any(stalls_ms) else None
 
 
 router = resource_router("profiles", prefix="/profiles", route_class=LargeBodyRoute)

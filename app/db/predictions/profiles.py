@@ -263,7 +263,7 @@ async def save_profiles(
 
 _COPY_POINTS = (
     "COPY profile_point (profile_id, sm_percent, batch, clock_mhz, transfer_ms, launch_ms, run_ms, memory_mib, "
-    "power_w, pressure, latency_sigma) FROM STDIN"
+    "power_w, pressure, stall_ms, latency_sigma) FROM STDIN"
 )
 
 
@@ -316,7 +316,7 @@ async def _load(
     driver = await driver_connection(connection)
     query = f"""
         SELECT p.network, p.gpu_type, p.sensitivity, p.provenance, p.source, o.latency_sigma, o.sm_percent, o.batch,
-               o.clock_mhz, o.transfer_ms, o.launch_ms, o.run_ms, o.memory_mib, o.power_w, o.pressure
+               o.clock_mhz, o.transfer_ms, o.launch_ms, o.run_ms, o.memory_mib, o.power_w, o.pressure, o.stall_ms
         FROM profile p JOIN profile_point o ON o.profile_id = p.id WHERE {condition}
         ORDER BY p.network, p.gpu_type, o.sm_percent, o.batch, o.clock_mhz
     """

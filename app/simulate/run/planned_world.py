@@ -6,6 +6,7 @@ is added. So what goes wrong in this world is the planner's fault, or the loop's
 that nobody has measured can be simulated. Whether predictions hold is what `agents.sim.truth.truth` is for.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from agents.sim.tally import Floats
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
+from agents.sim.truth.training import STALLED
 from agents.sim.truth.truth import TruthError
 from solvers.backfill.hosts import HostTenant, felt
 from solvers.laws.colocation import execution_ms
@@ -90,9 +92,17 @@ class PlannedWorld:
         times[0] = 0.0
         return times
 
-    def stall_ms(self, placed: RunningPart) -> float:  # noqa: ARG002
-        """None: whatever tasks cost is in the law."""
-        return 0.0
+    def stall_ms(self, placed: RunningPart) -> float:
+        """That with which the 99th percentile gains what the rows of its training neighbours say."""
+        if placed.network in self._training:
+            return 0.0
+        gained_ms = sum(
+            self._row(other, placed).stall_ms
+            for other in placed.neighbours
+            if other.network in self._training
+        )
+        # An exponential that only so many batches draw passes its mean times this in one of a hundred.
+        return gained_ms / math.log(100.0 * STALLED)
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:  # noqa: ARG002  as for a whole batch
         """Watts of a whole batch."""

@@ -5,7 +5,8 @@ Parameters   P(b, Δ, Ψ) ms of a batch by the laws; λ rps; SLO ms; W(b) = max(
 Variables    b ∈ B and Δ ∈ D of the replica; δ ∈ D, the share of every task.
 Objective    minimise Σ over tasks of iteration time, each over its own on a whole GPU.
 Constraints  W / b · P(b, Δ, Ψ) ≤ SLO; the capacity law, so that the SLO's percentile is promised and not the mean;
-             Δ + n · δ ≤ 100; memory; watts. What rounding to rows leaves over goes to single tasks, row by row.
+             both with the SLO less what the tasks stall a batch; Δ + n · δ ≤ 100; memory; watts. What rounding to
+             rows leaves over goes to single tasks, row by row.
 
 Batches are searched by GP-LCB (`solvers.papers.mudi.gp_lcb`). For each, δ is the largest even part of the rest that
 some Δ bears, and Δ the smallest share with it by a scan of the rows; what is chosen in the end is solved in CVXPY, on
@@ -16,9 +17,10 @@ stricter than the constraint of the slide; limits hold at ROOM times the rate, s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from solvers.backfill.hosts import Host, HostTenant, felt
+from solvers.backfill.hosts import Host, HostTenant, felt, stall_ms
 from solvers.backfill.residents import Seats, bound_task
 from solvers.laws.colocation import max_execution_ms
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
@@ -213,7 +215,7 @@ class _Bench:
         replica = HostTenant(
             row=row,
             sensitivity=self._points.sensitivity,
-            longest_ms=self._longest_ms(row.batch),
+            allowed_ms=partial(self._longest_ms, row.batch),
         )
         residents = [
             (bound_task(task, seat), seat)
@@ -277,9 +279,12 @@ class _Bench:
                 best = grown
         return best
 
-    def _longest_ms(self, batch: int) -> float:
+    def _longest_ms(self, batch: int, stalled_ms: float) -> float:
         return longest_ms(
-            self._tuner.problem.capacity_law, self._service, batch, self._rate_rps
+            self._tuner.problem.capacity_law,
+            replace(self._service, slo_ms=self._service.slo_ms - stalled_ms),
+            batch,
+            self._rate_rps,
         )
 
     def limited(self, batch: int, seats: Sequence[HostTenant]) -> LimitedCurve:
@@ -294,7 +299,7 @@ class _Bench:
         return LimitedCurve(
             name=self._service.name,
             curve=curve,
-            limit_ms=self._longest_ms(batch),
+            limit_ms=self._longest_ms(batch, stall_ms(seats)),
             max_sm_percent=100.0
             - sum(seat.row.sm_percent for seat in seats)
             + SM_PERCENT_TOLERANCE,
@@ -326,7 +331,9 @@ def longest_ms(
     batch: int,
     rate_rps: float,
 ) -> float:
-    """The longest execution that both Mudi's constraint and the capacity law allow."""
+    """The longest execution that both Mudi's constraint and the capacity law allow; 0 where stalls leave no SLO."""
+    if service.slo_ms <= 0.0:
+        return 0.0
     waiting = waiting_requests(service, batch=batch, rate_rps=rate_rps)
     by_law_ms = max_execution_ms(
         law,

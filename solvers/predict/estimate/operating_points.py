@@ -143,6 +143,7 @@ def make_performance(
         _memory_mib(fits, queries, conditions, facts, present),
         _added_w(fits, queries, facts, present),
         _pressures(group, queries, facts, present),
+        _stalls_ms(queries, facts, present),
     )
     rows = tuple(
         OperatingPoint(*condition, *figures)
@@ -329,6 +330,21 @@ def _pressures(
     if present is not None:
         return np.array([row.pressure for row in present])
     return np.asarray(TYPICAL_PRESSURE * queries.sm_percent / 100.0)
+
+
+def _stalls_ms(
+    queries: Queries, facts: FitFacts, present: list[OperatingPoint] | None
+) -> Reals:
+    """(N,) of the present profile, since samples state means, which tell nothing of stalls."""
+    if present is not None:
+        return np.array([row.stall_ms for row in present])
+    stalls_ms = np.zeros(len(queries))
+    # Training of which nothing is known is taken to stall as long as any other does with that share.
+    for entry in facts.other_profiles if facts.is_training else ():
+        by_share = {row.sm_percent: row.stall_ms for row in sorted(entry.rows)}
+        others_ms = np.interp(queries.sm_percent, [*by_share], [*by_share.values()])
+        stalls_ms = np.maximum(stalls_ms, others_ms)
+    return stalls_ms
 
 
 def _sensitivity(group: Group, facts: FitFacts) -> float:

@@ -6,7 +6,7 @@
     times        the shape of its relatives' curves (geometric mean), at their mean level: where it may run is decided
                  by shares of its own speed, and its level is learned once it runs
     memory       as its owner states it
-    watts, sensitivity     the most that any relative has
+    watts, sensitivity, stall     the most that any relative has
 
 The factors are learned from what the points of its relatives (training that was profiled, with known layers) say of
 all pairs with services: an offline profile of pairs, computed by the laws. Layers count cumulated over all neighbours.
@@ -241,4 +241,5 @@ def _joined(
         memory_mib=unprofiled.memory_mib,
         power_w=max(row.power_w for row in alike),
         pressure=pressure,
+        stall_ms=max(row.stall_ms for row in alike),
     )

@@ -20,9 +20,12 @@ from app.cli.common.manifest_files import ManifestErrors
 from app.cli.simulation.scenario_files import read_scenario
 from app.simulate.run.planned_world import PlannedWorld
 from bench.catalogue.training_belief import (
-    Growth,
+    PROFILED_NEIGHBOURS,
+    STALL_NOISE,
+    PowerLaw,
     fit_growth,
     fit_sensitivity,
+    fit_stall,
     fit_step,
 )
 from bench.catalogue.training_shape import (
@@ -224,7 +227,7 @@ def test_pressure_is_the_growth() -> None:
     growth = fit_growth({20.0: 1.04, 50.0: 1.25, 100.0: 2.0})
     assert growth.at_full == pytest.approx(1.0)
     assert growth.exponent == pytest.approx(2.0)
-    assert growth.pressure(50.0) == pytest.approx(0.25)
+    assert growth.at(50.0) == pytest.approx(0.25)
 
 
 def test_sensitivity_is_the_growth_per_unit_of_pressure() -> None:
@@ -232,7 +235,7 @@ def test_sensitivity_is_the_growth_per_unit_of_pressure() -> None:
     inference = {20.0: 1.034, 40.0: 1.068}
     assert fit_sensitivity(inference, []) == pytest.approx(0.5)
     # Training that presses with 1 and 2 and slows by 0.5 and 1 says the same.
-    growth = Growth(at_full=5.0, exponent=1.0)
+    growth = PowerLaw(at_full=5.0, exponent=1.0)
     assert fit_sensitivity(
         inference, [({20.0: 1.5, 40.0: 2.0}, growth)]
     ) == pytest.approx(0.5)
@@ -272,3 +275,30 @@ def test_uneven_tables_keep_their_ends_and_their_direction() -> None:
     assert factors == sorted(factors)
     assert (factors[0], factors[-1]) == (1.0, 2.5)
     assert uneven_slowdowns(2.5, "other")[5] != slowdowns[5]
+
+
+def test_a_stall_is_a_power_of_the_share_through_noisy_readings() -> None:
+    true_ms = {share: 40.0 * (share / 100.0) ** 2 for share in PROFILED_NEIGHBOURS}
+    stall = fit_stall(true_ms, "a network")
+    for share, stall_ms in true_ms.items():
+        assert stall.at(share) == pytest.approx(stall_ms, rel=3.0 * STALL_NOISE)
+        assert stall.at(share) != pytest.approx(stall_ms, rel=1e-6)
+
+
+@pytest.mark.parametrize("network", TRAINING)
+def test_stalls_are_believed_nearly_as_long_as_they_truly_are(
+    truth: Truth, network: str
+) -> None:
+    (entry,) = load_profiles([network], ["V100-16GB"])
+    (victim,) = load_profiles(["resnet50"], ["V100-16GB"])
+    for row in entry.rows:
+        if row.sm_percent not in (20.0, 50.0):
+            continue
+        beside = placed(
+            victim,
+            victim.rows[0]._replace(sm_percent=50.0),
+            SimulatedNeighbour(network, row.sm_percent, row.batch),
+        )
+        # Two of a hundred batches draw from an exponential; one of a hundred passes its mean times ln 2.
+        true_ms = truth.stall_ms(beside) * np.log(2.0)
+        assert row.stall_ms == pytest.approx(true_ms, rel=0.35)

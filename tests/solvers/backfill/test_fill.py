@@ -422,3 +422,26 @@ def test_no_technique_places_a_task_on_a_gpu_that_it_avoids(name: str) -> None:
     alone = a_task(avoided_gpus=frozenset(gpu.id for gpu in gpus[:3]), waiting_s=600.0)
     filled = fill_of(name)(to_fill(bound, [alone], gpus))
     assert shares(filled)["nightly"][0] == gpus[3].id
+
+
+# Beside p percent a replica takes 10 · (1 + p / 100) ms, and stalls leave so much of its SLO of 1000 ms.
+@pytest.mark.parametrize(
+    ("stall_ms", "sm_percent"),
+    [(0.0, 50.0), (984.0, 50.0), (985.5, 40.0), (988.5, 10.0), (990.0, None)],
+)
+def test_a_task_that_stalls_batches_takes_less_or_nothing(
+    stall_ms: float, sm_percent: float | None
+) -> None:
+    stalling = replace(
+        POINTS[0],
+        rows=tuple(row._replace(stall_ms=stall_ms) for row in POINTS[0].rows),
+    )
+    wanted = replace(
+        to_fill(a_plan(bound_gpu(GPU, rate_rps=60.0)), [a_task()], [GPU]),
+        points=(stalling,),
+    )
+    filled = fill(wanted)
+    assert shares(filled) == (
+        {} if sm_percent is None else {"nightly": (GPU.id, sm_percent)}
+    )
+    assert task_violations(PROBLEM, filled, (stalling,)) == ()

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from agents.sim.pace import draw_stalls
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.truth import TruthError
 from app.catalogue.catalogue import load_gpu_types, load_profiles
@@ -95,3 +96,18 @@ def test_a_batch_between_operating_points_takes_as_long_as_the_next_larger_one()
     assert WORLD.batch_ms(replace(between, batch=4))[1] == pytest.approx(four.solo_ms)
     with pytest.raises(TruthError, match="batch 99"):
         WORLD.batch_ms(replace(between, batch=99))
+
+
+def test_training_stalls_batches_as_long_as_its_rows_say() -> None:
+    (training,) = load_profiles(["bert-training"], ["V100-32GB"])
+    world = PlannedWorld(
+        [V100], [*PROFILES.values(), training], training=["bert-training"]
+    )
+    at = next(row for row in training.rows if row.sm_percent == 50.0)
+    beside = replace(
+        placed("resnet50", 3),
+        neighbours=(SimulatedNeighbour("bert-training", 50.0, at.batch),),
+    )
+    stalls_ms = world.stall_ms(beside) * draw_stalls(np.random.default_rng(5))
+    assert np.quantile(stalls_ms, 0.99) == pytest.approx(at.stall_ms, rel=0.2)
+    assert world.stall_ms(placed("resnet50", 3, ("vgg16", 5))) == 0.0

@@ -1,5 +1,7 @@
 """Tuning one GPU by hand: batch, the replica's smallest share, even shares for its tasks."""
 
+from dataclasses import replace
+
 import pytest
 
 from solvers.backfill.hosts import Host, make_host
@@ -155,3 +157,24 @@ def test_what_a_replica_could_spare() -> None:
     assert tuner.spare_percent(host, [], room=1.0) == 70.0
     assert tuner.spare_percent(host, [], room=2.0) == 50.0
     assert tuner.spare_percent(host, [], room=100.0) == 0.0
+
+
+def test_a_task_that_stalls_leaves_the_service_less_of_its_slo() -> None:
+    law, service = LAW, a_service(rate_rps=60.0)
+    # Of 1000 ms 970 are stalled: batch 4 may take 30 ms, where it might take 66.7 by its rate.
+    problem = a_problem(service)
+    points = tuple(
+        replace(entry, rows=tuple(row._replace(stall_ms=970.0) for row in entry.rows))
+        for entry in POINTS
+    )
+    seats = Seats(points)
+    tuner = Tuner(
+        problem=problem, seats=seats, iterations=Iterations(problem, seats, (), ())
+    )
+    found = tuner.tune(a_host(60.0, problem), [a_task()], room=1.0)
+    plain = tuned(60.0, a_task())
+    assert found is not None and plain is not None
+    own_ms = found.row.solo_ms * (1.0 + found.seats[0].row.pressure)
+    assert own_ms <= longest_ms(law, replace(service, slo_ms=30.0), 4, 60.0)
+    assert found.row.sm_percent > plain.row.sm_percent
+    assert longest_ms(law, replace(service, slo_ms=-1.0), 4, 60.0) == 0.0

@@ -252,3 +252,19 @@ def test_shares_keep_to_the_gpu_types_step() -> None:
         | {"sm_percent_step": 25.0}
     )
     assert make_grid(FitFacts(gpu_type=coarse)).sm_percents == (50.0, 100.0)
+
+
+def test_a_stall_stays_as_stated_and_training_that_nobody_knows_stalls_as_the_worst() -> (
+    None
+):
+    stalling = tuple(row._replace(stall_ms=row.sm_percent) for row in PRESENT.rows)
+    present = replace(PRESENT, rows=stalling)
+    for row in performance(samples(), present=present).points.rows:
+        assert row.stall_ms == row.sm_percent
+    # Others are known at 50 and 100 %, where they stall 50 and 100 ms; one that stalls less changes nothing.
+    others = (replace(present, network="other"), replace(PRESENT, network="third"))
+    for is_training in (False, True):
+        made = performance(samples(), is_training=is_training, other_profiles=others)
+        for row in made.points.rows:
+            expected_ms = max(50.0, row.sm_percent) if is_training else 0.0
+            assert row.stall_ms == pytest.approx(expected_ms)
