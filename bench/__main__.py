@@ -23,6 +23,7 @@ TECHNIQUES = (
     "catalogue_error",
     "partners",
     "partner_stakes",
+    "task_stakes",
     "forecast",
 )
 PREDICTIONS = (

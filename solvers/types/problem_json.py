@@ -397,5 +397,4 @@ def problem_document(problem: Problem) -> dict[str, object]:
 
 
 def _points_document(points: OperatingPoints) -> dict[str, object]:
-    rows = [row[:-1] for row in points.rows]
-    return {**fields_document(points), "rows": rows}
+    return fields_document(points) | {"rows": [row[:-1] for row in points.rows]}

@@ -262,6 +262,24 @@ def test_a_path_and_a_method_that_nothing_answers_say_where_to_look(api: Api) ->
     assert "Allow" in api.call("DELETE", "services").json()["detail"]
 
 
+def test_stalls_are_stated_by_row_and_come_back(api: Api) -> None:
+    def put(stall_ms: object) -> Any:
+        wanted = _with(profile(), "spec.stall_ms", stall_ms)
+        return api.call("PUT", "profiles/resnet50/T4", wanted, If_Match="*")
+
+    for wrong, pointer in (
+        ([1.0], "/spec/stall_ms"),
+        ([1.0, -1.0, 1.0, 1.0], "/spec/stall_ms/1"),
+    ):
+        answer = put(wrong)
+        assert answer.status_code == 422
+        assert [entry["pointer"] for entry in answer.json()["errors"]] == [pointer]
+    for stated in ([0.0, 1.5, 2.5, 9.0], None):
+        assert put(stated).json()["spec"]["stall_ms"] == stated
+        read = api.call("GET", "profiles/resnet50/T4").json()["spec"]
+        assert (read["stall_ms"], len(read["rows"][0])) == (stated, 9)
+
+
 @pytest.mark.parametrize(
     ("rows", "pointer"),
     [

@@ -307,22 +307,21 @@ def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(
 ) -> None:
     async def work(connection: AsyncConnection) -> None:
         (points,) = await profiles.load_points(connection)
+        stalling = tuple(row._replace(stall_ms=4.5) for row in points.rows)
         for provenance, stated, sigma in (
             ("measured", None, 0.0),
             ("estimated", None, 0.25),
             ("estimated", 0.1, 0.1),
         ):
             entry = profiles.StoredProfile(
-                points=replace(points, sensitivity=sigma + 1.0),
+                points=replace(points, sensitivity=sigma + 1.0, rows=stalling),
                 provenance=provenance,
                 latency_sigma=(stated,),
             )
             await profiles.save_profiles(connection, [entry], at=LATER)
             (kept,) = await profiles.load_profiles(connection)
-            assert (kept.latency_sigma, kept.performance.latency_sigma) == (
-                (stated,),
-                (sigma,),
-            )
+            assert (kept.latency_sigma, kept.points.rows) == ((stated,), stalling)
+            assert kept.performance.latency_sigma == (sigma,)
         again = replace(kept, latency_sigma=(0.2,))
         assert await profiles.save_profiles(connection, [again, again], at=LATER) == 2
         assert await profiles.save_profiles(connection, [again], at=LATER) == 0

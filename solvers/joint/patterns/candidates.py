@@ -111,7 +111,8 @@ def _service_candidates(
     service = problem.services[number]
     law = problem.capacity_law
     own = rows[service.network, gpu_type.name][at]
-    share, batch, _, transfer, launch, run, memory, power, pressure = own.T
+    # Neither the clock, which all of them have, nor what only tasks do: stall.
+    share, batch, _, transfer, launch, run, memory, power, pressure, _ = own.T
     ones = np.ones(len(at))
     return np.column_stack(
         (
