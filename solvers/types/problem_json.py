@@ -5,13 +5,12 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-import numpy as np
-
 from solvers.types.errors import InvalidInput
 from solvers.types.gpu_type_json import (
     check_slice_points,
     gpu_type_document,
     read_gpu_type,
+    read_rows,
     read_slice_points,
     slice_points_document,
 )
@@ -24,7 +23,6 @@ from solvers.types.plan_json import (
 from solvers.types.problem import (
     CapacityLaw,
     Objective,
-    OperatingPoint,
     OperatingPoints,
     Problem,
     ServiceDemand,
@@ -32,10 +30,8 @@ from solvers.types.problem import (
 from solvers.types.slices import SlicePoints
 from solvers.types.state import GpuType
 from solvers.types.strict_json import (
-    MAX_NUMBER,
     RESERVED,
     Fields,
-    describe,
     document_without,
     fields_document,
     parse_json,
@@ -49,14 +45,8 @@ from solvers.types.strict_json import (
 LawTable = tuple[tuple[tuple[float, ...], ...], ...]
 """(P, B, R), as `CapacityLaw.max_utilisation`."""
 
-ROW_FIELDS = OperatingPoint._fields[:-1]
-"""The contract's; a task's stall, the last, is ours."""
-
 MAX_PERCENTILE = 1 - 1e-12
 """Below 1, for no utilisation above 0 keeps the SLO for every single request."""
-
-MIN_EXECUTION_MS = 1e-9
-"""A batch that takes less is a unit mistake, and its capacity beyond all figures."""
 
 
 def problem_from_json(text: str | bytes) -> Problem:
@@ -212,92 +202,10 @@ def _points(document: object, path: str) -> OperatingPoints | SlicePoints:
         network=fields.text("network"),
         gpu_type=fields.text("gpu_type"),
         sensitivity=fields.number("sensitivity"),
-        rows=fields.read("rows", _rows),
+        rows=fields.read("rows", read_rows),
     )
     fields.done()
     return points
-
-
-def _rows(value: object, path: str) -> tuple[OperatingPoint, ...]:
-    if not isinstance(value, list | tuple):
-        raise InvalidInput(path, f"must be an array of rows, not {describe(value)}")
-    _refuse_misshapen(value, path)
-    # numpy would make numbers of strings and booleans, so each type is looked at first.
-    _refuse_non_numbers(value, path)
-    if value:
-        _check_ranges(np.array(value, dtype=float), path)
-    # JSON may write 10.0 as 10 and 4 as 4.0: every field gets the type that it has in Python.
-    rows = tuple(
-        OperatingPoint(float(row[0]), int(row[1]), *map(float, row[2:]))
-        for row in value
-    )
-    # To the digits at which a plan's figures are matched to rows: nearer ones could not be told apart.
-    distinct = {
-        (round(row.sm_percent, 6), row.batch, round(row.clock_mhz, 3)) for row in rows
-    }
-    if len(distinct) < len(rows):
-        raise InvalidInput(
-            path,
-            "two rows have the same (sm_percent, batch, clock_mhz); keep one of them",
-        )
-    return rows
-
-
-def _refuse_misshapen(rows: Sequence[object], path: str) -> None:
-    for index, row in enumerate(rows):
-        if not isinstance(row, list | tuple) or len(row) != len(ROW_FIELDS):
-            raise InvalidInput(
-                f"{path}[{index}]",
-                f"must have the {len(ROW_FIELDS)} values {', '.join(ROW_FIELDS)}",
-            )
-
-
-def _refuse_non_numbers(rows: Sequence[Sequence[object]], path: str) -> None:
-    for index, row in enumerate(rows):
-        for name, value in zip(ROW_FIELDS, row, strict=True):
-            # The exact type, since `isinstance` takes a boolean for an integer; and only odd values pay for the reader.
-            if type(value) is not float and (
-                type(value) is not int or abs(value) > MAX_NUMBER
-            ):
-                read_number(value, f"{path}[{index}].{name}")
-
-
-def _check_ranges(table: np.ndarray, path: str) -> None:
-    """Refuse the first value of the (N, 9) table that is out of its range; vectorised, since tables are long."""
-    for broken, message in _range_rules(table):
-        if broken.any():
-            row, column = np.argwhere(broken)[0]
-            raise InvalidInput(
-                f"{path}[{row}].{ROW_FIELDS[column]}",
-                f"{message}, not {table[row, column]:g}",
-            )
-
-
-def _range_rules(table: np.ndarray) -> Sequence[tuple[np.ndarray, str]]:
-    """(N, 9) which values break a rule, and what the rule says, in the order of the complaints."""
-    is_integer = table[:, 1] == np.floor(table[:, 1])
-    columns = np.arange(len(ROW_FIELDS))
-    # NaN fails the first rule and must not reach the others.
-    return (
-        (
-            ~(np.isfinite(table) & (table >= 0)),
-            "must be a finite number that is at least 0",
-        ),
-        (table > MAX_NUMBER, f"must be at most {MAX_NUMBER:g}"),
-        (
-            (columns == 0) & ((table <= 0) | (table > 100)),
-            "must be above 0 and at most 100",
-        ),
-        (
-            (columns == 1) & ((table < 1) | ~is_integer[:, None]),
-            "must be a whole number that is at least 1",
-        ),
-        ((columns == 2) & (table <= 0), "must be above 0"),
-        (
-            (columns == 3) & (table[:, 3:6].sum(axis=1) < MIN_EXECUTION_MS)[:, None],
-            f"plus launch_ms and run_ms must be at least {MIN_EXECUTION_MS:g} ms",
-        ),
-    )
 
 
 def _check_references(problem: Problem) -> None:
