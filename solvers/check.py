@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
+from solvers.check_slices import can_be_cut
 from solvers.types.outcome import Violation
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import CapacityLaw, OperatingPoint, Problem, ServiceDemand
@@ -72,6 +73,11 @@ class RowLookup:
         self.gpu_types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
         self._by_batch: dict[tuple[str, str], dict[int, list[OperatingPoint]]] = {}
 
+    def labels(self, service: str) -> Set[str]:
+        """The labels that keep a service apart; none of one that the problem lacks."""
+        found = self.services.get(service)
+        return found.anti_affinity if found else frozenset()
+
     def row(self, gpu: GpuPlan, replica: ReplicaPlan) -> OperatingPoint | None:
         """The operating row that a replica is planned with; None where the problem has none."""
         service = self.services.get(replica.service)
@@ -120,15 +126,26 @@ def gpu_violations(lookup: RowLookup, gpu: GpuPlan, where: str) -> Iterator[Viol
     if is_sliced:
         yield from _slices(gpu_type, gpu, rows, where)
     yield from _resources(gpu_type, gpu, rows, where, is_sliced=is_sliced)
-    for index, replica in enumerate(gpu.replicas):
+    for index in range(len(gpu.replicas)):
         at = f"{where}.{'slices' if is_sliced else 'replicas'}[{index}]"
         yield from _replica_violations(lookup, gpu, index, rows, at)
-        # One failed GPU must not take two replicas of one service with it. Slices are too small to be so kept apart.
-        is_second = any(one.service == replica.service for one in gpu.replicas[:index])
-        if is_second and not is_sliced:
-            yield broken(
-                "anti_affinity", at, f"a second replica of {replica.service!r}"
-            )
+        # Slices are too small to be kept apart, and their processes share nothing.
+        if not is_sliced:
+            yield from _anti_affinity(lookup, gpu.replicas[: index + 1], at)
+
+
+def _anti_affinity(
+    lookup: RowLookup, replicas: Sequence[ReplicaPlan], where: str
+) -> Iterator[Violation]:
+    """Whom the last of these replicas may not share its GPU with."""
+    *others, last = (replica.service for replica in replicas)
+    for name in sorted(set(others)):
+        # One failed GPU must not take two replicas of one service with it.
+        if name == last:
+            yield broken("anti_affinity", where, f"a second replica of {last!r}")
+        elif common := lookup.labels(last) & lookup.labels(name):
+            words = f"{last!r} beside {name!r}; both have the label {min(common)!r}"
+            yield broken("anti_affinity", where, words)
 
 
 def _clock(gpu_type: GpuType, gpu: GpuPlan, where: str) -> Iterator[Violation]:
@@ -169,21 +186,9 @@ def _slices(
 
 
 def _layout(wanted: Sequence[SliceProfile], where: str) -> Iterator[Violation]:
-    # The largest first: there are fewest places for them.
-    if not _can_be_cut(sorted(wanted, key=lambda one: -one.memory_slices), 0):
+    if not can_be_cut(wanted):
         names = ", ".join(profile.name for profile in wanted)
         yield broken("layout", where, f"no GPU can be cut into {names}")
-
-
-def _can_be_cut(wanted: Sequence[SliceProfile], taken: int) -> bool:
-    """Whether all have a place beside the memory slices that are taken, a bit each."""
-    if not wanted:
-        return True
-    first = wanted[0]
-    places = [((1 << first.memory_slices) - 1) << start for start in first.starts]
-    return any(
-        not taken & place and _can_be_cut(wanted[1:], taken | place) for place in places
-    )
 
 
 def _resources(

@@ -238,6 +238,10 @@ def _service_demands(
             min_replicas=min_replicas(service.scaling),
             max_replicas=service.scaling.max_replicas,
             allowed_gpu_types=_allowed(service, gpu_types),
+            # A project's labels are its own: nobody else's services are kept apart by them.
+            anti_affinity=frozenset(
+                f"{service.project}/{label}" for label in service.anti_affinity
+            ),
         )
         for service in sorted(services, key=lambda service: service.name)
         if service.mode is not Mode.OFF

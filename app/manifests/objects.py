@@ -142,6 +142,11 @@ class ServiceSpec(SurvivalSpec):
         description="off: not planned, no replicas; advise: plans that change its replicas are shown only; "
         "approve: they wait for a person; auto: they are pushed. The more cautious of this and the policy's counts",
     )
+    anti_affinity: list[TypeName] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Labels of the project's own: services with a common one never share a GPU",
+    )
 
     @field_validator("priority", mode="before")
     @classmethod

@@ -105,6 +105,7 @@ def run_policy(
     policies: Mapping[str, PolicyModule] | None = None,
 ) -> PlanAnswer:
     """Call the policy here and now; its report gets the measured seconds. `policies`: as of `InlineSolver`."""
+    from solvers.greedy.separate import set_apart
     from solvers.policies.registry import policy, refuse_slices, usable_parameters
 
     # Without it such a policy would take GPUs in slices for GPUs that nothing can run on.
@@ -118,6 +119,8 @@ def run_policy(
     plan, report, memory = module.make_plan(
         request.problem, request.observed, request.memory, budget
     )
+    # One place for all: most policies come from papers that know no such rule.
+    plan, report = set_apart(request.problem, plan, report)
     messages = (*report.messages, *messages)
     report = replace(report, seconds=now_s() - began, messages=messages)
     return PlanAnswer(plan=plan, report=report, memory=memory)

@@ -306,7 +306,7 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
         len({seat.service for seat in carrier.seats})
         == len(rows)
         <= problem.max_replicas_per_gpu
-        and _are_apart(problem, carrier)
+        and _may_share(problem, carrier)
         and _are_at_one_clock(rows, gpu_type)
         and sum(row.sm_percent for row in rows) <= 100.0 + SM_PERCENT_TOLERANCE
         and sum(row.memory_mib for row in rows)
@@ -316,16 +316,13 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
     )
 
 
-def _are_apart(problem: Problem, carrier: Carrier) -> bool:
-    """Whether no two networks are together that the problem keeps apart."""
-    # Without a set that keeps some apart, and most problems have none, networks need not be looked up.
-    if not problem.apart:
+def _may_share(problem: Problem, carrier: Carrier) -> bool:
+    """Whether no two services are together that have a label in common."""
+    # Most problems have no labels: then services need not be looked up.
+    if not problem.has_labels:
         return True
-    networks = [problem.service(seat.service).network for seat in carrier.seats]
-    return all(
-        frozenset((one, other)) not in problem.apart
-        for one, other in combinations(networks, 2)
-    )
+    services = [problem.service(seat.service) for seat in carrier.seats]
+    return all(one.may_share_with(other) for one, other in combinations(services, 2))
 
 
 def _are_at_one_clock(rows: Sequence[OperatingPoint], gpu_type: GpuType) -> bool:

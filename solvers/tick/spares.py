@@ -88,10 +88,17 @@ class _Place:
     """Further ones that it may hold."""
     spares: list[BoundReplica] = field(default_factory=list)
 
-    def has(self, service: str) -> bool:
-        """Whether a replica or spare of the service is there."""
-        return any(
-            each.service == service for each in (*self.gpu.replicas, *self.spares)
+    def may_take(self, problem: Problem, service: ServiceDemand) -> bool:
+        """Whether nobody is there who may not share a GPU with the service, no replica or spare of it either."""
+        there = {each.service for each in (*self.gpu.replicas, *self.spares)}
+        # Most services have no label: then the others need not be gone through.
+        return service.name not in there and (
+            not service.anti_affinity
+            or all(
+                service.may_share_with(other)
+                for other in problem.services
+                if other.name in there
+            )
         )
 
     def fits(self, row: OperatingPoint, memory_mib: float) -> bool:
@@ -213,7 +220,9 @@ class _Finder:
         sizes = self._sizes_of(service, gpu)
         # Asked first, since most GPUs of a rented fleet have less left than the smallest share.
         has_room = sizes and place.fits(sizes[0].row, 0.0)
-        if not (has_room and service.allows(gpu.gpu_type)) or place.has(service.name):
+        if not (has_room and service.allows(gpu.gpu_type)):
+            return None
+        if not place.may_take(self._problem, service):
             return None
         if former is not None and former.gpu == gpu.id:
             again = _again(former.spare, place, sizes, service.network)

@@ -106,10 +106,18 @@ class ServiceDemand:
     max_replica_rps: float | None = None
     """What counts of a replica's capacity, so that no loss takes too much at once; None = all of it. Ours, like the
     problem's power budget: the contract's JSON is written without it."""
+    anti_affinity: frozenset[str] = frozenset()
+    """Labels: services with a common one never share a GPU. In the contract from version 2 on."""
 
     def allows(self, gpu_type: str) -> bool:
         """Whether the service may run on that GPU type."""
         return self.allowed_gpu_types is None or gpu_type in self.allowed_gpu_types
+
+    def may_share_with(self, other: "ServiceDemand") -> bool:
+        """Whether a replica of each may be on one GPU."""
+        return self.name != other.name and self.anti_affinity.isdisjoint(
+            other.anti_affinity
+        )
 
 
 # Without slots, since the cached indices below need a __dict__.
@@ -132,8 +140,6 @@ class Problem:
     power_budget_w: float | None = None
     """That all used GPUs together may draw, idle watts included; None = no such limit. Ours: the contract's JSON has no
     such field, and is written without it."""
-    apart: frozenset[frozenset[str]] = frozenset()
-    """Networks that may not share a GPU: pairs, or one alone that may not be there twice. Ours as well."""
     survival: tuple[SurvivalGoal, ...] = ()
     """What losses must leave of services, by name. Ours, as the power budget is."""
     migration_cost_usd_per_hour: float = 0.0
@@ -165,6 +171,11 @@ class Problem:
     def service(self, name: str) -> ServiceDemand:
         """The service of that name. Raises KeyError."""
         return self._service_by_name[name]
+
+    @cached_property
+    def has_labels(self) -> bool:
+        """Whether any two services may not share a GPU."""
+        return any(service.anti_affinity for service in self.services)
 
     def services_by_priority(self) -> list[ServiceDemand]:
         """The services from the most to the least important, equally important ones by name."""

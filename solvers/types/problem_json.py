@@ -80,18 +80,20 @@ def problem_from_document(document: object) -> Problem:
         migration_cost_usd_per_hour=_number_or_0(fields, "migration_cost_usd_per_hour"),
     )
     fields.done()
-    if version == 1 and _has_slices(problem):
-        raise InvalidInput("version", "must be 2 where GPUs are cut into slices")
+    if version == 1 and _needs_version_2(problem):
+        message = (
+            "must be 2 where GPUs are cut into slices or services have anti_affinity"
+        )
+        raise InvalidInput("version", message)
     # Last, since a reference can be judged only once all names are known.
     _check_references(problem)
     return problem
 
 
-def _has_slices(problem: Problem) -> bool:
-    """Whether anything of it needs version 2 of the contract."""
-    return bool(problem.slice_points) or any(
-        gpu_type.slices for gpu_type in problem.gpu_types
-    )
+def _needs_version_2(problem: Problem) -> bool:
+    """Whether anything of it is not in version 1 of the contract."""
+    has_slices = any(gpu_type.slices for gpu_type in problem.gpu_types)
+    return has_slices or bool(problem.slice_points) or problem.has_labels
 
 
 def _number_or_0(fields: Fields, name: str) -> float:
@@ -179,6 +181,9 @@ def service_from_document(document: object, path: str) -> ServiceDemand:
         allowed_gpu_types=fields.each("allowed_gpu_types", read_text)
         if fields.has("allowed_gpu_types")
         else None,
+        anti_affinity=frozenset(fields.each("anti_affinity", read_text))
+        if fields.given("anti_affinity")
+        else frozenset(),
     )
     fields.done()
     _refuse_crossed_limits(service, fields.at("min_replicas"))
@@ -281,7 +286,7 @@ def problem_document(problem: Problem) -> dict[str, object]:
     law = problem.capacity_law
     # Without `power_budget_w`, `survival` and what is left out below, which are ours and no fields of the contract.
     return {
-        "version": 2 if _has_slices(problem) else 1,
+        "version": 2 if _needs_version_2(problem) else 1,
         "objective": problem.objective,
         "energy_price_usd_per_kwh": problem.energy_price_usd_per_kwh,
         "max_replicas_per_gpu": problem.max_replicas_per_gpu,
@@ -292,9 +297,7 @@ def problem_document(problem: Problem) -> dict[str, object]:
             "max_utilisation": law.max_utilisation,
         },
         "gpu_types": [gpu_type_document(each) for each in problem.gpu_types],
-        "services": [
-            document_without(service, "max_replica_rps") for service in problem.services
-        ],
+        "services": [_service_document(service) for service in problem.services],
         "points": [
             *(_points_document(points) for points in problem.points),
             *(slice_points_document(points) for points in problem.slice_points),
@@ -302,6 +305,13 @@ def problem_document(problem: Problem) -> dict[str, object]:
         "current": None if problem.current is None else plan_document(problem.current),
         "migration_cost_usd_per_hour": problem.migration_cost_usd_per_hour,
     }
+
+
+def _service_document(service: ServiceDemand) -> dict[str, object]:
+    document = document_without(service, "max_replica_rps", "anti_affinity")
+    # Version 1 knows no labels: services without any are written as it has them.
+    labels = {"anti_affinity": sorted(service.anti_affinity)}
+    return document | labels if service.anti_affinity else document
 
 
 def _points_document(points: OperatingPoints) -> dict[str, object]:

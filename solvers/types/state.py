@@ -182,6 +182,8 @@ class Service:
     """Variants below it are never chosen."""
     survival: Survival | None = None
     """None = as the policy says, where that costs no GPU of its own (`solvers.tick.survive`)."""
+    anti_affinity: tuple[str, ...] = ()
+    """Ascending: services with a common label of these never share a GPU."""
 
 
 TaskKind = Literal["training", "offline"]

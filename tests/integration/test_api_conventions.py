@@ -31,7 +31,7 @@ OBJECTS = {
         "spec": {"description": "text", "parameter_bytes": 440_000_000},
     },
     "profiles/resnet50/T4": profile(run_ms=5.0),
-    "services/chat": service(),
+    "services/chat": service(anti_affinity=["edge"]),
     "tasks/nightly": {
         "kind": "Task",
         "metadata": {"name": "nightly"},

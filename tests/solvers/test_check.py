@@ -369,6 +369,29 @@ def test_a_mutation_is_caught_under_its_rule_among_others(
     assert rule in rules(*mutated(case, mutate, data))
 
 
+@given(case=planned_problems(), data=st.data())
+@settings(max_examples=examples(12), derandomize=True)
+def test_services_with_a_common_label_may_not_share_a_gpu(
+    case: Case, data: st.DataObject
+) -> None:
+    problem, plan = case
+    names = [each.name for each in problem.services]
+    labelled = data.draw(st.sets(st.sampled_from(names), min_size=2), label="labelled")
+    services = tuple(
+        replace(
+            each, anti_affinity=frozenset({"edge"} if each.name in labelled else ())
+        )
+        for each in problem.services
+    )
+    together = sum(
+        max(0, len(labelled & {replica.service for replica in gpu.replicas}) - 1)
+        for gpu in plan.gpus
+    )
+    found = violations(replace(problem, services=services), plan)
+    assert {each.rule for each in found} == ({"anti_affinity"} if together else set())
+    assert len(found) >= together
+
+
 def test_every_rule_of_the_contract_has_a_mutation() -> None:
     contract = {
         "sm",

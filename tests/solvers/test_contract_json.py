@@ -402,3 +402,30 @@ def test_shared_problems_are_read_and_checked(path: Path) -> None:
 )
 def test_the_largest_shared_problems_are_read(path: Path) -> None:
     assert len(problem_from_json(gzip.decompress(path.read_bytes())).services) == 100
+
+
+def test_labels_need_the_second_version_and_come_back() -> None:
+    problem, _, _ = example()
+    services = (
+        replace(problem.services[0], anti_affinity=frozenset({"edge", "core"})),
+        *problem.services[1:],
+    )
+    labelled = replace(problem, services=services)
+    written = problem_document(labelled)
+    assert (written["version"], problem_document(problem)["version"]) == (2, 1)
+    assert problem_from_json(problem_to_json(labelled)) == labelled
+    assert "anti_affinity" not in problem_to_json(problem)
+    with pytest.raises(InvalidInput, match="must be 2") as refused:
+        problem_from_document(written | {"version": 1})
+    assert refused.value.field == "version"
+
+
+def test_a_stall_is_ours_and_not_written() -> None:
+    problem, _, _ = example()
+    points = tuple(
+        replace(entry, rows=tuple(row._replace(stall_ms=3.0) for row in entry.rows))
+        for entry in problem.points
+    )
+    assert (
+        problem_from_json(problem_to_json(replace(problem, points=points))) == problem
+    )

@@ -85,6 +85,7 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
         mode=noun.mode.value,
         survive=noun.survival.loss if noun.survival else None,
         survive_share=noun.survival.share if noun.survival else None,
+        anti_affinity=list(noun.anti_affinity),
     )
 
 

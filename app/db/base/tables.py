@@ -155,6 +155,7 @@ service_version = _table(
     *must_all(JSON, "variants", "labels", "annotations"),
     must("created_at", TIME),
     must("catalogue_revision", BigInteger),
+    must("anti_affinity", TEXTS),
 )
 
 # A new version for each change: every plan names the version that it was made under.

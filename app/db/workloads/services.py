@@ -242,6 +242,7 @@ def _specification(noun: Service) -> dict[str, object]:
         "accuracy_floor": noun.accuracy_floor,
         "survive": noun.survival.loss if noun.survival else None,
         "survive_share": noun.survival.share if noun.survival else None,
+        "anti_affinity": list(noun.anti_affinity),
     }
 
 
@@ -279,6 +280,7 @@ def _noun(row: AnyRow) -> Service:
         survival=None
         if row.survive is None
         else Survival(loss=row.survive, share=row.survive_share),
+        anti_affinity=tuple(row.anti_affinity),
         # Sorted: JSON objects come back in an order of PostgreSQL's own, and equal services must be equal here.
         labels=tuple(sorted(row.labels.items())),
     )

@@ -344,6 +344,11 @@ class _Pouring:
     ) -> "_Offer | None":
         """The narrowest row that carries all that is wanted, else the one that carries most; the one there may grow."""
         mode = self._tables.modes[vessel.mode]
+        if (
+            mode.apart.size
+            and mode.apart[service, [*vessel.items.keys() - {service}]].any()
+        ):
+            return None
         carried = self._carried[vessel.mode]
         now = vessel.items.get(service)
         room, has_rps = vessel.room, 0.0

@@ -45,6 +45,8 @@ class Flat(NamedTuple):
     """(M, N + 1)"""
     of_type: Numbers
     """(G + 1,) where the modes of each type begin."""
+    apart: Flags
+    """(S, S) which services may not share a GPU; (0, 0) where all may."""
 
 
 class AnnealingDemand(NamedTuple):

@@ -6,12 +6,24 @@ import numpy as np
 import numpy.typing as npt
 
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.kernels.types import GpuMode, Law, Numbers, Reals, Worth
+from solvers.joint.kernels.types import Flags, GpuMode, Law, Numbers, Reals, Worth
 
 OPTIMISM = 1.0 + 1e-6
 """Tabulated capacities are rounded up to single precision, lest a bound be too low."""
 INVALID = -1.0e300
 """The worth of a pattern in which some replica that does not count as present only misses its SLO."""
+
+
+class Services(Protocol):
+    """Candidates by whose they are: of one mode, or of several."""
+
+    @property
+    def service(self) -> Numbers:
+        """(C,)"""
+
+    @property
+    def apart(self) -> Flags:
+        """(S, S) which services may not share a GPU; (0, 0) where all may."""
 
 
 class Promises(Protocol):
@@ -73,9 +85,11 @@ def pattern_worth(
 ) -> float:
     """What the first `count` items, together on one GPU, are worth.
 
-    INVALID where one of them misses its SLO and its presence alone counts for nothing. Shares, memory and watts
-    are not looked at.
+    INVALID where one of them misses its SLO and its presence alone counts for nothing, and where two may not share a
+    GPU. Shares, memory and watts are not looked at.
     """
+    if mode.apart.shape[0] > 0 and has_rivals(mode, items, count):
+        return INVALID
     pressure, total = 0.0, 0.0
     for at in range(count):
         pressure += mode.pressure[items[at]]
@@ -89,6 +103,16 @@ def pattern_worth(
             return INVALID
         total += candidate_worth(mode, worth, item, carried)
     return total
+
+
+@compiled
+def has_rivals(mode: Services, items: Numbers, count: int) -> bool:
+    """Whether two of the first `count` items are of services that may not share a GPU."""
+    for at in range(count):
+        for other in range(at):
+            if mode.apart[mode.service[items[at]], mode.service[items[other]]]:
+                return True
+    return False
 
 
 @compiled

@@ -267,6 +267,8 @@ class _Reasons:
         own = np.flatnonzero(mode.service == service)
         if not len(own) or service in column.service or not self._has_free_sms(column):
             return "stock"
+        if mode.apart.size and mode.apart[service, column.service].any():
+            return "stock"
         if len(there) >= mode.max_replicas:
             return "replicas"
         # One limit after the other, each among the rows that the ones before leave.

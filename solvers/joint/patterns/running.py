@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -217,11 +218,18 @@ def _sm_percent(
     return percent
 
 
+def _are_rivals(mode: GpuMode, items: Sequence[int]) -> bool:
+    """Whether any two of the candidates are of services that may not share a GPU."""
+    services = mode.service[list(items)].tolist()
+    return any(mode.apart[one, other] for one, other in combinations(services, 2))
+
+
 def _is_lawful(mode: GpuMode, items: Sequence[int], replicas: int) -> bool:
-    """Whether all replicas are candidates, each of another service, that fit the GPU together."""
+    """Whether all replicas are candidates, of services that may share a GPU, that fit it together."""
     own = list(items)
     return (
         0 < len(own) == replicas <= mode.max_replicas
+        and not (mode.apart.size and _are_rivals(mode, own))
         and len(set(mode.service[own].tolist())) == replicas
         and mode.width[own].sum() <= mode.steps
         and mode.memory[own].sum() <= mode.memory_mib

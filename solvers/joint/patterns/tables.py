@@ -168,7 +168,20 @@ def _mode(
         width=width // unit,
         law=law_row,
         may_idle=table[:, _MAY_IDLE] > 0.0,
+        apart=_apart(problem),
         **{CANDIDATE_FIELDS[at]: np.ascontiguousarray(table[:, at]) for at in _REALS},
+    )
+
+
+def _apart(problem: Problem) -> Flags:
+    """(S, S) which services may not share a GPU; (0, 0) without labels."""
+    if not problem.has_labels:
+        return np.zeros((0, 0), np.bool_)
+    return np.array(
+        [
+            [not one.may_share_with(other) for other in problem.services]
+            for one in problem.services
+        ]
     )
 
 

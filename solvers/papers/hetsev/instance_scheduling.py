@@ -137,6 +137,6 @@ def _pending(
         memory_mib=row.memory_mib,
         power_w=row.power_w,
         value=problem.service(key[0]).priority,
-        # The anti-affinity label of section 4.2: no two instances of one model share a GPU (section 3.2 measures why).
-        labels=(problem.service(key[0]).network,),
+        # The anti-affinity labels of section 4.2, the model among them (`with_network_labels`).
+        labels=tuple(sorted(problem.service(key[0]).anti_affinity)),
     )

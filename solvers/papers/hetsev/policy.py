@@ -69,15 +69,26 @@ def make_plan(
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report, since when a consolidation has looked worthwhile, and since when services wait for GPUs."""
-    # Section 3.2: identical networks hurt each other most, so that no two of them share a GPU.
-    identical = frozenset(frozenset((each.network,)) for each in problem.services)
-    problem = replace(problem, apart=problem.apart | identical)
+    problem = with_network_labels(problem)
     past, now_s = load_past(memory), observed.at_s
     waiting = _waits(problem, past.waited_s(now_s))
     budget = replace(budget, work=budget.work * SOLVE_SHARE)
     chosen = _choose(problem, budget, waiting, since_s=past.since_s, now_s=now_s)
     kept = past.after(chosen.draft.plan, chosen.since_s, now_s)
     return chosen.draft.plan, _report(problem, chosen), dump_past(kept)
+
+
+def with_network_labels(problem: Problem) -> Problem:
+    """The problem in which a service's network is one of its labels, beside those that its team gave it.
+
+    Section 3.2: identical networks hurt each other most, so that no two of them share a GPU.
+    """
+    services = (
+        # A label of a team's own has no blank.
+        replace(each, anti_affinity=each.anti_affinity | {f"network {each.network}"})
+        for each in problem.services
+    )
+    return replace(problem, services=tuple(services))
 
 
 def _waits(problem: Problem, waited_s: Mapping[str, float]) -> PlacementWaits:

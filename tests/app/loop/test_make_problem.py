@@ -161,3 +161,14 @@ def test_a_cordoned_gpu_counts_while_replicas_of_the_target_run_on_it() -> None:
         problem_of(cordoned, target=running, without_cordoned=True).gpu_types[0].count
         == 0
     )
+
+
+def test_a_label_keeps_services_of_its_own_project_apart() -> None:
+    services = tuple(
+        replace(a_service(name), project=project, anti_affinity=("edge",))
+        for name, project in (("chat", "red"), ("photo", "red"), ("sound", "blue"))
+    )
+    found = problem_of(replace(a_state(), services=services)).services
+    chat, photo, sound = found
+    assert not chat.may_share_with(photo)
+    assert chat.may_share_with(sound) and photo.may_share_with(sound)

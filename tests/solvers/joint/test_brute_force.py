@@ -3,6 +3,7 @@
 Optimal is what is proven to 0.01 %; nearly all of these problems are small enough to be solved exactly.
 """
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from tests.solvers.joint.oracle import Best, best_plan
 from tests.solvers.problems import tiny_problem
 
 SEEDS = 200
+LABELLED_SEEDS = 40
 BLOCKS = 4
 BUDGET = Budget(work=5.0)
 EXACT = 1e-6
@@ -114,6 +116,42 @@ def assert_bounds_hold(case: Case) -> bool:
     # The best plan serves as much as this one and misses no more.
     assert case.solution.cost_bound <= case.best.cost * (1.0 + 1e-9), case.seed
     return True
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_services_with_a_common_label_are_kept_apart_at_least_cost(block: int) -> None:
+    unproven, dearer = list[int](), 0
+    for seed in range(block, LABELLED_SEEDS, BLOCKS):
+        problem = with_labels(tiny_problem(seed), seed)
+        solution, report = solve(problem, BUDGET)
+        assert violations(problem, solution.plan) == (), seed
+        best, cost = best_plan(problem), cost_usd_per_hour(problem, solution.plan)
+        weight = served_weight(problem, solution.plan)
+        assert weight <= best.weight + 1e-5, seed
+        dearer += best != best_plan(tiny_problem(seed))
+        if report.status != SolveStatus.OPTIMAL:
+            unproven.append(seed)
+            continue
+        assert weight == pytest.approx(best.weight, rel=OPTIMAL_GAP, abs=1e-5), seed
+        assert cost <= best.cost * (1.0 + OPTIMAL_GAP) + 1e-9, seed
+    assert len(unproven) <= MAX_UNPROVEN, unproven
+    # Else the labels of these problems would mean nothing.
+    assert dearer >= 1
+
+
+def with_labels(problem: Problem, seed: int) -> Problem:
+    """The problem whose services have none, one or both of two labels."""
+    draw = random.Random(seed)
+    services = (
+        replace(
+            each,
+            anti_affinity=frozenset(
+                label for label in ("x", "y") if draw.random() < 0.6
+            ),
+        )
+        for each in problem.services
+    )
+    return replace(problem, services=tuple(services))
 
 
 def test_problems_of_all_kinds_are_among_them() -> None:

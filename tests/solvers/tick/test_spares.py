@@ -231,6 +231,18 @@ def test_none_stands_beside_its_own_service_or_beside_tasks_that_run() -> None:
     }
 
 
+def test_none_stands_beside_a_service_that_it_may_not_share_a_gpu_with() -> None:
+    plan = a_plan(a_gpu("n1/0", a_replica("a")), a_gpu("n2/0", a_replica("b")))
+    rivals = [
+        a_service(name, anti_affinity=frozenset({"team/edge"})) for name in ("a", "b")
+    ]
+    assert places(spared(plan, a_problem())) == {
+        "a": ("n2/0", 25.0),
+        "b": ("n1/0", 25.0),
+    }
+    assert places(spared(plan, a_problem(*rivals))) == {}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
