@@ -19,7 +19,7 @@ from app.db.decisions import actors, plans, policies, targets
 from app.db.decisions.problem_archive import PartCache, pack, save_parts
 from app.db.fleet import gpu_types, nodes
 from app.db.fleet.ingest import ensure_days, ingest
-from app.db.fleet.launches import load_avoided
+from app.db.fleet.launches import load_avoided, load_launch_s
 from app.db.fleet.overuses import lose_overuses
 from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.fleet.windows import load_windows
@@ -124,6 +124,7 @@ class PostgresStore:
             corrections=known.corrections,
             choices=await self._load_choices(connection),
             avoided=await load_avoided(connection, now),
+            launch_s=await load_launch_s(connection),
             degradations=await budgets.load_degradations(connection),
             actor=await actors.load_newest(connection, fleet_fingerprint(state))
             if wants_actor(settings)

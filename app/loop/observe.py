@@ -62,6 +62,7 @@ def observe(snapshot: Snapshot) -> Observed:
         ),
         repartition=asking_services(snapshot),
         actor=snapshot.actor,
+        launch_s=snapshot.launch_s,
     )
 
 

@@ -4,6 +4,7 @@ Room for bursts must last until a new replica can serve; which GPU type that wil
 slowest counts.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -46,6 +47,14 @@ class LaunchTimes:
     def of(self, service: str) -> SecondsByType:
         """Those of one service."""
         return self._seconds.get(service, {})
+
+    def by_type(self) -> dict[str, float]:
+        """By GPU type, the median over services of their newest launch there."""
+        newest: defaultdict[str, list[float]] = defaultdict(list)
+        for known in self._seconds.values():
+            for gpu_type, seconds in known.items():
+                newest[gpu_type].append(seconds[0])
+        return {gpu_type: median(newest[gpu_type]) for gpu_type in sorted(newest)}
 
 
 def seconds_of(launch: LaunchTime) -> float:

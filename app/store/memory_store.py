@@ -8,6 +8,7 @@ from agents.base.protocol import Ack, NodeCommand, Observation
 from app.base.errors import NotFound
 from app.store import plan_rules
 from app.store.launch_book import LaunchBook
+from app.store.launch_times import LaunchTimes
 from app.store.node_book import NodeBook
 from app.store.observation_book import ObservationBook
 from app.store.plan_states import UNDECIDED
@@ -77,6 +78,7 @@ class MemoryStore:
     _gpu_types: dict[str, GpuType] = field(default_factory=dict)
     _nodes: NodeBook = field(default_factory=NodeBook)
     _launches: LaunchBook = field(default_factory=LaunchBook)
+    _launch_times: LaunchTimes = field(default_factory=LaunchTimes)
     _services: dict[str, Service] = field(default_factory=dict)
     _points: dict[tuple[str, str], OperatingPoints] = field(default_factory=dict)
     _memory: dict[str, Json] = field(default_factory=dict)
@@ -180,6 +182,7 @@ class MemoryStore:
             latency_sigma=dict(self._latency_sigma),
             choices=dict(self.choices),
             avoided=self._launches.avoided(now),
+            launch_s=self._launch_times.by_type(),
             corrections=tuple(
                 self._fit_health[group].planned for group in sorted(self._fit_health)
             ),
@@ -395,5 +398,6 @@ class MemoryStore:
         self.acknowledgements |= dict(made)
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC), admitted.held)
         self._launches.take(observation, received, target=self._target)
+        self._launch_times.take(observation, self._nodes.gpus_by_id)
         dropped = add_counts(admitted.dropped, {"acks": len(acks) - len(made)})
         return replace(admitted, dropped=dropped)

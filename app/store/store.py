@@ -264,6 +264,8 @@ class Snapshot:
     """Nodes may hold commands that this store never made: the target is pushed again even if nothing would change."""
     actor: bytes | None = None
     """The newest trained actor for the fleet, where the policy asks for one (`app.store.trained_actors`)."""
+    launch_s: Mapping[str, float] = field(default_factory=dict)
+    """How long a launch takes by GPU type, where one was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

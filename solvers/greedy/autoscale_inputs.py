@@ -20,7 +20,7 @@ from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
 
 LAUNCH_S = 20.0
-"""From the decision to the first served request, where nobody measured it."""
+"""From the decision to the first served request, on a GPU type on which no launch was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,10 @@ def service_target(service: ServiceDemand) -> ServiceTarget:
     )
 
 
-def option(configuration: Configuration, running: int) -> ScalingOption:
-    """The technique's option for a configuration of which `running` replicas run."""
+def option(
+    configuration: Configuration, running: int, launch_s: Mapping[str, float]
+) -> ScalingOption:
+    """The technique's option for a configuration of which `running` replicas run; launch_s: by GPU type."""
     row = configuration.row
     return ScalingOption(
         service=configuration.service,
@@ -56,7 +58,7 @@ def option(configuration: Configuration, running: int) -> ScalingOption:
         sm_percent=row.sm_percent,
         power_w=row.power_w,
         running=running,
-        launch_s=LAUNCH_S,
+        launch_s=launch_s.get(configuration.gpu_type, LAUNCH_S),
     )
 
 
@@ -98,8 +100,9 @@ def missing_capacity(
     aims: Problem,
     carriers: Sequence[Carrier],
     configurations: Mapping[Key, Configuration],
+    launch_s: Mapping[str, float],
 ) -> AutoscaleProblem:
-    """What the running replicas lack, to be counted in what they leave free."""
+    """What the running replicas lack, to be counted in what they leave free; launch_s: by GPU type."""
     taken = Counter(
         (carrier.gpu_type, seat.row) for carrier in carriers for seat in carrier.seats
     )
@@ -114,7 +117,7 @@ def missing_capacity(
         services=tuple(map(service_target, _missing(aims, carriers))),
         # What runs is subtracted from the totals already, and must not count a second time in the options.
         options=tuple(
-            option(one, running=0) for _, one in sorted(configurations.items())
+            option(one, 0, launch_s) for _, one in sorted(configurations.items())
         ),
         totals=totals,
         launch_weight_per_s=LAUNCH_WEIGHT_PER_S,

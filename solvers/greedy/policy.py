@@ -81,6 +81,8 @@ class _Tick:
     now_s: float
     timers: Mapping[str, Json]
     """By service: the trigger's memory."""
+    launch_s: Mapping[str, float]
+    """By GPU type, where a launch was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,7 @@ def _make_tick(
         configurations={(one.service, one.gpu_type): one for one in options},
         now_s=observed.at_s,
         timers=remembered_services(memory, MEMORY_VERSION),
+        launch_s=observed.launch_s,
     )
 
 
@@ -292,7 +295,9 @@ def _grow(
     rates_rps = {name: tick.rates_rps[name] for name in saturated}
     aims = _aiming(tick.problem, rates_rps, tick.rule)
     solution, report = solve_autoscale(
-        missing_capacity(aims, carriers, tick.configurations), budget, method="greedy"
+        missing_capacity(aims, carriers, tick.configurations, tick.launch_s),
+        budget,
+        method="greedy",
     )
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     room = MAX_REPLICAS - sum(len(carrier.seats) for carrier in carriers)

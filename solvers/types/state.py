@@ -7,7 +7,7 @@ These nouns carry no behaviour beyond reading themselves. `app.db` stores them, 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NewType, TypeAlias, Union
 
@@ -273,6 +273,9 @@ class Observed:
 
     actor: bytes | None = None
     """For a policy that asks for one: the actor trained for this fleet; None = there is none."""
+    launch_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds from a command to a ready replica, by GPU type: the median over services of their newest launch there. A
+    type on which none was seen is missing."""
 
     def reading(self, service: str) -> ServiceObservation | None:
         """The reading of that service, or None when it was never observed."""

@@ -21,6 +21,7 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from app.db.base.engine import make_engine
+from app.db.fleet.launches import load_launch_s
 from app.db.predictions.forecasts import PostgresForecasts
 from app.store.launch_book import FIRST
 from tests.agents.factories import (
@@ -261,6 +262,7 @@ def test_how_long_a_launch_took_is_known_to_whoever_judges_the_service(
     (other,) = fleet.devices.keys() - {used}
     # The device is ready when it is read a step later, and the agent sees that in the step after.
     assert launch_s(fleet) == 2.0 * STEP_S
+    assert launch_s_by_type(fleet) == {"T4": 2.0 * STEP_S}
     lie = {"replica": "chat-g1-1", "service": "chat", "gpu_index": 0, "seconds": 500.0}
     answer = fleet.api.sync(
         other,
@@ -272,6 +274,20 @@ def test_how_long_a_launch_took_is_known_to_whoever_judges_the_service(
     )
     assert answer.status_code == 200
     assert launch_s(fleet) == 2.0 * STEP_S
+
+
+def launch_s_by_type(fleet: Fleet) -> dict[str, float]:
+    """What policies are told."""
+
+    async def load() -> dict[str, float]:
+        engine = make_engine(fleet.api.url, pool_size=2)
+        try:
+            async with engine.connect() as connection:
+                return await load_launch_s(connection)
+        finally:
+            await engine.dispose()
+
+    return run_apart(load())
 
 
 def launch_s(fleet: Fleet) -> float:

@@ -105,6 +105,12 @@ async def load_launch_times(
     return dict(found)
 
 
+async def load_launch_s(connection: AsyncConnection) -> dict[str, float]:
+    """By GPU type, the median over services of their newest launch there."""
+    rows = await all_rows(connection, _BY_TYPE)
+    return {row.gpu_type: row.seconds for row in rows}
+
+
 async def load_avoided(
     connection: AsyncConnection, now: datetime
 ) -> tuple[AvoidedGpu, ...]:
@@ -171,6 +177,11 @@ ON CONFLICT (service, gpu_type) DO UPDATE SET seconds = (excluded.seconds || t.s
 """
 
 _TIMES = "SELECT service, gpu_type, seconds FROM launch_time WHERE service = ANY(CAST(:services AS text[]))"
+
+_BY_TYPE = """
+SELECT gpu_type, percentile_cont(0.5) WITHIN GROUP (ORDER BY seconds[1]) AS seconds
+FROM launch_time GROUP BY gpu_type ORDER BY gpu_type
+"""
 
 _OF_GPUS = "SELECT * FROM launch_failure WHERE gpu = ANY(CAST(:gpus AS text[]))"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from solvers.autoscale.problem import AutoscaleProblem
+from solvers.autoscale.problem import AutoscaleProblem, ScalingOption
 from solvers.autoscale.solve import solve as solve_autoscale
 from solvers.greedy.arrange import Key, replica_counts, running_carriers
 from solvers.greedy.autoscale_inputs import (
@@ -46,27 +46,41 @@ def decide_counts(
     configurations: Configurations,
     budget: Budget,
     *,
+    launch_s: Mapping[str, float],
     lost: Mapping[Key, int] = MappingProxyType({}),
     running: Mapping[Key, int] = MappingProxyType({}),
 ) -> tuple[dict[Key, int], dict[str, UnservedReason], SolveReport]:
     """Replicas per (service, GPU type), why services fall short, and how it was found.
 
     `lost` counts the replicas per key that earlier counts could not place: that many fewer GPUs of the type count.
+    `launch_s`: by GPU type, L of section 4.1.
     """
     parameters = budget.parameters_as(HetsevParameters)
+    options = _options(configurations, running, launch_s)
     program = _program(
-        problem, configurations, lost, running, parameters.launch_weight_per_s
+        problem, configurations, lost, options, parameters.launch_weight_per_s
     )
     solution, report = solve_autoscale(program, budget, method=budget.solver)
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     return cut(problem, positive_counts(solution), reasons), reasons, report
 
 
+def _options(
+    configurations: Configurations,
+    running: Mapping[Key, int],
+    launch_s: Mapping[str, float],
+) -> tuple[ScalingOption, ...]:
+    return tuple(
+        option(one, running.get(key, 0), launch_s)
+        for key, one in sorted(configurations.items())
+    )
+
+
 def _program(
     problem: Problem,
     configurations: Configurations,
     lost: Mapping[Key, int],
-    running: Mapping[Key, int],
+    options: tuple[ScalingOption, ...],
     launch_weight_per_s: float,
 ) -> AutoscaleProblem:
     taken = (
@@ -77,10 +91,7 @@ def _program(
     # first would take what a more important one needs: here one program has all of them.
     return AutoscaleProblem(
         services=tuple(map(service_target, problem.services)),
-        options=tuple(
-            option(one, running.get(key, 0))
-            for key, one in sorted(configurations.items())
-        ),
+        options=options,
         totals=type_totals(problem, taken),
         launch_weight_per_s=launch_weight_per_s,
     )
@@ -97,5 +108,7 @@ def export(problem: Problem, path: Path, budget: Budget) -> None:
     running = running_carriers(problem)
     configurations = configurations_of(problem, keep_running=bool(running))
     weight = budget.parameters_as(HetsevParameters).launch_weight_per_s
-    program = _program(problem, configurations, {}, replica_counts(running), weight)
+    # A file says nothing of launches: all take as long.
+    options = _options(configurations, replica_counts(running), {})
+    program = _program(problem, configurations, {}, options, weight)
     export_autoscale(program, path, budget=budget)

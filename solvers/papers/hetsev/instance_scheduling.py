@@ -24,20 +24,22 @@ from solvers.types.plan import UnservedReason
 from solvers.types.problem import OperatingPoint, Problem
 
 
-class PlacementWaits(NamedTuple):
-    """What has waited for GPUs since earlier plans."""
+class SchedulingState(NamedTuple):
+    """What is known beside the problem: what has waited for GPUs since earlier plans, and how long launches take."""
 
     running: Mapping[Key, int]
     """Replicas that run; those beyond them wait."""
     waited_s: Mapping[str, float]
     """By service; others wait from now on."""
+    launch_s: Mapping[str, float]
+    """By GPU type, where a launch was seen."""
 
 
 def schedule_instances(
     problem: Problem,
     counts: Mapping[Key, int],
     rows: Mapping[Key, OperatingPoint],
-    waiting: PlacementWaits,
+    state: SchedulingState,
     budget: Budget,
 ) -> tuple[list[Carrier], Sequence[tuple[Key, UnservedReason]], SolveReport]:
     """Carriers for all replicas, key and reason of each one that found no place, and how it was found."""
@@ -49,7 +51,7 @@ def schedule_instances(
             replicas=tuple(pending),
             gpus=_stock(problem),
             order=fair_order(
-                _waiting_replicas(problem, names, rows, waiting),
+                _waiting_replicas(problem, names, rows, state),
                 queues=parameters.queues,
                 per_round=parameters.picks_per_round,
             ),
@@ -90,14 +92,14 @@ def _waiting_replicas(
     problem: Problem,
     names: Mapping[str, Key],
     rows: Mapping[Key, OperatingPoint],
-    waiting: PlacementWaits,
+    state: SchedulingState,
 ) -> list[WaitingReplica]:
     """All replicas: those that run have not waited, nor have those that nobody asked for before."""
-    left = Counter(waiting.running)
+    left = Counter(state.running)
     replicas = []
     for name, key in names.items():
         left[key] -= 1
-        waited_s = waiting.waited_s.get(key[0], 0.0) if left[key] < 0 else 0.0
+        waited_s = state.waited_s.get(key[0], 0.0) if left[key] < 0 else 0.0
         replicas.append(
             WaitingReplica(
                 name=name,

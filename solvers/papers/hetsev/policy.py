@@ -35,7 +35,10 @@ from solvers.papers.hetsev.counts import (
     configurations_of,
     decide_counts,
 )
-from solvers.papers.hetsev.instance_scheduling import PlacementWaits, schedule_instances
+from solvers.papers.hetsev.instance_scheduling import (
+    SchedulingState,
+    schedule_instances,
+)
 from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.papers.hetsev.past import dump_past, load_past
 from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem
@@ -71,9 +74,9 @@ def make_plan(
     """The plan, its report, since when a consolidation has looked worthwhile, and since when services wait for GPUs."""
     problem = with_network_labels(problem)
     past, now_s = load_past(memory), observed.at_s
-    waiting = _waits(problem, past.waited_s(now_s))
+    state = _state(problem, past.waited_s(now_s), observed.launch_s)
     budget = replace(budget, work=budget.work * SOLVE_SHARE)
-    chosen = _choose(problem, budget, waiting, since_s=past.since_s, now_s=now_s)
+    chosen = _choose(problem, budget, state, since_s=past.since_s, now_s=now_s)
     kept = past.after(chosen.draft.plan, chosen.since_s, now_s)
     return chosen.draft.plan, _report(problem, chosen), dump_past(kept)
 
@@ -91,26 +94,28 @@ def with_network_labels(problem: Problem) -> Problem:
     return replace(problem, services=tuple(services))
 
 
-def _waits(problem: Problem, waited_s: Mapping[str, float]) -> PlacementWaits:
+def _state(
+    problem: Problem, waited_s: Mapping[str, float], launch_s: Mapping[str, float]
+) -> SchedulingState:
     # What runs waits for nothing: of a service that has waited, only the replicas beyond those have. Where nobody has,
     # which is nearly always so, the fleet need not be gone through.
     running = replica_counts(running_carriers(problem)) if waited_s else Counter()
-    return PlacementWaits(running=running, waited_s=waited_s)
+    return SchedulingState(running=running, waited_s=waited_s, launch_s=launch_s)
 
 
 def _choose(
     problem: Problem,
     budget: Budget,
-    waiting: PlacementWaits,
+    state: SchedulingState,
     *,
     since_s: float | None,
     now_s: float,
 ) -> Choice:
     # The changed arrangement comes first: it is what the next seconds depend on, should the time run out.
-    changed = _changed(problem, budget, waiting)
+    changed = _changed(problem, budget, state)
     if changed is None:
         return Choice(
-            draft=_fresh(problem, budget, waiting), reason=Reason(kind=ChoiceKind.FRESH)
+            draft=_fresh(problem, budget, state), reason=Reason(kind=ChoiceKind.FRESH)
         )
     if budget.remaining_s() <= 0.0:
         # Having had no time says nothing against the consolidation, so that its hold goes on.
@@ -119,36 +124,36 @@ def _choose(
     return choose(
         problem,
         changed,
-        _fresh(problem, budget, waiting),
+        _fresh(problem, budget, state),
         parameters=budget.parameters_as(HetsevParameters),
         since_s=since_s,
         now_s=now_s,
     )
 
 
-def _fresh(problem: Problem, budget: Budget, waiting: PlacementWaits) -> Draft:
+def _fresh(problem: Problem, budget: Budget, state: SchedulingState) -> Draft:
     """A plan from nothing, with smallest SM percents; where GPUs are short also with narrower configurations."""
-    best = _fresh_of(problem, budget, waiting, sharers=1)
+    best = _fresh_of(problem, budget, state, sharers=1)
     max_sharers = min(MAX_SHARERS, problem.max_replicas_per_gpu, len(problem.services))
     for sharers in range(2, max_sharers + 1):
         is_short = any(entry.reason in WANT_OF_GPUS for entry in best.plan.unserved)
         # One draft may take as long as all before it: with less than half the time left it might not end in time.
         if not is_short or budget.remaining_s() < 0.5 * budget.seconds:
             break
-        narrower = _fresh_of(problem, budget, waiting, sharers=sharers)
+        narrower = _fresh_of(problem, budget, state, sharers=sharers)
         best = max(best, narrower, key=lambda draft: _merit(problem, draft.plan))
     return best
 
 
 def _fresh_of(
-    problem: Problem, budget: Budget, waiting: PlacementWaits, *, sharers: int
+    problem: Problem, budget: Budget, state: SchedulingState, *, sharers: int
 ) -> Draft:
     """The best of some drafts, each counted without the room that fragmentation took from those before it."""
     configurations = configurations_of(problem, keep_running=False, sharers=sharers)
     lost: Counter[Key] = Counter()
     drafts: list[Draft] = []
     for _ in range(FRAGMENTATION_ROUNDS):
-        draft, left_out = _draft(problem, configurations, budget, lost, waiting)
+        draft, left_out = _draft(problem, configurations, budget, lost, state)
         drafts.append(draft)
         lost.update(left_out)
         if not left_out or budget.remaining_s() < 0.5 * budget.seconds:
@@ -162,15 +167,15 @@ def _draft(
     configurations: Configurations,
     budget: Budget,
     lost: Mapping[Key, int],
-    waiting: PlacementWaits,
+    state: SchedulingState,
 ) -> tuple[Draft, list[Key]]:
     """All five steps once, and the keys of replicas that found no place."""
     counts, reasons, count_report = decide_counts(
-        problem, configurations, budget, lost=lost
+        problem, configurations, budget, launch_s=state.launch_s, lost=lost
     )
     rows, share_report = _shrink(problem, configurations, counts, budget)
     carriers, left_out, place_report = schedule_instances(
-        problem, counts, rows, waiting, budget
+        problem, counts, rows, state, budget
     )
     # Counting saw totals, and shares before they were shrunk: placed replicas may leave room for more.
     carriers = top_up(problem, carriers, tuple(configurations.values()))
@@ -191,14 +196,18 @@ def _merit(problem: Problem, plan: Plan) -> tuple[float, float]:
     return round(served, 6), -cost_usd_per_hour(problem, plan)
 
 
-def _changed(problem: Problem, budget: Budget, waiting: PlacementWaits) -> Draft | None:
+def _changed(problem: Problem, budget: Budget, state: SchedulingState) -> Draft | None:
     """The running arrangement, changed to what the counts ask for; None when nothing runs."""
     running = running_carriers(problem)
     if not running:
         return None
     configurations = configurations_of(problem, keep_running=True)
     counts, reasons, report = decide_counts(
-        problem, configurations, budget, running=replica_counts(running)
+        problem,
+        configurations,
+        budget,
+        launch_s=state.launch_s,
+        running=replica_counts(running),
     )
     # Shares are not shrunk here: another share would restart what runs, and the configurations prefer its rows.
     rows = {key: one.row for key, one in configurations.items()}
@@ -207,7 +216,7 @@ def _changed(problem: Problem, budget: Budget, waiting: PlacementWaits) -> Draft
         running,
         counts,
         rows,
-        waited_s=waiting.waited_s,
+        waited_s=state.waited_s,
         is_worst_fit=budget.parameters_as(HetsevParameters).placement == "as printed",
     )
     carriers = top_up(problem, carriers, tuple(configurations.values()))

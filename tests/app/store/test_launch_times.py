@@ -22,8 +22,8 @@ GPUS = {
 }
 
 
-def a_report(*launches: tuple[int, float]) -> Observation:
-    """(GPU index, seconds) of launches of `chat` on n1."""
+def a_report(*launches: tuple[int, float], service: str = "chat") -> Observation:
+    """(GPU index, seconds) of launches on n1."""
     return Observation(
         node="n1",
         boot="b1",
@@ -32,7 +32,7 @@ def a_report(*launches: tuple[int, float]) -> Observation:
         window_s=5.0,
         generation=1,
         launches=tuple(
-            LaunchTime(replica="r1", service="chat", gpu_index=index, seconds=seconds)
+            LaunchTime(replica="r1", service=service, gpu_index=index, seconds=seconds)
             for index, seconds in launches
         ),
     )
@@ -63,3 +63,17 @@ def test_the_newest_are_kept_by_type_and_none_counts_for_hours() -> None:
         "small": [MAX_LAUNCH_S],
     }
     assert times.of("search") == {}
+
+
+def test_a_type_takes_as_long_as_the_newest_launches_of_half_of_the_services() -> None:
+    times = LaunchTimes()
+    for service, seconds in (
+        ("chat", (90.0, 4.0)),
+        ("photo", (6.0,)),
+        ("sound", (9.0,)),
+    ):
+        for each in seconds:
+            times.take(a_report((0, each), service=service), GPUS)
+    times.take(a_report((1, 2.0)), GPUS)
+    assert times.by_type() == {"big": 6.0, "small": 2.0}
+    assert LaunchTimes().by_type() == {}

@@ -7,7 +7,10 @@ import pytest
 from solvers.check import violations
 from solvers.greedy import policy as hetsev_greedy
 from solvers.greedy.scaling_rules import SaturationRule
-from solvers.papers.hetsev.instance_scheduling import PlacementWaits, schedule_instances
+from solvers.papers.hetsev.instance_scheduling import (
+    SchedulingState,
+    schedule_instances,
+)
 from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.papers.hetsev.past import HetsevPast, dump_past, load_past
 from solvers.papers.hetsev.policy import make_plan
@@ -81,7 +84,7 @@ def test_of_two_that_want_the_last_place_the_one_that_waited_longer_gets_it() ->
         ({"c": 5.0, "d": 30.0}, {"c", "d"}),
         ({"d": 30.0}, {"a", "d"}),
     ):
-        waiting = PlacementWaits(running={}, waited_s=waited_s)
+        waiting = SchedulingState(running={}, waited_s=waited_s, launch_s={})
         carriers, left_out, _ = schedule_instances(
             problem, counts, rows, waiting, budget
         )
@@ -94,7 +97,9 @@ def test_replicas_that_run_have_not_waited() -> None:
     counts = {("a", "gpu"): 1, ("b", "gpu"): 1, ("c", "gpu"): 1}
     rows = dict.fromkeys(counts, HALVES[0])
     # Nobody of `c` waits: its only replica runs.
-    waiting = PlacementWaits(running={("c", "gpu"): 1}, waited_s={"c": 60.0})
+    waiting = SchedulingState(
+        running={("c", "gpu"): 1}, waited_s={"c": 60.0}, launch_s={}
+    )
     carriers, _, _ = schedule_instances(
         problem, counts, rows, waiting, Budget(parameters=AS_PRINTED)
     )
