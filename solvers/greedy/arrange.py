@@ -306,7 +306,7 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
         len({seat.service for seat in carrier.seats})
         == len(rows)
         <= problem.max_replicas_per_gpu
-        and _may_share(problem, carrier)
+        and may_share(problem, [seat.service for seat in carrier.seats])
         and _are_at_one_clock(rows, gpu_type)
         and sum(row.sm_percent for row in rows) <= 100.0 + SM_PERCENT_TOLERANCE
         and sum(row.memory_mib for row in rows)
@@ -316,12 +316,12 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
     )
 
 
-def _may_share(problem: Problem, carrier: Carrier) -> bool:
-    """Whether no two services are together that have a label in common."""
+def may_share(problem: Problem, names: Sequence[str]) -> bool:
+    """Whether no two of the services have a label in common."""
     # Most problems have no labels: then services need not be looked up.
     if not problem.has_labels:
         return True
-    services = [problem.service(seat.service) for seat in carrier.seats]
+    services = map(problem.service, names)
     return all(one.may_share_with(other) for one, other in combinations(services, 2))
 
 

@@ -5,14 +5,13 @@ replicas elsewhere: on the fullest GPU that may hold one, else on an empty one. 
 """
 
 from dataclasses import replace
-from itertools import combinations
 
-from solvers.greedy.arrange import running_carriers, top_up
+from solvers.greedy.arrange import may_share, running_carriers, top_up
 from solvers.greedy.configure import configure
 from solvers.greedy.report import heuristic_report
 from solvers.greedy.routing import route
 from solvers.types.outcome import PlanReport
-from solvers.types.plan import GpuPlan, Plan
+from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 
 MESSAGE = "services with a common anti_affinity label were set apart"
@@ -22,9 +21,12 @@ def set_apart(
     problem: Problem, plan: Plan, report: PlanReport
 ) -> tuple[Plan, PlanReport]:
     """The plan in which no services with a common label share a GPU, and its report; as they are where none do."""
-    if not problem.has_labels or not any(
-        _has_rivals(problem, gpu) for gpu in plan.gpus
-    ):
+    # Slices of one GPU share nothing that a label could be about.
+    together = (
+        [replica.service for replica in gpu.replicas if replica.slice is None]
+        for gpu in plan.gpus
+    )
+    if all(may_share(problem, names) for names in together):
         return plan, report
     # What of the plan obeys all rules, as if it ran.
     lawful = running_carriers(replace(problem, current=plan))
@@ -37,12 +39,4 @@ def set_apart(
         method=report.method,
         messages=(*report.messages, MESSAGE),
         steps=report.steps,
-    )
-
-
-def _has_rivals(problem: Problem, gpu: GpuPlan) -> bool:
-    services = [problem.service(replica.service) for replica in gpu.replicas]
-    return not any(replica.slice for replica in gpu.replicas) and any(
-        one.name != other.name and not one.may_share_with(other)
-        for one, other in combinations(services, 2)
     )

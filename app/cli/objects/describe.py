@@ -31,7 +31,7 @@ from app.cli.objects.completion import complete_names
 from app.cli.objects.get import KindName, fetch_one, parse_one
 from app.cli.objects.show.forecasts import show_forecast_line
 from app.cli.objects.show.predictions import show_predictions
-from solvers.types.problem import OperatingPoint
+from solvers.types.gpu_type_json import ROW_FIELDS
 
 NEWEST_EVENTS = 8
 MAX_TABLE = 20
@@ -109,7 +109,7 @@ def _show_nested(key: str, value: object, indent: str) -> None:
         _show_fields(value, indent + "  ")
     elif isinstance(value, list):
         # Rows of a profile are arrays in the API, which does not repeat the names thousands of times.
-        _show_list(value, OperatingPoint._fields if key == "rows" else ())
+        _show_list(value, ROW_FIELDS if key == "rows" else ())
 
 
 def _is_nested(value: object) -> bool:
