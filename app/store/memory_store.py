@@ -266,11 +266,8 @@ class MemoryStore:
         self.pushed.append((at, bound))
         self.tasks.place(bound)
         # Only the newest command of a node is ever asked for, so older ones are not kept.
-        made = {
-            command.node: command
-            for command in commands
-            if command.node in self._nodes.names
-        }
+        known = self._nodes.names
+        made = {each.node: each for each in commands if each.node in known}
         self._commands |= made
         self._commanded |= {(node, each.generation) for node, each in made.items()}
         return True

@@ -6,7 +6,6 @@ running GPU that holds them, an empty GPU only when none does.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
 from types import MappingProxyType
 
 from solvers.greedy.configure import MAX_REPLICAS, Configuration
@@ -306,7 +305,7 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
         len({seat.service for seat in carrier.seats})
         == len(rows)
         <= problem.max_replicas_per_gpu
-        and may_share(problem, [seat.service for seat in carrier.seats])
+        and problem.may_share([seat.service for seat in carrier.seats])
         and _are_at_one_clock(rows, gpu_type)
         and sum(row.sm_percent for row in rows) <= 100.0 + SM_PERCENT_TOLERANCE
         and sum(row.memory_mib for row in rows)
@@ -314,15 +313,6 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
         and gpu_type.idle_w + sum(row.power_w for row in rows)
         <= gpu_type.power_cap_w * (1.0 + ROUNDING)
     )
-
-
-def may_share(problem: Problem, names: Sequence[str]) -> bool:
-    """Whether no two of the services have a label in common."""
-    # Most problems have no labels: then services need not be looked up.
-    if not problem.has_labels:
-        return True
-    services = map(problem.service, names)
-    return all(one.may_share_with(other) for one, other in combinations(services, 2))
 
 
 def _are_at_one_clock(rows: Sequence[OperatingPoint], gpu_type: GpuType) -> bool:

@@ -6,7 +6,7 @@ replicas elsewhere: on the fullest GPU that may hold one, else on an empty one. 
 
 from dataclasses import replace
 
-from solvers.greedy.arrange import may_share, running_carriers, top_up
+from solvers.greedy.arrange import running_carriers, top_up
 from solvers.greedy.configure import configure
 from solvers.greedy.report import heuristic_report
 from solvers.greedy.routing import route
@@ -26,7 +26,7 @@ def set_apart(
         [replica.service for replica in gpu.replicas if replica.slice is None]
         for gpu in plan.gpus
     )
-    if all(may_share(problem, names) for names in together):
+    if all(problem.may_share(names) for names in together):
         return plan, report
     # What of the plan obeys all rules, as if it ran.
     lawful = running_carriers(replace(problem, current=plan))

@@ -90,16 +90,8 @@ class _Place:
 
     def may_take(self, problem: Problem, service: ServiceDemand) -> bool:
         """Whether nobody is there who may not share a GPU with the service, no replica or spare of it either."""
-        there = {each.service for each in (*self.gpu.replicas, *self.spares)}
-        # Most services have no label: then the others need not be gone through.
-        return service.name not in there and (
-            not service.anti_affinity
-            or all(
-                service.may_share_with(other)
-                for other in problem.services
-                if other.name in there
-            )
-        )
+        there = [each.service for each in (*self.gpu.replicas, *self.spares)]
+        return service.name not in there and problem.may_share([*there, service.name])
 
     def fits(self, row: OperatingPoint, memory_mib: float) -> bool:
         """Whether a spare of that row fits."""

@@ -1,9 +1,10 @@
 """Problem: the one input of every policy (the contract's; its JSON is in `problem_json`)."""
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Literal, NamedTuple
 
 from solvers.types.plan import Plan
@@ -176,6 +177,16 @@ class Problem:
     def has_labels(self) -> bool:
         """Whether any two services may not share a GPU."""
         return any(service.anti_affinity for service in self.services)
+
+    def may_share(self, names: Iterable[str]) -> bool:
+        """Whether no two of these services have a label in common. Raises KeyError for one that is not there."""
+        # Most problems have no labels: then services need not be looked up.
+        if not self.has_labels:
+            return True
+        services = map(self.service, names)
+        return all(
+            one.may_share_with(other) for one, other in combinations(services, 2)
+        )
 
     def services_by_priority(self) -> list[ServiceDemand]:
         """The services from the most to the least important, equally important ones by name."""

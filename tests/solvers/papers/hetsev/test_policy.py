@@ -97,26 +97,6 @@ def test_a_large_service_is_spread_over_gpus() -> None:
     assert is_complete(plan)
 
 
-def test_a_type_on_which_launches_take_long_is_dear() -> None:
-    # κ = 0.005: 1.0 · (1 + 100 κ) = 1.5 is above 1.2 · (1 + 10 κ) = 1.26; with equal launches 1.0 is less.
-    types = (
-        a_type("slow", price_usd_per_hour=1.0),
-        a_type("quick", price_usd_per_hour=1.2),
-    )
-    problem = a_problem(a_service("chat", rate_rps=100.0), types=types)
-    for launch_s, taken in (
-        ({"slow": 100.0, "quick": 10.0}, "quick"),
-        ({"slow": 100.0, "quick": 100.0}, "slow"),
-        # Where no launch was seen, 20 s: 1.5 against 1.2 · 1.1.
-        ({"slow": 100.0}, "quick"),
-        ({}, "slow"),
-    ):
-        plan, _, _ = make_plan(
-            problem, Observed(at_s=0.0, launch_s=launch_s), None, Budget()
-        )
-        assert set(gpus_of(plan)) == {taken}, launch_s
-
-
 def test_the_cheaper_type_is_taken_until_it_runs_out() -> None:
     # 250 rps are 2.5 GPUs: two cheap ones, then a dear one.
     types = (
