@@ -314,7 +314,7 @@ def _min_per_rps(
     if points is None or not service.allows(gpu_type.name):
         return np.inf, np.inf
     rows = np.array(points.rows)
-    percent, batch, _, transfer, launch, run, memory, power, _ = rows.T
+    percent, batch, _, transfer, launch, run, memory, power, *_ = rows.T
     duration_ms = transfer + launch + run
     carried = (
         1000.0
