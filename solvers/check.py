@@ -200,7 +200,8 @@ def _resources(
 
     # The tolerance is absolute: SM percents are multiples of a step, so what is summed is off by rounding alone.
     # In slices they are of the slice, which nobody else has.
-    if not is_sliced and not sm_percent <= 100.0 + SM_PERCENT_TOLERANCE:
+    has_limits = not is_sliced and gpu_type.overload is None
+    if has_limits and not sm_percent <= 100.0 + SM_PERCENT_TOLERANCE:
         yield broken("sm", where, f"{sm_percent:g} % of the SMs are given away")
     if exceeds(memory_mib, gpu_type.memory_mib):
         yield broken(
@@ -279,9 +280,13 @@ def _capacity_rps(
             stall_ms += other.stall_ms
         else:
             pressure += other.pressure
-    growth = _launch_growth(problem.gpu_type(gpu.gpu_type), len(gpu.replicas))
-    launch_ms = row.launch_ms * (1.0 + growth)
-    run_ms = row.run_ms * (1.0 + points.sensitivity * pressure) * factor
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    launch_ms = row.launch_ms * (1.0 + _launch_growth(gpu_type, len(gpu.replicas)))
+    slowdown = points.sensitivity * pressure
+    # Without SM limits replicas also take turns once their pressure exceeds a whole GPU.
+    if gpu_type.overload is not None:
+        slowdown += gpu_type.overload * max(0.0, pressure - max(0.0, 1 - row.pressure))
+    run_ms = row.run_ms * (1.0 + slowdown) * factor
     execution_ms = row.transfer_ms + launch_ms + run_ms
     ratio = (service.slo_ms - stall_ms) / execution_ms
     utilisation = _utilisation(

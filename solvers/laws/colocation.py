@@ -65,7 +65,8 @@ def execution_ms(
 ) -> float:
     """Milliseconds that one full batch takes next to these neighbours."""
     launch_ms = row.launch_ms * launch_factor(gpu_type, neighbours.count + 1)
-    run_factor = 1.0 + sensitivity * neighbours.pressure
+    beyond = _overload(gpu_type, np.array(row.pressure), neighbours.pressure)
+    run_factor = 1.0 + sensitivity * neighbours.pressure + float(beyond)
     run_ms = row.run_ms * run_factor * neighbours.training_factor
     return row.transfer_ms + launch_ms + run_ms
 
@@ -147,13 +148,26 @@ def executions_ms(
     gpu_type: GpuType,
 ) -> Reals:
     """`execution_ms` of many rows of one network on one GPU type: (N,)."""
-    factors = (
-        1.0,
-        launch_factor(gpu_type, neighbours.count + 1),
-        (1.0 + sensitivity * neighbours.pressure) * neighbours.training_factor,
+    transfer_ms, launch_ms, run_ms = _times(rows).T
+    launch = launch_factor(gpu_type, neighbours.count + 1)
+    beyond = _overload(gpu_type, _pressures(rows), neighbours.pressure)
+    run_factor = 1.0 + sensitivity * neighbours.pressure + beyond
+    executions: Reals = (
+        transfer_ms
+        + launch_ms * launch
+        + run_ms * run_factor * neighbours.training_factor
     )
-    executions: Reals = _times(rows) @ np.array(factors)
     return executions
+
+
+def _overload(gpu_type: GpuType, own: Reals, others: Reals | float) -> Reals:
+    """What neighbours add to the run factor where no SM limits hold, by own pressure and theirs; 0 elsewhere.
+
+    Up to a whole GPU nothing, since kernels of one run while others wait for their hosts; linear beyond.
+    """
+    if gpu_type.overload is None:
+        return np.zeros_like(own)
+    return gpu_type.overload * np.maximum(0.0, others - np.maximum(0.0, 1.0 - own))
 
 
 def launch_factor(gpu_type: GpuType, replicas: int) -> float:
@@ -260,7 +274,9 @@ class WorstNeighbours:
         for count, pressure in enumerate(self.pressure[:, self._free_steps(rows)]):
             fits = np.isfinite(pressure)
             # −inf · 0 is NaN for a network that no neighbour disturbs, so it is replaced before and not after.
-            run_factor = 1.0 + sensitivity * np.where(fits, pressure, 0.0)
+            others = np.where(fits, pressure, 0.0)
+            beyond = _overload(self.gpu_type, _pressures(rows), others)
+            run_factor = 1.0 + sensitivity * others + beyond
             launch = launch_factor(self.gpu_type, count + 1)
             execution = transfer_ms + launch_ms * launch + run_ms * run_factor
             worst = np.maximum(worst, np.where(fits, execution, 0.0))
@@ -285,7 +301,8 @@ def worst_neighbours(
 
     `candidates` holds one sequence of rows per *other* service that may come to such a GPU: of each at most one row
     is there, since no two replicas of a service share a GPU. (For arbitrary neighbours repeat the same rows
-    `max_replicas` − 1 times.) Only SM percent limits the neighbours; memory and power would only make it milder, and
+    `max_replicas` − 1 times.) Only SM percent limits the neighbours, and where no SM limits hold only their number;
+    memory and power would only make it milder, and
     clocks are not matched, so the answer is an upper bound. A multiple-choice knapsack by dynamic programming over
     (services, number of neighbours, SM steps): services × rows on their Pareto front × max_replicas numpy operations.
     """
@@ -320,13 +337,22 @@ def _heaviest(rows: Sequence[OperatingPoint], step: float) -> list[tuple[int, fl
 
 
 def _grid_percent(gpu_type: GpuType) -> float:
+    # Without SM limits no neighbour takes a step of them.
+    if gpu_type.overload is not None:
+        return math.inf
     return max(gpu_type.sm_percent_step, _FINEST_STEP_PERCENT)
 
 
 def _times(rows: Sequence[OperatingPoint]) -> Reals:
+    """(N, 3) transfer, launch and run times."""
     # Reshaped, so that no rows at all give (0, 3) and not an error.
     table = np.array(rows, dtype=np.float64)
     return table.reshape(len(rows), len(OperatingPoint._fields))[:, _TIMES]
+
+
+def _pressures(rows: Sequence[OperatingPoint]) -> Reals:
+    """(N,)"""
+    return np.array([row.pressure for row in rows])
 
 
 def _column(law: CapacityLaw, percentile: float, batch: int) -> Sequence[float]:

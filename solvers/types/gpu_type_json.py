@@ -42,7 +42,7 @@ def read_gpu_type(document: object, path: str) -> GpuType:
     """One entry of `gpu_types`. Raises InvalidInput."""
     fields = Fields(document, path, RESERVED)
     sharing = _sharing(fields)
-    is_capped = "capped" in sharing
+    is_sliced_only = sharing == ("slices",)
     gpu_type = GpuType(
         name=fields.text("name"),
         price_usd_per_hour=fields.number("price_usd_per_hour", above=0.0),
@@ -50,20 +50,21 @@ def read_gpu_type(document: object, path: str) -> GpuType:
         # null is as many as wanted; leaving the field out would be an oversight, and is refused.
         count=fields.integer("count") if fields.value("count") is not None else None,
         # What says how SM percents are shared means nothing where all GPUs are cut into slices.
-        sm_percent_step=fields.number("sm_percent_step", above=0.0, at_most=100.0)
-        if is_capped
-        else 100.0,
+        sm_percent_step=100.0
+        if is_sliced_only
+        else fields.number("sm_percent_step", above=0.0, at_most=100.0),
         idle_w=fields.number("idle_w"),
         power_cap_w=fields.number("power_cap_w", above=0.0),
         clocks_mhz=fields.each(
             "clocks_mhz", lambda v, p: read_number(v, p, above=0.0), at_least=1
         ),
-        launch_per_neighbour=fields.number("launch_per_neighbour")
-        if is_capped
-        else 0.0,
-        launch_base=fields.number("launch_base") if is_capped else 0.0,
+        launch_per_neighbour=0.0
+        if is_sliced_only
+        else fields.number("launch_per_neighbour"),
+        launch_base=0.0 if is_sliced_only else fields.number("launch_base"),
         slices=_profiles(fields) if "slices" in sharing else (),
-        is_capped=is_capped,
+        is_sliced_only=is_sliced_only,
+        overload=fields.number("overload") if "uncapped" in sharing else None,
     )
     fields.done()
     refuse_repeats(fields.at("clocks_mhz"), gpu_type.clocks_mhz)
@@ -83,17 +84,26 @@ def _check_memory(fields: Fields, gpu_type: GpuType) -> None:
 
 
 def _sharing(fields: Fields) -> tuple[str, ...]:
-    """How GPUs of a type may be shared: `capped` (by SM percents), `slices`, or either. Raises InvalidInput."""
+    """How GPUs of a type may be shared: `capped` (by SM percents), `slices`, either, or `uncapped`.
+
+    Raises InvalidInput.
+    """
     if not fields.given("sharing"):
         return ("capped",)
     ways = fields.each("sharing", _way, at_least=1)
     refuse_repeats(fields.at("sharing"), ways)
+    # A network does not press the same with SM limits and without them, and a type has one row of each kind.
+    if "uncapped" in ways and len(ways) > 1:
+        message = (
+            "uncapped stands alone; list GPUs that are shared so as a type of their own"
+        )
+        raise InvalidInput(fields.at("sharing"), message)
     return ways
 
 
 def _way(value: object, path: str) -> str:
-    if value not in ("capped", "slices"):
-        message = f"must be capped or slices, not {describe(value)}"
+    if value not in ("capped", "uncapped", "slices"):
+        message = f"must be capped, uncapped or slices, not {describe(value)}"
         raise InvalidInput(path, message)
     return str(value)
 
@@ -224,17 +234,21 @@ def slice_replica_document(replica: ReplicaPlan) -> dict[str, object]:
 
 def gpu_type_document(gpu_type: GpuType) -> dict[str, object]:
     """One entry of `gpu_types`."""
-    document = document_without(gpu_type, "paid_count", "slices", "is_capped")
+    document = document_without(
+        gpu_type, "paid_count", "slices", "is_sliced_only", "overload"
+    )
+    if gpu_type.overload is not None:
+        return {**document, "sharing": ["uncapped"], "overload": gpu_type.overload}
     if not gpu_type.slices:
         return document
-    if not gpu_type.is_capped:
+    if gpu_type.is_sliced_only:
         for name in ("sm_percent_step", "launch_per_neighbour", "launch_base"):
             del document[name]
     entries = []
     for profile in gpu_type.slices:
         entry = fields_document(profile)
         entries.append({"profile": entry.pop("name"), **entry})
-    ways = ["capped", "slices"] if gpu_type.is_capped else ["slices"]
+    ways = ["slices"] if gpu_type.is_sliced_only else ["capped", "slices"]
     return {**document, "sharing": ways, "slices": entries}
 
 

@@ -82,7 +82,8 @@ def problem_from_document(document: object) -> Problem:
     fields.done()
     if version == 1 and _needs_version_2(problem):
         message = (
-            "must be 2 where GPUs are cut into slices or services have anti_affinity"
+            "must be 2 where GPUs are uncapped or cut into slices, or services have "
+            "anti_affinity"
         )
         raise InvalidInput("version", message)
     # Last, since a reference can be judged only once all names are known.
@@ -92,8 +93,11 @@ def problem_from_document(document: object) -> Problem:
 
 def _needs_version_2(problem: Problem) -> bool:
     """Whether anything of it is not in version 1 of the contract."""
-    has_slices = any(gpu_type.slices for gpu_type in problem.gpu_types)
-    return has_slices or bool(problem.slice_points) or problem.has_labels
+    return (
+        any(each.slices or each.overload is not None for each in problem.gpu_types)
+        or bool(problem.slice_points)
+        or problem.has_labels
+    )
 
 
 def _number_or_0(fields: Fields, name: str) -> float:
@@ -271,6 +275,11 @@ def _check_points(
             raise InvalidInput(
                 f"{path}.rows[{index}].batch",
                 f"{row.batch} is not a batch of the capacity law",
+            )
+        if gpu_type.overload is not None and row.sm_percent != 100.0:
+            raise InvalidInput(
+                f"{path}.rows[{index}].sm_percent",
+                f"{gpu_type.name} is uncapped: every replica has 100, not {row.sm_percent:g}",
             )
         # In percent and not in steps, so that the tolerance is the contract's 1e-6 whatever the step is.
         steps = row.sm_percent / gpu_type.sm_percent_step

@@ -78,8 +78,11 @@ class GpuType:
     """Constant growth of the launch term once there are two or more replicas on the GPU."""
     slices: tuple[SliceProfile, ...] = ()
     """Slices that its GPUs may be cut into; empty: none."""
-    is_capped: bool = True
-    """Whether replicas may share whole GPUs by SM percents; each GPU is shared in one way."""
+    is_sliced_only: bool = False
+    """Whether no replica may have a GPU that is not cut into slices; each GPU is shared in one way."""
+    overload: float | None = None
+    """Set where replicas share GPUs without SM limits (uncapped): each may use all SMs, and a batch's run term grows by
+    so much per unit by which the pressure of all replicas exceeds 1, a whole GPU. None: SM percents limit them."""
     paid_count: int = 0
     """GPUs of the type that are paid for, used or not: 0 where all are rented by the hour, `ALL_PAID` where all are
     owned; what is reserved lies between. A plan pays for those beyond it. Ours, no field of the contract."""
@@ -88,6 +91,10 @@ class GpuType:
     def is_owned(self) -> bool:
         """Whether every GPU that a plan may use is paid for anyway."""
         return self.paid_count >= (ALL_PAID if self.count is None else self.count)
+
+    def max_sm_percent(self, replicas: int) -> float:
+        """What the SM percents of so many replicas on one GPU may add up to; without SM limits each may have all."""
+        return 100.0 if self.overload is None else 100.0 * max(1, replicas)
 
     def has_more_than(self, used: int) -> bool:
         """Whether a plan that uses so many GPUs of this type may use another one."""

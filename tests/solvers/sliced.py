@@ -53,12 +53,12 @@ def tiny_sliced_problem(seed: int, *, is_beside: bool) -> Problem:
     problem = tiny_problem(seed, services=2)
     sliced = {"big"} if is_beside else {"big", "small"}
     types = tuple(
-        _cut(each, is_capped=is_beside and draw.random() < 0.5)
+        _cut(each, may_stay_whole=is_beside and draw.random() < 0.5)
         if each.name in sliced
         else each
         for each in problem.gpu_types
     )
-    capped = {each.name for each in types if each.is_capped}
+    capped = {each.name for each in types if not each.is_sliced_only}
     return replace(
         problem,
         gpu_types=types,
@@ -77,14 +77,14 @@ def tiny_sliced_problem(seed: int, *, is_beside: bool) -> Problem:
     )
 
 
-def _cut(gpu_type: GpuType, *, is_capped: bool) -> GpuType:
+def _cut(gpu_type: GpuType, *, may_stay_whole: bool) -> GpuType:
     gpu_type = replace(gpu_type, slices=halves_and_whole(gpu_type.memory_mib))
-    if is_capped:
+    if may_stay_whole:
         return gpu_type
     # What no document can state of GPUs that are all cut.
     return replace(
         gpu_type,
-        is_capped=False,
+        is_sliced_only=True,
         sm_percent_step=100.0,
         launch_per_neighbour=0.0,
         launch_base=0.0,

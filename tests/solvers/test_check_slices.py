@@ -21,7 +21,7 @@ def sliced_problem(**of_type: object) -> Problem:
         "memory_mib": 81_920.0,
         "power_cap_w": 400.0,
         "slices": A100_PROFILES,
-        "is_capped": False,
+        "is_sliced_only": True,
         "count": 2,
     }
     return replace(

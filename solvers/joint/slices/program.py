@@ -207,7 +207,7 @@ def types_of_gpus(program: SliceProgram) -> Iterator[str]:
 
 def uncut_types(problem: Problem) -> tuple[GpuType, ...]:
     """The types whose GPUs may stay whole, as the tables number them."""
-    return tuple(each for each in problem.gpu_types if each.is_capped)
+    return tuple(each for each in problem.gpu_types if not each.is_sliced_only)
 
 
 def weights(program: SliceProgram) -> Reals:

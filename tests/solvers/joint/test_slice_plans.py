@@ -79,10 +79,12 @@ def test_a_gpu_that_may_be_shared_in_either_way_counts_once() -> None:
     problem = next(
         each
         for each in (tiny_sliced_problem(seed, is_beside=True) for seed in SEEDS)
-        if any(one.is_capped and one.slices for one in each.gpu_types)
+        if any(not one.is_sliced_only and one.slices for one in each.gpu_types)
     )
     plan, _ = planned(problem)
-    both = next(one for one in problem.gpu_types if one.is_capped and one.slices)
+    both = next(
+        one for one in problem.gpu_types if not one.is_sliced_only and one.slices
+    )
     used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == both.name)
     assert both.count is not None
     assert used <= both.count

@@ -50,6 +50,7 @@ def gpu_type(
     sm_percent_step: float = 10.0,
     launch_per_neighbour: float = 0.1,
     launch_base: float = 0.1,
+    overload: float | None = None,
 ) -> GpuType:
     return GpuType(
         name="big",
@@ -61,6 +62,7 @@ def gpu_type(
         clocks_mhz=(1400.0,),
         launch_per_neighbour=launch_per_neighbour,
         launch_base=launch_base,
+        overload=overload,
     )
 
 
@@ -338,4 +340,41 @@ def test_a_replica_that_takes_the_whole_gpu_has_no_neighbours() -> None:
     )
     assert worst.executions_ms([row(100.0)], sensitivity=0.8) == pytest.approx(
         [0.2 + 1.0 + 18.67]
+    )
+
+
+UNCAPPED = gpu_type(launch_per_neighbour=0.0, launch_base=0.0, overload=0.9)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "beyond"),
+    [
+        (0.4, 0.5, 0.0),
+        (0.4, 0.6, 0.0),
+        (0.4, 0.9, 0.3),
+        (1.0, 0.25, 0.25),
+        # What was read alone holds alone, even of kernels that would fill more than the GPU.
+        (1.2, 0.0, 0.0),
+        (1.2, 0.25, 0.25),
+    ],
+)
+def test_without_sm_limits_replicas_take_turns_once_the_gpu_is_full(
+    own: float, others: float, beyond: float
+) -> None:
+    one = row(100.0, run_ms=10.0, pressure=own)
+    neighbours = Neighbours(count=1 if others else 0, pressure=others)
+    found_ms = execution_ms(one, neighbours, sensitivity=0.1, gpu_type=UNCAPPED)
+    assert found_ms == pytest.approx(1.2 + 10.0 * (1.0 + 0.1 * others + 0.9 * beyond))
+    assert executions_ms(
+        [one, one], neighbours, sensitivity=0.1, gpu_type=UNCAPPED
+    ) == pytest.approx([found_ms] * 2)
+
+
+def test_without_sm_limits_only_the_number_of_neighbours_has_a_limit() -> None:
+    candidates = [[row(100.0, pressure=each)] for each in (0.2, 0.9, 0.5)]
+    worst = worst_neighbours(candidates, gpu_type=UNCAPPED, max_replicas=3)
+    one = row(100.0, run_ms=10.0, pressure=0.4)
+    # The two heaviest, 0.9 and 0.5, beside 0.4: 0.8 beyond a whole GPU.
+    assert worst.executions_ms([one], sensitivity=0.1) == pytest.approx(
+        [1.2 + 10.0 * (1.0 + 0.1 * 1.4 + 0.9 * 0.8)]
     )

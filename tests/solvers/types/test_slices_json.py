@@ -67,7 +67,7 @@ def of_points(name: str, value: object) -> Change:
 BAD: list[tuple[Change, str, str]] = [
     (lambda d: d.update(version=1), "version", "must be 2"),
     (of_type("sharing", []), "gpu_types[0].sharing", "at least 1"),
-    (of_type("sharing", ["uncapped"]), "gpu_types[0].sharing[0]", "capped or slices"),
+    (of_type("sharing", ["shared"]), "gpu_types[0].sharing[0]", "capped, uncapped or"),
     (of_type("sharing", ["slices", "slices"]), "gpu_types[0].sharing", "twice"),
     (of_type("sharing", ["capped"]), "gpu_types[0].sm_percent_step", "missing"),
     (of_type("slices", []), "gpu_types[0].slices", "at least 1"),
