@@ -1,6 +1,8 @@
 """Tiny problems that can be solved by trying everything."""
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 
 from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
 from tests.solvers.instances import RANDOM_LAW, a_service, a_type
@@ -66,3 +68,30 @@ def _rows(draw: random.Random, speed: float) -> list[OperatingPoint]:
         )
         for sm_percent, batch in shapes
     ]
+
+
+def uncapped(problem: Problem, seed: int) -> Problem:
+    """The problem whose GPUs are shared without SM limits; every network has one row for each batch that it had."""
+    draw = random.Random(seed)
+    return replace(
+        problem,
+        gpu_types=tuple(
+            replace(each, overload=draw.choice((0.3, 0.9)))
+            for each in problem.gpu_types
+        ),
+        points=tuple(
+            replace(each, rows=tuple(_without_limits(draw, each.rows)))
+            for each in problem.points
+        ),
+    )
+
+
+def _without_limits(
+    draw: random.Random, rows: tuple[OperatingPoint, ...]
+) -> Iterator[OperatingPoint]:
+    for row in {(each.batch, each.clock_mhz): each for each in rows}.values():
+        # Less than linear, since two small processes fill a GPU better than one.
+        run_ms = row.run_ms * (row.sm_percent / 100.0) ** 0.6
+        yield row._replace(
+            sm_percent=100.0, run_ms=run_ms, pressure=draw.uniform(0.2, 1.1)
+        )

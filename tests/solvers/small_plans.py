@@ -89,12 +89,11 @@ def capacity_rps(problem: Problem, gpu: GpuPlan, index: int) -> float:
         launch_ms *= (
             1 + gpu_type.launch_per_neighbour * (len(others) + 1) + gpu_type.launch_base
         )
-    execution_ms = (
-        row.transfer_ms
-        + launch_ms
-        + row.run_ms
-        * (1 + sensitivity * sum(row_of(each)[0].pressure for each in others))
-    )
+    pressure = sum(row_of(each)[0].pressure for each in others)
+    slowdown = sensitivity * pressure
+    if gpu_type.overload is not None and pressure + min(row.pressure, 1) > 1:
+        slowdown += gpu_type.overload * (pressure + min(row.pressure, 1) - 1)
+    execution_ms = row.transfer_ms + launch_ms + row.run_ms * (1 + slowdown)
     ratio = service.slo_ms / execution_ms
     return (
         1000

@@ -96,7 +96,9 @@ def _is_fluid(mode: GpuMode, services: int) -> bool:
         len(mode.service) > 0
         and mode.max_replicas >= crowd
         and has_free_launch
-        and not (mode.growth_ms.any() and mode.pressure.any())
+        and not (
+            (mode.growth_ms.any() or mode.overload_ms.any()) and mode.pressure.any()
+        )
         and crowd * float(mode.memory.max()) <= mode.memory_mib
         and crowd * float(mode.power.max()) <= mode.power_w
         and not (mode.watt_price > 0.0 and mode.power.any())

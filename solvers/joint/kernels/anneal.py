@@ -26,7 +26,7 @@ from solvers.joint.kernels.anneal_moves import (
     propose,
 )
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.kernels.laws import capacity_rps, has_rivals
+from solvers.joint.kernels.laws import capacity_rps, has_rivals, stretch_ms
 from solvers.joint.kernels.types import Law
 
 _FIT = 1.0 + 1e-9
@@ -199,7 +199,7 @@ def _choose_batches(flat: Flat, law: Law, state: State, gpu: int) -> None:
             item -= 1
         while item < flat.first[mode, service + 1] and flat.width[item] == width:
             launch = flat.launch_ms[item] * factor
-            duration = flat.alone_ms[item] + launch + flat.growth_ms[item] * others
+            duration = flat.alone_ms[item] + launch + stretch_ms(flat, item, others)
             carried = capacity_rps(flat, law, item, duration)
             if carried > best_rps:
                 best, best_rps = item, carried
@@ -232,7 +232,7 @@ def _evaluate(flat: Flat, law: Law, state: State, gpu: int) -> bool:
         item = items[at]
         others = max(0.0, pressure - flat.pressure[item])
         launch = flat.launch_ms[item] * factor
-        duration = flat.alone_ms[item] + launch + flat.growth_ms[item] * others
+        duration = flat.alone_ms[item] + launch + stretch_ms(flat, item, others)
         carried = capacity_rps(flat, law, item, duration)
         # A replica that only misses its SLO is no plan at all, unless its mere presence is asked for.
         if carried <= 0.0 and not flat.may_idle[item]:

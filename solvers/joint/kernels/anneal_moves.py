@@ -29,6 +29,8 @@ class Flat(NamedTuple):
     alone_ms: Reals
     launch_ms: Reals
     growth_ms: Reals
+    overload_ms: Reals
+    room: Reals
     law: Numbers
     slo_ms: Reals
     max_rps: Reals

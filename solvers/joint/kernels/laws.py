@@ -26,6 +26,22 @@ class Services(Protocol):
         """(S, S) which services may not share a GPU; (0, 0) where all may."""
 
 
+class Pressed(Protocol):
+    """Candidates as their neighbours press on them: of one mode, or of several."""
+
+    @property
+    def growth_ms(self) -> Reals:
+        """(C,)"""
+
+    @property
+    def overload_ms(self) -> Reals:
+        """(C,)"""
+
+    @property
+    def room(self) -> Reals:
+        """(C,)"""
+
+
 class Promises(Protocol):
     """Candidates as the capacity law sees them: of one mode, or of several."""
 
@@ -52,7 +68,14 @@ def execution_ms(
 ) -> float:
     """Time of one batch with that many replicas on the GPU, under the neighbours' pressure."""
     launch = mode.launch_ms[candidate] * mode.launch_factor[replicas]
-    return mode.alone_ms[candidate] + launch + mode.growth_ms[candidate] * pressure
+    return mode.alone_ms[candidate] + launch + stretch_ms(mode, candidate, pressure)
+
+
+@compiled
+def stretch_ms(mode: Pressed, candidate: int, pressure: float) -> float:
+    """By how much the neighbours' pressure lengthens a batch: more steeply once the GPU is full."""
+    beyond = max(0.0, pressure - mode.room[candidate])
+    return mode.growth_ms[candidate] * pressure + mode.overload_ms[candidate] * beyond
 
 
 @compiled

@@ -52,6 +52,10 @@ class GpuMode(NamedTuple):
     launch_ms: Reals
     growth_ms: Reals
     """(C,) run time × sensitivity: ms per unit of the neighbours' pressure."""
+    overload_ms: Reals
+    """(C,) run time × overload: ms per unit by which the neighbours' pressure exceeds `room`."""
+    room: Reals
+    """(C,) what its own pressure leaves of a whole GPU."""
     law: Numbers
     """(C,) row of the capacity law."""
     slo_ms: Reals

@@ -36,6 +36,8 @@ CANDIDATE_FIELDS = (
     "alone_ms",
     "launch_ms",
     "growth_ms",
+    "overload_ms",
+    "room",
     "slo_ms",
     "max_rps",
     "may_idle",
@@ -67,12 +69,14 @@ def sorted_candidates(
 ) -> Reals:
     """(K, fields) by service, SM steps and batch: kernels and branching take a service's candidates for a range."""
     table = _candidates(problem, rows, gpu_type, clock_mhz)
-    table = table[_is_usable(table, gpu_type, law)]
+    table = table[_is_usable(table, problem, gpu_type, law)]
     return table[np.lexsort((table[:, _BATCH], table[:, _WIDTH], table[:, _SERVICE]))]
 
 
-def max_width(gpu_type: GpuType) -> float:
-    """SM steps of the GPU, beyond a whole number by a tolerance for rounding."""
+def max_width(problem: Problem, gpu_type: GpuType) -> float:
+    """SM steps of the GPU, beyond a whole number by a tolerance for rounding; places where no SM limits hold."""
+    if gpu_type.overload is not None:
+        return float(problem.max_replicas_per_gpu)
     return 100.0 / gpu_type.sm_percent_step + STEP_TOLERANCE
 
 
@@ -114,15 +118,20 @@ def _service_candidates(
     # Neither the clock, which all of them have, nor what only tasks do: stall.
     share, batch, _, transfer, launch, run, memory, power, pressure, _ = own.T
     ones = np.ones(len(at))
+    # Without SM limits replicas are counted: the table's `steps` are then as many as may share a GPU.
+    is_uncapped = gpu_type.overload is not None
     return np.column_stack(
         (
             number * ones,
             at,
-            np.round(share / gpu_type.sm_percent_step),
+            ones if is_uncapped else np.round(share / gpu_type.sm_percent_step),
             _law_rows(law, service.percentile, batch),
             *(batch, memory, power, pressure, transfer + run, launch),
             # What a unit of the others' pressure adds to the execution time.
             run * _sensitivity(problem, service, gpu_type),
+            # And what it adds beyond the pressure that leaves the GPU full.
+            run * (gpu_type.overload or 0.0),
+            np.maximum(0.0, 1.0 - pressure),
             service.slo_ms * ones,
             _max_rps(service) * ones,
             float(service.min_replicas > 0) * ones,
@@ -148,7 +157,7 @@ def _law_rows(law: CapacityLaw, percentile: float, batch: Reals) -> Reals:
     return np.array([rows[size] for size in sizes.tolist()], np.float64)[inverse]
 
 
-def _is_usable(table: Reals, gpu_type: GpuType, law: Law) -> Flags:
+def _is_usable(table: Reals, problem: Problem, gpu_type: GpuType, law: Law) -> Flags:
     """(K,) candidates that fit the GPU by themselves and meet their SLO with no neighbour, or need not."""
     column = dict(zip(CANDIDATE_FIELDS, table.T, strict=True))
     duration_ms = np.maximum(column["alone_ms"] + column["launch_ms"], 1e-12)
@@ -157,7 +166,7 @@ def _is_usable(table: Reals, gpu_type: GpuType, law: Law) -> Flags:
     fits: Flags = (
         (column["memory"] <= gpu_type.memory_mib)
         & (column["power"] <= room_w(gpu_type))
-        & (column["width"] <= max_width(gpu_type))
+        & (column["width"] <= max_width(problem, gpu_type))
         & ((utilisation > 0.0) | (column["may_idle"] > 0.0))
     )
     return fits

@@ -136,6 +136,7 @@ def capacities(mode: GpuMode, law: Law, items: Numbers) -> Reals:
     others = np.maximum(0.0, pressure.sum(axis=1, keepdims=True) - pressure)
     launch_ms = mode.launch_ms[items] * mode.launch_factor[items.shape[1]]
     duration_ms = mode.alone_ms[items] + launch_ms + mode.growth_ms[items] * others
+    duration_ms += mode.overload_ms[items] * np.maximum(0.0, others - mode.room[items])
     utilisation = _utilisation(law, mode.law[items], mode.slo_ms[items] / duration_ms)
     capacity: Reals = 1000.0 * mode.batch[items] / duration_ms * utilisation
     return np.minimum(capacity, mode.max_rps[items])

@@ -283,10 +283,12 @@ class _Reasons:
 
     def _has_free_sms(self, column: Column) -> bool:
         mode = self._tables.modes[column.pattern.mode]
-        step = self.problem.gpu_types[mode.gpu_type].sm_percent_step
-        rows = _rows(self.problem, mode, column)
+        gpu_type = self.problem.gpu_types[mode.gpu_type]
+        percents = [row.sm_percent for row in _rows(self.problem, mode, column)]
+        max_percent = gpu_type.max_sm_percent(len(percents) + 1)
         # By the type's own step: that of the mode may be a multiple of it.
-        return 100.0 - sum(row.sm_percent for row in rows) >= step * (1.0 - ROUNDING)
+        step = gpu_type.sm_percent_step * (1.0 - ROUNDING)
+        return max_percent - sum(percents) >= step
 
 
 def _reason_alone(

@@ -44,9 +44,9 @@ _KNOTS = 9
 """Pressures at which candidates are compared: the more, the fewer candidates stay, and the longer it takes."""
 _BLOCK = 10_000
 """Candidates that are compared at a time: what they carry beside every set of neighbours takes memory."""
-_INTEGERS, _REALS = range(4), range(4, 13)
-"""Places of the candidates' fields by their types."""
 _MAY_IDLE = CANDIDATE_FIELDS.index("may_idle")
+_INTEGERS, _REALS = range(4), range(4, _MAY_IDLE)
+"""Places of the candidates' fields by their types; flags are last."""
 
 
 class Tables(NamedTuple):
@@ -155,7 +155,7 @@ def _mode(
     return GpuMode(
         gpu_type=index,
         clock_mhz=float(clock_mhz),
-        steps=int(max_width(gpu_type)) // unit,
+        steps=int(max_width(problem, gpu_type)) // unit,
         max_replicas=problem.max_replicas_per_gpu,
         # Whole numbers are floats too, but not to compiled kernels.
         memory_mib=float(gpu_type.memory_mib),
@@ -271,6 +271,7 @@ def _carried(
     # As in the contract's laws: launches slow down with the count, execution with the pressure of neighbours.
     launch_ms = mode.launch_ms[own] * launch_factor[:, None]
     duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
+    duration_ms += mode.overload_ms[own] * np.maximum(0.0, pressure - mode.room[own])
     utilisation = utilisation_at(law, mode.law, mode.slo_ms[own] / duration_ms)
     capacity = 1000.0 * mode.batch[own] / duration_ms * utilisation
     counted: Reals = np.minimum(rate[mode.service[own]], mode.max_rps[own])

@@ -10,17 +10,19 @@ from typing import NamedTuple
 
 import pytest
 
-from solvers.check import violations
+from solvers.check import RowLookup, violations
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import solve
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, SolveStatus
+from solvers.types.plan import GpuPlan
 from solvers.types.problem import Objective, Problem
 from tests.solvers.joint.oracle import Best, best_plan
-from tests.solvers.problems import tiny_problem
+from tests.solvers.problems import tiny_problem, uncapped
 
 SEEDS = 200
 LABELLED_SEEDS = 40
+UNCAPPED_SEEDS = 60
 BLOCKS = 4
 BUDGET = Budget(work=5.0)
 EXACT = 1e-6
@@ -152,6 +154,43 @@ def with_labels(problem: Problem, seed: int) -> Problem:
         for each in problem.services
     )
     return replace(problem, services=tuple(services))
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_gpus_without_sm_limits_are_shared_at_least_cost(block: int) -> None:
+    unproven, overloaded = list[int](), 0
+    for seed in range(block, UNCAPPED_SEEDS, BLOCKS):
+        problem = uncapped(tiny_problem(seed), seed)
+        solution, report = solve(problem, BUDGET)
+        assert violations(problem, solution.plan) == (), seed
+        case = Case(
+            seed,
+            problem,
+            best_plan(problem),
+            solution,
+            report.status == SolveStatus.OPTIMAL,
+        )
+        assert_bounds_hold(case)
+        shared = [gpu for gpu in solution.plan.gpus if len(gpu.replicas) > 1]
+        overloaded += any(pressure_of(problem, gpu) > 1.0 for gpu in shared)
+        if not case.is_proven:
+            unproven.append(seed)
+            continue
+        assert case.weight == pytest.approx(
+            case.best.weight, rel=OPTIMAL_GAP, abs=1e-5
+        ), seed
+        assert case.missing == case.best.missing, seed
+        assert case.cost <= case.best.cost * (1.0 + OPTIMAL_GAP) + 1e-9, seed
+    assert len(unproven) <= MAX_UNPROVEN, unproven
+    # Else the law's second segment would decide nothing.
+    assert overloaded >= 1
+
+
+def pressure_of(problem: Problem, gpu: GpuPlan) -> float:
+    """That of all its replicas."""
+    lookup = RowLookup(problem)
+    rows = [lookup.row(gpu, replica) for replica in gpu.replicas]
+    return sum(row.pressure for row in rows if row)
 
 
 def test_problems_of_all_kinds_are_among_them() -> None:

@@ -55,6 +55,8 @@ def random_task(draw: random.Random) -> PricingTask:
         alone_ms=rng.uniform(5.0, 10.0, 12),
         launch_ms=rng.uniform(0.0, 1.0, 12),
         growth_ms=rng.uniform(0.0, 4.0, 12),
+        overload_ms=rng.uniform(0.0, 4.0, 12),
+        room=rng.uniform(0.0, 1.0, 12),
         law=np.zeros(12, np.int32),
         slo_ms=np.full(12, 60.0),
         max_rps=np.full(12, np.inf),
