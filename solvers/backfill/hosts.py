@@ -82,7 +82,8 @@ class Host:
     @property
     def free_sm_percent(self) -> float:
         """What nobody holds of the SMs."""
-        return 100.0 - sum(seat.row.sm_percent for seat in self.seats)
+        max_percent = self.gpu_type.max_sm_percent(len(self.seats) + 1)
+        return max_percent - sum(seat.row.sm_percent for seat in self.seats)
 
     def fits(self, seat: HostTenant) -> bool:
         """Whether one more may sit down: SMs, memory, watts, and every promise as it was."""
@@ -107,7 +108,7 @@ class Host:
         watts = self.gpu_type.idle_w + sum(each.row.power_w for each in together)
         stalled_ms = stall_ms(together)
         return (
-            _within(sm_percent, 100.0)
+            _within(sm_percent, self.gpu_type.max_sm_percent(len(together)))
             and _within(memory_mib, self.gpu_type.memory_mib)
             and _within(watts, self.gpu_type.power_cap_w)
             and all(

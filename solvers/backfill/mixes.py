@@ -103,7 +103,8 @@ def _has_sms(host: Host, options: Sequence[TaskOption]) -> bool:
     taken = sum(seat.row.sm_percent for seat in host.replicas) + sum(
         each.seat.row.sm_percent for each in options
     )
-    return taken <= 100.0 + SM_PERCENT_TOLERANCE
+    max_percent = host.gpu_type.max_sm_percent(len(host.replicas) + len(options))
+    return taken <= max_percent + SM_PERCENT_TOLERANCE
 
 
 def _mix(host: Host, options: tuple[TaskOption, ...], rents: Rents) -> Mix | None:

@@ -84,7 +84,7 @@ class NeighbourReader:
         max_replicas = float(self.problem.max_replicas_per_gpu)
         watts = gpu_type.idle_w + power
         return (
-            _use("sm", sm, 100.0, more_sm),
+            _use("sm", sm, gpu_type.max_sm_percent(int(max_replicas)), more_sm),
             _use("memory", memory, gpu_type.memory_mib, more_memory),
             _use("power", watts, gpu_type.power_cap_w, more_power),
             _use("replicas_per_gpu", float(len(rows)), max_replicas, 1.0),
@@ -216,7 +216,7 @@ class NeighbourReader:
             if before is not seat
         ]
         rules: dict[Rule, bool] = {
-            "sm": _exceeds(sm, 100.0),
+            "sm": _exceeds(sm, gpu_type.max_sm_percent(len(rows))),
             "memory": _exceeds(memory, gpu_type.memory_mib),
             "power": _exceeds(gpu_type.idle_w + power, gpu_type.power_cap_w),
             "slo": any(map(_is_too_slow, neighbours)),

@@ -288,7 +288,8 @@ def _fullest_with_room(
         and carrier.seats
         # `obeys` asks this too; to ask it first, without building a carrier, is what makes long lists affordable.
         and total_sm_percent(carrier) + seat.row.sm_percent
-        <= 100.0 + SM_PERCENT_TOLERANCE
+        <= problem.gpu_type(gpu_type).max_sm_percent(len(carrier.seats) + 1)
+        + SM_PERCENT_TOLERANCE
         and obeys(problem, Carrier(gpu_type=gpu_type, seats=(*carrier.seats, seat)))
     ]
     return sorted(
@@ -307,7 +308,8 @@ def obeys(problem: Problem, carrier: Carrier) -> bool:
         <= problem.max_replicas_per_gpu
         and problem.may_share([seat.service for seat in carrier.seats])
         and _are_at_one_clock(rows, gpu_type)
-        and sum(row.sm_percent for row in rows) <= 100.0 + SM_PERCENT_TOLERANCE
+        and total_sm_percent(carrier)
+        <= gpu_type.max_sm_percent(len(rows)) + SM_PERCENT_TOLERANCE
         and sum(row.memory_mib for row in rows)
         <= gpu_type.memory_mib * (1.0 + ROUNDING)
         and gpu_type.idle_w + sum(row.power_w for row in rows)

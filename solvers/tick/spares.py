@@ -390,7 +390,8 @@ def _place(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> _Place:
     drawn_w = gpu_type.idle_w + sum(row.power_w for row in planned if row)
     return _Place(
         gpu=gpu,
-        sm_percent=100.0 - sum(each.sm_percent for each in gpu.replicas),
+        sm_percent=gpu_type.max_sm_percent(len(gpu.replicas) + 1)
+        - sum(each.sm_percent for each in gpu.replicas),
         memory_mib=gpu_type.memory_mib - sum(each.memory_mib for each in gpu.replicas),
         # What a replica without a row draws is not known: then nothing is left.
         watts=cap_w - drawn_w if None not in planned else 0.0,

@@ -117,6 +117,7 @@ def _stock(problem: Problem) -> tuple[GpuStock, ...]:
             gpu_type=gpu_type.name,
             count=gpu_type.count,
             price_usd_per_hour=gpu_type.price_usd_per_hour,
+            sm_percent=gpu_type.max_sm_percent(problem.max_replicas_per_gpu),
             memory_mib=gpu_type.memory_mib,
             # Rows hold the watts above idle: what is left of the cap is theirs.
             power_w=gpu_type.power_cap_w - gpu_type.idle_w,
