@@ -29,12 +29,15 @@ from scipy.optimize import linprog
 from agents.sim.truth.curves import FloatArray
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.truth import Truth, load_truth
+from app.catalogue.catalogue import load_gpu_types
 from bench.catalogue.make_catalogue import BYTES_PER_ITEM, LAUNCH_MS_PER_KERNEL
 from bench.catalogue.measured import CatalogueType, read_networks, read_types
 from bench.catalogue.partner_belief import BATCH, profile
+from bench.catalogue.uncapped_belief import profile_uncapped
 from bench.report import Figures, print_table, write_results
 from solvers.laws.capacity_law import make_capacity_law
-from solvers.types.problem import CapacityLaw
+from solvers.laws.colocation import Neighbours, execution_ms
+from solvers.types.problem import CapacityLaw, OperatingPoint
 
 SERVICES, MAX_SHARERS, PERCENTILE = 14, 3, 0.98
 SLO_RATIOS = (3.0, 8.0)
@@ -53,6 +56,7 @@ Times = Callable[[RunningPart], float]
 class StakeScenario:
     """Services on one GPU type."""
 
+    seed: int
     kind: CatalogueType
     is_capped: bool
     networks: tuple[str, ...]
@@ -91,6 +95,7 @@ def draw_scenario(
         str(each) for each in random.choice(truth.networks, SERVICES, replace=False)
     )
     empty = StakeScenario(
+        seed=seed,
         kind=kind,
         is_capped=is_capped,
         networks=networks,
@@ -186,8 +191,9 @@ def judge(
     )
 
 
-def beliefs(truth: Truth, kind: CatalogueType, *, is_capped: bool) -> dict[str, Times]:
+def beliefs(truth: Truth, scenario: StakeScenario) -> dict[str, Times]:
     """Execution times by what each belief knows of partners."""
+    kind, is_capped = scenario.kind, scenario.is_capped
     law = profile(truth, read_networks(), kind, BYTES_PER_ITEM, is_capped=is_capped)
     kernels = {each.name: each.kernels for each in read_networks()}
 
@@ -214,13 +220,48 @@ def beliefs(truth: Truth, kind: CatalogueType, *, is_capped: bool) -> dict[str, 
             + run_ms * law.sensitivity(placed.network) * pressure
         )
 
-    return {"no interference": alone, "one constant": constant, "scalars": scalars}
+    known = {"no interference": alone, "one constant": constant, "scalars": scalars}
+    if is_capped:
+        return known
+    return {**known, "two segments": _two_segments(truth, scenario, alone)}
+
+
+def _two_segments(truth: Truth, scenario: StakeScenario, alone: Times) -> Times:
+    """The law of GPUs that are shared without SM limits, from pairs that were drawn for the scenario."""
+    law = profile_uncapped(truth, read_networks(), scenario.kind, seed=scenario.seed)
+    (gpu_type,) = (
+        replace(each, overload=law.overload)
+        for each in load_gpu_types([scenario.kind.name])
+    )
+
+    def believed(placed: RunningPart) -> float:
+        # All that neighbours cost was put down to the run term, so that all of the time is in it.
+        row = OperatingPoint(
+            sm_percent=100.0,
+            batch=BATCH,
+            clock_mhz=placed.clock_mhz,
+            transfer_ms=0.0,
+            launch_ms=0.0,
+            run_ms=alone(placed),
+            memory_mib=0.0,
+            power_w=0.0,
+            pressure=law.duties[placed.network],
+        )
+        pressure = sum(law.duties[each.network] for each in placed.neighbours)
+        return execution_ms(
+            row,
+            Neighbours(count=len(placed.neighbours), pressure=pressure),
+            sensitivity=law.sensitivities[placed.network],
+            gpu_type=gpu_type,
+        )
+
+    return believed
 
 
 def stakes(truth: Truth, scenario: StakeScenario) -> Iterator[tuple[str, Stake]]:
     """What each belief comes to, and combinations that nobody chose."""
     true = capacities(scenario, lambda placed: truth.execution_ms(placed, BATCH))
-    known = beliefs(truth, scenario.kind, is_capped=scenario.is_capped)
+    known = beliefs(truth, scenario)
     for name, times_ms in known.items():
         believed = capacities(scenario, times_ms)
         gpus = fewest_gpus(believed, scenario.rates_rps)

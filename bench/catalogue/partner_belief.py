@@ -83,7 +83,12 @@ def profile(
         profiled_sets([each.name for each in networks], random, is_capped=is_capped)
     )
     alone_ms, together_ms = (
-        np.array([_time_ms(truth, gpu_type, own, others) for own, others in sets])
+        np.array(
+            [
+                truth.execution_ms(running(gpu_type, own, others), int(own.batch))
+                for own, others in sets
+            ]
+        )
         for sets in ([(own, ()) for own, _ in placed], placed)
     )
     samples = make_samples(
@@ -129,13 +134,11 @@ def profiled_sets(
         )
 
 
-def _time_ms(
-    truth: Truth,
-    gpu_type: CatalogueType,
-    own: Neighbour,
-    others: Sequence[Neighbour],
-) -> float:
-    placed = RunningPart(
+def running(
+    gpu_type: CatalogueType, own: Neighbour, others: Sequence[Neighbour] = ()
+) -> RunningPart:
+    """A replica beside others, at the highest clock."""
+    return RunningPart(
         network=own.network,
         gpu_type=gpu_type.name,
         sm_percent=own.sm_percent,
@@ -146,4 +149,3 @@ def _time_ms(
             for each in others
         ),
     )
-    return truth.execution_ms(placed, int(own.batch))

@@ -147,7 +147,7 @@ class Truth:
             v100_w = self._watts[placed.network].at_batch(placed.sm_percent, batch)
         else:
             v100_w = reference_watts.at_duty(
-                placed.sm_percent, self._duty(placed, batch)
+                placed.sm_percent, self.duty(placed, batch)
             )
         if placed.network in self._training.busy_w:
             # The reference's curve gives the shape, the network's own measurement the height.
@@ -219,11 +219,12 @@ class Truth:
             network=placed.network,
             sm_percent=placed.sm_percent,
             batch=batch,
-            duty=self._duty(placed, batch),
+            duty=self.duty(placed, batch),
             memory_bound=network.memory_bound,
         )
 
-    def _duty(self, placed: RunningPart, batch: int) -> float:
+    def duty(self, placed: RunningPart, batch: int) -> float:
+        """Share of a batch's time alone in which its kernels fill the SMs that they may use, 0 to 1."""
         network, share = self._network(placed.network), self._v100_share(placed)
         kernels_ms = batch * network.work_ms_per_item * 100 / share
         # The rest of a batch is the host's, during which the GPU draws idle power.
