@@ -8,6 +8,7 @@ from bench.melange_problems import instances, melange_optimum, melange_problem
 from bench.plan_runs import Known, Rows, Run, judged, known_problems, load, relax, run
 from bench.report import Figures
 from bench.synthetic_problems import synthetic_problem
+from bench.uncapped_problems import uncapped_problem
 from bench.v100_problems import SERVICES, with_services
 from solvers.check import violations
 from solvers.policies.registry import policy
@@ -189,6 +190,30 @@ def generated(threads: int, *, is_quick: bool) -> Rows:
                 figure,
                 made.gap_percent,
                 (must, aim),
+                fault=made.fault(),
+            ),
+            "cost": made.cost,
+            **made.figures(),
+        }
+
+
+def uncapped(threads: int, *, is_quick: bool) -> Rows:
+    """Fresh problems whose GPUs are shared without SM limits."""
+    for gpus, services, seed, limit_s, must in (
+        (16, 12, 11, 10.0, None),
+        (100, 30, 11, 10.0, 8.0),
+        (100, 30, 12, 10.0, 8.0),
+        (1000, 100, 11, 60.0, None),
+    ):
+        if is_quick and seed != 12:
+            continue
+        made = run(uncapped_problem(gpus, services, seed), limit_s, threads)
+        yield {
+            **judged(
+                f"uncapped_{gpus}x{services}_s{seed}",
+                f"% over bound, {limit_s:g} s",
+                made.gap_percent,
+                (must, None),
                 fault=made.fault(),
             ),
             "cost": made.cost,
