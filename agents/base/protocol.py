@@ -1,8 +1,7 @@
 """The wire contract between control plane and node agents: Observation up, NodeCommand down.
 
-An agent posts an Observation to `/api/v1/nodes/{node}/sync` and gets a SyncReply: the sequence number up to which
-its observations are durable, and a NodeCommand when there is a newer one. JSON, every field required unless it has a
-default, unknown fields refused.
+An agent posts an Observation to `/api/v1/nodes/{node}/sync` and gets a SyncReply: up to which number its observations
+are durable, and a NodeCommand when there is a newer one. JSON; what has no default is required, unknown fields refused.
 """
 
 import math
@@ -20,7 +19,6 @@ BUCKET_COUNT = 80
 # too. What passes can be written, so that no report fails the transaction that it shares with others.
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 DEFAULT_PROJECT = "default"
-"""The project of anything that names none."""
 MAX_TEXT = 2000
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
@@ -311,6 +309,8 @@ class GpuCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     tasks: tuple[TaskCommand, ...] = ()
     governor: GovernorCommand | None = None
     """None: clock and batches stay as they are commanded."""
+    is_capped: bool = True
+    """Whether SM percents sum to 100 at most; else every replica may use all SMs."""
 
 
 class Route(Wire, frozen=True, kw_only=True):

@@ -82,7 +82,7 @@ def _misfits(command: GpuCommand, gpu: GpuState) -> Iterator[str]:
     if memory_mib > gpu.memory_mib * (1.0 + MEMORY_TOLERANCE):
         yield f"GPU {gpu.index} has {gpu.memory_mib:g} MiB, the replicas and tasks need {memory_mib:g}"
     sm_percent = sum(each.sm_percent for each in resident)
-    if sm_percent > 100.0 + SM_TOLERANCE_PERCENT:
+    if command.is_capped and sm_percent > 100.0 + SM_TOLERANCE_PERCENT:
         yield f"GPU {gpu.index}: the SM percents add up to {sm_percent:g}"
     if len(command.replicas) > gpu.max_replicas:
         yield f"GPU {gpu.index} takes {gpu.max_replicas} replicas, the command has {len(command.replicas)}"

@@ -50,6 +50,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
                 _gpu(
                     gpu,
                     index_of[gpu.id],
+                    types[gpu.gpu_type],
                     _governor(bound, gpu, types[gpu.gpu_type]),
                     projects,
                 )
@@ -85,11 +86,16 @@ def _governor(
 
 
 def _gpu(
-    gpu: BoundGpu, index: int, governor: GovernorCommand | None, projects: _Projects
+    gpu: BoundGpu,
+    index: int,
+    gpu_type: GpuType,
+    governor: GovernorCommand | None,
+    projects: _Projects,
 ) -> GpuCommand:
     return GpuCommand(
         index=index,
         gpu_type=gpu.gpu_type,
+        is_capped=gpu_type.overload is None,
         clock_mhz=gpu.clock_mhz,
         power_cap_w=gpu.power_cap_w,
         # Spares last: what serves is started first.

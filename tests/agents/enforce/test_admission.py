@@ -1,6 +1,7 @@
 """Commands that a node must not carry out."""
 
 import pytest
+from msgspec.structs import replace
 
 from agents.base.protocol import GpuCommand, NodeCommand
 from agents.enforce.admission import objections
@@ -25,6 +26,12 @@ def test_a_task_in_the_hosts_memory_takes_nothing_of_the_gpu() -> None:
     assert (
         objections(a_command(a_gpu(a_replica("r1"), tasks=(away,))), "n1", GPUS) == ()
     )
+
+
+def test_without_sm_limits_replicas_may_have_all_sms_each() -> None:
+    gpu = a_gpu(a_replica("a", sm_percent=100.0), a_replica("b", sm_percent=100.0))
+    assert objections(a_command(gpu), "n1", GPUS)
+    assert objections(a_command(replace(gpu, is_capped=False)), "n1", GPUS) == ()
 
 
 def test_a_task_may_be_called_like_a_replica() -> None:

@@ -121,6 +121,14 @@ def test_what_operators_changed_of_a_governor_is_told_with_it() -> None:
     assert told.steady_latency_share == 0.9
 
 
+def test_agents_are_told_where_no_sm_limits_hold() -> None:
+    state = a_state()
+    uncapped = tuple(replace(each, overload=0.9) for each in state.gpu_types)
+    for types, is_capped in ((state.gpu_types, True), (uncapped, False)):
+        (gpu, *_) = make_commands(PLAN, replace(state, gpu_types=types))[0].gpus
+        assert gpu.is_capped is is_capped
+
+
 def test_nobody_governs_unless_the_plan_says_so() -> None:
     assert {
         gpu.governor
