@@ -3,12 +3,14 @@
 PyTorch's host floor, in the simulator's measured curves, makes a T4 94 % as fast as a V100 at batch 8, so that cost
 ratios are about the choice of T4s. Here a batch of b takes
 
-    host + gpu · b / B · 100 / SM percent        on a V100 and on a T4
+    host + gpu · b / B        on a V100 and on a T4
 
 with B the paper's batch; `gpu` on the V100 is RaPP's measured work per item, on the T4 that by Sia's published ratio;
-`host` (client, server, copies) is set so that three replicas without SM limits serve 1.85 times one, as the paper's
-figure 1 has it. A T4 is then 51 to 57 % of a V100 alone. Less than the paper's batch, a batch on part of the SMs, and
-3 % for each neighbour are inferred, so every row is synthetic. Everything takes exactly what the planner reckons with.
+`host` (client, server, copies) is set so that three replicas serve 1.85 times one, as the paper's figure 1 has it. A T4
+is then 51 to 57 % of a V100 alone. GPUs are shared as the paper shares them, without SM limits: a network's pressure is
+its duty, gpu / (host + gpu), a neighbour that always runs costs 6 %, and beyond a whole GPU replicas take turns. What
+neighbours cost and batches below the paper's are inferred, so every row is synthetic. Everything takes exactly what the
+planner reckons with.
 """
 
 import csv
@@ -21,8 +23,10 @@ from app.simulate.run.build import Catalogue, shipped_catalogue
 from app.simulate.scenario.scenario import SimulationScenario
 from solvers.types.problem import OperatingPoint, OperatingPoints
 
-RUN_FACTOR = 0.0625
-"""What a neighbour adds to the GPU's part: 3 % of the whole, of which that is about half."""
+SENSITIVITY = 0.0625
+"""Half of it per neighbour of half duty: 3 %."""
+OVERLOAD = 1.0
+"""Kernels share a full GPU fairly: with duties of u in all, everybody takes u times as long."""
 _TABLE = Path(__file__).with_name("data") / "hetsev_tf_serving.csv"
 _BOARDS = {"V100-32GB": "gpu_v100_ms", "T4": "gpu_t4_ms"}
 
@@ -39,12 +43,13 @@ class ServingCurve:
 
     def row(self, board: str, row: OperatingPoint) -> OperatingPoint:
         """The catalogue's row, its memory and watts, with this curve's times."""
-        busy_ms = self.gpu_ms[board] * row.batch / self.batch * 100.0 / row.sm_percent
+        busy_ms = self.gpu_ms[board] * row.batch / self.batch
+        batch_ms = self.host_ms + busy_ms
         return row._replace(
-            transfer_ms=self.host_ms,
+            transfer_ms=0.0,
             launch_ms=0.0,
-            run_ms=busy_ms,
-            pressure=RUN_FACTOR,
+            run_ms=batch_ms,
+            pressure=busy_ms / batch_ms,
         )
 
 
@@ -67,19 +72,23 @@ def with_serving_curves(
 ) -> tuple[SimulationScenario, Catalogue]:
     """The scenario in a world of these curves, and the catalogue that has them in the place of its own."""
     shipped = shipped_catalogue(scenario)
+    gpu_types = tuple(
+        replace(each, overload=OVERLOAD, launch_per_neighbour=0.0, launch_base=0.0)
+        for each in shipped.gpu_types
+    )
     points = tuple(_with_curves(entry) for entry in shipped.points)
     spec = scenario.spec.model_copy(update={"truth": "planned"})
     planned = scenario.model_copy(update={"spec": spec})
-    return planned, replace(shipped, points=points)
+    return planned, Catalogue(gpu_types=gpu_types, points=points)
 
 
 def _with_curves(entry: OperatingPoints) -> OperatingPoints:
-    return replace(entry, sensitivity=1.0, rows=tuple(_rows(entry)))
+    return replace(entry, sensitivity=SENSITIVITY, rows=tuple(_rows(entry)))
 
 
 def _rows(entry: OperatingPoints) -> Iterator[OperatingPoint]:
     curve = serving_curves()[entry.network]
     for row in entry.rows:
-        # The paper sends batches of its own size and no larger ones.
-        if row.batch <= curve.batch:
+        # The paper sends batches of its own size and no larger ones, and sets no SM percents.
+        if row.batch <= curve.batch and row.sm_percent == 100.0:
             yield curve.row(entry.gpu_type, row)
