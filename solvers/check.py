@@ -257,15 +257,13 @@ def _capacity_rps(
     lookup: RowLookup, service: ServiceDemand, gpu: GpuPlan, index: int, rows: Rows
 ) -> float:
     """The contract's laws, term by term; training tasks multiply the run term, and stall what the SLO leaves."""
-    problem, row = lookup.problem, rows[index]
+    problem, row, law = lookup.problem, rows[index], lookup.problem.capacity_law
     if row is None:
         return 0.0
     use = gpu.replicas[index].slice
     if use is not None:
         ratio = service.slo_ms / row.transfer_ms
-        utilisation = _utilisation(
-            problem.capacity_law, service.percentile, row.batch, ratio
-        )
+        utilisation = _utilisation(law, service.percentile, row.batch, ratio)
         return use.processes * 1000.0 * row.batch / row.transfer_ms * utilisation
     points = problem.points_of(service.network, gpu.gpu_type)
     if points is None:
@@ -289,9 +287,7 @@ def _capacity_rps(
     run_ms = row.run_ms * (1.0 + slowdown) * factor
     execution_ms = row.transfer_ms + launch_ms + run_ms
     ratio = (service.slo_ms - stall_ms) / execution_ms
-    utilisation = _utilisation(
-        problem.capacity_law, service.percentile, row.batch, ratio
-    )
+    utilisation = _utilisation(law, service.percentile, row.batch, ratio)
     return 1000.0 * row.batch / execution_ms * utilisation
 
 
