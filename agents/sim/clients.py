@@ -106,6 +106,9 @@ class Clients:
         self._random = random
         self._retries = np.empty(0)
         """(n,) when those who were refused come again; ascending."""
+        self._known: list[tuple[object, ...]] = []
+        """What `_replicas` was made of."""
+        self._replicas: _Replicas | None = None
 
     def step(self, start_s: float, end_s: float, targets: Sequence[Target]) -> Ints:
         """Move everybody through [start, end); (targets + 1,) requests by target, and those that found none.
@@ -129,15 +132,9 @@ class Clients:
             [np.full(max(0, clients - busy), start_s), self._retries]
         )
         if targets:
-            replicas = _Replicas(
-                queues=TypedList([each.queue.state for each in targets]),
-                paces=TypedList([numbers(each.pace) for each in targets]),
-                noises=TypedList([each.queue.noise for each in targets]),
-                tallies=TypedList([arrays(each.tally) for each in targets]),
-            )
             weights = np.cumsum([each.weight for each in targets])
             self._retries = _advance(
-                replicas,
+                self._replicas_of(targets),
                 _Choice(weights, self._random, sent),
                 _Senders(sends, clients, self._load.retry_s),
                 _Window(start_s, end_s),
@@ -149,6 +146,24 @@ class Clients:
             sends = np.concatenate([sends[sends >= end_s], due + self._load.retry_s])
         # Clients that were taken away while nobody answered do not come again.
         self._retries = np.sort(sends)[:clients]
+
+    def _replicas_of(self, targets: Sequence[Target]) -> _Replicas:
+        """The last ones where nothing about them has changed: typed lists take longer to make than to go through."""
+        known = [(each.queue, each.pace, *arrays(each.tally)) for each in targets]
+        is_same = len(known) == len(self._known) and all(
+            one is other
+            for new, old in zip(known, self._known, strict=True)
+            for one, other in zip(new, old, strict=True)
+        )
+        if self._replicas is None or not is_same:
+            self._known = known
+            self._replicas = _Replicas(
+                queues=TypedList([each.queue.state for each in targets]),
+                paces=TypedList([numbers(each.pace) for each in targets]),
+                noises=TypedList([each.queue.noise for each in targets]),
+                tallies=TypedList([arrays(each.tally) for each in targets]),
+            )
+        return self._replicas
 
 
 def make_clients(loads: Mapping[str, ClientLoad], seed: int) -> dict[str, Clients]:
