@@ -1,6 +1,6 @@
 """Every paper's own experiments: its table, ours, its baselines and `joint`, and what `joint` does for its objective.
 
-Run: `make bench-papers` (an hour on two quiet cores) or `make bench-papers-quick` (within three minutes), or
+Run: `make bench-papers` (an hour on two quiet cores) or `make bench-papers-quick` (some minutes), or
 `python -m bench.papers [--quick] [--only SYSTEM]... [--jobs N]`. Prints tables, writes bench/results/papers.json and
 papers.html, and keeps the headlines' rows in bench/papers/data, of which it makes docs/papers.md. Exit code 1: some
 system's experiments failed; the others' are there all the same.

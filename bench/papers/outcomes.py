@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from bench.papers.systems import System
 from bench.papers.table import Table
 
-QUICK_LIMIT_S = 180.0
+QUICK_LIMIT_S = 600.0
 LIMIT_S = 7200.0
 _MAX_WORDS = 500
 """Characters of a failed one's last line."""
