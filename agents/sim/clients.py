@@ -149,7 +149,9 @@ class Clients:
 
     def _replicas_of(self, targets: Sequence[Target]) -> _Replicas:
         """The last ones where nothing about them has changed: typed lists take longer to make than to go through."""
-        known = [(each.queue, each.pace, *arrays(each.tally)) for each in targets]
+        known: list[tuple[object, ...]] = [
+            (each.queue, each.pace, *arrays(each.tally)) for each in targets
+        ]
         is_same = len(known) == len(self._known) and all(
             one is other
             for new, old in zip(known, self._known, strict=True)
