@@ -9,9 +9,9 @@ from agents.sim.truth.running import RunningPart
 from agents.sim.truth.tables import read
 from agents.sim.truth.truth import Truth
 from app.catalogue.catalogue import load_gpu_types, load_profiles
+from app.dispatch.foresight import Foresight
 from app.dispatch.kernel_classes import load_kernel_ratios
 from bench.papers.dispatch_as_submitted import as_submitted
-from bench.papers.dispatch_foresight import Foresight
 from bench.papers.dispatch_reserve_and_pack import Reservation
 from bench.papers.jobs.dispatchers import (
     Dispatcher,

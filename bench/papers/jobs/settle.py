@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bench.papers.dispatch_foresight import Foresight
+from app.dispatch.foresight import Foresight
 from bench.papers.jobs.requests import JobRequest
 from bench.papers.jobs.world import Done, SimGpu
 from solvers.papers.oltunes.tuning_score import best_types, mean_latency_s

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.papers.dispatch_foresight import Foresight
+from app.dispatch.foresight import Foresight
 from bench.papers.jobs.requests import JobRequest
 from bench.papers.jobs.settle import REFRESH_ROWS, Grid, Settler
 from bench.papers.jobs.world import Done, SimGpu

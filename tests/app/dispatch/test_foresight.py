@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.papers.dispatch_foresight import LATEST, MIN_SEEN, Foresight
+from app.dispatch.foresight import LATEST, MIN_SEEN, Foresight
 from solvers.predict.latency.factorisation_features import ServedConditions
 
 
