@@ -1,4 +1,7 @@
-"""Foresight: what the dispatcher predicts of jobs, learned online from those that are done.
+"""Foresight: what the dispatcher predicts of jobs, learned online from those that run and from those that are done.
+
+The live dispatcher has profiles, and learns how many times as long jobs take as they say (`JobForesight`); the bench's
+has none, and learns milliseconds. Both are corrections of a start that is right for a network never seen.
 
 The predictor is `solvers.predict.latency.factorisation_learner` (FM by FTRL-Proximal): every finished job is one row.
 The evaluator (OLTunes, section 3.3) watches the error of what was predicted; above θ it trains anew on the latest rows,
@@ -7,14 +10,18 @@ the learner follows within 40 rows either way: to train anew is for what it cann
 """
 
 import math
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from solvers.predict.data.samples import Group, Reals
 from solvers.predict.latency import factorisation_machine
 from solvers.predict.latency.factorisation_features import ServedConditions
-from solvers.predict.latency.factorisation_learner import FactorisationLearner
+from solvers.predict.latency.factorisation_learner import START_MS, FactorisationLearner
+from solvers.types.jobs import JobOption
+from solvers.types.plan import BoundGpu, BoundPlan, BoundTask
+from solvers.types.problem import OperatingPoint, OperatingPoints
+from solvers.types.state import Task
 
 THETA = 0.25
 """θ: smoothed error of ln latency above which it trains anew; the paper names no value."""
@@ -24,6 +31,10 @@ SMOOTHING = 0.05
 """Weight of the newest error."""
 MIN_SEEN = 20
 """Errors before the first judgement, and after every training."""
+MAX_FACTOR = 4.0
+"""What is foreseen is at most so many times the profile's time, and at least that part of it."""
+REFRESH_ROWS = 20
+"""Rows that are learned before what is foreseen counts, and then before the settings of waiting jobs are found anew."""
 
 
 @dataclass(slots=True)
@@ -31,7 +42,9 @@ class Foresight:
     """A learner with its evaluator. The same rows in the same order give the same predictions."""
 
     theta: float = THETA
-    learner: FactorisationLearner = field(default_factory=FactorisationLearner)
+    start_ms: float = START_MS
+    """What is foreseen before the first row, in the rows' unit."""
+    learner: FactorisationLearner = field(init=False)
     error: float = 0.0
     """Smoothed |ln(measured / predicted)|."""
     trainings: int = 0
@@ -42,6 +55,10 @@ class Foresight:
     _latest: deque[tuple[ServedConditions, float]] = field(
         default_factory=lambda: deque(maxlen=LATEST)
     )
+
+    def __post_init__(self) -> None:
+        """Begin with nothing learned."""
+        self.learner = FactorisationLearner(start_ms=self.start_ms)
 
     def learn(self, rows: Iterable[tuple[ServedConditions, float]]) -> None:
         """Rows of a network's history: conditions, and milliseconds of a batch."""
@@ -65,7 +82,7 @@ class Foresight:
 
     def train_anew(self) -> None:
         """Forget everything but the latest rows."""
-        self.learner = FactorisationLearner(settings=self.learner.settings)
+        self.learner = FactorisationLearner(start_ms=self.start_ms)
         for conditions, latency_ms in self._latest:
             self._update(conditions, latency_ms)
         self._seen, self.error = 0, 0.0
@@ -84,3 +101,83 @@ class Foresight:
             conditions, latency_ms=latency_ms, throughput_rps=throughput_rps
         )
         self.revision += 1
+
+
+@dataclass(slots=True)
+class JobForesight:
+    """How many times as long jobs take as their profiles say, from the paces that running ones report."""
+
+    foresight: Foresight = field(default_factory=lambda: Foresight(start_ms=1.0))
+    _paces_ms: dict[str, float] = field(default_factory=dict)
+    """The pace that each running job had when it was last looked at."""
+    _used: int = 0
+    """The foresight's revision when settings were last found."""
+
+    def observe(
+        self, jobs: Iterable[Task], target: BoundPlan, points: Iterable[OperatingPoints]
+    ) -> None:
+        """Learn from the jobs of the target that run, once for each pace that they report."""
+        running = {job.name: job for job in jobs if job.iteration_ms > 0.0}
+        known = {(entry.network, entry.gpu_type): entry for entry in points}
+        for gpu, task in _places(target, running):
+            job = running[task.name]
+            row = _row(known, gpu, task)
+            if row is None or self._paces_ms.get(job.name) == job.iteration_ms:
+                continue
+            # An iteration as it was submitted may be a part of a batch as it runs.
+            batch_ms = job.iteration_ms * task.batch / job.batch
+            self.foresight.observe(_conditions(gpu, task), batch_ms / row.solo_ms)
+        self._paces_ms = {name: job.iteration_ms for name, job in running.items()}
+
+    def is_ahead(self) -> bool:
+        """Whether enough was learned to find settings anew; asked once, as they are then found by what is known now."""
+        if self.foresight.revision - self._used < REFRESH_ROWS:
+            return False
+        self._used = self.foresight.revision
+        return True
+
+    def foretold(self, options: Sequence[JobOption]) -> list[JobOption]:
+        """The options with the times that are foreseen; unchanged until enough was learned."""
+        if self._used == 0:
+            return list(options)
+        by_group: dict[Group, list[int]] = defaultdict(list)
+        for at, option in enumerate(options):
+            by_group[Group(option.network, option.gpu_type)].append(at)
+        found = list(options)
+        for positions in by_group.values():
+            rows = [
+                ServedConditions(
+                    one.network, one.gpu_type, float(one.batch), one.sm_percent
+                )
+                for one in (options[at] for at in positions)
+            ]
+            factors = self.foresight.predict_ms(rows).clip(1.0 / MAX_FACTOR, MAX_FACTOR)
+            for at, factor in zip(positions, factors.tolist(), strict=True):
+                time_ms = options[at].iteration_ms * factor
+                found[at] = options[at]._replace(iteration_ms=time_ms)
+        return found
+
+
+def _places(
+    target: BoundPlan, names: Mapping[str, Task]
+) -> Iterator[tuple[BoundGpu, BoundTask]]:
+    for gpu in target.gpus:
+        for task in gpu.tasks:
+            if task.name in names and task.is_resident:
+                yield gpu, task
+
+
+def _row(
+    known: Mapping[tuple[str, str], OperatingPoints], gpu: BoundGpu, task: BoundTask
+) -> OperatingPoint | None:
+    """The operating point that a job runs at; None where its profile has none."""
+    entry = known.get((task.network, gpu.gpu_type))
+    place = (task.sm_percent, task.batch, gpu.clock_mhz)
+    rows = entry.rows if entry else ()
+    return next((row for row in rows if row[:3] == place), None)
+
+
+def _conditions(gpu: BoundGpu, task: BoundTask) -> ServedConditions:
+    return ServedConditions(
+        task.network, gpu.gpu_type, float(task.batch), task.sm_percent
+    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.dispatch.check import Refusals
+from app.dispatch.foresight import JobForesight
 from app.loop.make_problem import PlannedPoints
 from app.store.store import PolicySettings, Snapshot
 from solvers.policies.registry import dispatches_jobs, scheduler_of
@@ -51,6 +52,7 @@ class DispatchMemory:
     failures: dict[str, int] = field(default_factory=dict)
     """Deployments that failed, by job."""
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
+    foresight: JobForesight = field(default_factory=JobForesight)
     settings: dict[str, "JobSettings"] = field(default_factory=dict)
     """By waiting job, as they were found when it came."""
     made_from: "JobInputs | None" = None
@@ -186,7 +188,7 @@ def _forget(
 ) -> None:
     """What is out of date: of jobs that do not wait any more, or of other GPU types, points and rules."""
     made_from = _inputs_of(snapshot, points)
-    if not made_from.has_settings_of(memory.made_from):
+    if not made_from.has_settings_of(memory.made_from) or memory.foresight.is_ahead():
         memory.settings = {}
     # Refusals follow from the catalogue, too, which settings do not read.
     if not made_from.is_same(memory.made_from):
@@ -242,7 +244,8 @@ def _tuned(
     )
     boards = {each.name: each.board for each in memory.made_from.types}
     top_mhz = {each.name: each.top_clock_mhz for each in memory.made_from.types}
-    return scheduler.tune(list(_options(task, points, top_mhz)), boards, demand)
+    options = memory.foresight.foretold(list(_options(task, points, top_mhz)))
+    return scheduler.tune(options, boards, demand)
 
 
 def _job(

@@ -91,9 +91,13 @@ def dispatch(
     `layers`: of training networks, by which training that was never profiled is judged.
     """
     inputs = _inputs(snapshot, layers)
-    if inputs is None or not inputs.waiting:
+    if inputs is None:
         return Dispatched(state=memory.state)
-    attempt = _attempt(inputs, memory, kernel_ratios)
+    points = _points(inputs, memory)
+    memory.foresight.observe(inputs.jobs, inputs.target, points)
+    if not inputs.waiting:
+        return Dispatched(state=memory.state)
+    attempt = _attempt(inputs, points, memory, kernel_ratios)
     decided = schedule_checked(attempt, memory.refusals)
     refused = refused_jobs(attempt, memory.refusals)
     note_refused(memory, [job.task for job in refused])
@@ -131,13 +135,15 @@ def _alive_places(target: BoundPlan, state: ClusterState) -> set[str]:
 
 
 def _attempt(
-    inputs: _Inputs, memory: DispatchMemory, kernel_ratios: Mapping[str, float]
+    inputs: _Inputs,
+    points: tuple[OperatingPoints, ...],
+    memory: DispatchMemory,
+    kernel_ratios: Mapping[str, float],
 ) -> Attempt:
     """What the scheduler is asked, and the fleet by which the checker judges its answer; the queues are remembered."""
     snapshot = inputs.snapshot
     state = inputs.state
     target = inputs.target
-    points = _points(inputs, memory)
     # The target's own rates, not the demand of now: services are planned anew by the tick alone.
     demands = tuple(
         Demand(service=name, arrival_rate_rps=rate)
@@ -169,7 +175,7 @@ def _attempt(
 def _points(inputs: _Inputs, memory: DispatchMemory) -> tuple[OperatingPoints, ...]:
     """The snapshot's points, with planned times for every network that runs or could."""
     networks = {
-        variant.network for task in inputs.waiting for variant in variants_of(task)
+        variant.network for task in inputs.jobs for variant in variants_of(task)
     }
     networks |= {service.network for service in inputs.state.services}
     return memory.planned_points.of(inputs.snapshot, networks)

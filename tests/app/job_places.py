@@ -139,7 +139,13 @@ class Place:
         self.heard(heard)
 
     def report(
-        self, name: str, state: TaskState, done: float, *, node: str = "n1"
+        self,
+        name: str,
+        state: TaskState,
+        done: float,
+        *,
+        node: str = "n1",
+        iteration_ms: float = 10.0,
     ) -> None:
         """What the node says of a task."""
         _, task = self.tasks[name]
@@ -150,7 +156,7 @@ class Place:
             sm_percent=task.sm_percent,
             batch=task.batch,
             done_iterations=done,
-            iteration_ms=10.0,
+            iteration_ms=iteration_ms,
         )
         self.heard(node, reading)
 

@@ -34,7 +34,7 @@ _FIELD_STARTS = np.concatenate(
     [np.flatnonzero(np.diff(ALL.field, prepend=-1)), [_BIAS, _BIAS + 1]]
 )
 """First column of every feature, of w₀ and of the GPU types."""
-_START_MS = 20.0
+START_MS = 20.0
 """Latency where w₀ starts when no row was seen: it only has to be nearer than nothing, the networks' own weights are
 hardly held."""
 
@@ -65,7 +65,7 @@ class FactorisationLearner:
         *,
         seed: int = 0,
         settings: LearningRates | None = None,
-        start_ms: float = _START_MS,
+        start_ms: float = START_MS,
     ) -> None:
         """`start_ms`: the latency, in the unit of the rows, that is foreseen before the first of them."""
         self.settings = settings or LearningRates()

@@ -3,8 +3,18 @@
 import numpy as np
 import pytest
 
-from app.dispatch.foresight import LATEST, MIN_SEEN, Foresight
+from app.dispatch.foresight import (
+    LATEST,
+    MAX_FACTOR,
+    MIN_SEEN,
+    REFRESH_ROWS,
+    Foresight,
+    JobForesight,
+)
 from solvers.predict.latency.factorisation_features import ServedConditions
+from solvers.types.jobs import JobOption
+from solvers.types.plan import BoundPlan, BoundTask
+from tests.app.job_places import Place, a_job, bound_gpu, points
 
 
 def a_row(batch: float, sm_percent: float, network: str = "net") -> ServedConditions:
@@ -82,3 +92,98 @@ def test_the_same_rows_give_the_same_predictions() -> None:
 def test_impossible_measurements_are_refused() -> None:
     with pytest.raises(ValueError, match="latency_ms"):
         Foresight().observe(a_row(1.0, 100.0), float("nan"))
+
+
+PLAN = BoundPlan(
+    generation=1,
+    parent=0,
+    policy="oltunes",
+    gpus=(
+        bound_gpu(
+            BoundTask(
+                name="a",
+                kind="offline",
+                network="photo",
+                batch=8,
+                sm_percent=100.0,
+                memory_mib=2000.0,
+                iterations=50,
+            )
+        ),
+    ),
+)
+
+
+def an_option(network: str = "photo", *, iteration_ms: float = 7.5) -> JobOption:
+    """A batch of eight with all SMs; 7.5 ms by the profile."""
+    return JobOption(
+        network, 1.0, "fast", 100.0, 8, 1000.0, 2000.0, iteration_ms=iteration_ms
+    )
+
+
+def seen(foresight: JobForesight, factor: float, rows: int = REFRESH_ROWS) -> None:
+    """Rows of a job that takes so many times as long as its profile says; as submitted, in batches of four."""
+    for at in range(rows):
+        pace_ms = factor * 7.5 / 2.0 * (1.0 + 1e-6 * at)
+        foresight.observe([a_job("a", iteration_ms=pace_ms)], PLAN, [points("photo")])
+
+
+def test_profiles_are_believed_until_enough_jobs_have_run() -> None:
+    foresight = JobForesight()
+    seen(foresight, 2.0, REFRESH_ROWS - 1)
+    assert not foresight.is_ahead()
+    assert foresight.foretold([an_option()]) == [an_option()]
+    seen(foresight, 2.0, 2)
+    assert foresight.is_ahead() and not foresight.is_ahead()
+    (told,) = foresight.foretold([an_option()])
+    assert told.iteration_ms == pytest.approx(15.0, rel=0.1)
+
+
+def test_a_pace_that_is_reported_again_is_no_new_row() -> None:
+    foresight = JobForesight()
+    for _ in range(3):
+        foresight.observe([a_job("a", iteration_ms=9.0)], PLAN, [points("photo")])
+    assert foresight.foresight.revision == 1
+
+
+def test_jobs_that_wait_or_have_no_profile_teach_nothing() -> None:
+    foresight = JobForesight()
+    foresight.observe([a_job("a")], PLAN, [points("photo")])
+    foresight.observe([a_job("b", iteration_ms=9.0)], PLAN, [points("photo")])
+    foresight.observe([a_job("a", iteration_ms=9.0)], PLAN, [points("light")])
+    assert foresight.foresight.revision == 0
+
+
+def test_what_is_foreseen_stays_within_bounds_of_the_profile() -> None:
+    foresight = JobForesight()
+    seen(foresight, 1e6)
+    assert foresight.is_ahead()
+    (told,) = foresight.foretold([an_option()])
+    assert told.iteration_ms == pytest.approx(MAX_FACTOR * 7.5)
+
+
+def test_a_waiting_job_is_tuned_by_what_others_took() -> None:
+    place = Place()
+    place.submit(a_job("a", iterations=10_000))
+    assert place.round()
+    _, task = place.tasks["a"]
+    profile_ms = next(
+        row.run_ms
+        for row in points("photo").rows
+        if row[:2] == (task.sm_percent, task.batch)
+    )
+    for at in range(REFRESH_ROWS + 1):
+        pace_ms = 2.0 * profile_ms + 1e-3 * at
+        place.report("a", "running", float(at), iteration_ms=pace_ms)
+        place.round()
+    # It waits for the whole GPU, and takes what the first one took.
+    place.submit(a_job("b"))
+    place.round()
+    found = place.dispatcher.memory.settings["b"].settings
+    same = next(
+        each
+        for each in found
+        if (each.sm_percent, each.batch) == (task.sm_percent, task.batch)
+    )
+    batches = 400 / task.batch
+    assert same.latency_s == pytest.approx(batches * 2e-3 * profile_ms, rel=0.15)
