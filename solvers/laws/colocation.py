@@ -65,8 +65,11 @@ def execution_ms(
 ) -> float:
     """Milliseconds that one full batch takes next to these neighbours."""
     launch_ms = row.launch_ms * launch_factor(gpu_type, neighbours.count + 1)
-    beyond = _overload(gpu_type, np.array(row.pressure), neighbours.pressure)
-    run_factor = 1.0 + sensitivity * neighbours.pressure + float(beyond)
+    run_factor = 1.0 + sensitivity * neighbours.pressure
+    # Asked first, since plans go through this a million times and few types have no SM limits.
+    if gpu_type.overload is not None:
+        own = np.array(row.pressure)
+        run_factor += float(_overload(gpu_type.overload, own, neighbours.pressure))
     run_ms = row.run_ms * run_factor * neighbours.training_factor
     return row.transfer_ms + launch_ms + run_ms
 
@@ -148,26 +151,25 @@ def executions_ms(
     gpu_type: GpuType,
 ) -> Reals:
     """`execution_ms` of many rows of one network on one GPU type: (N,)."""
-    transfer_ms, launch_ms, run_ms = _times(rows).T
-    launch = launch_factor(gpu_type, neighbours.count + 1)
-    beyond = _overload(gpu_type, _pressures(rows), neighbours.pressure)
-    run_factor = 1.0 + sensitivity * neighbours.pressure + beyond
-    executions: Reals = (
-        transfer_ms
-        + launch_ms * launch
-        + run_ms * run_factor * neighbours.training_factor
+    factors = (
+        1.0,
+        launch_factor(gpu_type, neighbours.count + 1),
+        (1.0 + sensitivity * neighbours.pressure) * neighbours.training_factor,
     )
+    times = _times(rows)
+    executions: Reals = times @ np.array(factors)
+    if gpu_type.overload is not None:
+        beyond = _overload(gpu_type.overload, _pressures(rows), neighbours.pressure)
+        executions += times[:, 2] * beyond * neighbours.training_factor
     return executions
 
 
-def _overload(gpu_type: GpuType, own: Reals, others: Reals | float) -> Reals:
-    """What neighbours add to the run factor where no SM limits hold, by own pressure and theirs; 0 elsewhere.
+def _overload(overload: float, own: Reals, others: Reals | float) -> Reals:
+    """What neighbours add to the run factor where no SM limits hold, by own pressure and theirs.
 
     Up to a whole GPU nothing, since kernels of one run while others wait for their hosts; linear beyond.
     """
-    if gpu_type.overload is None:
-        return np.zeros_like(own)
-    return gpu_type.overload * np.maximum(0.0, others - np.maximum(0.0, 1.0 - own))
+    return overload * np.maximum(0.0, others - np.maximum(0.0, 1.0 - own))
 
 
 def launch_factor(gpu_type: GpuType, replicas: int) -> float:
@@ -275,8 +277,10 @@ class WorstNeighbours:
             fits = np.isfinite(pressure)
             # −inf · 0 is NaN for a network that no neighbour disturbs, so it is replaced before and not after.
             others = np.where(fits, pressure, 0.0)
-            beyond = _overload(self.gpu_type, _pressures(rows), others)
-            run_factor = 1.0 + sensitivity * others + beyond
+            run_factor = 1.0 + sensitivity * others
+            if self.gpu_type.overload is not None:
+                own = _pressures(rows)
+                run_factor += _overload(self.gpu_type.overload, own, others)
             launch = launch_factor(self.gpu_type, count + 1)
             execution = transfer_ms + launch_ms * launch + run_ms * run_factor
             worst = np.maximum(worst, np.where(fits, execution, 0.0))
@@ -301,10 +305,10 @@ def worst_neighbours(
 
     `candidates` holds one sequence of rows per *other* service that may come to such a GPU: of each at most one row
     is there, since no two replicas of a service share a GPU. (For arbitrary neighbours repeat the same rows
-    `max_replicas` − 1 times.) Only SM percent limits the neighbours, and where no SM limits hold only their number;
-    memory and power would only make it milder, and
-    clocks are not matched, so the answer is an upper bound. A multiple-choice knapsack by dynamic programming over
-    (services, number of neighbours, SM steps): services × rows on their Pareto front × max_replicas numpy operations.
+    `max_replicas` − 1 times.) Only SM percent limits the neighbours, or only their number where no SM limits hold;
+    memory and power would only make it milder, and clocks are not matched, so the answer is an upper bound. A
+    multiple-choice knapsack by dynamic programming over (services, number of neighbours, SM steps): services × rows on
+    their Pareto front × max_replicas numpy operations.
     """
     step = _grid_percent(gpu_type)
     steps = int(100.0 / step + _STEPS_TOLERANCE)
