@@ -10,7 +10,7 @@ from aiohttp import web
 
 from agents.base.device import ServiceRoute
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

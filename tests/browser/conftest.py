@@ -31,7 +31,7 @@ ARGUMENTS = (
 )
 
 # What a page shows comes from a server that shares two cores with other tests: times decide nothing here.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=90_000)
 
 Open = Callable[..., Page]
 Logins = dict[tuple[str, str], Any]

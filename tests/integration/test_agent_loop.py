@@ -39,7 +39,7 @@ from tests.ports import a_free_port
 pytestmark = pytest.mark.integration
 
 COMMAND = a_command(a_gpu(a_replica("r1", batch=8)), generation=3)
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 SPEED = 50.0
 
 

@@ -17,7 +17,7 @@ from tests.integration.logging_node import NEW_AGENT, LoggingNode
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 SERVICE = service(scaling={"min_replicas": 1})
 
 

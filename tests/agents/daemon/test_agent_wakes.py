@@ -20,7 +20,7 @@ from tests.agents.factories import (
 from tests.agents.paper_device import PaperDevice
 
 NEVER_S = 3600.0
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class LongPoll:

@@ -18,7 +18,7 @@ FAKE = Path(__file__).parents[2] / "fakes" / "nvidia-cuda-mps-control"
 REAL = shutil.which("nvidia-cuda-mps-control")
 HAS_DRIVER = Path("/dev/nvidiactl").exists()
 NOBODY = 65534
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tests.agents.fakes.nvml.fixtures import fake, library
 
 __all__ = ("fake", "library")
 
-GENEROUS_S = 30.0
+GENEROUS_S = 120.0
 
 
 @pytest.fixture
