@@ -68,8 +68,7 @@ def execution_ms(
     run_factor = 1.0 + sensitivity * neighbours.pressure
     # Asked first, since plans go through this a million times and few types have no SM limits.
     if gpu_type.overload is not None:
-        own = np.array(row.pressure)
-        run_factor += float(_overload(gpu_type.overload, own, neighbours.pressure))
+        run_factor += float(_overload(gpu_type, (row,), neighbours.pressure)[0])
     run_ms = row.run_ms * run_factor * neighbours.training_factor
     return row.transfer_ms + launch_ms + run_ms
 
@@ -158,18 +157,22 @@ def executions_ms(
     )
     times = _times(rows)
     executions: Reals = times @ np.array(factors)
-    if gpu_type.overload is not None:
-        beyond = _overload(gpu_type.overload, _pressures(rows), neighbours.pressure)
-        executions += times[:, 2] * beyond * neighbours.training_factor
+    beyond = _overload(gpu_type, rows, neighbours.pressure)
+    executions += times[:, 2] * beyond * neighbours.training_factor
     return executions
 
 
-def _overload(overload: float, own: Reals, others: Reals | float) -> Reals:
-    """What neighbours add to the run factor where no SM limits hold, by own pressure and theirs.
+def _overload(
+    gpu_type: GpuType, rows: Sequence[OperatingPoint], others: Reals | float
+) -> Reals:
+    """(N,) what the pressure of others adds to the run factor of rows where no SM limits hold; 0 elsewhere.
 
     Up to a whole GPU nothing, since kernels of one run while others wait for their hosts; linear beyond.
     """
-    return overload * np.maximum(0.0, others - np.maximum(0.0, 1.0 - own))
+    if gpu_type.overload is None:
+        return np.zeros(len(rows))
+    room = np.maximum(0.0, 1.0 - np.array([row.pressure for row in rows]))
+    return gpu_type.overload * np.maximum(0.0, others - room)
 
 
 def launch_factor(gpu_type: GpuType, replicas: int) -> float:
@@ -277,10 +280,8 @@ class WorstNeighbours:
             fits = np.isfinite(pressure)
             # −inf · 0 is NaN for a network that no neighbour disturbs, so it is replaced before and not after.
             others = np.where(fits, pressure, 0.0)
-            run_factor = 1.0 + sensitivity * others
-            if self.gpu_type.overload is not None:
-                own = _pressures(rows)
-                run_factor += _overload(self.gpu_type.overload, own, others)
+            beyond = _overload(self.gpu_type, rows, others)
+            run_factor = 1.0 + sensitivity * others + beyond
             launch = launch_factor(self.gpu_type, count + 1)
             execution = transfer_ms + launch_ms * launch + run_ms * run_factor
             worst = np.maximum(worst, np.where(fits, execution, 0.0))
@@ -352,11 +353,6 @@ def _times(rows: Sequence[OperatingPoint]) -> Reals:
     # Reshaped, so that no rows at all give (0, 3) and not an error.
     table = np.array(rows, dtype=np.float64)
     return table.reshape(len(rows), len(OperatingPoint._fields))[:, _TIMES]
-
-
-def _pressures(rows: Sequence[OperatingPoint]) -> Reals:
-    """(N,)"""
-    return np.array([row.pressure for row in rows])
 
 
 def _column(law: CapacityLaw, percentile: float, batch: int) -> Sequence[float]:
