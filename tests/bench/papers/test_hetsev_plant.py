@@ -5,6 +5,7 @@ import pytest
 from app.cli.simulation.scenario_files import read_scenario
 from bench.compare import SCENARIOS
 from bench.papers.hetsev_plant import serving_curves, with_serving_curves
+from solvers.laws.colocation import Neighbours, execution_ms
 
 
 def test_a_t4_is_half_a_v100_and_batches_are_the_papers() -> None:
@@ -31,17 +32,24 @@ def test_a_t4_is_half_a_v100_and_batches_are_the_papers() -> None:
         assert largest == serving_curves()[entry.network].batch
 
 
-def test_half_of_the_sms_double_the_gpus_part_only() -> None:
+@pytest.mark.parametrize(
+    ("board", "replicas", "served"),
+    [("V100-32GB", 2, 1.94), ("V100-32GB", 3, 2.00), ("T4", 3, 1.36)],
+)
+def test_replicas_without_sm_limits_serve_about_what_the_paper_s_do(
+    board: str, replicas: int, served: float
+) -> None:
+    """The paper's figure 1: three identical ones serve 1.85 times one on a V100, 1.28 on a T4."""
     _, catalogue = with_serving_curves(read_scenario(SCENARIOS / "hetsev_6_3.yaml"))
     (entry,) = (
         each
         for each in catalogue.points
-        if (each.network, each.gpu_type) == ("resnet50", "T4")
+        if (each.network, each.gpu_type) == ("resnet50", board)
     )
-    whole, half = (
-        next(row for row in entry.rows if (row.sm_percent, row.batch) == (percent, 8))
-        for percent in (100.0, 50.0)
+    (gpu_type,) = (each for each in catalogue.gpu_types if each.name == board)
+    row = next(row for row in entry.rows if row.batch == 8)
+    others = Neighbours(count=replicas - 1, pressure=(replicas - 1) * row.pressure)
+    together_ms = execution_ms(
+        row, others, sensitivity=entry.sensitivity, gpu_type=gpu_type
     )
-    assert half.solo_ms - whole.solo_ms == pytest.approx(15.0552)
-    # 3 % for a neighbour on a V100, where the GPU's part is 48 %.
-    assert whole.pressure * whole.run_ms == pytest.approx(0.0625 * 15.0552)
+    assert replicas * row.solo_ms / together_ms == pytest.approx(served, abs=0.02)
