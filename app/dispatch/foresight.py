@@ -1,7 +1,7 @@
 """Foresight: what the dispatcher predicts of jobs, learned online from those that run and from those that are done.
 
 The live dispatcher has profiles, and learns how many times as long jobs take as they say (`JobForesight`); the bench's
-has none, and learns milliseconds. Both are corrections of a start that is right for a network never seen.
+has none, and learns milliseconds.
 
 The predictor is `solvers.predict.latency.factorisation_learner` (FM by FTRL-Proximal): every finished job is one row.
 The evaluator (OLTunes, section 3.3) watches the error of what was predicted; above θ it trains anew on the latest rows,
@@ -32,7 +32,8 @@ SMOOTHING = 0.05
 MIN_SEEN = 20
 """Errors before the first judgement, and after every training."""
 MAX_FACTOR = 4.0
-"""What is foreseen is at most so many times the profile's time, and at least that part of it."""
+"""What is learned and foreseen is at most so many times the profile's time, and at least that part of it: nodes that
+report nonsense spoil nobody's jobs beyond that."""
 REFRESH_ROWS = 20
 """Rows that are learned before what is foreseen counts, and then before the settings of waiting jobs are found anew."""
 
@@ -125,12 +126,14 @@ class JobForesight:
             if row is None or self._paces_ms.get(job.name) == job.iteration_ms:
                 continue
             # An iteration as it was submitted may be a part of a batch as it runs.
-            batch_ms = job.iteration_ms * task.batch / job.batch
-            self.foresight.observe(_conditions(gpu, task), batch_ms / row.solo_ms)
+            factor = job.iteration_ms * task.batch / job.batch / row.solo_ms
+            # The smallest paces that a node may report are 0 when divided, which has no logarithm.
+            bounded = min(max(factor, 1.0 / MAX_FACTOR), MAX_FACTOR)
+            self.foresight.observe(_conditions(task, gpu.gpu_type), bounded)
         self._paces_ms = {name: job.iteration_ms for name, job in running.items()}
 
-    def is_ahead(self) -> bool:
-        """Whether enough was learned to find settings anew; asked once, as they are then found by what is known now."""
+    def catch_up(self) -> bool:
+        """Let what is known now count; whether that is enough more than before to find settings anew."""
         if self.foresight.revision - self._used < REFRESH_ROWS:
             return False
         self._used = self.foresight.revision
@@ -145,12 +148,7 @@ class JobForesight:
             by_group[Group(option.network, option.gpu_type)].append(at)
         found = list(options)
         for positions in by_group.values():
-            rows = [
-                ServedConditions(
-                    one.network, one.gpu_type, float(one.batch), one.sm_percent
-                )
-                for one in (options[at] for at in positions)
-            ]
+            rows = [_conditions(options[at], options[at].gpu_type) for at in positions]
             factors = self.foresight.predict_ms(rows).clip(1.0 / MAX_FACTOR, MAX_FACTOR)
             for at, factor in zip(positions, factors.tolist(), strict=True):
                 time_ms = options[at].iteration_ms * factor
@@ -177,7 +175,5 @@ def _row(
     return next((row for row in rows if row[:3] == place), None)
 
 
-def _conditions(gpu: BoundGpu, task: BoundTask) -> ServedConditions:
-    return ServedConditions(
-        task.network, gpu.gpu_type, float(task.batch), task.sm_percent
-    )
+def _conditions(one: BoundTask | JobOption, gpu_type: str) -> ServedConditions:
+    return ServedConditions(one.network, gpu_type, float(one.batch), one.sm_percent)

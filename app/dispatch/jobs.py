@@ -188,7 +188,7 @@ def _forget(
 ) -> None:
     """What is out of date: of jobs that do not wait any more, or of other GPU types, points and rules."""
     made_from = _inputs_of(snapshot, points)
-    if not made_from.has_settings_of(memory.made_from) or memory.foresight.is_ahead():
+    if not made_from.has_settings_of(memory.made_from) or memory.foresight.catch_up():
         memory.settings = {}
     # Refusals follow from the catalogue, too, which settings do not read.
     if not made_from.is_same(memory.made_from):

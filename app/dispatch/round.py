@@ -91,7 +91,7 @@ def dispatch(
     `layers`: of training networks, by which training that was never profiled is judged.
     """
     inputs = _inputs(snapshot, layers)
-    if inputs is None:
+    if inputs is None or not inputs.jobs:
         return Dispatched(state=memory.state)
     points = _points(inputs, memory)
     memory.foresight.observe(inputs.jobs, inputs.target, points)

@@ -95,7 +95,7 @@ def _sharing(fields: Fields) -> tuple[str, ...]:
     # A network does not press the same with SM limits and without them, and a type has one row of each kind.
     if "uncapped" in ways and len(ways) > 1:
         message = (
-            "uncapped stands alone; list GPUs that are shared so as a type of their own"
+            "uncapped cannot be combined with others: make a GPU type of its own of it"
         )
         raise InvalidInput(fields.at("sharing"), message)
     return ways

@@ -131,10 +131,10 @@ def seen(foresight: JobForesight, factor: float, rows: int = REFRESH_ROWS) -> No
 def test_profiles_are_believed_until_enough_jobs_have_run() -> None:
     foresight = JobForesight()
     seen(foresight, 2.0, REFRESH_ROWS - 1)
-    assert not foresight.is_ahead()
+    assert not foresight.catch_up()
     assert foresight.foretold([an_option()]) == [an_option()]
     seen(foresight, 2.0, 2)
-    assert foresight.is_ahead() and not foresight.is_ahead()
+    assert foresight.catch_up() and not foresight.catch_up()
     (told,) = foresight.foretold([an_option()])
     assert told.iteration_ms == pytest.approx(15.0, rel=0.1)
 
@@ -154,12 +154,22 @@ def test_jobs_that_wait_or_have_no_profile_teach_nothing() -> None:
     assert foresight.foresight.revision == 0
 
 
-def test_what_is_foreseen_stays_within_bounds_of_the_profile() -> None:
+@pytest.mark.parametrize(
+    ("factor", "bound"), [(1e6, MAX_FACTOR), (0.0, 1 / MAX_FACTOR)]
+)
+def test_nonsense_is_foreseen_within_bounds_of_the_profile(
+    factor: float, bound: float
+) -> None:
     foresight = JobForesight()
-    seen(foresight, 1e6)
-    assert foresight.is_ahead()
+    # The smallest number that there is may be reported as a pace, and is 0 once it is divided.
+    paces = [factor + at * 5e-324 for at in range(1, REFRESH_ROWS + 1)]
+    if factor > 1.0:
+        paces = [factor + at for at in range(REFRESH_ROWS)]
+    for pace_ms in paces:
+        foresight.observe([a_job("a", iteration_ms=pace_ms)], PLAN, [points("photo")])
+    assert foresight.catch_up()
     (told,) = foresight.foretold([an_option()])
-    assert told.iteration_ms == pytest.approx(MAX_FACTOR * 7.5)
+    assert told.iteration_ms == pytest.approx(bound * 7.5, rel=0.1)
 
 
 def test_a_waiting_job_is_tuned_by_what_others_took() -> None:

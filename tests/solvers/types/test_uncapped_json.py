@@ -43,7 +43,7 @@ BAD: list[tuple[Change, str, str]] = [
     (
         of_type("sharing", ["uncapped", "capped"]),
         "gpu_types[0].sharing",
-        "stands alone",
+        "cannot be combined",
     ),
     (of_type("sharing", ["capped"]), "gpu_types[0].overload", "unknown"),
     (
