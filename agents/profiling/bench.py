@@ -34,6 +34,8 @@ from agents.profiling.messages import (
     Ready,
     RunWindow,
     Timed,
+    UnloadBatch,
+    Unloaded,
 )
 from agents.serving.engines.engine import Engine, Signature
 from agents.serving.engines.errors import EngineLost
@@ -142,13 +144,18 @@ class EngineBench:
                 return 1
         return 0
 
-    def _answer(self, engine: Engine, order: LoadBatch | RunWindow) -> Answer:
+    def _answer(
+        self, engine: Engine, order: LoadBatch | RunWindow | UnloadBatch
+    ) -> Answer:
         try:
-            return (
-                self._load(engine, order)
-                if isinstance(order, LoadBatch)
-                else self._window(engine, order)
-            )
+            match order:
+                case LoadBatch():
+                    return self._load(engine, order)
+                case RunWindow():
+                    return self._window(engine, order)
+                case UnloadBatch():
+                    self._unload(engine)
+                    return Unloaded()
         except (
             Exception
         ) as error:  # Out of memory and the like: told, and on to the next batch size.
@@ -157,16 +164,19 @@ class EngineBench:
 
     def _load(self, engine: Engine, order: LoadBatch) -> Loaded:
         """Memory that the batch before took is given back first, so that this batch's is seen."""
-        self._inputs = ()
-        # Offloading empties the allocator's cache, whose blocks for a larger batch would count as this batch's.
-        engine.offload()
-        gc.collect()
+        self._unload(engine)
         engine.resume()
         self._inputs = make_inputs(self._signature, order.rows)
         batch_ms = 0.0
         for number in range(max(1, order.warm_up)):
             batch_ms = self._batch_ms(engine, number)
         return Loaded(batch_ms=batch_ms, memory_mib=engine.facts().memory_mib)
+
+    def _unload(self, engine: Engine) -> None:
+        self._inputs = ()
+        # Offloading empties the allocator's cache, whose blocks for a larger batch would count as the next batch's.
+        engine.offload()
+        gc.collect()
 
     def _window(self, engine: Engine, order: RunWindow) -> Timed:
         if not self._inputs:

@@ -2,6 +2,8 @@
 
     async with open_benches(bench_set, site) as benches:
         await benches[0].ask(order, kind, limit_s=…)     in the order of the set
+    async with BenchPool(site=site) as pool:
+        benches = await pool.take(bench_set)             the same, some of them up since an earlier set
 
 A bench gets the environment that a replica of its share would get, and must prove the share before anything is timed.
 It ends by protocol; only one that does not is taken off the GPU by MPS and killed.
@@ -9,10 +11,11 @@ It ends by protocol; only one that does not is taken off the GPU by MPS and kill
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -26,13 +29,25 @@ from agents.processes.process import Ending, Spawn, end_left_over, exit_in_words
 from agents.processes.procfs import MARK
 from agents.processes.templates import Template, Templates
 from agents.profiling.cells import BenchFailed, BenchLost, BenchSet, BenchSettings
-from agents.profiling.messages import MAX_LINE, Answer, Exit, Failed, Order, Ready
+from agents.profiling.messages import (
+    MAX_LINE,
+    Answer,
+    Exit,
+    Failed,
+    Order,
+    Ready,
+    UnloadBatch,
+    Unloaded,
+)
 from agents.replicas.replica import Proof
 
 WORKER = "agents.serving"
 BENCH = "agents.profiling"
 NO_PORT = 9
 """Filled in where a template wants ports: a bench listens nowhere."""
+KEPT_MEMORY = 0.5
+"""Share of the GPU's memory in use above which benches that others wait for are ended."""
+UNLOAD_S = 60.0
 END_S = 15.0
 """For a bench to end by itself: it may be in a batch, and frees its GPU memory."""
 
@@ -143,17 +158,114 @@ async def open_benches(
     bench_set: BenchSet, site: Site
 ) -> AsyncIterator[tuple[BenchProcess, ...]]:
     """The benches of a set; none of their processes is left afterwards. Raises LaunchFailed or DeviceError."""
-    started: list[BenchProcess] = []
-    try:
-        for number, settings in enumerate(bench_set):
-            # All are started before the first is waited for: loading takes seconds, and they load at the same time.
-            started.append(await _start(settings, number, site))
-        for bench in started:
-            await _bring_up(bench, site)
-        yield tuple(started)
-    finally:
-        # Also after a failed start, so that the next set of benches finds the GPU's memory free.
-        await asyncio.gather(*(each.end(site.sharing) for each in started))
+    async with BenchPool(site=site) as pool:
+        yield await pool.take(bench_set)
+
+
+@dataclass(slots=True, kw_only=True)
+class BenchPool:
+    """Benches that stay up for later sets: starting one takes seconds, and a bench without work disturbs nobody.
+
+    None of their processes is left behind `async with`.
+    """
+
+    site: Site
+    _up: list[BenchProcess] = field(default_factory=list)
+    _starts: int = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end(self._up)
+
+    async def take(self, bench_set: BenchSet) -> tuple[BenchProcess, ...]:
+        """The benches of a set in its order, started where they are not up.
+
+        Raises LaunchFailed or DeviceError; those that were started for it have ended then.
+        """
+        kept = self._find(bench_set)
+        started: list[BenchProcess] = []
+        try:
+            for settings, bench in zip(bench_set, kept, strict=True):
+                # All are started before the first is waited for: they load at the same time.
+                if bench is None:
+                    started.append(await self._start(settings))
+            for bench in started:
+                await _bring_up(bench, self.site)
+        except Exception:
+            # So that the next set of benches finds the GPU's memory free.
+            await self.end(started)
+            raise
+        fresh = iter(started)
+        return tuple(bench or next(fresh) for bench in kept)
+
+    def is_up(self, bench_set: BenchSet) -> bool:
+        """Whether a bench of the set is up already."""
+        return any(self._find(bench_set))
+
+    async def make_room(
+        self,
+        bench_set: BenchSet,
+        later: Sequence[BenchSet],
+        memory_used_mib: Callable[[], Awaitable[float]],
+    ) -> None:
+        """Let all others give back their batches, and end those that no later set needs.
+
+        Where the others still hold much, those that are needed last go first.
+        """
+        idle = self._others(self._find(bench_set))
+        await asyncio.gather(*(self._unload(bench) for bench in idle))
+        needed_at = {
+            bench.mark: next(
+                (at for at, each in enumerate(later) if bench.settings in each),
+                math.inf,
+            )
+            for bench in idle
+        }
+        idle = [bench for bench in idle if bench in self._up]
+        await self.end([each for each in idle if math.isinf(needed_at[each.mark])])
+        for bench in sorted(idle, key=lambda each: needed_at[each.mark], reverse=True):
+            if await memory_used_mib() <= KEPT_MEMORY * self.site.gpu.memory_mib:
+                return
+            await self.end([bench])
+
+    async def end_others(self, benches: Sequence[BenchProcess] = ()) -> bool:
+        """End all but these; whether there were any."""
+        others = self._others(benches)
+        await self.end(others)
+        return bool(others)
+
+    async def end(self, benches: Sequence[BenchProcess]) -> None:
+        """End those that are up. Raises LaunchFailed with one that does not end."""
+        ending = [bench for bench in benches if bench in self._up]
+        self._up = self._others(ending)
+        await asyncio.gather(*(each.end(self.site.sharing) for each in ending))
+
+    async def _start(self, settings: BenchSettings) -> BenchProcess:
+        self._starts += 1
+        bench = await _start(settings, self._starts, self.site)
+        self._up.append(bench)
+        return bench
+
+    async def _unload(self, bench: BenchProcess) -> None:
+        try:
+            await bench.ask(UnloadBatch(), Unloaded, limit_s=UNLOAD_S)
+        except BenchFailed:
+            await self.end([bench])
+
+    def _find(self, bench_set: BenchSet) -> list[BenchProcess | None]:
+        """Who is up for each place of the set; a process has one place, also where a network is beside itself."""
+        free, found = list(self._up), []
+        for settings in bench_set:
+            bench = next((each for each in free if each.settings == settings), None)
+            if bench is not None:
+                free.remove(bench)
+            found.append(bench)
+        return found
+
+    def _others(self, benches: Sequence[BenchProcess | None]) -> list[BenchProcess]:
+        return [bench for bench in self._up if bench not in benches]
 
 
 def find_template(templates: Templates, name: str, network: str) -> Template:

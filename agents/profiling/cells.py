@@ -4,7 +4,7 @@
     Cell(members, clock_mhz)                   measured in the same windows; one member = alone
     grid(networks, shares, batches, clocks)    every network alone
     pairs(networks, splits, batches, clocks)   two networks side by side, also a network beside itself
-    by_bench_set(cells, seed) -> [(set, cells)] cells by the benches that they need, shuffled
+    by_bench_set(cells, seed) -> [(set, cells)] cells by the benches that they need, who is alone first, shuffled
 
 Starting a process takes seconds and changing its batch none, so cells of the same processes follow each other. Their
 order is shuffled: what drifts while a GPU warms up must not look like an effect of the batch.
@@ -154,6 +154,8 @@ def by_bench_set(
     random = Random(f"{seed}/order")
     ordered = list(cells_by_set.items())
     random.shuffle(ordered)
+    # A profile that ends early has at least everybody alone, without which nothing of a pair can be told.
+    ordered.sort(key=lambda each: len(each[0]))
     for _, group in ordered:
         random.shuffle(group)
     return tuple((bench_set, tuple(group)) for bench_set, group in ordered)

@@ -72,6 +72,8 @@ class Measurement:
     """That ran."""
     rejected: tuple[str, ...] = ()
     """Why windows did not count, each reason once."""
+    held_back_by: tuple[str, ...] = ()
+    """What held the clock back in windows that count, where the rules accept it."""
 
 
 _Line: TypeAlias = Header | Measurement

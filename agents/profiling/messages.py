@@ -3,6 +3,7 @@
     bench     ──▶ Ready                        once, when its network is loaded
     profiler  ──▶ Load(rows, warm_up)          ──▶ Loaded
               ──▶ Window(start_s, window_s)    ──▶ Timed
+              ──▶ Unload                       ──▶ Unloaded
               ──▶ Exit                         ──▶ (it ends)
     or instead of any answer                   ──▶ Failed
 
@@ -60,6 +61,14 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     latencies_ms: tuple[float, ...]
 
 
+class UnloadBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Give back what the batch takes; others are measured now."""
+
+
+class Unloaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Only the network is held, until the next load."""
+
+
 class Exit(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """End."""
 
@@ -72,5 +81,5 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The process is of no further use."""
 
 
-Order: TypeAlias = LoadBatch | RunWindow | Exit
-Answer: TypeAlias = Ready | Loaded | Timed | Failed
+Order: TypeAlias = LoadBatch | RunWindow | UnloadBatch | Exit
+Answer: TypeAlias = Ready | Loaded | Timed | Unloaded | Failed

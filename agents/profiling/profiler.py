@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from agents.base.device import DeviceError, LaunchFailed
-from agents.profiling.bench_processes import BenchProcess, Site, open_benches
+from agents.profiling.bench_processes import BenchPool, BenchProcess, Site
 from agents.profiling.cells import (
+    BenchFailed,
     BenchLost,
     BenchSet,
     MeasurementCell,
@@ -102,35 +103,46 @@ class Profiler:
         self.listener.begun(
             cells=total, done=total - sum(len(group) for _, group in todo)
         )
-        for bench_set, group in todo:
-            await self._measure_set(bench_set, group)
+        async with BenchPool(site=self.site) as pool:
+            for place, (bench_set, group) in enumerate(todo):
+                later = [each for each, cells in todo[place + 1 :] if cells]
+                await self._measure_set(pool, bench_set, group, later)
         return ProfileReport(
             measured=self._measured, failed=tuple(self._failed), left=self._left
         )
 
     async def _measure_set(
-        self, bench_set: BenchSet, group: list[MeasurementCell]
+        self,
+        pool: BenchPool,
+        bench_set: BenchSet,
+        group: list[MeasurementCell],
+        later: Sequence[BenchSet],
     ) -> None:
         """All cells of one set of processes; after a lost process the rest with new ones."""
         while group:
             if self.now_s() >= self._end_s:
                 self._left += len(group)
                 return
+            used_mib = self.watch.memory_used_mib
+            await pool.make_room(bench_set, later, used_mib)
             # Read before the benches start: what the GPU holds more afterwards is theirs.
-            base_mib = await self.watch.memory_used_mib()
+            base_mib = None if pool.is_up(bench_set) else await used_mib()
             try:
-                async with open_benches(bench_set, self.site) as benches:
-                    self._has_started = True
-                    await self._measure_cells(benches, group, base_mib)
+                benches = await pool.take(bench_set)
             except LaunchFailed as error:
+                if await pool.end_others():
+                    continue  # Once more with the GPU's memory to themselves.
                 self._fail_start(group, str(error))
                 return
+            self._has_started = True
+            await self._measure_cells(pool, benches, group, base_mib)
 
     async def _measure_cells(
         self,
+        pool: BenchPool,
         benches: tuple[BenchProcess, ...],
         group: list[MeasurementCell],
-        base_mib: float,
+        base_mib: float | None,
     ) -> None:
         """Cells are taken from the group as they are dealt with; it returns early when a process is lost."""
         while group and self.now_s() < self._end_s:
@@ -144,7 +156,15 @@ class Profiler:
                 )
             except BenchLost as error:
                 self._fail(cell, str(error))
+                await pool.end(benches)
                 return
+            except BenchFailed as error:
+                # It may be memory that it lacked, which those hold that wait for their turn.
+                if await pool.end_others(benches):
+                    group.insert(0, cell)
+                else:
+                    self._fail(cell, str(error))
+                continue
             except ProfileError as error:
                 self._fail(cell, str(error))
                 continue

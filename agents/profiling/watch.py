@@ -42,8 +42,10 @@ class Seen:
     clock_mhz: float
     memory_mib: dict[int, float]
     """By process, where the driver tells."""
+    held_back_by: tuple[str, ...]
+    """What held the clock back: power limit, heat."""
     objections: tuple[str, ...]
-    """Why the window does not count; empty = it does."""
+    """Why the window does not count otherwise; empty = it does."""
 
 
 class GpuWatch:
@@ -91,8 +93,9 @@ class GpuWatch:
             power_w=_power_w(samples, times_s),
             clock_mhz=fmean(each.clock_mhz for each in samples),
             memory_mib={pid: mib for pid, mib in memory_mib.items() if mib > 0.0},
+            held_back_by=_held_back_by(samples),
             objections=(
-                *_objections(samples, clock_mhz),
+                *_clock_objections(samples, clock_mhz),
                 *(f"foreign process {each}" for each in sorted(foreign)),
             ),
         )
@@ -131,17 +134,18 @@ def _power_w(samples: list[GpuSample], times_s: list[float]) -> float:
     return fmean(each.power_w for each in samples)
 
 
-def _objections(samples: list[GpuSample], clock_mhz: float | None) -> list[str]:
-    held_back = sorted({reason for each in samples for reason in each.held_back_by})
-    found = [f"clock held back by {reason}" for reason in held_back]
-    if clock_mhz is not None and not held_back:
-        # An idle GPU drops its clock although it is locked, which says nothing about the batches.
-        shown = [each.clock_mhz for each in samples if "idle" not in each.event_reasons]
-        if any(abs(each - clock_mhz) > CLOCK_TOLERANCE_MHZ for each in shown):
-            found.append(
-                f"clock at {min(shown):g} to {max(shown):g} MHz, not at {clock_mhz:g}"
-            )
-    return found
+def _held_back_by(samples: list[GpuSample]) -> tuple[str, ...]:
+    return tuple(sorted({reason for each in samples for reason in each.held_back_by}))
+
+
+def _clock_objections(samples: list[GpuSample], clock_mhz: float | None) -> list[str]:
+    if clock_mhz is None or _held_back_by(samples):
+        return []
+    # An idle GPU drops its clock although it is locked, which says nothing about the batches.
+    shown = [each.clock_mhz for each in samples if "idle" not in each.event_reasons]
+    if all(abs(each - clock_mhz) <= CLOCK_TOLERANCE_MHZ for each in shown):
+        return []
+    return [f"clock at {min(shown):g} to {max(shown):g} MHz, not at {clock_mhz:g}"]
 
 
 def _named(pid: int) -> str:

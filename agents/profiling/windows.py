@@ -63,6 +63,8 @@ class Rules:
     max_windows: int = 12
     """Windows of a cell."""
     spread_limit: float = 0.03
+    accepted: frozenset[str] = frozenset()
+    """What may hold the clock back in a window that counts, as the driver names it."""
     pause_s: float = 2.0
     """After a window that did not count: heat and foreign processes take time to go."""
 
@@ -82,9 +84,9 @@ async def measure(
     watch: GpuWatch,
     rules: Rules,
     *,
-    base_mib: float,
+    base_mib: float | None,
 ) -> Measurement:
-    """The cell's figures; `base_mib`: what the GPU held before they came.
+    """The cell's figures; `base_mib`: what the GPU held before they came, None where that is not known.
 
     Raises BenchFailed, BenchLost, NotSteady, or what the driver raises.
     """
@@ -97,7 +99,7 @@ async def measure(
     rejected: list[str] = []
     for number in range(1, rules.max_windows + 1):
         window = await _window(cell, benches, watch, rules, window_s)
-        if objections := _objections(window, window_s):
+        if objections := _objections(window, window_s, rules.accepted):
             rejected += objections
             await asyncio.sleep(rules.pause_s)
             continue
@@ -105,7 +107,9 @@ async def measure(
         # Only the newest are compared: a GPU that still warmed up in the first windows must not spoil the cell.
         last = counted[-rules.agreeing :]
         if len(last) == rules.agreeing and max(_spreads(last)) <= rules.spread_limit:
-            grown_mib = await watch.memory_used_mib() - base_mib
+            grown_mib = (
+                0.0 if base_mib is None else await watch.memory_used_mib() - base_mib
+            )
             memory_mib = _memory_mib(benches, loaded, last, grown_mib)
             return Measurement(
                 cell=cell,
@@ -114,6 +118,9 @@ async def measure(
                 clock_mhz=fmean(each.seen.clock_mhz for each in last),
                 windows=number,
                 rejected=tuple(dict.fromkeys(rejected)),
+                held_back_by=tuple(
+                    sorted({why for each in last for why in each.seen.held_back_by})
+                ),
             )
     raise NotSteady(_why_not(rules, counted, rejected))
 
@@ -169,10 +176,17 @@ async def _all(
     return [answer for answer in answers if not isinstance(answer, BaseException)]
 
 
-def _objections(found: _Counted, window_s: float) -> tuple[str, ...]:
-    if not all(found.latencies_ms):
-        return (*found.seen.objections, f"no whole batch within {window_s:g} s")
-    return found.seen.objections
+def _objections(
+    found: _Counted, window_s: float, accepted: frozenset[str]
+) -> tuple[str, ...]:
+    held_back = (
+        f"clock held back by {why}"
+        for why in found.seen.held_back_by
+        if why not in accepted
+    )
+    is_empty = not all(found.latencies_ms)
+    empty = (f"no whole batch within {window_s:g} s",) if is_empty else ()
+    return (*held_back, *found.seen.objections, *empty)
 
 
 def _spreads(windows: Sequence[_Counted]) -> list[float]:

@@ -7,6 +7,7 @@ Rows of the same cell follow each other and name each other in `other_…`; rows
 from collections.abc import Sequence
 from itertools import combinations_with_replacement
 
+from agents.gpu.nvml.types import POWER_LIMIT
 from agents.profiling.cells import MeasurementCell, Member, make_cell
 from agents.profiling.journal import Measurement
 from bench.real_gpu.networks import TRAINING
@@ -24,6 +25,7 @@ COLUMNS = (
     "other_batch",
     "other_sm_percent",
     "slowdown",
+    "held_back_by",
 )
 SPLITS = ((25.0, 75.0), (50.0, 50.0), (75.0, 25.0), (100.0, 100.0))
 """SM percents of both; the last one without limits."""
@@ -34,6 +36,7 @@ FILES = {FILE: COLUMNS}
 HOW = (
     "Both processes run closed loops in the same windows, under MPS with the shares named; windows count when the "
     "medians of three agree for both. `slowdown` = p50 beside the other / p50 alone at the same share and batch. "
+    "`held_back_by`: what held the clock back, and `clock_mhz` says how far; the power limit may, as in service. "
     f"`{TRAINING}NETWORK` is a step of SGD, bfloat16 autocast."
 )
 
@@ -48,7 +51,13 @@ async def measure(run: Run) -> bool:
             **condition(cell.members[0]), **_other(cell.members[1:])
         ),
     )
-    return await profile(run, "pairs", cells(run.options.networks), kept)
+    return await profile(
+        run,
+        "pairs",
+        cells(run.options.networks),
+        kept,
+        accepted=frozenset([POWER_LIMIT]),
+    )
 
 
 def cells(networks: Sequence[str]) -> tuple[MeasurementCell, ...]:
@@ -104,6 +113,7 @@ def _rows(
                 "slowdown": timing.latency_ms_p50 / base_ms
                 if others and base_ms
                 else None,
+                "held_back_by": ", ".join(measurement.held_back_by) or None,
             }
         )
     return found

@@ -72,15 +72,22 @@ class _Told:
 
 
 async def profile(
-    run: Run, name: str, cells: Sequence[MeasurementCell], kept: Kept
+    run: Run,
+    name: str,
+    cells: Sequence[MeasurementCell],
+    kept: Kept,
+    *,
+    accepted: frozenset[str] = frozenset(),
 ) -> bool:
-    """Measure what is not measured yet. Raises DeviceError."""
+    """Measure what is not measured yet; `accepted` as in `Rules`. Raises DeviceError."""
     if all(map(kept.has, cells)):
         run.say(f"all {len(cells)} cells are measured already")
         return True
     path = run.path("journals") / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    async with open_profile(_settings(run, cells), trusted_nvml(run)) as opened:
+    async with open_profile(
+        _settings(run, cells, accepted), trusted_nvml(run)
+    ) as opened:
         with contextlib.closing(
             Journal(path, opened.header(), resumes=path.exists())
         ) as journal:
@@ -91,13 +98,15 @@ async def profile(
     return not report.failed and not report.left
 
 
-def _settings(run: Run, cells: Sequence[MeasurementCell]) -> ProfileSettings:
+def _settings(
+    run: Run, cells: Sequence[MeasurementCell], accepted: frozenset[str]
+) -> ProfileSettings:
     return ProfileSettings(
         cells=tuple(cells),
         gpu_type=run.gpu_type,
         gpu_index=run.gpu.index,
         templates=templates(run),
-        rules=Rules(window_s=run.options.window_s),
+        rules=Rules(window_s=run.options.window_s, accepted=accepted),
         budget_s=run.left_s,
         environment=run.environment,
     )

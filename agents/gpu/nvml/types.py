@@ -157,10 +157,11 @@ NextXid: TypeAlias = Callable[[int], XidEvent | None]
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Caused by a program, not by the GPU; NVIDIA's plugin for Kubernetes ignores them for a GPU's health."""
 
+POWER_LIMIT = "power limit"
 _EVENT_REASONS = {
     0x1: "idle",
     0x2: "application clocks",
-    0x4: "power limit",
+    0x4: POWER_LIMIT,
     0x8: "hardware slowdown",
     0x10: "sync boost",
     0x20: "heat (software)",

@@ -2,17 +2,17 @@
 
 `python fake_bench.py -m agents.profiling OPTIONS`. A batch of n rows at share p takes
 
-    (2 + n) · 100 / p ms, half as much more for each other bench that is up
+    (2 + n) · 100 / p ms, half as much more for each other bench that holds a batch
 
 by a clock that runs ahead of the machine's, so that no load of the machine shows in a time. Its engine holds 100 + n
-MiB; more than 64 rows do not fit. FAKE_DIRECTORY, from the template, is where benches see each other; files in it
-make a bench misbehave:
+MiB; more than 64 rows do not fit. FAKE_DIRECTORY, from the template, is where benches see each other: PID.up since it
+was started, PID.holding as long as it holds a batch. Other files make a bench misbehave:
 
     outside     it does not join MPS          hang        a batch never ends
     broken      it does not come up           lost        the first batch of 7 rows ends the process
+    crowded     no batch fits while more than two are up
 """
 
-import contextlib
 import os
 import sys
 import time
@@ -48,6 +48,7 @@ class FakeEngine:
         self.directory, self.clock = directory, clock
         self.percent = float(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"))
         self.rows = 0
+        self.holding = directory / f"{os.getpid()}.holding"
         is_outside = (directory / "outside").exists() and self.percent < 100.0
         self.client = None if is_outside else join(SMS)
         self.sms = SMS if self.client is None else self.client.sms
@@ -63,18 +64,23 @@ class FakeEngine:
 
     def run(self, inputs: Tensors) -> Tensors:
         self.rows = inputs[0].rows
-        if self.rows > MAX_ROWS:
+        self.holding.touch()
+        is_crowded = (self.directory / "crowded").exists() and self._count("up") > 2
+        if self.rows > MAX_ROWS or is_crowded:
             raise EngineFailed(f"{self.rows} rows do not fit into memory")
         if self.rows == 7 and (self.directory / "lost").exists():
             (self.directory / "lost").unlink()
             os._exit(3)
         while (self.directory / "hang").exists():
             time.sleep(0.05)
-        others = len(list(self.directory.glob("*.up"))) - 1
+        others = self._count("holding") - 1
         self.clock.at_s = self.clock.now_s() + (2 + self.rows) / 10.0 / self.percent * (
             1.0 + 0.5 * others
         )
         return inputs
+
+    def _count(self, state: str) -> int:
+        return len(list(self.directory.glob(f"*.{state}")))
 
     def facts(self) -> DeviceFacts:
         return DeviceFacts(
@@ -83,6 +89,7 @@ class FakeEngine:
 
     def offload(self) -> None:
         self.rows = 0
+        self.holding.unlink(missing_ok=True)
 
     def resume(self) -> None:
         pass
@@ -94,6 +101,6 @@ if __name__ == "__main__":
     try:
         code = main(sys.argv[3:], lambda *_: FakeEngine(place, clock), clock.now_s)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            (place / f"{os.getpid()}.up").unlink()
+        for state in ("up", "holding"):
+            (place / f"{os.getpid()}.{state}").unlink(missing_ok=True)
     sys.exit(code)

@@ -28,6 +28,7 @@ class FakeGpu:
     """What NVML would say: 100 W, nobody else; a test sets what it needs."""
 
     power_w: float = 100.0
+    memory_used_mib: float = 0.0
     clock_mhz: float = 1380.0
     reasons: tuple[str, ...] = ()
     foreign: tuple[int, ...] = ()
@@ -43,7 +44,7 @@ class FakeGpu:
     def sample(self, gpu: GpuIdentity) -> GpuSample:
         self.samples += 1
         return GpuSample(
-            memory_used_mib=0.0,
+            memory_used_mib=self.memory_used_mib,
             power_w=self.power_w,
             energy_j=None,
             clock_mhz=self.clock_mhz,

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from agents.base.device import LaunchFailed, NotSupported
-from agents.profiling.bench_processes import bench_command
-from agents.profiling.cells import grid, pairs
-from tests.agents.profiling.nodes import Heard, Node, play
+from agents.processes.process import Spawn
+from agents.profiling import bench_processes
+from agents.profiling.bench_processes import BenchProcess, bench_command
+from agents.profiling.cells import BenchSettings, grid, pairs
+from tests.agents.profiling.nodes import GPU, FakeGpu, Heard, Node, play
 
 pytestmark = pytest.mark.integration
 
@@ -30,6 +32,70 @@ def test_a_grid_has_the_known_times(tmp_path: Path) -> None:
         ), (share, batch)
         # Steps of two SMs: 33 of 132 SMs are 32.
         assert timing.sm_count == {25.0: 32, 50.0: 66, 100.0: 132}[share]
+
+
+EVERYBODY = (
+    *grid(["a", "b"], [50.0], [4]),
+    *grid(["a", "b"], [100.0], [4]),
+    *pairs(["a", "b"], [(50.0, 50.0)], [4]),
+)
+"""Six processes: a and b at 100 %, two of each at 50 %."""
+
+
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every process that is started for cells from now on."""
+    found: list[str] = []
+    spawned = bench_processes._spawn
+
+    async def spawn(settings: BenchSettings, spawn: Spawn) -> BenchProcess:
+        found.append(f"{settings.network} {settings.sm_percent:g}")
+        return await spawned(settings, spawn)
+
+    monkeypatch.setattr(bench_processes, "_spawn", spawn)
+    return found
+
+
+def test_a_process_is_started_once_and_disturbs_nobody_while_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, heard = Node(directory=tmp_path), Heard()
+    started = starts(monkeypatch)
+    report = play(lambda: node.profile(EVERYBODY, heard))
+    assert (report.measured, report.failed) == (7, ())
+    # The first tells how many SMs there are, before any cell.
+    assert sorted(started[1:]) == sorted(
+        ["a 50", "a 50", "a 100", "b 50", "b 50", "b 100"]
+    )
+    for measurement in heard.measurements:
+        for timing in measurement.timings:
+            # (2 + 4) · 100 / share ms, and half as much more beside one other.
+            known_ms = 6.0 * 100.0 / timing.member.sm_percent
+            others = len(measurement.timings) - 1
+            assert timing.latency_ms == pytest.approx(
+                known_ms * (1.0 + 0.5 * others), rel=0.01
+            )
+
+
+def test_on_a_full_gpu_nobody_waits_for_later_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = FakeGpu(memory_used_mib=0.6 * GPU.memory_mib)
+    node, heard = Node(directory=tmp_path, gpu=gpu), Heard()
+    started = starts(monkeypatch)
+    report = play(lambda: node.profile(EVERYBODY, heard))
+    assert (report.measured, report.failed) == (7, ())
+    # Four alone and three pairs, except who is in two sets that follow each other.
+    assert 8 <= len(started[1:]) <= 10
+
+
+def test_a_batch_that_lacks_memory_is_tried_again_without_those_that_wait(
+    tmp_path: Path,
+) -> None:
+    node, heard = Node(directory=tmp_path), Heard()
+    node.signs.mkdir()
+    (node.signs / "crowded").touch()
+    report = play(lambda: node.profile(EVERYBODY, heard))
+    assert (report.measured, report.failed) == (7, ())
 
 
 def test_what_does_not_fit_is_told_and_the_rest_is_measured(tmp_path: Path) -> None:

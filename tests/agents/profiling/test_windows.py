@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
 import pytest
@@ -174,6 +174,20 @@ def test_a_window_in_which_the_clock_was_held_back_does_not_count_and_is_told(
         "the 99 ms of the first window are not in it"
     )
     assert found.rejected == (f"clock held back by {reason}",)
+
+
+def test_a_limit_that_the_rules_accept_is_told_and_counts() -> None:
+    gpu = ScriptedGpu(reasons_by_sample=(("power limit",),))
+    rules = replace(RULES, accepted=frozenset(["power limit"]))
+    found = measured(ScriptedBench([[10.0]]), gpu=gpu, rules=rules)
+    assert (found.windows, found.rejected) == (3, ())
+    assert found.held_back_by == ("power limit",)
+    with pytest.raises(NotSteady, match=r"6 × clock held back by heat \(hardware\)"):
+        measured(
+            ScriptedBench([[10.0]]),
+            gpu=ScriptedGpu(reasons_by_sample=(("heat (hardware)", "power limit"),)),
+            rules=rules,
+        )
 
 
 def test_reasons_that_are_no_limits_reject_nothing() -> None:
