@@ -5,7 +5,7 @@
 Errors are means of |predicted / measured factor − 1|, in percent. Rows that the truth reads off its own tables
 (iGniter's pairs, ResNet-50 beside itself) are left out one by one; Abacus, ParvaGPU and the copies are held against
 laws that saw none of them. Then: how much partners differ, what the best law of one number per network leaves, and how
-far the catalogue's belief lies from the truth on pairs that were not profiled.
+far the catalogue's belief lies from the truth on pairs that were not profiled. Pairs of our own are in `own_pairs`.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from bench.catalogue.measured import (
     read_types,
 )
 from bench.catalogue.partner_belief import BATCH, profile, profiled_sets
+from bench.own_pairs import own_rows
 from bench.report import Figures, print_table, write_results
 
 _FLOOR_DUTY = 0.3
@@ -315,7 +316,12 @@ def main() -> None:
     parser.add_argument("--shared", type=Path, default=DEFAULT_SHARED)
     arguments = parser.parse_args()
     truth = load_truth()
-    rows = [*data_rows(arguments.shared), *spread_rows(truth), *belief_rows(truth)]
+    rows = [
+        *data_rows(arguments.shared),
+        *own_rows(),
+        *spread_rows(truth),
+        *belief_rows(truth),
+    ]
     print_table(rows)
     write_results("partners", rows)
 
