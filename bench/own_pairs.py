@@ -5,7 +5,8 @@ Under SM limits, for an inference network i beside j, which may use P_j percent 
     slowdown_ij = 1 + s_i · w_j · (P_j / 50)^η
 
 s and w by least squares on the excess, η by search; w = 1 where neighbours are not told apart. On an H100 the truth has
-η = 1 and a median s of 20 % (agents/sim/data/gpu_types.csv); beside training it has η = 2.06 on every board.
+η = 1 and a median s of 20 % (agents/sim/data/gpu_types.csv), and beside `resnet18` training s = 12 %
+(training_slowdown.csv).
 """
 
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,9 @@ def own_rows() -> Iterator[Figures]:
             "capped, error of a sensitivity per network, %": by_victim.error_percent,
             "capped, error of a pressure per neighbour as well, %": by_both.error_percent,
             f"beside training ({len(beside_training)} rows), {share}": training.exponent,
+            "beside training, median excess beside half of the SMs, %": _median_percent(
+                training
+            ),
             "beside training, error of a sensitivity per network, %": training.error_percent,
             f"{whom}, uncapped, ms": worst.latency_ms,
             f"{whom}, half of the SMs each, ms": _at_half(worst, pairs),
