@@ -1,6 +1,6 @@
 """`plimsoll plan`: a Problem file in, a Plan file out; no database, no network."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -252,6 +252,7 @@ def _show_summary(
         show_line("Note: ", message, stream=stream)
     stream.write("\n")
     _show_gpus(problem, plan, stream)
+    _show_layouts(problem, plan, stream)
     stream.write("\n")
     _show_services(problem, plan, stream)
 
@@ -267,7 +268,11 @@ def _gpu_row(problem: Problem, plan: Plan, gpu_type: GpuType) -> Cells:
     number = sum(gpu.count for gpu in used)
     replicas = sum(gpu.count * len(gpu.replicas) for gpu in used)
     sm_percent = sum(
-        gpu.count * replica.sm_percent for gpu in used for replica in gpu.replicas
+        gpu.count * replica.sm_percent
+        for gpu in used
+        for replica in gpu.replicas
+        # In a slice it is the percent of the slice's own SMs.
+        if replica.slice is None
     )
     power_w = sum(gpu.count * gpu_power_w(problem, gpu) for gpu in used)
     return (
@@ -276,10 +281,26 @@ def _gpu_row(problem: Problem, plan: Plan, gpu_type: GpuType) -> Cells:
         "any" if gpu_type.count is None else str(gpu_type.count),
         str(replicas),
         # Means over the used GPUs: unused ones are off, and would only hide how full the others are.
-        amount(sm_percent / number if number else None, 0),
+        amount(sm_percent / number if sm_percent else None, 0),
         amount(power_w / number if number else None, 0),
         usd(gpu_type.price_usd_per_hour * number, 2),
     )
+
+
+def _show_layouts(problem: Problem, plan: Plan, stream: TextIO) -> None:
+    """How the GPUs that are cut are to be cut, as `plimsoll-agent mig apply --layout` takes it."""
+    used: Counter[tuple[str, str]] = Counter()
+    for gpu_type in problem.gpu_types:
+        sizes = {profile.name: profile.gpcs for profile in gpu_type.slices}
+        for gpu in plan.gpus:
+            cut = [each.slice.profile for each in gpu.replicas if each.slice]
+            if gpu.gpu_type == gpu_type.name and cut:
+                cut.sort(key=lambda name: (-sizes[name], name))
+                used[gpu_type.name, ",".join(cut)] += gpu.count
+    if used:
+        stream.write("\n")
+        rows = [(name, str(number), cut) for (name, cut), number in used.items()]
+        show_table(["GPU type", ">GPUs", "layout (MIG)"], rows, stream=stream)
 
 
 def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:

@@ -1,6 +1,7 @@
 """`plimsoll plan`: offline, from the contract's Problem to its Plan."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,6 +197,13 @@ def test_gpus_are_cut_by_joint_and_refused_by_policies_that_plan_whole_ones(
     problem = problem_from_json(path.read_text())
     assert violations(problem, plan) == ()
     assert report_violations(problem, plan, report) == ()
+    layouts: Counter[tuple[str, str]] = Counter()
+    for gpu in plan.gpus:
+        cut = [each.slice.profile for each in gpu.replicas if each.slice]
+        layouts[gpu.gpu_type, ",".join(sorted(cut))] += gpu.count
+    shown = [line.split() for line in planned.out.splitlines() if "MIG" not in line]
+    for (gpu_type, layout), number in layouts.items():
+        assert [gpu_type, str(number), layout] in shown
     refused = cli("plan", path, "--policy", "hetsev")
     assert refused.code == 1
     words = "policy hetsev plans whole GPUs only, and big may be cut into slices; joint plans them"
