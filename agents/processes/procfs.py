@@ -3,6 +3,7 @@
 is_alive(identity)                      whether that very process runs
 members(mark, leader)                   ids of all living processes of a worker
 is_marked(pid), marks(beginning)        whether, and by whom, a process was started as a worker
+host_memory_used()                      share of the machine's memory in use
 """
 
 import os
@@ -18,6 +19,15 @@ MARK = "PLIMSOLL_MARK"
 def boot_id() -> str:
     """The kernel's random id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def host_memory_used() -> float:
+    """Share of the machine's memory that a new process cannot have, 0 to 1."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    kib = {
+        name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)
+    }
+    return 1.0 - kib["MemAvailable"] / kib["MemTotal"]
 
 
 def is_alive(identity: Identity) -> bool:

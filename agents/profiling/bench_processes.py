@@ -26,7 +26,7 @@ from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.launch import Launch, LaunchPlace, prepare
 from agents.processes.logs import tail
 from agents.processes.process import Ending, Spawn, end_left_over, exit_in_words
-from agents.processes.procfs import MARK
+from agents.processes.procfs import MARK, host_memory_used
 from agents.processes.templates import Template, Templates
 from agents.profiling.cells import BenchFailed, BenchLost, BenchSet, BenchSettings
 from agents.profiling.messages import (
@@ -45,8 +45,8 @@ WORKER = "agents.serving"
 BENCH = "agents.profiling"
 NO_PORT = 9
 """Filled in where a template wants ports: a bench listens nowhere."""
-KEPT_MEMORY = 0.5
-"""Share of the GPU's memory in use above which benches that others wait for are ended."""
+FULL = 0.5
+"""Share of the memory in use, the GPU's or the machine's, above which benches that only wait are ended."""
 UNLOAD_S = 60.0
 END_S = 15.0
 """For a bench to end by itself: it may be in a batch, and frees its GPU memory."""
@@ -212,7 +212,7 @@ class BenchPool:
     ) -> None:
         """Let all others give back their batches, and end those that no later set needs.
 
-        Where the others still hold much, those that are needed last go first.
+        Where GPU or machine are still full, those of the others that are needed last go first.
         """
         idle = self._others(self._find(bench_set))
         await asyncio.gather(*(self._unload(bench) for bench in idle))
@@ -226,7 +226,9 @@ class BenchPool:
         idle = [bench for bench in idle if bench in self._up]
         await self.end([each for each in idle if math.isinf(needed_at[each.mark])])
         for bench in sorted(idle, key=lambda each: needed_at[each.mark], reverse=True):
-            if await memory_used_mib() <= KEPT_MEMORY * self.site.gpu.memory_mib:
+            used = await memory_used_mib() / self.site.gpu.memory_mib
+            # A process of PyTorch takes 2 GiB and more of the machine's memory, too.
+            if max(used, host_memory_used()) <= FULL:
                 return
             await self.end([bench])
 

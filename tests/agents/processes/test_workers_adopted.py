@@ -15,7 +15,7 @@ from agents.base.device import DeviceError, LaunchFailed
 from agents.processes.launch import Ports
 from agents.processes.logs import TAIL_CHARACTERS, rotate, tail
 from agents.processes.process import Spawn, WorkerProcess, exit_in_words
-from agents.processes.procfs import boot_id, is_alive
+from agents.processes.procfs import boot_id, host_memory_used, is_alive
 from agents.processes.records import MAX_OLD, Identity, Record, Records
 from agents.processes.templates import Template
 from tests.agents.fakes.replicas import (
@@ -416,3 +416,10 @@ async def test_a_chatty_worker_is_held_to_the_size_of_its_log(node: Node) -> Non
         (log,) = (node.directory / "logs").glob("*.log")
         await until(lambda: log.stat().st_size == 0)
         assert log.with_suffix(".log.1").stat().st_size == 4 * 1024 * 1024
+
+
+def test_the_machines_memory_in_use_is_what_the_kernel_says() -> None:
+    kernels = psutil.virtual_memory()
+    assert host_memory_used() == pytest.approx(
+        1.0 - kernels.available / kernels.total, abs=0.1
+    )

@@ -58,6 +58,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_process_is_started_once_and_disturbs_nobody_while_others_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bench_processes, "host_memory_used", lambda: 0.0)
     node, heard = Node(directory=tmp_path), Heard()
     started = starts(monkeypatch)
     report = play(lambda: node.profile(EVERYBODY, heard))
@@ -76,10 +77,13 @@ def test_a_process_is_started_once_and_disturbs_nobody_while_others_are_measured
             )
 
 
-def test_on_a_full_gpu_nobody_waits_for_later_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("full", ["GPU", "machine"])
+def test_where_memory_is_full_nobody_waits_for_later_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
-    gpu = FakeGpu(memory_used_mib=0.6 * GPU.memory_mib)
+    gpu = FakeGpu(memory_used_mib=(0.6 if full == "GPU" else 0.0) * GPU.memory_mib)
+    host_used = 0.6 if full == "machine" else 0.0
+    monkeypatch.setattr(bench_processes, "host_memory_used", lambda: host_used)
     node, heard = Node(directory=tmp_path, gpu=gpu), Heard()
     started = starts(monkeypatch)
     report = play(lambda: node.profile(EVERYBODY, heard))
