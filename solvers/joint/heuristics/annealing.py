@@ -225,7 +225,7 @@ def _flat(tables: Tables, starts: Numbers) -> Flat:
         launch_factor=np.array([mode.launch_factor for mode in modes]),
         of_type=of_type,
         # The same for all modes; without any there is nothing to anneal.
-        apart=modes[0].apart if modes else np.zeros((0, 0), np.bool_),
+        shares_label=modes[0].shares_label if modes else np.zeros((0, 0), np.bool_),
     )
     _find_twins(tables, flat)
     return flat

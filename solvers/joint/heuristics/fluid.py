@@ -347,8 +347,8 @@ class _Pouring:
         """The narrowest row that carries all that is wanted, else the one that carries most; the one there may grow."""
         mode = self._tables.modes[vessel.mode]
         if (
-            mode.apart.size
-            and mode.apart[service, [*vessel.items.keys() - {service}]].any()
+            mode.shares_label.size
+            and mode.shares_label[service, [*vessel.items.keys() - {service}]].any()
         ):
             return None
         carried = self._carried[vessel.mode]

@@ -26,7 +26,7 @@ from solvers.joint.kernels.anneal_moves import (
     propose,
 )
 from solvers.joint.kernels.compiled import compiled
-from solvers.joint.kernels.laws import capacity_rps, has_rivals, stretch_ms
+from solvers.joint.kernels.laws import breaks_anti_affinity, capacity_rps, stretch_ms
 from solvers.joint.kernels.types import Law
 
 _FIT = 1.0 + 1e-9
@@ -211,7 +211,7 @@ def _choose_batches(flat: Flat, law: Law, state: State, gpu: int) -> None:
 def _evaluate(flat: Flat, law: Law, state: State, gpu: int) -> bool:
     """Fill in what the GPU's replicas carry and draw; False where they do not fit it."""
     mode, count, items = state.mode[gpu], state.size[gpu], state.items[gpu]
-    if flat.apart.shape[0] > 0 and has_rivals(flat, items, count):
+    if flat.shares_label.shape[0] > 0 and breaks_anti_affinity(flat, items, count):
         return False
     width, memory, power, pressure = 0, 0.0, 0.0, 0.0
     for at in range(count):

@@ -47,7 +47,7 @@ class Flat(NamedTuple):
     """(M, N + 1)"""
     of_type: Numbers
     """(G + 1,) where the modes of each type begin."""
-    apart: Flags
+    shares_label: Flags
     """(S, S) which services may not share a GPU; (0, 0) where all may."""
 
 

@@ -22,7 +22,7 @@ class Services(Protocol):
         """(C,)"""
 
     @property
-    def apart(self) -> Flags:
+    def shares_label(self) -> Flags:
         """(S, S) which services may not share a GPU; (0, 0) where all may."""
 
 
@@ -111,7 +111,7 @@ def pattern_worth(
     INVALID where one of them misses its SLO and its presence alone counts for nothing, and where two may not share a
     GPU. Shares, memory and watts are not looked at.
     """
-    if mode.apart.shape[0] > 0 and has_rivals(mode, items, count):
+    if mode.shares_label.shape[0] > 0 and breaks_anti_affinity(mode, items, count):
         return INVALID
     pressure, total = 0.0, 0.0
     for at in range(count):
@@ -129,11 +129,11 @@ def pattern_worth(
 
 
 @compiled
-def has_rivals(mode: Services, items: Numbers, count: int) -> bool:
+def breaks_anti_affinity(mode: Services, items: Numbers, count: int) -> bool:
     """Whether two of the first `count` items are of services that may not share a GPU."""
     for at in range(count):
         for other in range(at):
-            if mode.apart[mode.service[items[at]], mode.service[items[other]]]:
+            if mode.shares_label[mode.service[items[at]], mode.service[items[other]]]:
                 return True
     return False
 

@@ -63,7 +63,7 @@ class GpuMode(NamedTuple):
     """(C,) that counts of what a candidate can carry, so that no loss takes too much; infinite where all of it does."""
     may_idle: Flags
     """(C,) whether its presence counts even where it can carry nothing: services with a least number of replicas."""
-    apart: Flags
+    shares_label: Flags
     """(S, S) which services may not share a GPU; (0, 0) where all may."""
 
 

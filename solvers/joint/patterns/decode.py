@@ -267,7 +267,7 @@ class _Reasons:
         own = np.flatnonzero(mode.service == service)
         if not len(own) or service in column.service or not self._has_free_sms(column):
             return "stock"
-        if mode.apart.size and mode.apart[service, column.service].any():
+        if mode.shares_label.size and mode.shares_label[service, column.service].any():
             return "stock"
         if len(there) >= mode.max_replicas:
             return "replicas"

@@ -218,10 +218,12 @@ def _sm_percent(
     return percent
 
 
-def _are_rivals(mode: GpuMode, items: Sequence[int]) -> bool:
+def _breaks_anti_affinity(mode: GpuMode, items: Sequence[int]) -> bool:
     """Whether any two of the candidates are of services that may not share a GPU."""
     services = mode.service[list(items)].tolist()
-    return any(mode.apart[one, other] for one, other in combinations(services, 2))
+    return any(
+        mode.shares_label[one, other] for one, other in combinations(services, 2)
+    )
 
 
 def _is_lawful(mode: GpuMode, items: Sequence[int], replicas: int) -> bool:
@@ -229,7 +231,7 @@ def _is_lawful(mode: GpuMode, items: Sequence[int], replicas: int) -> bool:
     own = list(items)
     return (
         0 < len(own) == replicas <= mode.max_replicas
-        and not (mode.apart.size and _are_rivals(mode, own))
+        and not (mode.shares_label.size and _breaks_anti_affinity(mode, own))
         and len(set(mode.service[own].tolist())) == replicas
         and mode.width[own].sum() <= mode.steps
         and mode.memory[own].sum() <= mode.memory_mib

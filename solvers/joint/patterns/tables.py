@@ -168,12 +168,12 @@ def _mode(
         width=width // unit,
         law=law_row,
         may_idle=table[:, _MAY_IDLE] > 0.0,
-        apart=_apart(problem),
+        shares_label=_shared_labels(problem),
         **{CANDIDATE_FIELDS[at]: np.ascontiguousarray(table[:, at]) for at in _REALS},
     )
 
 
-def _apart(problem: Problem) -> Flags:
+def _shared_labels(problem: Problem) -> Flags:
     """(S, S) which services may not share a GPU; (0, 0) without labels."""
     if not problem.has_labels:
         return np.zeros((0, 0), np.bool_)

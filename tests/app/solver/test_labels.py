@@ -67,7 +67,7 @@ def has_rivals(plan: Plan) -> bool:
 
 
 @pytest.mark.parametrize("policy", policies())
-def test_rivals_are_apart_in_every_policys_plan(policy: str) -> None:
+def test_services_with_a_common_label_never_share_a_gpu(policy: str) -> None:
     shared = 0
     for seed in range(3):
         plain = random_problem(seed)

@@ -60,7 +60,7 @@ def random_task(draw: random.Random) -> PricingTask:
         law=np.zeros(12, np.int32),
         slo_ms=np.full(12, 60.0),
         max_rps=np.full(12, np.inf),
-        apart=np.zeros((0, 0), np.bool_),
+        shares_label=np.zeros((0, 0), np.bool_),
         may_idle=np.zeros(12, np.bool_),
     )
     law = Law(
