@@ -19,7 +19,7 @@ from solvers.greedy.autoscale_inputs import (
     service_target,
     type_totals,
 )
-from solvers.greedy.configure import MAX_REPLICAS, Configuration, configure
+from solvers.greedy.configure import Configuration, configure
 from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.types.outcome import Budget, SolveReport
 from solvers.types.plan import UnservedReason
@@ -62,16 +62,6 @@ def decide_counts(
     solution, report = solve_autoscale(program, budget, method=budget.solver)
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     return cut(problem, positive_counts(solution), reasons), reasons, report
-
-
-def max_replicas(parameters: HetsevParameters) -> int:
-    """Replicas for which the nodes' CPU cores and CPU memory suffice, in all; `MAX_REPLICAS` at most."""
-    limits = (
-        (parameters.cpu_cores, parameters.replica_cpu_cores),
-        (parameters.cpu_memory_mib, parameters.replica_cpu_memory_mib),
-    )
-    ends = [total / each for total, each in limits if total > 0.0 and each > 0.0]
-    return int(min(MAX_REPLICAS, *ends)) if ends else MAX_REPLICAS
 
 
 def _options(

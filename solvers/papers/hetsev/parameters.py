@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from solvers.greedy.configure import MAX_REPLICAS
 from solvers.greedy.scaling_rules import LAUNCH_WEIGHT_PER_S
 from solvers.types.parameters import PolicyParameters, parameter
 
@@ -62,3 +63,13 @@ class HetsevParameters(PolicyParameters):
         at_least=0.0,
         at_most=86_400.0,
     )
+
+    @property
+    def max_replicas(self) -> int:
+        """Replicas for which the nodes' CPU cores and CPU memory suffice, in all; `MAX_REPLICAS` at most."""
+        limits = (
+            (self.cpu_cores, self.replica_cpu_cores),
+            (self.cpu_memory_mib, self.replica_cpu_memory_mib),
+        )
+        ends = [total / each for total, each in limits if total > 0.0 and each > 0.0]
+        return int(min(MAX_REPLICAS, *ends)) if ends else MAX_REPLICAS

@@ -34,7 +34,6 @@ from solvers.papers.hetsev.counts import (
     Configurations,
     configurations_of,
     decide_counts,
-    max_replicas,
 )
 from solvers.papers.hetsev.instance_scheduling import (
     SchedulingState,
@@ -197,7 +196,7 @@ def _top_up(
         problem,
         carriers,
         tuple(configurations.values()),
-        max_replicas=max_replicas(budget.parameters_as(HetsevParameters)),
+        max_replicas=budget.parameters_as(HetsevParameters).max_replicas,
     )
 
 
@@ -237,11 +236,13 @@ def _changed(problem: Problem, budget: Budget, state: SchedulingState) -> Draft 
     )
     carriers = _top_up(problem, carriers, configurations, budget)
     kept, plan = (route(problem, NAME, each, reasons) for each in (running, carriers))
-    is_vain = _starts_in_vain(problem, kept, plan, max_replicas(parameters))
+    is_vain = _starts_in_vain(problem, kept, plan, parameters.max_replicas)
     return Draft(plan=kept if is_vain else plan, steps=(report,))
 
 
-def _starts_in_vain(problem: Problem, kept: Plan, changed: Plan, limit: int) -> bool:
+def _starts_in_vain(
+    problem: Problem, kept: Plan, changed: Plan, max_replicas: int
+) -> bool:
     """Whether `changed` starts replicas although `kept`, without any start, serves as much and costs no more."""
     if not any(change.after > change.before for change in diff(kept, changed)):
         return False
@@ -251,17 +252,17 @@ def _starts_in_vain(problem: Problem, kept: Plan, changed: Plan, limit: int) -> 
     )
     return (
         # Limits are rules even where they bring nothing: replicas may have to start or stop for their number alone.
-        _is_within_limits(problem, kept, limit)
+        _is_within_limits(problem, kept, max_replicas)
         and missing <= changed_missing
         and _merit(problem, kept) >= _merit(problem, changed)
     )
 
 
-def _is_within_limits(problem: Problem, plan: Plan, limit: int) -> bool:
+def _is_within_limits(problem: Problem, plan: Plan, max_replicas: int) -> bool:
     counts = Counter[str]()
     for gpu in plan.gpus:
         counts.update({replica.service: gpu.count for replica in gpu.replicas})
-    return counts.total() <= limit and all(
+    return counts.total() <= max_replicas and all(
         each.max_replicas is None or counts[each.name] <= each.max_replicas
         for each in problem.services
     )
