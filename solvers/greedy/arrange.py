@@ -139,16 +139,11 @@ def arrange(
 
 
 def top_up(
-    problem: Problem,
-    carriers: Sequence[Carrier],
-    options: Sequence[Configuration],
-    *,
-    max_replicas: int = MAX_REPLICAS,
+    problem: Problem, carriers: Sequence[Carrier], options: Sequence[Configuration]
 ) -> list[Carrier]:
     """The carriers with more replicas for services that fall short, as far as room and stock allow.
 
-    There are no more than `max_replicas` in all. Highest priority first; of each service's options the cheapest per rps
-    first. What is there stays as it is.
+    Highest priority first; of each service's options the cheapest per rps first. What is there stays as it is.
     """
     filled = list(carriers)
     by_efficiency = sorted(
@@ -157,7 +152,7 @@ def top_up(
     )
     for service in problem.services_by_priority():
         own = [one for one in by_efficiency if one.service == service.name]
-        _add_missing(problem, filled, service, own, max_replicas=max_replicas)
+        _add_missing(problem, filled, service, own)
     return filled
 
 
@@ -166,12 +161,10 @@ def _add_missing(
     carriers: list[Carrier],
     service: ServiceDemand,
     options: Sequence[Configuration],
-    *,
-    max_replicas: int,
 ) -> None:
     """Seat replicas of one service until its rate is carried; changes `carriers`."""
     counts = service_counts(carriers)
-    room = max_replicas - counts.total()
+    room = MAX_REPLICAS - counts.total()
     if service.max_replicas is not None:
         room = min(room, service.max_replicas - counts[service.name])
     missing_rps = service.arrival_rate_rps - total_capacity_rps(

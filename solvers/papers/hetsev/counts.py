@@ -4,11 +4,10 @@ Source: HetSev (Electronics 2023, 12, 240), section 4.1; `solvers.autoscale` has
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from solvers.autoscale.problem import UNLIMITED, AutoscaleProblem, ScalingOption
+from solvers.autoscale.problem import AutoscaleProblem, ScalingOption
 from solvers.autoscale.solve import solve as solve_autoscale
 from solvers.greedy.arrange import Key, replica_counts, running_carriers
 from solvers.greedy.autoscale_inputs import (
@@ -57,8 +56,10 @@ def decide_counts(
     `launch_s`: by GPU type, L of section 4.1.
     """
     parameters = budget.parameters_as(HetsevParameters)
-    options = _options(configurations, running, launch_s, parameters)
-    program = _program(problem, configurations, lost, options, parameters)
+    options = _options(configurations, running, launch_s)
+    program = _program(
+        problem, configurations, lost, options, parameters.launch_weight_per_s
+    )
     solution, report = solve_autoscale(program, budget, method=budget.solver)
     reasons = {entry.service: entry.reason for entry in solution.unserved}
     return cut(problem, positive_counts(solution), reasons), reasons, report
@@ -68,14 +69,9 @@ def _options(
     configurations: Configurations,
     running: Mapping[Key, int],
     launch_s: Mapping[str, float],
-    parameters: HetsevParameters,
 ) -> tuple[ScalingOption, ...]:
     return tuple(
-        replace(
-            option(one, running.get(key, 0), launch_s),
-            cpu_cores=parameters.replica_cpu_cores,
-            cpu_memory_mib=parameters.replica_cpu_memory_mib,
-        )
+        option(one, running.get(key, 0), launch_s)
         for key, one in sorted(configurations.items())
     )
 
@@ -85,7 +81,7 @@ def _program(
     configurations: Configurations,
     lost: Mapping[Key, int],
     options: tuple[ScalingOption, ...],
-    parameters: HetsevParameters,
+    launch_weight_per_s: float,
 ) -> AutoscaleProblem:
     taken = (
         Taken(gpu_type=key[1], row=configurations[key].row, replicas=times)
@@ -97,9 +93,7 @@ def _program(
         services=tuple(map(service_target, problem.services)),
         options=options,
         totals=type_totals(problem, taken),
-        launch_weight_per_s=parameters.launch_weight_per_s,
-        cpu_cores=parameters.cpu_cores or UNLIMITED,
-        cpu_memory_mib=parameters.cpu_memory_mib or UNLIMITED,
+        launch_weight_per_s=launch_weight_per_s,
     )
 
 
@@ -113,8 +107,8 @@ def export(problem: Problem, path: Path, budget: Budget) -> None:
 
     running = running_carriers(problem)
     configurations = configurations_of(problem, keep_running=bool(running))
-    parameters = budget.parameters_as(HetsevParameters)
+    weight = budget.parameters_as(HetsevParameters).launch_weight_per_s
     # A file says nothing of launches: all take as long.
-    options = _options(configurations, replica_counts(running), {}, parameters)
-    program = _program(problem, configurations, {}, options, parameters)
+    options = _options(configurations, replica_counts(running), {})
+    program = _program(problem, configurations, {}, options, weight)
     export_autoscale(program, path, budget=budget)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from solvers.greedy.configure import MAX_REPLICAS
 from solvers.greedy.scaling_rules import LAUNCH_WEIGHT_PER_S
 from solvers.types.parameters import PolicyParameters, parameter
 
@@ -30,27 +29,6 @@ class HetsevParameters(PolicyParameters):
         at_least=0.0,
         at_most=10.0,
     )
-    cpu_cores: float = parameter(
-        0.0,
-        "CPU cores that all nodes offer replicas together, C of constraint 2; 0: they are not counted",
-        at_least=0.0,
-        at_most=1e9,
-    )
-    cpu_memory_mib: float = parameter(
-        0.0,
-        "MiB of CPU memory that all nodes offer replicas together, M of constraint 2; 0: it is not counted",
-        at_least=0.0,
-        at_most=1e15,
-    )
-    replica_cpu_cores: float = parameter(
-        1.0, "CPU cores that one replica takes", at_least=0.0, at_most=1e6
-    )
-    replica_cpu_memory_mib: float = parameter(
-        2048.0,
-        "MiB of CPU memory that one replica takes; the default is ours",
-        at_least=0.0,
-        at_most=1e9,
-    )
     consolidation_gain: float = parameter(
         0.10,
         "part of the cost that a fresh arrangement must save; ours",
@@ -63,13 +41,3 @@ class HetsevParameters(PolicyParameters):
         at_least=0.0,
         at_most=86_400.0,
     )
-
-    @property
-    def max_replicas(self) -> int:
-        """Replicas for which the nodes' CPU cores and CPU memory suffice, in all; `MAX_REPLICAS` at most."""
-        limits = (
-            (self.cpu_cores, self.replica_cpu_cores),
-            (self.cpu_memory_mib, self.replica_cpu_memory_mib),
-        )
-        ends = [total / each for total, each in limits if total > 0.0 and each > 0.0]
-        return int(min(MAX_REPLICAS, *ends)) if ends else MAX_REPLICAS

@@ -14,7 +14,7 @@ shares without a cap); memory, SM and power totals are per GPU type; all service
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from solvers.greedy.arrange import (
@@ -26,7 +26,7 @@ from solvers.greedy.arrange import (
 )
 from solvers.greedy.configure import Configuration, TypeNeighbours
 from solvers.greedy.report import heuristic_report
-from solvers.greedy.routing import Carrier, route
+from solvers.greedy.routing import route
 from solvers.laws.colocation import max_execution_ms
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.hetsev.choice import Choice, ChoiceKind, Draft, choose, describe
@@ -178,26 +178,12 @@ def _draft(
         problem, counts, rows, state, budget
     )
     # Counting saw totals, and shares before they were shrunk: placed replicas may leave room for more.
-    carriers = _top_up(problem, carriers, configurations, budget)
+    carriers = top_up(problem, carriers, tuple(configurations.values()))
     # What counting knew of a service comes before what placing found.
     reasons = {key[0]: reason for key, reason in reversed(left_out)} | reasons
     plan = route(problem, NAME, carriers, reasons)
     steps = (count_report, share_report, place_report)
     return Draft(plan=plan, steps=steps), [key for key, _ in left_out]
-
-
-def _top_up(
-    problem: Problem,
-    carriers: Sequence[Carrier],
-    configurations: Configurations,
-    budget: Budget,
-) -> list[Carrier]:
-    return top_up(
-        problem,
-        carriers,
-        tuple(configurations.values()),
-        max_replicas=budget.parameters_as(HetsevParameters).max_replicas,
-    )
 
 
 def _merit(problem: Problem, plan: Plan) -> tuple[float, float]:
@@ -215,7 +201,6 @@ def _changed(problem: Problem, budget: Budget, state: SchedulingState) -> Draft 
     running = running_carriers(problem)
     if not running:
         return None
-    parameters = budget.parameters_as(HetsevParameters)
     configurations = configurations_of(problem, keep_running=True)
     counts, reasons, report = decide_counts(
         problem,
@@ -232,39 +217,34 @@ def _changed(problem: Problem, budget: Budget, state: SchedulingState) -> Draft 
         counts,
         rows,
         waited_s=state.waited_s,
-        is_worst_fit=parameters.placement == "as printed",
+        is_worst_fit=budget.parameters_as(HetsevParameters).placement == "as printed",
     )
-    carriers = _top_up(problem, carriers, configurations, budget)
+    carriers = top_up(problem, carriers, tuple(configurations.values()))
     kept, plan = (route(problem, NAME, each, reasons) for each in (running, carriers))
-    is_vain = _starts_in_vain(problem, kept, plan, parameters.max_replicas)
+    is_vain = _starts_in_vain(problem, kept, plan)
     return Draft(plan=kept if is_vain else plan, steps=(report,))
 
 
-def _starts_in_vain(
-    problem: Problem, kept: Plan, changed: Plan, max_replicas: int
-) -> bool:
+def _starts_in_vain(problem: Problem, kept: Plan, changed: Plan) -> bool:
     """Whether `changed` starts replicas although `kept`, without any start, serves as much and costs no more."""
     if not any(change.after > change.before for change in diff(kept, changed)):
         return False
+    counts = Counter[str]()
+    for gpu in kept.gpus:
+        counts.update({replica.service: gpu.count for replica in gpu.replicas})
+    # Limits are rules even where they bring nothing: replicas may have to start or stop for their number alone.
+    is_allowed = all(
+        each.max_replicas is None or counts[each.name] <= each.max_replicas
+        for each in problem.services
+    )
     missing, changed_missing = (
         sum(entry.replicas_missing for entry in plan.unserved)
         for plan in (kept, changed)
     )
     return (
-        # Limits are rules even where they bring nothing: replicas may have to start or stop for their number alone.
-        _is_within_limits(problem, kept, max_replicas)
+        is_allowed
         and missing <= changed_missing
         and _merit(problem, kept) >= _merit(problem, changed)
-    )
-
-
-def _is_within_limits(problem: Problem, plan: Plan, max_replicas: int) -> bool:
-    counts = Counter[str]()
-    for gpu in plan.gpus:
-        counts.update({replica.service: gpu.count for replica in gpu.replicas})
-    return counts.total() <= max_replicas and all(
-        each.max_replicas is None or counts[each.name] <= each.max_replicas
-        for each in problem.services
     )
 
 

@@ -74,29 +74,6 @@ def test_the_greedy_controller_spreads_as_printed() -> None:
         assert used(plan) == gpus
 
 
-@pytest.mark.parametrize(
-    ("parameters", "reason"),
-    [
-        (HetsevParameters(cpu_cores=7.0, replica_cpu_cores=2.0), "stock"),
-        (
-            HetsevParameters(cpu_memory_mib=7000.0, replica_cpu_memory_mib=2000.0),
-            "memory",
-        ),
-    ],
-)
-def test_replicas_take_no_more_of_the_cpus_than_all_nodes_have(
-    parameters: HetsevParameters, reason: str
-) -> None:
-    problem = four_halves(count=4)
-    plan = plan_with(problem, parameters)
-    assert sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus) == 3
-    assert [entry.reason for entry in plan.unserved] == [reason]
-    # What runs counts, too: beside three there is no room for the fourth.
-    later = plan_with(replace(problem, current=plan), parameters)
-    assert sum(gpu.count * len(gpu.replicas) for gpu in later.gpus) == 3
-    assert plan_with(problem, HetsevParameters()).unserved == ()
-
-
 def test_of_two_that_want_the_last_place_the_one_that_waited_longer_gets_it() -> None:
     problem = four_halves(count=1)
     counts = {(each.name, "gpu"): 1 for each in problem.services}
