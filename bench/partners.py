@@ -31,7 +31,7 @@ from bench.catalogue.measured import (
     read_types,
 )
 from bench.catalogue.partner_belief import BATCH, profile, profiled_sets
-from bench.own_pairs import own_rows
+from bench.own_pairs import fit_rank_one, own_rows
 from bench.report import Figures, print_table, write_results
 
 _FLOOR_DUTY = 0.3
@@ -256,15 +256,12 @@ def _factor(
 
 
 def _rank_one_error(factors: FloatArray) -> float:
-    excess = np.nan_to_num(factors - 1.0)
-    known = np.isfinite(factors)
-    pressure = np.full(len(factors), excess.sum() / known.sum())
-    sensitivity = np.ones(len(factors))
-    for _ in range(200):  # alternating least squares, far beyond its convergence
-        sensitivity = excess @ pressure / (known @ pressure**2)
-        pressure = sensitivity @ excess / (sensitivity**2 @ known)
-    predicted = 1.0 + np.outer(sensitivity, pressure)
-    return _error(predicted[known], factors[known])
+    own, other = np.nonzero(np.isfinite(factors))
+    measured = factors[own, other]
+    sensitivity, pressure = fit_rank_one(
+        measured - 1.0, np.ones(len(measured)), own, other
+    )
+    return _error(1.0 + sensitivity[own] * pressure[other], measured)
 
 
 def belief_rows(truth: Truth) -> Iterator[Figures]:

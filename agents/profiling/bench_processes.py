@@ -3,7 +3,7 @@
     async with open_benches(bench_set, site) as benches:
         await benches[0].ask(order, kind, limit_s=…)     in the order of the set
     async with BenchPool(site=site) as pool:
-        benches = await pool.take(bench_set)             the same, some of them up since an earlier set
+        benches = await pool.take(bench_set)             the same; some may be up since an earlier set
 
 A bench gets the environment that a replica of its share would get, and must prove the share before anything is timed.
 It ends by protocol; only one that does not is taken off the GPU by MPS and killed.
@@ -48,6 +48,7 @@ NO_PORT = 9
 FULL = 0.5
 """Share of the memory in use, the GPU's or the machine's, above which benches that only wait are ended."""
 UNLOAD_S = 60.0
+"""For a bench to give its batch back, which takes milliseconds."""
 END_S = 15.0
 """For a bench to end by itself: it may be in a batch, and frees its GPU memory."""
 
@@ -204,33 +205,29 @@ class BenchPool:
         """Whether a bench of the set is up already."""
         return any(self._find(bench_set))
 
+    async def unload(self, benches: Sequence[BenchProcess]) -> None:
+        """Let those of them that are up give back their batches, as others are measured now."""
+        await asyncio.gather(
+            *(self._unload(each) for each in benches if each in self._up)
+        )
+
     async def make_room(
         self,
         bench_set: BenchSet,
         later: Sequence[BenchSet],
         memory_used_mib: Callable[[], Awaitable[float]],
     ) -> None:
-        """Let all others give back their batches, and end those that no later set needs.
+        """End the others that no later set needs; while GPU or machine are full, also those that are needed last."""
 
-        Where GPU or machine are still full, those of the others that are needed last go first.
-        """
-        idle = self._others(self._find(bench_set))
-        await asyncio.gather(*(self._unload(bench) for bench in idle))
-        needed_at = {
-            bench.mark: next(
-                (at for at, each in enumerate(later) if bench.settings in each),
-                math.inf,
-            )
-            for bench in idle
-        }
-        idle = [bench for bench in idle if bench in self._up]
-        await self.end([each for each in idle if math.isinf(needed_at[each.mark])])
-        for bench in sorted(idle, key=lambda each: needed_at[each.mark], reverse=True):
-            used = await memory_used_mib() / self.site.gpu.memory_mib
-            # A process of PyTorch takes 2 GiB and more of the machine's memory, too.
-            if max(used, host_memory_used()) <= FULL:
-                return
-            await self.end([bench])
+        def needed_at(bench: BenchProcess) -> float:
+            sets = (at for at, each in enumerate(later) if bench.settings in each)
+            return next(sets, math.inf)
+
+        waiting = sorted(self._others(self._find(bench_set)), key=needed_at)
+        while waiting and (
+            math.isinf(needed_at(waiting[-1])) or await self._is_full(memory_used_mib)
+        ):
+            await self.end([waiting.pop()])
 
     async def end_others(self, benches: Sequence[BenchProcess] = ()) -> bool:
         """End all but these; whether there were any."""
@@ -249,6 +246,11 @@ class BenchPool:
         bench = await _start(settings, self._starts, self.site)
         self._up.append(bench)
         return bench
+
+    async def _is_full(self, memory_used_mib: Callable[[], Awaitable[float]]) -> bool:
+        used = await memory_used_mib() / self.site.gpu.memory_mib
+        # A process of PyTorch takes 2 GiB and more of the machine's memory, too.
+        return max(used, host_memory_used()) > FULL
 
     async def _unload(self, bench: BenchProcess) -> None:
         try:

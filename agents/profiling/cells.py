@@ -4,7 +4,7 @@
     Cell(members, clock_mhz)                   measured in the same windows; one member = alone
     grid(networks, shares, batches, clocks)    every network alone
     pairs(networks, splits, batches, clocks)   two networks side by side, also a network beside itself
-    by_bench_set(cells, seed) -> [(set, cells)] cells by the benches that they need, who is alone first, shuffled
+    by_bench_set(cells, seed) -> [(set, cells)] cells by the benches that they need, shuffled, pairs last
 
 Starting a process takes seconds and changing its batch none, so cells of the same processes follow each other. Their
 order is shuffled: what drifts while a GPU warms up must not look like an effect of the batch.
@@ -154,7 +154,7 @@ def by_bench_set(
     random = Random(f"{seed}/order")
     ordered = list(cells_by_set.items())
     random.shuffle(ordered)
-    # A profile that ends early has at least everybody alone, without which nothing of a pair can be told.
+    # Without the latency alone a pair says nothing, so a profile that ends early had better lack pairs.
     ordered.sort(key=lambda each: len(each[0]))
     for _, group in ordered:
         random.shuffle(group)

@@ -62,7 +62,7 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class UnloadBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Give back what the batch takes; others are measured now."""
+    """Give back what the batch takes: others are measured now."""
 
 
 class Unloaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -136,6 +136,7 @@ class Profiler:
                 return
             self._has_started = True
             await self._measure_cells(pool, benches, group, base_mib)
+            await pool.unload(benches)
 
     async def _measure_cells(
         self,

@@ -79,13 +79,14 @@ def main(public_url: str, folder: str) -> None:
         # SQLite refuses who writes while somebody else does. Connections still have a thread each: browsers open some
         # that they use later.
         nonlocal issued_s
+        makes_token = environ["PATH_INFO"] == "/oauth/token"
         with turn:
-            if environ["PATH_INFO"] == "/oauth/token":
+            if makes_token:
                 # Two access tokens of one person in the same second would be equal, which this provider cannot keep.
                 while int(time.time()) <= issued_s:
                     time.sleep(0.02)
             answered = answer(environ, start)
-            if environ["PATH_INFO"] == "/oauth/token":
+            if makes_token:
                 # The second in which it ended: a slow machine may have made the token in a later one than it began.
                 issued_s = int(time.time())
             return answered

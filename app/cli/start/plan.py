@@ -267,12 +267,11 @@ def _gpu_row(problem: Problem, plan: Plan, gpu_type: GpuType) -> Cells:
     used = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
     number = sum(gpu.count for gpu in used)
     replicas = sum(gpu.count * len(gpu.replicas) for gpu in used)
+    # In slices SM percents are of the slices' own SMs, and say nothing of the GPU.
+    uncut = [gpu for gpu in used if not any(each.slice for each in gpu.replicas)]
+    uncut_number = sum(gpu.count for gpu in uncut)
     sm_percent = sum(
-        gpu.count * replica.sm_percent
-        for gpu in used
-        for replica in gpu.replicas
-        # In a slice it is the percent of the slice's own SMs.
-        if replica.slice is None
+        gpu.count * replica.sm_percent for gpu in uncut for replica in gpu.replicas
     )
     power_w = sum(gpu.count * gpu_power_w(problem, gpu) for gpu in used)
     return (
@@ -281,7 +280,7 @@ def _gpu_row(problem: Problem, plan: Plan, gpu_type: GpuType) -> Cells:
         "any" if gpu_type.count is None else str(gpu_type.count),
         str(replicas),
         # Means over the used GPUs: unused ones are off, and would only hide how full the others are.
-        amount(sm_percent / number if sm_percent else None, 0),
+        amount(sm_percent / uncut_number if uncut_number else None, 0),
         amount(power_w / number if number else None, 0),
         usd(gpu_type.price_usd_per_hour * number, 2),
     )
@@ -289,14 +288,17 @@ def _gpu_row(problem: Problem, plan: Plan, gpu_type: GpuType) -> Cells:
 
 def _show_layouts(problem: Problem, plan: Plan, stream: TextIO) -> None:
     """How the GPUs that are cut are to be cut, as `plimsoll-agent mig apply --layout` takes it."""
+    sizes = {
+        (gpu_type.name, profile.name): profile.gpcs
+        for gpu_type in problem.gpu_types
+        for profile in gpu_type.slices
+    }
     used: Counter[tuple[str, str]] = Counter()
-    for gpu_type in problem.gpu_types:
-        sizes = {profile.name: profile.gpcs for profile in gpu_type.slices}
-        for gpu in plan.gpus:
-            cut = [each.slice.profile for each in gpu.replicas if each.slice]
-            if gpu.gpu_type == gpu_type.name and cut:
-                cut.sort(key=lambda name: (-sizes[name], name))
-                used[gpu_type.name, ",".join(cut)] += gpu.count
+    for gpu in plan.gpus:
+        cut = [each.slice.profile for each in gpu.replicas if each.slice]
+        cut.sort(key=lambda name: (-sizes[gpu.gpu_type, name], name))
+        if cut:
+            used[gpu.gpu_type, ",".join(cut)] += gpu.count
     if used:
         stream.write("\n")
         rows = [(name, str(number), cut) for (name, cut), number in used.items()]

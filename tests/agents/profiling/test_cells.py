@@ -98,7 +98,7 @@ def test_the_order_is_the_seeds_and_not_the_inputs() -> None:
     assert any(each != sorted(each) for each in batches)
 
 
-def test_everybody_is_alone_before_any_pair() -> None:
+def test_every_network_is_measured_alone_before_any_pair() -> None:
     cells = (*pairs(["a", "b"], [(50.0, 50.0)], [1]), *grid(["a", "b"], [50.0], [1]))
     sizes = [len(bench_set) for bench_set, _ in by_bench_set(cells, seed=1)]
     assert sizes == [1, 1, 2, 2, 2]
