@@ -31,7 +31,8 @@ SPLITS = ((25.0, 75.0), (50.0, 50.0), (75.0, 25.0), (100.0, 100.0))
 """SM percents of both; the last one without limits."""
 BATCH, TRAINING_BATCH = 32, 256
 """Large enough that the GPU, and not the process that launches, is the bottleneck."""
-TRAINED = "resnet18"
+TRAINED = ("vit_b_16", "vgg16", "resnet18")
+"""Trained beside the networks: a transformer, convolutions with long kernels and with short ones."""
 FILES = {FILE: COLUMNS}
 HOW = (
     "Both processes run closed loops in the same windows, under MPS with the shares named; windows count when the "
@@ -63,7 +64,8 @@ async def measure(run: Run) -> bool:
 def cells(networks: Sequence[str]) -> tuple[MeasurementCell, ...]:
     """Every network beside training, beside every other one and beside itself; both of a pair are measured."""
     neighbours = [
-        ((network, BATCH), (f"{TRAINING}{TRAINED}", TRAINING_BATCH))
+        ((network, BATCH), (f"{TRAINING}{trained}", TRAINING_BATCH))
+        for trained in TRAINED
         for network in networks
     ]
     neighbours += [
