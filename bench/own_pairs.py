@@ -1,14 +1,14 @@
 """What pairs that `bench.real_gpu` measured say of the law by which partners slow each other; rows of `bench.partners`.
 
-Under SM limits, for an inference network i beside j, which may use P_j percent of the SMs:
+Under SM limits, for a network i beside j, which may use P_j percent of the SMs, whether they serve or are trained:
 
     slowdown_ij = 1 + s_i · w_j · (P_j / 50)^η
 
 s and w by least squares on the excess, η by search; w = 1 where neighbours are not told apart. On an H100 the truth has
-η = 1 and a median s of 20 % (agents/sim/data/gpu_types.csv), and beside `resnet18` training s = 12 %
-(training_slowdown.csv).
+η = 1 and a median s of 20 % for partners that are always busy (agents/sim/data/gpu_types.csv).
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +26,7 @@ _SWEEPS = 200
 
 
 class Pair(NamedTuple):
-    """An inference network beside another process."""
+    """A network beside another process."""
 
     network: str
     other: str
@@ -35,6 +35,13 @@ class Pair(NamedTuple):
     latency_ms: float
     """Its median."""
     slowdown: float
+    stall_ms: float = math.nan
+    """What the 99th percentile gains beyond the slowdown; NaN where it was not measured alone."""
+
+    @property
+    def has_training(self) -> bool:
+        """Whether one of the two is trained."""
+        return _is_training(self.network) or _is_training(self.other)
 
     @property
     def is_capped(self) -> bool:
@@ -67,23 +74,30 @@ def own_rows() -> Iterator[Figures]:
 
 
 def _figures(pairs: Sequence[Pair]) -> Iterator[tuple[str, float]]:
-    for name, is_training in (("capped", False), ("beside training", True)):
-        rows = [
-            each
-            for each in pairs
-            if each.is_capped and each.other.startswith(TRAINING) is is_training
-        ]
+    capped = [each for each in pairs if each.is_capped]
+    kinds = (
+        ("capped", [each for each in capped if not each.has_training]),
+        ("beside training", [each for each in capped if _is_training(each.other)]),
+        ("training", [each for each in capped if _is_training(each.network)]),
+        ("all of these", capped),
+    )
+    for name, rows in kinds:
         if not rows:
             continue
-        law = fit(rows)
+        law, both = fit(rows), fit(rows, tells_neighbours=True)
         median = 100.0 * float(np.median(law.sensitivities))
         yield f"{name} ({len(rows)} rows), exponent of the SM percent", law.exponent
         yield f"{name}, median excess beside half of the SMs, %", median
         yield f"{name}, error of a sensitivity per network, %", law.error_percent
-        if not is_training:
-            both = fit(rows, tells_neighbours=True)
-            yield f"{name}, error with a pressure per neighbour, %", both.error_percent
-    worst = max(pairs, key=lambda each: each.slowdown)
+        yield f"{name}, error with a pressure per neighbour, %", both.error_percent
+    beside = [each for each in pairs if _is_training(each.other)]
+    for name, percent in (("half of the SMs", 50.0), ("all SMs", 100.0)):
+        stalls_ms = [each.stall_ms for each in beside if each.other_percent == percent]
+        if stalls_ms:
+            what = f"beside training with {name}, the 99th percentile gains"
+            yield f"{what}, median, ms", float(np.nanmedian(stalls_ms))
+    serving = [each for each in pairs if not each.has_training]
+    worst = max(serving, key=lambda each: each.slowdown)
     for each in pairs:
         if (each.network, each.other) == (worst.network, worst.other):
             beside = f"{each.network} beside {each.other}"
@@ -138,6 +152,12 @@ def _slopes(excess: FloatArray, growth: FloatArray, group: np.ndarray) -> FloatA
 
 
 def _read(file: Path) -> list[Pair]:
+    rows = read_rows(file)
+    alone_ms = {
+        (row["network"], row["sm_percent"]): float(row["latency_ms_p99"])
+        for row in rows
+        if not row["other_network"]
+    }
     return [
         Pair(
             network=row["network"],
@@ -146,7 +166,14 @@ def _read(file: Path) -> list[Pair]:
             other_percent=float(row["other_sm_percent"]),
             latency_ms=float(row["latency_ms_p50"]),
             slowdown=float(row["slowdown"]),
+            stall_ms=float(row["latency_ms_p99"])
+            - float(row["slowdown"])
+            * alone_ms.get((row["network"], row["sm_percent"]), math.nan),
         )
-        for row in read_rows(file)
-        if row["slowdown"] and not row["network"].startswith(TRAINING)
+        for row in rows
+        if row["slowdown"]
     ]
+
+
+def _is_training(network: str) -> bool:
+    return network.startswith(TRAINING)

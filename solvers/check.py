@@ -65,10 +65,8 @@ def exceeds(value: float, limit: float) -> bool:
 class RowLookup:
     """The problem with services and GPU types by name, and rows by batch, gathered once per (network, GPU type)."""
 
-    def __init__(self, problem: Problem, training: Set[str] = frozenset()) -> None:
-        """`training`: services that stand for training tasks, which slow all others by a factor of their own."""
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.training = training
         self.services = {service.name: service for service in problem.services}
         self.gpu_types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
         self._by_batch: dict[tuple[str, str], dict[int, list[OperatingPoint]]] = {}
@@ -256,7 +254,7 @@ def _replica_violations(
 def _capacity_rps(
     lookup: RowLookup, service: ServiceDemand, gpu: GpuPlan, index: int, rows: Rows
 ) -> float:
-    """The contract's laws, term by term; training tasks multiply the run term, and stall what the SLO leaves."""
+    """The contract's laws, term by term; stalls by training tasks shorten what the SLO leaves."""
     problem, row, law = lookup.problem, rows[index], lookup.problem.capacity_law
     if row is None:
         return 0.0
@@ -269,23 +267,18 @@ def _capacity_rps(
     if points is None:
         return 0.0
 
-    pressure, factor, stall_ms = 0.0, 1.0, 0.0
+    pressure, stall_ms = 0.0, 0.0
     for at, other in enumerate(rows):
-        if other is None or at == index:
-            continue
-        if gpu.replicas[at].service in lookup.training:
-            factor *= 1.0 + other.pressure
-            stall_ms += other.stall_ms
-        else:
+        if other is not None and at != index:
             pressure += other.pressure
+            stall_ms += other.stall_ms
     gpu_type = problem.gpu_type(gpu.gpu_type)
     launch_ms = row.launch_ms * (1.0 + _launch_growth(gpu_type, len(gpu.replicas)))
     slowdown = points.sensitivity * pressure
     # Without SM limits replicas also take turns once their pressure exceeds a whole GPU.
     if gpu_type.overload is not None:
         slowdown += gpu_type.overload * max(0.0, pressure - max(0.0, 1 - row.pressure))
-    run_ms = row.run_ms * (1.0 + slowdown) * factor
-    execution_ms = row.transfer_ms + launch_ms + run_ms
+    execution_ms = row.transfer_ms + launch_ms + row.run_ms * (1.0 + slowdown)
     ratio = (service.slo_ms - stall_ms) / execution_ms
     utilisation = _utilisation(law, service.percentile, row.batch, ratio)
     return 1000.0 * row.batch / execution_ms * utilisation

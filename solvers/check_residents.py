@@ -28,8 +28,7 @@ def task_violations(
 ) -> tuple[Violation, ...]:
     """Every rule that GPUs with tasks break, in their order; `points`: of the tasks' networks.
 
-    A resident task is judged as a replica that is asked for nothing; one that is swapped out holds nothing. Training
-    slows and stalls the replicas beside it by laws of its own.
+    A resident task is judged as a replica that is asked for nothing; one that is swapped out holds nothing.
     """
     # What the problem knows of a network that services run, too, is what the replicas were planned with.
     known = {
@@ -39,10 +38,7 @@ def task_violations(
     for gpu in gpus:
         resident = [task for task in gpu.tasks if task.is_resident]
         if resident:
-            lookup = RowLookup(
-                _with_services(problem, resident, known.values()),
-                {_TASK + task.name for task in resident if task.kind == "training"},
-            )
+            lookup = RowLookup(_with_services(problem, resident, known.values()))
             shared = _with_tasks(gpu, resident)
             found.extend(gpu_violations(lookup, shared, f"gpu {gpu.id}"))
     return tuple(found)

@@ -61,7 +61,7 @@ class RefitRequest:
     samples: Samples
     """Samples of the network, and of others on the same GPU types."""
     is_training: bool = False
-    """Whether it is a training network, whose pressure is the growth of any service's run term."""
+    """Whether it is a training network."""
     gpu_types: tuple[GpuType, ...]
     present: tuple[OperatingPoints, ...] = ()
     """The network's profiles in force."""

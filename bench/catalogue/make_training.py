@@ -3,40 +3,44 @@
     python -m bench.catalogue.make_training [--shared ../shared/data] [--truth DIR] [--out app/catalogue/data]
 
 Truth: training_networks.csv, training_steps.csv (whole GPUs), training_curves.csv (SM percent of a V100) and
-training_slowdown.csv (neighbours). Belief: training_sensitivity.csv and profiles/<network>.csv. A re-run gives the
-same bytes.
+training_slowdown.csv (neighbours without SM limits). Belief, from readings of the truth as shipped:
+training_sensitivity.csv and profiles/<network>.csv. A re-run gives the same bytes.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.sim.truth.training import STALL_EXPONENT
-from bench.catalogue.make_catalogue import MEMORY_BASE_MIB, PROFILE_HEADER
+from agents.sim.truth.truth import Truth, load_truth
+from bench.catalogue.make_catalogue import (
+    BYTES_PER_ITEM,
+    MEMORY_BASE_MIB,
+    PROFILE_HEADER,
+)
 from bench.catalogue.make_truth import TRUTH_DATA, speed_line
 from bench.catalogue.measured import (
     CATALOGUE_DATA,
     DEFAULT_SHARED,
+    CatalogueType,
     NetworkFacts,
+    read_networks,
     read_types,
     write_rows,
 )
+from bench.catalogue.partner_belief import profile
 from bench.catalogue.relative_speed import RelativeSpeed, relative_speeds
 from bench.catalogue.training_belief import (
     PROFILED_NEIGHBOURS,
     Believed,
-    Points,
-    fit_growth,
-    fit_sensitivity,
     fit_stall,
     fit_step,
     profile_lines,
+    read_stall_ms,
 )
 from bench.catalogue.training_shape import (
     StepShape,
     step_shapes,
-    uneven_slowdowns,
     uneven_steps,
 )
 from bench.catalogue.training_sources import SIA_CLUSTERS, SOURCES, TrainingSources
@@ -62,8 +66,8 @@ class Trained:
     shapes: dict[int, StepShape]
     curves: dict[int, list[tuple[float, float]]]
     """(SM percent of a V100, step) by batch."""
-    slowdowns: dict[str, tuple[list[tuple[float, float]], str]]
-    """(neighbour's SM percent, slowdown) by neighbour, and how the last one, without limits, is known."""
+    slowdowns: dict[str, tuple[float, str]]
+    """By neighbour, without SM limits, and how each is known."""
 
     @property
     def work_ms_per_item(self) -> float:
@@ -81,23 +85,14 @@ def make(shared: Path, truth: Path, out: Path) -> None:
     sources = TrainingSources(shared=shared)
     speeds = {speed.gpu_type: speed for speed in relative_speeds(shared, read_types())}
     trained = [_trained(sources, network) for network in sources.networks()]
-    on_inference = {
-        name: uneven_slowdowns(sources.slows_inference(name), f"{INFERENCE}/{name}")
-        for name in (each.network.name for each in trained)
-    }
-    _write_truth(sources, trained, on_inference, speeds, truth)
-    _write_belief(sources, trained, on_inference, speeds, out)
+    _write_truth(sources, trained, speeds, truth)
+    _write_belief(sources, trained, speeds, out)
 
 
 def _trained(sources: TrainingSources, network: NetworkFacts) -> Trained:
     source, name = SOURCES[network.name], network.name
     whole_ms = {batch: sources.v100_ms(name, batch) for batch in source.batches}
     shapes = step_shapes(whole_ms, source.share_exponent)
-    by_training = {other: sources.slowed_by_training(name, other) for other in SOURCES}
-    unlimited = {
-        INFERENCE: (sources.slowed_by_inference(name), _tally_provenance(name)),
-        **by_training,
-    }
     return Trained(
         network=network,
         whole_ms=whole_ms,
@@ -107,8 +102,8 @@ def _trained(sources: TrainingSources, network: NetworkFacts) -> Trained:
             for batch in source.batches
         },
         slowdowns={
-            other: (uneven_slowdowns(factor, f"{name}/{other}"), known)
-            for other, (factor, known) in unlimited.items()
+            INFERENCE: (sources.slowed_by_inference(name), _tally_provenance(name)),
+            **{other: sources.slowed_by_training(name, other) for other in SOURCES},
         },
     )
 
@@ -120,7 +115,6 @@ def _tally_provenance(network: str) -> str:
 def _write_truth(
     sources: TrainingSources,
     trained: list[Trained],
-    on_inference: dict[str, list[tuple[float, float]]],
     speeds: dict[str, RelativeSpeed],
     out: Path,
 ) -> None:
@@ -155,19 +149,21 @@ def _write_truth(
     )
     write_rows(
         out / "training_slowdown.csv",
-        ("network", "neighbour", "neighbour_sm_percent", "slowdown", "provenance"),
+        ("network", "neighbour", "slowdown", "provenance"),
         [
-            *_slowdown_lines(
-                INFERENCE,
-                {
-                    name: (points, _tally_provenance(name))
-                    for name, points in on_inference.items()
-                },
+            *(
+                (
+                    INFERENCE,
+                    name,
+                    sources.slows_inference(name),
+                    _tally_provenance(name),
+                )
+                for name in SOURCES
             ),
             *(
-                line
+                (each.network.name, neighbour, factor, known)
                 for each in trained
-                for line in _slowdown_lines(each.network.name, each.slowdowns)
+                for neighbour, (factor, known) in each.slowdowns.items()
             ),
         ],
     )
@@ -226,49 +222,29 @@ def _whole_step(
     ), "scaled"
 
 
-def _slowdown_lines(
-    network: str, slowdowns: dict[str, tuple[list[tuple[float, float]], str]]
-) -> Iterator[Line]:
-    for neighbour, (points, known) in slowdowns.items():
-        for share, slowdown in points:
-            yield (
-                network,
-                neighbour,
-                share,
-                slowdown,
-                known if share == 100.0 else "synthetic",
-            )
-
-
 def _write_belief(
     sources: TrainingSources,
     trained: list[Trained],
-    on_inference: dict[str, list[tuple[float, float]]],
     speeds: dict[str, RelativeSpeed],
     out: Path,
 ) -> None:
-    types = read_types()
-    believed = [
-        _believed(sources, each, dict(on_inference[each.network.name]))
-        for each in trained
-    ]
-    growths = {each.network.name: each.growth for each in believed}
-    sensitivities = [
-        fit_sensitivity(
-            dict(each.slowdowns[INFERENCE][0]),
-            [
-                (dict(each.slowdowns[other][0]), growth)
-                for other, growth in growths.items()
-            ],
-        )
-        for each in trained
-    ]
+    types, truth = read_types(), load_truth()
+    believed = [_believed(sources, each, truth, types) for each in trained]
+    networks = [*read_networks("inference"), *(each.network for each in trained)]
+    partners = {
+        each.name: profile(truth, networks, each, BYTES_PER_ITEM) for each in types
+    }
     write_rows(
         out / "training_sensitivity.csv",
         ("network", "gpu_type", "sensitivity", "provenance"),
         [
-            (each.network.name, gpu_type.name, sensitivity, "estimated")
-            for each, sensitivity in zip(trained, sensitivities, strict=True)
+            (
+                each.network.name,
+                gpu_type.name,
+                partners[gpu_type.name].sensitivity(each.network.name),
+                "estimated",
+            )
+            for each in trained
             for gpu_type in types
         ],
     )
@@ -281,6 +257,7 @@ def _write_belief(
                 gpu_type,
                 speeds[gpu_type.name],
                 anchor=speeds[gpu_type.name if gpu_type.name in SIA_CLUSTERS else A100],
+                partners=partners[gpu_type.name],
             )
         ]
         header = (*PROFILE_HEADER[:-1], "stall_ms", PROFILE_HEADER[-1])
@@ -288,7 +265,10 @@ def _write_belief(
 
 
 def _believed(
-    sources: TrainingSources, each: Trained, on_inference: Points
+    sources: TrainingSources,
+    each: Trained,
+    truth: Truth,
+    types: Sequence[CatalogueType],
 ) -> Believed:
     name, noise_cv = each.network.name, sources.noise_cv(each.network.name)
     return Believed(
@@ -301,11 +281,10 @@ def _believed(
         },
         work_ms_per_item=each.work_ms_per_item,
         busy_w=sources.busy_w(name),
-        growth=fit_growth(on_inference),
         stall_ms=fit_stall(
             {
-                share: sources.stall_p99_ms(name) * (share / 100.0) ** STALL_EXPONENT
-                for share in PROFILED_NEIGHBOURS
+                percent: read_stall_ms(truth, name, percent, types[0])
+                for percent in PROFILED_NEIGHBOURS
             },
             name,
         ),

@@ -8,6 +8,7 @@ It shares no formula with the truth, and cannot follow what is particular to a p
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
+from statistics import geometric_mean
 
 import numpy as np
 
@@ -32,7 +33,7 @@ CROWDS = (3, 7)
 NOISE = 0.02
 """Relative standard deviation of one sample."""
 TYPICAL_SENSITIVITY = 0.398
-"""Geometric mean of the sensitivities on each GPU type: only their product with a pressure means anything."""
+"""Geometric mean of inference's sensitivities on each GPU type: only their product with a pressure means anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class PartnerBelief:
     """The law on one GPU type."""
 
     fitted: Coefficients
+    inference: tuple[str, ...]
     mean_factor: float
     """Over all profiled sets: what a belief that tells nobody apart would say."""
 
@@ -64,9 +66,8 @@ class PartnerBelief:
 
     @property
     def _scale(self) -> float:
-        # The last entry stands for networks that were never sampled.
-        known = self.fitted.arrays["sensitivity"][:-1]
-        return TYPICAL_SENSITIVITY / float(np.exp(np.log(known).mean()))
+        known = (pressure.sensitivity(self.fitted, each) for each in self.inference)
+        return TYPICAL_SENSITIVITY / geometric_mean(known)
 
 
 def profile(
@@ -77,18 +78,27 @@ def profile(
     *,
     is_capped: bool = True,
 ) -> PartnerBelief:
-    """Run the sets side by side in the simulator and fit the law to what was read; `is_capped`: with SM limits."""
+    """Run the sets side by side in the simulator and fit the law to what was read; `is_capped`: with SM limits.
+
+    Training runs at its largest batch; the law, which is of one batch, is told the same for all.
+    """
     random = np.random.default_rng(list(gpu_type.name.encode()))
     placed = list(
         profiled_sets([each.name for each in networks], random, is_capped=is_capped)
     )
+
+    def at_its_batch(member: Neighbour) -> Neighbour:
+        is_training = member.network in truth.training_networks
+        batch = truth.max_batch(member.network) if is_training else member.batch
+        return member._replace(batch=batch)
+
+    def execution_ms(own: Neighbour, others: Sequence[Neighbour]) -> float:
+        own = at_its_batch(own)
+        part = running(gpu_type, own, tuple(map(at_its_batch, others)))
+        return truth.execution_ms(part, int(own.batch))
+
     alone_ms, together_ms = (
-        np.array(
-            [
-                truth.execution_ms(running(gpu_type, own, others), int(own.batch))
-                for own, others in sets
-            ]
-        )
+        np.array([execution_ms(own, others) for own, others in sets])
         for sets in ([(own, ()) for own, _ in placed], placed)
     )
     samples = make_samples(
@@ -109,6 +119,7 @@ def profile(
     }
     return PartnerBelief(
         fitted=pressure.fit(samples, alone_ms, facts),
+        inference=tuple(name for name in facts if name in truth.networks),
         mean_factor=float(np.mean(samples.latency_ms / alone_ms)),
     )
 

@@ -1,19 +1,22 @@
 """What the planner believes of training networks: smooth laws through a few noisy readings of the truth.
 
-As somebody would know them who had profiled each network on a V100 at four SM percents and beside a few neighbours:
-a step is a / share + b, what a neighbour costs a power of its SM percent. Neither is how the truth is made.
+As somebody would know them who had profiled each network on a V100 at four SM percents, and beside others as inference
+is (partner_belief.py): a step is a / share + b, a stall a power of the SM percent. Neither is how the truth is made.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from agents.sim.truth.truth import Truth
 from bench.catalogue.make_catalogue import (
     LAUNCH_MS_PER_KERNEL,
     SM_PERCENTS,
 )
 from bench.catalogue.measured import CatalogueType, NetworkFacts
+from bench.catalogue.partner_belief import BATCH, PartnerBelief, running
 from bench.catalogue.relative_speed import RelativeSpeed
 from bench.catalogue.training_shape import normal_draws
 from bench.catalogue.watts import (
@@ -22,17 +25,13 @@ from bench.catalogue.watts import (
     V100_LIMIT_W,
     busy_share_w,
 )
+from solvers.predict.data.samples import Neighbour
 
 PROFILED_SHARES = (10.0, 25.0, 50.0, 100.0)
-PROFILED_NEIGHBOURS = (20.0, 50.0, 100.0)
-"""SM percents of the training neighbours beside which inference was profiled."""
-NEIGHBOUR_SHARES = (20.0, 40.0)
-"""SM percents of the neighbours beside which training was profiled."""
+PROFILED_NEIGHBOURS = (20.0, 50.0, 80.0)
+"""SM percents of training beside services that had the rest."""
 _MIN_RUN = 0.01
 """Of a step, as for inference."""
-_MIN_SENSITIVITY = 0.01
-TYPICAL_PRESSURE = 0.34
-"""Of inference with all SMs: L2 throughput as a share of its peak (iGniter, median at 40 to 60 % of the SMs)."""
 STALL_NOISE = 0.1
 """Relative standard deviation of a stall read from 99th percentiles: about 5,000 batches beside and 5,000 alone."""
 
@@ -54,7 +53,7 @@ class StepFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLaw:
-    """What a training network costs its neighbours by its own share: at_full * (SM percent / 100) ** exponent."""
+    """at_full * (SM percent / 100) ** exponent."""
 
     at_full: float
     exponent: float
@@ -77,8 +76,6 @@ class Believed:
     work_ms_per_item: float
     busy_w: float
     """Watts above idle of a whole busy V100."""
-    growth: PowerLaw
-    """Of inference's run term: training slows every service by a factor of its own."""
     stall_ms: PowerLaw
     """What the 99th percentile of inference's batches gains beyond the growth of their mean."""
     levels: Mapping[tuple[str, int], float]
@@ -101,9 +98,14 @@ def fit_step(points: Points, noise_cv: float, name: str) -> StepFit:
     return StepFit(a_ms=float(a_ms), b_ms=float(b_ms))
 
 
-def fit_growth(points: Points) -> PowerLaw:
-    """From slowdowns at `PROFILED_NEIGHBOURS`."""
-    return _fit_power([points[share] - 1.0 for share in PROFILED_NEIGHBOURS])
+def read_stall_ms(
+    truth: Truth, network: str, sm_percent: float, gpu_type: CatalogueType
+) -> float:
+    """What the 99th percentile of a service gains beside it, which has the rest of the SMs."""
+    service = Neighbour(truth.networks[0], BATCH, 100.0 - sm_percent)
+    task = Neighbour(network, truth.max_batch(network), sm_percent)
+    # Two of a hundred batches stall, by an exponential: one of a hundred passes its mean times ln 2.
+    return truth.stall_ms(running(gpu_type, service, (task,))) * math.log(2.0)
 
 
 def fit_stall(points: Points, name: str) -> PowerLaw:
@@ -124,36 +126,22 @@ def _fit_power(costs: Sequence[float]) -> PowerLaw:
     return PowerLaw(at_full=float(np.exp(log_full)), exponent=float(exponent))
 
 
-def fit_sensitivity(
-    by_inference: Points, by_training: Sequence[tuple[Points, PowerLaw]]
-) -> float:
-    """Least squares of slowdown = 1 + sensitivity * pressure beside each neighbour at `NEIGHBOUR_SHARES`."""
-    neighbours = [
-        (TYPICAL_PRESSURE * share / 100.0, by_inference[share])
-        for share in NEIGHBOUR_SHARES
-    ]
-    neighbours += [
-        (growth.at(share), points[share])
-        for points, growth in by_training
-        for share in NEIGHBOUR_SHARES
-    ]
-    pressures, slowdowns = np.array(neighbours).T
-    return max(
-        _MIN_SENSITIVITY, float(pressures @ (slowdowns - 1.0) / (pressures @ pressures))
-    )
-
-
 def profile_lines(
     believed: Believed,
     gpu_type: CatalogueType,
     speed: RelativeSpeed,
     *,
     anchor: RelativeSpeed,
+    partners: PartnerBelief,
 ) -> Iterator[tuple[str | float, ...]]:
     """The operating points on one GPU type, by the same laws of speed and clock as inference's.
 
     `anchor`: the type at whose measured steps this one's are levelled; itself where it was measured.
     """
+    pressures = {
+        each: partners.pressure(believed.network.name, sm_percent=each, batch=BATCH)
+        for each in SM_PERCENTS
+    }
     for clock_mhz in gpu_type.clocks_mhz:
         slowing = clock_mhz / gpu_type.clocks_mhz[-1]
         for sm_percent in SM_PERCENTS:
@@ -182,7 +170,7 @@ def profile_lines(
                         slowing,
                         batch * 100.0 / share / fit.at(share),
                     ),
-                    believed.growth.at(sm_percent),
+                    pressures[sm_percent],
                     believed.stall_ms.at(sm_percent),
                     "estimated",
                 )

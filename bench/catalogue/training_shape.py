@@ -1,11 +1,10 @@
-"""The synthetic half of training's truth: steps over SM percent, and slowdown over a neighbour's SM percent.
+"""The synthetic half of training's truth: steps over SM percent.
 
 Nobody has published training times under SM limits of MPS. The shape here has the features that measured ones of
 inference and of MIG slices (MISO) show: a floor that the host sets, a knee that moves with the batch, work that shrinks
 a little slower than the share grows, and unevenness, drawn by checksum, that no smooth law follows.
 """
 
-import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from statistics import linear_regression
 SHARES = tuple(float(share) for share in range(5, 101, 5))
 FASTER_SHARES = (125.0, 160.0, 200.0, 250.0, 320.0, 400.0)
 """Of a V100, which faster GPUs act as: an H200 as 320 to 350 %."""
-NEIGHBOUR_SHARES = tuple(float(share) for share in range(0, 101, 10))
 
 _KNEE_SHARPNESS = 4.0
 """Of the rounded maximum of host and work: at the knee a step takes 2 ** (1 / 4) = 1.19 times either."""
@@ -22,14 +20,8 @@ _HOST_ALONE, _WORK_ALONE = 0.80, 0.75
 """Parts of the step of a network with a single batch size, CycleGAN: on an A100, 1.42 V100s, 1.5 and 4.1 times the step
 on 3/7 and 1/7 of the SMs, where MISO's slices took 1.39 and 4.17 times."""
 _WIGGLE = 0.05
-_NEIGHBOUR_WIGGLE = 0.025
-"""Small enough that Tally's order of its training jobs holds at every SM percent."""
 _STRICTLY = 1.002
 """Each smaller share is slower by at least this much."""
-
-# BERT slows inference 3.805 times without limits (Tally); at 50 % of the SMs it must stay below Mudi's 1.67: 1.62.
-# factor(p) = factor(100) ** ((p / 100) ** e) with 3.805 ** (0.5 ** e) = 1.62: 0.5 ** e = 0.361, e = 1.47.
-SLOWDOWN_EXPONENT = math.log(math.log(3.805) / math.log(1.62)) / math.log(2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,31 +99,6 @@ def uneven_steps(
         *steps[::-1],
         *((share, whole_ms * shape.over(share)) for share in FASTER_SHARES),
     ]
-
-
-def uneven_slowdowns(unlimited: float, name: str) -> list[tuple[float, float]]:
-    """(neighbour's SM percent, slowdown), never falling, from 1 at 0 % to `unlimited` at 100 %."""
-    found: list[tuple[float, float]] = []
-    for share in NEIGHBOUR_SHARES:
-        growth = smooth_slowdown(unlimited, share) - 1.0
-        uneven = 1.0 + (
-            _NEIGHBOUR_WIGGLE * draw(f"{name}/{share:g}") if share < 100.0 else 0.0
-        )
-        found.append(
-            (
-                share,
-                min(
-                    unlimited,
-                    max(1.0 + growth * uneven, found[-1][1] if found else 1.0),
-                ),
-            )
-        )
-    return found
-
-
-def smooth_slowdown(unlimited: float, sm_percent: float) -> float:
-    """Slowdown by a neighbour with that SM percent, from what it does without a limit."""
-    return float(unlimited ** ((sm_percent / 100.0) ** SLOWDOWN_EXPONENT))
 
 
 def draw(name: str) -> float:

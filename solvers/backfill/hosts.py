@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from solvers.laws.colocation import Neighbours, execution_ms, max_execution_ms
+from solvers.laws.colocation import execution_ms, max_execution_ms, neighbours_of
 from solvers.laws.operating_rows import OperatingRows
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica, BoundTask
@@ -53,8 +53,6 @@ class HostTenant:
 
     row: OperatingPoint
     sensitivity: float
-    is_training: bool = False
-    """Whether its pressure is the growth of any service's run term, and not to be multiplied by its sensitivity."""
     allowed_ms: AllowedMs = any_time
 
 
@@ -119,34 +117,17 @@ class Host:
 
     def _execution_ms(self, together: Sequence[HostTenant], at: int) -> float:
         seat = together[at]
-        others = [each for number, each in enumerate(together) if number != at]
         return execution_ms(
             seat.row,
-            felt(others, by_training=seat.is_training),
+            neighbours_of([each.row for each in together], at),
             sensitivity=seat.sensitivity,
             gpu_type=self.gpu_type,
         )
 
 
-def felt(others: Sequence[HostTenant], *, by_training: bool = False) -> Neighbours:
-    """These tenants as a service feels them, or training.
-
-    Training slows services by factors of its own, whatever their sensitivity; what slows training itself is known by
-    its sensitivity alone.
-    """
-    by_factor = [each.row for each in others if each.is_training and not by_training]
-    by_pressure = [each.row for each in others if by_training or not each.is_training]
-    return Neighbours(
-        count=len(others),
-        # Summed and multiplied so that the order of equal sets changes nothing.
-        pressure=math.fsum(row.pressure for row in by_pressure),
-        training_factor=math.prod(sorted(1.0 + row.pressure for row in by_factor)),
-    )
-
-
 def stall_ms(tenants: Sequence[HostTenant]) -> float:
     """By how much training among these tenants stalls a replica's batches, at the 99th percentile."""
-    return math.fsum(each.row.stall_ms for each in tenants if each.is_training)
+    return math.fsum(each.row.stall_ms for each in tenants)
 
 
 def bound_gpus(hosts: Iterable[Host]) -> tuple[BoundGpu, ...]:

@@ -49,11 +49,7 @@ class Seats:
 
 def _seats(points: OperatingPoints, task: Task, clock_mhz: float) -> list[HostTenant]:
     return [
-        HostTenant(
-            row=row,
-            sensitivity=points.sensitivity,
-            is_training=task.kind == "training",
-        )
+        HostTenant(row=row, sensitivity=points.sensitivity)
         for row in points.rows
         if row.batch == task.batch
         and abs(row.clock_mhz - clock_mhz) <= CLOCK_TOLERANCE_MHZ

@@ -6,7 +6,7 @@ Source: contract version 1, "The laws".
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,18 +42,21 @@ class Neighbours:
     """How many there are; the contract's n is `count + 1`."""
     pressure: float
     """Their summed pressure, the contract's Π."""
-    training_factor: float = 1.0
-    """Factor on the run term by training tasks among them, which slow all networks alike (Tally)."""
 
 
 ALONE = Neighbours(count=0, pressure=0.0)
 
 
 def neighbours_of(rows: Sequence[OperatingPoint], at: int) -> Neighbours:
-    """Those of the replica at that position, given the rows of all replicas of its GPU; their order changes nothing."""
-    # fsum below makes the sum independent of the order, so that equal GPUs get equal times.
-    others = [row.pressure for number, row in enumerate(rows) if number != at]
-    return Neighbours(count=len(others), pressure=math.fsum(others))
+    """Those of the replica or task at that position, given the rows of all on its GPU; their order changes nothing."""
+    return neighbours_with([row for number, row in enumerate(rows) if number != at])
+
+
+def neighbours_with(rows: Iterable[OperatingPoint]) -> Neighbours:
+    """The neighbours that run at these rows."""
+    pressures = [row.pressure for row in rows]
+    # fsum makes the sum independent of the order, so that equal GPUs get equal times.
+    return Neighbours(count=len(pressures), pressure=math.fsum(pressures))
 
 
 def execution_ms(
@@ -69,8 +72,7 @@ def execution_ms(
     # Asked first, since plans go through this a million times and few types have no SM limits.
     if gpu_type.overload is not None:
         run_factor += float(_overload(gpu_type, (row,), neighbours.pressure)[0])
-    run_ms = row.run_ms * run_factor * neighbours.training_factor
-    return row.transfer_ms + launch_ms + run_ms
+    return row.transfer_ms + launch_ms + row.run_ms * run_factor
 
 
 def capacity_rps(
@@ -153,12 +155,11 @@ def executions_ms(
     factors = (
         1.0,
         launch_factor(gpu_type, neighbours.count + 1),
-        (1.0 + sensitivity * neighbours.pressure) * neighbours.training_factor,
+        1.0 + sensitivity * neighbours.pressure,
     )
     times = _times(rows)
     executions: Reals = times @ np.array(factors)
-    beyond = _overload(gpu_type, rows, neighbours.pressure)
-    executions += times[:, 2] * beyond * neighbours.training_factor
+    executions += times[:, 2] * _overload(gpu_type, rows, neighbours.pressure)
     return executions
 
 

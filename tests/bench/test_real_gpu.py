@@ -102,8 +102,8 @@ def test_pairs_run_beside_training_and_alone(measured: tuple[Machine, Answer]) -
     machine, _ = measured
     rows = machine.rows("pairs.csv")
     beside = [row for row in rows if row["other_network"]]
-    # Alone at four shares each; both halves of four splits beside training, and of three beside itself.
-    assert len(rows) == 8 + 8 + 6 and len(beside) == 14
+    # All four alone at four shares; both halves of four splits beside each training, and of three beside itself.
+    assert len(rows) == 16 + 24 + 6 and len(beside) == 30
     splits = {
         (row["sm_percent"], row["other_sm_percent"])
         for row in beside
@@ -176,9 +176,9 @@ def test_the_set_says_where_it_comes_from_and_is_read_as_samples(
     assert "`python -m bench.real_gpu all --fake" in text and "--budget-s 200" in text
     assert str(machine.directory) not in text
     samples = load_own(machine.set)
-    # Alone at 50 and 100 %; of the pairs alone at four shares, four times beside training and six beside itself.
-    assert len(samples) == 16
-    assert sum(bool(neighbours) for neighbours in samples.at.neighbours) == 10
+    # Alone at 50 and 100 %; of the pairs alone at four shares, twelve times beside training and six beside itself.
+    assert len(samples) == 24
+    assert sum(bool(neighbours) for neighbours in samples.at.neighbours) == 18
 
 
 @pytest.mark.nightly

@@ -147,24 +147,20 @@ def test_what_training_stalls_is_gone_from_the_slo(
     assert [each.rule for each in found] == ([] if is_kept else ["capacity"])
 
 
-def test_training_slows_a_service_by_its_factor_whatever_the_services_sensitivity() -> (
-    None
-):
-    # Beside 50 % 15 ms, or 66.7 rps; a sensitivity of 0.1 would make them 10.5 ms, or 95 rps.
+def test_a_task_slows_a_service_by_its_pressure_and_the_services_sensitivity() -> None:
+    # Beside 50 % 15 ms, or 66.7 rps; a sensitivity of 0.1 makes them 10.5 ms, or 95 rps.
     hardy = replace(
         filling.PROBLEM,
         points=tuple(
             replace(entry, sensitivity=0.1) for entry in filling.PROBLEM.points
         ),
     )
-    training, offline = (
-        filling.bound_gpu(
+    for kind in ("training", "offline"):
+        beside = filling.bound_gpu(
             filling.a_gpu(0),
             filling.bound_task(sm_percent=50.0, kind=kind),
             rate_rps=70.0,
         )
-        for kind in ("training", "offline")
-    )
-    (violation,) = task_violations(hardy, [training], filling.POINTS)
-    assert violation.rule == "capacity"
-    assert task_violations(hardy, [offline], filling.POINTS) == ()
+        (violation,) = task_violations(filling.PROBLEM, [beside], filling.POINTS)
+        assert violation.rule == "capacity"
+        assert task_violations(hardy, [beside], filling.POINTS) == ()

@@ -1,4 +1,4 @@
-"""What inference networks on one GPU do to each other: the factor on a batch's time beside the others.
+"""What networks on one GPU do to each other: the factor on a batch's time beside the others.
 
 Replica i beside j ≠ i, u = duty (share of a batch's time in which its kernels fill its SMs), p = SM percent, P = that
 of all neighbours together, m = use of the memory's bandwidth while it runs:
@@ -13,14 +13,16 @@ with E and η of the board. On a V100 η is 0: a neighbour costs the same whatev
 no more than one as large as all of them, as in iGniter's law, where their use of the cache adds up. A pair that was
 measured is read off its table instead, on other boards with its excess scaled by theirs.
 
+Training is a partner as well there: pairs of both kinds obey one such law on our H100 (`python -m bench.partners`).
+
 Uncapped, they take turns: fair_i = (1 − u_i) + u_i · s with the least s ≥ 1 at which the GPU's SMs suffice,
 Σ_k p_k / 100 · u_k / ((1 − u_k) + u_k · s) ≤ 1; E is 0.03 on every board, and excess_ij has no more terms than the
 spreads.
 
 v, o, w and the noise's z are standard normal numbers that belong to the names: different for each ordered pair, and no
 formula of features gives them. Measured: iGniter's six pairs on a V100 and ResNet-50 twice on an A100. Estimated: all
-other capped pairs, with the spreads of iGniter's, and uncapped ones, by duties (Abacus, ParvaGPU). Synthetic: capped
-networks beside themselves. bench/truth_by_partner.py holds it against the data.
+other capped pairs, with the spreads of iGniter's, and inference without limits, by duties (Abacus, ParvaGPU).
+Synthetic: capped networks beside themselves. bench/truth_by_partner.py holds it against the data.
 """
 
 import hashlib
@@ -56,7 +58,7 @@ _SOFTENING = 0.3
 
 
 class Partner(NamedTuple):
-    """One inference replica as its neighbours feel it."""
+    """One replica or task as its neighbours feel it."""
 
     network: str
     sm_percent: float
@@ -98,7 +100,7 @@ class MeasuredPairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartnerTruth:
-    """Factors between inference networks."""
+    """Factors between networks."""
 
     boards: Mapping[str, BoardSharing]
     """By GPU type."""

@@ -120,7 +120,7 @@ def network_of(row: Row, curves: MeasuredCurves) -> NetworkTruth:
         noise_cv=float(row["noise_cv"]),
         memory_base_mib=float(row["memory_base_mib"]),
         memory_per_item_mib=float(row["memory_per_item_mib"]),
-        # Nothing asks it of training, whose effects were measured as a whole.
+        # Nothing is known of training's kernels.
         memory_bound=float(row.get("memory_bound", 0.0)),
     )
 
@@ -153,7 +153,7 @@ def read_speeds() -> dict[tuple[str, str], SpeedTruth]:
 
 
 def read_partners() -> PartnerTruth:
-    """What inference networks do to each other."""
+    """What networks do to each other where SM limits hold, and inference without."""
     boards = {
         row["gpu_type"]: BoardSharing(
             excess=float(row["partner_excess"]),

@@ -1,26 +1,32 @@
-"""The simulated truth of training networks: what they do alone, and what they and their neighbours do to each other.
+"""The simulated truth of training networks: what they do alone, and without SM limits to each other and to inference.
 
 Made by bench/catalogue/make_training.py. Measured: steps of whole V100s (Gavel), T4s, A100s and 2080 Tis (Sia); what
-unlimited training does to inference and inference to it (Tally), and to other training (Gavel). Scaled: steps of other
-whole GPUs. Synthetic: everything under an SM limit or a lower clock.
+training does to inference and inference to it (Tally), and to other training (Gavel), all without SM limits. Scaled:
+steps of other whole GPUs. Synthetic: steps under an SM limit or at a lower clock.
+
+Where SM limits hold, training is a partner like any other (agents/sim/truth/partners.py): on our H100 one sensitivity
+per network and one pressure explain inference and training beside each other to 2 % (`python -m bench.partners`).
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from agents.sim.truth import tables as truth_data
 from agents.sim.truth.curves import BatchCurve, MeasuredCurves
 from agents.sim.truth.partners import draw
 from agents.sim.truth.running import SimulatedNeighbour
-from agents.sim.truth.tables import MeasuredRelation, NetworkTruth, Row, SpeedTruth
+from agents.sim.truth.tables import NetworkTruth, Row, SpeedTruth
 
 INFERENCE = "inference"
 """Stands for every inference network in the table of slowdowns."""
 STALLED = 0.02
 """Share of inference batches beside training that wait for one of its longest kernels."""
-STALL_EXPONENT = 2.0
-"""Synthetic: under an SM limit of half, kernels that hold a neighbour up are as rare as they are short."""
+_CAPPED_STALL = 0.15
+"""Under SM limits a stall is this times the SM fraction as long: on our H100 7 % beside half of the SMs
+(`python -m bench.partners`)."""
 _PAIR_SPREAD = 0.10
 """Standard deviation of ln excess between pairs with the same training network, as between Tally's two services."""
 
@@ -37,32 +43,28 @@ class TrainingTruth:
     """By network and GPU type."""
     provenance: Mapping[tuple[str, str, int], str]
     """Where the step times of a whole GPU alone come from, by network, GPU type and batch."""
-    slowdowns: Mapping[tuple[str, str], MeasuredRelation]
-    """By slowed and slowing network, at least one of them training, over the slowing one's SM percent."""
+    slowdowns: Mapping[tuple[str, str], float]
+    """Without SM limits, by slowed and slowing network, at least one of them training."""
     busy_w: Mapping[str, float]
     """Watts above idle of a whole busy V100."""
     stalls_ms: Mapping[str, float]
     """Mean time by which an inference batch is held up, of those that are (`STALLED`), without SM limits."""
 
     def slowdown(self, network: str, neighbours: Sequence[SimulatedNeighbour]) -> float:
-        """What training neighbours do to any network, and inference neighbours to a training one.
+        """What training neighbours do to any network, and inference neighbours to a training one, without SM limits.
 
-        One factor for each training network and one for all inference, by their summed SM percents.
+        One factor for each training network and one for all inference.
         """
         slowed = self._label(network)
-        together: dict[str, list[SimulatedNeighbour]] = {}
+        together: dict[str, list[float]] = defaultdict(list)
         for each in neighbours:
-            together.setdefault(self._label(each.network), []).append(each)
+            unevenness = self._unevenness(network, each.network)
+            together[self._label(each.network)].append(unevenness)
         factor = 1.0
-        for label, group in together.items():
-            table = self.slowdowns.get((slowed, label))
-            if table is not None:
-                percent = sum(each.sm_percent for each in group)
-                uneven = sum(
-                    each.sm_percent * self._unevenness(network, each.network)
-                    for each in group
-                )
-                factor *= 1.0 + (table.at(percent) - 1.0) * uneven / percent
+        for label, uneven in together.items():
+            # Inference beside inference is not in the table: the other partners' law has it.
+            excess = self.slowdowns.get((slowed, label), 1.0) - 1.0
+            factor *= 1.0 + excess * fmean(uneven)
         return factor
 
     def stall_ms(
@@ -72,7 +74,7 @@ class TrainingTruth:
         is_capped = sm_percent + sum(each.sm_percent for each in neighbours) <= 100.0
         return sum(
             self.stalls_ms[each.network]
-            * ((each.sm_percent / 100.0) ** STALL_EXPONENT if is_capped else 1.0)
+            * (_CAPPED_STALL * each.sm_percent / 100.0 if is_capped else 1.0)
             for each in neighbours
             if each.network in self.networks
         )
@@ -111,7 +113,10 @@ def read_training() -> TrainingTruth:
         provenance={
             (*_key(row), int(row["batch"])): row["provenance"] for row in steps
         },
-        slowdowns=_slowdowns(),
+        slowdowns={
+            (row["network"], row["neighbour"]): float(row["slowdown"])
+            for row in truth_data.read("training_slowdown.csv")
+        },
         busy_w={name: float(row["busy_w"]) for name, row in facts.items()},
         # P(stall > its 99th percentile) is 1 %, half of those that are stalled: an exponential of mean p99 / ln 2.
         stalls_ms={
@@ -141,11 +146,3 @@ def _levelled(
             sm_percents=curve.sm_percents, latency_ms=curve.latency_ms * level
         )
     return {key: MeasuredCurves(by_batch=by_batch) for key, by_batch in curves.items()}
-
-
-def _slowdowns() -> dict[tuple[str, str], MeasuredRelation]:
-    points: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in truth_data.read("training_slowdown.csv"):
-        point = (float(row["neighbour_sm_percent"]), float(row["slowdown"]))
-        points.setdefault((row["network"], row["neighbour"]), []).append(point)
-    return {pair: truth_data.table(line) for pair, line in points.items()}

@@ -13,7 +13,12 @@ from dataclasses import replace
 
 from agents.sim.truth import tables as truth_data
 from agents.sim.truth.curves import FloatArray, MeasuredCurves
-from agents.sim.truth.partners import PROVENANCES, Partner, PartnerTruth
+from agents.sim.truth.partners import (
+    PROVENANCES,
+    Partner,
+    PartnerTruth,
+    is_uncapped,
+)
 from agents.sim.truth.running import RunningPart
 from agents.sim.truth.tables import (
     MeasuredRelation,
@@ -88,11 +93,11 @@ class Truth:
             return "synthetic"
         if placed.network in self._training.networks:
             return self._training_provenance(placed)
-        if any(each.network in self._training.networks for each in placed.neighbours):
+        own, others = self._as_partners(placed)
+        if is_uncapped((own, *others)) and not all(map(self._is_inference, others)):
             return "synthetic"
         speed = self._speed(placed)
         is_slowed = placed.clock_mhz < self._type(placed.gpu_type).max_clock_mhz
-        own, others = self._as_partners(placed)
         known = (
             "scaled" if is_slowed else "measured",
             speed.provenance,
@@ -116,10 +121,10 @@ class Truth:
         """Mean execution time of batches 0 to `max_batch`: (max_batch + 1,), entry 0 is 0.
 
         A GPU that is r times as fast as a V100 acts, at p percent of its SMs and c of its clock, as r * p * c percent
-        of a V100 do: work shrinks, the host's part stays. Inference beside inference adds the factor of those partners
-        at their batches (`agents.sim.truth.partners`); every network of training among the neighbours, and inference
-        beside training, adds a factor of its own; and from the third replica or task on comes the measured growth of
-        the launch delay per kernel over a pair's.
+        of a V100 do: work shrinks, the host's part stays. Neighbours add the factor of partners at their batches
+        (`agents.sim.truth.partners`); without SM limits every network of training among them, and inference beside
+        training, adds a factor of its own; and from the third replica or task on comes the measured growth of the
+        launch delay per kernel over a pair's.
         """
         network = self._network(placed.network)
         solo_ms = self._curves(placed, network).batch_ms(self._v100_share(placed))
@@ -192,14 +197,20 @@ class Truth:
         )
 
     def _slowdown(self, placed: RunningPart) -> float:
+        own, others = self._as_partners(placed)
+        if not is_uncapped((own, *others)):
+            return self._partners.factor(own, others, gpu_type=placed.gpu_type)
         factor = self._training.slowdown(placed.network, placed.neighbours)
-        if placed.network in self._inference:
-            own, others = self._as_partners(placed)
-            factor *= self._partners.factor(own, others, gpu_type=placed.gpu_type)
+        if self._is_inference(own):
+            present = tuple(filter(self._is_inference, others))
+            factor *= self._partners.factor(own, present, gpu_type=placed.gpu_type)
         return factor
 
+    def _is_inference(self, partner: Partner) -> bool:
+        return partner.network in self._inference
+
     def _as_partners(self, placed: RunningPart) -> tuple[Partner, tuple[Partner, ...]]:
-        """An inference replica and those of its neighbours that are inference, too."""
+        """A replica or task, and its neighbours."""
         others = (
             replace(
                 placed,
@@ -208,7 +219,6 @@ class Truth:
                 batch=each.batch,
             )
             for each in placed.neighbours
-            if each.network not in self._training.networks
         )
         return self._partner(placed), tuple(map(self._partner, others))
 

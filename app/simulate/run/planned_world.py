@@ -16,8 +16,7 @@ from agents.sim.tally import Floats
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.training import STALLED
 from agents.sim.truth.truth import TruthError
-from solvers.backfill.hosts import HostTenant, felt
-from solvers.laws.colocation import execution_ms
+from solvers.laws.colocation import execution_ms, neighbours_with
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
 
@@ -73,18 +72,10 @@ class PlannedWorld:
 
         Raises TruthError where a replica runs at what is no operating point.
         """
-        neighbours = [
-            HostTenant(
-                row=self._row(other, placed),
-                sensitivity=self._sensitivity[other.network, placed.gpu_type],
-                is_training=other.network in self._training,
-            )
-            for other in placed.neighbours
-        ]
         # The law of the planner itself: so what a plan promises holds here to the letter.
         full_batch_ms = execution_ms(
             self._row(placed, placed),
-            felt(neighbours, by_training=placed.network in self._training),
+            neighbours_with(self._row(other, placed) for other in placed.neighbours),
             sensitivity=self._sensitivity[placed.network, placed.gpu_type],
             gpu_type=self._types[placed.gpu_type],
         )
@@ -97,9 +88,7 @@ class PlannedWorld:
         if placed.network in self._training:
             return 0.0
         gained_ms = sum(
-            self._row(other, placed).stall_ms
-            for other in placed.neighbours
-            if other.network in self._training
+            self._row(other, placed).stall_ms for other in placed.neighbours
         )
         # An exponential that only so many batches draw passes its mean times this in one of a hundred.
         return gained_ms / math.log(100.0 * STALLED)

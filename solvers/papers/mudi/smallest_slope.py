@@ -167,35 +167,29 @@ class Slopes:
         without_ms, with_all_ms = (
             executions_ms(
                 curve,
-                Neighbours(count=len(tasks), pressure=0.0, training_factor=factor),
+                Neighbours(count=len(tasks), pressure=pressure),
                 sensitivity=sensitivity,
                 gpu_type=host.gpu_type,
             )
-            for factor in (1.0, 2.0)
+            for pressure in (0.0, 1.0)
         )
         shares = np.array([row.sm_percent for row in curve])
-        # Execution times are linear in the factor on the run term, which differs from share to share.
-        growth = self._run_factors(host, shares, tasks, sensitivity) - 1.0
-        return without_ms + (with_all_ms - without_ms) * growth
+        # Execution times are linear in the pressure, which differs from share to share.
+        pressures = self._pressures(host, shares, tasks)
+        return without_ms + (with_all_ms - without_ms) * pressures
 
-    def _run_factors(
-        self, host: Host, shares: Reals, tasks: Sequence[Task], sensitivity: float
-    ) -> Reals:
-        """(N,) growth of the run term beside tasks that divide evenly what these shares leave over."""
+    def _pressures(self, host: Host, shares: Reals, tasks: Sequence[Task]) -> Reals:
+        """(N,) that of tasks that divide evenly what these shares leave over."""
         even_percent = (100.0 - shares) / len(tasks)
-        pressure, training_factor = np.zeros(len(shares)), np.ones(len(shares))
+        pressures = np.zeros(len(shares))
         for task in tasks:
             seats = self._seats.on(task, host)
-            pressures = np.interp(
+            pressures += np.interp(
                 even_percent,
                 [seat.row.sm_percent for seat in seats],
                 [seat.row.pressure for seat in seats],
             )
-            if seats[0].is_training:
-                training_factor *= 1.0 + pressures
-            else:
-                pressure += pressures
-        return (1.0 + sensitivity * pressure) * training_factor
+        return pressures
 
 
 def _rows_by_batch(

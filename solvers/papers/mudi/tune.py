@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from solvers.backfill.hosts import Host, HostTenant, felt, stall_ms
+from solvers.backfill.hosts import Host, HostTenant, stall_ms
 from solvers.backfill.residents import Seats, bound_task
-from solvers.laws.colocation import max_execution_ms
+from solvers.laws.colocation import max_execution_ms, neighbours_with
 from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, SM_PERCENT_TOLERANCE
 from solvers.papers.mudi.gp_lcb import LcbSearch, search_batch
 from solvers.papers.mudi.iterations import Iterations
@@ -294,7 +294,7 @@ class _Bench:
             batch=batch,
             clock_mhz=self.host.gpu.clock_mhz,
             gpu_type=self.host.gpu_type,
-            neighbours=felt(seats),
+            neighbours=neighbours_with(seat.row for seat in seats),
         )
         return LimitedCurve(
             name=self._service.name,

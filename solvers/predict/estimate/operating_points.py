@@ -59,7 +59,7 @@ class FitFacts:
 
     gpu_type: GpuType
     is_training: bool = False
-    """Whether the pressure is the growth of any service's run term, and not to be multiplied by its sensitivity."""
+    """Whether it may stall its neighbours."""
     present: OperatingPoints | None = None
     """The profile in force."""
     sampled: Queries | None = None
@@ -324,9 +324,8 @@ def _pressures(
             batch=queries.batch,
             sm_percent=queries.sm_percent,
         )
-        # In the law the mean sensitivity is 1, so that its pressure is the growth of a service of mean sensitivity.
-        unit = 1.0 if facts.is_training else TYPICAL_SENSITIVITY
-        return np.maximum(law, 0.0) / unit
+        # In the law the mean sensitivity is 1.
+        return np.maximum(law, 0.0) / TYPICAL_SENSITIVITY
     if present is not None:
         return np.array([row.pressure for row in present])
     return np.asarray(TYPICAL_PRESSURE * queries.sm_percent / 100.0)

@@ -1,8 +1,8 @@
 """Operating points of training that was never profiled, from its layers: what it will do to its neighbours.
 
-    pressure     at LEVEL_PERCENT the growth of a service's run term that explains the interference factor which its
-                 layers foretell (`interference.layer_counts`) beside every service that was profiled: the largest,
-                 times MARGIN; at other shares the shape of its relatives' (the largest part of their own there)
+    pressure     at LEVEL_PERCENT that which explains the interference factor that its layers foretell
+                 (`interference.layer_counts`) beside every service that was profiled: the largest, times MARGIN; at
+                 other shares the shape of its relatives' (the largest part of their own there)
     times        the shape of its relatives' curves (geometric mean), at their mean level: where it may run is decided
                  by shares of its own speed, and its level is learned once it runs
     memory       as its owner states it
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.laws.colocation import Neighbours, execution_ms, launch_factor
+from solvers.laws.colocation import execution_ms, launch_factor, neighbours_with
 from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import (
     LayerCounts,
@@ -38,14 +38,16 @@ from solvers.predict.interference import layer_counts
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
 
-MARGIN = 2.0
-"""Times the pressure that the layers foretell: left out, the heaviest of seven networks press about twice as much."""
+MARGIN = 1.1
+"""Times the pressure that the layers foretell: left out, no network of seven presses more than 1.02 times that."""
 LEVEL_PERCENT = 60.0
 """Where factors are large enough to be told apart, and shares were profiled on both sides."""
 MIN_KNOWN_LAYERS = 2
 """With fewer the layers tell nothing: then it presses as the worst of all that were profiled."""
 _SHARES = (20.0, 60.0, 80.0)
 """SM percents at which pairs are looked at; as near as rows come."""
+_MIN_SENSITIVITY = 0.05
+"""A service that feels less tells nothing of what presses on it."""
 _MIN_PRESSURE = 1e-9
 """A relative that presses less has no shape."""
 
@@ -122,7 +124,7 @@ class ProfiledNetworks:
     def _predict_pressure(
         self, unprofiled: UnprofiledNetwork, share: float
     ) -> float | None:
-        """The largest growth that explains the factor of any service; None where the layers tell nothing."""
+        """The largest that explains the factor of any service; None where the layers tell nothing."""
         known = {each.network: each for each in self.layers}
         if sum(entry.network in known for entry in self.training) < MIN_KNOWN_LAYERS:
             return None
@@ -134,13 +136,18 @@ class ProfiledNetworks:
         neighbour = Neighbour(own.network, float(unprofiled.batch), share)
         return self._explained_by(learned, neighbour)
 
-    def _explained_by(self, learned: Coefficients, neighbour: Neighbour) -> float:
+    def _explained_by(
+        self, learned: Coefficients, neighbour: Neighbour
+    ) -> float | None:
         # At its smallest share, where what neighbours are made of weighs most (w in `layer_counts`).
         victims = [
             _Victim(service, row)
             for service in self.services
             for row in _spread(service, self.gpu_type)[:1]
+            if service.sensitivity >= _MIN_SENSITIVITY
         ]
+        if not victims:
+            return None
         queries = self._queries(victims, [neighbour] * len(victims))
         alone_ms = np.array([each.row.solo_ms for each in victims])
         factors = layer_counts.predict(learned, queries, alone_ms)
@@ -159,9 +166,7 @@ class ProfiledNetworks:
         together_ms = [
             execution_ms(
                 victim.row,
-                Neighbours(
-                    count=1, pressure=0.0, training_factor=1.0 + beside.pressure
-                ),
+                neighbours_with([beside]),
                 sensitivity=victim.service.sensitivity,
                 gpu_type=self.gpu_type,
             )
@@ -192,11 +197,11 @@ class ProfiledNetworks:
                     yield _Victim(service, row), training, beside
 
     def _explaining(self, victim: "_Victim", factor: float) -> float:
-        """The growth of the run term with which the laws give that factor; 0 where they give more without any."""
+        """The pressure with which the laws give that factor; 0 where they give more without any."""
         row = victim.row
         launch_ms = row.launch_ms * launch_factor(self.gpu_type, 2)
         grown = (factor * row.solo_ms - row.transfer_ms - launch_ms) / row.run_ms - 1.0
-        return max(0.0, grown)
+        return max(0.0, grown / victim.service.sensitivity)
 
 
 class _Victim(NamedTuple):

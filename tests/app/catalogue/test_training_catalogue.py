@@ -22,19 +22,15 @@ from app.simulate.run.planned_world import PlannedWorld
 from bench.catalogue.training_belief import (
     PROFILED_NEIGHBOURS,
     STALL_NOISE,
-    PowerLaw,
-    fit_growth,
-    fit_sensitivity,
     fit_stall,
     fit_step,
 )
 from bench.catalogue.training_shape import (
     StepShape,
     step_shapes,
-    uneven_slowdowns,
     uneven_steps,
 )
-from solvers.laws.colocation import Neighbours, execution_ms
+from solvers.laws.colocation import execution_ms, neighbours_with
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from tests.app.runs import SERVICE, a_document
 
@@ -117,38 +113,33 @@ def test_believed_steps_are_near_the_truth_and_seldom_on_it(
         assert np.ptp(errors) > 0.04, entry.network
 
 
+@pytest.mark.parametrize("gpu_type", ["V100-16GB", "A100-40GB", "H100"])
 @pytest.mark.parametrize("task_percent", [10.0, 30.0, 50.0])
-def test_inference_seldom_suffers_more_from_training_than_the_planner_believes(
-    truth: Truth, task_percent: float
+def test_inference_suffers_from_training_about_as_the_planner_believes(
+    truth: Truth, task_percent: float, gpu_type: str
 ) -> None:
-    gpu_type, over, compared = TYPES["V100-16GB"], 0, 0
+    errors = []
     for network in TRAINING:
-        _, (*_, task) = top_rows(network, gpu_type.name, task_percent)
+        _, (*_, task) = top_rows(network, gpu_type, task_percent)
         for service in list_networks("inference"):
-            entry, rows = top_rows(service, gpu_type.name, 100.0 - task_percent)
+            entry, rows = top_rows(service, gpu_type, 100.0 - task_percent)
             for row in rows:
-                neighbours = Neighbours(
-                    count=1, pressure=0.0, training_factor=1.0 + task.pressure
-                )
-                believed = (
-                    execution_ms(
-                        row,
-                        neighbours,
-                        sensitivity=entry.sensitivity,
-                        gpu_type=gpu_type,
-                    )
-                    / row.solo_ms
+                believed_ms = execution_ms(
+                    row,
+                    neighbours_with([task]),
+                    sensitivity=entry.sensitivity,
+                    gpu_type=TYPES[gpu_type],
                 )
                 neighbour = SimulatedNeighbour(network, task.sm_percent, task.batch)
-                alone_ms = truth.execution_ms(placed(entry, row), row.batch)
-                over += (
-                    truth.execution_ms(placed(entry, row, neighbour), row.batch)
-                    > 1.05 * believed * alone_ms
-                )
-                compared += 1
-    assert compared > 500
+                true_ms = [
+                    truth.execution_ms(placed(entry, row, *neighbours), row.batch)
+                    for neighbours in ((), (neighbour,))
+                ]
+                errors.append(true_ms[1] / true_ms[0] * row.solo_ms / believed_ms - 1.0)
+    assert len(errors) > 500
     # Each pair is slowed in its own way, which no law of one number per network can know.
-    assert over <= 0.01 * compared
+    assert np.mean(np.abs(errors)) < 0.05
+    assert np.mean(np.array(errors) > 0.1) < 0.1
 
 
 def test_believed_watts_are_near_the_true_ones(truth: Truth) -> None:
@@ -203,11 +194,11 @@ def test_a_planned_world_takes_training_at_its_word() -> None:
         placed(entries["resnet50"], service),
         neighbours=(SimulatedNeighbour("bert-training", task.sm_percent, task.batch),),
     )
-    # Two on the GPU: launches grow for each, the run by the task's pressure, whatever the service's sensitivity.
+    # Two on the GPU: launches grow for each, the run by the task's pressure.
     slowed_ms = (
         service.transfer_ms
         + (1.0 + 2.0 * gpu_type.launch_per_neighbour) * service.launch_ms
-        + service.run_ms * (1.0 + task.pressure)
+        + service.run_ms * (1.0 + entries["resnet50"].sensitivity * task.pressure)
     )
     assert world.batch_ms(beside)[8] == pytest.approx(slowed_ms)
 
@@ -220,26 +211,6 @@ def test_a_steps_fit_finds_the_law_that_it_assumes_and_never_a_negative_part() -
     steep = fit_step({10.0: 300.0, 25.0: 85.0, 50.0: 40.0, 100.0: 19.0}, 0.0, "any")
     assert steep.b_ms == 0.0
     assert 20.0 < steep.a_ms < 30.0
-
-
-def test_pressure_is_the_growth() -> None:
-    # Growth of 0.04, 0.25 and 1 at 20, 50 and 100 percent is (share / 100) ** 2.
-    growth = fit_growth({20.0: 1.04, 50.0: 1.25, 100.0: 2.0})
-    assert growth.at_full == pytest.approx(1.0)
-    assert growth.exponent == pytest.approx(2.0)
-    assert growth.at(50.0) == pytest.approx(0.25)
-
-
-def test_sensitivity_is_the_growth_per_unit_of_pressure() -> None:
-    # Inference presses with 0.34 * share: 0.068 and 0.136; half of that as growth is a sensitivity of 0.5.
-    inference = {20.0: 1.034, 40.0: 1.068}
-    assert fit_sensitivity(inference, []) == pytest.approx(0.5)
-    # Training that presses with 1 and 2 and slows by 0.5 and 1 says the same.
-    growth = PowerLaw(at_full=5.0, exponent=1.0)
-    assert fit_sensitivity(
-        inference, [({20.0: 1.5, 40.0: 2.0}, growth)]
-    ) == pytest.approx(0.5)
-    assert fit_sensitivity({20.0: 1.0, 40.0: 1.0}, []) == 0.01
 
 
 def test_host_bound_steps_stay_on_their_floor_and_no_larger_batch_has_a_lower_one() -> (
@@ -270,11 +241,6 @@ def test_uneven_tables_keep_their_ends_and_their_direction() -> None:
     times = [step_ms for _, step_ms in steps]
     assert times == sorted(times, reverse=True)
     assert dict(steps)[100.0] == 30.0
-    slowdowns = uneven_slowdowns(2.5, "any")
-    factors = [factor for _, factor in slowdowns]
-    assert factors == sorted(factors)
-    assert (factors[0], factors[-1]) == (1.0, 2.5)
-    assert uneven_slowdowns(2.5, "other")[5] != slowdowns[5]
 
 
 def test_a_stall_is_a_power_of_the_share_through_noisy_readings() -> None:

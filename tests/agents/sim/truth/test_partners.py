@@ -230,7 +230,7 @@ def test_the_order_of_neighbours_changes_nothing(truth: Truth) -> None:
         ("resnet50", "resnet50", "V100-16GB", "scaled"),
         ("resnet50", "vgg16", "V100-16GB", "estimated"),
         ("vgg16", "vgg16", "V100-16GB", "synthetic"),
-        ("vgg16", "bert-training", "V100-16GB", "synthetic"),
+        ("vgg16", "bert-training", "V100-16GB", "estimated"),
     ],
 )
 def test_a_time_is_known_as_well_as_its_weakest_pair(

@@ -202,19 +202,6 @@ def test_the_pressure_law_gives_pressures_whose_product_with_the_sensitivity_it_
     )
 
 
-def test_the_pressure_of_training_is_the_growth_of_a_service_of_mean_sensitivity() -> (
-    None
-):
-    law = pressure.prior((GROUP.network,))
-    row, training = (
-        rows_by_key(performance(samples(), neighbours=law, is_training=is_training))[
-            50.0, 4, 1500.0
-        ]
-        for is_training in (False, True)
-    )
-    assert training.pressure == pytest.approx(TYPICAL_SENSITIVITY * row.pressure)
-
-
 def test_samples_next_to_neighbours_do_not_pass_for_alone() -> None:
     alone = samples()
     neighbours = alone.take(np.arange(4))
