@@ -42,6 +42,7 @@ class PartnerBelief:
 
     fitted: Coefficients
     inference: tuple[str, ...]
+    """The networks of inference that it was fitted to."""
     mean_factor: float
     """Over all profiled sets: what a belief that tells nobody apart would say."""
 

@@ -22,7 +22,7 @@ spreads.
 v, o, w and the noise's z are standard normal numbers that belong to the names: different for each ordered pair, and no
 formula of features gives them. Measured: iGniter's six pairs on a V100 and ResNet-50 twice on an A100. Estimated: all
 other capped pairs, with the spreads of iGniter's, and inference without limits, by duties (Abacus, ParvaGPU).
-Synthetic: capped networks beside themselves. bench/truth_by_partner.py holds it against the data.
+Synthetic: capped networks beside themselves. bench/partners.py holds it against the data.
 """
 
 import hashlib
