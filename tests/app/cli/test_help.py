@@ -57,6 +57,8 @@ def test_help_loads_no_heavy_library_and_few_modules() -> None:
     ("arguments", "heavy", "most"),
     [
         # Typer itself looks whether parameters are of pydantic's types.
+        (("serve", "--help"), ["pydantic"], 320),
+        (("controller", "--help"), ["pydantic"], 320),
         (("simulate", "--help"), ["pydantic"], 320),
         (("capacity-law", "--help"), ["pydantic"], 320),
         (("predict", "--help"), ["pydantic", "numpy"], 460),
