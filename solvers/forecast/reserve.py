@@ -29,8 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 from numpy.lib.stride_tricks import sliding_window_view
-from scipy.special import gammaincinv
 
 from solvers.forecast.seasons import coarsen
 from solvers.forecast.spread import NORMAL_PER_MEDIAN, SURPRISE_DEVIATIONS
@@ -193,7 +193,7 @@ def _count_bursts(past: _Past) -> int:
 def _caution(shape: float, confidence: float) -> float:
     """By how much more bursts are reckoned with than were seen: a quantile of their rate over its mean."""
     # The distribution's scale, the seconds heard, changes quantile and mean alike.
-    return float(gammaincinv(shape, confidence)) / shape
+    return float(scipy.special.gammaincinv(shape, confidence)) / shape
 
 
 def _late(past: _Past, level: float) -> float:

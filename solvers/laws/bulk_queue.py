@@ -30,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import lambertw
+import scipy
 
 Reals = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
@@ -85,7 +85,7 @@ def _refuse_out_of_range(batch: int, load: Reals, ratio: Reals) -> None:
 
 def _log_radius(load: Reals) -> Reals:
     """log R, half of log z0; from b·log z0 = a(z0 - 1), z0 = -W(-ρ exp(-ρ)) / ρ with Lambert's lower branch W."""
-    outer_root = -lambertw(-load * np.exp(-load), -1).real / load
+    outer_root = -scipy.special.lambertw(-load * np.exp(-load), -1).real / load
     return np.minimum(np.log(outer_root) / 2.0, _MAX_LOG_RADIUS)
 
 

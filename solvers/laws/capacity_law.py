@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize.elementwise import find_root
 
 from solvers.laws.bulk_queue import Indices, Reals, miss_probability
 from solvers.types.problem import CapacityLaw
@@ -198,6 +197,9 @@ def _solve_utilisation(
         return (
             miss_probability(batch, utilisation=utilisation, slo_ratio=ratio) - allowed
         )
+
+    # Not at the top: SciPy's optimisers take half a second to load, and most who import this file ask no law.
+    from scipy.optimize.elementwise import find_root
 
     search = find_root(
         excess_miss,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from solvers.types.plan import BoundGpu, BoundReplica, GpuPlan
 from solvers.types.problem import Problem
@@ -66,7 +66,7 @@ def match_slots(
     chosen: list[GpuPlace | None] = [None] * len(slots)
     # GPUs that carry nothing are alike: whichever of them the solver matched, the lowest ids take their parts in order.
     lowest_empty = iter(empty)
-    for slot, at in zip(*linear_sum_assignment(cost), strict=True):
+    for slot, at in zip(*scipy.optimize.linear_sum_assignment(cost), strict=True):
         if not forbidden[slot, at]:
             chosen[slot] = offered[at] if at < len(own) else next(lowest_empty)
     return chosen

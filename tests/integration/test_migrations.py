@@ -47,6 +47,12 @@ def test_an_empty_database_is_told_what_to_do_and_is_at_head_afterwards(
     assert migrate.current(empty_database) == migrate.head()
 
 
+def test_the_files_of_revisions_begin_with_their_numbers() -> None:
+    scripts = ScriptDirectory.from_config(migrate._config("postgresql://"))
+    walked = [script.revision for script in scripts.walk_revisions()]
+    assert migrate._revisions() == walked[::-1]
+
+
 def test_upgrading_twice_changes_nothing(database: str) -> None:
     before = _relations(database)
     migrate.upgrade(database)

@@ -1,18 +1,19 @@
 """Brings a database to the schema that this program was written for, and says where it stands.
 
-The revisions lie in `migrations/` of a checkout, and in `app/db/base/_migrations` of an installed package.
+The revisions lie in `migrations/` of a checkout, and in `app/db/base/_migrations` of an installed package, each in a
+file that begins with its number. Alembic is loaded only where something is upgraded: every start asks for revisions.
 """
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, pool
+from sqlalchemy import create_engine, inspect, pool, text
 
 from app.base.errors import PlimsollError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 CHECKOUT = Path(__file__).resolve().parents[3] / "migrations"
 PACKAGED = Path(__file__).resolve().parent / "_migrations"
@@ -34,6 +35,8 @@ def upgrade(url: str, revision: str = "head") -> None:
     why = why_unknown(current(url))
     if why is not None:
         raise UnknownRevision(why)
+    from alembic import command
+
     with _alembic_runs:
         command.upgrade(_config(url), revision)
 
@@ -44,14 +47,18 @@ def current(url: str) -> str | None:
     engine = create_engine(url, poolclass=pool.NullPool)
     try:
         with engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
+            if not inspect(connection).has_table("alembic_version"):
+                return None
+            # Empty after a downgrade to the base.
+            found = connection.execute(text("SELECT version_num FROM alembic_version"))
+            return found.scalar_one_or_none()
     finally:
         engine.dispose()
 
 
-def head() -> str | None:
+def head() -> str:
     """The revision that this program needs."""
-    return ScriptDirectory.from_config(_config("")).get_current_head()
+    return _revisions()[-1]
 
 
 def check(url: str) -> str | None:
@@ -67,28 +74,35 @@ def check(url: str) -> str | None:
 
 def why_unknown(has: str | None) -> str | None:
     """None where this program knows the revision, or the database has none; else what is wrong and what to do."""
-    scripts = ScriptDirectory.from_config(_config(""))
-    if has is None or has in {script.revision for script in scripts.walk_revisions()}:
+    revisions = _revisions()
+    if has is None or has in revisions:
         return None
-    # Revisions are numbered, so the order of their names is the order in which they were made.
-    first = scripts.get_base()
-    if first is not None and has < first:
+    if has < revisions[0]:
         return (
             f"the database has revision {has}: it was made before 0.1.0 "
             "and cannot be upgraded; start with an empty database, or with another data directory"
         )
     return (
         f"the database has revision {has}, which is unknown to this program; "
-        f"run a newer version (this one has {scripts.get_current_head()})"
+        f"run a newer version (this one has {revisions[-1]})"
     )
 
 
-def _config(url: str) -> Config:
+def _revisions() -> list[str]:
+    """Numbers, in the order in which they were made."""
+    files = (_folder() / "versions").glob("[0-9]*_*.py")
+    return sorted(file.name.partition("_")[0] for file in files)
+
+
+def _folder() -> Path:
+    # A checkout comes first: a developer's new revision must count without being packaged.
+    return CHECKOUT if (CHECKOUT / "env.py").exists() else PACKAGED
+
+
+def _config(url: str) -> "Config":
+    from alembic.config import Config
+
     config = Config()
-    config.set_main_option(
-        # A checkout comes first: a developer's new revision must count without being packaged.
-        "script_location",
-        str(CHECKOUT if (CHECKOUT / "env.py").exists() else PACKAGED),
-    )
+    config.set_main_option("script_location", str(_folder()))
     config.attributes["url"] = url
     return config

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri
+import scipy
 
 from solvers.predict.data.fit import Fits, TooFewSamples
 from solvers.predict.data.sampled_range import widening
@@ -88,7 +88,9 @@ def _estimated(
             fits, tuple(layers.values()), own_layers, queries
         )
         technique = LAYER_COUNTS
-    low_ratio, high_ratio = (np.exp(estimate.sigma * ndtri(level)) for level in levels)
+    low_ratio, high_ratio = (
+        np.exp(estimate.sigma * scipy.special.ndtri(level)) for level in levels
+    )
     return AloneLatency(
         latency_ms=estimate.latency_ms,
         low_ratio=low_ratio,

@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import lsq_linear
+import scipy
 
 from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.interference_factor import (
@@ -199,4 +199,6 @@ def _bounded_ridge(features: Reals, offsets: Reals, targets: Reals) -> Reals:
     observed = np.concatenate((targets / _NOISE, np.zeros(len(spread))))
     lowest = np.full(len(spread), -np.inf)
     lowest[_FREE:count] = 0.0
-    return np.asarray(lsq_linear(design, observed, bounds=(lowest, np.inf)).x)
+    return np.asarray(
+        scipy.optimize.lsq_linear(design, observed, bounds=(lowest, np.inf)).x
+    )

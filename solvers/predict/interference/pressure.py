@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from solvers.predict.data.fit import Coefficients
 from solvers.predict.data.interference_factor import (
@@ -227,7 +227,7 @@ def _l2_lines(samples: Samples, networks: tuple[str, ...]) -> Reals:
     for position in range(len(networks)):
         rows = (own == position) & is_counted
         if rows.any():
-            lines[position], _ = nnls(shapes[rows], l2_util[rows])
+            lines[position], _ = scipy.optimize.nnls(shapes[rows], l2_util[rows])
     return lines
 
 

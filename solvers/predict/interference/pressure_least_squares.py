@@ -11,7 +11,7 @@ A row whose latency alone is unknown enters with the mean of its condition taken
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
+import scipy
 
 from solvers.predict.data.interference_factor import Pairs
 from solvers.predict.data.samples import Indices, Reals
@@ -89,7 +89,7 @@ def solve(
         return np.vstack((residual_slopes, np.diag(1.0 / spread)))
 
     start = np.clip(centre, lowest + _STEP_INSIDE, highest)
-    solution = least_squares(
+    solution = scipy.optimize.least_squares(
         misfit, start, jac=slopes, bounds=(lowest, highest), loss="soft_l1"
     )
     return _named(np.asarray(solution.x, dtype=np.float64))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri, stdtrit
+import scipy
 
 from solvers.predict.data.fit import LEVELS, Coefficients, Quality
 from solvers.predict.data.sampled_range import MAX_LOG_RATIO
@@ -138,6 +138,6 @@ def log_ratio_quantiles(log_ratios: Reals) -> Reals:
     if count >= EMPIRICAL_FROM:
         return np.asarray(np.quantile(log_ratios, LEVELS, method="weibull"))
     if count < 3:
-        return UNKNOWN_SIGMA * np.asarray(ndtri(LEVELS))
+        return UNKNOWN_SIGMA * np.asarray(scipy.special.ndtri(LEVELS))
     spread = float(np.sqrt(np.mean(log_ratios**2) * (1.0 + 1.0 / count)))
-    return spread * np.asarray(stdtrit(count, LEVELS), dtype=np.float64)
+    return spread * np.asarray(scipy.special.stdtrit(count, LEVELS), dtype=np.float64)

@@ -12,7 +12,7 @@ around which the margin is wide. SM percent, clock and neighbours are not looked
 """
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import Queries, Reals, Samples, even_choice
@@ -95,4 +95,6 @@ def _relative_margin(memory: Reals, line: Reals) -> float:
     if freedom < 1:
         return UNKNOWN_MARGIN
     spread = float(np.sqrt(np.sum((memory / line - 1.0) ** 2) / freedom))
-    return spread * float(np.sqrt(1.0 + 1.0 / len(memory)) * stdtrit(freedom, 0.95))
+    return spread * float(
+        np.sqrt(1.0 + 1.0 / len(memory)) * scipy.special.stdtrit(freedom, 0.95)
+    )
