@@ -192,8 +192,8 @@ def _regress(features: Reals, offsets: Reals, targets: Reals) -> _Regression:
 def _bounded_ridge(features: Reals, offsets: Reals, targets: Reals) -> Reals:
     """(F + O,) weights of standardised features and of offsets that explain targets (N,) and stay near 0."""
     count = features.shape[1]
-    weight_spread = _EXPLAINED_SPREAD / np.sqrt(count)
-    spread = np.repeat([weight_spread, _OFFSET_SPREAD], [count, offsets.shape[1]])
+    spreads = _EXPLAINED_SPREAD / np.sqrt(count), _OFFSET_SPREAD
+    spread = np.repeat(spreads, [count, offsets.shape[1]])
     # The priors are rows of their own, each of which states that a weight is 0.
     design = np.vstack((np.hstack((features, offsets)) / _NOISE, np.diag(1.0 / spread)))
     observed = np.concatenate((targets / _NOISE, np.zeros(len(spread))))
