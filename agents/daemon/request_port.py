@@ -80,6 +80,8 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
             # No new connections first; those that are there get LEAVE_S for the request that may be on its way.
             await site.stop()
             closing.set()
+            # Twice, so that a process that stood still for the first time still reads what came meanwhile.
+            await asyncio.sleep(LEAVE_S)
             await asyncio.sleep(LEAVE_S)
     finally:
         await runner.cleanup()

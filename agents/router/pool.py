@@ -29,6 +29,8 @@ IDLE_S = 3.0
 MAX_IDLE = 256
 CONNECT_TIMEOUT_S = 2.0
 """Workers are on this machine: whoever takes longer does not take connections any more."""
+_STALL_S = 0.1
+"""Given to a connection after its time, so that a process that stood still sees what came meanwhile."""
 _JOINED_LIMIT = 64 * 1024
 """Bodies up to this size go out with their head in one write."""
 
@@ -150,17 +152,25 @@ class ConnectionPool:
     async def _connect(
         self, loop: asyncio.AbstractEventLoop, timeout_s: float
     ) -> "Connection":
-        host, port = self._address
+        connecting = asyncio.ensure_future(
+            loop.create_connection(lambda: Connection(self, loop), *self._address)
+        )
         try:
-            async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self, loop), host, port
-                )
-        except (OSError, TimeoutError) as error:
-            reason = str(error) or f"no connection within {timeout_s:g} s"
+            # When this process itself stood still for so long, its timer ends before it sees that the worker had
+            # answered: the second wait is for that, and the worker is not blamed for it.
+            await asyncio.wait((connecting,), timeout=timeout_s)
+            await asyncio.wait((connecting,), timeout=_STALL_S)
+        finally:
+            # Nobody else waits for it, whether it is late or this request was given up.
+            connecting.cancel()
+        if not connecting.done():
             raise NotConnected(
-                f"{self.url} cannot be connected to: {reason}"
-            ) from error
+                f"{self.url} cannot be connected to: no connection within {timeout_s:g} s"
+            )
+        try:
+            _, connection = connecting.result()
+        except OSError as error:
+            raise NotConnected(f"{self.url} cannot be connected to: {error}") from error
         return connection
 
 

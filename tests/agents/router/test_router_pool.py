@@ -1,6 +1,8 @@
 """Connections to one worker, over real sockets: when they are used again, and what every failure becomes."""
 
 import asyncio
+import socket
+import time
 
 import pytest
 
@@ -197,6 +199,40 @@ def test_a_port_that_nobody_listens_on_is_not_connected() -> None:
             url = worker.url
         with pytest.raises(NotConnected, match=url):
             await ask(ConnectionPool(url))
+
+    within_limit(scenario)
+
+
+def test_a_router_that_stood_still_blames_no_worker_that_can_be_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agents.router.pool.CONNECT_TIMEOUT_S", 0.05)
+
+    async def scenario() -> None:
+        async with raw_worker(echo) as worker:
+            asking = asyncio.create_task(ask(ConnectionPool(worker.url), b"late"))
+            await asyncio.sleep(0)
+            # As a busy machine does: no turn for anybody until long after the connection's time.
+            time.sleep(0.2)  # noqa: ASYNC251
+            assert await whole(await asking) == b"late"
+
+    within_limit(scenario)
+
+
+def test_a_worker_that_takes_no_connection_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agents.router.pool.CONNECT_TIMEOUT_S", 0.05)
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as port:
+            host, number = port.getsockname()
+            # Its queue is full with the first one, which nobody takes out.
+            with (
+                socket.create_connection((host, number)),
+                pytest.raises(NotConnected, match=r"no connection within 0\.05 s"),
+            ):
+                await ask(ConnectionPool(f"http://{host}:{number}"))
 
     within_limit(scenario)
 
