@@ -45,7 +45,7 @@ def installed(directory: Path) -> Path:
 
 def sizes(packages: Path) -> list[Figures]:
     """One row for each installed package, the largest first."""
-    rows = [
+    rows: list[Figures] = [
         {
             "package": each.metadata["Name"],
             "version": each.version,
@@ -53,7 +53,7 @@ def sizes(packages: Path) -> list[Figures]:
         }
         for each in distributions(path=[str(packages)])
     ]
-    return sorted(rows, key=lambda row: -row["mb"])
+    return sorted(rows, key=lambda row: float(row["mb"] or 0.0), reverse=True)
 
 
 def _bytes(package: Distribution) -> int:

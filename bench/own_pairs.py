@@ -100,11 +100,11 @@ def _figures(pairs: Sequence[Pair]) -> Iterator[tuple[str, float]]:
     worst = max(serving, key=lambda each: each.slowdown)
     for each in pairs:
         if (each.network, each.other) == (worst.network, worst.other):
-            beside = f"{each.network} beside {each.other}"
+            both_named = f"{each.network} beside {each.other}"
             percents = f"{each.sm_percent:g} and {each.other_percent:g} %"
             alone_ms = each.latency_ms / each.slowdown
-            yield f"{beside}, {percents}: alone, ms", alone_ms
-            yield f"{beside}, {percents}: together, ms", each.latency_ms
+            yield f"{both_named}, {percents}: alone, ms", alone_ms
+            yield f"{both_named}, {percents}: together, ms", each.latency_ms
 
 
 def fit(pairs: Sequence[Pair], *, tells_neighbours: bool = False) -> PairLaw:

@@ -220,7 +220,11 @@ def beliefs(truth: Truth, scenario: StakeScenario) -> dict[str, Times]:
             + run_ms * law.sensitivity(placed.network) * pressure
         )
 
-    known = {"no interference": alone, "one constant": constant, "scalars": scalars}
+    known: dict[str, Times] = {
+        "no interference": alone,
+        "one constant": constant,
+        "scalars": scalars,
+    }
     if is_capped:
         return known
     return {**known, "two segments": _two_segments(truth, scenario, alone)}

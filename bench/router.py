@@ -21,6 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -327,9 +328,7 @@ async def send(port: int, padding: int, seconds: float) -> Load:
     load = Load(request=make_request(padding), until_s=time.monotonic() + seconds)
     ends = [loop.create_future() for _ in range(CONNECTIONS)]
     for ended in ends:
-        await loop.create_connection(
-            lambda ended=ended: _Sender(load, ended), "127.0.0.1", port
-        )  # type: ignore[misc]
+        await loop.create_connection(partial(_Sender, load, ended), "127.0.0.1", port)
     await asyncio.gather(*ends)
     return load
 

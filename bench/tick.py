@@ -106,7 +106,7 @@ def _figures(fleet: Fleet, kind: str, ticks: Sequence[_Tick]) -> Figures:
         step: [one.seconds[step] for one in counted if step in one.seconds]
         for step in STEPS
     }
-    statuses = Counter(one.plan.status for one in ticks)
+    statuses = Counter(str(one.plan.solution) for one in ticks)
     return {
         "gpus": fleet.gpus,
         "services": fleet.services,

@@ -85,7 +85,7 @@ def behind(url: str, journals: Mapping[str, JournalReader]) -> dict[str, str]:
     """Nodes whose newest command is not the newest that was given to them, with words that say so."""
     with psycopg.connect(conninfo(url)) as connection:
         query = "SELECT node, max(generation) FROM command GROUP BY node"
-        given = dict(connection.execute(query).fetchall())
+        given: dict[str, int] = dict(connection.execute(query).fetchall())
     # Read after the question: a node that has followed meanwhile is not behind.
     told = {node: tuple(each.read()) for node, each in journals.items()}
     return _behind(given, told)

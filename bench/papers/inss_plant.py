@@ -78,8 +78,9 @@ class InssCurve:
     def batch_ms(self, batch: int, sm_percent: float) -> float:
         """Times are in ms; the factor is constant beyond the printed batches."""
         busy_ms = (self.fixed_ms + self.work_ms * batch) * 100.0 / sm_percent
-        law_ms = (self.floor_ms**4 + busy_ms**4) ** 0.25
-        return law_ms * float(np.interp(batch, *zip(*self.printed, strict=True)))
+        batches, factors = zip(*self.printed, strict=True)
+        law_ms: float = (self.floor_ms**4 + busy_ms**4) ** 0.25
+        return law_ms * float(np.interp(batch, batches, factors))
 
 
 @cache

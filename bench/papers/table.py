@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
@@ -38,7 +39,7 @@ class Row:
         """Half of the 95 % confidence interval of the mean, by Student's t; None for a single seed."""
         if len(self.values) < 2:
             return None
-        return t_95(len(self.values) - 1) * stdev(self.values) / len(self.values) ** 0.5
+        return t_95(len(self.values) - 1) * stdev(self.values) / sqrt(len(self.values))
 
     @property
     def holds(self) -> bool | None:

@@ -72,7 +72,7 @@ def watched_app() -> FastAPI:
             )
             os.write(file, msgspec.json.encode(hold) + b"\n")
 
-    events.Handle._run = timed  # type: ignore[method-assign]
+    events.Handle._run = timed  # type: ignore[method-assign, assignment]
     return app_from_environment()
 
 

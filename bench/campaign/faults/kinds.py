@@ -259,7 +259,7 @@ def small_disk(directory: Path) -> Iterator[Path | None]:
         "-o",
         f"size={_DISK},mode=755",
         "plimsoll",
-        directory,
+        str(directory),
     ]
     if mount is None or subprocess.run(command, capture_output=True).returncode != 0:
         yield None
@@ -278,6 +278,13 @@ def _cut_off(name: str) -> Begin:
 
 _DISK = "640m"
 """PostgreSQL's own files, its log of 80 MB and more, and what a run writes."""
+
+_LINKS: Sequence[tuple[str, Failure, tuple[str, ...], tuple[str, ...]]] = (
+    ("slow connections", "slow", (), SILENT),
+    ("resets", "reset", SILENT, SILENT),
+    ("half-open connections", "half open", (), ()),
+)
+"""How a connection fails; events where it is the agents', then where it is the API's to the database."""
 
 FAULTS: Sequence[Fault] = (
     Fault(
@@ -309,11 +316,7 @@ FAULTS: Sequence[Fault] = (
     ),
     *(
         Fault(name=f"{words} of agents", begin=_link("to_api", failure), events=events)
-        for words, failure, events in (
-            ("slow connections", "slow", ()),
-            ("resets", "reset", SILENT),
-            ("half-open connections", "half open", ()),
-        )
+        for words, failure, events, _ in _LINKS
     ),
     *(
         Fault(
@@ -321,11 +324,7 @@ FAULTS: Sequence[Fault] = (
             begin=_link("api_to_database", failure),
             events=events,
         )
-        for words, failure, events in (
-            ("slow connections", "slow", SILENT),
-            ("resets", "reset", SILENT),
-            ("half-open connections", "half open", ()),
-        )
+        for words, failure, _, events in _LINKS
     ),
     Fault(
         name="half-open connections of the controller",

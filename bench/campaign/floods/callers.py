@@ -48,7 +48,7 @@ def declared_rules(routers: Iterable[APIRouter]) -> Rules:
         for router in routers
         for route in router.routes
         if isinstance(route, APIRoute)
-        for method in route.methods
+        for method in route.methods or ()
     }
 
 

@@ -19,6 +19,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import FlakyStrategyDefinition
 from hypothesis.stateful import run_state_machine_as_test
+from requests.structures import CaseInsensitiveDict
 from schemathesis import GenerationMode
 from schemathesis.core.failures import Failure
 from schemathesis.core.parameters import ParameterLocation
@@ -138,7 +139,7 @@ class CallFuzzer:
                 del drawn[name]
             drawn["Authorization"] = f"Bearer {secret}"
         # Without If-Match no object could be replaced.
-        case.headers = {"If-Match": "*", **drawn}
+        case.headers = CaseInsensitiveDict({"If-Match": "*", **drawn})
 
     def _check(
         self, case: schemathesis.Case, answer: Response, who: str, recorder: Any
@@ -168,7 +169,8 @@ class CallFuzzer:
 def _lacks_token(case: schemathesis.Case) -> bool:
     """Whether Schemathesis left out the header with the token, and nothing else."""
     is_missing = coverage_scenario(case) is CoverageScenario.MISSING_PARAMETER
-    return is_missing and case.meta.phase.data.parameter == "Authorization"
+    drawn = case.meta.phase.data if case.meta is not None else None
+    return is_missing and getattr(drawn, "parameter", None) == "Authorization"
 
 
 def _is_wrong_beyond_query(case: schemathesis.Case) -> bool:

@@ -155,7 +155,7 @@ def _outcome(before: Phase, during: Phase, greedy: FloodResult) -> RowOutcome:
         if set(tally.statuses) != {"200"}:
             violations.append(f"others' {what} were answered {dict(tally.statuses)}")
     taken = {f"2xx to {what}": count for what, count in greedy.taken_by.items()}
-    figures = (
+    figures: tuple[Figures, ...] = (
         before.syncs.figures("before", "others' syncs"),
         during.syncs.figures("during", "others' syncs"),
         before.reads.figures("before", "others' reads"),
