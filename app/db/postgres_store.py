@@ -253,6 +253,11 @@ class PostgresStore:
         async with self._engine.connect() as connection:
             return await targets.newest_command(connection, node, after_generation)
 
+    async def commands_of(self, generation: int) -> tuple[NodeCommand, ...]:
+        """The commands of one generation, in no order."""
+        async with self._engine.connect() as connection:
+            return await targets.load_commands(connection, generation)
+
     async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""
         async with self._engine.begin() as connection:

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
+from app.api.caches.listening import BEAT_S
 from app.api.caches.log_board import LogBoard
 from app.api.caches.noted_accesses import NotedAccesses
 from app.api.caches.readiness import Check
@@ -156,9 +157,11 @@ def _make_parts(
             limit=plane.settings.sync_queue_limit,
             on_dropped=metrics.note_dropped,
         ),
-        commands=CommandBoard(of_agents, Listener(plane.url, COMMAND_CHANNEL)),
+        commands=CommandBoard(
+            of_agents, Listener(plane.url, COMMAND_CHANNEL, beat_s=BEAT_S)
+        ),
         logs=LogBoard(pools.people, Listener(plane.url, LOG_CHANNEL)),
-        token_news=TokenNews(Listener(plane.url, TOKEN_CHANNEL)),
+        token_news=TokenNews(Listener(plane.url, TOKEN_CHANNEL, beat_s=BEAT_S)),
         # A solver process of its own: a preview must not make the tick wait for its turn.
         # Its threads would take the API's core, and with it the time of agents that wait for their acknowledgement.
         solver=SolverWorker(threads=plane.settings.solver_threads, niceness=NICENESS),

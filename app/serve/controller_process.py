@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import TypeAlias
 
 import structlog
+import uvloop
 from prometheus_client import CollectorRegistry, generate_latest
 
 from agents.base.metrics_port import metrics_port
@@ -265,7 +266,7 @@ class ControllerBody:
 
     def __call__(self, pipe: Connection) -> None:
         configure_logs(self.settings)
-        asyncio.run(
+        uvloop.run(
             _run_controller(make_plane(self.settings, self.url, self.clock), pipe)
         )
 

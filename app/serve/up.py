@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import uvloop
+
 from app.base.errors import PlimsollError
 from app.base.settings import Settings
 from app.base.token_file import keep_token, write_token
@@ -80,7 +82,7 @@ def run_everything(
         migrate.upgrade(url)
         plane = make_plane(settings, url)
         start = _LocalStart(nodes=nodes, token_path=token_path, gateway=gateway)
-        asyncio.run(_run(plane, listening, start, terminal))
+        uvloop.run(_run(plane, listening, start, terminal))
 
 
 def _find_gateway(settings: Settings, terminal: Terminal) -> "_LocalGateway | None":
@@ -336,12 +338,10 @@ async def _agents(
         for node, port in zip(nodes, ports, strict=True)
     ]
     if nodes:
-        taken = [
-            str(node.usual_port)
-            for node, port in zip(nodes, ports, strict=True)
-            if port != node.usual_port
-        ]
-        why = f" ({', '.join(taken)} taken by other programs)" if taken else ""
+        taken = sorted({node.usual_port for node in nodes} - {*ports})
+        why = (
+            f" ({', '.join(map(str, taken))} taken by other programs)" if taken else ""
+        )
         terminal.say(
             f"simulated nodes: {len(nodes)}, each with 2 GPUs; requests to ports {', '.join(map(str, ports))}{why}"
         )

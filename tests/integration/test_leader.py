@@ -11,7 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader
-from app.db.base.listen import RECONNECT, WAKE_CHANNEL, Listener, conninfo, wake
+from app.db.base.listen import (
+    RECONNECT,
+    STILL_HERE,
+    WAKE_CHANNEL,
+    Listener,
+    conninfo,
+    wake,
+)
 
 pytestmark = pytest.mark.integration
 Value = TypeVar("Value")
@@ -108,3 +115,20 @@ def test_a_listener_comes_back_and_says_that_it_may_have_missed_something(
         return words
 
     assert with_engine(database, work) == [RECONNECT, "one", RECONNECT, "two"]
+
+
+def test_a_beat_comes_after_all_that_was_committed_before_it(database: str) -> None:
+    async def work(engine: AsyncEngine) -> list[str]:
+        heard = Listener(database, WAKE_CHANNEL, beat_s=0.05).listen()
+        words = [await anext(heard), await anext(heard)]
+        # While nobody listens, as a busy event loop does.
+        for number in range(3):
+            async with engine.begin() as connection:
+                await wake(connection, f"{number}")
+        await asyncio.sleep(0.2)
+        words += [await anext(heard) for _ in range(4)]
+        await heard.aclose()  # type: ignore[attr-defined]
+        return words
+
+    wanted = [RECONNECT, STILL_HERE, "0", "1", "2", STILL_HERE]
+    assert with_engine(database, work) == wanted

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from app.api.http.auth import REMEMBERED_S
+from app.api.caches.listening import UNHEARD_S
 from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.maintenance import Retention, maintain
@@ -222,9 +222,9 @@ def test_a_token_that_another_process_revokes_ends_here_before_it_is_forgotten(
     assert _statuses(api, made) == [200]
     began_s = time.monotonic()
     run_apart(_revoke_elsewhere(api, made))
-    # Remembered, it would go on for REMEMBERED_S; the announcement comes as soon as that process has committed.
+    # Unheard, it would go on for UNHEARD_S; the announcement comes as soon as that process has committed.
     while _statuses(api, made) == [200]:
-        assert time.monotonic() - began_s < REMEMBERED_S / 2
+        assert time.monotonic() - began_s < UNHEARD_S / 2
     assert _statuses(api, made) == [401]
 
 

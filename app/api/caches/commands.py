@@ -1,15 +1,15 @@
 """Newest commands in memory: one listener per process wakes every agent that waits; no request polls the database."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from agents.base.protocol import NodeCommand
 from app.api.caches.listening import Listening
+from app.base.errors import PlimsollError
+from app.db.base.listen import RECONNECT
+from app.db.base.transaction import translated
 from app.loop.controller import Wakeups
-
-MAX_MEMORY_S = 10.0
-"""A connection that died without a word is found out by the kernel only; until then this bounds what it can hide."""
 
 
 class CommandSource(Protocol):
@@ -19,9 +19,13 @@ class CommandSource(Protocol):
         """The newest command for a node if its generation is newer than the one given."""
         ...
 
+    async def commands_of(self, generation: int) -> Sequence[NodeCommand]:
+        """The commands of one generation."""
+        ...
+
 
 class CommandBoard(Listening):
-    """Commands by node, forgotten whenever a new target is announced or the connection to the database was lost.
+    """Commands by node: those of a new target are read together, all are forgotten when the connection was lost.
 
     As long as nothing was announced since `start`, every question goes to the source.
     """
@@ -42,7 +46,7 @@ class CommandBoard(Listening):
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
         # The listener may not have noticed yet that its connection is dead.
-        if asyncio.get_running_loop().time() - self._forgot_at_s > MAX_MEMORY_S:
+        if not self.still_knows(self._forgot_at_s):
             self.forget()
         if node not in self._newest:
             version = self._version
@@ -75,13 +79,35 @@ class CommandBoard(Listening):
         self._newest.clear()
         self._forgot_at_s = asyncio.get_running_loop().time()
         self._version += 1
+        self._wake()
+
+    async def hear(self, what: str, /) -> None:
+        """There is a new target of that generation, or, as RECONNECT says, there may be."""
+        if what == RECONNECT:
+            self.forget()
+            return
+        # Answers that are on their way may be older.
+        self._version += 1
+        try:
+            with translated():
+                commands = await self._source.commands_of(int(what))
+        # Each node's own question tells it.
+        except (PlimsollError, ValueError):
+            self.forget()
+            return
+        # In one question: a fleet's agents would else each ask their own at the same moment.
+        self._newest |= {
+            each.node: each
+            for each in commands
+            if _newer(self._newest.get(each.node), each.generation) is None
+        }
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let everybody who waits look again."""
         self._changed.set()
         # A new one for those who wait from now on; the old one has woken everybody who waited.
         self._changed = asyncio.Event()
-
-    async def hear(self, _: str, /) -> None:
-        """There is a new target, or there may be."""
-        self.forget()
 
 
 async def _first(changed: asyncio.Event, deadline: "asyncio.Future[None]") -> None:

@@ -4,7 +4,12 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 
+from app.db.base.listen import RECONNECT, STILL_HERE
 from app.loop.controller import Wakeups
+
+BEAT_S = 2.0
+UNHEARD_S = 5.0
+"""What is remembered may be wrong for so long, where the connection died without a word and no beat has told yet."""
 
 
 class Listening(ABC):
@@ -15,6 +20,7 @@ class Listening(ABC):
         self._wakeups = wakeups
         self._name = name
         self._task: asyncio.Task[None] | None = None
+        self._heard_until_s = 0.0
 
     @property
     def is_listening(self) -> bool:
@@ -36,6 +42,14 @@ class Listening(ABC):
     async def hear(self, what: str, /) -> None:
         """Something changed, or, as RECONNECT says, anything may have."""
 
+    def still_knows(self, asked_s: float) -> bool:
+        """Whether what was asked for then, by the event loop's clock, would have been heard to have changed since."""
+        sure_until_s = max(asked_s, self._heard_until_s)
+        return asyncio.get_running_loop().time() - sure_until_s <= UNHEARD_S
+
     async def _listen(self) -> None:
         async for what in self._wakeups.listen():
-            await self.hear(what)
+            if what != STILL_HERE:
+                await self.hear(what)
+            if what in (RECONNECT, STILL_HERE):
+                self._heard_until_s = asyncio.get_running_loop().time()

@@ -14,11 +14,7 @@ MAX_FAMILIES = 10_000
 
 
 class TokenNews(Listening):
-    """Hears of families that were rotated or revoked, by the root that `app.db.operations.tokens` announces.
-
-    It saves time and proves nothing: whoever remembers a token must look again after some seconds anyway, since a
-    connection that died may not have been noticed yet.
-    """
+    """Hears of families that were rotated or revoked, by the root that `app.db.operations.tokens` announces."""
 
     def __init__(self, wakeups: Wakeups) -> None:
         super().__init__(wakeups, "plimsoll-token-news")
@@ -27,8 +23,9 @@ class TokenNews(Listening):
         self._watchers: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
 
     def is_old(self, root: str, asked_s: float) -> bool:
-        """Whether a family changed at or after that moment of the event loop's clock."""
-        return asked_s <= max(self._all_changed_s, self._changed_s.get(root, 0.0))
+        """Whether a family changed at or after that moment of the event loop's clock, or may have, unheard."""
+        changed_s = max(self._all_changed_s, self._changed_s.get(root, 0.0))
+        return asked_s <= changed_s or not self.still_knows(asked_s)
 
     @contextmanager
     def watching(self, root: str, act: Callable[[], None]) -> Iterator[None]:

@@ -46,9 +46,9 @@ RANK: dict[Scope, int] = {
     scope: rank for rank, scope in enumerate(PERSON_SCOPES, start=1)
 }
 
-REMEMBERED_S = 5.0
-"""Syncs would else cost a query each. Another process hears at once of a token that is revoked (`TokenNews`); where it
-does not, because its connection died, the token works there for so long."""
+REMEMBERED_S = 60.0
+"""Syncs would else cost a query each. Every process hears at once of a token that is revoked; where one cannot hear,
+because its connection died, it looks again after `UNHEARD_S` (`TokenNews`)."""
 
 REMEMBERED_TOKENS = 10_000
 

@@ -1,10 +1,10 @@
 """Start the processes of the control plane: their log, their database, and what runs until a signal ends it."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import structlog
+import uvloop
 
 from app.base.logs import configure_logs
 from app.base.settings import Settings
@@ -26,7 +26,7 @@ def serve(*, host: str | None, port: int | None, upgrade: bool) -> None:
     # A port that is taken is found out before a database is started.
     listening = open_socket(settings)
     with listening, _database(settings, "serve", upgrade=upgrade) as url:
-        asyncio.run(serve_plane(make_plane(settings, url), listening))
+        uvloop.run(serve_plane(make_plane(settings, url), listening))
 
 
 def control(
@@ -43,7 +43,7 @@ def control(
     from app.serve.controller_process import run_controller
 
     with _database(settings, "controller", upgrade=upgrade) as url:
-        asyncio.run(run_controller(make_plane(settings, url), solver))
+        uvloop.run(run_controller(make_plane(settings, url), solver))
 
 
 def _begin(settings: Settings) -> None:

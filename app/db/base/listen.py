@@ -16,6 +16,9 @@ from app.db.base.transaction import TRANSIENT_ERRORS
 RECONNECT = "reconnected"
 """Yielded after every (re)connection: what happened meanwhile was not heard, so look at everything again."""
 
+STILL_HERE = "still here"
+"""Yielded where a beat is asked for: what was committed until now was heard."""
+
 RETRY_S = 1.0
 
 WAKE_CHANNEL = "plimsoll_wake"
@@ -37,16 +40,25 @@ async def wake(connection: AsyncConnection, reason: str) -> None:
 class Listener:
     """Hears one channel for ever."""
 
-    def __init__(self, url: str, channel: str, *, retry_s: float = RETRY_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        channel: str,
+        *,
+        retry_s: float = RETRY_S,
+        beat_s: float | None = None,
+    ) -> None:
+        """`beat_s`: seconds after which the connection is tried where nothing else comes; None: never."""
         # Without the server's half the session of a machine that vanished lives for up to two hours, and once its
         # buffers are full PostgreSQL keeps every notification for it until it ends.
         options = as_options(SERVER_KEEPALIVES)
         self._conninfo = make_conninfo(conninfo(url), options=options, **KEEPALIVES)
         self._channel = channel
         self._retry_s = retry_s
+        self._beat_s = beat_s
 
     async def listen(self) -> AsyncIterator[str]:
-        """The payload of each notification, and RECONNECT first and after every lost connection.
+        """The payload of each notification, RECONNECT first and after every lost connection, STILL_HERE with each beat.
 
         Ends only when its task is cancelled. Not through a pooler in transaction mode: it drops LISTEN.
         """
@@ -72,11 +84,23 @@ class Listener:
                 )
                 # After LISTEN: a change between a look and LISTEN would be missed.
                 yield RECONNECT
-                async for notice in connection.notifies():
-                    yield notice.payload
+                async for payload in self._heard(connection):
+                    yield payload
         # A standby takes connections before it is promoted, but no LISTEN.
         except (psycopg.OperationalError, *TRANSIENT_ERRORS):
             await asyncio.sleep(self._retry_s)
+
+    async def _heard(self, connection: psycopg.AsyncConnection) -> AsyncGenerator[str]:
+        """What one connection brings, until it is lost."""
+        while True:
+            async for notice in connection.notifies(timeout=self._beat_s):
+                yield notice.payload
+            # A connection that died without a word fails here, within TCP's patience.
+            await connection.execute("SELECT 1")
+            # What was committed before comes before the beat that says so.
+            async for notice in connection.notifies(timeout=0.0):
+                yield notice.payload
+            yield STILL_HERE
 
 
 @asynccontextmanager

@@ -162,6 +162,23 @@ async def newest_command(
     return None if body is None else msgspec.json.decode(body, type=NodeCommand)
 
 
+async def load_commands(
+    connection: AsyncConnection, generation: int
+) -> tuple[NodeCommand, ...]:
+    """The commands of one generation, in no order."""
+    found = await connection.execute(text(_COMMANDS), {"generation": generation})
+    return tuple(
+        msgspec.json.decode(body, type=NodeCommand) for body in found.scalars()
+    )
+
+
+# A look-up for each node, which the limit asks for: by generation alone all commands that are kept would be read.
+_COMMANDS = """
+SELECT c.body FROM node n
+CROSS JOIN LATERAL (SELECT body FROM command WHERE node = n.id AND generation = :generation LIMIT 1) AS c
+"""
+
+
 async def load_digests(
     connection: AsyncConnection, names: Sequence[str], generation: int
 ) -> dict[str, str]:

@@ -7,7 +7,10 @@ from typing import TypeVar
 import pytest
 
 from agents.base.protocol import NodeCommand
+from app.api.caches import listening
 from app.api.caches.commands import CommandBoard
+from app.base.errors import Unavailable
+from app.db.base.listen import STILL_HERE
 
 T = TypeVar("T")
 
@@ -18,7 +21,17 @@ class Source:
     def __init__(self) -> None:
         self.generation = 0
         self.asked = 0
+        self.nodes: tuple[str, ...] = ("n1",)
+        self.answers = True
         self.before_answer: Callable[[], None] = lambda: None
+
+    async def commands_of(self, generation: int) -> tuple[NodeCommand, ...]:
+        self.asked += 1
+        if not self.answers:
+            raise Unavailable("the database does not answer")
+        return tuple(
+            NodeCommand(node=node, generation=generation) for node in self.nodes
+        )
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         self.asked += 1
@@ -93,6 +106,56 @@ def test_many_questions_cost_one_look() -> None:
         return world.source.asked
 
     assert _in_world(scenario) == 1
+
+
+def test_a_whole_fleet_s_commands_are_one_look() -> None:
+    async def scenario(world: World) -> int:
+        world.source.nodes = tuple(f"n{number}" for number in range(100))
+        waiting = [
+            asyncio.create_task(world.board.wait_for(node, 0, _never))
+            for node in world.source.nodes
+        ]
+        await _settle()
+        before = world.source.asked
+        await world.push(7)
+        commands = await asyncio.gather(*waiting)
+        assert {each.node for each in commands if each} == set(world.source.nodes)
+        return world.source.asked - before
+
+    assert _in_world(scenario) == 1
+
+
+def test_where_the_look_fails_each_node_asks_for_itself() -> None:
+    async def scenario(world: World) -> NodeCommand | None:
+        world.source.answers = False
+        waiting = asyncio.create_task(world.board.wait_for("n1", 0, _never))
+        await _settle()
+        await world.push(4)
+        return await asyncio.wait_for(waiting, timeout=5.0)
+
+    command = _in_world(scenario)
+    assert command is not None and command.generation == 4
+
+
+def test_what_is_remembered_holds_as_long_as_the_listener_hears(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> list[int]:
+        asked = []
+        for what in (None, STILL_HERE, None):
+            if what is not None:
+                world.announcements.queue.put_nowait(what)
+                await _settle()
+            else:
+                # As if the connection had said nothing for so long.
+                monkeypatch.setattr(listening, "UNHEARD_S", -1.0)
+            await world.board.command_for("n1", 0)
+            asked.append(world.source.asked)
+            monkeypatch.setattr(listening, "UNHEARD_S", 5.0)
+        return asked
+
+    first, heard, unheard = _in_world(scenario)
+    assert (heard - first, unheard - heard) == (0, 1)
 
 
 def test_who_waits_gets_the_next_command() -> None:
