@@ -250,12 +250,15 @@ def _full(entry: Observation) -> Observation:
 
 def _row(rate: int, tally: Tally, seconds: float, process: psutil.Process) -> Figures:
     latency_ms = tally.latency_ms or [float("nan")]
-    controllers = [
+    children = [
         child
         for child in process.children()
         if "resource_tracker" not in " ".join(child.cmdline())
     ]
-    workers = [worker for controller in controllers for worker in controller.children()]
+    # The controller has a solver of its own; the API's, which answers people's questions, has no child.
+    controllers = [child for child in children if child.children()]
+    solvers = [each for controller in controllers for each in controller.children()]
+    solvers += [child for child in children if child not in controllers]
     return {
         "offered_per_s": rate,
         "durable_per_s": len(tally.latency_ms) / seconds,
@@ -266,8 +269,7 @@ def _row(rate: int, tally: Tally, seconds: float, process: psutil.Process) -> Fi
             each.memory_info().rss for each in (process, *controllers)
         )
         / MIB,
-        "solver_worker_rss_mib": sum(worker.memory_info().rss for worker in workers)
-        / MIB,
+        "solvers_rss_mib": sum(each.memory_info().rss for each in solvers) / MIB,
     }
 
 

@@ -8,7 +8,6 @@ change what runs; once per `min_dwell_s` it looks for something cheaper, for as 
 of the first kind that pushed nothing are left out, since they were short; a look counts whatever came of it.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -16,6 +15,7 @@ from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
+import uvloop
 
 from app.base.clock import ManualControlClock
 from app.db.decisions import plans
@@ -135,7 +135,7 @@ def run() -> list[Figures]:
     rows = []
     for fleet, ticks, mean_rps in sizes:
         with temporary_database() as url:
-            rows += asyncio.run(measure(url, fleet, ticks=ticks, mean_rps=mean_rps))
+            rows += uvloop.run(measure(url, fleet, ticks=ticks, mean_rps=mean_rps))
     return rows
 
 
