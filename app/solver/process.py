@@ -110,12 +110,13 @@ def run_policy(
 
     # Without it such a policy would take GPUs in slices for GPUs that nothing can run on.
     refuse_slices(request.policy, request.problem)
+    # Before its time begins: to import its solvers may take a second.
+    module = (policies or {}).get(request.policy) or policy(request.policy)
     began = now_s()
     parameters, messages = usable_parameters(request.policy, request.parameters)
     budget = replace(
         request.budget, elapsed=lambda: now_s() - began, parameters=parameters
     )
-    module = (policies or {}).get(request.policy) or policy(request.policy)
     plan, report, memory = module.make_plan(
         request.problem, request.observed, request.memory, budget
     )
@@ -139,16 +140,19 @@ class InlineSolver:
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer. Raises SolverUnavailable."""
         try:
-            return run_policy(
-                replace(request, budget=replace(request.budget, seconds=math.inf)),
-                # Time stands still for the policy: only its work counts.
-                now_s=lambda: 0.0,
-                policies=self.policies,
-            )
+            return self._run(request)
         except Exception as error:
             raise SolverUnavailable(
                 f"policy {request.policy} failed: {error!r}"
             ) from error
+
+    def _run(self, request: PlanRequest) -> PlanAnswer:
+        return run_policy(
+            replace(request, budget=replace(request.budget, seconds=math.inf)),
+            # Time stands still for the policy: only its work counts.
+            now_s=lambda: 0.0,
+            policies=self.policies,
+        )
 
     async def inquire(self, inquiry: Inquiry) -> Findings:
         """What is found out. Raises SolverUnavailable."""
@@ -164,14 +168,11 @@ class InlineSolver:
 class TimedSolver(InlineSolver):
     """The same against the clock, for commands that need no server."""
 
-    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
-        """The policy's answer. Raises SolverUnavailable."""
-        try:
-            return run_policy(request)
-        except Exception as error:
-            raise SolverUnavailable(
-                f"policy {request.policy} failed: {error!r}"
-            ) from error
+    def _run(self, request: PlanRequest) -> PlanAnswer:
+        from solvers.policies.compile_clock import clock_without_compiling
+
+        with clock_without_compiling() as now_s:
+            return run_policy(request, now_s)
 
 
 def load_policy(name: str, on_compile: Callable[[], None]) -> None:
@@ -353,9 +354,7 @@ class SolverWorker:
         try:
             process.start()
         except OSError as error:
-            raise SolverUnavailable(
-                f"no solver worker can be started: {error}"
-            ) from error
+            raise SolverUnavailable(f"no solver can be started: {error}") from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         ours.send(FIRST_POLICY)

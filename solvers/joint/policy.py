@@ -60,7 +60,6 @@ from solvers.joint.shortage import (
     is_short,
     keeps_medians,
 )
-from solvers.joint.slice_plans import make_slice_plan
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import trimmed
@@ -93,6 +92,9 @@ def make_plan(
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
     if any(gpu_type.slices for gpu_type in problem.gpu_types):
+        # SciPy's optimisers, which nothing else here needs, take half a second to import.
+        from solvers.joint.slice_plans import make_slice_plan
+
         return *make_slice_plan(problem, budget), memory
     problem = split(problem)
     found, kept = _planned(problem, observed, memory, budget)

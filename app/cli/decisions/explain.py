@@ -145,21 +145,18 @@ def _of_files(
     # Solvers take seconds to import; a question to the control plane does not wait for them.
     from app.answers.explain import explain as explain_plan
     from app.cli.common.contract_files import read_plan, read_uncut_problem
-    from app.cli.start.plan import solve
+    from app.cli.start.plan import run
     from app.solver.analyse import find_out
     from app.solver.findings import Inquiry
     from solvers.check import violations
-    from solvers.policies.warm_up import warm_up
     from solvers.types.outcome import Budget
     from solvers.types.state import Demand
 
     question = read_uncut_problem(problem_file, "explain")
     budget = Budget(seconds=time_limit, work=time_limit)
     plan, report = (
-        solve(question, policy, budget) if plan_file is None else read_plan(plan_file)
+        run(question, policy, budget) if plan_file is None else read_plan(plan_file)
     )
-    # Findings solve relaxations of the joint formulation, whatever policy made the plan.
-    warm_up("joint")
     explanation = explain_plan(
         plan,
         report,

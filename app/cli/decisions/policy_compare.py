@@ -121,13 +121,10 @@ def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
     from app.answers.compare_policies import compare_policies
     from app.cli.common.contract_files import read_problem
     from app.solver.process import TimedSolver
-    from solvers.policies.warm_up import warm_up
     from solvers.types.outcome import Budget
     from solvers.types.state import Observed
 
     question = read_problem(file)
-    # Compiling would be counted as the first policy's time.
-    warm_up(*names)
     budget = Budget(seconds=time_limit_s, work=time_limit_s)
     found = asyncio.run(
         # At second 0 and without memory: a Problem file is one moment, so that nothing was observed before it.

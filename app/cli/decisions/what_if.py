@@ -230,7 +230,6 @@ def _planned(
 ) -> "tuple[Planned, ...]":
     from app.answers.what_if import FREE_TO_MOVE, FollowUp, ask
     from app.cli.start.plan import run
-    from solvers.policies.warm_up import warm_up
     from solvers.types.outcome import Budget
 
     policy = questions.policy or _LOCAL_POLICY
@@ -238,8 +237,6 @@ def _planned(
     async def make_plan(of: "Problem", seconds: float) -> "tuple[Plan, PlanReport]":
         return run(of, policy, Budget(seconds=seconds, work=seconds))
 
-    # Compiling is not the questions' time: their seconds begin afterwards.
-    warm_up(policy)
     return asyncio.run(
         ask(
             make_plan,

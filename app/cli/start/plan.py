@@ -132,7 +132,7 @@ def plan(
             export,
             replace(budget, parameters=parameters_of(policy, parameters)),
         )
-    deliver(question, *solve(question, policy, budget, parameters), output)
+    deliver(question, *run(question, policy, budget, parameters), output)
 
 
 def _parameters(policy: str, stated: Sequence[str]) -> dict[str, Setting]:
@@ -199,26 +199,16 @@ def deliver(
         write_text(output, plan_to_json(plan, report) + "\n", stream=stream)
 
 
-def solve(
-    problem: Problem,
-    policy: str,
-    budget: Budget,
-    parameters: Mapping[str, Setting] = MappingProxyType({}),
-) -> tuple[Plan, PlanReport]:
-    """The plan of a policy with these parameters. Loading the solvers takes seconds, which are not the policy's."""
-    from solvers.policies.warm_up import warm_up
-
-    warm_up(policy)
-    return run(problem, policy, budget, parameters)
-
-
 def run(
     problem: Problem,
     policy: str,
     budget: Budget,
     parameters: Mapping[str, Setting] = MappingProxyType({}),
 ) -> tuple[Plan, PlanReport]:
-    """The same where the solvers are loaded."""
+    """The plan of a policy with these parameters. Loading and compiling the solvers is not the policy's time."""
+    # Imports numba, for which `--help` does not wait.
+    from solvers.policies.compile_clock import clock_without_compiling
+
     # Where a policy counts work, that ends it before the seconds do, so that a seed gives one plan on any machine.
     request = PlanRequest(
         policy=policy,
@@ -228,7 +218,8 @@ def run(
         budget=budget,
         parameters=parameters,
     )
-    answer = run_policy(request)
+    with clock_without_compiling() as now_s:
+        answer = run_policy(request, now_s)
     return answer.plan, answer.report
 
 
