@@ -50,11 +50,11 @@ REMEMBERED_S = 60.0
 """Syncs would else cost a query each. Every process hears at once of a token that is revoked; where one cannot hear,
 because its connection died, it looks again after `UNHEARD_S` (`TokenNews`)."""
 
-REMEMBERED_TOKENS = 10_000
-
 UNKNOWN_S = 5.0
-"""So long an unknown token is not looked up again. One that is made in that time, by somebody who tried it before it
-was there, waits for it in another process."""
+"""So long tokens that are unknown or have ended, and sessions, are not looked up again: nobody announces their changes.
+A token that is made in that time, by somebody who tried it before it was there, waits for it in another process."""
+
+REMEMBERED_TOKENS = 10_000
 
 UNKNOWN_TOKENS = 10_000
 """How many are remembered; a flood of different ones evicts only other unknown ones."""
@@ -195,22 +195,24 @@ class Tokens:
             row = await find(connection, sha256, now)
             if row is not None:
                 await tokens.note_use(connection, row, now)
+        is_lasting = find is _find_token and row is not None and row.is_valid(now)
+        lasts_s = REMEMBERED_S if is_lasting else UNKNOWN_S
         # What was forgotten meanwhile may have changed after the look.
-        self._keep(key, row, asked_s=asked_s, is_sure=forgotten == self._forgotten)
+        until_s = asyncio.get_running_loop().time()
+        until_s += lasts_s if forgotten == self._forgotten else 0.0
+        self._keep(key, row, asked_s=asked_s, until_s=until_s)
         return row
 
     def _keep(
-        self, key: _Key, row: TokenRow | None, *, asked_s: float, is_sure: bool
+        self, key: _Key, row: TokenRow | None, *, asked_s: float, until_s: float
     ) -> None:
-        now_s = asyncio.get_running_loop().time()
         if row is None:
             self._known.pop(key, None)
-            self._unknown[key] = now_s + UNKNOWN_S if is_sure else now_s
+            self._unknown[key] = until_s
             self._unknown.move_to_end(key)
             if len(self._unknown) > UNKNOWN_TOKENS:
                 self._unknown.popitem(last=False)
             return
-        until_s = now_s + REMEMBERED_S if is_sure else now_s
         self._known[key] = _Remembered(row, asked_s, until_s)
         self._known.move_to_end(key)
         # The token that was looked up longest ago goes; if it comes again, it costs one more query.
