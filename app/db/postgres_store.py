@@ -15,7 +15,7 @@ from app.db.base.leader import holds_lead
 from app.db.base.observation_rows import WindowedObservation, place
 from app.db.base.tables import cluster
 from app.db.base.unkeepable import refused_where_unkeepable
-from app.db.decisions import actors, plans, policies, targets
+from app.db.decisions import actors, commands, plans, policies, targets
 from app.db.decisions.problem_archive import PartCache, pack, save_parts
 from app.db.fleet import gpu_types, nodes
 from app.db.fleet.ingest import ensure_days, ingest
@@ -251,12 +251,12 @@ class PostgresStore:
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
         async with self._engine.connect() as connection:
-            return await targets.newest_command(connection, node, after_generation)
+            return await commands.newest_command(connection, node, after_generation)
 
     async def commands_of(self, generation: int) -> tuple[NodeCommand, ...]:
         """The commands of one generation, in no order."""
         async with self._engine.connect() as connection:
-            return await targets.load_commands(connection, generation)
+            return await commands.load_commands(connection, generation)
 
     async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""

@@ -82,9 +82,6 @@ class MemoryStore:
     _services: dict[str, Service] = field(default_factory=dict)
     _points: dict[tuple[str, str], OperatingPoints] = field(default_factory=dict)
     _memory: dict[str, Json] = field(default_factory=dict)
-    _commands: dict[str, NodeCommand] = field(default_factory=dict)
-    _commanded: set[tuple[str, int]] = field(default_factory=set)
-    """(node, generation) of every command that there was."""
     _observations: ObservationBook = field(default_factory=ObservationBook)
     _target: BoundPlan | None = None
     _places: Places = field(default_factory=dict)
@@ -169,7 +166,7 @@ class MemoryStore:
             target=self._target,
             settings=self.settings,
             windows=self._observations.load_windows(numbers, window_s),
-            statuses=self._nodes.statuses(now),
+            statuses=self._nodes.statuses(now, self._basis().generation),
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,
             proposal=plan_rules.newest_fresh(self.plans, "proposed", self._basis()),
@@ -265,11 +262,7 @@ class MemoryStore:
         self._places = places_under(self._places, bound, at)
         self.pushed.append((at, bound))
         self.tasks.place(bound)
-        # Only the newest command of a node is ever asked for, so older ones are not kept.
-        known = self._nodes.names
-        made = {each.node: each for each in commands if each.node in known}
-        self._commands |= made
-        self._commanded |= {(node, each.generation) for node, each in made.items()}
+        self._nodes.give(commands)
         return True
 
     async def save_memory(
@@ -308,7 +301,7 @@ class MemoryStore:
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
-        command = self._commands.get(node)
+        command = self._nodes.command_of(node)
         is_newer = command is not None and command.generation > after_generation
         return command if is_newer else None
 
@@ -391,7 +384,7 @@ class MemoryStore:
         ):
             self.on_wake()
         acks = [((observation.node, ack.generation), ack) for ack in observation.acks]
-        made = [(key, ack) for key, ack in acks if key in self._commanded]
+        made = [(key, ack) for key, ack in acks if self._nodes.had(*key)]
         self.acknowledgements |= dict(made)
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC), admitted.held)
         self._launches.take(observation, received, target=self._target)

@@ -1,10 +1,12 @@
-"""The node book: nodes, their GPUs, and what their agents last reported of them, for `MemoryStore`."""
+"""The node book: nodes, their GPUs and commands, and what agents last reported of them, for `MemoryStore`."""
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from agents.base.protocol import Observation
+import msgspec
+
+from agents.base.protocol import NodeCommand, Observation
 from solvers.types.state import Gpu, GpuId, Node
 
 
@@ -14,11 +16,20 @@ class AgentStatus:
 
     node: str
     generation: int
-    """Generation of the command that it has in force."""
+    """Generation of the target that it follows; see `followed`."""
     repartition: tuple[int, ...] = ()
     """Indices of its GPUs whose governor asks for other SM percents."""
     lag_s: float = 0.0
     """Age of the newest window that it reported; 0 = it reported none."""
+
+
+def followed(*, held: int, wanted: int, pushed: int) -> int:
+    """Generation of the target that a node follows, which is the newest where it has its newest command in force.
+
+    A target that changes nothing for a node makes no command for it. `held`: generation of the command in force.
+    `wanted`: of its newest command, 0 = none. `pushed`: of the newest target.
+    """
+    return pushed if held == wanted > 0 else held
 
 
 @dataclass(slots=True)
@@ -29,6 +40,15 @@ class _NodeRow:
     last_window_end_s: float | None = None
     generation: int = 0
     repartition: tuple[int, ...] = ()
+    command: NodeCommand | None = None
+    """Its newest one; nobody asks for older ones."""
+    commanded: set[int] = field(default_factory=set)
+    """Generations of all commands that it ever had."""
+
+    @property
+    def wanted(self) -> int:
+        """Generation of its newest command; 0 = none."""
+        return 0 if self.command is None else self.command.generation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,12 +91,31 @@ class NodeBook:
             for _, row in sorted(self._rows.items())
         )
 
-    def statuses(self, now: datetime) -> tuple[AgentStatus, ...]:
-        """What is known of every node's agent, by name."""
+    def give(self, commands: Iterable[NodeCommand]) -> None:
+        """Keep new commands of known nodes, where they change what the node's agent follows."""
+        for command in commands:
+            row = self._rows.get(command.node)
+            if row is not None and not _is_followed(row, command):
+                row.command = command
+                row.commanded.add(command.generation)
+
+    def command_of(self, name: str) -> NodeCommand | None:
+        """The node's newest command."""
+        row = self._rows.get(name)
+        return None if row is None else row.command
+
+    def had(self, name: str, generation: int) -> bool:
+        """Whether the node ever had a command of that generation."""
+        return generation in self._rows[name].commanded
+
+    def statuses(self, now: datetime, pushed: int) -> tuple[AgentStatus, ...]:
+        """What is known of every node's agent, by name. `pushed`: generation of the newest target."""
         return tuple(
             AgentStatus(
                 node=name,
-                generation=row.generation,
+                generation=followed(
+                    held=row.generation, wanted=row.wanted, pushed=pushed
+                ),
                 repartition=row.repartition,
                 lag_s=max(0.0, now.timestamp() - row.last_window_end_s)
                 if row.last_window_end_s is not None
@@ -114,6 +153,13 @@ class NodeBook:
         }
         self._gpus |= changed
         return bool(changed)
+
+
+def _is_followed(row: _NodeRow, command: NodeCommand) -> bool:
+    """Whether the agent follows a command already that is the same but for its number."""
+    if row.command is None or row.generation != row.wanted:
+        return False
+    return row.command == msgspec.structs.replace(command, generation=row.wanted)
 
 
 def _silent_for_s(row: _NodeRow, now: datetime) -> float:

@@ -9,12 +9,12 @@ import msgspec
 from sqlalchemy import ColumnElement, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.digests import digest_of
 from agents.base.protocol import DEFAULT_PROJECT, NodeCommand
 from app.db.base.leader import holds_lead
 from app.db.base.rows import one_row
-from app.db.base.tables import AnyRow, cluster, command, event, node, plan
+from app.db.base.tables import AnyRow, cluster, event, plan
 from app.db.decisions import policies
+from app.db.decisions.commands import PUSHED, save_commands
 from app.db.workloads.task_progress import note_places
 from app.store.plan_rules import (
     HELD,
@@ -51,7 +51,8 @@ async def push(
     The one row of `cluster` is locked first, as every change of the catalogue and of the policy does: pushes and
     changes happen one after the other, and nothing is pushed after a pause has been confirmed. Raises NotFound.
     """
-    now = (await connection.execute(select(cluster).with_for_update())).one()
+    counter = select(cluster, PUSHED.label("pushed")).with_for_update(of=cluster)
+    now = (await connection.execute(counter)).one()
     row = await one_row(
         connection,
         select(plan.c.state, plan.c.catalogue_revision, plan.c.policy_version)
@@ -90,7 +91,9 @@ async def push(
     await _replace_target(connection, plan_id, bound, at)
     await _save_allocation(connection, plan_id, bound)
     await note_places(connection, bound)
-    await _save_commands(connection, commands, at)
+    await save_commands(
+        connection, commands, at, all_anew=now.target_generation > now.pushed
+    )
     # PostgreSQL sends it with the commit: whoever is woken finds the commands there.
     await connection.execute(
         text("SELECT pg_notify(:channel, :generation)"),
@@ -146,49 +149,6 @@ async def _is_one_approved(connection: AsyncConnection, now: AnyRow) -> bool:
         .limit(1)
     )
     return (await connection.execute(found)).first() is not None
-
-
-async def newest_command(
-    connection: AsyncConnection, name: str, after_generation: int
-) -> NodeCommand | None:
-    """The newest command for a node if its generation is newer than the one given."""
-    found = await connection.execute(
-        select(command.c.body)
-        .where(command.c.node == name, command.c.generation > after_generation)
-        .order_by(command.c.generation.desc())
-        .limit(1)
-    )
-    body = found.scalar_one_or_none()
-    return None if body is None else msgspec.json.decode(body, type=NodeCommand)
-
-
-async def load_commands(
-    connection: AsyncConnection, generation: int
-) -> tuple[NodeCommand, ...]:
-    """The commands of one generation, in no order."""
-    found = await connection.execute(text(_COMMANDS), {"generation": generation})
-    return tuple(
-        msgspec.json.decode(body, type=NodeCommand) for body in found.scalars()
-    )
-
-
-# A look-up for each node, which the limit asks for: by generation alone all commands that are kept would be read.
-_COMMANDS = """
-SELECT c.body FROM node n
-CROSS JOIN LATERAL (SELECT body FROM command WHERE node = n.id AND generation = :generation LIMIT 1) AS c
-"""
-
-
-async def load_digests(
-    connection: AsyncConnection, names: Sequence[str], generation: int
-) -> dict[str, str]:
-    """The digests of these nodes' commands of one generation, by node."""
-    found = await connection.execute(
-        select(command.c.node, command.c.digest).where(
-            command.c.node.in_(names), command.c.generation == generation
-        )
-    )
-    return {row.node: row.digest for row in found}
 
 
 async def _replace_target(
@@ -296,26 +256,6 @@ def _share_row(part: BoundReplica | BoundTask) -> dict[str, object]:
         "batch": part.batch,
         "memory_mib": Decimal(repr(part.memory_mib)),
     }
-
-
-async def _save_commands(
-    connection: AsyncConnection, commands: Sequence[NodeCommand], at: datetime
-) -> None:
-    # A node that was removed while the plan was made has nobody to command.
-    known = set((await connection.execute(select(node.c.id))).scalars())
-    rows = [
-        {
-            "node": entry.node,
-            "generation": entry.generation,
-            "body": msgspec.json.encode(entry),
-            "digest": digest_of(entry),
-            "created_at": at,
-        }
-        for entry in commands
-        if entry.node in known
-    ]
-    if rows:
-        await connection.execute(insert(command), rows)
 
 
 _INSERT_GPU = """

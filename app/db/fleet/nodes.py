@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import InvalidRequest, NotFound
@@ -12,30 +12,23 @@ from app.db.base.rows import all_rows, one_row
 from app.db.base.tables import (
     AnyRow,
     cluster,
-    command,
     gpu,
     gpu_type,
     node,
-    target,
 )
 from app.db.base.upsert import upsert
+from app.db.decisions.commands import PUSHED, WANTED
 from app.db.fleet.overuses import lose_overuses
-from app.store.node_book import AgentStatus
+from app.store.node_book import AgentStatus, followed
 from solvers.types.state import ZONE_LABEL, Gpu, GpuId, Node, NodeId, gpu_id
 
 MAX_AHEAD = timedelta(minutes=1)
 """When a node was last heard, or its last window ended, is unknown where it lies further in the future: a wrong clock
 has set it."""
 
-_WANTED = (
-    select(func.coalesce(func.max(command.c.generation), 0))
-    .where(command.c.node == node.c.id)
-    .scalar_subquery()
-    .label("wanted_generation")
-)
-_PUSHED = select(func.coalesce(func.max(target.c.generation), 0)).scalar_subquery()
+_WANTED = WANTED.label("wanted_generation")
 _RENUMBERED = (
-    select(cluster.c.target_generation > _PUSHED)
+    select(cluster.c.target_generation > PUSHED)
     .scalar_subquery()
     .label("is_renumbered")
 )
@@ -134,13 +127,18 @@ async def load_all(
     connection: AsyncConnection, now: datetime
 ) -> tuple[tuple[Node, ...], tuple[AgentStatus, ...]]:
     """Every node with its agent's status, by id."""
-    found = (await connection.execute(select(node).order_by(node.c.id))).all()
+    statement = select(node, _WANTED, PUSHED.label("pushed")).order_by(node.c.id)
+    found = (await connection.execute(statement)).all()
     return (
         tuple(_node(row, now) for row in found),
         tuple(
             AgentStatus(
                 node=row.id,
-                generation=row.observed_generation,
+                generation=followed(
+                    held=row.observed_generation,
+                    wanted=row.wanted_generation,
+                    pushed=row.pushed,
+                ),
                 repartition=tuple(row.repartition),
                 lag_s=_lag_s(row, now),
             )

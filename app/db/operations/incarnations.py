@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from agents.base.digests import SCHEMA
 from agents.base.protocol import Observation
 from app.db.base.listen import wake
-from app.db.decisions.targets import load_digests
+from app.db.decisions.commands import NewestCommand, load_newest
 from app.db.operations import events
 from app.store.store import AuditEvent
 
@@ -36,11 +36,10 @@ With one jump an hour at most, nodes that lie would need ten years to reach 10^1
 
 @dataclass(slots=True)
 class MadeCommands:
-    """What a process remembers of the commands of the newest target."""
+    """What a process remembers of nodes' newest commands."""
 
     _target: tuple[int, datetime | None] = (0, None)
-    _digests: dict[str, str] = field(default_factory=dict)
-    """By node; "" = it has none."""
+    _newest: dict[str, NewestCommand] = field(default_factory=dict)
 
     async def diverged(
         self,
@@ -53,29 +52,31 @@ class MadeCommands:
 
         `generation`, `since`: the newest target and when it came into force.
         """
-        # A node that follows an older generation is only late; its command says nothing of the database's history.
-        comparable = [
+        # A new target may replace any node's command.
+        if self._target != (generation, since):
+            self._target, self._newest = (generation, since), {}
+        if new := [
+            report.node for report in reports if report.node not in self._newest
+        ]:
+            self._newest |= await load_newest(connection, new)
+        return [
             report
             for report in reports
-            if report.generation == generation
-            and report.command_digest.startswith(SCHEMA)
+            if report.generation > generation or self._is_other(report)
         ]
-        # A new target replaces every node's command.
-        if self._target != (generation, since):
-            self._target, self._digests = (generation, since), {}
-        if new := [
-            report.node for report in comparable if report.node not in self._digests
-        ]:
-            made = await load_digests(connection, new, generation)
-            self._digests |= {node: made.get(node, "") for node in new}
+
+    def _is_other(self, report: Observation) -> bool:
+        """Whether the node follows another command under the number of its newest one."""
+        newest = self._newest.get(report.node, NewestCommand())
+        # A node that follows an older one is only late; its command says nothing of the database's history.
+        if report.generation != newest.generation:
+            return False
         # Another release writes the same command otherwise: where schemas differ, digests cannot be compared.
-        other = [
-            report
-            for report in comparable
-            if self._digests[report.node].startswith(SCHEMA)
-            and self._digests[report.node] != report.command_digest
-        ]
-        return [report for report in reports if report.generation > generation] + other
+        if not report.command_digest.startswith(SCHEMA):
+            return False
+        return newest.digest.startswith(SCHEMA) and (
+            newest.digest != report.command_digest
+        )
 
 
 async def note_diverged(
@@ -85,7 +86,7 @@ async def note_diverged(
 
     In a transaction of its own after the reports are kept: it locks the row of `cluster`, as every change of the
     catalogue does before it locks nodes. Nodes that claim too much, or too soon after the last time, move nothing: they
-    stay ahead, or follow their command until the next target.
+    stay ahead, or follow their command until the next target, which is written anew for them.
     """
     found = await connection.execute(
         text(_RENUMBER),
@@ -100,6 +101,11 @@ async def note_diverged(
     if row is not None:
         await events.add(connection, _restored(row, at))
         await wake(connection, "restored")
+        return
+    # By id, as reports lock nodes.
+    held = sorted((report.node, report.generation) for report in reports)
+    pairs = [{"node": name, "generation": number} for name, number in held]
+    await connection.execute(text(_FOLLOWS_NOTHING), pairs)
 
 
 def _restored(row: Row[Any], at: datetime) -> AuditEvent:
@@ -123,6 +129,13 @@ def _restored(row: Row[Any], at: datetime) -> AuditEvent:
     )
 
 
+# Else a target that changes nothing for the node would make no command for it.
+_FOLLOWS_NOTHING = """
+UPDATE node SET observed_generation = 0
+WHERE id = :node AND :generation = (SELECT max(c.generation) FROM command c WHERE c.node = node.id)
+"""
+
+
 async def begin_anew(connection: AsyncConnection, *, held: int) -> int:
     """Begin a new incarnation after a restore; returns the generation above which the next plan is.
 
@@ -144,12 +157,14 @@ _RENUMBER = """
 WITH held AS (
     SELECT w.node, w.generation, c.target_generation AS made, c.incarnation AS old
     FROM cluster c, unnest(CAST(:nodes AS text[]), CAST(:generations AS bigint[])) AS w (node, generation)
-    WHERE w.generation >= c.target_generation AND w.generation <= c.target_generation + :farthest
+    WHERE (w.generation > c.target_generation
+           OR w.generation = (SELECT max(m.generation) FROM command m WHERE m.node = w.node))
+      AND w.generation <= c.target_generation + :farthest
       AND EXISTS (SELECT FROM node WHERE node.id = w.node)
     ORDER BY w.generation DESC, w.node LIMIT 1
 ), renumbered AS (
-    UPDATE cluster SET target_generation = held.generation + :jump, incarnation = gen_random_uuid(),
-                       renumbered_at = now()
+    UPDATE cluster SET target_generation = greatest(target_generation, held.generation) + :jump,
+                       incarnation = gen_random_uuid(), renumbered_at = now()
     FROM held WHERE renumbered_at IS NULL OR renumbered_at < now() - interval '1 hour'
     RETURNING held.node, held.generation AS held, held.made, held.old, target_generation AS generation,
               incarnation AS new
