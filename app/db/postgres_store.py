@@ -2,49 +2,38 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from uuid import UUID
 
 from psycopg.errors import CheckViolation
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agents.base.protocol import NodeCommand, Observation
 from app.db.base.leader import holds_lead
 from app.db.base.observation_rows import WindowedObservation, place
-from app.db.base.tables import cluster
 from app.db.base.unkeepable import refused_where_unkeepable
-from app.db.decisions import actors, commands, plans, policies, targets
+from app.db.decisions import commands, plans, policies, targets
 from app.db.decisions.problem_archive import PartCache, pack, save_parts
-from app.db.fleet import gpu_types, nodes
+from app.db.fleet import nodes
 from app.db.fleet.ingest import ensure_days, ingest
-from app.db.fleet.launches import load_avoided, load_launch_s
 from app.db.fleet.overuses import lose_overuses
 from app.db.fleet.reportable import LoadedReportable, refresh
-from app.db.fleet.windows import load_windows
 from app.db.operations import events
 from app.db.operations.incarnations import MadeCommands, note_diverged
-from app.db.predictions import forecasts, health, profiles, samples
-from app.db.workloads import budgets, services, tasks
+from app.db.predictions import health, samples
+from app.db.snapshots import SnapshotReader
 from app.store.event_limits import EventLimits, LimitedEvents
 from app.store.reportable import Ingested
 from app.store.store import (
     AuditEvent,
-    Correction,
     Execution,
     FitHealth,
     PlanRecord,
-    Proposal,
     SampleRow,
     Snapshot,
 )
-from app.store.trained_actors import fleet_fingerprint, wants_actor
-from solvers.forecast.choose_technique import TechniqueChoice
-from solvers.predict.data.samples import Group
 from solvers.types.plan import BoundPlan
-from solvers.types.problem import OperatingPoints
-from solvers.types.state import ClusterState, GpuId, Json
+from solvers.types.state import GpuId, Json
 
 
 class PostgresStore:
@@ -65,11 +54,8 @@ class PostgresStore:
         self._made = MadeCommands()
         self._reportable = LoadedReportable()
         self._event_limits = event_limits or EventLimits()
-        self._known = _Known()
+        self._snapshots = SnapshotReader()
         self._incarnation: UUID | None = None
-        self._proposal: Proposal | None = None
-        self._choices: Mapping[str, TechniqueChoice] = {}
-        self._choices_revision: forecasts.Revision | None = None
 
     async def load_snapshot(self, now: datetime) -> Snapshot:
         """Everything for one tick, read in one repeatable-read transaction."""
@@ -81,55 +67,12 @@ class PostgresStore:
     ) -> Snapshot:
         """The same as a transaction sees it. Of one that has written something, only by a store that is then given up:
         what it remembers by its revision may never come to be."""
-        revisions = (await connection.execute(select(cluster))).one()
-        self._forget_other_incarnations(revisions.incarnation)
-        settings = await policies.load_current(connection)
-        all_nodes, statuses = await nodes.load_all(connection, now)
-        state = ClusterState(
-            gpu_types=await gpu_types.load_all(connection, now),
-            nodes=all_nodes,
-            gpus=await nodes.load_gpus(connection),
-            services=await services.load_all(connection),
-            tasks=await tasks.load_open(connection, now),
-            catalogue_revision=revisions.catalogue_revision,
-        )
-        target = await self._load_target(connection, revisions.target_generation)
-        approved = await plans.load_bound(connection, "approved")
-        self._proposal = await plans.newest_proposed(
-            connection,
-            parent=revisions.target_generation,
-            catalogue_revision=state.catalogue_revision,
-            known=self._proposal,
-        )
-        known = await self._load_known(
-            connection, revisions.profile_revision, revisions.fit_revision
-        )
-        return Snapshot(
-            at=now,
-            state=state,
-            points=known.points,
-            target=target.bound,
-            must_renew=target.must_renew,
-            settings=settings,
-            windows=await load_windows(
-                connection, now, settings.window_s, state.services
-            ),
-            statuses=statuses,
-            approved=None if approved is None else approved[1],
-            approved_id=None if approved is None else approved[0],
-            proposal=self._proposal,
-            memory=await policies.load_memory(connection, settings.policy),
-            group_memory=await policies.load_group_memory(connection, settings),
-            latency_sigma=known.latency_sigma,
-            corrections=known.corrections,
-            choices=await self._load_choices(connection),
-            avoided=await load_avoided(connection, now),
-            launch_s=await load_launch_s(connection),
-            degradations=await budgets.load_degradations(connection),
-            actor=await actors.load_newest(connection, fleet_fingerprint(state))
-            if wants_actor(settings)
-            else None,
-        )
+        snapshot = await self._snapshots.read(connection, now)
+        if self._snapshots.incarnation != self._incarnation:
+            # Parts of another history may have the same ids.
+            self._incarnation = self._snapshots.incarnation
+            self._parts = PartCache()
+        return snapshot
 
     async def record_plan(self, record: PlanRecord) -> int:
         """Write a decision down; returns its plan id."""
@@ -309,91 +252,3 @@ class PostgresStore:
             )
             async with connection.begin():
                 yield connection
-
-    def _forget_other_incarnations(self, incarnation: UUID) -> None:
-        """Revisions and ids of another history may be the same and mean something else."""
-        if incarnation != self._incarnation:
-            self._incarnation = incarnation
-            self._parts, self._known = PartCache(), _Known()
-            self._proposal = self._choices_revision = None
-
-    async def _load_target(
-        self, connection: AsyncConnection, generation: int
-    ) -> "_Target":
-        """The target under the counter's number, which is higher than its own after a restore."""
-        found = await plans.load_bound(connection, "target")
-        if found is not None and found[1].generation == generation:
-            return _Target(bound=found[1])
-        if found is None and generation == 0:
-            return _Target()
-        # Where nothing was in force yet, nodes still hold what the other history sent them: an empty target ends that.
-        bound = (
-            BoundPlan(generation=0, parent=0, policy="") if found is None else found[1]
-        )
-        return _Target(bound=replace(bound, generation=generation), must_renew=True)
-
-    async def _load_choices(
-        self, connection: AsyncConnection
-    ) -> Mapping[str, TechniqueChoice]:
-        """How services are forecast; read again only when a choice changed."""
-        revision = await forecasts.load_revision(connection)
-        # Choices change rarely, while snapshots are read at every tick.
-        if revision != self._choices_revision:
-            self._choices = await forecasts.load_special(connection)
-            self._choices_revision = revision
-        return self._choices
-
-    async def _load_known(
-        self, connection: AsyncConnection, profile_revision: int, fit_revision: int
-    ) -> "_Known":
-        """Profiles and what corrects them change rarely and are long; they are read again when their revision moved.
-
-        Snapshots are read by the tick and beside it, some of them older than others: each gets what is of its revision.
-        """
-        known = self._known
-        if (profile_revision, fit_revision) == (
-            known.profile_revision,
-            known.fit_revision,
-        ):
-            return known
-        if profile_revision != known.profile_revision:
-            loaded = await profiles.load_profiles(connection)
-            points = tuple(entry.points for entry in loaded)
-            latency_sigma = {
-                entry.group: entry.performance.latency_sigma for entry in loaded
-            }
-            known = replace(known, points=points, latency_sigma=latency_sigma)
-        # The same object where nothing changed: planned times are computed anew for every other one.
-        same = {correction.group: correction for correction in self._known.corrections}
-        read = [row.planned for row in await health.load_all(connection)]
-        corrections = tuple(
-            same[each.group] if same.get(each.group) == each else each for each in read
-        )
-        known = replace(
-            known,
-            corrections=corrections,
-            profile_revision=profile_revision,
-            fit_revision=fit_revision,
-        )
-        self._known = known
-        return known
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
-    """The plan in force, as a snapshot has it."""
-
-    bound: BoundPlan | None = None
-    must_renew: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """The profiles in force and what corrects them, as of one revision of each."""
-
-    points: tuple[OperatingPoints, ...] = ()
-    latency_sigma: Mapping[Group, tuple[float, ...]] = field(default_factory=dict)
-    corrections: tuple[Correction, ...] = ()
-    profile_revision: int = 0
-    fit_revision: int = 0
-    """0 = never read."""

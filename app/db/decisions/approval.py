@@ -81,7 +81,7 @@ async def _advised(
     return advised_services(
         settings,
         await services.load_all(connection),
-        None if target is None else target[1],
+        None if target is None else target.plan,
         await plans.bound_of(connection, judged.id),
     )
 

@@ -128,18 +128,35 @@ async def load_problem(connection: AsyncConnection, plan_id: int) -> Problem:
     return await unpack(connection, body)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredBinding:
+    """What a plan binds, with its id and when it was made, which two histories of the database do not share."""
+
+    plan_id: int
+    at: datetime
+    plan: BoundPlan
+
+    def is_row(self, row: AnyRow) -> bool:
+        """Whether this is what the row's plan binds; a push may have given it another number since."""
+        mine = (self.plan_id, self.at, self.plan.generation)
+        return mine == (row.id, row.at, row.generation)
+
+
 async def load_bound(
-    connection: AsyncConnection, state: PlanState
-) -> tuple[int, BoundPlan] | None:
-    """The newest plan of a state with its id, e.g. of `target`."""
+    connection: AsyncConnection, state: PlanState, *, known: StoredBinding | None = None
+) -> StoredBinding | None:
+    """What the newest plan of a state binds, e.g. of `target`; `known` again where it is that one."""
     statement = (
-        select(plan.c.id, plan.c.bound)
+        select(plan.c.id, plan.c.at, plan.c.generation)
         .where(plan.c.state == state)
         .order_by(plan.c.id.desc())
         .limit(1)
     )
     row = (await connection.execute(statement)).one_or_none()
-    return None if row is None else (row.id, msgspec.convert(row.bound, BoundPlan))
+    # It is as long as the fleet is large.
+    if row is None or (known is not None and known.is_row(row)):
+        return known if row is not None else None
+    return StoredBinding(row.id, row.at, await bound_of(connection, row.id))
 
 
 async def newest_proposed(

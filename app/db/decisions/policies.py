@@ -30,6 +30,13 @@ async def load_current(connection: AsyncConnection) -> PolicySettings:
     return found[0].settings if found else PolicySettings()
 
 
+async def load_window_s(connection: AsyncConnection) -> float:
+    """Length of the loop's windows: all that each group of observations asks of the settings."""
+    newest = select(policy.c.window_s).order_by(policy.c.version.desc()).limit(1)
+    window_s = (await connection.execute(newest)).scalar_one_or_none()
+    return PolicySettings().window_s if window_s is None else float(window_s)
+
+
 async def list_rows(
     connection: AsyncConnection, *, before: int | None = None, limit: int | None = None
 ) -> tuple[PolicyRow, ...]:

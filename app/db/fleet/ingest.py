@@ -256,7 +256,7 @@ async def add_windows(
 ) -> None:
     """Add what services did to the loop's windows and their sums; wake the loop where more came than was planned."""
     # Read in this transaction: windows of another length than the loop's would never be seen by it.
-    window_s = (await policies.load_current(connection)).window_s
+    window_s = await policies.load_window_s(connection)
     sums = add_all(
         part
         for entry in fresh
