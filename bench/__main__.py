@@ -45,6 +45,7 @@ LONG = (
     "node_loss",
     "flash_crowds",
     "shared_problems",
+    "scale",
 )
 
 
