@@ -64,6 +64,7 @@ GROWING = (
     "snapshot_ms",
     "kept_tick_ms",
     "changed_tick_ms",
+    "push_ms",
     "ingest_ms_per_window",
     "telemetry_kb_per_window",
     "one_change_kb",
@@ -227,6 +228,9 @@ async def _measured(loop: Loop, agents: _Agents, engine: AsyncEngine) -> Figures
         "kept": ", ".join(f"{n} {what}" for what, n in _states(kept).items()),
         "changed_tick_ms": _median_ms(changed, "total"),
         "snapshot_ms": _median_ms((*kept, *changed), "snapshot"),
+        "push_ms": _median_ms(
+            [one for one in changed if "push" in one.seconds], "push"
+        ),
         "ingest_ms_per_window": 1000.0 * median(stored_s),
         "telemetry_rows_per_gpu_and_day": rows * DAY_S / WINDOW_S / fleet.gpus,
         "telemetry_kb_per_window": size / 1000.0,
@@ -240,7 +244,8 @@ def _states(outcomes: Iterable[TickOutcome]) -> Counter[str]:
 
 
 def _median_ms(outcomes: Iterable[TickOutcome], step: str) -> float:
-    return 1000.0 * median(outcome.seconds[step] for outcome in outcomes)
+    seconds = [outcome.seconds[step] for outcome in outcomes]
+    return 1000.0 * median(seconds) if seconds else math.nan
 
 
 async def _telemetry(engine: AsyncEngine, windows: int) -> tuple[float, float]:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from decimal import Decimal
 
 import msgspec
 from sqlalchemy import ColumnElement, insert, select, text, update
@@ -203,7 +202,7 @@ async def _save_allocation(
     spares: list[dict[str, object]] = []
     for gpu in bound.gpus:
         # A GPU without work costs nothing of the plan, so it has no row; spares are no work.
-        row = _gpu_row(plan_id, gpu)
+        row = _gpu_row(gpu)
         spares += [{**row, **_replica_row(each)} for each in gpu.spares]
         if gpu.replicas or _residents(gpu):
             limits = {"node": gpu.node, "power_cap_w": gpu.power_cap_w}
@@ -218,7 +217,12 @@ async def _save_allocation(
         (_INSERT_SPARE, spares),
     ):
         if rows:
-            await connection.execute(text(statement), rows)
+            # One statement for all of them; JSON writes floats as their shortest decimals: 0.1 stays 0.1, and costs
+            # are exact.
+            body = msgspec.json.encode(rows).decode()
+            await connection.execute(
+                text(statement), {"plan_id": plan_id, "rows": body}
+            )
 
 
 def _residents(gpu: BoundGpu) -> tuple[BoundTask, ...]:
@@ -226,13 +230,8 @@ def _residents(gpu: BoundGpu) -> tuple[BoundTask, ...]:
     return tuple(task for task in gpu.tasks if task.is_resident)
 
 
-def _gpu_row(plan_id: int, gpu: BoundGpu) -> dict[str, object]:
-    return {
-        "plan_id": plan_id,
-        "gpu": gpu.id,
-        "gpu_type": gpu.gpu_type,
-        "clock_mhz": gpu.clock_mhz,
-    }
+def _gpu_row(gpu: BoundGpu) -> dict[str, object]:
+    return {"gpu": gpu.id, "gpu_type": gpu.gpu_type, "clock_mhz": gpu.clock_mhz}
 
 
 def _replica_row(replica: BoundReplica) -> dict[str, object]:
@@ -249,48 +248,52 @@ def _task_row(task: BoundTask) -> dict[str, object]:
 
 
 def _share_row(part: BoundReplica | BoundTask) -> dict[str, object]:
-    # `repr` is the shortest decimal of a float: 0.1 stays 0.1, and costs are exact.
     return {
         "network": part.network,
-        "sm_percent": Decimal(repr(part.sm_percent)),
+        "sm_percent": part.sm_percent,
         "batch": part.batch,
-        "memory_mib": Decimal(repr(part.memory_mib)),
+        "memory_mib": part.memory_mib,
     }
 
 
 _INSERT_GPU = """
 INSERT INTO plan_gpu (plan_id, gpu, node, gpu_type, clock_mhz, power_cap_w, memory_mib, idle_w)
-SELECT :plan_id, :gpu, :node, name, :clock_mhz, :power_cap_w, memory_mib, idle_w
-FROM gpu_type WHERE name = :gpu_type
+SELECT :plan_id, r.gpu, r.node, t.name, r.clock_mhz, r.power_cap_w, t.memory_mib, t.idle_w
+FROM json_to_recordset(CAST(:rows AS json))
+     AS r (gpu text, node text, gpu_type text, clock_mhz float8, power_cap_w float8)
+JOIN gpu_type t ON t.name = r.gpu_type
 """
+
+_SHARES = """json_to_recordset(CAST(:rows AS json))
+     AS r (gpu text, gpu_type text, clock_mhz float8, replica text, service text, arrival_rate_rps float8, task text,
+           kind text, network text, sm_percent numeric, batch integer, memory_mib numeric)"""
 
 # 0 where no profile has the point; reports take it as not known.
 _POWER_W = """
        coalesce((SELECT o.power_w FROM profile p JOIN profile_point o ON o.profile_id = p.id
-                 WHERE p.network = r.network AND p.gpu_type = :gpu_type AND p.is_current
-                   AND o.sm_percent = r.sm_percent AND o.batch = r.batch AND o.clock_mhz = :clock_mhz), 0)
+                 WHERE p.network = r.network AND p.gpu_type = r.gpu_type AND p.is_current
+                   AND o.sm_percent = r.sm_percent AND o.batch = r.batch AND o.clock_mhz = r.clock_mhz), 0)
 """
 
 _INSERT_REPLICA = f"""
 INSERT INTO plan_replica (plan_id, gpu, replica, service, project, network, sm_percent, batch, memory_mib, power_w,
                           arrival_rate_rps)
-SELECT :plan_id, :gpu, :replica, r.service,
+SELECT :plan_id, r.gpu, r.replica, r.service,
        coalesce((SELECT project FROM service WHERE name = r.service), '{DEFAULT_PROJECT}'), r.network,
-       r.sm_percent, r.batch, :memory_mib, {_POWER_W}, :arrival_rate_rps
-FROM (SELECT CAST(:service AS text) AS service, CAST(:network AS text) AS network,
-             CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
+       r.sm_percent, r.batch, r.memory_mib, {_POWER_W}, r.arrival_rate_rps
+FROM {_SHARES}
 """
 
 _INSERT_TASK = f"""
 INSERT INTO plan_task (plan_id, gpu, task, name, project, kind, network, sm_percent, batch, memory_mib, power_w)
-SELECT :plan_id, :gpu, r.task, coalesce(t.name, r.task), coalesce(t.project, '{DEFAULT_PROJECT}'), :kind, r.network,
-       r.sm_percent, r.batch, :memory_mib, {_POWER_W}
-FROM (SELECT CAST(:task AS text) AS task, CAST(:network AS text) AS network,
-             CAST(:sm_percent AS numeric) AS sm_percent, CAST(:batch AS integer) AS batch) AS r
+SELECT :plan_id, r.gpu, r.task, coalesce(t.name, r.task), coalesce(t.project, '{DEFAULT_PROJECT}'), r.kind, r.network,
+       r.sm_percent, r.batch, r.memory_mib, {_POWER_W}
+FROM {_SHARES}
 LEFT JOIN task t ON t.id = r.task
 """
 
-_INSERT_SPARE = """
+_INSERT_SPARE = f"""
 INSERT INTO plan_spare (plan_id, gpu, gpu_type, clock_mhz, replica, service, network, sm_percent, batch, memory_mib)
-VALUES (:plan_id, :gpu, :gpu_type, :clock_mhz, :replica, :service, :network, :sm_percent, :batch, :memory_mib)
+SELECT :plan_id, r.gpu, r.gpu_type, r.clock_mhz, r.replica, r.service, r.network, r.sm_percent, r.batch, r.memory_mib
+FROM {_SHARES}
 """
