@@ -160,6 +160,9 @@ class ConnectionPool:
             # answered: the second wait is for that, and the worker is not blamed for it.
             await asyncio.wait((connecting,), timeout=timeout_s)
             await asyncio.wait((connecting,), timeout=_STALL_S)
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_close_unused)
+            raise
         finally:
             # Nobody else waits for it, whether it is late or this request was given up.
             connecting.cancel()
@@ -172,6 +175,14 @@ class ConnectionPool:
         except OSError as error:
             raise NotConnected(f"{self.url} cannot be connected to: {error}") from error
         return connection
+
+
+def _close_unused(
+    connecting: "asyncio.Task[tuple[asyncio.Transport, Connection]]",
+) -> None:
+    """End a connection that came at the moment at which its request was given up."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[1].close()
 
 
 class Connection(asyncio.Protocol):

@@ -290,6 +290,23 @@ def test_whoever_gives_up_ends_the_connection() -> None:
     within_limit(scenario)
 
 
+@pytest.mark.parametrize("steps", range(12))
+def test_whoever_gives_up_at_any_moment_leaves_no_connection(steps: int) -> None:
+    async def scenario() -> None:
+        async with raw_worker(silent) as worker:
+            asking = asyncio.create_task(ask(ConnectionPool(worker.url)))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            # What the worker has not taken yet it takes by then.
+            await asyncio.sleep(0.05)
+            await tick_until(lambda: worker.ended == worker.connections)
+
+    within_limit(scenario)
+
+
 async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """An answer without end."""
     await read_request(reader)
