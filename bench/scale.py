@@ -56,6 +56,8 @@ FLEETS = (
 WINDOW_S = 5.0
 RATE_PER_GPU_RPS = 100.0
 """Mean demand over all GPUs, of which some stay free."""
+SECONDS_PER_GPU = 1e-3
+"""The policy's seconds, of which it has one at least: in one second it has no plan for 10,000 GPUs."""
 KEPT, CHANGED = 5, 3
 SLOPE_MUST = 1.1
 DAY_S = 86_400.0
@@ -181,7 +183,11 @@ class _Agents:
 async def measure(url: str, fleet: Fleet) -> Figures:
     """One row."""
     clock = ManualControlClock()
-    settings = PolicySettings(window_s=WINDOW_S, max_replicas_per_gpu=6)
+    settings = PolicySettings(
+        window_s=WINDOW_S,
+        max_replicas_per_gpu=6,
+        solve_seconds=max(1.0, SECONDS_PER_GPU * fleet.gpus),
+    )
     async with open_fleet(url, fleet, settings, clock.now()) as engine:
         store, solver = PostgresStore(engine), SolverWorker(threads=2)
         await solver.start()
@@ -216,8 +222,11 @@ async def _measured(loop: Loop, agents: _Agents, engine: AsyncEngine) -> Figures
         )
         for _ in range(CHANGED)
     ]
+    # So that all nodes have said that they follow what they were given.
+    stored_s.append(await agents.report(means))
     snapshot = await loop.store.load_snapshot(loop.clock.now())
-    assert snapshot.target is not None
+    if snapshot.target is None:
+        raise SystemExit(f"{fleet.gpus} GPUs got no plan: {first.reason}")
     rows, size = await _telemetry(engine, agents.windows)
     return {
         "gpus": fleet.gpus,
