@@ -29,11 +29,12 @@ from agents.sim.truth.truth import load_truth
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from app.api.caches.commands import CommandBoard
+from app.api.caches.listening import BEAT_S
 from app.base.clock import WallClock
 from app.catalogue.catalogue import load_gpu_types
 from app.db.base.leader import Leader
 from app.db.base.listen import WAKE_CHANNEL, Listener
-from app.db.decisions.targets import COMMAND_CHANNEL
+from app.db.decisions.commands import COMMAND_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.loop.controller import Controller
 from app.loop.tick import Loop
@@ -183,7 +184,7 @@ async def _control_plane(
     solver = SolverWorker(threads=2)
     await solver.start()
     ingest = IngestQueue(store, clock, limit=1000)
-    board = CommandBoard(store, Listener(url, COMMAND_CHANNEL))
+    board = CommandBoard(store, Listener(url, COMMAND_CHANNEL, beat_s=BEAT_S))
 
     async def period_s() -> float:
         return PolicySettings().period_s

@@ -25,7 +25,7 @@ from app.db.predictions import profiles
 from app.db.predictions.profiles import StoredProfile
 from app.db.workloads import services
 from app.postgres import server as postgres
-from app.store.store import PlanRecord, PolicySettings
+from app.store.store import PlanRecord, PolicySettings, Snapshot
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
 from solvers.types.state import Mode, NodeId, ReplicaId, Service, Slo, gpu_id
@@ -215,8 +215,15 @@ async def place_replicas(
             for gpu in entry.gpus
         ),
     )
-    record = PlanRecord(
-        at=at,
+    plan_id = await store.record_plan(bare_record(snapshot, bound))
+    assert await store.push_target(plan_id, bound, (), at)
+    await _save_settings(engine, before, at)
+
+
+def bare_record(snapshot: Snapshot, bound: BoundPlan) -> PlanRecord:
+    """A plan that binds this and says nothing more."""
+    return PlanRecord(
+        at=snapshot.at,
         state="proposed",
         policy_version=snapshot.settings.version,
         catalogue_revision=snapshot.state.catalogue_revision,
@@ -225,9 +232,6 @@ async def place_replicas(
         bound=bound,
         problem=None,
     )
-    plan_id = await store.record_plan(record)
-    assert await store.push_target(plan_id, bound, (), at)
-    await _save_settings(engine, before, at)
 
 
 async def _save_settings(

@@ -42,11 +42,15 @@ from app.loop.push import push_target
 from app.loop.tick import Loop, TickOutcome, tick
 from app.solver.process import SolverWorker
 from app.store.ingest_queue import MAX_BATCH
-from app.store.store import PlanRecord, PolicySettings, Snapshot, Store
-from bench.real_store import Fleet, observations, open_fleet, temporary_database
+from app.store.store import PolicySettings, Snapshot, Store
+from bench.real_store import (
+    Fleet,
+    bare_record,
+    observations,
+    open_fleet,
+    temporary_database,
+)
 from bench.report import ROOM, Figure, Figures, print_table, write_results
-from solvers.types.outcome import PlanReport
-from solvers.types.plan import BoundPlan, Plan
 
 FLEETS = (
     Fleet(nodes=25, gpus_per_node=4, services=20),
@@ -282,7 +286,7 @@ async def _one_change(store: Store, snapshot: Snapshot, engine: AsyncEngine) -> 
         parent=target.generation,
         gpus=(*target.gpus[:at], other, *target.gpus[at + 1 :]),
     )
-    plan_id = await store.record_plan(_record(snapshot, bound))
+    plan_id = await store.record_plan(bare_record(snapshot, bound))
     assert await push_target(store, snapshot, bound, plan_id)
     wanted = {
         "plan": ("id", plan_id),
@@ -297,19 +301,6 @@ async def _one_change(store: Store, snapshot: Snapshot, engine: AsyncEngine) -> 
                 (await connection.execute(text(taken), {"value": value})).scalar_one()
             )
     return size
-
-
-def _record(snapshot: Snapshot, bound: BoundPlan) -> PlanRecord:
-    return PlanRecord(
-        at=snapshot.at,
-        state="proposed",
-        policy_version=snapshot.settings.version,
-        catalogue_revision=snapshot.state.catalogue_revision,
-        plan=Plan(policy=bound.policy),
-        report=PlanReport(status="greedy", cost_usd_per_hour=0.0),
-        bound=bound,
-        problem=None,
-    )
 
 
 def slopes(rows: Sequence[Figures]) -> list[Figures]:

@@ -33,7 +33,7 @@ from app.db.base.engine import make_engine
 from app.db.base.listen import Listener
 from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
-from app.db.decisions.targets import COMMAND_CHANNEL
+from app.db.decisions.commands import COMMAND_CHANNEL
 from app.db.fleet.log_requests import LOG_CHANNEL
 from app.db.operations.tokens import TOKEN_CHANNEL
 from app.db.postgres_store import PostgresStore

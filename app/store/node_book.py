@@ -157,6 +157,7 @@ class NodeBook:
 
 def _is_followed(row: _NodeRow, command: NodeCommand) -> bool:
     """Whether the agent follows a command already that is the same but for its number."""
+    # Where its agent has not said so, it may have lost the command.
     if row.command is None or row.generation != row.wanted:
         return False
     return row.command == msgspec.structs.replace(command, generation=row.wanted)

@@ -8,6 +8,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.digests import digest_of
 from agents.base.protocol import NodeCommand
+from app.db.base.listen import RECONNECT, Listener
+from app.db.decisions.commands import COMMAND_CHANNEL, NODE_GONE
 from app.db.fleet import nodes
 from app.db.postgres_store import PostgresStore
 from app.loop.make_commands import make_commands
@@ -149,3 +151,15 @@ async def ahead(fleet: Fleet, node: str, *, generation: int) -> None:
     seen = make_observation(fleet.sequence, fleet.now, node=node)
     seen = msgspec.structs.replace(seen, generation=generation)
     await fleet.store.ingest((seen,), fleet.now)
+
+
+def test_every_process_hears_that_a_node_s_commands_are_gone(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        heard = Listener(database, COMMAND_CHANNEL).listen()
+        assert await anext(heard) == RECONNECT
+        async with engine.begin() as connection:
+            await nodes.remove(connection, "n1", at=START)
+        assert await anext(heard) == NODE_GONE
+        await heard.aclose()  # type: ignore[attr-defined]
+
+    with_fleet(database, work)

@@ -9,6 +9,7 @@ from app.api.caches.listening import Listening
 from app.base.errors import PlimsollError
 from app.db.base.listen import RECONNECT
 from app.db.base.transaction import translated
+from app.db.decisions.commands import NODE_GONE
 from app.loop.controller import Wakeups
 
 
@@ -82,8 +83,8 @@ class CommandBoard(Listening):
         self._wake()
 
     async def hear(self, what: str, /) -> None:
-        """There is a new target of that generation, or, as RECONNECT says, there may be."""
-        if what == RECONNECT:
+        """There is a new target of that generation; or, as RECONNECT and NODE_GONE say, what is known may be wrong."""
+        if what in (RECONNECT, NODE_GONE):
             self.forget()
             return
         # Answers that are on their way may be older.
@@ -92,7 +93,7 @@ class CommandBoard(Listening):
             with translated():
                 commands = await self._source.commands_of(int(what))
         # Each node's own question tells it.
-        except (PlimsollError, ValueError):
+        except PlimsollError:
             self.forget()
             return
         # In one question: a fleet's agents would else each ask their own at the same moment.

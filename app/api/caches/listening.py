@@ -51,5 +51,6 @@ class Listening(ABC):
         async for what in self._wakeups.listen():
             if what != STILL_HERE:
                 await self.hear(what)
+            # Only now: what came before the beat has been taken up.
             if what in (RECONNECT, STILL_HERE):
                 self._heard_until_s = asyncio.get_running_loop().time()

@@ -12,6 +12,12 @@ from agents.base.digests import digest_of
 from agents.base.protocol import NodeCommand
 from app.db.base.tables import command, node, target
 
+COMMAND_CHANNEL = "plimsoll_command"
+"""Notified with the generation when new commands are there, or with NODE_GONE."""
+
+NODE_GONE = "a node is gone"
+"""With its commands: an agent that comes back under its name must not be given the old ones."""
+
 PUSHED = select(func.coalesce(func.max(target.c.generation), 0)).scalar_subquery()
 """Generation of the newest target; the counter in `cluster` is above it after a restore."""
 
@@ -21,6 +27,11 @@ WANTED = (
     .scalar_subquery()
 )
 """Generation of a node's newest command, which is older than the newest target where that changed nothing for it."""
+
+
+async def announce(connection: AsyncConnection, what: str) -> None:
+    """Tell all processes that give nodes their commands; sent with the commit, so that they find what it says."""
+    await connection.execute(select(func.pg_notify(COMMAND_CHANNEL, what)))
 
 
 async def newest_command(

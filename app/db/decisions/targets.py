@@ -13,7 +13,7 @@ from app.db.base.leader import holds_lead
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, event, plan
 from app.db.decisions import policies
-from app.db.decisions.commands import PUSHED, save_commands
+from app.db.decisions.commands import PUSHED, announce, save_commands
 from app.db.workloads.task_progress import note_places
 from app.store.plan_rules import (
     HELD,
@@ -28,9 +28,6 @@ from app.store.plan_rules import (
 )
 from app.store.plan_states import UNDECIDED
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
-
-COMMAND_CHANNEL = "plimsoll_command"
-"""Notified with the generation when new commands are there."""
 
 
 async def push(
@@ -93,11 +90,7 @@ async def push(
     await save_commands(
         connection, commands, at, all_anew=now.target_generation > now.pushed
     )
-    # PostgreSQL sends it with the commit: whoever is woken finds the commands there.
-    await connection.execute(
-        text("SELECT pg_notify(:channel, :generation)"),
-        {"channel": COMMAND_CHANNEL, "generation": str(bound.generation)},
-    )
+    await announce(connection, str(bound.generation))
     return True
 
 

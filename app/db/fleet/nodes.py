@@ -17,7 +17,7 @@ from app.db.base.tables import (
     node,
 )
 from app.db.base.upsert import upsert
-from app.db.decisions.commands import PUSHED, WANTED
+from app.db.decisions.commands import NODE_GONE, PUSHED, WANTED, announce
 from app.db.fleet.overuses import lose_overuses
 from app.store.node_book import AgentStatus, followed
 from solvers.types.state import ZONE_LABEL, Gpu, GpuId, Node, NodeId, gpu_id
@@ -306,6 +306,7 @@ async def remove(connection: AsyncConnection, name: str, *, at: datetime) -> Non
     if (await connection.execute(delete(node).where(node.c.id == name))).rowcount == 0:
         raise NotFound(_missing(name))
     await lose_overuses(connection, [name], at, why="since its node was removed")
+    await announce(connection, NODE_GONE)
 
 
 def _gpu(row: AnyRow) -> Gpu:

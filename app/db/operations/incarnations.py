@@ -58,6 +58,8 @@ class MadeCommands:
         if new := [
             report.node for report in reports if report.node not in self._newest
         ]:
+            # Nodes that are not registered are not there; they are not asked for again either.
+            self._newest |= dict.fromkeys(new, NewestCommand())
             self._newest |= await load_newest(connection, new)
         return [
             report

@@ -11,6 +11,7 @@ from app.api.caches import listening
 from app.api.caches.commands import CommandBoard
 from app.base.errors import Unavailable
 from app.db.base.listen import STILL_HERE
+from app.db.decisions.commands import NODE_GONE
 
 T = TypeVar("T")
 
@@ -123,6 +124,18 @@ def test_a_whole_fleet_s_commands_are_one_look() -> None:
         return world.source.asked - before
 
     assert _in_world(scenario) == 1
+
+
+def test_commands_of_a_node_that_is_gone_are_forgotten() -> None:
+    async def scenario(world: World) -> NodeCommand | None:
+        await world.push(3)
+        # Deleted with its node; an agent of the same name registers anew.
+        world.source.generation = 0
+        world.announcements.queue.put_nowait(NODE_GONE)
+        await _settle()
+        return await world.board.command_for("n1", 0)
+
+    assert _in_world(scenario) is None
 
 
 def test_where_the_look_fails_each_node_asks_for_itself() -> None:
