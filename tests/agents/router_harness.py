@@ -6,9 +6,12 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
 from aiohttp import web
 
 from agents.base.device import ServiceRoute
+from agents.base.protocol import ServiceReading
+from agents.router.request_router import RequestRouter
 
 LIMIT_S = 120.0
 
@@ -79,6 +82,27 @@ async def tick_until(is_so: Callable[[], bool]) -> None:
     """Let the other tasks run until something holds."""
     while not is_so():  # noqa: ASYNC110, it is reached through sockets, not through an event
         await asyncio.sleep(0.001)
+
+
+async def read_all(router: RequestRouter) -> list[ServiceReading]:
+    """What the router counted, once all that came to it was answered.
+
+    HAProxy counts an answer when its stream ends, which is after the client has read it."""
+    totals: dict[str, ServiceReading] = {}
+    while not totals or any(
+        each.served + each.rejected < each.arrivals for each in totals.values()
+    ):
+        for each in await router.read_services():
+            if (before := totals.get(each.service)) is not None:
+                each = msgspec.structs.replace(
+                    each,
+                    arrivals=before.arrivals + each.arrivals,
+                    served=before.served + each.served,
+                    in_slo=before.in_slo + each.in_slo,
+                    rejected=before.rejected + each.rejected,
+                )
+            totals[each.service] = each
+    return list(totals.values())
 
 
 def within_limit(scenario: Callable[[], Awaitable[None]]) -> None:

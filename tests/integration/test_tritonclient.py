@@ -27,7 +27,7 @@ from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.supervised import PLACES
 from agents.router.router import MAX_BODY, Router
 from tests.agents.harness import client_of, ready, worker
-from tests.agents.router_harness import a_route, served
+from tests.agents.router_harness import a_route, read_all, served
 from tests.ports import a_free_port
 
 pytestmark = pytest.mark.integration
@@ -98,7 +98,7 @@ async def a_router(
 Scenario = Callable[[triton.InferenceServerClient], None]
 
 
-def on_node(kind: Kind, folder: Path, scenario: Scenario) -> tuple[ServiceReading, ...]:
+def on_node(kind: Kind, folder: Path, scenario: Scenario) -> list[ServiceReading]:
     """Run it against a node with a replica of `chat` and none of `idle`; what its router counted."""
 
     def with_client(url: str) -> None:
@@ -106,14 +106,14 @@ def on_node(kind: Kind, folder: Path, scenario: Scenario) -> tuple[ServiceReadin
         with triton.InferenceServerClient(url.removeprefix("http://")) as client:
             scenario(client)
 
-    async def run() -> tuple[ServiceReading, ...]:
+    async def run() -> list[ServiceReading]:
         async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
             replica_url = await stack.enter_async_context(a_worker(kind.worker))
             router, url = await stack.enter_async_context(a_router(kind.router, folder))
             routes = (a_route(("a", 1.0)), a_route(service="idle"))
             await router.switch_routes(routes, {"a": replica_url})
             await asyncio.to_thread(with_client, url)
-            return await router.read_services()
+            return await read_all(router)
 
     return asyncio.run(run())
 

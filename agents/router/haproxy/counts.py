@@ -10,7 +10,7 @@ than before. It tells no latencies but a mean of its last 1024 answers, so readi
 import csv
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agents.base.protocol import ServiceReading
 from agents.router.haproxy.config import IN_SLO_TABLE
@@ -84,25 +84,26 @@ class Counter:
         """The counts of every service, by name. `backends`: service → backend.
 
         One that counted less than before is not read: so does a HAProxy that was started again."""
-        readings = tuple(
-            _reading(
-                service, self._before.get(backend, NOTHING), now.get(backend, NOTHING)
-            )
-            for service, backend in sorted(backends.items())
-        )
-        self._before = dict(now)
-        return readings
+        earlier, self._before = self._before, dict(now)
+        readings = []
+        for service, backend in sorted(backends.items()):
+            before, counted = earlier.get(backend, NOTHING), now.get(backend, NOTHING)
+            if counted.arrivals < before.arrivals:
+                before = NOTHING
+            reading = _reading(service, before, counted)
+            # A hit is counted with the answer's headers, its answer with its last byte: the next reading tells it.
+            told = min(counted.in_slo, before.in_slo + reading.in_slo)
+            self._before[backend] = replace(counted, in_slo=told)
+            readings.append(reading)
+        return tuple(readings)
 
 
 def _reading(service: str, before: Counted, now: Counted) -> ServiceReading:
-    if now.arrivals < before.arrivals:
-        before = NOTHING
     served = max(0, now.served - before.served)
     return ServiceReading(
         service=service,
         arrivals=now.arrivals - before.arrivals,
         served=served,
-        # Counted one after the other: what came between is told with the next reading.
         in_slo=min(served, max(0, now.in_slo - before.in_slo)),
         rejected=max(0, now.rejected - before.rejected),
         queued=now.queued,

@@ -14,7 +14,7 @@ from agents.base.version import agent_version
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.supervised import PLACES
-from tests.agents.router_harness import a_route, served, within_limit
+from tests.agents.router_harness import a_route, read_all, served, within_limit
 from tests.ports import a_free_port
 
 pytestmark = [
@@ -88,7 +88,7 @@ def test_metadata_and_readiness_are_no_requests(tmp_path: Path) -> None:
         # The replica would have told the path: HAProxy itself knows whether it is up.
         assert await front.get("/v2/models/chat/ready") == (200, {})
         assert (await front.get("/v2/models/chat/infer", "POST"))[0] == 200
-        chat, idle = await front.router.read_services()
+        chat, idle = await read_all(front.router)
         assert (chat.arrivals, chat.served, chat.in_slo) == (1, 1, 1)
         for path in ("/v2/models/idle", "/v2/models/idle/ready"):
             status, body = await front.get(path)

@@ -26,7 +26,13 @@ from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.state import HaProxyError
 from agents.router.haproxy.supervised import PLACES, end_earlier, find_program, pause
 from tests.agents.router.haproxy.test_router_haproxy import Worker
-from tests.agents.router_harness import a_route, served, tick_until, within_limit
+from tests.agents.router_harness import (
+    a_route,
+    read_all,
+    served,
+    tick_until,
+    within_limit,
+)
 from tests.ports import a_free_port
 
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
@@ -66,6 +72,18 @@ def test_a_reading_is_what_came_since_the_last_one() -> None:
         {"b1": Counted(arrivals=3, served=2, in_slo=1)}, {"chat": "b1"}
     )  # it was started again
     assert (reading.arrivals, reading.served, reading.in_slo) == (3, 2, 1)
+
+
+def test_a_hit_whose_answer_is_still_being_sent_is_told_with_the_answer() -> None:
+    counter = Counter({})
+    readings = [
+        reading
+        for served in (1, 1, 2)
+        for reading in counter.read(
+            {"b1": Counted(arrivals=2, served=served, in_slo=2)}, {"chat": "b1"}
+        )
+    ]
+    assert [(each.served, each.in_slo) for each in readings] == [(1, 1), (0, 0), (1, 1)]
 
 
 def test_map_entries_that_changed_are_told_and_those_that_are_gone_are_taken_away() -> (
@@ -207,10 +225,10 @@ class TestReal:
                     await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
                     assert await node.post() == 200
                     # What was counted before this agent came is not its own.
-                    assert [
-                        (each.arrivals, each.served)
-                        for each in await router.read_services()
-                    ] == [(2, 2)]
+                    counted = await read_all(router)
+                    assert [(each.arrivals, each.served) for each in counted] == [
+                        (2, 2)
+                    ]
                 assert not alive(pid)
                 assert not (tmp_path / "haproxy.json").exists()
 
@@ -340,16 +358,14 @@ class TestReal:
                 expected = ServiceReading(
                     service="chat", arrivals=8, served=7, in_slo=6, rejected=1
                 )
-                assert await router.read_services() == (expected,)
+                assert await read_all(router) == [expected]
                 assert [each.arrivals for each in await router.read_services()] == [0]
                 await router.switch_routes(
                     (ServiceRoute(service="chat", slo_ms=100.0),), {}
                 )
                 assert await node.post() == 503
-                assert [
-                    (each.arrivals, each.rejected)
-                    for each in await router.read_services()
-                ] == [(1, 1)]
+                counted = await read_all(router)
+                assert [(each.arrivals, each.rejected) for each in counted] == [(1, 1)]
                 with pytest.raises(NotSupported, match="reports no latencies of chat"):
                     router.total("chat")
 
