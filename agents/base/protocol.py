@@ -330,7 +330,7 @@ class NodeCommand(Wire, frozen=True, kw_only=True):
     generation: Ordinal
     gpus: tuple[GpuCommand, ...] = ()
     routes: tuple[Route, ...] = ()
-    """Every service of the cluster, also those without a replica here."""
+    """The services with a replica here, and those for which requests may wait here since they run nowhere."""
 
 
 class LeaseTerms(Wire, frozen=True, kw_only=True):

@@ -1,7 +1,6 @@
 """The routing table for now: ready wanted replicas and spares, and old ones for as long as a successor is awaited."""
 
 from collections.abc import Collection
-from operator import attrgetter
 
 from agents.base.device import NodeState, ServiceRoute
 from agents.base.protocol import NodeCommand
@@ -9,6 +8,7 @@ from agents.enforce.gpu_diff import GpuDiff
 
 RATE_TOLERANCE = 1e-6
 """Rounding that a sum of planned rates may carry, relative."""
+_UNKNOWN_SLO_MS = 3_600_000.0
 
 
 def still_serving(
@@ -26,20 +26,22 @@ def still_serving(
         if running.state != "ready" and not want.is_spare
     }
     # Nodes do not know of each other, so a rate that lies elsewhere is taken for a replica that is not ready there yet.
-    elsewhere = planned_elsewhere(wanted)
+    here_alone = planned_here_alone(wanted)
     return {
         old.id
         for gpu in gpus
         for old in gpu.retired
         if old.state == "ready"
         and (
-            old.service in unready or (old.id in migrating and old.service in elsewhere)
+            old.service in unready
+            or (old.id in migrating and old.service not in here_alone)
         )
     }
 
 
-def planned_elsewhere(wanted: NodeCommand) -> set[str]:
-    """Services of which a part is planned on other nodes, or may be: all that have no replica here."""
+def planned_here_alone(wanted: NodeCommand) -> set[str]:
+    """Services of which no part is planned on other nodes. All that have no replica here may be planned elsewhere, or
+    be gone: the control plane, which is asked, knows."""
     here: dict[str, float] = {}
     for gpu in wanted.gpus:
         for want in gpu.replicas:
@@ -47,9 +49,8 @@ def planned_elsewhere(wanted: NodeCommand) -> set[str]:
     return {
         route.service
         for route in wanted.routes
-        # One without any rate may have its replicas elsewhere as well; a request may come at any time.
-        if route.service not in here
-        or route.arrival_rate_rps > here[route.service] * (1.0 + RATE_TOLERANCE)
+        if route.service in here
+        and route.arrival_rate_rps <= here[route.service] * (1.0 + RATE_TOLERANCE)
     }
 
 
@@ -90,7 +91,8 @@ def routes_for_now(
     # A route that stays the same stays the same object, so that routers see at once that nothing changed.
     before = {route.service: route for route in actual.routes}
     former = dict(share for route in actual.routes for share in route.shares)
-    shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
+    slos_ms = {route.service: route.slo_ms for route in wanted.routes}
+    shares: dict[str, dict[str, float]] = {service: {} for service in slos_ms}
     spares: dict[str, list[str]] = {}
     # The command in force has what a governor has turned, and the same actions set it.
     batches: dict[str, int] = {}
@@ -102,24 +104,31 @@ def routes_for_now(
                 shares[want.service][want.id] = want.arrival_rate_rps
                 batches[want.id] = want.batch
         for old in gpu.retired:
-            # A service that was deleted has no route any more: its replicas leave at once.
-            if old.service in shares and old.id in serving:
-                shares[old.service][old.id] = former.get(old.id, 0.0)
+            if old.id in serving:
+                # The command no longer names a service that has moved to other nodes.
+                shares.setdefault(old.service, {})[old.id] = former.get(old.id, 0.0)
                 batches[old.id] = old.batch
     routes = []
-    for route in sorted(wanted.routes, key=attrgetter("service")):
-        mine = sorted(shares[route.service].items())
-        resting = sorted(spares.get(route.service, ()))
+    for service in sorted(shares):
+        mine = sorted(shares[service].items())
+        resting = sorted(spares.get(service, ()))
         now = ServiceRoute(
-            service=route.service,
-            slo_ms=route.slo_ms,
+            service=service,
+            slo_ms=slos_ms[service]
+            if service in slos_ms
+            else _former_slo_ms(before.get(service)),
             shares=tuple(mine),
             spares=tuple(resting),
             batches=tuple((each, batches[each]) for each, _ in mine),
-            is_leaving=route.service in leaving,
+            is_leaving=service in leaving,
         )
-        routes.append(_route(now, before.get(route.service)))
+        routes.append(_route(now, before.get(service)))
     return tuple(routes)
+
+
+def _former_slo_ms(before: ServiceRoute | None) -> float:
+    """The SLO of a service that is about to leave; none after a restart meanwhile, when nothing counts as late."""
+    return _UNKNOWN_SLO_MS if before is None else before.slo_ms
 
 
 def _route(route: ServiceRoute, before: ServiceRoute | None) -> ServiceRoute:

@@ -35,7 +35,7 @@ from agents.enforce.actions import (
     perform,
 )
 from agents.enforce.diff import actions, is_settled
-from agents.enforce.diff_routes import planned_elsewhere
+from agents.enforce.diff_routes import planned_here_alone
 from agents.enforce.failed_launches import FailedLaunches
 from agents.enforce.launch_timer import LaunchTimer
 from agents.enforce.progress import Progress
@@ -234,7 +234,7 @@ class Enforcing:
         ]
         self.awaited = frozenset(
             each.service for each in migrating
-        ) & planned_elsewhere(command)
+        ) - planned_here_alone(command)
         return {each.id for each in migrating}
 
     def _leaving(self, state: NodeState, now_s: float) -> set[str]:

@@ -22,11 +22,16 @@ from solvers.types.state import ClusterState, GpuType, Mode, Service
 NET = 1.1
 """The board's own limit over the power cap where a governor holds the cap: it must see a breach to answer it, and a
 breach between two of its steps must stay small."""
+WAITING_NODES = 16
+"""So many nodes know the services that run nowhere: of thousands not all need be told whenever one comes to rest."""
+_HEARD_S = 10.0
+"""Nodes that were not heard for longer come after all others."""
 
 
 def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, ...]:
     """A command for every node of the cluster, in the order of node ids; a node without replicas gets an empty one.
 
+    A node knows the services that run on it; of those that run nowhere `WAITING_NODES` know, where requests wait.
     GPUs that left the fleet since the plan was bound are left out; the Store refuses to push such a plan. So are
     services and tasks that are gone: nobody would know as whose user to run them.
     """
@@ -42,6 +47,15 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
         if gpu.id in index_of:
             by_node[gpu.node].append(gpu)
     routes = _routes(bound, state)
+    waiting = routes.keys() - _services_on(bound.gpus)
+    waited_at = _nodes_for_waiting(state)
+
+    def routes_of(node: str) -> tuple[Route, ...]:
+        names = _services_on(by_node[node]) & routes.keys()
+        if node in waited_at:
+            names |= waiting
+        return tuple(routes[name] for name in sorted(names))
+
     return tuple(
         NodeCommand(
             node=node.id,
@@ -56,8 +70,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
                 )
                 for gpu in sorted(by_node[node.id], key=lambda gpu: index_of[gpu.id])
             ),
-            # Every node gets all routes: any router may receive any service's requests.
-            routes=routes,
+            routes=routes_of(node.id),
         )
         for node in sorted(state.nodes, key=lambda node: node.id)
     )
@@ -124,17 +137,30 @@ def _replicas(
             )
 
 
-def _routes(bound: BoundPlan, state: ClusterState) -> tuple[Route, ...]:
+def _routes(bound: BoundPlan, state: ClusterState) -> dict[str, Route]:
     rates = planned_rates_rps(bound)
-    return tuple(
-        Route(
+    return {
+        service.name: Route(
             service=service.name,
             slo_ms=service.slo.latency_ms,
             percentile=service.slo.percentile,
             arrival_rate_rps=rates[service.name],
         )
-        for service in sorted(state.services, key=lambda service: service.name)
+        for service in state.services
+    }
+
+
+def _services_on(gpus: Iterable[BoundGpu]) -> set[str]:
+    return {replica.service for gpu in gpus for replica in (*gpu.replicas, *gpu.spares)}
+
+
+def _nodes_for_waiting(state: ClusterState) -> set[str]:
+    """The nodes at which requests of services that run nowhere wait: the first ones by name that are heard."""
+    # In the order in which `load_routers` names them to gateways.
+    by_name = sorted(
+        state.nodes, key=lambda node: (node.silent_for_s > _HEARD_S, node.id)
     )
+    return {node.id for node in by_name[:WAITING_NODES]}
 
 
 # The order decides in `effective_mode`: the mode that leaves most to a person wins.

@@ -352,7 +352,9 @@ def test_a_failing_switch_drains_nothing() -> None:
     bench.device.make_ready()
     bench.step()
     bench.device.switch_error = DeviceError("the router is stuck")
-    bench.plane.command = a_command(generation=2)
+    bench.plane.command = a_command(a_gpu(a_replica("new")), generation=2)
+    bench.step()
+    bench.device.make_ready()
     bench.step()
     bench.step()
     assert bench.last.acks[-1].detail == "the router is stuck"

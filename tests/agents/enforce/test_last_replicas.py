@@ -1,5 +1,7 @@
 """The last replicas of a service that leaves a node: balancers are told first, and the replicas end afterwards."""
 
+from dataclasses import replace
+
 from agents.enforce.actions import Drain, SwitchRoutes
 from agents.enforce.diff import actions
 from tests.agents.enforce.test_diff import settled
@@ -45,9 +47,37 @@ def test_one_of_two_replicas_leaves_at_once_and_the_node_stays_ready() -> None:
     assert Drain(replica_id="old") in todo
 
 
-def test_a_deleted_service_is_not_waited_for() -> None:
+def test_a_service_that_the_command_no_longer_names_is_served_until_it_is_ready_elsewhere() -> (
+    None
+):
     device = settled(a_command(a_gpu(a_replica("old"))))
-    deleted = a_command(generation=2)
-    assert Drain(replica_id="old") in actions(
-        deleted, run(device.state()), leaving=CHAT
+    moved = a_command(generation=2)
+    state = run(device.state())
+    (before,) = state.routes
+
+    todo = actions(moved, state, migrating={"old"}, leaving=CHAT)
+
+    assert not any(isinstance(each, SwitchRoutes | Drain) for each in todo)
+    (switch,) = (
+        each
+        for each in actions(moved, state, leaving=CHAT)
+        if isinstance(each, SwitchRoutes)
     )
+    assert switch.routes == (replace(before, is_leaving=True),)
+    todo = actions(moved, state)
+    assert SwitchRoutes(routes=()) in todo and Drain(replica_id="old") in todo
+
+
+def test_after_a_restart_a_service_that_has_moved_is_served_on_and_nothing_is_late() -> (
+    None
+):
+    device = settled(a_command(a_gpu(a_replica("old"))))
+    state = replace(run(device.state()), routes=())
+    (switch,) = (
+        each
+        for each in actions(a_command(generation=2), state, migrating={"old"})
+        if isinstance(each, SwitchRoutes)
+    )
+    (route,) = switch.routes
+    assert (route.service, route.shares) == ("chat", (("old", 0.0),))
+    assert route.slo_ms >= 3_600_000.0

@@ -40,15 +40,22 @@ def test_every_node_gets_its_gpus_under_the_plans_generation() -> None:
     ]
 
 
-def test_every_node_knows_the_whole_rate_of_every_service() -> None:
-    state = a_state(services=(a_service("photo"), a_service("chat")))
-    routes = {command.routes for command in make_commands(PLAN, state)}
-    assert routes == {
-        (
-            Route(service="chat", slo_ms=100.0, percentile=0.98, arrival_rate_rps=35.0),
-            Route(service="photo", slo_ms=100.0, percentile=0.98, arrival_rate_rps=0.0),
-        )
-    }
+def test_a_node_knows_the_whole_rate_of_the_services_that_run_on_it() -> None:
+    commands = make_commands(PLAN, a_state(silent_for_s=(0.0, 0.0, 0.0)))
+    chat = Route(service="chat", slo_ms=100.0, percentile=0.98, arrival_rate_rps=35.0)
+    assert [command.routes for command in commands] == [(chat,), (chat,), ()]
+
+
+def test_services_that_run_nowhere_are_known_to_sixteen_nodes_that_are_heard() -> None:
+    silent_for_s = (60.0, *(0.0,) * 20)
+    state = a_state(
+        services=(a_service("photo"), a_service("chat")), silent_for_s=silent_for_s
+    )
+    routes = [command.routes for command in make_commands(PLAN, state)]
+    photo = Route(service="photo", slo_ms=100.0, percentile=0.98, arrival_rate_rps=0.0)
+    assert sum(photo in each for each in routes) == 16
+    first_node, *others = (photo in each for each in routes)
+    assert not first_node and others[0]
 
 
 def test_gpus_of_a_node_come_by_index() -> None:
