@@ -5,7 +5,8 @@ service's fewest replicas. So services with such a least number keep rows that m
 0; for others such a replica would only cost.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -89,52 +90,60 @@ def _candidates(
     problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float
 ) -> Reals:
     """(K, fields) the rows at the clock of every service that may run on the type."""
-    at_clock = {
-        network: np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
-        for (network, name), table in rows.items()
-        if name == gpu_type.name
-    }
-    tables = [
-        _service_candidates(problem, rows, gpu_type, number, at_clock[service.network])
-        for number, service in enumerate(problem.services)
-        if service.network in at_clock
-        and service.allows(gpu_type.name)
-        and service.max_replicas != 0
-    ]
+    by_network: dict[str, list[int]] = defaultdict(list)
+    for number, service in enumerate(problem.services):
+        if service.allows(gpu_type.name) and service.max_replicas != 0:
+            by_network[service.network].append(number)
+    tables = []
+    for network, numbers in by_network.items():
+        table = rows.get((network, gpu_type.name))
+        if table is not None:
+            at = np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
+            tables.append(_of_network(problem, gpu_type, network, table, at, numbers))
     return np.vstack([np.zeros((0, len(CANDIDATE_FIELDS))), *tables])
 
 
-def _service_candidates(
+def _of_network(
     problem: Problem,
-    rows: Rows,
     gpu_type: GpuType,
-    number: int,
+    network: str,
+    rows: Reals,
     at: npt.NDArray[np.int64],
+    numbers: Sequence[int],
 ) -> Reals:
-    """(K, fields) of one service, from these rows of its network."""
-    service = problem.services[number]
+    """(K, fields) of the services with these numbers, each with these rows of their network."""
     law = problem.capacity_law
-    own = rows[service.network, gpu_type.name][at]
+    services = [problem.services[number] for number in numbers]
+    points = problem.points_of(network, gpu_type.name)
+    assert points is not None, "it has rows"
     # Neither the clock, which all of them have, nor what only tasks do: stall.
-    share, batch, _, transfer, launch, run, memory, power, pressure, _ = own.T
-    ones = np.ones(len(at))
+    share, batch, _, transfer, launch, run, memory, power, pressure, _ = rows[at].T
+
+    def for_each(column: Reals) -> Reals:
+        return np.tile(column, len(services))
+
+    def for_all(values: Sequence[float]) -> Reals:
+        return np.repeat(np.array(values, np.float64), len(at))
+
     # Without SM limits replicas are counted: the table's `steps` are then as many as may share a GPU.
     is_uncapped = gpu_type.overload is not None
+    steps = np.round(share / gpu_type.sm_percent_step)
+    first_rows = [law.percentiles.index(each.percentile) for each in services]
     return np.column_stack(
         (
-            number * ones,
-            at,
-            ones if is_uncapped else np.round(share / gpu_type.sm_percent_step),
-            _law_rows(law, service.percentile, batch),
-            *(batch, memory, power, pressure, transfer + run, launch),
+            for_all(numbers),
+            for_each(at.astype(np.float64)),
+            for_each(np.ones(len(at)) if is_uncapped else steps),
+            len(law.batches) * for_all(first_rows) + for_each(_sizes_at(law, batch)),
+            *map(for_each, (batch, memory, power, pressure, transfer + run, launch)),
             # What a unit of the others' pressure adds to the execution time.
-            run * _sensitivity(problem, service, gpu_type),
+            for_each(run * points.sensitivity),
             # And what it adds beyond the pressure that leaves the GPU full.
-            run * (gpu_type.overload or 0.0),
-            np.maximum(0.0, 1.0 - pressure),
-            service.slo_ms * ones,
-            _max_rps(service) * ones,
-            float(service.min_replicas > 0) * ones,
+            for_each(run * (gpu_type.overload or 0.0)),
+            for_each(np.maximum(0.0, 1.0 - pressure)),
+            for_all([each.slo_ms for each in services]),
+            for_all([_max_rps(each) for each in services]),
+            for_all([float(each.min_replicas > 0) for each in services]),
         )
     )
 
@@ -143,18 +152,10 @@ def _max_rps(service: ServiceDemand) -> float:
     return np.inf if service.max_replica_rps is None else service.max_replica_rps
 
 
-def _sensitivity(problem: Problem, service: ServiceDemand, gpu_type: GpuType) -> float:
-    points = problem.points_of(service.network, gpu_type.name)
-    assert points is not None, "it has rows"
-    return points.sensitivity
-
-
-def _law_rows(law: CapacityLaw, percentile: float, batch: Reals) -> Reals:
-    """(K,) rows of the law. Raises KeyError for a batch that is none of its own."""
-    first = law.percentiles.index(percentile) * len(law.batches)
-    rows = {float(size): first + at for at, size in enumerate(law.batches)}
-    sizes, inverse = np.unique(batch, return_inverse=True)
-    return np.array([rows[size] for size in sizes.tolist()], np.float64)[inverse]
+def _sizes_at(law: CapacityLaw, batch: Reals) -> Reals:
+    """(K,) places of batches among the law's. Raises KeyError for one that is none of its own."""
+    places = {float(size): at for at, size in enumerate(law.batches)}
+    return np.array([places[size] for size in batch.tolist()], np.float64)
 
 
 def _is_usable(table: Reals, problem: Problem, gpu_type: GpuType, law: Law) -> Flags:

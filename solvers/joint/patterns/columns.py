@@ -178,10 +178,11 @@ def single_patterns(tables: Tables, wanted: Reals) -> list[Pattern]:
     patterns = []
     for number, mode in enumerate(tables.modes):
         served = np.minimum(alone(mode, tables.law), wanted[mode.service])
-        for service in np.unique(mode.service):
-            own = np.flatnonzero(mode.service == service)
-            best = own[np.lexsort((mode.power[own], -served[own]))[0]]
-            patterns.append(Pattern(mode=number, items=(int(best),)))
+        order = np.lexsort((mode.power, -served, mode.service))
+        _, firsts = np.unique(mode.service[order], return_index=True)
+        patterns += [
+            Pattern(mode=number, items=(best,)) for best in order[firsts].tolist()
+        ]
     return patterns
 
 

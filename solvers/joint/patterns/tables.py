@@ -15,6 +15,7 @@ at P_k. Between the two, j carries no less than at the upper knot and i no more 
 because whoever carries the whole rate carries no more than it.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,11 +80,18 @@ class Tables(NamedTuple):
 
 def make_tables(problem: Problem) -> Tables:
     """The tables of a problem. Modes by type and clock, candidates by service, SM steps, batch."""
+    (tables,) = tables_at(problem, (1.0,))
+    return tables
+
+
+def tables_at(problem: Problem, headrooms: Sequence[float]) -> tuple[Tables, ...]:
+    """The tables for rates that are so many times as high, made together: only which candidates stay differs."""
     law = _law(problem.capacity_law)
     rate = np.array([service.arrival_rate_rps for service in problem.services])
-    return Tables(
+    rates = [headroom * rate for headroom in headrooms]
+    common = Tables(
         law=law,
-        modes=_modes(problem, law, rate),
+        modes=(),
         rate=rate,
         priority=np.array([service.priority for service in problem.services]),
         stock=stock_of(problem),
@@ -98,20 +106,29 @@ def make_tables(problem: Problem) -> Tables:
             ]
         ),
     )
+    return tuple(
+        common._replace(modes=modes, rate=own)
+        for modes, own in zip(_modes(problem, law, rates), rates, strict=True)
+    )
 
 
-def _modes(problem: Problem, law: Law, rate: Reals) -> tuple[GpuMode, ...]:
-    """By type and clock, without modes that nothing can run on."""
+def _modes(
+    problem: Problem, law: Law, rates: Sequence[Reals]
+) -> list[tuple[GpuMode, ...]]:
+    """For each of the rates, by type and clock, without modes that nothing can run on."""
     rows = rows_of(problem)
     modes = [
         _undominated(
-            problem, rows, _mode(problem, rows, index, clock_mhz, law), law, rate
+            problem, rows, _mode(problem, rows, index, clock_mhz, law), law, rates
         )
         for index, gpu_type in enumerate(problem.gpu_types)
         for clock_mhz in gpu_type.clocks_mhz
     ]
     # Without candidates there would be no patterns, and kernels ask for one candidate at least.
-    return tuple(mode for mode in modes if len(mode.service))
+    return [
+        tuple(mode[at] for mode in modes if len(mode[at].service))
+        for at in range(len(rates))
+    ]
 
 
 def stock_of(problem: Problem) -> Reals:
@@ -193,17 +210,23 @@ def _launch_factors(gpu_type: GpuType, max_replicas: int) -> Reals:
 
 
 def _undominated(
-    problem: Problem, rows: Rows, mode: GpuMode, law: Law, rate: Reals
-) -> GpuMode:
-    """The mode without dominated candidates, but with all that run now: staying costs no migration."""
+    problem: Problem, rows: Rows, mode: GpuMode, law: Law, rates: Sequence[Reals]
+) -> list[GpuMode]:
+    """For each of the rates, the mode without dominated candidates, but with all that run now: staying costs no
+    migration.
+    """
     if len(mode.service) == 0:
-        return mode
+        return [mode] * len(rates)
     neighbour_sets = _neighbour_sets(mode)
-    kept = [
-        ~_is_dominated(take(mode, block), law, rate, *neighbour_sets)
-        for block in _blocks(mode)
-    ]
-    return take(mode, np.concatenate(kept) | _is_running(problem, rows, mode))
+    dominated = zip(
+        *(
+            _are_dominated(take(mode, block), law, rates, *neighbour_sets)
+            for block in _blocks(mode)
+        ),
+        strict=True,
+    )
+    runs = _is_running(problem, rows, mode)
+    return [take(mode, ~np.concatenate(each) | runs) for each in dominated]
 
 
 def _blocks(mode: GpuMode) -> list[slice]:
@@ -221,22 +244,29 @@ def _blocks(mode: GpuMode) -> list[slice]:
     return [*blocks, slice(begin, last)]
 
 
-def _is_dominated(
-    mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals
-) -> Flags:
-    """(C,); sets of neighbours as in `_carried`."""
-    carried = _carried(mode, law, rate, launch_factor, pressure)
+def _are_dominated(
+    mode: GpuMode,
+    law: Law,
+    rates: Sequence[Reals],
+    launch_factor: Reals,
+    pressure: Reals,
+) -> Iterator[Flags]:
+    """For each of the rates, (C,); sets of neighbours as in `_capacity`."""
     count = len(mode.service)
-    return find_dominated(
-        np.searchsorted(mode.service, np.arange(len(rate) + 1)),
-        np.column_stack(
-            (mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)
-        ),
-        # The upper knot of one candidate against the lower knot of the other (see above), at all intervals.
-        # Contiguous, since a compiled kernel is specialised on the layout of its arrays.
-        np.ascontiguousarray(carried[:, :, 1:]).reshape(count, -1),
-        np.ascontiguousarray(carried[:, :, :-1]).reshape(count, -1),
+    capacity = _capacity(mode, law, launch_factor, pressure)
+    needs = np.column_stack(
+        (mode.width.astype(np.float64), mode.memory, mode.power, mode.pressure)
     )
+    for rate in rates:
+        carried = np.minimum(capacity, rate[mode.service][:, None, None])
+        yield find_dominated(
+            np.searchsorted(mode.service, np.arange(len(rate) + 1)),
+            needs,
+            # The upper knot of one candidate against the lower knot of the other (see above), at all intervals.
+            # Contiguous, since a compiled kernel is specialised on the layout of its arrays.
+            np.ascontiguousarray(carried[:, :, 1:]).reshape(count, -1),
+            np.ascontiguousarray(carried[:, :, :-1]).reshape(count, -1),
+        )
 
 
 def _neighbour_sets(mode: GpuMode) -> tuple[Reals, Reals]:
@@ -260,10 +290,8 @@ def _max_pressure(mode: GpuMode) -> float:
     return float(min(by_count, mode.steps * (mode.pressure / mode.width).max()))
 
 
-def _carried(
-    mode: GpuMode, law: Law, rate: Reals, launch_factor: Reals, pressure: Reals
-) -> Reals:
-    """(C, N, K) rps of its service's rate that each candidate carries beside N sets of neighbours.
+def _capacity(mode: GpuMode, law: Law, launch_factor: Reals, pressure: Reals) -> Reals:
+    """(C, N, K) rps that each candidate can carry beside N sets of neighbours, whatever its service is asked.
 
     launch_factor: (N,), pressure: (N, K).
     """
@@ -273,10 +301,8 @@ def _carried(
     duration_ms = mode.alone_ms[own] + launch_ms + mode.growth_ms[own] * pressure
     duration_ms += mode.overload_ms[own] * np.maximum(0.0, pressure - mode.room[own])
     utilisation = utilisation_at(law, mode.law, mode.slo_ms[own] / duration_ms)
-    capacity = 1000.0 * mode.batch[own] / duration_ms * utilisation
-    counted: Reals = np.minimum(rate[mode.service[own]], mode.max_rps[own])
-    carried: Reals = np.minimum(capacity, counted)
-    return carried
+    capacity: Reals = 1000.0 * mode.batch[own] / duration_ms * utilisation
+    return np.minimum(capacity, mode.max_rps[own])
 
 
 def _is_running(problem: Problem, rows: Rows, mode: GpuMode) -> Flags:

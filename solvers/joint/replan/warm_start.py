@@ -27,7 +27,7 @@ from solvers.joint.patterns.formulation import (
     priced_problem,
 )
 from solvers.joint.patterns.running import Candidates, ColumnKinds
-from solvers.joint.patterns.tables import Tables, make_tables, stock_of
+from solvers.joint.patterns.tables import Tables, make_tables, stock_of, tables_at
 from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.master_solution import Duals
 from solvers.joint.relaxation.pricing import Pricer
@@ -56,7 +56,9 @@ class WarmStart:
         self._made_for = problem
         # Rates that rise within the headroom need candidates that the present rates do not.
         self._tables, self.headroom = (
-            _roomy_tables(problem) if has_headroom else (_tables(problem, 1.0), 1.0)
+            _roomy_tables(problem)
+            if has_headroom
+            else (make_tables(priced_problem(problem)), 1.0)
         )
         self._pricer = Pricer(self._tables)
         self.columns = Columns(self._tables)
@@ -169,8 +171,7 @@ class WarmStart:
 
 def _roomy_tables(problem: Problem) -> tuple[Tables, float]:
     """Tables for higher rates, and how many times as high."""
-    narrow = _tables(problem, HEADROOM)
-    wide = _tables(problem, WIDE_HEADROOM)
+    narrow, wide = tables_at(priced_problem(problem), (HEADROOM, WIDE_HEADROOM))
     if _candidates(wide) <= _MORE_CANDIDATES * _candidates(narrow):
         return wide, WIDE_HEADROOM
     return narrow, HEADROOM
@@ -178,20 +179,6 @@ def _roomy_tables(problem: Problem) -> tuple[Tables, float]:
 
 def _candidates(tables: Tables) -> int:
     return sum(len(mode.service) for mode in tables.modes)
-
-
-def _tables(problem: Problem, headroom: float) -> Tables:
-    return make_tables(priced_problem(_with_headroom(problem, headroom)))
-
-
-def _with_headroom(problem: Problem, headroom: float) -> Problem:
-    return replace(
-        problem,
-        services=tuple(
-            replace(service, arrival_rate_rps=headroom * service.arrival_rate_rps)
-            for service in problem.services
-        ),
-    )
 
 
 def _same_types(mine: tuple[GpuType, ...], others: tuple[GpuType, ...]) -> bool:
