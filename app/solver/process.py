@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from app.solver.child import COMPILING, Prepare, run_inquiry, serve
 from app.solver.findings import Findings, Inquiry
@@ -29,9 +29,7 @@ from solvers.types.state import Json, Observed
 START_LIMIT_S = 180.0
 """A fresh worker imports the solvers in seconds, on a busy machine in many more. Each kernel that it has to compile
 begins the limit anew: all of them may take longer."""
-
 COMPILING_KERNELS = "compiling kernels (a minute, once)"
-
 FIRST_POLICY = "joint"
 """Imported as soon as a worker begins: the default one, and what explains plans. Any other is before its first plan,
 so that nobody waits for, or holds in memory, what no plan asks for."""
@@ -40,7 +38,10 @@ NICENESS = 5
 """A tick may take a little longer when cores are short; an agent that waits for its acknowledgement may not."""
 
 GRACE_S = 1.0
-"""A policy may overrun its own budget by this much before the worker is killed."""
+"""A policy may overrun its own budget by this much before the worker is killed; by twice as much after each kill."""
+MAX_GRACE_S = 32.0
+
+_Answer = TypeVar("_Answer", "PlanAnswer", Findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,25 +245,22 @@ class SolverWorker:
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer within its budget plus a grace period. Raises SolverUnavailable."""
-        answer = await self._ask(
-            replace(request, budget=self._portable(request.budget))
-        )
-        if isinstance(answer, PlanAnswer):
-            return answer
-        raise SolverUnavailable(f"policy {request.policy} failed: {answer}")
+        return await self._answer(request, PlanAnswer, f"policy {request.policy}")
 
     async def inquire(self, inquiry: Inquiry) -> Findings:
         """What is found out within the budget plus a grace period. Raises SolverUnavailable."""
-        answer = await self._ask(
-            replace(inquiry, budget=self._portable(inquiry.budget))
-        )
-        if isinstance(answer, Findings):
-            return answer
-        raise SolverUnavailable(f"the inquiry failed: {answer}")
+        return await self._answer(inquiry, Findings, "the inquiry")
 
-    def _portable(self, budget: Budget) -> Budget:
-        """The budget without its clock, which cannot cross a process border; the worker puts its own in."""
-        return replace(budget, threads=self._threads, elapsed=Budget().elapsed)
+    async def _answer(
+        self, message: PlanRequest | Inquiry, kind: type[_Answer], what: str
+    ) -> _Answer:
+        # The budget's clock cannot cross a process border; the worker puts its own in.
+        elapsed = Budget().elapsed
+        budget = replace(message.budget, threads=self._threads, elapsed=elapsed)
+        answer = await self._ask(replace(message, budget=budget))
+        if isinstance(answer, kind):
+            return answer
+        raise SolverUnavailable(f"{what} failed: {answer}")
 
     async def _ask(self, message: PlanRequest | Inquiry) -> object:
         async with self._turn:
@@ -275,6 +273,8 @@ class SolverWorker:
                     limit_s, _exchange, pipe, message, self._points
                 )
             except TimeoutError:
+                # Where a fleet is too large for the limit, it would never have a plan if no more were ever allowed.
+                self._grace_s = min(2.0 * self._grace_s, MAX_GRACE_S)
                 self.begin()
                 raise SolverUnavailable(
                     f"the solver worker was killed after {limit_s:.1f} s without an answer"

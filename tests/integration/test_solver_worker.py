@@ -42,6 +42,7 @@ def with_worker(
     *,
     prepare: Prepare = worker_bodies.nothing,
     start_limit_s: float = AMPLE_S,
+    grace_s: float = 0.0,
     niceness: int = 0,
 ) -> None:
     async def run() -> None:
@@ -49,7 +50,7 @@ def with_worker(
             run=worker_bodies.obey,
             prepare=prepare,
             start_limit_s=start_limit_s,
-            grace_s=0.0,
+            grace_s=grace_s,
             niceness=niceness,
         )
         try:
@@ -161,6 +162,20 @@ def test_a_child_that_passes_its_limit_is_killed_and_the_next_call_gets_another(
         await recovers(worker, after=pid)
 
     with_worker(scenario)
+
+
+def test_after_each_kill_the_next_call_may_overrun_its_limit_by_twice_as_much(
+    tmp_path: Path,
+) -> None:
+    async def scenario(worker: SolverWorker) -> None:
+        for limit in (r"0\.5", r"0\.7", r"1\.1"):
+            await pid_of(worker)
+            with pytest.raises(SolverUnavailable, match=f"killed after {limit} s"):
+                await worker.make_plan(
+                    request("spin", memory=str(tmp_path / "began"), seconds=LIMIT_S)
+                )
+
+    with_worker(scenario, grace_s=0.2)
 
 
 def test_a_child_that_dies_while_it_works_costs_one_answer() -> None:
