@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import math
 import multiprocessing
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Protocol, TypeVar
 
+from app.base.interrupts import interrupts_deferred
 from app.solver.child import COMPILING, Prepare, run_inquiry, serve
 from app.solver.findings import Findings, Inquiry
 from app.solver.shared_points import SentPoints
@@ -349,14 +349,12 @@ class SolverWorker:
             daemon=True,
             name="plimsoll-solver",
         )
-        # Inherited: a Ctrl-C goes to both processes, and a child that still imports would end with a traceback.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        # A child that still imports would end with a traceback.
         try:
-            process.start()
+            with interrupts_deferred():
+                process.start()
         except OSError as error:
             raise SolverUnavailable(f"no solver can be started: {error}") from error
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         ours.send(FIRST_POLICY)
         # Only the worker holds that end now: when it dies, recv here ends at once.
         theirs.close()
