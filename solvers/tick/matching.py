@@ -3,7 +3,7 @@
 `bind` says what the matching puts first; here its levels become integers whose sum orders matchings that way.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeVar
@@ -52,6 +52,8 @@ def match_slots(
     avoided: Mapping[str, Set[GpuId]],
 ) -> list[GpuPlace | None]:
     """The place of each slot, None where there is none; all of one GPU type. avoided: GPUs by service."""
+    if (unchanged := _unchanged(slots, places)) is not None:
+        return list(unchanged)
     special = frozenset().union(*avoided.values())
     # GPUs that somebody avoids are looked at one by one, as those are that carry something.
     own = [place for place in places if place.replicas or place.gpu.id in special]
@@ -70,6 +72,41 @@ def match_slots(
         if not forbidden[slot, at]:
             chosen[slot] = offered[at] if at < len(own) else next(lowest_empty)
     return chosen
+
+
+def _unchanged(
+    slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
+) -> list[GpuPlace] | None:
+    """For every slot a place that runs just what it wants, in their order; None where some slot has none.
+
+    Nothing starts, drains or changes, so that no matching is better; to look through all pairs takes seconds where
+    there are thousands.
+    """
+    running: defaultdict[Hashable, deque[GpuPlace]] = defaultdict(deque)
+    for place in places:
+        if place.running is not None:
+            # Spares give way without anything being started or changed for it.
+            spares = {spare.id for spare in place.running.spares}
+            serving = {
+                identity: replica
+                for identity, replica in place.replicas.items()
+                if replica.id not in spares
+            }
+            running[_content(place.running.clock_mhz, serving)].append(place)
+    chosen = []
+    for slot in slots:
+        alike = running[_content(slot.gpu.clock_mhz, slot.replicas)]
+        if not alike:
+            return None
+        chosen.append(alike.popleft())
+    return chosen
+
+
+def _content(
+    clock_mhz: float, replicas: Mapping[ReplicaIdentity, BoundReplica]
+) -> Hashable:
+    batches = ((identity, replica.batch) for identity, replica in replicas.items())
+    return clock_mhz, frozenset(batches)
 
 
 def _avoiding(

@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from solvers.laws.colocation import alone_rps
 from solvers.laws.operating_rows import OperatingRows
 from solvers.tick.bind import new_replica_id
@@ -93,14 +95,20 @@ class _Place:
         there = [each.service for each in (*self.gpu.replicas, *self.spares)]
         return service.name not in there and problem.may_share([*there, service.name])
 
+    @property
+    def room(self) -> tuple[float, ...]:
+        """SM percent, MiB, watts and replicas that further spares may take."""
+        return (
+            self.sm_percent + _ROUNDING * 100.0,
+            self.memory_mib * (1.0 + _ROUNDING),
+            self.watts * (1.0 + _ROUNDING),
+            float(self.replicas),
+        )
+
     def fits(self, row: OperatingPoint, memory_mib: float) -> bool:
         """Whether a spare of that row fits."""
-        return (
-            self.replicas >= 1
-            and row.sm_percent <= self.sm_percent + _ROUNDING * 100.0
-            and memory_mib <= self.memory_mib * (1.0 + _ROUNDING)
-            and row.power_w <= self.watts * (1.0 + _ROUNDING)
-        )
+        needs = _needs(row, memory_mib)
+        return all(need <= left for need, left in zip(needs, self.room, strict=True))
 
     def take(self, spare: BoundReplica, row: OperatingPoint) -> None:
         """Give it to a spare."""
@@ -187,33 +195,54 @@ class _Finder:
     ) -> None:
         self._problem, self._places, self._avoided = problem, places, avoided
         self._generation = generation
-        self._sizes: dict[tuple[str, str, float], list[_Size]] = {}
+        kinds = [(place.gpu.gpu_type, place.gpu.clock_mhz) for place in places]
+        self._kinds = sorted(set(kinds))
+        numbers = {kind: number for number, kind in enumerate(self._kinds)}
+        self._kind = np.array([numbers[kind] for kind in kinds], np.int32)
+        """(P,) the kind of each place."""
+        self._room = np.array([place.room for place in places]).reshape(-1, 4)
+        """(P, 4) what is left of each place, as `_Place.room` says it."""
 
     def place(
         self, service: ServiceDemand, served: _Served, former: _Former | None
     ) -> None:
         """Give the service a spare, if there is room for one."""
-        found = (self._offer(service, each, served, former) for each in self._places)
-        offers = [offer for offer in found if offer is not None]
+        sizes = [self._sizes_of(service, *kind) for kind in self._kinds]
+        offers = [
+            (offer, at)
+            for at in self._with_room(sizes)
+            if (
+                offer := self._offer(service, sizes[self._kind[at]], at, served, former)
+            )
+        ]
         if offers:
             # The first of equal ones: places are sorted by id.
-            best = max(offers, key=lambda offer: offer.worth(served, former))
+            best, at = max(offers, key=lambda offer: offer[0].worth(served, former))
             best.place.take(best.spare, best.size.row)
+            self._room[at] = best.place.room
+
+    def _with_room(self, sizes: Sequence[Sequence[_Size]]) -> list[int]:
+        """The places in which the smallest size of their kind fits, memory apart.
+
+        All at once, since most GPUs of a rented fleet have less left than the smallest share.
+        """
+        no_room = (math.inf, 0.0, math.inf, 1.0)
+        needed = [_needs(each[0].row, 0.0) if each else no_room for each in sizes]
+        has_room = np.array(needed).reshape(-1, 4)[self._kind] <= self._room
+        found: list[int] = np.flatnonzero(has_room.all(axis=1)).tolist()
+        return found
 
     def _offer(
         self,
         service: ServiceDemand,
-        place: _Place,
+        sizes: Sequence[_Size],
+        at: int,
         served: _Served,
         former: _Former | None,
     ) -> _Offer | None:
         """The spare that the service would have there: the one that runs, else one of the right size."""
+        place = self._places[at]
         gpu = place.gpu
-        sizes = self._sizes_of(service, gpu)
-        # Asked first, since most GPUs of a rented fleet have less left than the smallest share.
-        has_room = sizes and place.fits(sizes[0].row, 0.0)
-        if not (has_room and service.allows(gpu.gpu_type)):
-            return None
         if not place.may_take(self._problem, service):
             return None
         if former is not None and former.gpu == gpu.id:
@@ -229,25 +258,27 @@ class _Finder:
             return None
         return _Offer(place, _spare(service, size.row, self._generation), size)
 
-    def _sizes_of(self, service: ServiceDemand, gpu: BoundGpu) -> list[_Size]:
+    def _sizes_of(
+        self, service: ServiceDemand, gpu_type_name: str, clock_mhz: float
+    ) -> list[_Size]:
         """The shares of such a GPU that are of use to the service, from the smallest on."""
-        key = service.name, gpu.gpu_type, gpu.clock_mhz
-        if key not in self._sizes:
-            self._sizes[key] = _sizes(self._problem, service, gpu)
-        return self._sizes[key]
+        points = self._problem.points_of(service.network, gpu_type_name)
+        if points is None or not service.allows(gpu_type_name):
+            return []
+        gpu_type = self._problem.gpu_type(gpu_type_name)
+        best: dict[float, _Size] = {}
+        for row in points.rows:
+            if row.clock_mhz == clock_mhz:
+                rps = alone_rps(self._problem, service, gpu_type, row)
+                known = best.get(row.sm_percent)
+                if rps > (known.rps if known else 0.0):
+                    best[row.sm_percent] = _Size(row=row, rps=rps)
+        return [best[share] for share in sorted(best)]
 
 
-def _sizes(problem: Problem, service: ServiceDemand, gpu: BoundGpu) -> list[_Size]:
-    points = problem.points_of(service.network, gpu.gpu_type)
-    gpu_type = problem.gpu_type(gpu.gpu_type)
-    best: dict[float, _Size] = {}
-    for row in points.rows if points else ():
-        if row.clock_mhz == gpu.clock_mhz:
-            rps = alone_rps(problem, service, gpu_type, row)
-            known = best.get(row.sm_percent)
-            if rps > (known.rps if known else 0.0):
-                best[row.sm_percent] = _Size(row=row, rps=rps)
-    return [best[share] for share in sorted(best)]
+def _needs(row: OperatingPoint, memory_mib: float) -> tuple[float, ...]:
+    """What a spare of that row takes of a `_Place.room`."""
+    return row.sm_percent, memory_mib, row.power_w, 1.0
 
 
 def _served(problem: Problem, bound: BoundPlan) -> dict[str, _Served]:
