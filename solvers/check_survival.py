@@ -18,17 +18,26 @@ def survival_gaps(
 ) -> tuple[SurvivalGap, ...]:
     """The services that a single loss would leave too little of, by name."""
     zones = {node.id: node.zone for node in nodes}
+    replicas: defaultdict[str, list[tuple[BoundGpu, float]]] = defaultdict(list)
+    for gpu in bound.gpus:
+        for replica in gpu.replicas:
+            replicas[replica.service].append((gpu, replica.arrival_rate_rps))
     found = (
-        _worst(bound, goal, zones)
+        _worst(replicas[goal.service], goal, zones)
         for goal in sorted(goals, key=lambda goal: goal.service)
     )
     return tuple(gap for gap in found if gap is not None)
 
 
 def _worst(
-    bound: BoundPlan, goal: SurvivalGoal, zones: Mapping[NodeId, str]
+    replicas: Iterable[tuple[BoundGpu, float]],
+    goal: SurvivalGoal,
+    zones: Mapping[NodeId, str],
 ) -> SurvivalGap | None:
-    planned_rps = _planned_rps(bound, goal, zones)
+    """replicas: those of the goal's service, with the rate that each is planned for."""
+    planned_rps: defaultdict[str, float] = defaultdict(float)
+    for gpu, rate_rps in replicas:
+        planned_rps[_domain(gpu, goal.loss, zones)] += rate_rps
     if not planned_rps:
         return None
     lost = max(sorted(planned_rps), key=planned_rps.__getitem__)
@@ -43,18 +52,6 @@ def _worst(
         needed_rps=goal.needed_rps,
         share=goal.share,
     )
-
-
-def _planned_rps(
-    bound: BoundPlan, goal: SurvivalGoal, zones: Mapping[NodeId, str]
-) -> dict[str, float]:
-    """By what is lost at once, what is planned there of the service."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for gpu in bound.gpus:
-        for replica in gpu.replicas:
-            if replica.service == goal.service:
-                found[_domain(gpu, goal.loss, zones)] += replica.arrival_rate_rps
-    return found
 
 
 def _domain(gpu: BoundGpu, loss: LossKind, zones: Mapping[NodeId, str]) -> str:

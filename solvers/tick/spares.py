@@ -19,6 +19,7 @@ What is physical is judged with it (`solvers.check_residents`), promises without
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -195,6 +196,12 @@ class _Finder:
     ) -> None:
         self._problem, self._places, self._avoided = problem, places, avoided
         self._generation = generation
+        self._rows: defaultdict[tuple[str, str, float], list[OperatingPoint]]
+        self._rows = defaultdict(list)
+        for points in problem.points:
+            for row in points.rows:
+                key = points.network, points.gpu_type, row.clock_mhz
+                self._rows[key].append(row)
         kinds = [(place.gpu.gpu_type, place.gpu.clock_mhz) for place in places]
         self._kinds = sorted(set(kinds))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
@@ -262,17 +269,15 @@ class _Finder:
         self, service: ServiceDemand, gpu_type_name: str, clock_mhz: float
     ) -> list[_Size]:
         """The shares of such a GPU that are of use to the service, from the smallest on."""
-        points = self._problem.points_of(service.network, gpu_type_name)
-        if points is None or not service.allows(gpu_type_name):
+        if not service.allows(gpu_type_name):
             return []
         gpu_type = self._problem.gpu_type(gpu_type_name)
         best: dict[float, _Size] = {}
-        for row in points.rows:
-            if row.clock_mhz == clock_mhz:
-                rps = alone_rps(self._problem, service, gpu_type, row)
-                known = best.get(row.sm_percent)
-                if rps > (known.rps if known else 0.0):
-                    best[row.sm_percent] = _Size(row=row, rps=rps)
+        for row in self._rows[service.network, gpu_type_name, clock_mhz]:
+            rps = alone_rps(self._problem, service, gpu_type, row)
+            known = best.get(row.sm_percent)
+            if rps > (known.rps if known else 0.0):
+                best[row.sm_percent] = _Size(row=row, rps=rps)
         return [best[share] for share in sorted(best)]
 
 
