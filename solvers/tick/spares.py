@@ -202,6 +202,8 @@ class _Finder:
             for row in points.rows:
                 key = points.network, points.gpu_type, row.clock_mhz
                 self._rows[key].append(row)
+        # Services with the same network and SLO have the same sizes.
+        self._sizes: dict[tuple[str, float, float, str, float], list[_Size]] = {}
         kinds = [(place.gpu.gpu_type, place.gpu.clock_mhz) for place in places]
         self._kinds = sorted(set(kinds))
         numbers = {kind: number for number, kind in enumerate(self._kinds)}
@@ -271,6 +273,20 @@ class _Finder:
         """The shares of such a GPU that are of use to the service, from the smallest on."""
         if not service.allows(gpu_type_name):
             return []
+        key = (
+            service.network,
+            service.slo_ms,
+            service.percentile,
+            gpu_type_name,
+            clock_mhz,
+        )
+        if key not in self._sizes:
+            self._sizes[key] = self._find_sizes(service, gpu_type_name, clock_mhz)
+        return self._sizes[key]
+
+    def _find_sizes(
+        self, service: ServiceDemand, gpu_type_name: str, clock_mhz: float
+    ) -> list[_Size]:
         gpu_type = self._problem.gpu_type(gpu_type_name)
         best: dict[float, _Size] = {}
         for row in self._rows[service.network, gpu_type_name, clock_mhz]:

@@ -226,5 +226,6 @@ def _useful_rps(
 
 def _rows_at_ends(rows: Sequence[OperatingPoint]) -> list[OperatingPoint]:
     """Those of the smallest and of the largest share of a GPU: capacity grows with the SMs between them."""
-    shares = {row.sm_percent for row in rows}
-    return [row for row in rows if row.sm_percent in (min(shares), max(shares))]
+    shares = [row.sm_percent for row in rows]
+    ends = min(shares), max(shares)
+    return [row for row in rows if row.sm_percent in ends]
