@@ -16,13 +16,18 @@ Good where offline jobs share the fleet with services. Limits: it looks at one s
 runs, so that it uses more GPUs than `joint`; its affinity has the defects of the printed form (`affinity`).
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.greedy.arrange import obeys, running_carriers, without
+from solvers.greedy.arrange import (
+    obeys,
+    running_carriers,
+    total_sm_percent,
+    without,
+)
 from solvers.greedy.configure import (
     MAX_REPLICAS,
     MIN_CAPACITY_RPS,
@@ -39,6 +44,7 @@ from solvers.greedy.routing import (
     total_capacity_rps,
 )
 from solvers.laws.colocation import capacities_rps, executions_ms
+from solvers.laws.operating_rows import SM_PERCENT_TOLERANCE
 from solvers.papers.oltunes.joining import joined, load_of, may_join
 from solvers.papers.oltunes.parameters import OltunesParameters
 from solvers.papers.oltunes.tuning_score import (
@@ -287,14 +293,15 @@ def _add(
     choices: Sequence[_Choice],
 ) -> bool:
     """One more replica, at the best row that finds a place; whether there is any."""
-    fullest = _fullest(carriers)
+    hosts = _hosts(problem, carriers, service.name)
     types_left = _types_left(problem, carriers)
     for choice in choices:
         seat = ArrangedReplica(service.name, choice.row)
-        # Whether it may join is costly to find out, so the GPU type is compared first.
-        same_type = (at for at in fullest if carriers[at].gpu_type == choice.gpu_type)
-        for at in same_type:
-            if may_join(problem, parameters, carriers, at, seat):
+        for at, left_percent in hosts[choice.gpu_type]:
+            # Whether it may join is costly to find out, so the room is compared first.
+            if choice.row.sm_percent <= left_percent and may_join(
+                problem, parameters, carriers, at, seat
+            ):
                 carriers[at] = joined(carriers[at], seat)
                 return True
         alone = Carrier(gpu_type=choice.gpu_type, seats=(seat,))
@@ -304,13 +311,25 @@ def _add(
     return False
 
 
-def _fullest(carriers: Sequence[Carrier]) -> list[int]:
-    """The places of the GPUs with most replicas, at most MAX_HOSTS."""
+def _hosts(
+    problem: Problem, carriers: Sequence[Carrier], service: str
+) -> Mapping[str, list[tuple[int, float]]]:
+    """By GPU type, the places of those GPUs among the MAX_HOSTS with most replicas that have none of the service, and
+    the SM percent that they have left.
+    """
     # Not all of a large fleet: to find out whether a replica may join is costly.
     by_seats = sorted(
         range(len(carriers)), key=lambda at: (-len(carriers[at].seats), at)
     )
-    return by_seats[:MAX_HOSTS]
+    hosts: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+    for at in by_seats[:MAX_HOSTS]:
+        seats = carriers[at].seats
+        if all(seat.service != service for seat in seats):
+            gpu_type = problem.gpu_type(carriers[at].gpu_type)
+            most = gpu_type.max_sm_percent(len(seats) + 1) + SM_PERCENT_TOLERANCE
+            left_percent = most - total_sm_percent(carriers[at])
+            hosts[gpu_type.name].append((at, left_percent))
+    return hosts
 
 
 def _types_left(problem: Problem, carriers: Sequence[Carrier]) -> set[str]:
