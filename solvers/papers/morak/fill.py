@@ -128,7 +128,9 @@ class MorakFilling:
             if grown == wanted:
                 break
             wanted = grown
-        return carriers if _are_placed(carriers, wanted) else _fair(pack, wanted)
+        if _are_placed(carriers, wanted):
+            return carriers
+        return _fair(pack, wanted, lambda: self.effort.is_out_of_time)
 
 
 def _tighter(problem: Problem, part: float) -> Problem:
@@ -161,8 +163,11 @@ def _placed(pack: Pack, counts: Mapping[str, int]) -> list[Carrier] | None:
     return carriers if _are_placed(carriers, counts) else None
 
 
-def _fair(pack: Pack, wanted: Mapping[str, int]) -> list[Carrier]:
-    """The GPUs with the largest part of what everybody wants that has a place, and then with what else fits.
+def _fair(
+    pack: Pack, wanted: Mapping[str, int], is_over: Callable[[], bool]
+) -> list[Carrier]:
+    """The GPUs with the largest part of what everybody wants that has a place, and then, until it is over, with what
+    else fits.
 
     Widest first, as `packed` goes, would leave the narrow ones nothing.
     """
@@ -172,6 +177,8 @@ def _fair(pack: Pack, wanted: Mapping[str, int]) -> list[Carrier]:
     for name in sorted(
         placed, key=lambda name: (placed[name] / max(1, wanted[name]), name)
     ):
+        if is_over():
+            break
         more = {**placed, name: placed[name] + 1}
         if placed[name] < wanted[name] and (trial := place(more)) is not None:
             placed, carriers = more, trial
