@@ -9,6 +9,7 @@ from agents.enforce.gpu_diff import GpuDiff
 RATE_TOLERANCE = 1e-6
 """Rounding that a sum of planned rates may carry, relative."""
 _UNKNOWN_SLO_MS = 3_600_000.0
+"""For a service that leaves and whose SLO a restart has forgotten: nothing counts as late."""
 
 
 def still_serving(
@@ -91,8 +92,7 @@ def routes_for_now(
     # A route that stays the same stays the same object, so that routers see at once that nothing changed.
     before = {route.service: route for route in actual.routes}
     former = dict(share for route in actual.routes for share in route.shares)
-    slos_ms = {route.service: route.slo_ms for route in wanted.routes}
-    shares: dict[str, dict[str, float]] = {service: {} for service in slos_ms}
+    shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
     spares: dict[str, list[str]] = {}
     # The command in force has what a governor has turned, and the same actions set it.
     batches: dict[str, int] = {}
@@ -108,17 +108,15 @@ def routes_for_now(
                 # The command no longer names a service that has moved to other nodes.
                 shares.setdefault(old.service, {})[old.id] = former.get(old.id, 0.0)
                 batches[old.id] = old.batch
+    slos_ms = _slos_ms(wanted, actual)
     routes = []
     for service in sorted(shares):
         mine = sorted(shares[service].items())
-        resting = sorted(spares.get(service, ()))
         now = ServiceRoute(
             service=service,
-            slo_ms=slos_ms[service]
-            if service in slos_ms
-            else _former_slo_ms(before.get(service)),
+            slo_ms=slos_ms.get(service, _UNKNOWN_SLO_MS),
             shares=tuple(mine),
-            spares=tuple(resting),
+            spares=tuple(sorted(spares.get(service, ()))),
             batches=tuple((each, batches[each]) for each, _ in mine),
             is_leaving=service in leaving,
         )
@@ -126,9 +124,10 @@ def routes_for_now(
     return tuple(routes)
 
 
-def _former_slo_ms(before: ServiceRoute | None) -> float:
-    """The SLO of a service that is about to leave; none after a restart meanwhile, when nothing counts as late."""
-    return _UNKNOWN_SLO_MS if before is None else before.slo_ms
+def _slos_ms(wanted: NodeCommand, actual: NodeState) -> dict[str, float]:
+    """By service; the command no longer names those that leave."""
+    slos_ms = {route.service: route.slo_ms for route in actual.routes}
+    return slos_ms | {route.service: route.slo_ms for route in wanted.routes}
 
 
 def _route(route: ServiceRoute, before: ServiceRoute | None) -> ServiceRoute:

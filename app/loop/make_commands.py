@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 
 import msgspec
 
@@ -17,7 +18,7 @@ from agents.base.protocol import (
 from app.store.store import PolicySettings
 from solvers.governors.registry import GOVERNORS
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, planned_rates_rps
-from solvers.types.state import ClusterState, GpuType, Mode, Service
+from solvers.types.state import ClusterState, GpuType, Mode, Node, Service
 
 NET = 1.1
 """The board's own limit over the power cap where a governor holds the cap: it must see a breach to answer it, and a
@@ -47,11 +48,13 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
         if gpu.id in index_of:
             by_node[gpu.node].append(gpu)
     routes = _routes(bound, state)
-    waiting = routes.keys() - _services_on(bound.gpus)
+    running = _services_on(bound.gpus)
+    waiting = routes.keys() - running
     waited_at = _nodes_for_waiting(state)
 
     def routes_of(node: str) -> tuple[Route, ...]:
-        names = _services_on(by_node[node]) & routes.keys()
+        here = _services_on(by_node[node])
+        names = here & routes.keys()
         if node in waited_at:
             names |= waiting
         return tuple(routes[name] for name in sorted(names))
@@ -157,10 +160,14 @@ def _services_on(gpus: Iterable[BoundGpu]) -> set[str]:
 def _nodes_for_waiting(state: ClusterState) -> set[str]:
     """The nodes at which requests of services that run nowhere wait: the first ones by name that are heard."""
     # In the order in which `load_routers` names them to gateways.
-    by_name = sorted(
-        state.nodes, key=lambda node: (node.silent_for_s > _HEARD_S, node.id)
-    )
-    return {node.id for node in by_name[:WAITING_NODES]}
+    by_name = sorted(state.nodes, key=attrgetter("id"))
+    heard_first = sorted(by_name, key=_is_silent)
+    chosen = heard_first[:WAITING_NODES]
+    return {node.id for node in chosen}
+
+
+def _is_silent(node: Node) -> bool:
+    return node.silent_for_s > _HEARD_S
 
 
 # The order decides in `effective_mode`: the mode that leaves most to a person wins.

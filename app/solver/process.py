@@ -254,9 +254,12 @@ class SolverWorker:
     async def _answer(
         self, message: PlanRequest | Inquiry, kind: type[_Answer], what: str
     ) -> _Answer:
-        # The budget's clock cannot cross a process border; the worker puts its own in.
-        elapsed = Budget().elapsed
-        budget = replace(message.budget, threads=self._threads, elapsed=elapsed)
+        budget = replace(
+            message.budget,
+            threads=self._threads,
+            # A clock cannot cross a process border; the worker puts its own in.
+            elapsed=Budget().elapsed,
+        )
         answer = await self._ask(replace(message, budget=budget))
         if isinstance(answer, kind):
             return answer

@@ -20,21 +20,18 @@ What is physical is judged with it (`solvers.check_residents`), promises without
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from solvers.laws.colocation import alone_rps
-from solvers.laws.operating_rows import OperatingRows
 from solvers.tick.bind import new_replica_id
-from solvers.types.plan import SPARE_NUMBER, BoundGpu, BoundPlan, BoundReplica, idle_gpu
+from solvers.tick.spare_places import SparePlace, needs_of, spare_places
+from solvers.types.plan import SPARE_NUMBER, BoundPlan, BoundReplica
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Gpu, GpuId, Node, NodeId
-
-_ROUNDING = 1e-9
-"""Relative: what sums may exceed a limit by."""
 
 
 def with_spares(
@@ -55,7 +52,7 @@ def with_spares(
     service, by service; what runs there stays. The order of the items changes nothing.
     """
     bare = without_spares(bound)
-    places = _places(problem, bare, gpus, nodes, may_open=may_open)
+    places = spare_places(problem, bare, gpus, nodes, may_open=may_open)
     finder = _Finder(problem, places, avoided or {}, generation)
     former = _former(running, {place.gpu.id for place in places})
     served = _served(problem, bare)
@@ -77,52 +74,6 @@ def spares_of(plan: BoundPlan | None) -> frozenset[tuple[GpuId, BoundReplica]]:
     return frozenset(
         (gpu.id, spare) for gpu in (plan.gpus if plan else ()) for spare in gpu.spares
     )
-
-
-@dataclass(slots=True, kw_only=True)
-class _Place:
-    """A GPU that may take spares, with what is left of it."""
-
-    gpu: BoundGpu
-    sm_percent: float
-    memory_mib: float
-    watts: float
-    replicas: int
-    """Further ones that it may hold."""
-    spares: list[BoundReplica] = field(default_factory=list)
-
-    def may_take(self, problem: Problem, service: ServiceDemand) -> bool:
-        """Whether nobody is there who may not share a GPU with the service, no replica or spare of it either."""
-        there = [each.service for each in (*self.gpu.replicas, *self.spares)]
-        return service.name not in there and problem.may_share([*there, service.name])
-
-    @property
-    def room(self) -> tuple[float, ...]:
-        """SM percent, MiB, watts and replicas that further spares may take."""
-        return (
-            self.sm_percent + _ROUNDING * 100.0,
-            self.memory_mib * (1.0 + _ROUNDING),
-            self.watts * (1.0 + _ROUNDING),
-            float(self.replicas),
-        )
-
-    def fits(self, row: OperatingPoint, memory_mib: float) -> bool:
-        """Whether a spare of that row fits."""
-        needs = _needs(row, memory_mib)
-        return all(need <= left for need, left in zip(needs, self.room, strict=True))
-
-    def take(self, spare: BoundReplica, row: OperatingPoint) -> None:
-        """Give it to a spare."""
-        self.spares.append(spare)
-        self.sm_percent -= row.sm_percent
-        self.memory_mib -= spare.memory_mib
-        self.watts -= row.power_w
-        self.replicas -= 1
-
-    def with_spares(self) -> BoundGpu:
-        """The GPU of the plan."""
-        by_service = sorted(self.spares, key=lambda spare: spare.service)
-        return replace(self.gpu, spares=tuple(by_service))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +109,7 @@ class _Served:
 class _Offer(NamedTuple):
     """A spare that a service may have."""
 
-    place: _Place
+    place: SparePlace
     spare: BoundReplica
     size: _Size
 
@@ -190,7 +141,7 @@ class _Finder:
     def __init__(
         self,
         problem: Problem,
-        places: Sequence[_Place],
+        places: Sequence[SparePlace],
         avoided: Mapping[str, Set[GpuId]],
         generation: int,
     ) -> None:
@@ -210,7 +161,7 @@ class _Finder:
         self._kind = np.array([numbers[kind] for kind in kinds], np.int32)
         """(P,) the kind of each place."""
         self._room = np.array([place.room for place in places]).reshape(-1, 4)
-        """(P, 4) what is left of each place, as `_Place.room` says it."""
+        """(P, 4) what is left of each place, as `SparePlace.room` says it."""
 
     def place(
         self, service: ServiceDemand, served: _Served, former: _Former | None
@@ -236,7 +187,7 @@ class _Finder:
         All at once, since most GPUs of a rented fleet have less left than the smallest share.
         """
         no_room = (math.inf, 0.0, math.inf, 1.0)
-        needed = [_needs(each[0].row, 0.0) if each else no_room for each in sizes]
+        needed = [needs_of(each[0].row, 0.0) if each else no_room for each in sizes]
         has_room = np.array(needed).reshape(-1, 4)[self._kind] <= self._room
         found: list[int] = np.flatnonzero(has_room.all(axis=1)).tolist()
         return found
@@ -297,11 +248,6 @@ class _Finder:
         return [best[share] for share in sorted(best)]
 
 
-def _needs(row: OperatingPoint, memory_mib: float) -> tuple[float, ...]:
-    """What a spare of that row takes of a `_Place.room`."""
-    return row.sm_percent, memory_mib, row.power_w, 1.0
-
-
 def _served(problem: Problem, bound: BoundPlan) -> dict[str, _Served]:
     """By service."""
     surviving = {
@@ -345,7 +291,7 @@ def _in_turn(
 
 
 def _again(
-    spare: BoundReplica, place: _Place, sizes: Sequence[_Size], network: str
+    spare: BoundReplica, place: SparePlace, sizes: Sequence[_Size], network: str
 ) -> _Offer | None:
     """The spare that runs there, where it fits as it is."""
     same = (
@@ -381,71 +327,3 @@ def _former(running: BoundPlan | None, gpus: Set[GpuId]) -> dict[str, _Former]:
         if gpu.id in gpus
         for spare in gpu.spares
     }
-
-
-def _places(
-    problem: Problem,
-    bound: BoundPlan,
-    gpus: Sequence[Gpu],
-    nodes: Sequence[Node],
-    *,
-    may_open: bool,
-) -> list[_Place]:
-    """The GPUs that may take spares, by id."""
-    usable = _usable(gpus, nodes)
-    used = {gpu.id: gpu for gpu in bound.gpus}
-    opened = _idle_paid(problem, usable, used) if may_open else ()
-    types = {gpu.id: gpu.gpu_type for gpu in usable}
-    rows = OperatingRows(problem)
-    found = []
-    for gpu in (*used.values(), *opened):
-        # An id may stand for another GPU by now.
-        if types.get(gpu.id) == gpu.gpu_type and not any(
-            task.is_resident for task in gpu.tasks
-        ):
-            found.append(_place(problem, rows, gpu))
-    return sorted(found, key=lambda place: place.gpu.id)
-
-
-def _usable(gpus: Sequence[Gpu], nodes: Sequence[Node]) -> list[Gpu]:
-    """The GPUs that may start something, by id."""
-    cordoned = {node.id for node in nodes if node.cordoned}
-    return [
-        gpu
-        for gpu in sorted(gpus, key=lambda gpu: gpu.id)
-        if gpu.healthy and not gpu.cordoned and gpu.node not in cordoned
-    ]
-
-
-def _idle_paid(
-    problem: Problem, usable: Sequence[Gpu], used: Mapping[GpuId, BoundGpu]
-) -> Iterator[BoundGpu]:
-    """The first idle GPU of each node, as far as so many more of its type are paid for than are in use."""
-    for gpu_type in problem.gpu_types:
-        of_type = [gpu for gpu in usable if gpu.gpu_type == gpu_type.name]
-        # What runs on a cordoned GPU takes one of those that are paid for, too.
-        taken = sum(gpu.gpu_type == gpu_type.name for gpu in used.values())
-        first = {gpu.node: gpu for gpu in reversed(of_type) if gpu.id not in used}
-        for _, gpu in sorted(first.items())[: max(0, gpu_type.paid_count - taken)]:
-            yield idle_gpu(gpu, gpu_type)
-
-
-def _place(problem: Problem, rows: OperatingRows, gpu: BoundGpu) -> _Place:
-    gpu_type = problem.gpu_type(gpu.gpu_type)
-    planned = [
-        rows.find(
-            each.network, gpu.gpu_type, (each.sm_percent, each.batch, gpu.clock_mhz)
-        )
-        for each in gpu.replicas
-    ]
-    cap_w = min(gpu_type.power_cap_w, gpu.power_cap_w)
-    drawn_w = gpu_type.idle_w + sum(row.power_w for row in planned if row)
-    return _Place(
-        gpu=gpu,
-        sm_percent=gpu_type.max_sm_percent(len(gpu.replicas) + 1)
-        - sum(each.sm_percent for each in gpu.replicas),
-        memory_mib=gpu_type.memory_mib - sum(each.memory_mib for each in gpu.replicas),
-        # What a replica without a row draws is not known: then nothing is left.
-        watts=cap_w - drawn_w if None not in planned else 0.0,
-        replicas=problem.max_replicas_per_gpu - len(gpu.replicas),
-    )

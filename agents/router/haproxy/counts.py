@@ -92,8 +92,8 @@ class Counter:
                 before = NOTHING
             reading = _reading(service, before, counted)
             # A hit is counted with the answer's headers, its answer with its last byte: the next reading tells it.
-            told = min(counted.in_slo, before.in_slo + reading.in_slo)
-            self._before[backend] = replace(counted, in_slo=told)
+            in_slo = min(counted.in_slo, before.in_slo + reading.in_slo)
+            self._before[backend] = replace(counted, in_slo=in_slo)
             readings.append(reading)
         return tuple(readings)
 

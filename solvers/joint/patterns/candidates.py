@@ -90,34 +90,41 @@ def _candidates(
     problem: Problem, rows: Rows, gpu_type: GpuType, clock_mhz: float
 ) -> Reals:
     """(K, fields) the rows at the clock of every service that may run on the type."""
-    by_network: dict[str, list[int]] = defaultdict(list)
-    for number, service in enumerate(problem.services):
-        if service.allows(gpu_type.name) and service.max_replicas != 0:
-            by_network[service.network].append(number)
     tables = []
-    for network, numbers in by_network.items():
+    for network, numbers in _services_by_network(problem, gpu_type).items():
         table = rows.get((network, gpu_type.name))
         if table is not None:
             at = np.flatnonzero(np.abs(table[:, 2] - clock_mhz) <= CLOCK_TOLERANCE_MHZ)
-            tables.append(_of_network(problem, gpu_type, network, table, at, numbers))
+            tables.append(_of_network(problem, gpu_type, table[at], at, numbers))
     return np.vstack([np.zeros((0, len(CANDIDATE_FIELDS))), *tables])
+
+
+def _services_by_network(problem: Problem, gpu_type: GpuType) -> dict[str, list[int]]:
+    """Numbers of the services that may run on the type."""
+    numbers: defaultdict[str, list[int]] = defaultdict(list)
+    for number, service in enumerate(problem.services):
+        if service.allows(gpu_type.name) and service.max_replicas != 0:
+            numbers[service.network].append(number)
+    return numbers
 
 
 def _of_network(
     problem: Problem,
     gpu_type: GpuType,
-    network: str,
     rows: Reals,
     at: npt.NDArray[np.int64],
     numbers: Sequence[int],
 ) -> Reals:
-    """(K, fields) of the services with these numbers, each with these rows of their network."""
+    """(K, fields) of the services with these numbers, all of one network, each with these rows of it.
+
+    at: (K,) the rows' numbers.
+    """
     law = problem.capacity_law
     services = [problem.services[number] for number in numbers]
-    points = problem.points_of(network, gpu_type.name)
+    points = problem.points_of(services[0].network, gpu_type.name)
     assert points is not None, "it has rows"
     # Neither the clock, which all of them have, nor what only tasks do: stall.
-    share, batch, _, transfer, launch, run, memory, power, pressure, _ = rows[at].T
+    share, batch, _, transfer, launch, run, memory, power, pressure, _ = rows.T
 
     def for_each(column: Reals) -> Reals:
         return np.tile(column, len(services))

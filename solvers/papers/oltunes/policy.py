@@ -325,11 +325,16 @@ def _hosts(
     for at in by_seats[:MAX_HOSTS]:
         seats = carriers[at].seats
         if all(seat.service != service for seat in seats):
-            gpu_type = problem.gpu_type(carriers[at].gpu_type)
-            most = gpu_type.max_sm_percent(len(seats) + 1) + SM_PERCENT_TOLERANCE
-            left_percent = most - total_sm_percent(carriers[at])
-            hosts[gpu_type.name].append((at, left_percent))
+            left_percent = _left_percent(problem, carriers[at])
+            hosts[carriers[at].gpu_type].append((at, left_percent))
     return hosts
+
+
+def _left_percent(problem: Problem, carrier: Carrier) -> float:
+    """The SM percent that one replica more may have."""
+    gpu_type = problem.gpu_type(carrier.gpu_type)
+    limit = gpu_type.max_sm_percent(len(carrier.seats) + 1)
+    return limit + SM_PERCENT_TOLERANCE - total_sm_percent(carrier)
 
 
 def _types_left(problem: Problem, carriers: Sequence[Carrier]) -> set[str]:

@@ -25,7 +25,7 @@ from solvers.types.problem import (
     Problem,
     ServiceDemand,
 )
-from solvers.types.state import Gpu, GpuId, GpuType, Node, NodeId, ReplicaId
+from solvers.types.state import Gpu, GpuId, GpuType, Node, NodeId
 
 SERVICES = ("a", "b", "c", "d")
 SM_PERCENTS = (25.0, 50.0, 75.0, 100.0)
@@ -193,22 +193,6 @@ def test_the_same_plan_again_changes_nothing_but_the_generation() -> None:
     again = bound(plan, gpus, first)
     assert again.steps == ()
     assert again.plan == replace(first, generation=2, parent=1)
-
-
-def test_the_same_plan_with_other_rates_stays_where_it_is_and_spares_give_way() -> None:
-    gpus = fleet(4)
-    first = bound(a_plan(on_gpu("a", "b", count=3), on_gpu("c")), gpus).plan
-    spare = replace(first.gpus[3].replicas[0], id=ReplicaId("spare"), service="d")
-    with_spare = replace(
-        first,
-        gpus=(*first.gpus[:3], replace(first.gpus[3], spares=(spare,))),
-    )
-    faster = [replica(name, rate_rps=20.0) for name in "ab"]
-    again = bound(a_plan(on_gpu("c"), on_gpu(*faster, count=3)), gpus, with_spare)
-    assert (ids(again.plan), started(again)) == (ids(first), 0)
-    assert {
-        each.arrival_rate_rps for gpu in again.plan.gpus for each in gpu.replicas
-    } == {10.0, 20.0}
 
 
 def test_batch_rate_and_clock_change_in_place() -> None:
