@@ -185,3 +185,9 @@ def test_a_node_is_told_when_the_replicas_that_moved_from_it_are_ready_elsewhere
     api.clock.advance(60.0)
     # A node that has fallen silent may be gone.
     assert not is_ready(7)
+    # Of a service that is gone nothing is awaited, although that changes nothing for the old node, which keeps its
+    # command.
+    assert api.call("DELETE", "services/chat", If_Match="*").status_code == 204
+    report(api, new, "", 7)
+    api.tick()
+    assert is_ready(8)

@@ -32,12 +32,15 @@ FROM planned FULL JOIN ready USING (service, node) JOIN node n ON n.id = node
 ORDER BY service COLLATE "C", node COLLATE "C"
 """
 
-# Of the generation that the node has in force: under another one its own replicas may be wanted again.
+# Of the generation that the node has in force, since under another one its own replicas may be wanted again; of the
+# newest one where its command is its newest: what came after that changed nothing for it.
 _READY_ELSEWHERE = """
 SELECT s.service FROM unnest(CAST(:services AS text[])) AS s (service)
 WHERE NOT EXISTS (
     SELECT FROM plan_replica r JOIN target t USING (plan_id) JOIN gpu g ON g.id = r.gpu JOIN node n ON n.id = g.node
-    WHERE t.generation = :generation AND r.service = s.service AND g.node <> :node AND NOT EXISTS (
+    WHERE t.generation = CASE WHEN :generation < (SELECT max(generation) FROM command WHERE node = :node)
+                              THEN :generation ELSE (SELECT max(generation) FROM target) END
+        AND r.service = s.service AND g.node <> :node AND NOT EXISTS (
         SELECT FROM replica_observation o
         WHERE o.gpu = r.gpu AND o.replica = r.replica AND o.state = 'ready' AND o.window_start >= :since
             AND o.window_start >= n.last_window_end - 1.5 * o.window_s * interval '1 second'))
