@@ -313,7 +313,8 @@ async def _restored_beside_agents(plane: Served, url: str, file: Path) -> None:
             plane.call, "PUT", "api/v1/services/second", json=SECOND_SERVICE
         )
         assert answer.status_code == 201, answer.text
-        await eventually(lambda: _follow(crew, after=saved))
+        # Those whose nodes the plan changes.
+        await eventually(lambda: _generations(crew)[-1] > saved)
         plane.process.terminate()
         await asyncio.to_thread(plane.process.wait)
         newest = _generations(crew)[-1]
@@ -326,7 +327,7 @@ async def _restored_beside_agents(plane: Served, url: str, file: Path) -> None:
         plane.process = python(
             (*SERVE, "--port", port), plane.log.parent, PLIMSOLL_DATABASE_URL=url
         )
-        await eventually(lambda: _follow(crew, after=newest))
+        await eventually(lambda: _generations(crew)[0] > newest)
         await eventually(
             lambda: all(
                 transport.acknowledged > before
@@ -337,7 +338,3 @@ async def _restored_beside_agents(plane: Served, url: str, file: Path) -> None:
 
 def _generations(crew: Crew) -> list[int]:
     return sorted(agent.command.generation for agent in crew.agents if agent.command)
-
-
-def _follow(crew: Crew, *, after: int) -> bool:
-    return _generations(crew)[0] > after
