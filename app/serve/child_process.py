@@ -7,13 +7,13 @@ closes it, however it ended, the other one knows.
 import asyncio
 import contextlib
 import multiprocessing
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from app.base.errors import PlimsollError
-from app.base.interrupts import interrupts_deferred
 
 STOP_S = 10.0
 """A child that is asked to end does so within this time, or is killed: a controller gives back the lead before."""
@@ -40,9 +40,13 @@ async def child_process(
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=run, args=(theirs,), name=f"plimsoll-{what}")
-    # One that still imports would end with a traceback; it is told by the pipe.
-    with interrupts_deferred():
+    # Inherited: a Ctrl-C goes to both processes, and one that still imports would end with a traceback. It is told by
+    # the pipe; once it runs it has handlers of its own.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
         process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
     theirs.close()
     ended = follow(ours, note, what=what)
     try:

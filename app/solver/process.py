@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import math
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Protocol, TypeVar
 
-from app.base.interrupts import interrupts_deferred
 from app.solver.child import COMPILING, Prepare, run_inquiry, serve
 from app.solver.findings import Findings, Inquiry
 from app.solver.shared_points import SentPoints
@@ -254,11 +254,9 @@ class SolverWorker:
     async def _answer(
         self, message: PlanRequest | Inquiry, kind: type[_Answer], what: str
     ) -> _Answer:
+        # Without a clock, which cannot cross a process border; the worker puts its own in.
         budget = replace(
-            message.budget,
-            threads=self._threads,
-            # A clock cannot cross a process border; the worker puts its own in.
-            elapsed=Budget().elapsed,
+            message.budget, threads=self._threads, elapsed=Budget().elapsed
         )
         answer = await self._ask(replace(message, budget=budget))
         if isinstance(answer, kind):
@@ -352,12 +350,14 @@ class SolverWorker:
             daemon=True,
             name="plimsoll-solver",
         )
-        # A child that still imports would end with a traceback.
+        # Inherited: a Ctrl-C goes to both processes, and a child that still imports would end with a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with interrupts_deferred():
-                process.start()
+            process.start()
         except OSError as error:
             raise SolverUnavailable(f"no solver can be started: {error}") from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         ours.send(FIRST_POLICY)
         # Only the worker holds that end now: when it dies, recv here ends at once.
         theirs.close()

@@ -8,15 +8,15 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Protocol, TypeAlias
 
 from app.base.errors import PlimsollError
-from app.base.interrupts import interrupts_deferred
 from app.simulate.run.results import FailedRun, RunResult
 from app.simulate.run.run import SimulationRun, simulate
 
@@ -159,7 +159,7 @@ class _Worker:
             args=(theirs, attempt),
             daemon=True,
         )
-        with interrupts_deferred():
+        with _deaf():
             self.process.start()
         # Our copy of its end: with it open, the pipe would not close when the process dies.
         theirs.close()
@@ -190,6 +190,20 @@ class _Worker:
         self.process.terminate()
         self.process.join()
         self.pipe.close()
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """What starts meanwhile ignores Ctrl-C from its first moment on, long before it comes to its own code."""
+    # Only the main thread may change signals; it is the one that Ctrl-C interrupts.
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _work(pipe: Connection, attempt: Attempt) -> None:
