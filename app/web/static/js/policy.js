@@ -30,14 +30,19 @@ show(content, now, isAdmin ? change : null,
   h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Versions" }, h("table", {}, h("caption", {}, "Its versions, newest first"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "number" }, "Version"), ["When", "Who", "What changed"].map((title) => h("th", { scope: "col" }, title)))), versions)));
 
+let isUnread = false;
+
 async function load() {
   try {
     const [policy, history] = await Promise.all([api.get(PATH), api.get(`${PATH}/versions`, { limit: SHOWN + 1 })]);
     if (isAdmin && names.length === 0) names = (await api.get("/simulations/examples")).policies;
-    complain(null);
+    // Only what a load complained of: why a choice was refused stays, whatever changes meanwhile.
+    if (isUnread) complain(null);
+    isUnread = false;
     present = policy;
     draw(history.items);
   } catch (error) {
+    isUnread = true;
     complain(error.message);
   }
 }
