@@ -61,7 +61,7 @@ WINDOW_S = 5.0
 RATE_PER_GPU_RPS = 100.0
 """Mean demand over all GPUs, of which some stay free."""
 SECONDS_PER_GPU = 1e-3
-"""The policy's seconds, of which it has one at least: in one second it has no plan for 10,000 GPUs."""
+"""The policy's seconds, of which it has one at least: as docs/operations.md advises for large fleets."""
 KEPT, CHANGED = 5, 3
 SLOPE_MUST = 1.1
 DAY_S = 86_400.0

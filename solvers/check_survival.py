@@ -18,6 +18,7 @@ def survival_gaps(
 ) -> tuple[SurvivalGap, ...]:
     """The services that a single loss would leave too little of, by name."""
     zones = {node.id: node.zone for node in nodes}
+    # Once for all goals, each of which would else go through the whole fleet.
     replicas: defaultdict[str, list[tuple[BoundGpu, float]]] = defaultdict(list)
     for gpu in bound.gpus:
         for replica in gpu.replicas:

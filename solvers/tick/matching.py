@@ -53,7 +53,7 @@ def match_slots(
 ) -> list[GpuPlace | None]:
     """The place of each slot, None where there is none; all of one GPU type. avoided: GPUs by service."""
     if (unchanged := _unchanged(slots, places)) is not None:
-        return list(unchanged)
+        return unchanged
     special = frozenset().union(*avoided.values())
     # GPUs that somebody avoids are looked at one by one, as those are that carry something.
     own = [place for place in places if place.replicas or place.gpu.id in special]
@@ -76,7 +76,7 @@ def match_slots(
 
 def _unchanged(
     slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
-) -> list[GpuPlace] | None:
+) -> list[GpuPlace | None] | None:
     """For every slot a place that runs just what it wants, in their order; None where some slot has none.
 
     Nothing starts, drains or changes, so that no matching is better; to look through all pairs takes seconds where
@@ -85,21 +85,27 @@ def _unchanged(
     running: defaultdict[Hashable, deque[GpuPlace]] = defaultdict(deque)
     for place in places:
         if place.running is not None:
-            # Spares give way without anything being started or changed for it.
-            spares = {spare.id for spare in place.running.spares}
-            serving = {
-                identity: replica
-                for identity, replica in place.replicas.items()
-                if replica.id not in spares
-            }
-            running[_content(place.running.clock_mhz, serving)].append(place)
-    chosen = []
+            content = _content(place.running.clock_mhz, _serving(place.running, place))
+            running[content].append(place)
+    chosen: list[GpuPlace | None] = []
     for slot in slots:
         alike = running[_content(slot.gpu.clock_mhz, slot.replicas)]
         if not alike:
             return None
         chosen.append(alike.popleft())
     return chosen
+
+
+def _serving(
+    running: BoundGpu, place: GpuPlace
+) -> Mapping[ReplicaIdentity, BoundReplica]:
+    """What runs there but spares, which give way without anything being started or changed for it."""
+    spares = {spare.id for spare in running.spares}
+    return {
+        identity: replica
+        for identity, replica in place.replicas.items()
+        if replica.id not in spares
+    }
 
 
 def _content(

@@ -30,7 +30,7 @@ class SparePlace:
         return service.name not in there and problem.may_share([*there, service.name])
 
     @property
-    def room(self) -> tuple[float, ...]:
+    def room(self) -> tuple[float, float, float, float]:
         """SM percent, MiB, watts and replicas that further spares may take."""
         return (
             self.sm_percent + _ROUNDING * 100.0,
@@ -41,8 +41,13 @@ class SparePlace:
 
     def fits(self, row: OperatingPoint, memory_mib: float) -> bool:
         """Whether a spare of that row fits."""
-        needs = needs_of(row, memory_mib)
-        return all(need <= left for need, left in zip(needs, self.room, strict=True))
+        sm_percent, room_mib, watts, replicas = self.room
+        return (
+            row.sm_percent <= sm_percent
+            and memory_mib <= room_mib
+            and row.power_w <= watts
+            and replicas >= 1.0
+        )
 
     def take(self, spare: BoundReplica, row: OperatingPoint) -> None:
         """Give it to a spare."""
@@ -56,11 +61,6 @@ class SparePlace:
         """The GPU of the plan."""
         by_service = sorted(self.spares, key=lambda spare: spare.service)
         return replace(self.gpu, spares=tuple(by_service))
-
-
-def needs_of(row: OperatingPoint, memory_mib: float) -> tuple[float, ...]:
-    """What a spare of that row takes of a `SparePlace.room`."""
-    return row.sm_percent, memory_mib, row.power_w, 1.0
 
 
 def spare_places(

@@ -28,7 +28,7 @@ import numpy as np
 
 from solvers.laws.colocation import alone_rps
 from solvers.tick.bind import new_replica_id
-from solvers.tick.spare_places import SparePlace, needs_of, spare_places
+from solvers.tick.spare_places import SparePlace, spare_places
 from solvers.types.plan import SPARE_NUMBER, BoundPlan, BoundReplica
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import Gpu, GpuId, Node, NodeId
@@ -147,12 +147,7 @@ class _Finder:
     ) -> None:
         self._problem, self._places, self._avoided = problem, places, avoided
         self._generation = generation
-        self._rows: defaultdict[tuple[str, str, float], list[OperatingPoint]]
-        self._rows = defaultdict(list)
-        for points in problem.points:
-            for row in points.rows:
-                key = points.network, points.gpu_type, row.clock_mhz
-                self._rows[key].append(row)
+        self._rows = _rows_by_clock(problem)
         # Services with the same network and SLO have the same sizes.
         self._sizes: dict[tuple[str, float, float, str, float], list[_Size]] = {}
         kinds = [(place.gpu.gpu_type, place.gpu.clock_mhz) for place in places]
@@ -186,8 +181,11 @@ class _Finder:
 
         All at once, since most GPUs of a rented fleet have less left than the smallest share.
         """
-        no_room = (math.inf, 0.0, math.inf, 1.0)
-        needed = [needs_of(each[0].row, 0.0) if each else no_room for each in sizes]
+        smallest = [each[0].row if each else None for each in sizes]
+        needed = [
+            (row.sm_percent, 0.0, row.power_w, 1.0) if row else (math.inf,) * 4
+            for row in smallest
+        ]
         has_room = np.array(needed).reshape(-1, 4)[self._kind] <= self._room
         found: list[int] = np.flatnonzero(has_room.all(axis=1)).tolist()
         return found
@@ -246,6 +244,17 @@ class _Finder:
             if rps > (known.rps if known else 0.0):
                 best[row.sm_percent] = _Size(row=row, rps=rps)
         return [best[share] for share in sorted(best)]
+
+
+def _rows_by_clock(
+    problem: Problem,
+) -> defaultdict[tuple[str, str, float], list[OperatingPoint]]:
+    """By network, GPU type and clock, so that not every service goes through all rows of its network."""
+    rows: defaultdict[tuple[str, str, float], list[OperatingPoint]] = defaultdict(list)
+    for points in problem.points:
+        for row in points.rows:
+            rows[points.network, points.gpu_type, row.clock_mhz].append(row)
+    return rows
 
 
 def _served(problem: Problem, bound: BoundPlan) -> dict[str, _Served]:

@@ -11,7 +11,7 @@ from app.db.base.tables import AnyRow
 from app.db.base.transaction import Connection
 from app.db.reports.endpoints import load_carriers, load_routers
 
-WAITING_NODES = 4
+NAMED_NODES = 4
 """Nodes that are named for a service without a replica: enough that one of them is there."""
 
 
@@ -66,7 +66,7 @@ async def load_endpoints(
     routers: Sequence[AnyRow] = ()
     # Only a service without a replica is answered with nodes where its requests may wait.
     if any(name not in carriers for name in names):
-        routers = await load_routers(connection, WAITING_NODES, context.now())
+        routers = await load_routers(connection, NAMED_NODES, context.now())
     gateway = context.parts.gateway_url
     return {
         name: _endpoints(name, carriers[name], routers, gateway=gateway)

@@ -126,10 +126,10 @@ def _of_network(
     # Neither the clock, which all of them have, nor what only tasks do: stall.
     share, batch, _, transfer, launch, run, memory, power, pressure, _ = rows.T
 
-    def for_each(column: Reals) -> Reals:
+    def by_row(column: Reals) -> Reals:
         return np.tile(column, len(services))
 
-    def for_all(values: Sequence[float]) -> Reals:
+    def by_service(values: Sequence[float]) -> Reals:
         return np.repeat(np.array(values, np.float64), len(at))
 
     # Without SM limits replicas are counted: the table's `steps` are then as many as may share a GPU.
@@ -138,19 +138,19 @@ def _of_network(
     first_rows = [law.percentiles.index(each.percentile) for each in services]
     return np.column_stack(
         (
-            for_all(numbers),
-            for_each(at.astype(np.float64)),
-            for_each(np.ones(len(at)) if is_uncapped else steps),
-            len(law.batches) * for_all(first_rows) + for_each(_sizes_at(law, batch)),
-            *map(for_each, (batch, memory, power, pressure, transfer + run, launch)),
+            by_service(numbers),
+            by_row(at.astype(np.float64)),
+            by_row(np.ones(len(at)) if is_uncapped else steps),
+            len(law.batches) * by_service(first_rows) + by_row(_sizes_at(law, batch)),
+            *map(by_row, (batch, memory, power, pressure, transfer + run, launch)),
             # What a unit of the others' pressure adds to the execution time.
-            for_each(run * points.sensitivity),
+            by_row(run * points.sensitivity),
             # And what it adds beyond the pressure that leaves the GPU full.
-            for_each(run * (gpu_type.overload or 0.0)),
-            for_each(np.maximum(0.0, 1.0 - pressure)),
-            for_all([each.slo_ms for each in services]),
-            for_all([_max_rps(each) for each in services]),
-            for_all([float(each.min_replicas > 0) for each in services]),
+            by_row(run * (gpu_type.overload or 0.0)),
+            by_row(np.maximum(0.0, 1.0 - pressure)),
+            by_service([each.slo_ms for each in services]),
+            by_service([_max_rps(each) for each in services]),
+            by_service([float(each.min_replicas > 0) for each in services]),
         )
     )
 

@@ -1,11 +1,16 @@
 """A plan that wants what runs is bound without a matching."""
 
+import random
 from dataclasses import replace
 
+import pytest
+
+from solvers.tick import matching
 from solvers.types.state import ReplicaId
 from tests.solvers.tick.test_bind import (
     a_plan,
     bound,
+    drawn_plan,
     fleet,
     ids,
     on_gpu,
@@ -28,3 +33,14 @@ def test_the_same_plan_with_other_rates_stays_where_it_is_and_spares_give_way() 
     assert {
         each.arrival_rate_rps for gpu in again.plan.gpus for each in gpu.replicas
     } == {10.0, 20.0}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_matching_would_change_nothing_either(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, gpus = drawn_plan(random.Random(seed)), fleet(6)
+    first = bound(plan, gpus).plan
+    without_matching = bound(plan, gpus, first)
+    monkeypatch.setattr(matching, "_unchanged", lambda *_: None)
+    assert bound(plan, gpus, first) == without_matching

@@ -32,6 +32,14 @@ export function complain(words) {
   show(place, words ?? "");
 }
 
+let isUnread = false;
+
+/** The same of what the page itself reads: the feed makes it read again and again, and why an action was refused stays. */
+export function complainOfReading(words) {
+  if (words !== null || isUnread) complain(words);
+  isUnread = words !== null;
+}
+
 /** A search in the page's own list: {element, text()}; it stands in the address, so that a link shows the same rows. */
 export function searchBox(placeholder, draw) {
   const input = h("input", { type: "search", placeholder, value: new URL(window.location).searchParams.get("find"), oninput: () => {

@@ -5,7 +5,7 @@ import { h, show } from "./dom.js";
 import { moment, number, rps, seconds, usd } from "./format.js";
 import { differences, planBar } from "./gpu_bars.js";
 import { onChange, table } from "./live.js";
-import { begin, complain, content, isOperator, state } from "./page.js";
+import { begin, complain, complainOfReading, content, isOperator, state } from "./page.js";
 import { solutionText, stateChip, wasInForce } from "./plan_states.js";
 
 const MOST = 60;
@@ -19,13 +19,13 @@ async function load() {
     plan = await api.get(`/plans/${state.argument}`);
     const diff = await api.get(`/plans/${plan.id}/diff`).catch(() => null);
     before = diff?.before ? await api.get(`/plans/${diff.before}`) : null;
-    complain(null);
+    complainOfReading(null);
     // Who is about to roll back is not disturbed by what becomes of other plans.
     const fresh = JSON.stringify([plan, diff, all]);
     if (fresh !== drawn) draw(diff);
     drawn = fresh;
   } catch (error) {
-    complain(error.message);
+    complainOfReading(error.message);
   }
 }
 
@@ -68,7 +68,7 @@ function decide() {
   if (!isOperator || !["proposed", "approved"].includes(plan.state)) return null;
   const act = (verb) => async (event) => {
     event.target.disabled = true;
-    await api.send("POST", `/plans/${plan.id}/${verb}`).then(load, (error) => complain(error.message));
+    await api.send("POST", `/plans/${plan.id}/${verb}`).then(() => { complain(null); return load(); }, (error) => complain(error.message));
     event.target.disabled = false;
   };
   return h("div", { class: "controls" },

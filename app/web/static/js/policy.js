@@ -5,7 +5,7 @@ import { differences } from "./event_table.js";
 import { h, show } from "./dom.js";
 import { moment } from "./format.js";
 import { onChange, table } from "./live.js";
-import { begin, complain, content, isOperator, state } from "./page.js";
+import { begin, complain, complainOfReading, content, isOperator, state } from "./page.js";
 
 const PATH = "/policies/default";
 const SHOWN = 20;
@@ -30,20 +30,15 @@ show(content, now, isAdmin ? change : null,
   h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Versions" }, h("table", {}, h("caption", {}, "Its versions, newest first"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col", class: "number" }, "Version"), ["When", "Who", "What changed"].map((title) => h("th", { scope: "col" }, title)))), versions)));
 
-let isUnread = false;
-
 async function load() {
   try {
     const [policy, history] = await Promise.all([api.get(PATH), api.get(`${PATH}/versions`, { limit: SHOWN + 1 })]);
     if (isAdmin && names.length === 0) names = (await api.get("/simulations/examples")).policies;
-    // Only what a load complained of: why a choice was refused stays, whatever changes meanwhile.
-    if (isUnread) complain(null);
-    isUnread = false;
+    complainOfReading(null);
     present = policy;
     draw(history.items);
   } catch (error) {
-    isUnread = true;
-    complain(error.message);
+    complainOfReading(error.message);
   }
 }
 
@@ -71,7 +66,7 @@ function row(version, before) {
 function pauseButton(isPaused) {
   const turn = async (event) => {
     event.target.disabled = true;
-    await api.send("POST", `${PATH}/${isPaused ? "resume" : "pause"}`).then(load, (error) => complain(error.message));
+    await api.send("POST", `${PATH}/${isPaused ? "resume" : "pause"}`).then(() => { complain(null); return load(); }, (error) => complain(error.message));
     event.target.disabled = false;
   };
   return h("button", { type: "button", class: isPaused ? "primary" : "danger", onclick: turn }, isPaused ? "Resume" : "Pause");

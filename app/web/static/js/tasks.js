@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { h, show } from "./dom.js";
 import { count, moment, number, percent, span } from "./format.js";
 import { openLog } from "./logs.js";
-import { begin, complain, content, isOperator, searchBox } from "./page.js";
+import { begin, complain, complainOfReading, content, isOperator, searchBox } from "./page.js";
 import { virtualRows } from "./virtual.js";
 
 const REFRESH_MS = 5000;
@@ -29,10 +29,10 @@ show(content,
 async function load() {
   try {
     tasks = new Map((await api.list("/tasks")).map((task) => [task.metadata.name, task]));
-    complain(null);
+    complainOfReading(null);
     draw();
   } catch (error) {
-    complain(error.message);
+    complainOfReading(error.message);
   }
 }
 
@@ -104,7 +104,7 @@ function cancelButton(name) {
 
 async function cancel(name, button) {
   button.disabled = true;
-  await api.send("POST", `/tasks/${encodeURIComponent(name)}/cancel`).then(load, (error) => { button.disabled = false; complain(error.message); });
+  await api.send("POST", `/tasks/${encodeURIComponent(name)}/cancel`).then(() => { complain(null); return load(); }, (error) => { button.disabled = false; complain(error.message); });
 }
 
 load();
