@@ -43,3 +43,7 @@ def test_an_admin_switches_the_mode_and_a_conflict_is_told(
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#problem")).to_contain_text("Somebody else changed the policy")
     assert fresh_demo.get("policies/default")["spec"]["policy"] == "joint"
+    # Why it was refused stays, whatever the feed makes the page read again.
+    fresh_demo.call("POST", "policies/default/pause")
+    expect(page.locator(".headline")).to_contain_text("Paused")
+    expect(page.locator("#problem")).to_contain_text("Somebody else changed the policy")
