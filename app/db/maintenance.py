@@ -184,10 +184,14 @@ def _rules(keep: Retention) -> Mapping[str, timedelta]:
         "task WHERE coalesce(finished_at, cancelled_at) < :before": timedelta(
             days=keep.tasks_days
         ),
-        # Steps, violations and the allocation go with their plan: their foreign keys cascade.
+        # Steps and violations go with their plan: their foreign keys cascade.
         "plan WHERE at < :before AND state = 'kept'": timedelta(hours=keep.kept_hours),
         # Whatever was once in force stays for ever, since reports read costs off it.
         "plan WHERE at < :before AND NOT EXISTS (SELECT FROM target WHERE target.plan_id = plan.id)": plans,
+        "plan_content c WHERE used_at < :before "
+        "AND NOT EXISTS (SELECT FROM plan p WHERE p.content = c.sha256)": timedelta(
+            days=1
+        ),
         # The newest command and acknowledgement of a node stay however old: a quiet fleet gets no new ones.
         "command c WHERE created_at < :before AND generation < "
         "(SELECT max(generation) FROM command WHERE command.node = c.node)": plans,

@@ -84,7 +84,9 @@ class PostgresStore:
                 await plans.lock_target(connection)
             if packed is not None:
                 await save_parts(connection, packed.parts)
-            plan_id = await plans.record(connection, record, packed)
+            plan_id = await plans.record(
+                connection, record, packed, base=self._snapshots.target
+            )
         if packed is not None:
             # Only after the commit: parts of a transaction that failed are not stored.
             self._parts.stored.update(packed.parts)
@@ -100,7 +102,13 @@ class PostgresStore:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
         async with self._engine.begin() as connection:
             return await targets.push(
-                connection, plan_id, bound, commands, at, epoch=self._epoch()
+                connection,
+                plan_id,
+                bound,
+                commands,
+                at,
+                epoch=self._epoch(),
+                known=self._snapshots.target,
             )
 
     async def withdraw_proposals(self, *, keep: int | None, at: datetime) -> None:

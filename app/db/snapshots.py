@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.tables import cluster
 from app.db.decisions import actors, plans, policies
+from app.db.decisions.bindings import StoredBinding, load_bound
 from app.db.fleet import gpu_types, nodes
 from app.db.fleet.launches import load_avoided, load_launch_s
 from app.db.fleet.windows import load_windows
@@ -61,7 +62,7 @@ class _Memory:
     incarnation: UUID | None = None
     catalogue: _Catalogue = field(default_factory=_Catalogue)
     known: _Known = field(default_factory=_Known)
-    target: plans.StoredBinding | None = None
+    target: StoredBinding | None = None
     proposal: Proposal | None = None
     choices: Mapping[str, TechniqueChoice] = field(default_factory=dict)
     choices_revision: forecasts.Revision | None = None
@@ -83,7 +84,7 @@ class _Memory:
         self, connection: AsyncConnection, generation: int
     ) -> _Target:
         """The target under the counter's number, which is higher than its own after a restore."""
-        found = await plans.load_bound(connection, "target", known=self.target)
+        found = await load_bound(connection, "target", known=self.target)
         self.target = found
         if found is not None and found.plan.generation == generation:
             return _Target(bound=found.plan)
@@ -147,6 +148,11 @@ class SnapshotReader:
         self._memory = _Memory()
 
     @property
+    def target(self) -> StoredBinding | None:
+        """The target that was read last; it may have been replaced since."""
+        return self._memory.target
+
+    @property
     def incarnation(self) -> UUID | None:
         """The database's that was read last; None: none was."""
         return self._memory.incarnation
@@ -170,12 +176,13 @@ class SnapshotReader:
             catalogue_revision=catalogue.revision,
         )
         target = await memory.read_target(connection, revisions.target_generation)
-        approved = await plans.load_bound(connection, "approved")
+        approved = await load_bound(connection, "approved", known=memory.target)
         proposal = await plans.newest_proposed(
             connection,
             parent=revisions.target_generation,
             catalogue_revision=state.catalogue_revision,
             known=memory.proposal,
+            base=memory.target,
         )
         memory.proposal = proposal
         known = await memory.read_known(

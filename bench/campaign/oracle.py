@@ -44,8 +44,9 @@ SELECT generation FROM (
 WHERE replicas = 0 AND before > 0
 """
 _HALF_PLANS = """
-SELECT id FROM plan p WHERE p.state NOT IN ('target', 'superseded')
-AND EXISTS (SELECT FROM plan_replica r WHERE r.plan_id = p.id)
+SELECT id FROM allocation
+WHERE NOT EXISTS (SELECT FROM target WHERE generation = lower(generations))
+OR NOT upper_inf(generations) AND NOT EXISTS (SELECT FROM target WHERE generation = upper(generations))
 """
 _MARKS_AHEAD = """
 SELECT id, greatest(last_seen_at, last_window_end) FROM node

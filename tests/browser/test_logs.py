@@ -74,9 +74,9 @@ def test_a_tasks_log_opens_above_the_table(
         fresh_demo.url,
         """
         UPDATE task SET starts = 1 WHERE name = 'nightly';
-        INSERT INTO plan_task
-        SELECT plan_id, gpu, 'nightly', 'nightly', 'team-a', 'offline', 'resnet50', 10, 8, 1, 0
-        FROM target JOIN plan_gpu USING (plan_id) WHERE upper_inf(valid) AND gpu LIKE 'n1/%' LIMIT 1
+        INSERT INTO allocation_task
+        SELECT id, 'nightly', 'nightly', 'team-a', 'offline', 'resnet50', 10, 8, 1, 0
+        FROM allocation WHERE upper_inf(generations) AND gpu LIKE 'n1/%' LIMIT 1
         """,
     )
     node = LoggingNode(fresh_demo, "n1", tmp_path)

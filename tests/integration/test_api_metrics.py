@@ -156,9 +156,10 @@ def test_what_is_beyond_the_series_that_are_shown_is_counted(api: Api) -> None:
         "INSERT INTO gpu SELECT (jsonb_populate_record(gpu, jsonb_build_object("
         "'id', 'a' || n || '/gpu-0', 'node', 'a' || n))).* "
         "FROM gpu, generate_series(1, 1004) n WHERE id = 'n1/gpu-0'",
-        "INSERT INTO plan_gpu SELECT (jsonb_populate_record(plan_gpu, jsonb_build_object("
-        "'gpu', 'a' || n || '/gpu-0', 'node', 'a' || n))).* "
-        "FROM plan_gpu, generate_series(1, 1004) n WHERE gpu = 'n1/gpu-0'",
+        "INSERT INTO allocation OVERRIDING SYSTEM VALUE "
+        "SELECT (jsonb_populate_record(allocation, jsonb_build_object("
+        "'id', 1000 + n, 'gpu', 'a' || n || '/gpu-0', 'node', 'a' || n))).* "
+        "FROM allocation, generate_series(1, 1004) n WHERE gpu = 'n1/gpu-0'",
         "INSERT INTO service (name, project, generation, created_at) "
         "SELECT 's' || n, project, generation, created_at "
         "FROM service, generate_series(1, 1004) n WHERE name = 'quiet'",

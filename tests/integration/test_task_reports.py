@@ -187,7 +187,10 @@ def test_energy_is_divided_between_services_and_tasks(database: str) -> None:
             alone=a_task("other", 60.0),
         )
         await store.ingest((make_observation(1, START + HOUR),), START + HOUR)
-        weights = "SELECT service, sum(power_w) FROM plan_share WHERE gpu = 'n1/gpu-1' GROUP BY 1 ORDER BY 1"
+        weights = (
+            "SELECT service, sum(power_w) FROM allocation_share s JOIN allocation a ON a.id = s.allocation "
+            "WHERE gpu = 'n1/gpu-1' GROUP BY 1 ORDER BY 1"
+        )
         assert await rows(engine, weights) == [
             ("(idle)", Decimal(10)),
             ("(tasks)", Decimal(30)),

@@ -273,14 +273,23 @@ plan = _table(
     must("policy_version", Integer),
     must("catalogue_revision", BigInteger),
     *may_all(BigInteger, "generation", "parent", "replaced_by"),
-    must("document", JSON),
+    must("content", LargeBinary),
+    must("report", JSON),
     *may_all(JSON, "bound", "prices"),
+    Column("dropped_gpus", TEXTS),
     # Compressed, and without the parts that `archive` holds once for all plans.
     Column("problem", LargeBinary),
     must("cost_usd_per_hour", Numeric),
     *may_all(Double, "lower_bound_usd_per_hour", "gap_percent"),
     must("seconds", Double),
     must("messages", TEXTS),
+)
+
+plan_content = _table(
+    "plan_content",
+    Column("sha256", LargeBinary, primary_key=True),
+    must("body", JSON),
+    must("used_at", TIME),
 )
 
 plan_step = _table(

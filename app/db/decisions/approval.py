@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.base.errors import Conflict
 from app.db.base.rows import one_row
 from app.db.base.tables import plan
-from app.db.decisions import plans, policies
+from app.db.decisions import bindings, plans, policies
 from app.db.workloads import services
 from app.loop.make_commands import advised_services
 from app.store.plan_rules import (
@@ -77,12 +77,12 @@ async def _advised(
     # Only a plan that waits has to be compared with the target; others may bind nothing.
     if judged.state != "proposed":
         return ()
-    target = await plans.load_bound(connection, "target")
+    target = await bindings.load_bound(connection, "target")
     return advised_services(
         settings,
         await services.load_all(connection),
         None if target is None else target.plan,
-        await plans.bound_of(connection, judged.id),
+        await bindings.bound_of(connection, judged.id, known=target),
     )
 
 

@@ -1,15 +1,17 @@
 """Plans: what was decided, and why."""
 
+import hashlib
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 import msgspec
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import NotFound
 from app.db.base.rows import one_row
-from app.db.base.tables import AnyRow, cluster, plan, target
+from app.db.base.tables import AnyRow, cluster, plan, plan_content, target
+from app.db.decisions.bindings import StoredBinding, bound_of, columns_of
 from app.db.decisions.plan_parts import (
     load_demands,
     load_steps,
@@ -23,7 +25,11 @@ from app.store.plan_states import PlanState
 from app.store.store import PlanRecord, Proposal
 from solvers.types.outcome import PlanReport, Prices, Solution, Violation
 from solvers.types.plan import BoundPlan, Plan
-from solvers.types.plan_json import plan_document, plan_from_document
+from solvers.types.plan_json import (
+    plan_document,
+    plan_from_document,
+    report_document,
+)
 from solvers.types.problem import Problem
 from solvers.types.state import Demand
 
@@ -94,12 +100,14 @@ async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
     row = await one_row(
         connection,
         select(
-            *_SUMMARY, plan.c.document, plan.c.bound, plan.c.prices, has_problem
-        ).where(plan.c.id == plan_id),
+            *(*_SUMMARY, plan.c.report, plan.c.prices, has_problem),
+            plan_content.c.body,
+        )
+        .join_from(plan, plan_content, plan_content.c.sha256 == plan.c.content)
+        .where(plan.c.id == plan_id),
         missing=f"there is no plan {plan_id}",
     )
-    noun, report = plan_from_document(row.document)
-    # `record` always writes both into the document.
+    noun, report = plan_from_document({**row.body, "report": row.report})
     assert report is not None
     return PlanRow(
         summary=_summary(row),
@@ -109,7 +117,7 @@ async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
             steps=await load_steps(connection, plan_id),
             prices=None if row.prices is None else msgspec.convert(row.prices, Prices),
         ),
-        bound=None if row.bound is None else msgspec.convert(row.bound, BoundPlan),
+        bound=None if row.generation is None else await bound_of(connection, plan_id),
         violations=await load_violations(connection, plan_id),
         demands=await load_demands(connection, plan_id),
         has_problem=row.has_problem,
@@ -128,45 +136,18 @@ async def load_problem(connection: AsyncConnection, plan_id: int) -> Problem:
     return await unpack(connection, body)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBinding:
-    """What a plan binds, with its id and when it was made, which two histories of the database do not share."""
-
-    plan_id: int
-    at: datetime
-    plan: BoundPlan
-
-    def is_row(self, row: AnyRow) -> bool:
-        """Whether this is what the row's plan binds; a push may have given it another number since."""
-        mine = (self.plan_id, self.at, self.plan.generation)
-        return mine == (row.id, row.at, row.generation)
-
-
-async def load_bound(
-    connection: AsyncConnection, state: PlanState, *, known: StoredBinding | None = None
-) -> StoredBinding | None:
-    """What the newest plan of a state binds, e.g. of `target`; `known` again where it is that one."""
-    statement = (
-        select(plan.c.id, plan.c.at, plan.c.generation)
-        .where(plan.c.state == state)
-        .order_by(plan.c.id.desc())
-        .limit(1)
-    )
-    row = (await connection.execute(statement)).one_or_none()
-    # It is as long as the fleet is large.
-    if row is None or (known is not None and known.is_row(row)):
-        return known if row is not None else None
-    return StoredBinding(row.id, row.at, await bound_of(connection, row.id))
-
-
 async def newest_proposed(
     connection: AsyncConnection,
     *,
     parent: int,
     catalogue_revision: int,
     known: Proposal | None,
+    base: StoredBinding | None,
 ) -> Proposal | None:
-    """The newest plan that is proposed and made from this target and catalogue; `known` again where it is that one."""
+    """The newest plan that is proposed and made from this target and catalogue; `known` again where it is that one.
+
+    `base`: the target, which need not be read again.
+    """
     is_fresh = (plan.c.parent == parent) & (
         plan.c.catalogue_revision == catalogue_revision
     )
@@ -182,25 +163,23 @@ async def newest_proposed(
         return known if row is not None else None
     return Proposal(
         plan_id=row.id,
-        bound=await bound_of(connection, row.id),
+        bound=await bound_of(connection, row.id, known=base),
         at=row.at,
         catalogue_revision=row.catalogue_revision,
         policy_version=row.policy_version,
     )
 
 
-async def bound_of(connection: AsyncConnection, plan_id: int) -> BoundPlan:
-    """What a plan that is there binds; it was made with GPUs."""
-    body = (
-        await connection.execute(select(plan.c.bound).where(plan.c.id == plan_id))
-    ).scalar_one()
-    return msgspec.convert(body, BoundPlan)
-
-
 async def record(
-    connection: AsyncConnection, noun: PlanRecord, problem: PackedProblem | None
+    connection: AsyncConnection,
+    noun: PlanRecord,
+    problem: PackedProblem | None,
+    *,
+    base: StoredBinding | None = None,
 ) -> int:
     """Write a decision down with its steps, violations and demands; returns its id.
+
+    `base`: the target as far as it was read already.
 
     Of one that waits for a person the caller has locked the target (`lock_target`), as a push does.
     """
@@ -208,11 +187,7 @@ async def record(
     # Null where the plan holds no GPU: a plan is bound to GPUs before it can be pushed.
     binding: dict[str, object] = {}
     if bound is not None:
-        binding = {
-            "generation": bound.generation,
-            "parent": bound.parent,
-            "bound": msgspec.to_builtins(bound),
-        }
+        binding = await columns_of(connection, bound, known=base)
     archived: dict[str, object] = {}
     if problem is not None:
         archived["problem"] = problem.body
@@ -221,7 +196,12 @@ async def record(
             archived["prices"] = msgspec.to_builtins(report.prices)
     inserted = await connection.execute(
         insert(plan)
-        .values(**_decision(noun), **binding, **archived)
+        .values(
+            **_decision(noun),
+            content=await _save_content(connection, noun.plan),
+            **binding,
+            **archived,
+        )
         .returning(plan.c.id)
     )
     plan_id = int(inserted.scalar_one())
@@ -237,6 +217,24 @@ async def record(
     return plan_id
 
 
+async def _save_content(connection: AsyncConnection, wanted: Plan) -> bytes:
+    """Keep the plan's document without its report, once for all plans that have the same; returns its hash."""
+    body = msgspec.json.encode(plan_document(wanted))
+    sha256 = hashlib.sha256(body).digest()
+    values = {"sha256": sha256, "body": body.decode()}
+    found = await connection.execute(text(_USE_CONTENT), values)
+    if not found.rowcount:
+        await connection.execute(text(_ADD_CONTENT), values)
+    return sha256
+
+
+# Used now: what no plan has is forgotten after a day (`app.db.maintenance`), and must not go between the two.
+_USE_CONTENT = "UPDATE plan_content SET used_at = now() WHERE sha256 = :sha256"
+_ADD_CONTENT = """
+INSERT INTO plan_content (sha256, body, used_at) VALUES (:sha256, CAST(:body AS jsonb), now()) ON CONFLICT DO NOTHING
+"""
+
+
 def _decision(noun: PlanRecord) -> dict[str, object]:
     report = noun.report
     return {
@@ -245,7 +243,7 @@ def _decision(noun: PlanRecord) -> dict[str, object]:
         "policy": noun.plan.policy,
         "policy_version": noun.policy_version,
         "catalogue_revision": noun.catalogue_revision,
-        "document": plan_document(noun.plan, report),
+        "report": report_document(report),
         "solution": report.solution,
         "cost_usd_per_hour": report.cost_usd_per_hour,
         "lower_bound_usd_per_hour": report.lower_bound_usd_per_hour,

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 
-import msgspec
 from sqlalchemy import ColumnElement, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.protocol import DEFAULT_PROJECT, NodeCommand
+from agents.base.protocol import NodeCommand
 from app.db.base.leader import holds_lead
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, event, plan
 from app.db.decisions import policies
+from app.db.decisions.allocations import save_allocations
+from app.db.decisions.bindings import StoredBinding, columns_of, load_bound
 from app.db.decisions.commands import PUSHED, announce, save_commands
 from app.db.workloads.task_progress import note_places
 from app.store.plan_rules import (
@@ -27,7 +28,7 @@ from app.store.plan_rules import (
     why_lost,
 )
 from app.store.plan_states import UNDECIDED
-from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
+from solvers.types.plan import BoundPlan
 
 
 async def push(
@@ -38,11 +39,12 @@ async def push(
     at: datetime,
     *,
     epoch: int = 0,
+    known: StoredBinding | None = None,
 ) -> bool:
     """Make a plan the target if its parent still is and the catalogue revision is unchanged; see `Store.push_target`.
 
     A plan that nobody approved gives way to one that a person approved and that can still be pushed. `epoch`: of the
-    leader who pushes.
+    leader who pushes. `known`: a target that need not be read again.
 
     The one row of `cluster` is locked first, as every change of the catalogue and of the policy does: pushes and
     changes happen one after the other, and nothing is pushed after a pause has been confirmed. Raises NotFound.
@@ -51,7 +53,10 @@ async def push(
     now = (await connection.execute(counter)).one()
     row = await one_row(
         connection,
-        select(plan.c.state, plan.c.catalogue_revision, plan.c.policy_version)
+        select(
+            *(plan.c.state, plan.c.catalogue_revision, plan.c.policy_version),
+            *(plan.c.generation, plan.c.parent),
+        )
         .where(plan.c.id == plan_id)
         .with_for_update(),
         missing=f"there is no plan {plan_id}",
@@ -84,8 +89,14 @@ async def push(
     if why_not is not None:
         await _lose(connection, plan.c.id == plan_id, why_not, at)
         return False
-    await _replace_target(connection, plan_id, bound, at)
-    await _save_allocation(connection, plan_id, bound)
+    before = await load_bound(connection, "target", known=known)
+    if (row.generation, row.parent) != (bound.generation, bound.parent):
+        columns = await columns_of(connection, bound, known=before)
+        await connection.execute(
+            update(plan).where(plan.c.id == plan_id).values(columns)
+        )
+    await _replace_target(connection, plan_id, bound.generation, at)
+    await save_allocations(connection, bound, before.plan if before else None)
     await note_places(connection, bound)
     await save_commands(
         connection, commands, at, all_anew=now.target_generation > now.pushed
@@ -144,7 +155,7 @@ async def _is_one_approved(connection: AsyncConnection, now: AnyRow) -> bool:
 
 
 async def _replace_target(
-    connection: AsyncConnection, plan_id: int, bound: BoundPlan, at: datetime
+    connection: AsyncConnection, plan_id: int, generation: int, at: datetime
 ) -> None:
     # Before the new one: the schema allows one plan in state `target`.
     await connection.execute(
@@ -154,14 +165,7 @@ async def _replace_target(
     waiting = plan.c.state.in_(UNDECIDED) & (plan.c.id != plan_id)
     await _lose(connection, waiting, overtaken_by(plan_id), at)
     await connection.execute(
-        update(plan)
-        .where(plan.c.id == plan_id)
-        .values(
-            state="target",
-            bound=msgspec.to_builtins(bound),
-            generation=bound.generation,
-            parent=bound.parent,
-        )
+        update(plan).where(plan.c.id == plan_id).values(state="target")
     )
     # Two targets within one tick of the clock still follow each other: no period is empty.
     closed = await connection.execute(
@@ -177,116 +181,9 @@ async def _replace_target(
             "VALUES (:generation, :plan_id, tstzrange(CAST(:start AS timestamptz), NULL))"
         ),
         {
-            "generation": bound.generation,
+            "generation": generation,
             "plan_id": plan_id,
             "start": closed.scalar_one_or_none() or at,
         },
     )
-    await connection.execute(update(cluster).values(target_generation=bound.generation))
-
-
-async def _save_allocation(
-    connection: AsyncConnection, plan_id: int, bound: BoundPlan
-) -> None:
-    """GPUs, replicas, tasks and spares as rows, with what they were at this moment: the ground of every cost report."""
-    gpus: list[dict[str, object]] = []
-    replicas: list[dict[str, object]] = []
-    tasks: list[dict[str, object]] = []
-    spares: list[dict[str, object]] = []
-    for gpu in bound.gpus:
-        # A GPU without work costs nothing of the plan, so it has no row; spares are no work.
-        row = _gpu_row(gpu)
-        spares += [{**row, **_replica_row(each)} for each in gpu.spares]
-        if gpu.replicas or _residents(gpu):
-            limits = {"node": gpu.node, "power_cap_w": gpu.power_cap_w}
-            gpus.append({**row, **limits})
-            replicas += [{**row, **_replica_row(each)} for each in gpu.replicas]
-            tasks += [{**row, **_task_row(each)} for each in _residents(gpu)]
-    # GPUs first: the rows of the others refer to theirs.
-    for statement, rows in (
-        (_INSERT_GPU, gpus),
-        (_INSERT_REPLICA, replicas),
-        (_INSERT_TASK, tasks),
-        (_INSERT_SPARE, spares),
-    ):
-        if rows:
-            # One statement for all of them; JSON writes floats as their shortest decimals: 0.1 stays 0.1, and costs
-            # are exact.
-            body = msgspec.json.encode(rows).decode()
-            await connection.execute(
-                text(statement), {"plan_id": plan_id, "rows": body}
-            )
-
-
-def _residents(gpu: BoundGpu) -> tuple[BoundTask, ...]:
-    """Tasks that hold something of the GPU."""
-    return tuple(task for task in gpu.tasks if task.is_resident)
-
-
-def _gpu_row(gpu: BoundGpu) -> dict[str, object]:
-    return {"gpu": gpu.id, "gpu_type": gpu.gpu_type, "clock_mhz": gpu.clock_mhz}
-
-
-def _replica_row(replica: BoundReplica) -> dict[str, object]:
-    return {
-        "replica": replica.id,
-        "service": replica.service,
-        "arrival_rate_rps": replica.arrival_rate_rps,
-        **_share_row(replica),
-    }
-
-
-def _task_row(task: BoundTask) -> dict[str, object]:
-    return {"task": task.name, "kind": task.kind, **_share_row(task)}
-
-
-def _share_row(part: BoundReplica | BoundTask) -> dict[str, object]:
-    return {
-        "network": part.network,
-        "sm_percent": part.sm_percent,
-        "batch": part.batch,
-        "memory_mib": part.memory_mib,
-    }
-
-
-_INSERT_GPU = """
-INSERT INTO plan_gpu (plan_id, gpu, node, gpu_type, clock_mhz, power_cap_w, memory_mib, idle_w)
-SELECT :plan_id, r.gpu, r.node, t.name, r.clock_mhz, r.power_cap_w, t.memory_mib, t.idle_w
-FROM json_to_recordset(CAST(:rows AS json))
-     AS r (gpu text, node text, gpu_type text, clock_mhz float8, power_cap_w float8)
-JOIN gpu_type t ON t.name = r.gpu_type
-"""
-
-_SHARES = """json_to_recordset(CAST(:rows AS json))
-     AS r (gpu text, gpu_type text, clock_mhz float8, replica text, service text, arrival_rate_rps float8, task text,
-           kind text, network text, sm_percent numeric, batch integer, memory_mib numeric)"""
-
-# 0 where no profile has the point; reports take it as not known.
-_POWER_W = """
-       coalesce((SELECT o.power_w FROM profile p JOIN profile_point o ON o.profile_id = p.id
-                 WHERE p.network = r.network AND p.gpu_type = r.gpu_type AND p.is_current
-                   AND o.sm_percent = r.sm_percent AND o.batch = r.batch AND o.clock_mhz = r.clock_mhz), 0)
-"""
-
-_INSERT_REPLICA = f"""
-INSERT INTO plan_replica (plan_id, gpu, replica, service, project, network, sm_percent, batch, memory_mib, power_w,
-                          arrival_rate_rps)
-SELECT :plan_id, r.gpu, r.replica, r.service,
-       coalesce((SELECT project FROM service WHERE name = r.service), '{DEFAULT_PROJECT}'), r.network,
-       r.sm_percent, r.batch, r.memory_mib, {_POWER_W}, r.arrival_rate_rps
-FROM {_SHARES}
-"""
-
-_INSERT_TASK = f"""
-INSERT INTO plan_task (plan_id, gpu, task, name, project, kind, network, sm_percent, batch, memory_mib, power_w)
-SELECT :plan_id, r.gpu, r.task, coalesce(t.name, r.task), coalesce(t.project, '{DEFAULT_PROJECT}'), r.kind, r.network,
-       r.sm_percent, r.batch, r.memory_mib, {_POWER_W}
-FROM {_SHARES}
-LEFT JOIN task t ON t.id = r.task
-"""
-
-_INSERT_SPARE = f"""
-INSERT INTO plan_spare (plan_id, gpu, gpu_type, clock_mhz, replica, service, network, sm_percent, batch, memory_mib)
-SELECT :plan_id, r.gpu, r.gpu_type, r.clock_mhz, r.replica, r.service, r.network, r.sm_percent, r.batch, r.memory_mib
-FROM {_SHARES}
-"""
+    await connection.execute(update(cluster).values(target_generation=generation))

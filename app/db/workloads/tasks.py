@@ -248,7 +248,7 @@ async def _next_run(connection: AsyncConnection, name: str) -> int:
 
 
 async def _was_planned(connection: AsyncConnection, task_id: str) -> bool:
-    statement = text("SELECT EXISTS (SELECT FROM plan_task WHERE task = :id)")
+    statement = text("SELECT EXISTS (SELECT FROM allocation_task WHERE task = :id)")
     found = await connection.execute(statement, {"id": task_id})
     return bool(found.scalar_one())
 
