@@ -9,10 +9,12 @@ logarithm over the fleet's from one size to the next: 1 is a cost in proportion 
     first tick      everything is placed anew, within the policy's seconds
     kept tick       rates as before
     changed tick    each rate drawn anew within 10 % of its mean
-    one change      the target again with another clock on one GPU: what a push writes
+    batch           a job is dispatched to one GPU: what stays of its plan, target and commands; the first one after a
+                    new plan writes what the next ones share with it
 """
 
 import argparse
+import asyncio
 import math
 import sys
 import time
@@ -37,20 +39,24 @@ from agents.base.protocol import (
     ServiceReading,
 )
 from app.base.clock import ManualControlClock
+from app.db.decisions import policies
 from app.db.postgres_store import PostgresStore
-from app.loop.push import push_target
+from app.db.workloads import tasks
+from app.dispatch.dispatcher import JobDispatcher
+from app.dispatch.jobs import DispatchMemory
 from app.loop.tick import Loop, TickOutcome, tick
 from app.solver.process import SolverWorker
 from app.store.ingest_queue import MAX_BATCH
-from app.store.store import PolicySettings, Snapshot, Store
+from app.store.store import PolicySettings
 from bench.real_store import (
+    NETWORKS,
     Fleet,
-    bare_record,
     observations,
     open_fleet,
     temporary_database,
 )
 from bench.report import ROOM, Figure, Figures, print_table, write_results
+from solvers.types.state import Task
 
 FLEETS = (
     Fleet(nodes=25, gpus_per_node=4, services=20),
@@ -62,7 +68,8 @@ RATE_PER_GPU_RPS = 100.0
 """Mean demand over all GPUs, of which some stay free."""
 SECONDS_PER_GPU = 1e-3
 """The policy's seconds, of which it has one at least: as docs/operations.md advises for large fleets."""
-KEPT, CHANGED = 5, 3
+KEPT, CHANGED, BATCHES = 5, 3, 9
+DISPATCHES_JOBS = "oltunes"
 SLOPE_MUST = 1.1
 DAY_S = 86_400.0
 MIB = 2**20
@@ -73,7 +80,7 @@ GROWING = (
     "push_ms",
     "ingest_ms_per_window",
     "telemetry_kb_per_window",
-    "one_change_kb",
+    "batch_kb",
     "loop_mib",
 )
 """Figures whose slopes count."""
@@ -85,7 +92,20 @@ _TELEMETRY = (
     "use_observation",
     "service_window",
 )
-_OF_PLANS = ("plan_gpu", "plan_replica", "plan_task", "plan_spare")
+_OF_PLANS = (
+    "plan",
+    "plan_step",
+    "plan_violation",
+    "plan_content",
+    "demand",
+    "target",
+    "allocation",
+    "allocation_replica",
+    "allocation_task",
+    "spare",
+    "command",
+    "event",
+)
 
 
 @dataclass(slots=True)
@@ -232,6 +252,7 @@ async def _measured(loop: Loop, agents: _Agents, engine: AsyncEngine) -> Figures
     if snapshot.target is None:
         raise SystemExit(f"{fleet.gpus} GPUs got no plan: {first.reason}")
     rows, size = await _telemetry(engine, agents.windows)
+    batches = await _batches(loop, agents, engine, means)
     return {
         "gpus": fleet.gpus,
         "services": fleet.services,
@@ -247,7 +268,8 @@ async def _measured(loop: Loop, agents: _Agents, engine: AsyncEngine) -> Figures
         "ingest_ms_per_window": 1000.0 * median(stored_s),
         "telemetry_rows_per_gpu_and_day": rows * DAY_S / WINDOW_S / fleet.gpus,
         "telemetry_kb_per_window": size / 1000.0,
-        "one_change_kb": await _one_change(loop.store, snapshot, engine) / 1000.0,
+        "first_batch_kb": batches[0] / 1000.0,
+        "batch_kb": median(batches[1:]) / 1000.0,
         "loop_mib": psutil.Process().memory_info().rss / MIB,
     }
 
@@ -274,33 +296,53 @@ async def _telemetry(engine: AsyncEngine, windows: int) -> tuple[float, float]:
     return rows / windows, size / windows
 
 
-async def _one_change(store: Store, snapshot: Snapshot, engine: AsyncEngine) -> float:
-    """Bytes that a push writes where one GPU changes, as with a job that starts."""
-    target = snapshot.target
-    assert target is not None
-    at = next(n for n, gpu in enumerate(target.gpus) if not gpu.is_empty)
-    other = replace(target.gpus[at], clock_mhz=target.gpus[at].clock_mhz - 1.0)
-    bound = replace(
-        target,
-        generation=target.generation + 1,
-        parent=target.generation,
-        gpus=(*target.gpus[:at], other, *target.gpus[at + 1 :]),
+async def _batches(
+    loop: Loop, agents: _Agents, engine: AsyncEngine, rates_rps: Mapping[str, float]
+) -> list[float]:
+    """Bytes that stay of each of several batches of jobs, one job in each."""
+    dispatcher = JobDispatcher(
+        store=loop.store, clock=loop.clock, turn=asyncio.Lock(), memory=DispatchMemory()
     )
-    plan_id = await store.record_plan(bare_record(snapshot, bound))
-    assert await push_target(store, snapshot, bound, plan_id)
-    wanted = {
-        "plan": ("id", plan_id),
-        "command": ("generation", bound.generation),
-        **dict.fromkeys(_OF_PLANS, ("plan_id", plan_id)),
-    }
-    size = 0
+    sizes: list[float] = []
+    async with engine.begin() as connection:
+        settings = await policies.load_current(connection)
+        dispatching = replace(settings, policy=DISPATCHES_JOBS)
+        await policies.save(connection, dispatching, at=loop.clock.now(), actor="bench")
+    for number in range(BATCHES):
+        job = Task(
+            name=f"job-{number}",
+            kind="offline",
+            network=NETWORKS[0],
+            batch=8,
+            iterations=1000,
+            weight=0.75,
+        )
+        async with engine.begin() as connection:
+            submission = tasks.TaskSubmission(task=job)
+            await tasks.save(connection, submission, at=loop.clock.now(), actor="bench")
+        await agents.report(rates_rps)
+        before = await _kept_bytes(engine)
+        if not await dispatcher.round():
+            raise SystemExit(f"{job.name} was not dispatched")
+        sizes.append(await _kept_bytes(engine) - before)
+        generation = (await loop.store.load_snapshot(loop.clock.now())).target
+        assert generation is not None
+        await agents.follow(generation.generation)
+    return sizes
+
+
+async def _kept_bytes(engine: AsyncEngine) -> int:
+    """Of everything that plans write, without indexes."""
     async with engine.connect() as connection:
-        for table, (column, value) in wanted.items():
-            taken = f"SELECT coalesce(sum(pg_column_size(t)), 0) FROM {table} t WHERE {column} = :value"
-            size += int(
-                (await connection.execute(text(taken), {"value": value})).scalar_one()
-            )
-    return size
+        sizes = [
+            (
+                await connection.execute(
+                    text(f"SELECT sum(pg_column_size(t)) FROM {table} t")
+                )
+            ).scalar_one()
+            for table in _OF_PLANS
+        ]
+    return sum(int(size or 0) for size in sizes)
 
 
 def slopes(rows: Sequence[Figures]) -> list[Figures]:

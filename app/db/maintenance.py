@@ -189,7 +189,8 @@ def _rules(keep: Retention) -> Mapping[str, timedelta]:
         # Whatever was once in force stays for ever, since reports read costs off it.
         "plan WHERE at < :before AND NOT EXISTS (SELECT FROM target WHERE target.plan_id = plan.id)": plans,
         "plan_content c WHERE used_at < :before "
-        "AND NOT EXISTS (SELECT FROM plan p WHERE p.content = c.sha256)": timedelta(
+        "AND NOT EXISTS (SELECT FROM plan p WHERE p.content = c.sha256) "
+        "AND NOT EXISTS (SELECT FROM plan p WHERE p.problem = c.sha256)": timedelta(
             days=1
         ),
         # The newest command and acknowledgement of a node stay however old: a quiet fleet gets no new ones.

@@ -1,6 +1,7 @@
 """What must be true after any faults: nothing acknowledged is lost, no command is obeyed twice, one target history."""
 
 import hashlib
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ SELECT generation FROM (
     FROM target t LEFT JOIN plan_replica r ON r.plan_id = t.plan_id GROUP BY t.generation) AS sizes
 WHERE replicas = 0 AND before > 0
 """
-_HALF_PLANS = """
+_ALLOCATIONS_OF_NO_TARGET = """
 SELECT id FROM allocation
 WHERE NOT EXISTS (SELECT FROM target WHERE generation = lower(generations))
 OR NOT upper_inf(generations) AND NOT EXISTS (SELECT FROM target WHERE generation = upper(generations))
@@ -168,7 +169,7 @@ def _counted_twice(ask: Ask, services: int) -> Iterator[str]:
 def _disobedience(ask: Ask, journals: Journals) -> Iterator[str]:
     """Commands that nobody gave, that were old, or that were carried out twice."""
     given = {
-        (node, generation): hashlib.sha256(body).hexdigest()
+        (node, generation): hashlib.sha256(zlib.decompress(body)).hexdigest()
         for node, generation, body in ask("SELECT node, generation, body FROM command")
     }
     for node, entries in journals.items():
@@ -208,8 +209,8 @@ def _broken_history(ask: Ask) -> Iterator[str]:
         yield f"the newest target is {before}, generation {current} is in force"
     for node, generation in ask(_COMMANDS_OF_NO_TARGET):
         yield f"{node} has a command of generation {generation}, which never was a target"
-    for (plan,) in ask(_HALF_PLANS):
-        yield f"plan {plan} was never in force and has an allocation"
+    for (allocation,) in ask(_ALLOCATIONS_OF_NO_TARGET):
+        yield f"allocation {allocation} is of no target"
     # The load never ends: once it was heard, no outage may make the loop believe that it did.
     for (generation,) in ask(_EMPTY_TARGETS):
         yield f"target {generation} has no replica, the one before it had some"

@@ -1,4 +1,4 @@
-"""What targets give to GPUs is stored for as long as it stays the same, and plans by what they change."""
+"""What targets give to a GPU is stored once for as long as it stays the same."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ def upgrade() -> None:
     _run(_TABLES, _MOVE, *(f"DROP TABLE {name}" for name in _OLD), _PLANNED)
     for view in reports:
         view.make(_changed(view))
-    _run(_RENAME, _CONTENT)
+    _run(_RENAME)
 
 
 def downgrade() -> None:
@@ -50,7 +50,6 @@ def downgrade() -> None:
             view.make(_before(view.name).split(";\n")[0])
         else:
             _run(_before(view.name))
-    _run(_WHOLE_DOCUMENTS)
 
 
 class _View(NamedTuple):
@@ -257,58 +256,6 @@ CREATE VIEW plan_spare AS
 SELECT t.plan_id, s.gpu, s.gpu_type, s.clock_mhz, s.replica, s.service, s.network, s.sm_percent, s.batch, s.memory_mib
 FROM target t JOIN spare s ON s.generations @> t.generation;
 COMMENT ON VIEW plan_spare IS 'Spares that a target holds ready.';
-"""
-
-# A difference stands beside the number of the target that it is taken from.
-_CONTENT = """
-CREATE TABLE plan_content (
-    sha256 bytea PRIMARY KEY CHECK (octet_length(sha256) = 32),
-    body jsonb NOT NULL,
-    used_at timestamptz NOT NULL
-);
-COMMENT ON TABLE plan_content IS 'What plans want: the contract''s JSON without the report, once for all that want it.';
-COMMENT ON COLUMN plan_content.used_at IS 'When a plan was last recorded that wants it, by the database''s clock.';
-ALTER TABLE plan ADD content bytea REFERENCES plan_content, ADD report jsonb, ADD dropped_gpus text[],
-    ADD CONSTRAINT plan_difference CHECK (dropped_gpus IS NULL OR bound IS NOT NULL);
-INSERT INTO plan_content
-SELECT DISTINCT ON (sha256) sha256, body, now()
-FROM plan CROSS JOIN LATERAL (SELECT document - 'report' AS body) AS b
-CROSS JOIN LATERAL (SELECT sha256(convert_to(body::text, 'UTF8')) AS sha256) AS s;
-UPDATE plan SET content = sha256(convert_to((document - 'report')::text, 'UTF8')),
-    report = coalesce(document -> 'report', '{}');
-ALTER TABLE plan DROP document, ALTER content SET NOT NULL, ALTER report SET NOT NULL;
-CREATE INDEX plan_by_content ON plan (content);
-COMMENT ON COLUMN plan.report IS 'How it was made, as the contract''s JSON.';
-COMMENT ON COLUMN plan.bound IS
-    'What it binds to GPUs: of those alone that differ from the target `parent`''s where there are dropped_gpus.';
-COMMENT ON COLUMN plan.dropped_gpus IS
-    'Bound to something by the target `parent` and to nothing by this plan; null = bound has all GPUs.';
-"""
-
-# By generation, so that the target from which a difference is taken has all its GPUs again before it.
-_WHOLE_DOCUMENTS = """
-DO $$
-DECLARE p record;
-BEGIN
-    FOR p IN SELECT id, parent, bound, dropped_gpus FROM plan WHERE dropped_gpus IS NOT NULL ORDER BY generation LOOP
-        UPDATE plan SET dropped_gpus = NULL, bound = jsonb_set(p.bound, '{gpus}', (
-            SELECT coalesce(jsonb_agg(gpu ORDER BY gpu ->> 'id' COLLATE "C"), '[]') FROM (
-                SELECT gpu FROM jsonb_array_elements(p.bound -> 'gpus') AS own (gpu)
-                UNION ALL
-                SELECT gpu FROM target t JOIN plan o ON o.id = t.plan_id
-                CROSS JOIN LATERAL jsonb_array_elements(o.bound -> 'gpus') AS same (gpu)
-                WHERE t.generation = p.parent AND gpu ->> 'id' <> ALL (p.dropped_gpus) AND NOT EXISTS (
-                    SELECT FROM jsonb_array_elements(p.bound -> 'gpus') AS own (mine)
-                    WHERE mine ->> 'id' = gpu ->> 'id')
-            ) AS gpus)) WHERE id = p.id;
-    END LOOP;
-END $$;
-ALTER TABLE plan ADD document jsonb;
-UPDATE plan SET document = c.body || jsonb_build_object('report', report) FROM plan_content c WHERE c.sha256 = content;
-ALTER TABLE plan ALTER document SET NOT NULL, DROP content, DROP report, DROP dropped_gpus;
-DROP TABLE plan_content;
-COMMENT ON COLUMN plan.bound IS NULL;
-COMMENT ON COLUMN plan.document IS 'The plan with its report, as the contract''s JSON.';
 """
 
 _RENAME = """

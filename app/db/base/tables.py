@@ -273,14 +273,15 @@ plan = _table(
     must("policy_version", Integer),
     must("catalogue_revision", BigInteger),
     *may_all(BigInteger, "generation", "parent", "replaced_by"),
+    # Hashes into plan_content.
     must("content", LargeBinary),
-    must("report", JSON),
-    *may_all(JSON, "bound", "prices"),
-    Column("dropped_gpus", TEXTS),
-    # Compressed, and without the parts that `archive` holds once for all plans.
     Column("problem", LargeBinary),
+    Column("prices", JSON),
+    Column("bound", LargeBinary),
+    Column("dropped_gpus", TEXTS),
     must("cost_usd_per_hour", Numeric),
     *may_all(Double, "lower_bound_usd_per_hour", "gap_percent"),
+    *may_all(Double, "served_weight", "served_weight_upper_bound"),
     must("seconds", Double),
     must("messages", TEXTS),
 )
@@ -288,7 +289,7 @@ plan = _table(
 plan_content = _table(
     "plan_content",
     Column("sha256", LargeBinary, primary_key=True),
-    must("body", JSON),
+    must("body", LargeBinary),
     must("used_at", TIME),
 )
 
@@ -341,7 +342,6 @@ command = _table(
     "command",
     key("node"),
     key("generation", BigInteger),
-    # The JSON that the agent gets, byte for byte: nothing searches in it.
     must("body", LargeBinary),
     must("digest", Text),
     must("created_at", TIME),

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-import msgspec
 from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.packing import packed, unpacked
 from app.db.base.tables import AnyRow, plan, target
 from app.store.plan_states import PlanState
 from solvers.types.plan import BoundPlan
@@ -56,7 +56,7 @@ async def bound_of(
     differences = []
     while True:
         row = (await connection.execute(_STORED, {"plan_id": plan_id})).one()
-        bound = msgspec.convert(row.bound, BoundPlan)
+        bound = unpacked(row.bound, BoundPlan)
         if row.dropped_gpus is None:
             break
         differences.append((bound, row.dropped_gpus))
@@ -92,7 +92,7 @@ async def columns_of(
     columns = {
         "generation": bound.generation,
         "parent": bound.parent,
-        "bound": msgspec.to_builtins(bound),
+        "bound": packed(bound),
         "dropped_gpus": None,
     }
     if bound.generation // WHOLE_EVERY != bound.parent // WHOLE_EVERY:
@@ -104,7 +104,7 @@ async def columns_of(
     difference, dropped = _difference(bound, base.plan)
     is_short = 2 * len(difference.gpus) <= len(bound.gpus)
     if is_short and _applied(difference, dropped, base.plan) == bound:
-        columns["bound"] = msgspec.to_builtins(difference)
+        columns["bound"] = packed(difference)
         columns["dropped_gpus"] = dropped
     return columns
 

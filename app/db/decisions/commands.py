@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.digests import digest_of
 from agents.base.protocol import NodeCommand
+from app.db.base.packing import packed, unpacked
 from app.db.base.tables import command, node, target
 
 COMMAND_CHANNEL = "plimsoll_command"
@@ -45,7 +46,7 @@ async def newest_command(
         .limit(1)
     )
     body = found.scalar_one_or_none()
-    return None if body is None else msgspec.json.decode(body, type=NodeCommand)
+    return None if body is None else unpacked(body, NodeCommand)
 
 
 async def load_commands(
@@ -53,9 +54,7 @@ async def load_commands(
 ) -> tuple[NodeCommand, ...]:
     """The commands of one generation, in no order."""
     found = await connection.execute(text(_COMMANDS), {"generation": generation})
-    return tuple(
-        msgspec.json.decode(body, type=NodeCommand) for body in found.scalars()
-    )
+    return tuple(unpacked(body, NodeCommand) for body in found.scalars())
 
 
 # A look-up for each node, which the limit asks for: by generation alone all commands that are kept would be read.
@@ -118,7 +117,7 @@ async def save_commands(
         {
             "node": entry.node,
             "generation": entry.generation,
-            "body": msgspec.json.encode(entry),
+            "body": packed(entry),
             "digest": digest_of(entry),
             "created_at": at,
         }

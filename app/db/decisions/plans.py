@@ -1,17 +1,19 @@
 """Plans: what was decided, and why."""
 
-import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 
 import msgspec
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import NotFound
+from app.db.base.packing import packed, unpacked
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow, cluster, plan, plan_content, target
 from app.db.decisions.bindings import StoredBinding, bound_of, columns_of
+from app.db.decisions.plan_contents import save_contents
 from app.db.decisions.plan_parts import (
     load_demands,
     load_steps,
@@ -25,11 +27,7 @@ from app.store.plan_states import PlanState
 from app.store.store import PlanRecord, Proposal
 from solvers.types.outcome import PlanReport, Prices, Solution, Violation
 from solvers.types.plan import BoundPlan, Plan
-from solvers.types.plan_json import (
-    plan_document,
-    plan_from_document,
-    report_document,
-)
+from solvers.types.plan_json import plan_document, plan_from_document
 from solvers.types.problem import Problem
 from solvers.types.state import Demand
 
@@ -99,21 +97,26 @@ async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
     has_problem = plan.c.problem.is_not(None).label("has_problem")
     row = await one_row(
         connection,
-        select(
-            *(*_SUMMARY, plan.c.report, plan.c.prices, has_problem),
-            plan_content.c.body,
-        )
+        select(*(*_SUMMARY, *_MORE_OF_REPORT, has_problem, plan_content.c.body))
         .join_from(plan, plan_content, plan_content.c.sha256 == plan.c.content)
         .where(plan.c.id == plan_id),
         missing=f"there is no plan {plan_id}",
     )
-    noun, report = plan_from_document({**row.body, "report": row.report})
-    assert report is not None
+    summary = _summary(row)
+    noun, _ = plan_from_document(unpacked(row.body, dict[str, object]))
     return PlanRow(
-        summary=_summary(row),
+        summary=summary,
         plan=noun,
-        report=replace(
-            report,
+        report=PlanReport(
+            status=summary.solution or "kept",
+            cost_usd_per_hour=summary.cost_usd_per_hour,
+            lower_bound_usd_per_hour=summary.lower_bound_usd_per_hour,
+            gap_percent=summary.gap_percent,
+            seconds=summary.seconds,
+            method=summary.method,
+            messages=tuple(row.messages),
+            served_weight=row.served_weight,
+            served_weight_upper_bound=row.served_weight_upper_bound,
             steps=await load_steps(connection, plan_id),
             prices=None if row.prices is None else msgspec.convert(row.prices, Prices),
         ),
@@ -126,9 +129,12 @@ async def get(connection: AsyncConnection, plan_id: int) -> PlanRow:
 
 async def load_problem(connection: AsyncConnection, plan_id: int) -> Problem:
     """What a plan was made from. Raises NotFound, also for a plan that kept none."""
-    body = (
-        await connection.execute(select(plan.c.problem).where(plan.c.id == plan_id))
-    ).scalar_one_or_none()
+    statement = (
+        select(plan_content.c.body)
+        .join_from(plan, plan_content, plan_content.c.sha256 == plan.c.problem)
+        .where(plan.c.id == plan_id)
+    )
+    body = (await connection.execute(statement)).scalar_one_or_none()
     if body is None:
         raise NotFound(
             f"there is no plan {plan_id}, or its problem was not kept because it changed nothing"
@@ -188,9 +194,10 @@ async def record(
     binding: dict[str, object] = {}
     if bound is not None:
         binding = await columns_of(connection, bound, known=base)
+    bodies = {"content": packed(plan_document(noun.plan))}
     archived: dict[str, object] = {}
     if problem is not None:
-        archived["problem"] = problem.body
+        bodies["problem"] = problem.body
         # Without the problem nobody can tell what they are prices of; so a plan that is merely kept has none.
         if report.prices is not None:
             archived["prices"] = msgspec.to_builtins(report.prices)
@@ -198,8 +205,8 @@ async def record(
         insert(plan)
         .values(
             **_decision(noun),
-            content=await _save_content(connection, noun.plan),
             **binding,
+            **await save_contents(connection, bodies),
             **archived,
         )
         .returning(plan.c.id)
@@ -217,24 +224,6 @@ async def record(
     return plan_id
 
 
-async def _save_content(connection: AsyncConnection, wanted: Plan) -> bytes:
-    """Keep the plan's document without its report, once for all plans that have the same; returns its hash."""
-    body = msgspec.json.encode(plan_document(wanted))
-    sha256 = hashlib.sha256(body).digest()
-    values = {"sha256": sha256, "body": body.decode()}
-    found = await connection.execute(text(_USE_CONTENT), values)
-    if not found.rowcount:
-        await connection.execute(text(_ADD_CONTENT), values)
-    return sha256
-
-
-# Used now: what no plan has is forgotten after a day (`app.db.maintenance`), and must not go between the two.
-_USE_CONTENT = "UPDATE plan_content SET used_at = now() WHERE sha256 = :sha256"
-_ADD_CONTENT = """
-INSERT INTO plan_content (sha256, body, used_at) VALUES (:sha256, CAST(:body AS jsonb), now()) ON CONFLICT DO NOTHING
-"""
-
-
 def _decision(noun: PlanRecord) -> dict[str, object]:
     report = noun.report
     return {
@@ -243,14 +232,16 @@ def _decision(noun: PlanRecord) -> dict[str, object]:
         "policy": noun.plan.policy,
         "policy_version": noun.policy_version,
         "catalogue_revision": noun.catalogue_revision,
-        "report": report_document(report),
         "solution": report.solution,
-        "cost_usd_per_hour": report.cost_usd_per_hour,
+        # With all its digits: PostgreSQL makes a numeric of fifteen of a float's.
+        "cost_usd_per_hour": Decimal(str(report.cost_usd_per_hour)),
         "lower_bound_usd_per_hour": report.lower_bound_usd_per_hour,
         "gap_percent": report.gap_percent,
         "seconds": report.seconds,
         "method": report.method,
         "messages": list(report.messages),
+        "served_weight": report.served_weight,
+        "served_weight_upper_bound": report.served_weight_upper_bound,
         "reason": noun.reason,
     }
 
@@ -263,6 +254,10 @@ async def lock_target(connection: AsyncConnection) -> tuple[int, int]:
 
 # Not `select(plan)`: documents and problems are long, and a list shows none of them.
 _SUMMARY = tuple(plan.c[name] for name in PlanSummary.__slots__)
+_MORE_OF_REPORT = (
+    *(plan.c.messages, plan.c.prices),
+    *(plan.c.served_weight, plan.c.served_weight_upper_bound),
+)
 
 
 def _summary(row: AnyRow) -> PlanSummary:

@@ -1,21 +1,20 @@
 """Problems in the database: what many plans share (capacity law, operating points) is stored once, by its hash."""
 
 import hashlib
-import json
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import repeat
+from typing import Any
 
+import msgspec
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.packing import packed, unpacked
 from solvers.types.problem import CapacityLaw, OperatingPoints, Problem
 from solvers.types.problem_json import problem_document, problem_from_document
 from solvers.types.survival import SurvivalGoal
 
-# Fast rather than small: a tick waits for it, and the shared parts are compressed once only.
-COMPRESSION = 1
 _BUDGET = "power_budget_w"
 _PAID = "paid_count"
 _SURVIVAL, _LIMITS = "survival", "max_replica_rps"
@@ -60,8 +59,7 @@ def pack(problem: Problem, cache: PartCache) -> PackedProblem:
         document[_LIMITS] = [each.max_replica_rps for each in problem.services]
     # Only the parts of this problem: the cache must not keep every catalogue that ever was alive.
     cache.hashes = packing.kept
-    body = zlib.compress(_to_bytes(document), COMPRESSION)
-    return PackedProblem(body=body, parts=packing.new)
+    return PackedProblem(body=packed(document), parts=packing.new)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,15 +75,14 @@ class _Packing:
     def reference(self, part: CapacityLaw | OperatingPoints, content: object) -> str:
         """What stands for the part in the document: its hash."""
         known = self.cache.hashes.get(id(part))
-        body = None
         # An id is given again once its object is gone, so the object itself is compared, too.
         if known is None or known[0] is not part:
-            body = _to_bytes(content)
+            body = msgspec.json.encode(content)
             known = (part, hashlib.sha256(body).digest())
         self.kept[id(part)] = known
         sha256 = known[1]
         if sha256 not in self.cache.stored:
-            self.new[sha256] = zlib.compress(body or _to_bytes(content), COMPRESSION)
+            self.new[sha256] = packed(content)
         return sha256.hex()
 
 
@@ -103,7 +100,7 @@ async def save_parts(connection: AsyncConnection, parts: Mapping[bytes, bytes]) 
 
 async def unpack(connection: AsyncConnection, body: bytes) -> Problem:
     """The problem that was packed."""
-    document = json.loads(zlib.decompress(body))
+    document = unpacked(body, dict[str, Any])
     parts = await _load_parts(
         connection, [document["capacity_law"], *document["points"]]
     )
@@ -134,9 +131,5 @@ async def _load_parts(
         {"wanted": [bytes.fromhex(name) for name in names]},
     )
     return {
-        bytes(row.sha256).hex(): json.loads(zlib.decompress(row.body)) for row in found
+        bytes(row.sha256).hex(): unpacked(row.body, dict[str, object]) for row in found
     }
-
-
-def _to_bytes(document: object) -> bytes:
-    return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
