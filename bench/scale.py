@@ -325,24 +325,18 @@ async def _batches(
         if not await dispatcher.round():
             raise SystemExit(f"{job.name} was not dispatched")
         sizes.append(await _kept_bytes(engine) - before)
-        generation = (await loop.store.load_snapshot(loop.clock.now())).target
-        assert generation is not None
-        await agents.follow(generation.generation)
+        target = (await loop.store.load_snapshot(loop.clock.now())).target
+        assert target is not None
+        await agents.follow(target.generation)
     return sizes
 
 
 async def _kept_bytes(engine: AsyncEngine) -> int:
     """Of everything that plans write, without indexes."""
+    sums = (f"(SELECT sum(pg_column_size(t)) FROM {table} t)" for table in _OF_PLANS)
+    query = "SELECT " + " + ".join(f"coalesce({each}, 0)" for each in sums)
     async with engine.connect() as connection:
-        sizes = [
-            (
-                await connection.execute(
-                    text(f"SELECT sum(pg_column_size(t)) FROM {table} t")
-                )
-            ).scalar_one()
-            for table in _OF_PLANS
-        ]
-    return sum(int(size or 0) for size in sizes)
+        return int((await connection.execute(text(query))).scalar_one())
 
 
 def slopes(rows: Sequence[Figures]) -> list[Figures]:

@@ -1,7 +1,7 @@
 """What targets give to a GPU is stored once for as long as it stays the same."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,8 +33,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Planned rates of targets that are no longer in force are those of the newest one that had the same."""
     _run("ALTER VIEW allocation_share RENAME TO plan_share")
-    reports = list(_dependents(_NEW))
-    views = [view for view in reports if view.name not in _OLD]
+    views = [view for view in _dependents(_NEW) if view.name not in _OLD]
     _drop(views)
     for name in reversed(_OLD):
         # The views have the names that the tables get.
@@ -44,7 +43,7 @@ def downgrade() -> None:
     _run(*(f"DROP VIEW {name}_kept" for name in _OLD))
     _run(*(f"DROP TABLE {name}" for name in reversed(_NEW)))
     for view in views:
-        if view.name not in (*_ANEW, *_CHANGES):
+        if view.name not in _CHANGES:
             view.make(view.definition)
         elif view.name.startswith("report."):
             view.make(_before(view.name).split(";\n")[0])
@@ -66,14 +65,11 @@ class _View(NamedTuple):
 
 def _dependents(tables: Iterable[str]) -> Iterator[_View]:
     """All views that read the tables, also through each other, in the order in which they were made."""
-    connection = op.get_bind()
     names = ", ".join(f"'{name}'::regclass" for name in tables)
-    for row in connection.exec_driver_sql(
-        _DEPENDENTS % names, execution_options=_PLAIN
-    ):
-        yield _View(
-            row.name, f"CREATE VIEW {row.name} AS {row.definition}", tuple(row.after)
-        )
+    query = _DEPENDENTS % names
+    for row in op.get_bind().exec_driver_sql(query, execution_options=_PLAIN):
+        sql = f"CREATE VIEW {row.name} AS {row.definition}"
+        yield _View(row.name, sql, tuple(row.after))
 
 
 _PLAIN = {"no_parameters": True}
@@ -99,8 +95,8 @@ WHERE c.relkind = 'v' ORDER BY c.oid
 """
 
 
-def _drop(views: Iterable[_View]) -> None:
-    _run(*(f"DROP VIEW {view.name}" for view in reversed(list(views))))
+def _drop(views: Sequence[_View]) -> None:
+    _run(*(f"DROP VIEW {view.name}" for view in reversed(views)))
 
 
 def _run(*statements: str) -> None:
@@ -109,8 +105,6 @@ def _run(*statements: str) -> None:
 
 
 def _changed(view: _View) -> str:
-    if view.name in _ANEW:
-        return _ANEW[view.name]
     if view.name not in _CHANGES:
         return view.definition
     sql = _before(view.name).split(";\n")[0]
@@ -172,7 +166,7 @@ CREATE TABLE allocation_replica (
 CREATE INDEX allocation_replica_by_service ON allocation_replica (service);
 COMMENT ON TABLE allocation_replica IS 'Replicas of an allocation.';
 COMMENT ON COLUMN allocation_replica.power_w IS
-    'Watts above idle by the profile in force when the first of its targets was pushed; 0 where there was none.';
+    'Watts above idle by the profile in force when the first of its targets was pushed; 0 = there was none.';
 COMMENT ON COLUMN allocation_replica.arrival_rate_rps IS 'As the newest of its targets plans it.';
 
 CREATE TABLE allocation_task (
@@ -274,58 +268,61 @@ CROSS JOIN LATERAL (SELECT extract(epoch FROM least(upper(c.period), hour.hour +
                                               - greatest(lower(c.period), hour.hour)) AS seconds) AS cut
 WHERE NOT isempty(c.period)"""
 
-_ANEW = {
-    "gpu_segment": """
-CREATE VIEW gpu_segment AS
-SELECT a.id AS allocation, a.gpu, a.gpu_type, hour.hour, cut.seconds,
-       -- Pico-dollars: the one place where cost is rounded; all shares of a segment add up to this figure exactly.
-       round(p.price_usd_per_hour * cut.seconds / 3600, 12) AS bill_usd
-FROM allocation a
+_CHANGES = {
+    "gpu_segment": (
+        (
+            "SELECT t.plan_id, g.gpu, g.gpu_type",
+            "SELECT a.id AS allocation, a.gpu, a.gpu_type",
+        ),
+        (
+            """FROM target t
+JOIN plan_gpu g USING (plan_id)
+CROSS JOIN as_of
+JOIN gpu_price p ON p.gpu_type = g.gpu_type AND p.valid && t.valid
+CROSS JOIN LATERAL (SELECT t.valid * p.valid""",
+            """FROM allocation a
 JOIN target t ON t.generation = lower(a.generations)
 LEFT JOIN target n ON n.generation = upper(a.generations)
 CROSS JOIN as_of
 CROSS JOIN LATERAL (SELECT tstzrange(lower(t.valid), lower(n.valid)) AS valid) AS v
 JOIN gpu_price p ON p.gpu_type = a.gpu_type AND p.valid && v.valid
-CROSS JOIN LATERAL (SELECT v.valid * p.valid * tstzrange(NULL, as_of.at) AS period) AS c"""
-    + _HOURS,
-    # Rows of one GPU by service, '(idle)' last; *_from and *_to are its place on the scale from 0 to *_all.
-    # NOT MATERIALIZED, so that an allocation given from outside reaches the tables.
-    "plan_share": """
-CREATE VIEW plan_share AS
-WITH used AS NOT MATERIALIZED (
-    SELECT allocation, service, project, false AS is_idle, count(*) AS replicas, sum(sm_percent) AS sm_percent,
-           sum(memory_mib) AS memory_mib, sum(power_w::numeric) AS power_w
-    FROM allocation_replica GROUP BY allocation, service, project
-    -- One row for all tasks of a project on a GPU; `task_share` divides it.
-    UNION ALL
-    SELECT allocation, '(tasks)', project, false, 0, sum(sm_percent), sum(memory_mib), sum(power_w::numeric)
-    FROM allocation_task GROUP BY allocation, project
-), rows AS (
-    SELECT * FROM used
-    UNION ALL
-    SELECT a.id, '(idle)', '(idle)', true, 0, greatest(0, 100 - sum(u.sm_percent)),
-           greatest(0, a.memory_mib::numeric - sum(u.memory_mib)), a.idle_w::numeric
-    FROM used u JOIN allocation a ON a.id = u.allocation GROUP BY a.id
-)
-SELECT allocation, service, project, is_idle, replicas, sm_percent, memory_mib, power_w,
-       sum(sm_percent) OVER upto - sm_percent AS sm_from, sum(sm_percent) OVER upto AS sm_to,
-       sum(sm_percent) OVER whole AS sm_all,
-       sum(memory_mib) OVER upto - memory_mib AS memory_from, sum(memory_mib) OVER upto AS memory_to,
-       sum(memory_mib) OVER whole AS memory_all,
-       sum(sm_percent) FILTER (WHERE NOT is_idle) OVER whole AS sm_used
-FROM rows
-WINDOW whole AS (PARTITION BY allocation),
-       upto AS (PARTITION BY allocation ORDER BY is_idle, service, project ROWS UNBOUNDED PRECEDING)
-""",
-}
-"""Views that are made of something else."""
-
-_CHANGES = {
+CROSS JOIN LATERAL (SELECT v.valid * p.valid""",
+        ),
+    ),
+    "plan_share": (
+        ("SELECT plan_id, gpu, '(idle)'", "SELECT a.id, '(idle)'"),
+        ("min(g.memory_mib::numeric)", "a.memory_mib::numeric"),
+        ("min(g.idle_w::numeric)", "a.idle_w::numeric"),
+        (
+            "JOIN plan_gpu g USING (plan_id, gpu) GROUP BY plan_id, gpu",
+            "JOIN allocation a ON a.id = u.allocation GROUP BY a.id",
+        ),
+        ("FROM plan_replica", "FROM allocation_replica"),
+        ("FROM plan_task", "FROM allocation_task"),
+        ("plan_id, gpu", "allocation"),
+    ),
     "task_share": (
         ("t.plan_id, t.gpu, t.task", "t.allocation, t.task"),
         ("FROM plan_task t", "FROM allocation_task t"),
         ("p.plan_id = t.plan_id AND p.gpu = t.gpu", "p.allocation = t.allocation"),
         ("PARTITION BY t.plan_id, t.gpu,", "PARTITION BY t.allocation,"),
+    ),
+    "whole_gpus": (
+        (
+            "SELECT r.plan_id, g.gpu_type, r.project, r.service",
+            "SELECT t.plan_id, a.gpu_type, r.project, r.service",
+        ),
+        (
+            """FROM (SELECT plan_id, gpu, project, service, sm_percent FROM plan_replica
+      UNION ALL SELECT plan_id, gpu, project, '(tasks)', sm_percent FROM plan_task) AS r
+JOIN plan_gpu g USING (plan_id, gpu)
+GROUP BY r.plan_id, g.gpu_type, r.project, r.service""",
+            """FROM target t
+JOIN allocation a ON a.generations @> t.generation
+CROSS JOIN LATERAL (SELECT project, service, sm_percent FROM allocation_replica WHERE allocation = a.id
+                    UNION ALL SELECT project, '(tasks)', sm_percent FROM allocation_task WHERE allocation = a.id) AS r
+GROUP BY t.plan_id, a.gpu_type, r.project, r.service""",
+        ),
     ),
     "report.allocation_hour": (
         ("p.plan_id = s.plan_id AND p.gpu = s.gpu", "p.allocation = s.allocation"),
@@ -400,4 +397,4 @@ GROUP BY t.plan_id, p.gpu_type, hour.hour) AS s""",
         ),
     ),
 }
-"""Views that change in parts: what is replaced in how they were made, and by what."""
+"""Views that change: what is replaced in how they were made, and by what."""

@@ -17,7 +17,7 @@ Row = dict[str, object]
 async def save_allocations(
     connection: AsyncConnection, bound: BoundPlan, before: BoundPlan | None
 ) -> None:
-    """Of a target that follows on `before`: end the rows of what is no more, and begin those of what is new.
+    """End the rows of what only the target `before` gave, and begin those of what this one gives otherwise.
 
     New rows have projects, watts and capacities as they are at this moment. Planned rates are those of the target in
     force: they change with every plan, and no report asks for old ones.
@@ -58,21 +58,28 @@ def _changes(
 ) -> _Changes:
     """`outdated`: GPUs whose rows are wrong by now, though they carry the same."""
     changes = _Changes()
-    old = {gpu.id: gpu for gpu in before.gpus} if before else {}
+    old = {}
+    if before is not None:
+        old = {gpu.id: gpu for gpu in before.gpus}
     new = {gpu.id: gpu for gpu in bound.gpus}
     for name in sorted(old.keys() | new.keys()):
-        had, has = old.get(name), new.get(name)
+        had = old.get(name)
+        has = new.get(name)
         # Of most GPUs nothing at all has changed.
         if had == has and name not in outdated:
             continue
-        was, is_now = _lasting(had), _lasting(has)
+        was = _lasting(had)
+        is_now = _lasting(has)
         if was == is_now and name not in outdated:
             planned = _rates(had)
             changes.rates.extend(row for row in _rates(has) if row not in planned)
         else:
-            changes.ended.extend([name] if was else [])
-            changes.begun.extend([has] if has and is_now else [])
-        held, holds = _spares(had), _spares(has)
+            if was:
+                changes.ended.append(name)
+            if has and is_now:
+                changes.begun.append(has)
+        held = _spares(had)
+        holds = _spares(has)
         changes.ended_spares.extend(row for row in held if row not in holds)
         changes.begun_spares.extend(row for row in holds if row not in held)
     return changes
@@ -155,14 +162,11 @@ def _share_row(part: BoundReplica | BoundTask) -> Row:
     }
 
 
-# What the rows of a target that goes on would say wrongly: capacities that an operator corrected, and the project of a
-# service that was deleted and came back in another one.
+# Capacities that an operator corrected. A service has one project for ever, and watts are left as they were: those of
+# every new fit would give every GPU new rows.
 _OUTDATED = """
 SELECT a.gpu FROM allocation a JOIN gpu_type t ON t.name = a.gpu_type
 WHERE upper_inf(a.generations) AND (a.memory_mib, a.idle_w) <> (t.memory_mib, t.idle_w)
-UNION
-SELECT a.gpu FROM allocation a JOIN allocation_replica r ON r.allocation = a.id JOIN service s ON s.name = r.service
-WHERE upper_inf(a.generations) AND s.project <> r.project
 """
 
 _ENDED = "generations = int8range(lower(generations), :generation)"

@@ -13,8 +13,8 @@ from app.store.plan_states import PlanState
 from solvers.types.plan import BoundPlan
 from solvers.types.state import GpuId
 
-WHOLE_EVERY = 32
-"""Generations from one plan that is stored whole to the next: so many rows are read at most for one plan."""
+FULL_EVERY = 32
+"""Generations from one plan that is stored with all its GPUs to the next: the limit of rows to read for one plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,11 @@ async def load_bound(
         .limit(1)
     )
     row = (await connection.execute(statement)).one_or_none()
+    if row is None:
+        return None
     # It is as long as the fleet is large.
-    if row is None or (known is not None and known.is_row(row)):
-        return known if row is not None else None
+    if known is not None and known.is_row(row):
+        return known
     bound = await bound_of(connection, row.id, known=known)
     return StoredBinding(row.id, row.at, bound)
 
@@ -89,24 +91,31 @@ async def columns_of(
     connection: AsyncConnection, bound: BoundPlan, *, known: StoredBinding | None
 ) -> dict[str, object]:
     """What the row of a plan says of what it binds. `known`: the target, where it was read already."""
-    columns = {
+    difference, dropped = await _from_target(connection, bound, known)
+    return {
         "generation": bound.generation,
         "parent": bound.parent,
-        "bound": packed(bound),
-        "dropped_gpus": None,
+        "bound": packed(difference),
+        "dropped_gpus": dropped,
     }
-    if bound.generation // WHOLE_EVERY != bound.parent // WHOLE_EVERY:
-        return columns
+
+
+async def _from_target(
+    connection: AsyncConnection, bound: BoundPlan, known: StoredBinding | None
+) -> tuple[BoundPlan, list[GpuId] | None]:
+    """The plan as it is stored, and the GPUs that it drops; None: with all that it has."""
+    if bound.generation // FULL_EVERY != bound.parent // FULL_EVERY:
+        return bound, None
     base = await load_bound(connection, "target", known=known)
     # After a restore the counter is ahead of the target's own number: what is made then has no parent here.
     if base is None or base.plan.generation != bound.parent:
-        return columns
+        return bound, None
     difference, dropped = _difference(bound, base.plan)
     is_short = 2 * len(difference.gpus) <= len(bound.gpus)
+    # A plan in another order than that of its GPUs' ids would come back otherwise.
     if is_short and _applied(difference, dropped, base.plan) == bound:
-        columns["bound"] = packed(difference)
-        columns["dropped_gpus"] = dropped
-    return columns
+        return difference, dropped
+    return bound, None
 
 
 def _difference(bound: BoundPlan, base: BoundPlan) -> tuple[BoundPlan, list[GpuId]]:

@@ -164,9 +164,11 @@ async def newest_proposed(
         .limit(1)
     )
     row = (await connection.execute(statement)).one_or_none()
+    if row is None:
+        return None
     # What it binds is long and never changes, so that it is read once.
-    if row is None or (known is not None and known.plan_id == row.id):
-        return known if row is not None else None
+    if known is not None and known.plan_id == row.id:
+        return known
     return Proposal(
         plan_id=row.id,
         bound=await bound_of(connection, row.id, known=base),
@@ -185,9 +187,8 @@ async def record(
 ) -> int:
     """Write a decision down with its steps, violations and demands; returns its id.
 
-    `base`: the target as far as it was read already.
-
-    Of one that waits for a person the caller has locked the target (`lock_target`), as a push does.
+    Of one that waits for a person the caller has locked the target (`lock_target`), as a push does. `base`: a target
+    that need not be read again.
     """
     report, bound = noun.report, noun.bound
     # Null where the plan holds no GPU: a plan is bound to GPUs before it can be pushed.
@@ -255,8 +256,10 @@ async def lock_target(connection: AsyncConnection) -> tuple[int, int]:
 # Not `select(plan)`: documents and problems are long, and a list shows none of them.
 _SUMMARY = tuple(plan.c[name] for name in PlanSummary.__slots__)
 _MORE_OF_REPORT = (
-    *(plan.c.messages, plan.c.prices),
-    *(plan.c.served_weight, plan.c.served_weight_upper_bound),
+    plan.c.messages,
+    plan.c.prices,
+    plan.c.served_weight,
+    plan.c.served_weight_upper_bound,
 )
 
 

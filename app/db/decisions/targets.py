@@ -51,16 +51,9 @@ async def push(
     """
     counter = select(cluster, PUSHED.label("pushed")).with_for_update(of=cluster)
     now = (await connection.execute(counter)).one()
-    row = await one_row(
-        connection,
-        select(
-            *(plan.c.state, plan.c.catalogue_revision, plan.c.policy_version),
-            *(plan.c.generation, plan.c.parent),
-        )
-        .where(plan.c.id == plan_id)
-        .with_for_update(),
-        missing=f"there is no plan {plan_id}",
-    )
+    recorded = select(*_RECORDED).where(plan.c.id == plan_id).with_for_update()
+    missing = f"there is no plan {plan_id}"
+    row = await one_row(connection, recorded, missing=missing)
     if row.state not in UNDECIDED:
         return False
     policy = await policies.load_current(connection)
@@ -91,10 +84,8 @@ async def push(
         return False
     before = await load_bound(connection, "target", known=known)
     if (row.generation, row.parent) != (bound.generation, bound.parent):
-        columns = await columns_of(connection, bound, known=before)
-        await connection.execute(
-            update(plan).where(plan.c.id == plan_id).values(columns)
-        )
+        # It was renumbered since it was recorded.
+        await _record_bound(connection, plan_id, bound, before)
     await _replace_target(connection, plan_id, bound.generation, at)
     await save_allocations(connection, bound, before.plan if before else None)
     await note_places(connection, bound)
@@ -103,6 +94,25 @@ async def push(
     )
     await announce(connection, str(bound.generation))
     return True
+
+
+_RECORDED = (
+    plan.c.state,
+    plan.c.catalogue_revision,
+    plan.c.policy_version,
+    plan.c.generation,
+    plan.c.parent,
+)
+
+
+async def _record_bound(
+    connection: AsyncConnection,
+    plan_id: int,
+    bound: BoundPlan,
+    before: StoredBinding | None,
+) -> None:
+    columns = await columns_of(connection, bound, known=before)
+    await connection.execute(update(plan).where(plan.c.id == plan_id).values(columns))
 
 
 async def withdraw_proposals(
