@@ -44,6 +44,7 @@ from app.db.postgres_store import PostgresStore
 from app.db.workloads import tasks
 from app.dispatch.dispatcher import JobDispatcher
 from app.loop.tick import Loop, TickOutcome, tick
+from app.serve.plane import freeze_loaded_objects
 from app.solver.process import SolverWorker
 from app.store.ingest_queue import MAX_BATCH
 from app.store.store import PolicySettings
@@ -383,6 +384,7 @@ def main() -> int:
         help="(default: all)",
     )
     wanted = parser.parse_args().gpus
+    freeze_loaded_objects()
     rows = []
     for fleet in FLEETS:
         if fleet.gpus in wanted:
