@@ -93,7 +93,7 @@ def main() -> int:
     parser.add_argument("seconds", type=float)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    warm_up()
+    warm_up("joint")
     made = run(
         synthetic_problem(GPUS, SERVICES, SEED), options.seconds, options.threads
     )

@@ -1,6 +1,7 @@
 """How cost grows with the fleet: 100, 1,000 and 10,000 GPUs with 20, 100 and 1,000 services, through the real loop.
 
-Run: `python -m bench.scale [--gpus 100 1000 10000]`. Prints a table and the slopes, writes bench/results/scale.json.
+Run: `python -m bench.scale [--gpus 100 1000 10000] [--picture FILE]`. Prints a table and the slopes, writes
+bench/results/scale.json and, where wanted, an SVG.
 
 PostgreSQL with fsync and the solver's process are real; nodes of four GPUs are simulated by their reports alone: each
 follows its newest command at once and says what its replicas serve, every five seconds. A slope is that of a figure's
@@ -9,19 +10,20 @@ logarithm over the fleet's from one size to the next: 1 is a cost in proportion 
     first tick      everything is placed anew, within the policy's seconds
     kept tick       rates as before
     changed tick    each rate drawn anew within 10 % of its mean
+    overview, explain  what the dashboard's first page shows of all GPUs; why the first plan is as it is
     batch           a job is dispatched to one GPU: what stays of its plan, target and commands; the first one after a
                     new plan writes what the next ones share with it
 """
 
 import argparse
-import asyncio
 import math
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from statistics import median
 
@@ -39,24 +41,21 @@ from agents.base.protocol import (
     ServiceReading,
 )
 from app.base.clock import ManualControlClock
-from app.db.decisions import policies
 from app.db.postgres_store import PostgresStore
-from app.db.workloads import tasks
-from app.dispatch.dispatcher import JobDispatcher
 from app.loop.tick import Loop, TickOutcome, tick
 from app.serve.plane import freeze_loaded_objects
 from app.solver.process import SolverWorker
 from app.store.ingest_queue import MAX_BATCH
 from app.store.store import PolicySettings
 from bench.real_store import (
-    NETWORKS,
     Fleet,
     observations,
     open_fleet,
     temporary_database,
 )
 from bench.report import ROOM, Figure, Figures, print_table, write_results
-from solvers.types.state import Task
+from bench.scale_costs import batch_bytes, explain_s, overview_s
+from bench.scale_picture import picture
 
 FLEETS = (
     Fleet(nodes=25, gpus_per_node=4, services=20),
@@ -68,9 +67,7 @@ RATE_PER_GPU_RPS = 100.0
 """Mean demand over all GPUs, of which some stay free."""
 SECONDS_PER_GPU = 1e-3
 """The policy's seconds, of which it has one at least: as docs/operations.md advises for large fleets."""
-KEPT, CHANGED, BATCHES = 5, 3, 9
-ROUNDS = 10
-DISPATCHES_JOBS = "oltunes"
+KEPT, CHANGED = 5, 3
 SLOPE_MUST = 1.1
 DAY_S = 86_400.0
 MIB = 2**20
@@ -80,6 +77,8 @@ GROWING = (
     "changed_tick_ms",
     "push_ms",
     "ingest_ms_per_window",
+    "overview_ms",
+    "explain_ms",
     "telemetry_kb_per_window",
     "batch_kb",
     "loop_mib",
@@ -92,20 +91,6 @@ _TELEMETRY = (
     "replica_observation",
     "use_observation",
     "service_window",
-)
-_OF_PLANS = (
-    "plan",
-    "plan_step",
-    "plan_violation",
-    "plan_content",
-    "demand",
-    "target",
-    "allocation",
-    "allocation_replica",
-    "allocation_task",
-    "spare",
-    "command",
-    "event",
 )
 
 
@@ -253,7 +238,7 @@ async def _measured(loop: Loop, agents: _Agents, engine: AsyncEngine) -> Figures
     if snapshot.target is None:
         raise SystemExit(f"{fleet.gpus} GPUs got no plan: {first.reason}")
     rows, size = await _telemetry(engine, agents.windows)
-    batches = await _batches(loop, agents, engine, means)
+    batches = await batch_bytes(loop, agents, engine, means)
     return {
         "gpus": fleet.gpus,
         "services": fleet.services,
@@ -269,6 +254,8 @@ async def _measured(loop: Loop, agents: _Agents, engine: AsyncEngine) -> Figures
         "ingest_ms_per_window": 1000.0 * median(stored_s),
         "telemetry_rows_per_gpu_and_day": rows * DAY_S / WINDOW_S / fleet.gpus,
         "telemetry_kb_per_window": size / 1000.0,
+        "overview_ms": 1000.0 * await overview_s(engine, loop.clock.now()),
+        "explain_ms": 1000.0 * await explain_s(engine, first.plan_id),
         "first_batch_kb": batches[0] / 1000.0,
         "batch_kb": median(batches[1:]) / 1000.0,
         "loop_mib": psutil.Process().memory_info().rss / MIB,
@@ -295,51 +282,6 @@ async def _telemetry(engine: AsyncEngine, windows: int) -> tuple[float, float]:
             counted, taken = (await connection.execute(text(count))).one()
             rows, size = rows + int(counted), size + int(taken)
     return rows / windows, size / windows
-
-
-async def _batches(
-    loop: Loop, agents: _Agents, engine: AsyncEngine, rates_rps: Mapping[str, float]
-) -> list[float]:
-    """Bytes that stay of each of several batches of jobs, one job in each."""
-    dispatcher = JobDispatcher(store=loop.store, clock=loop.clock, turn=asyncio.Lock())
-    sizes: list[float] = []
-    async with engine.begin() as connection:
-        settings = await policies.load_current(connection)
-        dispatching = replace(settings, policy=DISPATCHES_JOBS)
-        await policies.save(connection, dispatching, at=loop.clock.now(), actor="bench")
-    for number in range(BATCHES):
-        job = Task(
-            name=f"job-{number}",
-            kind="offline",
-            network=NETWORKS[0],
-            batch=8,
-            iterations=1000,
-            weight=0.75,
-        )
-        async with engine.begin() as connection:
-            submission = tasks.TaskSubmission(task=job)
-            await tasks.save(connection, submission, at=loop.clock.now(), actor="bench")
-        before = await _kept_bytes(engine)
-        # A round may leave a job to the next one.
-        for _ in range(ROUNDS):
-            await agents.report(rates_rps)
-            if await dispatcher.round():
-                break
-        else:
-            raise SystemExit(f"{job.name} was not dispatched in {ROUNDS} rounds")
-        sizes.append(await _kept_bytes(engine) - before)
-        target = (await loop.store.load_snapshot(loop.clock.now())).target
-        assert target is not None
-        await agents.follow(target.generation)
-    return sizes
-
-
-async def _kept_bytes(engine: AsyncEngine) -> int:
-    """Of everything that plans write, without indexes."""
-    sums = (f"(SELECT sum(pg_column_size(t)) FROM {table} t)" for table in _OF_PLANS)
-    query = "SELECT " + " + ".join(f"coalesce({each}, 0)" for each in sums)
-    async with engine.connect() as connection:
-        return int((await connection.execute(text(query))).scalar_one())
 
 
 def slopes(rows: Sequence[Figures]) -> list[Figures]:
@@ -383,7 +325,9 @@ def main() -> int:
         default=sizes,
         help="(default: all)",
     )
-    wanted = parser.parse_args().gpus
+    parser.add_argument("--picture", type=Path, help="draw them as SVG, here")
+    options = parser.parse_args()
+    wanted = options.gpus
     freeze_loaded_objects()
     rows = []
     for fleet in FLEETS:
@@ -393,6 +337,8 @@ def main() -> int:
             print_table(rows[-1:], room=None)
     print_table(slopes(rows), room=ROOM)
     write_results("scale", [*rows, *slopes(rows)])
+    if options.picture is not None:
+        options.picture.write_text(picture(rows), encoding="utf-8")
     return 0
 
 
