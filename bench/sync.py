@@ -1,6 +1,7 @@
 """How many observations per second the API makes durable, over real HTTP, with PostgreSQL and the load beside it.
 
-Run: `python -m bench.sync [--rates 500 1000 ...] [--seconds 15]`. Prints a table, writes bench/results/sync.json.
+Run: `python -m bench.sync [--rates 500 1000 ...] [--seconds 15] [--nodes 500]`. Prints a table, writes
+bench/results/sync.json, or sync_NODES.json for another number of nodes.
 
 An embedded PostgreSQL (fsync on), `plimsoll serve` (API and controller in one process, the loop ticking) and the
 sender share the machine's cores. 500 nodes with four GPUs, four replicas and four services each report in turn; the
@@ -19,6 +20,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
+from typing import NamedTuple
 
 import aiohttp
 import msgspec
@@ -40,7 +42,7 @@ from bench.real_store import (
 from bench.report import Figures, print_table, write_results
 from tests.ports import a_free_port
 
-FLEET = Fleet(nodes=500, gpus_per_node=4, services=4)
+NODES = 500
 WINDOW_S = 2.0
 MIB = 2**20
 READY_WITHIN_S = 60.0
@@ -56,6 +58,13 @@ class Tally:
     """Of the command that each node has in force: it takes up what it is given, as an agent does."""
 
 
+class _Agents(NamedTuple):
+    """Those of a fleet, with their tokens by node."""
+
+    fleet: Fleet
+    secrets: dict[str, str]
+
+
 def main() -> int:
     """Measure each rate, one after the other, against one server."""
     parser = argparse.ArgumentParser(prog="python -m bench.sync", description=__doc__)
@@ -69,26 +78,30 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=15.0, help="length of each rate's run"
     )
+    parser.add_argument(
+        "--nodes", type=int, default=NODES, help="of four GPUs (default: %(default)s)"
+    )
     options = parser.parse_args()
+    fleet = Fleet(nodes=options.nodes, gpus_per_node=4, services=4)
     with temporary_database() as url:
-        secrets = asyncio.run(_fill(url))
+        agents = _Agents(fleet, asyncio.run(_fill(url, fleet)))
         with serving(url) as (base, process):
             rows = asyncio.run(
-                _measure(base, secrets, process, options.rates, options.seconds)
+                _measure(base, agents, process, options.rates, options.seconds)
             )
     print_table(rows)
-    write_results("sync", rows)
+    write_results("sync" if fleet.nodes == NODES else f"sync_{fleet.nodes}", rows)
     return 0
 
 
-async def _fill(url: str) -> dict[str, str]:
+async def _fill(url: str, fleet: Fleet) -> dict[str, str]:
     """The fleet; the tokens of its agents by their nodes."""
     now = datetime.now(UTC)
     async with open_fleet(
-        url, FLEET, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now
+        url, fleet, PolicySettings(window_s=WINDOW_S, stale_after_s=3600.0), now
     ) as engine:
-        await place_replicas(engine, [_full(entry) for entry in _window(1)], now)
-        return await make_tokens(engine, agent_orders(FLEET.node_types()))
+        await place_replicas(engine, _window(fleet, 1), now)
+        return await make_tokens(engine, agent_orders(fleet.node_types()))
 
 
 @contextmanager
@@ -117,7 +130,7 @@ def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
 
 async def _measure(
     base: str,
-    secrets: dict[str, str],
+    agents: _Agents,
     process: psutil.Process,
     rates: Sequence[int],
     seconds: float,
@@ -131,7 +144,7 @@ async def _measure(
         for rate in (rates[0], *rates):
             length_s = seconds if sequence > 1 else 2.0
             began = time.perf_counter()
-            tally, sequence = await _send(session, secrets, rate, length_s, sequence)
+            tally, sequence = await _send(session, agents, rate, length_s, sequence)
             rows.append(_row(rate, tally, time.perf_counter() - began, process))
     return rows[1:]
 
@@ -152,16 +165,16 @@ async def until_ready(session: aiohttp.ClientSession) -> None:
 
 async def _send(
     session: aiohttp.ClientSession,
-    secrets: dict[str, str],
+    agents: _Agents,
     rate: int,
     seconds: float,
     sequence: int,
 ) -> tuple[Tally, int]:
     """Every node in turn, at Poisson times (seeded); bodies are made ahead of the run."""
     draw = Random(rate)
-    bodies = [msgspec.json.encode(_full(entry)) for entry in _window(sequence)]
-    nodes = list(FLEET.node_types())
-    headers = {node: json_headers(secrets[node]) for node in nodes}
+    bodies = [msgspec.json.encode(entry) for entry in _window(agents.fleet, sequence)]
+    nodes = list(agents.secrets)
+    headers = {node: json_headers(agents.secrets[node]) for node in nodes}
     tally = Tally()
     running: set[asyncio.Task[None]] = set()
     began = due = time.perf_counter()
@@ -211,15 +224,16 @@ async def _sync(
         tally.generations[node] = command.generation
 
 
-def _window(sequence: int) -> tuple[Observation, ...]:
-    return observations(
-        FLEET, {}, sequence=sequence, end=datetime.now(UTC), window_s=WINDOW_S
+def _window(fleet: Fleet, sequence: int) -> list[Observation]:
+    empty = observations(
+        fleet, {}, sequence=sequence, end=datetime.now(UTC), window_s=WINDOW_S
     )
+    services = [service.name for service in fleet.nouns()]
+    return [_full(entry, services) for entry in empty]
 
 
-def _full(entry: Observation) -> Observation:
+def _full(entry: Observation, services: Sequence[str]) -> Observation:
     """The observation with a replica on each GPU, and readings of all services; its sequence is written in later."""
-    services = [service.name for service in FLEET.nouns()]
     buckets = tuple((bucket, 5) for bucket in range(20, 32))
     unnumbered = msgspec.structs.replace(
         entry,

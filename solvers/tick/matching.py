@@ -20,6 +20,10 @@ Costs = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Key = TypeVar("Key", bound=Hashable)
 
+MAX_PAIRS = 250_000
+"""Beyond so many pairs of slots and places, of 500 GPUs of one type, those that run just what a slot wants stay as they
+are: to compare all pairs takes time and memory with the square of the fleet."""
+
 ReplicaIdentity = tuple[str, str, float, int]
 """(service, network, SM percent, ordinal): what a running and a planned replica share when one becomes the other.
 The ordinal tells replicas of one service on one GPU apart."""
@@ -52,8 +56,25 @@ def match_slots(
     avoided: Mapping[str, Set[GpuId]],
 ) -> list[GpuPlace | None]:
     """The place of each slot, None where there is none; all of one GPU type. avoided: GPUs by service."""
-    if (unchanged := _unchanged(slots, places)) is not None:
+    unchanged = _unchanged(slots, places)
+    if None not in unchanged:
         return unchanged
+    if len(slots) * len(places) <= MAX_PAIRS:
+        return _matched(problem, slots, places, avoided)
+    kept = {place.gpu.id for place in unchanged if place}
+    left = [place for place in places if place.gpu.id not in kept]
+    wanting = [slot for slot, place in zip(slots, unchanged, strict=True) if not place]
+    matched = iter(_matched(problem, wanting, left, avoided))
+    return [place or next(matched) for place in unchanged]
+
+
+def _matched(
+    problem: Problem,
+    slots: Sequence[PlanSlot],
+    places: Sequence[GpuPlace],
+    avoided: Mapping[str, Set[GpuId]],
+) -> list[GpuPlace | None]:
+    """The same by the best matching of all pairs."""
     special = frozenset().union(*avoided.values())
     # GPUs that somebody avoids are looked at one by one, as those are that carry something.
     own = [place for place in places if place.replicas or place.gpu.id in special]
@@ -76,11 +97,11 @@ def match_slots(
 
 def _unchanged(
     slots: Sequence[PlanSlot], places: Sequence[GpuPlace]
-) -> list[GpuPlace | None] | None:
-    """For every slot a place that runs just what it wants, in their order; None where some slot has none.
+) -> list[GpuPlace | None]:
+    """For each slot a place that runs just what it wants, in their order; None where there is none.
 
-    Nothing starts, drains or changes, so that no matching is better; to look through all pairs takes seconds where
-    there are thousands.
+    There nothing starts, drains or changes. Where every slot has such a place, no matching is better; where most have
+    one, a matching starts as few replicas with these pairs as without, though it may drain more.
     """
     running: defaultdict[Hashable, deque[GpuPlace]] = defaultdict(deque)
     for place in places:
@@ -90,9 +111,7 @@ def _unchanged(
     chosen: list[GpuPlace | None] = []
     for slot in slots:
         alike = running[_content(slot.gpu.clock_mhz, slot.replicas)]
-        if not alike:
-            return None
-        chosen.append(alike.popleft())
+        chosen.append(alike.popleft() if alike else None)
     return chosen
 
 

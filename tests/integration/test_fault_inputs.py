@@ -17,6 +17,7 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from app.db.base.listen import conninfo
+from app.db.base.packing import packed
 from tests.agents.factories import (
     a_command,
     a_gpu,
@@ -290,7 +291,7 @@ def test_a_replayed_command_of_an_older_generation_is_refused_and_the_audit_says
     rows(
         api,
         "INSERT INTO command (node, generation, body, created_at) "
-        f"VALUES ('stale', 4, '\\x{msgspec.json.encode(older).hex()}', '{NOW}') RETURNING node",
+        f"VALUES ('stale', 4, '\\x{packed(older).hex()}', '{NOW}') RETURNING node",
     )
 
     async def rounds(count: int) -> None:

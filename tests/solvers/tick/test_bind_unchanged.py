@@ -1,4 +1,4 @@
-"""A plan that wants what runs is bound without a matching."""
+"""A plan that wants what runs is bound without a matching, and in large fleets the part of it that does."""
 
 import random
 from dataclasses import replace
@@ -42,5 +42,23 @@ def test_the_matching_would_change_nothing_either(
     plan, gpus = drawn_plan(random.Random(seed)), fleet(6)
     first = bound(plan, gpus).plan
     without_matching = bound(plan, gpus, first)
-    monkeypatch.setattr(matching, "_unchanged", lambda *_: None)
+    monkeypatch.setattr(matching, "_unchanged", lambda slots, _: [None] * len(slots))
     assert bound(plan, gpus, first) == without_matching
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_in_large_fleets_what_is_wanted_again_stays_and_as_few_replicas_start(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, gpus = random.Random(seed), fleet(12)
+    first, other = drawn_plan(draw), drawn_plan(draw)
+    # Some GPUs of the first plan are wanted again, others not.
+    mixed = replace(other, gpus=(*first.gpus[::2], *other.gpus[::2]))
+    running = bound(first, gpus).plan
+    best = bound(mixed, gpus, running)
+    monkeypatch.setattr(matching, "MAX_PAIRS", 0)
+    quick = bound(mixed, gpus, running)
+    assert started(quick) == started(best)
+    stays = {gpu.id: gpu.replicas for gpu in running.gpus}
+    kept = sum(stays.get(gpu.id) == gpu.replicas for gpu in quick.plan.gpus)
+    assert kept >= len(first.gpus[::2])
