@@ -28,8 +28,8 @@ def picture(rows: Sequence[Figures]) -> str:
         panels.append(
             Panel(
                 title=title,
-                note="grey: in proportion to the fleet",
-                legend="",
+                note="",
+                legend="grey: in proportion to the fleet",
                 x_label="GPUs",
                 y_label=unit,
                 series=[

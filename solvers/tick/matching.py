@@ -61,11 +61,17 @@ def match_slots(
         return unchanged
     if len(slots) * len(places) <= MAX_PAIRS:
         return _matched(problem, slots, places, avoided)
-    kept = {place.gpu.id for place in unchanged if place}
-    left = [place for place in places if place.gpu.id not in kept]
+    left = _without(places, unchanged)
     wanting = [slot for slot, place in zip(slots, unchanged, strict=True) if not place]
     matched = iter(_matched(problem, wanting, left, avoided))
     return [place or next(matched) for place in unchanged]
+
+
+def _without(
+    places: Sequence[GpuPlace], taken: Sequence[GpuPlace | None]
+) -> list[GpuPlace]:
+    gone = {place.gpu.id for place in taken if place}
+    return [place for place in places if place.gpu.id not in gone]
 
 
 def _matched(
