@@ -1,5 +1,6 @@
 """What the leader does by the hour: what it forgets, and what it must not."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -21,10 +22,12 @@ from app.serve.controller_process import maintain_plane
 from app.serve.plane import make_plane
 from app.store.launch_book import FORGOTTEN_AFTER
 from app.store.reportable import Ingested
+from solvers.types.plan import Plan
 from tests.integration.fleet import (
     START,
     make_gpu_reading,
     make_observation,
+    make_record,
     make_service_reading,
     with_fleet,
 )
@@ -302,5 +305,26 @@ def test_launches_that_failed_more_than_a_day_ago_are_forgotten_but_not_by_repor
         assert await column(engine, known) == ["chat", "new", "old", "older"]
         await maintain(engine, later)
         assert await column(engine, known) == ["chat", "new"]
+
+    with_fleet(database, work)
+
+
+def test_contents_are_kept_as_long_as_a_plan_has_them(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        kept = replace(make_record(START, None, 1), state="kept")
+        await store.record_plan(kept)
+        await store.record_plan(replace(kept, plan=Plan(policy="mudi")))
+        ids = [await store.record_plan(replace(kept, at=LATER)) for _ in range(2)]
+        shared = "SELECT DISTINCT content FROM plan WHERE id >= {}".format(*ids)
+        assert len(await column(engine, "SELECT sha256 FROM plan_content")) == 2
+        for used_at, left in ((LATER, 2), (START, 1)):
+            async with engine.begin() as connection:
+                await connection.execute(
+                    text("UPDATE plan_content SET used_at = :at"), {"at": used_at}
+                )
+            await maintain(engine, LATER + timedelta(hours=1))
+            contents = await column(engine, "SELECT sha256 FROM plan_content")
+            assert len(contents) == left
+        assert contents == await column(engine, shared)
 
     with_fleet(database, work)
