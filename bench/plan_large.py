@@ -18,7 +18,7 @@ from solvers.policies.warm_up import warm_up
 
 GPUS, SERVICES, SEED = 10_000, 300, 1
 _LP_LIMIT_S, _QUICK_LP_LIMIT_S = 90.0, 15.0
-_MAX_MB = 500.0
+_MAX_MB = 450.0
 _MB_PER_KIB = 1024.0 / 1e6
 
 
