@@ -47,7 +47,7 @@ WINDOW_S = 2.0
 MIB = 2**20
 READY_WITHIN_S = 60.0
 WARM_UP_S = 20.0
-"""Its first ticks over 10,000 GPUs take both cores for 10 s, in which observations wait up to 4 s."""
+"""Its first ticks over 10,000 GPUs take both cores for several seconds, in which observations wait."""
 
 
 @dataclass(slots=True)

@@ -85,7 +85,7 @@ class PostgresStore:
             if packed is not None:
                 await save_parts(connection, packed.parts)
             plan_id = await plans.record(
-                connection, record, packed, base=self._snapshots.target
+                connection, record, packed, known=self._snapshots.target
             )
         if packed is not None:
             # Only after the commit: parts of a transaction that failed are not stored.

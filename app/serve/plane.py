@@ -52,8 +52,8 @@ GARBAGE_THRESHOLD = 20_000
 def freeze_loaded_objects() -> None:
     """Leave what this process has loaded out of all later garbage collections, and collect more rarely.
 
-    A full collection walks through everything that is left, and nothing is answered meanwhile: over a plan of 10,000
-    GPUs for 0.15 s, five times in a tick of 1.7 s (`python -m bench.scale`).
+    A full collection walks through everything that is left, the plans and observations of a large fleet too, and
+    nothing is answered meanwhile.
     """
     gc.collect()
     gc.freeze()

@@ -183,18 +183,18 @@ async def record(
     noun: PlanRecord,
     problem: PackedProblem | None,
     *,
-    base: StoredBinding | None = None,
+    known: StoredBinding | None = None,
 ) -> int:
     """Write a decision down with its steps, violations and demands; returns its id.
 
-    Of one that waits for a person the caller has locked the target (`lock_target`), as a push does. `base`: a target
+    Of one that waits for a person the caller has locked the target (`lock_target`), as a push does. `known`: a target
     that need not be read again.
     """
     report, bound = noun.report, noun.bound
     # Null where the plan holds no GPU: a plan is bound to GPUs before it can be pushed.
     binding: dict[str, object] = {}
     if bound is not None:
-        binding = await columns_of(connection, bound, known=base)
+        binding = await columns_of(connection, bound, known=known)
     bodies = {"content": packed(plan_document(noun.plan))}
     archived: dict[str, object] = {}
     if problem is not None:
