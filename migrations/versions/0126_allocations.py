@@ -149,7 +149,6 @@ COMMENT ON TABLE allocation IS
     'What a GPU was given, for as long as targets gave it the same; GPUs without replicas and tasks have no row.';
 COMMENT ON COLUMN allocation.generations IS 'Of the targets that give it that; without an end: the one in force does.';
 COMMENT ON COLUMN allocation.memory_mib IS 'Of the GPU type, when the first of these targets was pushed; so is idle_w.';
-
 CREATE TABLE allocation_replica (
     allocation bigint NOT NULL REFERENCES allocation ON DELETE CASCADE,
     replica resource_name NOT NULL,
@@ -226,8 +225,7 @@ JOIN allocation a ON a.gpu = r.gpu AND lower(a.generations) = t.generation;
 INSERT INTO spare
 SELECT gpu, replica, generations, gpu_type, clock_mhz, service, network, sm_percent, batch, memory_mib
 FROM plan_spare JOIN of_target USING (plan_id);
-DROP VIEW of_target;
-"""
+DROP VIEW of_target"""
 
 _PLANNED = """
 CREATE VIEW plan_gpu AS
@@ -284,7 +282,9 @@ CROSS JOIN LATERAL (SELECT t.valid * p.valid""",
 JOIN target t ON t.generation = lower(a.generations)
 LEFT JOIN target n ON n.generation = upper(a.generations)
 CROSS JOIN as_of
-CROSS JOIN LATERAL (SELECT tstzrange(lower(t.valid), lower(n.valid)) AS valid) AS v
+-- CASE: the database may look at pairs of targets before it looks at their numbers.
+CROSS JOIN LATERAL (SELECT CASE WHEN lower(n.valid) < lower(t.valid) THEN NULL
+                                ELSE tstzrange(lower(t.valid), lower(n.valid)) END AS valid) AS v
 JOIN gpu_price p ON p.gpu_type = a.gpu_type AND p.valid && v.valid
 CROSS JOIN LATERAL (SELECT v.valid * p.valid""",
         ),
@@ -397,4 +397,4 @@ GROUP BY t.plan_id, p.gpu_type, hour.hour) AS s""",
         ),
     ),
 }
-"""Views that change: what is replaced in how they were made, and by what."""
+"""By view: what is replaced in how it was made, and by what."""
