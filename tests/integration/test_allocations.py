@@ -5,13 +5,11 @@ from dataclasses import replace
 from datetime import timedelta
 from random import Random
 
-import psycopg
 import pytest
 from alembic import command
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db.base import migrate
-from app.db.base.listen import conninfo
 from app.db.decisions import plans
 from app.db.decisions.bindings import FULL_EVERY
 from app.db.fleet import gpu_types
@@ -259,17 +257,3 @@ def test_a_downgrade_has_the_rows_and_the_gpus_of_every_plan(database: str) -> N
     assert (
         planned(database)["plan_gpu"][: len(before["plan_gpu"])] == before["plan_gpu"]
     )
-
-
-def test_costs_can_be_read_however_the_database_joins(database: str) -> None:
-    with_fleet(database, lambda store, _: push_many(store))
-    costs = "SELECT sum(cost_usd) FROM report.cost_by_service_hour"
-    # Nested loops over all pairs, as in a small database: each may be looked at before its numbers are compared.
-    plain = " ".join(
-        f"SET enable_{name} = off;"
-        for name in ("hashjoin", "mergejoin", "indexscan", "bitmapscan", "material")
-    )
-    with psycopg.connect(conninfo(database)) as connection:
-        usual = connection.execute(costs.encode()).fetchall()
-        connection.execute(plain.encode())
-        assert connection.execute(costs.encode()).fetchall() == usual
