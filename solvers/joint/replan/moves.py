@@ -29,7 +29,6 @@ import numpy.typing as npt
 from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.kernels.scan import move_costs
 from solvers.joint.kernels.types import Effort, Reals, Worth
-from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.columns import Priced
 from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.patterns.running import (
@@ -52,8 +51,14 @@ from solvers.joint.relaxation.master_solution import Duals, replica_duals
 _MIN_THRESHOLD = 1e-9
 """A pattern must be worth at least this share of a GPU's price, so that worthless ones are passed over."""
 
-_MAX_NODES = 100
-"""The search for integer counts visits so many nodes at most."""
+_MAX_NODES = 20
+"""The search for integer counts visits so many nodes at most; more have not found anything better,"""
+_LEAN = {
+    "mip_allow_restart": False,
+    "mip_heuristic_effort": 0.0,
+    "mip_heuristic_run_feasibility_jump": False,
+}
+"""nor have these methods of HiGHS, which take half of its time on programs this small."""
 
 Positions = npt.NDArray[np.int64]
 
@@ -88,21 +93,6 @@ class MoveMaster:
         """(columns, N) the same of the columns' replicas; NO_KIND where there are no more, too."""
         self.start_prices = self._start_prices(0)
         """(columns,) what a new GPU of each costs beyond its price, starts of kinds that run left out."""
-
-    def value(self, demand: CoverDemand, counts: Mapping[int, int]) -> float:
-        """USD per hour of GPUs by column with the starts that they take and what they leave short."""
-        taken = carried(self.tools.tables, self.tools.columns, counts)
-        short = np.maximum(demand.rate - taken.rps, 0.0)
-        missing = np.maximum(demand.fewest - taken.replicas, 0.0)
-        # Of kinds that do not run, every replica is started.
-        free = np.append(self.running.counts, 0.0)
-        starts = np.maximum(self.used(counts) - free, 0.0).sum()
-        return float(
-            taken.cost
-            + self.prices.start * starts
-            + short @ demand.shortage_price
-            + missing @ demand.missing_price
-        )
 
     def used(self, counts: Mapping[int, int]) -> Reals:
         """(K + 1,) replicas of each kind that runs, and of all others at the end."""
@@ -226,6 +216,8 @@ class MoveProgram:
 
     def solve_whole(self, is_over: Callable[[], bool]) -> Counter[int]:
         """Whole GPUs by column, the best found with little work, before it is over; empty where none was."""
+        for name, setting in _LEAN.items():
+            self._highs.setOptionValue(name, setting)
         places = np.arange(self._first, self._highs.getNumCol(), dtype=np.int32)
         if not solve_whole(self._highs, places, _MAX_NODES, is_over):
             return Counter()

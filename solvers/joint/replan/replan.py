@@ -4,7 +4,7 @@
     2. fix     whole parts; then GPUs that would keep a good part of themselves, then the largest fractions of new ones
     3. repeat  until nothing is wanted any more; prune what is superfluous
 
-Where few GPUs are left to decide, an integer program over the best columns does the same, and the better plan counts.
+Where few GPUs are to be decided on, an integer program over the best columns does the same, and does it better.
 
 The first step decides on nearly all GPUs, and costs nearly all that the result is dearer than its relaxation.
 """
@@ -50,7 +50,7 @@ _POOL_ROUNDS = 4
 """and how often at most, before pricing has its turn."""
 _FEW_GPUS = 12.0
 _FEW_SERVICES = 20
-"""Up to here, in the first relaxation, an integer program over the best columns is solved too."""
+"""Up to here, in the first relaxation, an integer program over the best columns is solved instead."""
 _FEW_ROUNDS = 6
 """Rounds of pricing, then; none where shares are so fine that pricing gets nowhere."""
 _ROUNDS = 3
@@ -86,7 +86,6 @@ def replan(
     tools, demand = moves.tools, request.demand
     fixed = Counter(request.fixed)
     found: MoveSolution | None = None
-    integer: Counter[int] = Counter()
     while not is_met((left := _left(moves, fixed, request)).demand):
         if is_over() and found is not None:
             fixed = complete_greedily(tools, demand, found.duals(), fixed)
@@ -94,20 +93,16 @@ def replan(
         is_first = found is None
         found = _relax(moves, left, found, request.start, is_late)
         if is_first and _is_small(found):
-            integer = fixed + _integer_plan(
-                moves,
-                left,
-                found,
-                lambda: is_over() or is_late(),
-            )
+            integer = _integer_plan(moves, left, found, lambda: is_over() or is_late())
+            if integer:
+                fixed += integer
+                break
         step = _step(moves, left, found, is_first=is_first)
         # Nothing was fixed, so another relaxation would be the same one.
         if not step:
             fixed = complete_greedily(tools, demand, found.duals(), fixed)
             break
         fixed.update(step)
-    if integer and moves.value(demand, integer) <= moves.value(demand, fixed):
-        fixed = integer
     return prune(tools, demand, fixed)
 
 
