@@ -43,7 +43,7 @@ from agents.base.protocol import (
 from app.base.clock import ManualControlClock
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
-from app.serve.plane import freeze_loaded_objects
+from app.serve.plane import settle_memory
 from app.solver.process import SolverWorker
 from app.store.ingest_queue import MAX_BATCH
 from app.store.store import PolicySettings
@@ -328,7 +328,7 @@ def main() -> int:
     parser.add_argument("--picture", type=Path, help="draw them as SVG, here")
     options = parser.parse_args()
     wanted = options.gpus
-    freeze_loaded_objects()
+    settle_memory()
     rows = []
     for fleet in FLEETS:
         if fleet.gpus in wanted:

@@ -1,12 +1,16 @@
 """How many observations per second the API makes durable, over real HTTP, with PostgreSQL and the load beside it.
 
-Run: `python -m bench.sync [--rates 500 1000 ...] [--seconds 15] [--nodes 500]`. Prints a table, writes
-bench/results/sync.json, or sync_NODES.json for another number of nodes.
+Run: `python -m bench.sync [--rates 500 1000 ...] [--seconds 15] [--nodes 500] [--servers 1]`. Prints a table, writes
+bench/results/sync.json; with other numbers sync_NODES.json and sync_servers_SERVERS.json.
 
 An embedded PostgreSQL (fsync on), `plimsoll serve` (API and controller in one process, the loop ticking) and the
 sender share the machine's cores. 500 nodes with four GPUs, four replicas and four services each report in turn; the
 sender is open-loop: an observation leaves when it is due, and its latency counts from then to the acknowledgement,
 which comes after the commit. Observations that were not acknowledged with 200 count as failed, not as fast.
+
+With several servers the nodes are divided among them. Where cores are short they make no more durable than one does;
+whether they would elsewhere is told by the core time that an observation takes, in all of them and in PostgreSQL: as
+long as it does not rise with their number, each with a core of its own adds as much as the first.
 """
 
 import argparse
@@ -16,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
@@ -26,8 +30,10 @@ import aiohttp
 import msgspec
 import numpy as np
 import psutil
+import psycopg
 
 from agents.base.protocol import Observation, ReplicaReading, ServiceReading, SyncReply
+from app.db.base.listen import conninfo
 from app.store.store import PolicySettings
 from bench.real_store import (
     Fleet,
@@ -67,6 +73,27 @@ class _Agents(NamedTuple):
     secrets: dict[str, str]
 
 
+class _Servers(NamedTuple):
+    """Where agents send to, and the processes whose memory and core time count."""
+
+    addresses: list[str]
+    processes: list[psutil.Process]
+    postgres: psutil.Process
+
+    def core_s(self) -> tuple[float, float]:
+        """Core seconds until now of the APIs, and of PostgreSQL with all that it started."""
+        database = (self.postgres, *self.postgres.children())
+        return (
+            sum(_core_s(each) for each in self.processes),
+            sum(_core_s(each) for each in database),
+        )
+
+
+def _core_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
+
+
 def main() -> int:
     """Measure each rate, one after the other, against one server."""
     parser = argparse.ArgumentParser(prog="python -m bench.sync", description=__doc__)
@@ -83,17 +110,37 @@ def main() -> int:
     parser.add_argument(
         "--nodes", type=int, default=NODES, help="of four GPUs (default: %(default)s)"
     )
+    parser.add_argument(
+        "--servers", type=int, default=1, help="on that database (default: 1)"
+    )
     options = parser.parse_args()
     fleet = Fleet(nodes=options.nodes, gpus_per_node=4, services=4)
-    with temporary_database() as url:
+    with temporary_database() as url, ExitStack() as started:
         agents = _Agents(fleet, asyncio.run(_fill(url, fleet)))
-        with serving(url) as (base, process):
-            rows = asyncio.run(
-                _measure(base, agents, process, options.rates, options.seconds)
-            )
+        served = [
+            started.enter_context(serving(url)) for _ in range(max(1, options.servers))
+        ]
+        addresses, processes = zip(*served, strict=True)
+        servers = _Servers([*addresses], [*processes], _postgres_of(url))
+        rows = asyncio.run(_measure(servers, agents, options.rates, options.seconds))
     print_table(rows)
-    write_results("sync" if fleet.nodes == NODES else f"sync_{fleet.nodes}", rows)
+    write_results(_name(fleet.nodes, len(served)), rows)
     return 0
+
+
+def _name(nodes: int, servers: int) -> str:
+    return (
+        "sync"
+        + (f"_{nodes}" if nodes != NODES else "")
+        + (f"_servers_{servers}" if servers > 1 else "")
+    )
+
+
+def _postgres_of(url: str) -> psutil.Process:
+    with psycopg.connect(conninfo(url)) as connection:
+        own = psutil.Process(connection.info.backend_pid).parent()
+    assert own is not None
+    return own
 
 
 async def _fill(url: str, fleet: Fleet) -> dict[str, str]:
@@ -131,32 +178,38 @@ def serving(url: str) -> Iterator[tuple[str, psutil.Process]]:
 
 
 async def _measure(
-    base: str,
+    servers: _Servers,
     agents: _Agents,
-    process: psutil.Process,
     rates: Sequence[int],
     seconds: float,
 ) -> list[Figures]:
     connector = aiohttp.TCPConnector(limit=256)
     rows: list[Figures] = []
-    async with aiohttp.ClientSession(base, connector=connector) as session:
-        await until_ready(session)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        for address in servers.addresses:
+            await until_ready(session, address)
         sequence = 1
         # Caches, connections and the first ticks of a server that has just started are not counted.
         for rate in (rates[0], *rates):
             length_s = seconds if sequence > 1 else WARM_UP_S
-            began = time.perf_counter()
-            tally, sequence = await _send(session, agents, rate, length_s, sequence)
-            rows.append(_row(rate, tally, time.perf_counter() - began, process))
+            began, used_s = time.perf_counter(), servers.core_s()
+            places = _Places(session, servers.addresses)
+            tally, sequence = await _send(places, agents, rate, length_s, sequence)
+            wall_s = time.perf_counter() - began
+            cost_ms = [
+                1000.0 * (now - before) / max(1, len(tally.latency_ms))
+                for now, before in zip(servers.core_s(), used_s, strict=True)
+            ]
+            rows.append(_row(rate, tally, wall_s, servers, cost_ms))
     return rows[1:]
 
 
-async def until_ready(session: aiohttp.ClientSession) -> None:
+async def until_ready(session: aiohttp.ClientSession, address: str = "") -> None:
     """Wait for /readyz. Raises TimeoutError."""
     deadline = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline:
         try:
-            async with session.get("/readyz") as answer:
+            async with session.get(f"{address}/readyz") as answer:
                 if answer.status == 200:
                     return
         except aiohttp.ClientConnectionError:
@@ -165,8 +218,23 @@ async def until_ready(session: aiohttp.ClientSession) -> None:
     raise TimeoutError(f"the server was not ready within {READY_WITHIN_S:.0f} s")
 
 
+class _Places(NamedTuple):
+    """Where observations go: each node's always to the same server."""
+
+    session: aiohttp.ClientSession
+    addresses: list[str]
+
+    def post(
+        self, index: int, node: str, body: bytes, headers: dict[str, str]
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        address = self.addresses[index % len(self.addresses)]
+        return self.session.post(
+            f"{address}/api/v1/nodes/{node}/sync", data=body, headers=headers
+        )
+
+
 async def _send(
-    session: aiohttp.ClientSession,
+    places: _Places,
     agents: _Agents,
     rate: int,
     seconds: float,
@@ -191,11 +259,7 @@ async def _send(
             b'"sequence":0', b'"sequence":%d' % (sequence + turn), 1
         )
         body = body.replace(b'"generation":0', b'"generation":%d' % generation, 1)
-        request = session.post(
-            f"/api/v1/nodes/{nodes[index]}/sync",
-            data=body,
-            headers=headers[nodes[index]],
-        )
+        request = places.post(index, nodes[index], body, headers[nodes[index]])
         task = asyncio.create_task(_sync(request, nodes[index], due, tally))
         running.add(task)
         task.add_done_callback(running.discard)
@@ -264,10 +328,17 @@ def _full(entry: Observation, services: Sequence[str]) -> Observation:
     return msgspec.structs.replace(unnumbered, sequence=0)
 
 
-def _row(rate: int, tally: Tally, seconds: float, process: psutil.Process) -> Figures:
+def _row(
+    rate: int,
+    tally: Tally,
+    seconds: float,
+    servers: _Servers,
+    cost_ms: Sequence[float],
+) -> Figures:
     latency_ms = tally.latency_ms or [float("nan")]
     children = [
         child
+        for process in servers.processes
         for child in process.children()
         if "resource_tracker" not in " ".join(child.cmdline())
     ]
@@ -281,8 +352,10 @@ def _row(rate: int, tally: Tally, seconds: float, process: psutil.Process) -> Fi
         "failed": tally.failed,
         "latency_ms_p50": float(np.percentile(latency_ms, 50)),
         "latency_ms_p99": float(np.percentile(latency_ms, 99)),
+        "api_core_ms_each": cost_ms[0],
+        "postgres_core_ms_each": cost_ms[1],
         "api_and_controller_rss_mib": sum(
-            each.memory_info().rss for each in (process, *controllers)
+            each.memory_info().rss for each in (*servers.processes, *controllers)
         )
         / MIB,
         "solvers_rss_mib": sum(each.memory_info().rss for each in solvers) / MIB,

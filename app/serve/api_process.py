@@ -44,9 +44,9 @@ from app.serve.controller_process import ControllerBody, SolverCompiles
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import (
     Plane,
-    freeze_loaded_objects,
     make_plane,
     on_stop_signals,
+    settle_memory,
 )
 from app.simulate.requests.intake import ScenarioIntake
 from app.simulate.requests.runner import SimulationRunner
@@ -181,7 +181,7 @@ def app_from_environment() -> FastAPI:
     # Without it a traceback would print every local variable, tokens among them, and take seconds over it.
     configure_logs(settings)
     app = create_app(make_plane(settings))
-    freeze_loaded_objects()
+    settle_memory()
     return app
 
 
@@ -209,7 +209,7 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
             checks={"controller": _controller_check(ended)},
             compiling=compiling,
         )
-        freeze_loaded_objects()
+        settle_memory()
         # Only now: until the controller's process has been started, a signal may end this one as it likes.
         on_stop_signals(server.handle_stop)
         serving = asyncio.create_task(

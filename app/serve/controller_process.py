@@ -50,9 +50,9 @@ from app.serve.child_process import send, stop_when_closed
 from app.serve.loop_metrics import LoopMetrics
 from app.serve.plane import (
     Plane,
-    freeze_loaded_objects,
     make_plane,
     on_stop_signals,
+    settle_memory,
 )
 from app.serve.tracing import make_tracer
 from app.serve.webhooks import Sender, sending_job
@@ -279,7 +279,7 @@ async def _run_controller(
 ) -> None:
     """Until a signal, or until the other side of the pipe is gone, which hears of every tick."""
     os.nice(NICENESS)
-    freeze_loaded_objects()
+    settle_memory()
     asked = asyncio.Event()
     on_stop_signals(asked.set)
 

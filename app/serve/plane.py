@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import contextlib
+import ctypes
 import gc
 import signal
 from collections.abc import Callable
@@ -49,8 +50,16 @@ GARBAGE_THRESHOLD = 20_000
 """New objects from one collection to the next; Python's own is 700, which suits programs with few objects."""
 
 
-def freeze_loaded_objects() -> None:
-    """Leave what this process has loaded out of all later garbage collections, and collect more rarely.
+LARGE_BLOCK_BYTES = 128 * 1024
+"""Blocks from this size on go back to the system when they are freed. glibc begins with that and raises it to 32 MiB as
+a process frees larger ones, after which snapshots and plans of a large fleet leave 20 MiB of holes in each process."""
+_M_MMAP_THRESHOLD = -3
+"""From glibc's malloc.h."""
+
+
+def settle_memory() -> None:
+    """Leave what this process has loaded out of all later garbage collections, collect more rarely, and free large
+    blocks at once.
 
     A full collection walks through everything that is left, the plans and observations of a large fleet too, and
     nothing is answered meanwhile.
@@ -58,6 +67,9 @@ def freeze_loaded_objects() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD, *gc.get_threshold()[1:])
+    # Other C libraries have no such setting, and no such holes.
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 def on_stop_signals(act: Callable[[], None]) -> None:

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import gc
-from app.serve.plane import freeze_loaded_objects
+from app.serve.plane import settle_memory
 
 tracked = len(gc.get_objects())
-freeze_loaded_objects()
+settle_memory()
 assert gc.get_freeze_count() > 0.9 * tracked
 assert len(gc.get_objects()) < 0.1 * tracked
 """
@@ -17,3 +19,26 @@ assert len(gc.get_objects()) < 0.1 * tracked
 def test_what_is_loaded_is_not_looked_at_again_by_garbage_collections() -> None:
     # In a process of its own: here it would keep the garbage of all other tests.
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+
+
+HOLES = """
+from pathlib import Path
+from app.serve.plane import settle_memory
+
+def resident_mib():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+
+# From here on glibc itself would keep what is freed, up to blocks of this size.
+large = bytearray(24 * 2**20)
+del large
+settle_memory()
+before = resident_mib()
+blocks = [bytearray(2**18) for _ in range(120)]
+blocks = blocks[-1:]
+assert resident_mib() < before + 5.0, resident_mib() - before
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_large_blocks_go_back_to_the_system_when_they_are_freed() -> None:
+    subprocess.run([sys.executable, "-c", HOLES], check=True)
