@@ -29,6 +29,7 @@ from bench.plan_costs import (
     v100,
 )
 from bench.plan_large import large
+from bench.plan_limits import limits
 from bench.plan_runs import FOLDER, Rows
 from bench.plan_slices import slices
 from bench.plan_validity import validity
@@ -93,6 +94,7 @@ PARTS = {
     "melange": melange,
     "changes": changes,
     "large": large,
+    "limits": limits,
 }
 
 
