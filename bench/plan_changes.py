@@ -31,9 +31,9 @@ SETTINGS = PolicySettings()
 
 _Goal = tuple[float | None, float | None]
 _ALL_GOALS: Mapping[str, _Goal] = {
-    "milliseconds": (500.0, 100.0),
-    "started_percent": (5.0, 3.0),
-    "over_lp_percent": (5.0, 3.0),
+    "milliseconds": (250.0, 100.0),
+    "started_percent": (4.0, 3.0),
+    "over_lp_percent": (3.5, 3.0),
 }
 _ONE_GOALS: Mapping[str, _Goal] = {
     "milliseconds": (50.0, 15.0),

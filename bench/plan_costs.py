@@ -346,12 +346,12 @@ def _cost_goals(
     goals: Mapping[str, list[tuple[float, float | None, float | None]]] = {
         "4x8": [(1.0, None, enough), (5.0, enough, None)],
         "16x12": [(3.0, None, enough), (10.0, enough, None)],
-        "100x30": [(5.0, 1.02 * known.best, known.best)],
+        "100x30": [(5.0, 1.003 * known.best, known.best)],
         "1000x100": [
             (1.0, None, 1.025 * known.bound),
             (2.0, 1.04 * known.bound, None),
             (10.0, None, 1.01 * known.bound),
-            (15.0, 1.025 * known.bound, None),
+            (15.0, 1.016 * known.bound, None),
         ],
     }
     size = _case(known).partition("_")[0]
