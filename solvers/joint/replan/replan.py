@@ -53,8 +53,9 @@ _FEW_SERVICES = 20
 """Up to here, in the first relaxation, an integer program over the best columns is solved instead."""
 _FEW_ROUNDS = 6
 """Rounds of pricing, then; none where shares are so fine that pricing gets nowhere."""
-_ROUNDS = 3
-"""All other relaxations have so many rounds of pricing; one when it is late."""
+_FIRST_ROUNDS, _ROUNDS = 2, 1
+"""All other relaxations have so many rounds of pricing, the first one and those after it; three each take half as long
+again, for plans that are no cheaper. One when it is late."""
 _PROGRAM_COLUMNS = 300
 """Columns of that integer program."""
 _MIN_GAIN = 1e-6
@@ -194,7 +195,7 @@ def _rounds(tools: SearchContext, found: MoveSolution, *, is_first: bool) -> int
         return 0
     if is_first and _is_small(found):
         return _FEW_ROUNDS
-    return _ROUNDS
+    return _FIRST_ROUNDS if is_first else _ROUNDS
 
 
 def _with_pool(moves: MoveMaster, program: MoveProgram) -> MoveSolution:
