@@ -98,10 +98,12 @@ class PostgresStore:
         bound: BoundPlan,
         commands: tuple[NodeCommand, ...],
         at: datetime,
+        *,
+        line: AuditEvent | None = None,
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
         async with self._engine.begin() as connection:
-            return await targets.push(
+            is_pushed = await targets.push(
                 connection,
                 plan_id,
                 bound,
@@ -110,6 +112,9 @@ class PostgresStore:
                 epoch=self._epoch(),
                 known=self._snapshots.target,
             )
+            if is_pushed and line is not None:
+                await events.add(connection, line)
+        return is_pushed
 
     async def withdraw_proposals(self, *, keep: int | None, at: datetime) -> None:
         """After a restart: proposals but this one can no longer come into force."""

@@ -35,6 +35,7 @@ from app.serve.plane import on_stop_signals
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.solver.process import InlineSolver
 from app.store.ingest_queue import IngestQueue
+from app.store.store import AuditEvent
 from solvers.types.plan import BoundPlan
 
 CONNECTIONS = 4
@@ -156,9 +157,11 @@ class DemoStore(PostgresStore):
         bound: BoundPlan,
         commands: tuple[NodeCommand, ...],
         at: datetime,
+        *,
+        line: AuditEvent | None = None,
     ) -> bool:
         """As everywhere."""
-        is_pushed = await super().push_target(plan_id, bound, commands, at)
+        is_pushed = await super().push_target(plan_id, bound, commands, at, line=line)
         if is_pushed:
             self._pushed.append((at, bound))
         return is_pushed

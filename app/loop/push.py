@@ -52,7 +52,5 @@ async def push_target(
     """Whether the plan became the target. The store says no where its parent or the catalogue changed meanwhile."""
     # In a thread, so that the event loop goes on while the commands of a large fleet are made.
     commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
-    won = await store.push_target(plan_id, bound, commands, snapshot.at)
-    if won:
-        await store.add_events(pushed_event(snapshot, bound, plan_id))
-    return won
+    line = pushed_event(snapshot, bound, plan_id)
+    return await store.push_target(plan_id, bound, commands, snapshot.at, line=line)

@@ -225,6 +225,8 @@ class MemoryStore:
         bound: BoundPlan,
         commands: tuple[NodeCommand, ...],
         at: datetime,
+        *,
+        line: AuditEvent | None = None,
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged."""
         record = plan_rules.plan_of(self.plans, plan_id)
@@ -263,6 +265,7 @@ class MemoryStore:
         self.pushed.append((at, bound))
         self.tasks.place(bound)
         self._nodes.give(commands)
+        self.events += [] if line is None else [line]
         return True
 
     async def save_memory(

@@ -324,12 +324,14 @@ class Store(Protocol):
         bound: BoundPlan,
         commands: tuple[NodeCommand, ...],
         at: datetime,
+        *,
+        line: AuditEvent | None = None,
     ) -> bool:
         """Make the plan the target if its parent still is and the catalogue revision is unchanged.
 
-        Writes the commands that change what their nodes follow in the same transaction; lost plans get a reason and an
-        event. False: the target, the catalogue, the policy or the leader changed, or a person paused the loop or
-        approved another plan.
+        Writes the commands that change what their nodes follow, and the audit's `line`, in the same transaction; lost
+        plans get a reason and an event. False: the target, the catalogue, the policy or the leader changed, or a person
+        paused the loop or approved another plan.
         """
         ...
 

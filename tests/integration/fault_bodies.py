@@ -29,7 +29,7 @@ from app.solver.process import (
     SolverWorker,
     run_policy,
 )
-from app.store.store import PlanRecord
+from app.store.store import AuditEvent, PlanRecord
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Json
 from tests.app.loop.worker_bodies import nothing
@@ -70,6 +70,8 @@ class StoppingStore(PostgresStore):
         bound: BoundPlan,
         commands: tuple[NodeCommand, ...],
         at: datetime,
+        *,
+        line: AuditEvent | None = None,
     ) -> bool:
         await self._stop_at("before the push")
         if self._step == "before the push commits":
@@ -79,7 +81,7 @@ class StoppingStore(PostgresStore):
                     connection, plan_id, bound, commands, at, epoch=epoch
                 )
                 await stop_for_ever(self._reached)
-        return await super().push_target(plan_id, bound, commands, at)
+        return await super().push_target(plan_id, bound, commands, at, line=line)
 
     async def _stop_at(self, step: str) -> None:
         if step == self._step:
