@@ -110,7 +110,7 @@ TARGETS = (
         what="memory of API and controller",
         results="sync",
         pick=_most("api_and_controller_rss_mib"),
-        limit=500,
+        limit=350,
         unit="MiB",
     ),
     Target(
