@@ -1,7 +1,7 @@
 """Part of `bench.plan`: how long `plimsoll plan --time-limit` takes, a fresh process each time, and other commands.
 
-Every policy plans three problems: an ordinary one, one whose SLOs are so tight that little can serve them, and one
-with 500 times the demand that the GPUs can meet. What counts is the wall time of the whole command, the worst of two
+Every policy plans three problems: an ordinary one, the same with SLOs so tight that little can serve them, and with
+500 times the demand. What counts is the wall time of the whole command, the worst of two
 runs; with a limit, beyond it. Whether a plan is good is judged elsewhere: some baselines, which know nothing of how
 neighbours slow each other, break rules, and their plans are refused in the same time.
 """

@@ -20,7 +20,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    contextmanager,
+)
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
@@ -111,15 +116,18 @@ def main() -> int:
         "--nodes", type=int, default=NODES, help="of four GPUs (default: %(default)s)"
     )
     parser.add_argument(
-        "--servers", type=int, default=1, help="on that database (default: 1)"
+        "--servers",
+        type=int,
+        default=1,
+        choices=range(1, 9),
+        metavar="N",
+        help="on that database (default: %(default)s)",
     )
     options = parser.parse_args()
     fleet = Fleet(nodes=options.nodes, gpus_per_node=4, services=4)
     with temporary_database() as url, ExitStack() as started:
         agents = _Agents(fleet, asyncio.run(_fill(url, fleet)))
-        served = [
-            started.enter_context(serving(url)) for _ in range(max(1, options.servers))
-        ]
+        served = [started.enter_context(serving(url)) for _ in range(options.servers)]
         addresses, processes = zip(*served, strict=True)
         servers = _Servers([*addresses], [*processes], _postgres_of(url))
         rows = asyncio.run(_measure(servers, agents, options.rates, options.seconds))
@@ -183,18 +191,20 @@ async def _measure(
     rates: Sequence[int],
     seconds: float,
 ) -> list[Figures]:
-    connector = aiohttp.TCPConnector(limit=256)
     rows: list[Figures] = []
-    async with aiohttp.ClientSession(connector=connector) as session:
+    async with AsyncExitStack() as opened:
+        sessions = []
         for address in servers.addresses:
-            await until_ready(session, address)
+            connector = aiohttp.TCPConnector(limit=256)
+            session = aiohttp.ClientSession(address, connector=connector)
+            sessions.append(await opened.enter_async_context(session))
+            await until_ready(session)
         sequence = 1
         # Caches, connections and the first ticks of a server that has just started are not counted.
         for rate in (rates[0], *rates):
             length_s = seconds if sequence > 1 else WARM_UP_S
             began, used_s = time.perf_counter(), servers.core_s()
-            places = _Places(session, servers.addresses)
-            tally, sequence = await _send(places, agents, rate, length_s, sequence)
+            tally, sequence = await _send(sessions, agents, rate, length_s, sequence)
             wall_s = time.perf_counter() - began
             cost_ms = [
                 1000.0 * (now - before) / max(1, len(tally.latency_ms))
@@ -204,12 +214,12 @@ async def _measure(
     return rows[1:]
 
 
-async def until_ready(session: aiohttp.ClientSession, address: str = "") -> None:
+async def until_ready(session: aiohttp.ClientSession) -> None:
     """Wait for /readyz. Raises TimeoutError."""
     deadline = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline:
         try:
-            async with session.get(f"{address}/readyz") as answer:
+            async with session.get("/readyz") as answer:
                 if answer.status == 200:
                     return
         except aiohttp.ClientConnectionError:
@@ -218,23 +228,8 @@ async def until_ready(session: aiohttp.ClientSession, address: str = "") -> None
     raise TimeoutError(f"the server was not ready within {READY_WITHIN_S:.0f} s")
 
 
-class _Places(NamedTuple):
-    """Where observations go: each node's always to the same server."""
-
-    session: aiohttp.ClientSession
-    addresses: list[str]
-
-    def post(
-        self, index: int, node: str, body: bytes, headers: dict[str, str]
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        address = self.addresses[index % len(self.addresses)]
-        return self.session.post(
-            f"{address}/api/v1/nodes/{node}/sync", data=body, headers=headers
-        )
-
-
 async def _send(
-    places: _Places,
+    sessions: Sequence[aiohttp.ClientSession],
     agents: _Agents,
     rate: int,
     seconds: float,
@@ -259,7 +254,12 @@ async def _send(
             b'"sequence":0', b'"sequence":%d' % (sequence + turn), 1
         )
         body = body.replace(b'"generation":0', b'"generation":%d' % generation, 1)
-        request = places.post(index, nodes[index], body, headers[nodes[index]])
+        # A node's always to the same server.
+        request = sessions[index % len(sessions)].post(
+            f"/api/v1/nodes/{nodes[index]}/sync",
+            data=body,
+            headers=headers[nodes[index]],
+        )
         task = asyncio.create_task(_sync(request, nodes[index], due, tally))
         running.add(task)
         task.add_done_callback(running.discard)

@@ -50,7 +50,7 @@ async def push_target(
     store: Store, snapshot: Snapshot, bound: BoundPlan, plan_id: int
 ) -> bool:
     """Whether the plan became the target. The store says no where its parent or the catalogue changed meanwhile."""
-    # In a thread, so that the event loop goes on while the commands of a large fleet are made.
+    # In threads, so that the event loop goes on while every GPU of a large fleet is looked at.
     commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
-    line = pushed_event(snapshot, bound, plan_id)
+    line = await asyncio.to_thread(pushed_event, snapshot, bound, plan_id)
     return await store.push_target(plan_id, bound, commands, snapshot.at, line=line)

@@ -265,7 +265,8 @@ class MemoryStore:
         self.pushed.append((at, bound))
         self.tasks.place(bound)
         self._nodes.give(commands)
-        self.events += [] if line is None else [line]
+        if line is not None:
+            self.events.append(line)
         return True
 
     async def save_memory(

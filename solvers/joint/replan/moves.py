@@ -58,7 +58,7 @@ _LEAN = {
     "mip_heuristic_effort": 0.0,
     "mip_heuristic_run_feasibility_jump": False,
 }
-"""nor have these methods of HiGHS, which take half of its time on programs this small."""
+"""nor have these methods of HiGHS, which take a third of its time on programs this small."""
 
 Positions = npt.NDArray[np.int64]
 

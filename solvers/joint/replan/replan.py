@@ -97,7 +97,7 @@ def replan(
             integer = _integer_plan(moves, left, found, lambda: is_over() or is_late())
             if integer:
                 fixed += integer
-                break
+                continue
         step = _step(moves, left, found, is_first=is_first)
         # Nothing was fixed, so another relaxation would be the same one.
         if not step:

@@ -22,11 +22,14 @@ def test_what_is_loaded_is_not_looked_at_again_by_garbage_collections() -> None:
 
 
 HOLES = """
+import os
 from pathlib import Path
 from app.serve.plane import settle_memory
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
 def resident_mib():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 2**20
 
 # From here on glibc itself would keep what is freed, up to blocks of this size.
 large = bytearray(24 * 2**20)
