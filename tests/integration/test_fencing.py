@@ -7,13 +7,14 @@ from typing import TypeVar
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db.base.leader import Leader
 from app.db.base.transaction import transaction
 from app.db.decisions import approval, plans, policies, targets
 from app.db.postgres_store import PostgresStore
-from app.store.store import PolicySettings
+from app.store.store import AuditEvent, PolicySettings
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Mode
 from tests.integration.fault_harness import leading_store
@@ -186,5 +187,23 @@ def test_a_push_under_way_ends_before_a_pause_or_another_leader_is_confirmed(
         await confirmed
         assert await state_of(engine, plan_id) == "target"
         await other.release()
+
+    with_fleet(database, work)
+
+
+def test_a_push_and_its_line_in_the_audit_come_to_be_together(database: str) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        plan_id, bound = await propose(store)
+        line = AuditEvent(at=START, actor="test", kind="PlanPushed", subject="plan/1")
+        # What PostgreSQL cannot keep.
+        broken = replace(line, reason="\0")
+        with pytest.raises(DBAPIError):
+            await store.push_target(plan_id, bound, (), START, line=broken)
+        assert await state_of(engine, plan_id) == "proposed"
+        assert await store.push_target(plan_id, bound, (), START, line=line)
+        assert not await store.push_target(plan_id, bound, (), START, line=line)
+        async with engine.connect() as connection:
+            pushed = "SELECT count(*) FROM event WHERE kind = 'PlanPushed'"
+            assert (await connection.execute(text(pushed))).scalar_one() == 1
 
     with_fleet(database, work)
