@@ -23,7 +23,7 @@ from app.base.logs import configure_logs
 from app.base.settings import Settings
 from app.catalogue.catalogue import load_layers, load_training_layers
 from app.db.base.engine import make_engine
-from app.db.base.leader import Leader
+from app.db.base.leader import Leader, session_name
 from app.db.base.listen import WAKE_CHANNEL, Listener
 from app.db.base.transaction import Engine, transaction, translated
 from app.db.decisions import policies
@@ -95,18 +95,19 @@ async def running_controller(
         )
         stack.push_async_callback(solver.close)
         solver.begin()
+        # The holder names machine and process: a person who looks for the leader finds it.
+        holder = f"{socket.gethostname()}:{os.getpid()}"
         engine = make_engine(
             plane.url,
             pool_size=CONTROLLER_CONNECTIONS,
-            application="plimsoll-controller",
+            application=session_name(holder),
         )
         tracer = make_tracer(os.environ)
         # The stack ends in the opposite order: what uses the database ends before its connections do.
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.close)
         stack.push_async_callback(engine.dispose)
-        # The holder names machine and process: a person who looks for the leader finds it.
-        leader = Leader(engine, holder=f"{socket.gethostname()}:{os.getpid()}")
+        leader = Leader(engine, holder)
         loop = Loop(
             store=PostgresStore(engine, epoch=lambda: leader.epoch),
             solver=solver,

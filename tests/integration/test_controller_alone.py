@@ -68,7 +68,7 @@ def test_it_shows_its_metrics_leads_and_gives_the_lead_back_at_the_end(
     assert (
         scalar(
             database,
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'plimsoll-controller'",
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'plimsoll-controller%'",
         )
         == 0
     )

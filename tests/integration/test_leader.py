@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 import psycopg
@@ -10,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db.base.engine import make_engine
-from app.db.base.leader import Leader
+from app.db.base.leader import Leader, session_name
 from app.db.base.listen import (
     RECONNECT,
     STILL_HERE,
@@ -21,6 +22,7 @@ from app.db.base.listen import (
 )
 
 pytestmark = pytest.mark.integration
+LEADS = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"
 Value = TypeVar("Value")
 
 
@@ -77,11 +79,7 @@ def test_a_leader_whose_session_dies_learns_it_and_may_lead_again(
     async def work(engine: AsyncEngine) -> None:
         one, other = Leader(engine, "one"), Leader(engine, "other")
         assert await one.acquire()
-        await asyncio.to_thread(
-            end_sessions,
-            database,
-            "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)",
-        )
+        await asyncio.to_thread(end_sessions, database, LEADS)
         assert await other.acquire()
         assert not await one.acquire()
         assert not await one.acquire()
@@ -89,6 +87,29 @@ def test_a_leader_whose_session_dies_learns_it_and_may_lead_again(
         await acquire_soon(one)
         assert one.epoch == 3
         await one.release()
+
+    with_engine(database, work)
+
+
+@pytest.mark.parametrize("is_in_pipeline", [False, True])
+def test_what_a_leader_that_hangs_has_open_is_ended_by_the_next_one(
+    database: str, *, is_in_pipeline: bool
+) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        old, other = Leader(engine, "old"), Leader(engine, "other")
+        assert await old.acquire()
+        hanging = psycopg.connect(
+            conninfo(database), application_name=session_name("old")
+        )
+        # The server ends the session, which the client learns when it goes on.
+        with pytest.raises(psycopg.OperationalError), hanging:
+            with hanging.pipeline() if is_in_pipeline else nullcontext():
+                hanging.execute("SELECT epoch FROM leader FOR SHARE")
+                await asyncio.to_thread(end_sessions, database, LEADS)
+                assert await other.acquire()
+            hanging.execute("SELECT 1")
+        await old.release()
+        await other.release()
 
     with_engine(database, work)
 

@@ -2,7 +2,8 @@
 
 PostgreSQL gives the lock back as soon as the leader's session ends, however it ends; that of a machine that vanished
 ends within seconds (`engine.KEEPALIVES`). A process that hangs keeps it until somebody ends that process. The epoch
-fences what an old leader still tries to write: each such transaction asks `holds_lead` first.
+fences what an old leader still tries to write: each such transaction asks `holds_lead` first. What it had begun when it
+hung is ended by the new leader, whom its locks would keep from deciding.
 """
 
 import contextlib
@@ -13,6 +14,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 # "plimlead" in ASCII.
 LEADER_LOCK = 0x706C696D6C656164
+
+# PostgreSQL ends a transaction whose client is silent only after `engine.IDLE_IN_TRANSACTION_MS`, and never where the
+# client stopped in the middle of a pipeline.
+_END_TRANSACTIONS = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND application_name = :name AND xact_start IS NOT NULL"
+)
+
+
+def session_name(holder: str) -> str:
+    """What a controller's sessions are called, by which the next leader finds them; PostgreSQL keeps 63 bytes."""
+    # The end, since that is where pods of one deployment differ.
+    return f"plimsoll-controller {holder[-40:]}"
 
 
 class Leader:
@@ -41,6 +55,7 @@ class Leader:
             if not got.scalar_one():
                 await connection.close()
                 return False
+            await self._end_transactions_before(connection)
             # Written down with its holder, so that people see who leads and how often the lead changed.
             grown = await connection.execute(
                 text(
@@ -55,6 +70,13 @@ class Leader:
             raise
         self._connection = connection
         return True
+
+    async def _end_transactions_before(self, connection: AsyncConnection) -> None:
+        """Those of the leader before; ours go on where that was this process."""
+        found = await connection.execute(text("SELECT holder FROM leader"))
+        holder = found.scalar_one()
+        if holder != self._holder:
+            await connection.execute(_END_TRANSACTIONS, {"name": session_name(holder)})
 
     async def release(self) -> None:
         """Give the lead back; harmless without it."""
