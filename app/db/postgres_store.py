@@ -33,7 +33,7 @@ from app.store.store import (
     Snapshot,
 )
 from solvers.types.plan import BoundPlan
-from solvers.types.state import GpuId, Json
+from solvers.types.state import GpuId
 
 
 class PostgresStore:
@@ -87,10 +87,25 @@ class PostgresStore:
             plan_id = await plans.record(
                 connection, record, packed, known=self._snapshots.target
             )
+            await self._keep_memory(connection, record)
         if packed is not None:
             # Only after the commit: parts of a transaction that failed are not stored.
             self._parts.stored.update(packed.parts)
         return plan_id
+
+    async def _keep_memory(
+        self, connection: AsyncConnection, record: PlanRecord
+    ) -> None:
+        if not record.memory:
+            return
+        # The lock of a push, for the same reason: a pause that was confirmed ends what was under way. Last, since a
+        # large problem takes long to write.
+        await plans.lock_target(connection)
+        settings = await policies.load_current(connection)
+        is_of_now = record.policy_version == settings.version and not settings.holds
+        if is_of_now and await holds_lead(connection, self._epoch()):
+            for policy, memory in record.memory.items():
+                await policies.save_memory(connection, policy, memory)
 
     async def push_target(
         self,
@@ -122,18 +137,6 @@ class PostgresStore:
             await targets.withdraw_proposals(
                 connection, keep=keep, at=at, epoch=self._epoch()
             )
-
-    async def save_memory(
-        self, policy: str, memory: Json, *, policy_version: int
-    ) -> None:
-        """Keep what the policy wrote down, until the next tick."""
-        async with self._engine.begin() as connection:
-            # The lock of a push, for the same reason: a pause that was confirmed ends what was under way.
-            await plans.lock_target(connection)
-            settings = await policies.load_current(connection)
-            is_of_now = policy_version == settings.version and not settings.holds
-            if is_of_now and await holds_lead(connection, self._epoch()):
-                await policies.save_memory(connection, policy, memory)
 
     async def ingest(
         self, observations: tuple[Observation, ...], received: datetime

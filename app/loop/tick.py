@@ -6,7 +6,7 @@ wakes it. A crash between two steps loses nothing: whatever is not written is de
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ from app.store.store import PlanRecord, Proposal, Snapshot, Store
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport, Reason, Violation
 from solvers.types.plan import BoundPlan
-from solvers.types.state import Demand, Mode
+from solvers.types.state import Demand, Json, Mode
 
 log = structlog.get_logger(__name__)
 
@@ -132,9 +132,8 @@ async def tick(loop: Loop) -> TickOutcome:
     outcome, mode = await _decide(loop, snapshot, demands)
     watch.lap("decide")
 
-    # 6. Write the decision down, then what the policy wants to remember.
+    # 6. Write the decision down, with what the policy wants to remember.
     plan_id = await loop.store.record_plan(_record(snapshot, outcome, mode))
-    await _save_memory(loop.store, snapshot, outcome.decision)
     watch.lap("record")
 
     # 7. Push it where the mode says so.
@@ -193,21 +192,24 @@ def _record(snapshot: Snapshot, outcome: DecidedOn, mode: Mode | None) -> PlanRe
     # A loop that keeps its plan would store the same problem in every tick.
     stored = None if decision.state == "kept" else problem
     record = make_record(snapshot, decision, demands, stored)
-    return replace(record, waits=mode not in (None, Mode.AUTO))
+    return replace(
+        record,
+        waits=mode not in (None, Mode.AUTO),
+        memory=_new_memory(snapshot, decision),
+    )
 
 
-async def _save_memory(store: Store, snapshot: Snapshot, decision: Decision) -> None:
+def _new_memory(snapshot: Snapshot, decision: Decision) -> Mapping[str, Json]:
     """What policies want to remember, where it is not what they remembered."""
-    version = snapshot.settings.version
+    memory = {}
     if decision.memory != snapshot.memory:
-        await store.save_memory(
-            snapshot.settings.policy, decision.memory, policy_version=version
-        )
+        memory[snapshot.settings.policy] = decision.memory
     for group in snapshot.settings.groups:
         before = snapshot.group_memory.get(group.name)
         after = decision.group_memory.get(group.name, before)
         if after != before:
-            await store.save_memory(group.memory_key, after, policy_version=version)
+            memory[group.memory_key] = after
+    return memory
 
 
 def _unless_proposed(

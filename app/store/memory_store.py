@@ -204,6 +204,8 @@ class MemoryStore:
             plan_rules.move_all(self.plans, "proposed", into="withdrawn")
         self.plans[self._newest_plan_id] = record
         self._observations.plan_for(record.demands)
+        if record.policy_version == self.settings.version and not self.settings.holds:
+            self._memory.update(record.memory)
         if self.max_plans is not None and len(self.plans) > self.max_plans:
             plan_rules.forget_oldest(self.plans)
         return self._newest_plan_id
@@ -268,13 +270,6 @@ class MemoryStore:
         if line is not None:
             self.events.append(line)
         return True
-
-    async def save_memory(
-        self, policy: str, memory: Json, *, policy_version: int
-    ) -> None:
-        """Keep what the policy wrote down, until the next tick."""
-        if policy_version == self.settings.version and not self.settings.holds:
-            self._memory[policy] = memory
 
     async def ingest(
         self, observations: tuple[Observation, ...], received: datetime

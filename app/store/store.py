@@ -288,6 +288,10 @@ class PlanRecord:
     violations: tuple[Violation, ...] = ()
     reason: str = ""
     """Why it was kept, refused or lost, in words."""
+    memory: Mapping[str, Json] = field(default_factory=dict)
+    """What policies want to find in the next tick, by their names or a group's `memory_key`.
+
+    Not kept where a push would be refused, too: under another version or leader, or while the loop is paused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,14 +341,6 @@ class Store(Protocol):
 
     async def withdraw_proposals(self, *, keep: int | None, at: datetime) -> None:
         """After a restart: proposals but this one can no longer come into force. Each gets a reason and an event."""
-        ...
-
-    async def save_memory(
-        self, policy: str, memory: Json, *, policy_version: int
-    ) -> None:
-        """Keep what the policy wrote down, until the next tick. `policy`: its name, or a group's `memory_key`.
-
-        Not where a push would be refused, too: under another version or leader, or while the loop is paused."""
         ...
 
     async def ingest(

@@ -31,7 +31,6 @@ from app.solver.process import (
 )
 from app.store.store import AuditEvent, PlanRecord
 from solvers.types.plan import BoundPlan
-from solvers.types.state import Json
 from tests.app.loop.worker_bodies import nothing
 
 PERIOD_S = 0.5
@@ -56,13 +55,9 @@ class StoppingStore(PostgresStore):
 
     async def record_plan(self, record: PlanRecord) -> int:
         await self._stop_at("before the plan is written")
-        return await super().record_plan(record)
-
-    async def save_memory(
-        self, policy: str, memory: Json, *, policy_version: int
-    ) -> None:
+        plan_id = await super().record_plan(record)
         await self._stop_at("after the plan is written")
-        await super().save_memory(policy, memory, policy_version=policy_version)
+        return plan_id
 
     async def push_target(
         self,

@@ -26,6 +26,7 @@ from agents.sync.transport import HttpTransport
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader
 from app.db.base.listen import conninfo
+from app.db.decisions import policies
 from app.db.fleet import nodes
 from app.db.operations.token_secrets import TokenOrder
 from app.db.postgres_store import PostgresStore
@@ -110,8 +111,8 @@ async def leading_store(
 
 async def remember(engine: AsyncEngine, memory: Json) -> None:
     """Let the policy find that it wrote this down."""
-    async with leading_store(engine) as store:
-        await store.save_memory("joint", memory, policy_version=1)
+    async with engine.begin() as connection:
+        await policies.save_memory(connection, "joint", memory)
 
 
 def make_busy_fleet(url: str) -> None:

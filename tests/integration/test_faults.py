@@ -164,9 +164,9 @@ def test_a_solver_worker_killed_while_it_solves_costs_one_tick(
     reached = tmp_path / "reached"
 
     async def work(
-        store: PostgresStore, _engine: AsyncEngine
+        store: PostgresStore, engine: AsyncEngine
     ) -> tuple[list[TickOutcome], list[int | None]]:
-        await store.save_memory("joint", str(reached), policy_version=1)
+        await remember(engine, str(reached))
         solver = SolverWorker(run=fault_bodies.hang_once, prepare=nothing, grace_s=60.0)
         loop = Loop(store=store, solver=solver, clock=WallClock())
         try:

@@ -16,7 +16,7 @@ from app.db.decisions import approval, plans, policies, targets
 from app.db.postgres_store import PostgresStore
 from app.store.store import AuditEvent, PolicySettings
 from solvers.types.plan import BoundPlan
-from solvers.types.state import Mode
+from solvers.types.state import Json, Mode
 from tests.integration.fault_harness import leading_store
 from tests.integration.fleet import START, make_bound, make_record, with_fleet
 
@@ -32,6 +32,14 @@ async def propose(store: PostgresStore) -> tuple[int, BoundPlan]:
     record = make_record(START, bound, snapshot.state.catalogue_revision)
     version = snapshot.settings.version
     return await store.record_plan(replace(record, policy_version=version)), bound
+
+
+async def remember(store: PostgresStore, memory: Json, version: int = 1) -> None:
+    """A decision under that version of the policy, which wrote this down."""
+    record = make_record(START, None, 0)
+    await store.record_plan(
+        replace(record, state="kept", policy_version=version, memory={"joint": memory})
+    )
 
 
 async def save_policy(engine: AsyncEngine, wanted: PolicySettings) -> PolicySettings:
@@ -69,7 +77,7 @@ def test_a_process_that_never_led_pushes_and_remembers_nothing(database: str) ->
         async with leading_store(engine):
             plan_id, bound = await propose(stranger)
             assert not await stranger.push_target(plan_id, bound, (), START)
-            await stranger.save_memory("joint", {"a": 1}, policy_version=1)
+            await remember(stranger, {"a": 1}, 1)
         # Nor later, when nobody leads.
         plan_id, bound = await propose(stranger)
         assert not await stranger.push_target(plan_id, bound, (), START)
@@ -88,7 +96,7 @@ def test_a_leader_that_another_one_replaced_pushes_and_remembers_nothing(
         assert await old.acquire()
         hanging = PostgresStore(engine, epoch=lambda: old.epoch)
         plan_id, bound = await propose(hanging)
-        await hanging.save_memory("joint", {"by": "old"}, policy_version=1)
+        await remember(hanging, {"by": "old"}, 1)
         async with engine.begin() as connection:
             await connection.execute(
                 text(
@@ -101,7 +109,7 @@ def test_a_leader_that_another_one_replaced_pushes_and_remembers_nothing(
             # It does not know yet that its session has ended.
             assert old.epoch == 1
             assert not await hanging.push_target(plan_id, bound, (), START)
-            await hanging.save_memory("joint", {"by": "old again"}, policy_version=1)
+            await remember(hanging, {"by": "old again"}, 1)
             assert await memories(engine) == [{"by": "old"}]
             plan_id, bound = await propose(store)
             assert await store.push_target(plan_id, bound, (), START)
@@ -129,7 +137,7 @@ def test_nothing_is_pushed_or_remembered_once_a_pause_is_confirmed(
             assert not await store.push_target(plan_id, bound, (), START)
             assert await state_of(engine, plan_id) == "approved"
             for version in (1, 2):
-                await store.save_memory("joint", {"a": 1}, policy_version=version)
+                await remember(store, {"a": 1}, version)
             assert await memories(engine) == []
             await save_policy(engine, PolicySettings())
             assert await store.push_target(plan_id, bound, (), START)
@@ -146,9 +154,9 @@ def test_a_tick_under_another_version_of_the_policy_pushes_and_remembers_nothing
             saved = await save_policy(engine, PolicySettings(headroom=1.5))
             assert not await store.push_target(plan_id, bound, (), START)
             assert await state_of(engine, plan_id) == "lost"
-            await store.save_memory("joint", {"a": 1}, policy_version=1)
+            await remember(store, {"a": 1}, 1)
             assert await memories(engine) == []
-            await store.save_memory("joint", {"a": 2}, policy_version=saved.version)
+            await remember(store, {"a": 2}, saved.version)
             assert await memories(engine) == [{"a": 2}]
 
     with_fleet(database, work)

@@ -271,9 +271,19 @@ class Stores(RuleBasedStateMachine):
         versions_back=st.sampled_from([0, 0, 0, 1]),
         is_late=st.booleans(),
         push=st.booleans(),
+        memory=st.dictionaries(
+            st.just("hetsev"),
+            st.none()
+            | st.dictionaries(st.sampled_from("ab"), st.lists(st.floats(-9, 9))),
+        ),
     )
     def plan_is_made(
-        self, step: int, versions_back: int, is_late: bool, push: bool
+        self,
+        step: int,
+        versions_back: int,
+        is_late: bool,
+        push: bool,
+        memory: dict[str, Json],
     ) -> None:
         before = self.snapshot()
         parent = (before.target.generation if before.target else 0) + step
@@ -288,6 +298,7 @@ class Stores(RuleBasedStateMachine):
             bound=bound,
             demands=(Demand(service="chat", arrival_rate_rps=10.0),),
             problem=None,
+            memory=memory,
         )
         self.plan_ids = self._record(record)
         if is_late:
@@ -350,18 +361,6 @@ class Stores(RuleBasedStateMachine):
         assert self.run(
             self.postgres.save_fit_health((health,), in_database - is_late)
         ) == (not is_late)
-
-    @rule(
-        memory=st.one_of(
-            st.none(),
-            st.dictionaries(st.sampled_from("ab"), st.lists(st.floats(-9, 9))),
-        ),
-        versions_back=st.sampled_from([0, 0, 1]),
-    )
-    def policy_remembers(self, memory: Json, versions_back: int) -> None:
-        version = self.memory.settings.version - versions_back
-        for store in (self.postgres, self.memory):
-            self.run(store.save_memory("hetsev", memory, policy_version=version))
 
     @invariant()
     def both_answer_alike(self) -> None:
