@@ -54,8 +54,6 @@ _CAREFUL_SHARE = 0.35
 """After this share of what is left when a dive begins, it makes haste."""
 _SAVING_SHARE = 0.2
 """Where some demand cannot be served and branching does not follow, this share of the rest is for a bound on cost."""
-_CLOSES_SOON = 0.5
-"""Where branching closes this share of the relaxation's gap at once, no fleets need be listed."""
 _SERVING_SHARE = 0.5
 """The minimum shortage is sought in this share of the time for branching, where the minimum cost is sought after it."""
 _FEW_GPUS = 20.0
@@ -72,7 +70,7 @@ class _Stage(NamedTuple):
 
 
 # The smallest fleets are proven at once; the others need a good plan before branching helps.
-_STAGES = (_Stage(0.0, 0.0, 0.05), _Stage(0.03, 0.8, 1.0), _Stage(1.0, 0.0, 0.0))
+_STAGES = (_Stage(0.0, 0.0, 0.05), _Stage(0.03, 0.9, 1.0), _Stage(1.0, 0.0, 0.0))
 
 
 class JointSearch(SearchState):
@@ -144,7 +142,7 @@ class JointSearch(SearchState):
             plan = self._improve(plans, relaxation, self._deadline.part(stage.plans))
             if self._is_proven:
                 break
-            if stage.fleets > 0.0 and not self._closes_soon(relaxation, plan):
+            if stage.fleets > 0.0 and self._may_save(plan):
                 is_over = self._deadline.part(stage.fleets)
                 plan = self._improve_on_fleets(relaxation, plan, seed, is_over)
             plan = self._branch(relaxation, plan, stage.branching)
@@ -155,12 +153,9 @@ class JointSearch(SearchState):
             plans = self._integer_plans(seed, Counter(plan.counts))
         return plan, method
 
-    def _closes_soon(self, relaxation: Relaxation, plan: IntegerPlan) -> bool:
-        """Whether branching has closed much of the gap, or it is not one of cost."""
-        if self._is_goodput or leaves_short(plan):
-            return True
-        closed = self._bounds(plan)[0] - relaxation.bound
-        return closed >= _CLOSES_SOON * (plan.cost_usd_per_hour - relaxation.bound)
+    def _may_save(self, plan: IntegerPlan) -> bool:
+        """Whether it is cost that is left to gain."""
+        return not self._is_goodput and not leaves_short(plan)
 
     def _improve_on_fleets(
         self,

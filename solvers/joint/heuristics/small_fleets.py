@@ -8,11 +8,10 @@ columns at hand. That proves nothing, columns that only another fleet needs may 
 How a fleet is best used is a question of combinations on which the relaxation, all of fractions, says little. On a
 fixed fleet a shortage has a mild price, so that the way to a plan that serves everything may lead through plans that do
 not: annealing (`annealing`) finds ones that are short of a little; ruin and recreate, with exact answers for a few
-GPUs, closes the rest. Both go on from what they left, so that time is spent by successive halving: on all fleets a
-little, on the better half of them as much again, and so on down to one, then from the start with all that are left.
-Each plan found rules out fleets.
-
-Source of successive halving: Karnin, Koren and Somekh 2013.
+GPUs, closes the rest. Both go on from what they left. All fleets are annealed a little, then tried shortly, then
+longer: always the one whose plans may save most for what its best plan lacks, less likely the more often it was tried.
+A try ends with the first plan that serves everything: it rules out fleets, and a cheaper one saves more than a better
+plan on this one.
 """
 
 import heapq
@@ -57,10 +56,10 @@ _MIN_SHARE = 0.3
 """The entire rate of a service counts at least this share of the mean worth of one."""
 _CHAINS = 2
 """Each fleet has so many, on two threads where there are two."""
-_FIRST_MOVES, _MOVES = 8_000, 12_000
+_FIRST_MOVES, _MOVES = 6_000, 12_000
 """Moves of a chain for each GPU of the fleet: to compare fleets, and in each try."""
 _PRICES = (1.0, 4.0, 16.0)
-"""Prices of shortages, in mild prices, one after the other."""
+"""Prices of shortages, in mild prices, one after the other; in the first try of a fleet only the first."""
 _MAX_TRIES = 16
 """A fleet is tried so often at most."""
 _SIZES = (2, 5)
@@ -69,8 +68,9 @@ _WALK = 0.004
 """Plans that cost more than the best one by this share are walked through."""
 _MIN_GAIN = 1e-6
 """USD per hour."""
-_PATIENCE = 4
-"""For each GPU of the fleet: so many ruined plans in a row without a better one, and the next price has its turn."""
+_PATIENCE = (1, 1, 2, 2, 4)
+"""For each GPU of the fleet: so many ruined plans in a row without a better one, and the next price has its turn. In
+the first try, the second and so on; then as in the last."""
 
 
 class FleetCounts(NamedTuple):
@@ -243,19 +243,20 @@ class _FleetSearch:
         self._cost = below
 
     def run(self, fleets: Sequence[FleetCounts]) -> None:
-        """All fleets, then the better half of them again, and so on down to one; from the start with what that left."""
+        """A little on all fleets, then try after try on the one that promises most."""
         attempts = [_Attempt(fleet) for fleet in fleets]
         self._anneal(attempts, _FIRST_MOVES)
-        left = attempts
-        while left and not self._means.is_over():
-            # Ties are broken by the fleets themselves, so that the order does not depend on how they were listed.
-            ranked = sorted(left, key=lambda one: (one.reached, one.fleet))
-            left = ranked[: (len(left) + 1) // 2]
-            for attempt in left:
-                if self._is_open(attempt):
-                    self._try(attempt)
-            following = left if len(left) > 1 else attempts
-            left = [one for one in following if self._is_open(one)]
+        while waiting := [one for one in attempts if self._is_open(one)]:
+            self._try(max(waiting, key=self._promise))
+
+    def _promise(self, attempt: _Attempt) -> tuple[bool, float, FleetCounts]:
+        """What its plans may save for each USD per hour that its best one lacks, less with each try."""
+        value = attempt.fleet.value
+        lacks = max(attempt.reached - value, _NOTHING)
+        score = (self._cost - value) / lacks / (1 + attempt.tries)
+        # What annealing alone reached says little, so each fleet is tried once first. Ties are broken by the fleets
+        # themselves, so that the order does not depend on how they were listed.
+        return attempt.tries == 0, score, attempt.fleet
 
     def _is_open(self, attempt: _Attempt) -> bool:
         """Whether its fleet may hold a better plan, and there is time to look for it."""
@@ -289,13 +290,14 @@ class _FleetSearch:
     def _try(self, attempt: _Attempt) -> None:
         """Go on annealing, then ruin and recreate; at rising prices while that may give a better plan."""
         gpus = attempt.fleet.gpus
+        patience = _PATIENCE[min(attempt.tries, len(_PATIENCE) - 1)] * sum(gpus)
+        prices = _PRICES if attempt.tries else _PRICES[:1]
         attempt.tries += 1
         self._anneal([attempt], _MOVES)
         if attempt.search is None:
             attempt.search = self._search(gpus)
         plan = attempt.plans[0]
-        patience = _PATIENCE * sum(gpus)
-        for price in _PRICES:
+        for price in prices:
             plan, reached = self._improve(attempt.search, plan, patience, price)
             if reached < attempt.reached:
                 attempt.reached, attempt.plans[0] = reached, plan
@@ -323,11 +325,15 @@ class _FleetSearch:
     def _improve(
         self, search: DiveContext, current: Counter[int], patience: int, price: float
     ) -> tuple[Counter[int], float]:
-        """The plan of lowest cost met, with shortages at `price` times mild prices, and its cost at mild ones."""
-        search = _with_shortage_price(search, price)
+        """The plan of lowest cost met, with shortages at `price` times mild prices, and its cost at mild ones; until
+        one serves everything for less than any before.
+        """
+        search, below = _with_shortage_price(search, price), self._cost
         cost = best_cost = self._cost_of(current, price)
         best, failures = current, 0
         while current and failures < patience and not search.is_over():
+            if self._cost < below:
+                break
             size = int(search.rng.integers(*_SIZES, endpoint=True))
             removed = choose(search, current, size)
             slack = best_cost * (1.0 + _WALK) - cost
