@@ -79,7 +79,7 @@ class PostgresStore:
         # Packed before the transaction, which should not stay open while the problem is compressed.
         packed = None if record.problem is None else pack(record.problem, self._parts)
         async with self._engine.begin() as connection:
-            if record.waits:
+            if record.waits or record.memory:
                 # Before everything else, as a restored plan does: the two never wait for each other.
                 await plans.lock_target(connection)
             if packed is not None:
@@ -96,11 +96,9 @@ class PostgresStore:
     async def _keep_memory(
         self, connection: AsyncConnection, record: PlanRecord
     ) -> None:
+        """Memory, while the target is locked as by a push: none comes after a pause that was confirmed."""
         if not record.memory:
             return
-        # The lock of a push, for the same reason: a pause that was confirmed ends what was under way. Last, since a
-        # large problem takes long to write.
-        await plans.lock_target(connection)
         settings = await policies.load_current(connection)
         is_of_now = record.policy_version == settings.version and not settings.holds
         if is_of_now and await holds_lead(connection, self._epoch()):

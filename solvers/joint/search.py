@@ -154,7 +154,7 @@ class JointSearch(SearchState):
         return plan, method
 
     def _may_save(self, plan: IntegerPlan) -> bool:
-        """Whether it is cost that is left to gain."""
+        """Whether a better plan would be a cheaper one: it serves everything, and cost is what counts."""
         return not self._is_goodput and not leaves_short(plan)
 
     def _improve_on_fleets(

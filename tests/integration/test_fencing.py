@@ -34,7 +34,7 @@ async def propose(store: PostgresStore) -> tuple[int, BoundPlan]:
     return await store.record_plan(replace(record, policy_version=version)), bound
 
 
-async def remember(store: PostgresStore, memory: Json, version: int = 1) -> None:
+async def record_memory(store: PostgresStore, memory: Json, version: int = 1) -> None:
     """A decision under that version of the policy, which wrote this down."""
     record = make_record(START, None, 0)
     await store.record_plan(
@@ -77,7 +77,7 @@ def test_a_process_that_never_led_pushes_and_remembers_nothing(database: str) ->
         async with leading_store(engine):
             plan_id, bound = await propose(stranger)
             assert not await stranger.push_target(plan_id, bound, (), START)
-            await remember(stranger, {"a": 1}, 1)
+            await record_memory(stranger, {"a": 1})
         # Nor later, when nobody leads.
         plan_id, bound = await propose(stranger)
         assert not await stranger.push_target(plan_id, bound, (), START)
@@ -96,7 +96,7 @@ def test_a_leader_that_another_one_replaced_pushes_and_remembers_nothing(
         assert await old.acquire()
         hanging = PostgresStore(engine, epoch=lambda: old.epoch)
         plan_id, bound = await propose(hanging)
-        await remember(hanging, {"by": "old"}, 1)
+        await record_memory(hanging, {"by": "old"})
         async with engine.begin() as connection:
             await connection.execute(
                 text(
@@ -109,7 +109,7 @@ def test_a_leader_that_another_one_replaced_pushes_and_remembers_nothing(
             # It does not know yet that its session has ended.
             assert old.epoch == 1
             assert not await hanging.push_target(plan_id, bound, (), START)
-            await remember(hanging, {"by": "old again"}, 1)
+            await record_memory(hanging, {"by": "old again"})
             assert await memories(engine) == [{"by": "old"}]
             plan_id, bound = await propose(store)
             assert await store.push_target(plan_id, bound, (), START)
@@ -137,7 +137,7 @@ def test_nothing_is_pushed_or_remembered_once_a_pause_is_confirmed(
             assert not await store.push_target(plan_id, bound, (), START)
             assert await state_of(engine, plan_id) == "approved"
             for version in (1, 2):
-                await remember(store, {"a": 1}, version)
+                await record_memory(store, {"a": 1}, version)
             assert await memories(engine) == []
             await save_policy(engine, PolicySettings())
             assert await store.push_target(plan_id, bound, (), START)
@@ -154,9 +154,9 @@ def test_a_tick_under_another_version_of_the_policy_pushes_and_remembers_nothing
             saved = await save_policy(engine, PolicySettings(headroom=1.5))
             assert not await store.push_target(plan_id, bound, (), START)
             assert await state_of(engine, plan_id) == "lost"
-            await remember(store, {"a": 1}, 1)
+            await record_memory(store, {"a": 1})
             assert await memories(engine) == []
-            await remember(store, {"a": 2}, saved.version)
+            await record_memory(store, {"a": 2}, saved.version)
             assert await memories(engine) == [{"a": 2}]
 
     with_fleet(database, work)
@@ -195,6 +195,25 @@ def test_a_push_under_way_ends_before_a_pause_or_another_leader_is_confirmed(
         await confirmed
         assert await state_of(engine, plan_id) == "target"
         await other.release()
+
+    with_fleet(database, work)
+
+
+def test_what_a_decision_remembers_waits_for_the_target_before_it_touches_contents(
+    database: str,
+) -> None:
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        await propose(store)
+        bound = make_bound(0, SHARES)
+        record = replace(make_record(START, bound, 0), memory={"joint": 1})
+        async with engine.begin() as connection:
+            await plans.lock_target(connection)
+            recorded = asyncio.ensure_future(store.record_plan(record))
+            assert await still_waits(engine, recorded)
+            # As a plan that is restored does, which would wait for a decision that waits for it.
+            used = text("UPDATE plan_content SET used_at = now()")
+            assert (await connection.execute(used)).rowcount > 0
+        assert await recorded
 
     with_fleet(database, work)
 
