@@ -46,16 +46,17 @@ def ask(
     """The answer to somebody who asks while the node syncs, and what the node was asked for."""
     with ThreadPoolExecutor(1) as thread:
         waiting: Future[Response] = thread.submit(api.call, "GET", path, token="viewer")
-        asked: list[LogRequest] = []
+        asked: dict[str, LogRequest] = {}
 
         def is_answered() -> bool:
             for request in n1.sync(**(headers or NEW_AGENT)):
-                asked.append(request)
+                # A request is repeated until the API has seen its answer.
+                asked[request.id] = request
                 assert n1.answer(request).status_code == 204
             return waiting.done()
 
         until(is_answered, PATIENCE_S)
-        return waiting.result(), asked
+        return waiting.result(), list(asked.values())
 
 
 def test_the_end_of_a_log_comes_from_the_node_and_then_what_follows(
