@@ -42,7 +42,7 @@ from agents.doctor.types import (
 )
 from agents.gpu.knobs.journal import MAX_BYTES, NAME, KnobTurn
 from agents.gpu.mps.daemon import Mps, MpsSettings
-from agents.processes.launch import HOST
+from agents.processes.process import HOST
 from agents.processes.procfs import is_alive
 from agents.processes.records import Record
 from agents.processes.template_file import load_templates

@@ -2,13 +2,12 @@
 
 Launch                                   what to start, as its caller says
 Ports(first, count).take(n, taken)       -> free ports of this machine
-prepare(launch, template, Place)         -> Prepared(spawn, filled), files written
+prepare(launch, template, Place)         -> Prepared(spawn, filled, template), files written
 make_ready(template, Parameters, ...)    the same for whatever runs by a template
 Crashes                                  which replicas fail again and again, and how long they must wait
 """
 
 import secrets
-import shutil
 import socket
 import time
 from collections import deque
@@ -19,13 +18,10 @@ from pathlib import Path
 from agents.base.backoff import delay_s
 from agents.base.device import LaunchFailed
 from agents.base.protocol import ReplicaCommand
-from agents.processes.process import Spawn
+from agents.processes.process import HOST, Spawn
 from agents.processes.records import R, Records
 from agents.processes.templates import PASSED_ON, Filled, Parameters, Template
 from agents.processes.user import WorkerUser, give_folder, write_file
-
-HOST = "127.0.0.1"
-"""Workers listen here only; requests come through the router."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +58,7 @@ class Prepared:
 
     spawn: Spawn
     filled: Filled
+    template: Template
 
 
 def place_in(
@@ -122,10 +119,6 @@ def make_ready(
     environment |= place.user.environment() if place.user else {}
     # What sharing asks for comes last: no template may set a share or a device of its own.
     environment |= {**filled.environment, **given}
-    if shutil.which(filled.command[0], path=environment.get("PATH")) is None:
-        raise LaunchFailed(
-            f"template {template.name} runs {filled.command[0]}, which is not on this node"
-        )
     try:
         if (
             place.log.exists()
@@ -147,7 +140,7 @@ def make_ready(
         mark=place.mark,
         user=place.user,
     )
-    return Prepared(spawn=spawn, filled=filled)
+    return Prepared(spawn=spawn, filled=filled, template=template)
 
 
 class Ports:

@@ -31,6 +31,8 @@ from agents.processes.user import WorkerUser
 
 TerminateOnGpu: TypeAlias = Callable[[int, tuple[int, ...]], Awaitable[bool]]
 
+HOST = "127.0.0.1"
+"""Workers listen here only; requests come through the router."""
 TERMINATE_LIMIT_S = 10.0
 LOOK_S = 0.05
 
@@ -143,6 +145,16 @@ class WorkerProcess:
             return cls(identity, mark, handle)
         os.close(handle)
         return None
+
+    @property
+    def host(self) -> str:
+        """Where its ports are."""
+        return HOST
+
+    @property
+    def pid(self) -> int:
+        """The worker's own process."""
+        return self.identity.pid
 
     @property
     def has_ended(self) -> bool:

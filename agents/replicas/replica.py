@@ -12,11 +12,12 @@ import psutil
 
 from agents.base.device import DeviceError, LaunchFailed, RunningReplica
 from agents.base.protocol import ReplicaState
-from agents.processes.launch import HOST, Launch, LaunchPlace, Prepared
+from agents.processes.launch import Launch, LaunchPlace, Prepared
+from agents.processes.launcher import Launcher, Running
 from agents.processes.logs import tail
-from agents.processes.process import TerminateOnGpu, WorkerProcess
+from agents.processes.process import HOST, TerminateOnGpu
 from agents.processes.records import Identity, Record, Records
-from agents.processes.templates import Template, WarmUp
+from agents.processes.templates import WarmUp
 from agents.processes.user import uid_of
 from agents.replicas.adapters import Endpoint
 
@@ -106,7 +107,7 @@ class ReplicaProcess:
     """One replica as `Workers` keeps it."""
 
     record: Record
-    process: WorkerProcess | None
+    process: Running | None
     state: ReplicaState = "starting"
     message: str = ""
     warm_up: WarmUp | None = None
@@ -130,10 +131,10 @@ class ReplicaProcess:
             batch=record.batch,
             memory_mib=record.memory_mib,
             state=self.state,
-            url=_url(record.ports[0]),
+            url=self._url(record.ports[0]),
             served_as=record.served_as,
             template=record.template.name,
-            pid=record.identity.pid,
+            pid=record.identity.pid if self.process is None else self.process.pid,
             sm_count=self.sm_count,
             has_live_batch=record.template.batch_change != "restart",
             message=self.message,
@@ -149,10 +150,10 @@ class ReplicaProcess:
         # By the template of the record, as it was when the replica was started; today's may have other ports.
         ports = dict(zip(record.template.ports, record.ports, strict=True))
         return Endpoint(
-            url=_url(ports["port"]),
+            url=self._url(ports["port"]),
             served_as=record.served_as,
             # A server without a port of its own for metrics has them beside its requests.
-            metrics_url=f"{_url(ports.get('metrics_port', ports['port']))}/metrics",
+            metrics_url=f"{self._url(ports.get('metrics_port', ports['port']))}/metrics",
             readiness_path=record.readiness_path,
             directory=records.folder(record.id),
         )
@@ -168,17 +169,20 @@ class ReplicaProcess:
             pids=pids,
         )
 
+    def _url(self, port: int) -> str:
+        return f"http://{HOST if self.process is None else self.process.host}:{port}"
+
 
 def start_replica(
+    launcher: Launcher,
     launch: Launch,
-    template: Template,
     *,
     place: LaunchPlace,
     prepared: Prepared,
     records: Records[Record],
 ) -> ReplicaProcess:
     """A replica whose process runs and whose record is on disk. Raises LaunchFailed; then there is neither."""
-    command, kept = launch.replica, []
+    command, template, kept = launch.replica, prepared.template, []
 
     def record(identity: Identity) -> None:
         kept.append(
@@ -204,7 +208,7 @@ def start_replica(
         records.save(kept[0])
 
     try:
-        process = WorkerProcess.start(prepared.spawn, record)
+        process = launcher.start(prepared, record)
     except DeviceError as error:
         # The record may have been written before the start failed.
         records.remove(command.id)
@@ -236,7 +240,3 @@ def with_log(reason: str, path: Path) -> str:
     """A reason with the last lines of the log."""
     text = tail(path)
     return f"{reason}; its log ends: {text}" if text else f"{reason}; its log is empty"
-
-
-def _url(port: int) -> str:
-    return f"http://{HOST}:{port}"

@@ -31,9 +31,10 @@ import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
 from agents.base.waits import cancel
-from agents.processes.care import end_for_good, end_unrecorded, keep_tidy
+from agents.processes.care import end_for_good, keep_tidy
 from agents.processes.launch import Crashes, Launch, Ports, place_in, prepare
-from agents.processes.process import Ending, WorkerProcess, end_left_over
+from agents.processes.launcher import PROCESSES, Launcher
+from agents.processes.process import Ending
 from agents.processes.procfs import boot_id
 from agents.processes.records import Record, Records
 from agents.processes.templates import Templates
@@ -75,6 +76,7 @@ class Workers:
         *,
         templates: Templates,
         hooks: Hooks | None = None,
+        launcher: Launcher = PROCESSES,
         environment: Mapping[str, str] = os.environ,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -87,6 +89,7 @@ class Workers:
         self._settings = settings
         self._templates = templates
         self._hooks = hooks or Hooks()
+        self._launcher = launcher
         self._environment = environment
         self._now_s = now_s
         self._ports = Ports(first=settings.first_port, count=settings.port_count)
@@ -115,7 +118,7 @@ class Workers:
         found = records.load()
         self.problems = records.problems
         # Before anything is adopted: what nobody has a record of may hold a port or memory that others need.
-        await end_unrecorded(
+        await self._launcher.end_unrecorded(
             records.mark, {record.mark for record in found}, self._hooks.terminate
         )
         await asyncio.gather(*map(self._adopt, found))
@@ -162,7 +165,7 @@ class Workers:
         )
         prepared = prepare(launch, template, place)
         started = start_replica(
-            launch, template, place=place, prepared=prepared, records=records
+            self._launcher, launch, place=place, prepared=prepared, records=records
         )
         # Entered before its life begins, which may end at once.
         self._replicas[replica_id] = started
@@ -267,7 +270,7 @@ class Workers:
 
     async def _adopt(self, record: Record) -> None:
         """Go on with the recorded process, or tell that it is gone."""
-        process = WorkerProcess.adopt(record.identity, record.mark)
+        process = await self._launcher.adopt(record)
         template = self._templates.by_name.get(record.template.name)
         # It serves on all the same: that a template was changed is no reason to interrupt anybody.
         is_outdated = template is None or template.digest != record.digest
@@ -279,7 +282,7 @@ class Workers:
             each.task = asyncio.create_task(self._live(each))
             return
         # Its children may have outlived it, and hold memory of the GPU.
-        await end_left_over(record.mark, self._ending(each))
+        await self._launcher.end_left_over(record.mark, self._ending(each))
         is_rebooted = record.identity.boot != boot_id()
         reason = (
             "the machine was restarted"

@@ -18,8 +18,9 @@ from agents.base.device import (
     task_reading,
 )
 from agents.base.protocol import Iterations, TaskCommand, TaskReading, TaskState
-from agents.processes.launch import HOST, LaunchPlace, make_ready
-from agents.processes.process import WorkerProcess
+from agents.processes.launch import LaunchPlace, make_ready
+from agents.processes.launcher import Launcher, Running
+from agents.processes.process import HOST
 from agents.processes.records import VERSION, Identity, Records
 from agents.processes.templates import Parameters, Template
 from agents.processes.user import read_file, uid_of
@@ -88,7 +89,7 @@ class TaskProcess:
     """One task as `Tasks` keeps it."""
 
     record: TaskProcessRecord
-    process: WorkerProcess | None
+    process: Running | None
     state: TaskState = "starting"
     message: str = ""
     kept: float
@@ -114,7 +115,8 @@ class TaskProcess:
     @property
     def url(self) -> str:
         """The address of its hook; empty: it has none."""
-        return f"http://{HOST}:{self.record.ports[0]}" if self.record.ports else ""
+        host = HOST if self.process is None else self.process.host
+        return f"http://{host}:{self.record.ports[0]}" if self.record.ports else ""
 
     def running_task(self) -> RunningTask:
         """As enforcement sees it."""
@@ -129,7 +131,7 @@ class TaskProcess:
             gpu_index=self.record.gpu_index,
             memory_mib=running.memory_mib if running.holds_memory else 0.0,
             state=self.state,
-            pid=self.record.identity.pid,
+            pid=self.record.identity.pid if self.process is None else self.process.pid,
             name=self.record.command.name,
             sm_percent=running.sm_percent,
         )
@@ -211,8 +213,10 @@ class TaskProcess:
 
 
 def start_task(
+    launcher: Launcher,
     launch: TaskLaunch,
     template: Template,
+    *,
     place: LaunchPlace,
     records: Records[TaskProcessRecord],
 ) -> TaskProcess:
@@ -252,7 +256,7 @@ def start_task(
         records.save(kept[0])
 
     try:
-        process = WorkerProcess.start(prepared.spawn, record)
+        process = launcher.start(prepared, record)
     except DeviceError as error:
         records.remove(command.name, keeps_folder=True)
         raise LaunchFailed(f"task {command.name} cannot be started: {error}") from error

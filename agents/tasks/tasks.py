@@ -39,9 +39,9 @@ from agents.base.device import (
 )
 from agents.base.protocol import TaskReading
 from agents.base.waits import cancel, first
-from agents.processes.care import end_unrecorded, keep_tidy
+from agents.processes.care import keep_tidy
 from agents.processes.launch import Crashes, Ports, place_in
-from agents.processes.process import WorkerProcess, end_left_over
+from agents.processes.launcher import PROCESSES, Launcher
 from agents.processes.records import Records
 from agents.processes.templates import Templates
 from agents.processes.user import WorkerUsers
@@ -90,6 +90,7 @@ class Tasks:
         *,
         templates: Templates,
         hooks: TaskHooks | None = None,
+        launcher: Launcher = PROCESSES,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """`environment`: the agent's own, of which some is passed on to tasks."""
@@ -98,6 +99,7 @@ class Tasks:
         """Called whenever a task has come up, been moved, finished, failed or gone."""
         self._settings = settings
         self._templates = templates
+        self._launcher = launcher
         self._environment = environment
         self._hooks = hooks or TaskHooks()
         self._ports = Ports(first=settings.first_port, count=settings.port_count)
@@ -119,22 +121,17 @@ class Tasks:
             ask_s=self._settings.ask_s,
         )
         found = records.load()
-        await end_unrecorded(
-            records.mark,
-            {record.mark for record in found},
-            self._hooks.sharing.terminate,
-        )
+        marks = {record.mark for record in found}
+        terminate = self._hooks.sharing.terminate
+        await self._launcher.end_unrecorded(records.mark, marks, terminate)
         await asyncio.gather(*map(self._adopt, found))
         self._logs = asyncio.create_task(keep_tidy(records, lambda: tuple(self._tasks)))
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What an operator should know of them."""
-        failed = (
-            f"task {name}: {each.message}"
-            for name, each in self._sorted()
-            if each.state == "failed"
-        )
+        ended = (each for each in self._sorted() if each[1].state == "failed")
+        failed = (f"task {name}: {each.message}" for name, each in ended)
         return (
             *(self._tools.records.problems if self._tools else ()),
             *self._unswappable.values(),
@@ -179,7 +176,9 @@ class Tasks:
         place = place_in(
             records, name, command.project, ports=ports, environment=self._environment
         )
-        self._tasks[name] = started = start_task(launch, template, place, records)
+        self._tasks[name] = started = start_task(
+            self._launcher, launch, template, place=place, records=records
+        )
         started.job = asyncio.create_task(self._live(started))
 
     async def stop(self, name: str) -> None:
@@ -240,7 +239,7 @@ class Tasks:
 
     async def _adopt(self, record: TaskProcessRecord) -> None:
         """Go on with the recorded process where it was, or tell that it is gone."""
-        process = WorkerProcess.adopt(record.identity, record.mark)
+        process = await self._launcher.adopt(record)
         each = TaskProcess(
             record=record, process=process, kept=record.command.done_iterations
         )
@@ -250,7 +249,7 @@ class Tasks:
         if record.phase == "finished":
             each.state, each.kept = "finished", float(record.command.iterations)
         elif process is None:
-            await end_left_over(record.mark, self._opened().ending(each))
+            await self._launcher.end_left_over(record.mark, self._opened().ending(each))
             # Its own file is the only witness of how a process ended that no agent watched.
             if found is not None and found >= record.command.iterations:
                 self._finish(each)

@@ -31,7 +31,7 @@ NO_KIND = -1
 """Where a column has no more replicas."""
 
 
-class Running(NamedTuple):
+class RunningKinds(NamedTuple):
     """The replicas that run now, by kind."""
 
     kinds: Kinds
@@ -74,7 +74,7 @@ class Candidates:
             for kinds, batch in zip(self.kinds, batches, strict=True)
         )
 
-    def running(self, plan: Plan | None) -> Running:
+    def running(self, plan: Plan | None) -> RunningKinds:
         """The replicas of a plan, those left out that the problem has no service or GPU type for."""
         counts: Counter[int] = Counter()
         replicas = (
@@ -88,7 +88,7 @@ class Candidates:
             counts[kind] += gpu.count
         # Ascending, since kinds are looked up by bisection.
         ordered = sorted(counts)
-        return Running(
+        return RunningKinds(
             np.array(ordered, np.int64),
             np.array([float(counts[kind]) for kind in ordered]),
         )
@@ -185,7 +185,7 @@ class ColumnKinds:
         return new
 
 
-def positions(running: Running, kinds: Kinds) -> Kinds:
+def positions(running: RunningKinds, kinds: Kinds) -> Kinds:
     """Position of each kind among those that run; NO_KIND for the others."""
     if not len(running.kinds):
         return np.full(kinds.shape, NO_KIND)

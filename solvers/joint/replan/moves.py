@@ -35,7 +35,7 @@ from solvers.joint.patterns.running import (
     NO_KIND,
     Candidates,
     ColumnKinds,
-    Running,
+    RunningKinds,
     positions,
 )
 from solvers.joint.relaxation.column_pool import scan_prices
@@ -80,7 +80,7 @@ class MoveMaster:
         tools: SearchContext,
         candidates: Candidates,
         column_kinds: ColumnKinds,
-        running: Running,
+        running: RunningKinds,
         prices: MovePrices,
     ):
         self.tools, self.running, self.prices = tools, running, prices
