@@ -8,7 +8,6 @@ arguments.
 """
 
 import argparse
-import ipaddress
 import os
 import re
 import socket
@@ -17,7 +16,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
-from agents.base.arguments import NAME_PATTERN, add_log_level, add_worker_users
+from agents.base.arguments import (
+    NAME_PATTERN,
+    add_log_level,
+    add_pods,
+    add_worker_users,
+    address,
+    integer,
+    network,
+    positive,
+)
 
 TOKEN_VARIABLE = "PLIMSOLL_TOKEN"
 
@@ -49,6 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_node(parser)
     _add_device(parser)
     _add_gpu_device(parser)
+    add_pods(parser.add_argument_group("replicas as Pods (device gpu)"))
     _add_router(parser)
     return parser
 
@@ -85,9 +94,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
         "--node",
         # Checked here, because otherwise only the first observation would be refused for it.
         type=_node,
-        # Lower case and without the domain, as a node's name must be.
-        default=socket.gethostname().partition(".")[0].lower(),
-        help="name of this node (default: the host's, %(default)s)",
+        help=f"name of this node (default: --cluster-node, else the host's, {_host_name()})",
     )
     node.add_argument(
         "--state-dir",
@@ -96,13 +103,13 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     )
     node.add_argument(
         "--period-s",
-        type=_positive,
+        type=positive,
         default=1.0,
         help="seconds between observations (default: %(default)s)",
     )
     node.add_argument(
         "--speed",
-        type=_positive,
+        type=positive,
         default=1.0,
         help="seconds of the agent's clock per second, for demos",
     )
@@ -114,7 +121,7 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
     )
     node.add_argument(
         "--metrics-port",
-        type=_port,
+        type=integer(0, 65535),
         default=0,
         metavar="PORT",
         help="answer GET /metrics there, e.g. 9410 (default: no)",
@@ -143,18 +150,18 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     fake = "simulated, fake"
     device.add_argument(
         "--gpus",
-        type=_count,
+        type=integer(1, 64),
         default=1,
         help=f"{fake}: number of GPUs (default: %(default)s)",
     )
     device.add_argument(
         "--gpu-memory-mib",
-        type=_positive,
+        type=positive,
         help=f"{fake}: default from the type's name (…-32GB)",
     )
     device.add_argument(
         "--launch-s",
-        type=_positive,
+        type=positive,
         default=5.0,
         help=f"{fake}: start of a replica (default: %(default)s)",
     )
@@ -211,11 +218,14 @@ def _add_router(parser: argparse.ArgumentParser) -> None:
         help="what routes them: this process or, with device gpu, HAProxy (default: %(default)s)",
     )
     router.add_argument(
-        "--router-port", type=_port, default=0, help="(default: any free one)"
+        "--router-port",
+        type=integer(0, 65535),
+        default=0,
+        help="(default: any free one)",
     )
     router.add_argument(
         "--router-host",
-        type=_address,
+        type=address,
         default="127.0.0.1",
         metavar="ADDRESS",
         help="address to listen on; 0.0.0.0 or :: means all (default: %(default)s)",
@@ -226,7 +236,7 @@ def _add_router(parser: argparse.ArgumentParser) -> None:
 def _add_access(router: argparse._ArgumentGroup) -> None:
     router.add_argument(
         "--router-allow",
-        type=_network,
+        type=network,
         action="append",
         default=[],
         metavar="CIDR",
@@ -270,6 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     token = _read_token(parser, options)
     _refuse_contradictions(parser, options)
+    options.node = options.node or _node_of(options.cluster_node) or _host_name()
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon.build import run_agent
 
@@ -312,6 +323,12 @@ def _refuse_contradictions(
         parser.error(
             "--device gpu needs --state-dir: its changes and processes must be found again after a crash"
         )
+    if options.launcher == "kubernetes" and not (
+        options.device == "gpu" and options.cluster_node and options.worker_image
+    ):
+        parser.error(
+            "--launcher kubernetes needs --device gpu, --cluster-node and --worker-image"
+        )
     # HAProxy's configuration names the port, so port 0, any free one, cannot be given.
     if options.router == "haproxy" and (
         options.device != "gpu" or not options.router_port
@@ -328,6 +345,16 @@ def _refuse_contradictions(
         )
 
 
+def _host_name() -> str:
+    """Lower case and without the domain, as a node's name must be."""
+    return socket.gethostname().partition(".")[0].lower()
+
+
+def _node_of(cluster_node: str) -> str:
+    """A cluster's names may hold dots, a node's may not."""
+    return cluster_node.replace(".", "-")[:63].rstrip("-")
+
+
 def _node(text: str) -> str:
     if not re.fullmatch(NAME_PATTERN, text):
         raise argparse.ArgumentTypeError(
@@ -336,50 +363,12 @@ def _node(text: str) -> str:
     return text
 
 
-def _positive(text: str) -> float:
-    number = float(text)
-    # The chain is false for NaN as well.
-    if not 0.0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} must be a finite number above 0")
-    return number
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 64:
-        raise argparse.ArgumentTypeError(f"{text} must be 1 to 64")
-    return number
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} must be 0 to 65535")
-    return number
-
-
-def _address(text: str) -> str:
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be an IP address of this machine, 0.0.0.0 or ::"
-        ) from None
-
-
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    try:
-        return ipaddress.ip_network(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}; write e.g. 10.0.0.0/8") from None
-
-
 def _load(text: str) -> tuple[str, float]:
     service, separator, rate = text.partition("=")
     if not service or not separator:
         raise argparse.ArgumentTypeError(f"{text!r} must look like chat=50")
     try:
-        return service, _positive(rate)
+        return service, positive(rate)
     except ValueError:
         raise argparse.ArgumentTypeError(
             f"{rate!r} is not a rate; write e.g. {service}=50"

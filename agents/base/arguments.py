@@ -1,6 +1,7 @@
 """Options that several commands of an agent have, and readers of bounded numbers."""
 
 import argparse
+import ipaddress
 import re
 from collections.abc import Callable
 
@@ -47,6 +48,37 @@ def add_worker_users(options: argparse._ActionsContainer) -> None:
     )
 
 
+def add_pods(options: argparse._ActionsContainer) -> None:
+    """Add `--launcher` and what it needs where replicas are Pods."""
+    options.add_argument(
+        "--launcher",
+        choices=("process", "kubernetes"),
+        default="process",
+        help="processes of this machine, or Pods of the cluster in which this agent is a Pod (default: %(default)s)",
+    )
+    options.add_argument(
+        "--cluster-node",
+        default="",
+        metavar="NAME",
+        help="this node's name in the cluster",
+    )
+    options.add_argument(
+        "--worker-image", default="", metavar="IMAGE", help="of templates without one"
+    )
+    options.add_argument(
+        "--pod-namespace",
+        default="plimsoll-replicas",
+        metavar="NAME",
+        help="where Pods are created (default: %(default)s)",
+    )
+    options.add_argument(
+        "--pod-runtime-class",
+        default="",
+        metavar="NAME",
+        help="of Pods, e.g. nvidia (default: the cluster's)",
+    )
+
+
 def _project_user(text: str) -> tuple[str, str]:
     project, _, user = text.partition("=")
     # A name that no project can have would leave its replicas to the other user, and say nothing.
@@ -87,3 +119,30 @@ def amount(high: float) -> Callable[[str], float]:
         return number
 
     return read
+
+
+def positive(text: str) -> float:
+    """Return a number above 0."""
+    number = float(text)
+    # The chain is false for NaN as well.
+    if not 0.0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} must be a finite number above 0")
+    return number
+
+
+def address(text: str) -> str:
+    """Return an IP address as it is usually written."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be an IP address of this machine, 0.0.0.0 or ::"
+        ) from None
+
+
+def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """Return a network of IP addresses."""
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}; write e.g. 10.0.0.0/8") from None

@@ -10,6 +10,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
@@ -41,6 +42,9 @@ from agents.router.access import RouterAccess, read_access
 from agents.sync.ledger import Ledger
 from agents.sync.node_token import JOIN_PREFIX, EnrolledTransport
 from agents.sync.transport import HttpTransport, Transport
+
+if TYPE_CHECKING:
+    from agents.kubernetes.pod import PodSettings
 
 LOAD_DURATION_S = 7 * 86400
 """A simulated agent's own load lasts a week of trace time."""
@@ -245,11 +249,27 @@ async def _gpu_device(
         templates=options.templates,
         type_of=lambda gpu: options.gpu_type or gpu.name,
         uses_mps=uses_mps,
+        pods=_pod_settings(options, options.mps_dir or home / "mps"),
         keeps_replicas=options.keep_replicas,
         haproxy_port=options.router_port if options.router == "haproxy" else None,
         access=access,
     )
     return await open_gpu_device(settings, clock)
+
+
+def _pod_settings(options: argparse.Namespace, mps_dir: Path) -> "PodSettings | None":
+    if options.launcher == "process":
+        return None
+    from agents.kubernetes.pod import PodSettings
+
+    shared_memory = mps_dir / "shm"
+    return PodSettings(
+        node=options.cluster_node,
+        namespace=options.pod_namespace,
+        image=options.worker_image,
+        runtime_class=options.pod_runtime_class,
+        shared_memory=shared_memory if shared_memory.is_dir() else None,
+    )
 
 
 def _worker_user(options: argparse.Namespace) -> WorkerUser | None:

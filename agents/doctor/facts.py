@@ -43,7 +43,7 @@ from agents.doctor.types import (
 from agents.gpu.knobs.journal import MAX_BYTES, NAME, KnobTurn
 from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.processes.process import HOST
-from agents.processes.procfs import is_alive
+from agents.processes.procfs import is_running
 from agents.processes.records import Record
 from agents.processes.template_file import load_templates
 from agents.processes.user import (
@@ -176,7 +176,7 @@ def _read_state(known: StateFacts, here: Here) -> StateFacts:
     )
     changes, torn = _read_journal(directory / NAME)
     records, unread = _read_records(directory / "workers" / "records")
-    alive = {record.id for record in records if is_alive(record.identity)}
+    alive = {each.id for each in records if is_running(each)}
     ids = tuple(sorted(record.id for record in records))
     # The newest line of a knob counts, as in the agent's own journal.
     knobs = {(each.gpu_uuid, each.knob): each.boot_id == boot_id for each in changes}

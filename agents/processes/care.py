@@ -22,10 +22,8 @@ async def end_for_good(
 ) -> None:
     """Return when all its processes are gone, and not before: until then they hold memory of the GPU. `tell` is given
     words for it when some do not go."""
-    while not await running.end(ending):
-        tell(
-            f"processes {running.members()} did not end after SIGKILL; the GPU may need a reset"
-        )
+    while left := await running.end(ending):
+        tell(left)
         await asyncio.sleep(UNKILLABLE_S)
 
 

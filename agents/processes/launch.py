@@ -42,7 +42,11 @@ class Launch:
 class LaunchPlace:
     """Where a replica is put."""
 
+    name: str
+    """The replica's or task's."""
     ports: tuple[int, ...]
+    host: str = HOST
+    """Where its server must listen."""
     directory: Path
     log: Path
     mark: str
@@ -56,6 +60,10 @@ class LaunchPlace:
 class Prepared:
     """A replica that only has to be started."""
 
+    name: str
+    """The replica's or task's."""
+    serves: str
+    """Its service; a task's own name."""
     spawn: Spawn
     filled: Filled
     template: Template
@@ -67,11 +75,14 @@ def place_in(
     project: str,
     *,
     ports: tuple[int, ...],
+    host: str,
     environment: Mapping[str, str],
 ) -> LaunchPlace:
     """The place of a project's replica or task whose record will be there."""
     return LaunchPlace(
+        name=replica_id,
         ports=ports,
+        host=host,
         directory=records.folder(replica_id),
         log=records.log(replica_id),
         mark=f"{records.mark}.{secrets.token_hex(8)}",
@@ -91,6 +102,7 @@ def prepare(launch: Launch, template: Template, place: LaunchPlace) -> Prepared:
         memory_mib=replica.memory_mib,
         gpu_memory_mib=launch.gpu_memory_mib,
         ports=place.ports,
+        host=place.host,
         directory=str(place.directory),
     )
     return make_ready(template, parameters, place, launch.environment)
@@ -140,7 +152,13 @@ def make_ready(
         mark=place.mark,
         user=place.user,
     )
-    return Prepared(spawn=spawn, filled=filled, template=template)
+    return Prepared(
+        name=place.name,
+        serves=parameters.service or parameters.task,
+        spawn=spawn,
+        filled=filled,
+        template=template,
+    )
 
 
 class Ports:

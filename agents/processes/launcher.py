@@ -1,7 +1,7 @@
 """How whatever a template describes is run: as processes of this machine, or by another launcher of the same form.
 
 launcher.start(Prepared, record)            -> Running; `record` is called before anything of it may run
-await launcher.adopt(record)                -> Running of an earlier agent, or None when it is gone
+await launcher.adopt(record, log)           -> Running of an earlier agent, or None when it is gone
 await launcher.end_left_over(mark, Ending)  what is left of one that has ended; whether nothing is
 await launcher.end_unrecorded(...)          what an agent left that died while it started something
 """
@@ -10,11 +10,13 @@ import logging
 import shutil
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, TypeAlias
 
 from agents.base.device import LaunchFailed
 from agents.processes.launch import Prepared
 from agents.processes.process import (
+    HOST,
     Ending,
     TerminateOnGpu,
     WorkerProcess,
@@ -22,6 +24,9 @@ from agents.processes.process import (
 )
 from agents.processes.procfs import marks
 from agents.processes.records import Identity, Recorded
+
+Record: TypeAlias = Callable[[Identity | None], None]
+"""Makes the record durable; None: it is found by its mark alone."""
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +36,21 @@ class Running(Protocol):
 
     @property
     def host(self) -> str:
-        """Where its ports are."""
+        """Where its ports are, once it is placed."""
         ...
 
     @property
-    def pid(self) -> int:
-        """Its own process on this machine, which has started all others of it."""
+    def pid(self) -> int | None:
+        """Its own process on this machine, which has started all others of it; None until it is placed."""
+        ...
+
+    @property
+    def pending(self) -> str:
+        """What keeps it from running, in words; empty: nothing that is known."""
+        ...
+
+    async def placed(self) -> None:
+        """Return when it runs at a host."""
         ...
 
     @property
@@ -62,8 +76,8 @@ class Running(Protocol):
         """All its living processes on this machine."""
         ...
 
-    async def end(self, ending: Ending) -> bool:
-        """End all of it; whether nothing is left. May be called again, also after a cancelled call."""
+    async def end(self, ending: Ending) -> str:
+        """End all of it: what is left, in words; empty: nothing. May be called again, also after a cancelled call."""
         ...
 
     def abandon(self) -> None:
@@ -74,11 +88,29 @@ class Running(Protocol):
 class Launcher(Protocol):
     """Starts replicas and tasks, and finds those that an earlier agent has started."""
 
-    def start(self, prepared: Prepared, record: Callable[[Identity], None]) -> Running:
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why it can start nothing now."""
+        ...
+
+    async def open(self) -> None:
+        """To be called before everything else."""
+        ...
+
+    async def close(self) -> None:
+        """What runs goes on."""
+        ...
+
+    @property
+    def listens_on(self) -> str:
+        """The address that servers are to listen on."""
+        ...
+
+    def start(self, prepared: Prepared, record: Record) -> Running:
         """Start what is prepared. Raises LaunchFailed, or what `record` raises; then nothing runs."""
         ...
 
-    async def adopt(self, record: Recorded) -> Running | None:
+    async def adopt(self, record: Recorded, log: Path) -> Running | None:
         """What was recorded, if it still runs."""
         ...
 
@@ -97,7 +129,15 @@ class Launcher(Protocol):
 class ProcessLauncher:
     """Processes of this machine."""
 
-    def start(self, prepared: Prepared, record: Callable[[Identity], None]) -> Running:
+    listens_on, problems = HOST, ()
+
+    async def open(self) -> None:
+        """Nothing else is asked."""
+
+    async def close(self) -> None:
+        """Nothing else is asked."""
+
+    def start(self, prepared: Prepared, record: Record) -> Running:
         program, path = (
             prepared.spawn.command[0],
             prepared.spawn.environment.get("PATH"),
@@ -108,7 +148,10 @@ class ProcessLauncher:
             )
         return WorkerProcess.start(prepared.spawn, record)
 
-    async def adopt(self, record: Recorded) -> Running | None:
+    async def adopt(self, record: Recorded, log: Path) -> Running | None:  # noqa: ARG002  it writes by itself
+        # Another launcher's has none.
+        if record.identity is None:
+            return None
         return WorkerProcess.adopt(record.identity, record.mark)
 
     async def end_left_over(self, mark: str, ending: Ending) -> bool:

@@ -5,7 +5,7 @@
     WorkerProcess.adopt(identity, mark)     -> the process of an earlier agent, or None when it is gone
         .wait()                             returns when the worker has ended; `.how` then says how, in words
         .members()                          ids of all processes of the worker
-        .end(Ending)                        SIGTERM, grace, MPS lets go of it, SIGKILL; False: something survived
+        .end(Ending)                        SIGTERM, grace, MPS lets go of it, SIGKILL; says what survived
     end_left_over(mark, Ending)             the same for what a worker left behind whose own process is gone
 
 The child first waits at a gate: a pipe that this process opens when the record is durable. If the agent dies before
@@ -34,6 +34,7 @@ TerminateOnGpu: TypeAlias = Callable[[int, tuple[int, ...]], Awaitable[bool]]
 HOST = "127.0.0.1"
 """Workers listen here only; requests come through the router."""
 TERMINATE_LIMIT_S = 10.0
+KILL_LIMIT_S = 10.0
 LOOK_S = 0.05
 
 _SHELL = "/bin/sh"
@@ -67,7 +68,7 @@ class Ending:
     grace_s: float
     """From SIGTERM to harder ways."""
     terminate: Terminate
-    kill_limit_s: float = 10.0
+    kill_limit_s: float = KILL_LIMIT_S
     """That the kernel gets for SIGKILL."""
 
 
@@ -157,6 +158,14 @@ class WorkerProcess:
         return self.identity.pid
 
     @property
+    def pending(self) -> str:
+        """What keeps it from running: nothing."""
+        return ""
+
+    async def placed(self) -> None:
+        """It is where it will be."""
+
+    @property
     def has_ended(self) -> bool:
         """Whether the worker's own process has ended; processes that it started may be left."""
         return self._ended.is_set()
@@ -176,8 +185,8 @@ class WorkerProcess:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._handle, number)
 
-    async def end(self, ending: Ending) -> bool:
-        """End all of them; whether nothing is left. May be called again, also after a cancelled call."""
+    async def end(self, ending: Ending) -> str:
+        """End all of them: what is left, in words; empty: nothing. May be called again, also after a cancelled call."""
         self.tell(signal.SIGTERM)
         if not self.has_ended:
             with contextlib.suppress(TimeoutError):
@@ -187,7 +196,8 @@ class WorkerProcess:
         )
         if is_gone:
             self._reap()
-        return is_gone
+            return ""
+        return unkillable(self.members())
 
     def abandon(self) -> None:
         """Stop watching; the processes go on."""
@@ -214,7 +224,7 @@ class WorkerProcess:
                 if result.si_code == os.CLD_EXITED
                 else -result.si_status
             )
-            self.how = exit_in_words(self.exit_code)
+            self.how = exit_reason(self.exit_code)
         self._ended.set()
 
     def _reap(self) -> None:
@@ -265,7 +275,12 @@ def _kill_one(pid: int, search: "WorkerSearch") -> None:
             os.close(handle)
 
 
-def exit_in_words(code: int) -> str:
+def unkillable(pids: tuple[int, ...]) -> str:
+    """What is said of processes that are left."""
+    return f"processes {pids} did not end after SIGKILL; the GPU may need a reset"
+
+
+def exit_reason(code: int) -> str:
     """What an exit code says; negative: the signal that ended the process."""
     if code < 0:
         try:

@@ -6,14 +6,17 @@ is_marked(pid), marks(beginning)        whether, and by whom, a process was star
 host_memory_used()                      share of the machine's memory in use
 """
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.processes.records import Identity
+from agents.processes.records import Identity, Recorded
 
 MARK = "PLIMSOLL_MARK"
 """Variable in the environment of every worker that holds its record's random mark."""
+_LISTEN = "0A"
+"""net/tcp_states.h"""
 
 
 def boot_id() -> str:
@@ -39,6 +42,13 @@ def is_alive(identity: Identity) -> bool:
         # Process numbers are reused; with its start time and the boot a number stands for one process only.
         and (stat.start_ticks, boot_id()) == (identity.start_ticks, identity.boot)
     )
+
+
+def is_running(record: Recorded) -> bool:
+    """Whether what was recorded runs, its process or any with its mark."""
+    if record.identity is not None:
+        return is_alive(record.identity)
+    return bool(members(record.mark))
 
 
 def members(mark: str, leader: Identity | None = None) -> tuple[int, ...]:
@@ -85,6 +95,49 @@ class WorkerSearch:
             if now is None or now.start_ticks == self.leader.start_ticks
             else None
         )
+
+
+def find_leader(mark: str) -> Identity | None:
+    """The process with that mark which leads its session; None: there is none yet, or no more."""
+    for pid in members(mark):
+        stat = _stat(pid)
+        if stat is not None and stat.session == pid:
+            return Identity(pid=pid, start_ticks=stat.start_ticks, boot=boot_id())
+    return None
+
+
+def variable_of(pid: int, name: str) -> str:
+    """A variable that a process was started with; empty: it was not."""
+    start = f"{name}=".encode()
+    found = (each for each in _environment(pid) if each.startswith(start))
+    return next(found, b"").partition(b"=")[2].decode("utf-8", errors="replace")
+
+
+def listening_ports(pid: int) -> frozenset[int]:
+    """Ports on which a process listens, in its own network namespace, which may be a Pod's."""
+    mine, found = _sockets(pid), set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii")
+            # Number, local address, remote address, state, …; the inode is the tenth.
+            rows = (line.split() for line in text.splitlines()[1:])
+            found |= {
+                int(row[1].rpartition(":")[2], 16)
+                for row in rows
+                if row[3] == _LISTEN and f"socket:[{row[9]}]" in mine
+            }
+    return frozenset(found)
+
+
+def _sockets(pid: int) -> set[str]:
+    """The open files of a process, as /proc names them; none of a process that is gone."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            # It may close one meanwhile.
+            with contextlib.suppress(OSError):
+                found.add(str(path.readlink()))
+    return found
 
 
 def is_marked(pid: int) -> bool:

@@ -78,7 +78,8 @@ class Record:
     """As it was when the replica was started."""
     digest: str
     """The digest of the template's command then."""
-    identity: Identity
+    identity: Identity | None
+    """None: no process of this machine; its mark alone finds it."""
     mark: str
     """Random text in the environment of the worker and of all that it starts."""
     uid: int = -1
@@ -95,8 +96,8 @@ class Recorded(Protocol):
         ...
 
     @property
-    def identity(self) -> Identity:
-        """The identity of its process."""
+    def identity(self) -> Identity | None:
+        """The identity of its process; None: its mark alone finds it."""
         ...
 
     @property
@@ -301,9 +302,10 @@ def _parse(path: Path, kind: type[R], mark: str) -> R:
     if record.version != VERSION or path.stem != _file_name(record.id):
         raise ValueError(f"it is of version {record.version} and of {record.id}")
     # What stands here may be killed: a record that was not written by us must not lead to anybody else's process.
-    if record.identity.pid <= 1 or not record.mark.startswith(f"{mark}."):
+    pid = None if record.identity is None else record.identity.pid
+    if (pid is not None and pid <= 1) or not record.mark.startswith(f"{mark}."):
         raise ValueError(
-            f"process {record.identity.pid} with mark {record.mark!r} was not recorded here"
+            f"process {pid} with mark {record.mark!r} was not recorded here"
         )
     return record
 

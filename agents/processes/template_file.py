@@ -32,6 +32,7 @@ from agents.processes.templates import (
 MAX_FILE = 256 * 1024
 _COMMON = (
     "port",
+    "host",
     "network",
     "batch",
     "sm_percent",
@@ -67,7 +68,7 @@ class BadTemplate(DeviceError, ValueError):
 
 def built_in() -> Template:
     """Our own worker with the timed engine, so that a node serves something without any file."""
-    options = "--service {service} --port {port} --batch {batch} --memory-mib {memory_mib} --drain-s 10"
+    options = "--service {service} --host {host} --port {port} --batch {batch} --memory-mib {memory_mib} --drain-s 10"
     return Template(
         name=BUILT_IN,
         command=(
@@ -86,7 +87,8 @@ def built_in() -> Template:
 def built_in_task() -> Template:
     """Our own trainer with the timed engine, which needs no GPU."""
     options = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
-    progress = "--done-iterations {done_iterations} --port {port} --checkpoint {directory}/kept --checkpoint-s 1"
+    listens = "--host {host} --port {port}"
+    progress = "--done-iterations {done_iterations} --checkpoint {directory}/kept --checkpoint-s 1"
     return Template(
         name=BUILT_IN_TASK,
         server="task",
@@ -95,6 +97,7 @@ def built_in_task() -> Template:
             "-m",
             "agents.trainer.trainer",
             *options.split(),
+            *listens.split(),
             *progress.split(),
         ),
         progress_file="{directory}/kept",

@@ -12,6 +12,7 @@ file.
 Placeholders in words, values of the environment, paths and bodies:
 
     {port} {grpc_port} {metrics_port}   free ports of this machine, as many as the template names
+    {host}                              where its server must listen: 127.0.0.1, or all of a Pod's addresses
     {service} {network}                 names, checked against NAME
     {batch} {sm_percent} {memory_mib}   numbers; memory rounded down
     {memory_fraction}                   memory_mib of the GPU's, for servers that ask for a share of it
@@ -71,6 +72,8 @@ class Parameters:
     """The entire GPU's memory; 0 = not known, then `{memory_fraction}` is refused."""
     ports: tuple[int, ...] = ()
     """As many as `Template.ports` names, in that order."""
+    host: str = "127.0.0.1"
+    """Where its server must listen."""
     directory: str = ""
     task: str = ""
     """Its name, as the service of a replica."""
@@ -103,6 +106,32 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodVolume:
+    """A folder that a Pod gets beside its own."""
+
+    path: str
+    """In the Pod."""
+    claim: str = ""
+    """The PersistentVolumeClaim that has it; empty: it is the node's."""
+    host_path: str = ""
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodTemplate:
+    """What a template says for Kubernetes; as a process it runs without."""
+
+    image: str = ""
+    """Empty: the agent's `--worker-image`."""
+    pull: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    resources: dict[str, str] = field(
+        default_factory=lambda: {"cpu": "1", "memory": "4Gi"}
+    )
+    """Requested, and the limit: what is asked for twice makes a Pod the last to be evicted."""
+    volumes: tuple[PodVolume, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
     """One program that may run as a replica, or with server `task` as a task."""
 
@@ -130,6 +159,7 @@ class Template:
     """A ready replica, or a task, whose server answers no question for so long has hung."""
     progress_file: str = ""
     """Task: where its program says {"done_iterations": N} of what it has kept; empty: it writes no such file."""
+    pod: PodTemplate = PodTemplate()
 
     @property
     def is_task(self) -> bool:
@@ -145,11 +175,14 @@ class Template:
     @property
     def digest(self) -> str:
         """SHA-256 of command, environment and files as they stand in the template."""
-        parts = (
+        parts: tuple[object, ...] = (
             self.command,
             sorted(self.environment.items()),
             sorted(self.files.items()),
         )
+        # Where nothing is said the digest is that of earlier releases, whose workers are then not outdated.
+        if self.pod != PodTemplate():
+            parts += (self.pod,)
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
     def fill(self, parameters: Parameters) -> Filled:
@@ -221,6 +254,11 @@ def tool_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def without_passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of an agent that means nothing by those which every process gets; templates may name others."""
+    return {name: text for name, text in environment.items() if name not in PASSED_ON}
+
+
 def texts_of(template: Template) -> tuple[str, ...]:
     """Everything of a template that may hold placeholders."""
     warm_up = (template.warm_up.body,) if template.warm_up else ()
@@ -278,7 +316,7 @@ def _values(template: Template, given: Parameters) -> dict[str, str]:
         "sm_percent": f"{given.sm_percent:.12g}",
         "memory_mib": str(int(given.memory_mib)),
     }
-    values["directory"] = given.directory
+    values |= {"directory": given.directory, "host": given.host}
     values |= {
         "task": given.task,
         "kind": given.kind,

@@ -25,7 +25,7 @@ from agents.gpu.mps.gpu_sharing import Sharing
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.launch import Launch, LaunchPlace, prepare
 from agents.processes.logs import tail
-from agents.processes.process import Ending, Spawn, end_left_over, exit_in_words
+from agents.processes.process import Ending, Spawn, end_left_over, exit_reason
 from agents.processes.procfs import MARK, host_memory_used
 from agents.processes.templates import Template, Templates
 from agents.profiling.cells import BenchFailed, BenchLost, BenchSet, BenchSettings
@@ -147,7 +147,7 @@ class BenchProcess:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), END_S)
         code = self.process.returncode
-        how = "it closed its output" if code is None else exit_in_words(code)
+        how = "it closed its output" if code is None else exit_reason(code)
         return f"the process of {self.settings.network} is lost: {how}{self._log_end()}"
 
     def _log_end(self) -> str:
@@ -323,6 +323,7 @@ async def _start(settings: BenchSettings, number: int, site: Site) -> BenchProce
         gpu_memory_mib=site.gpu.memory_mib,
     )
     place = LaunchPlace(
+        name=name,
         ports=(NO_PORT,) * len(template.ports),
         directory=site.directory / name,
         log=site.directory / f"{name}.log",

@@ -58,13 +58,15 @@ class ReplicaWatch:
         limit_s = each.record.template.start_limit_s
         said = await first(each.process.wait(), self._bring_up(each), limit_s=limit_s)
         return (
-            f"it was not ready within {limit_s:g} s: {each.message}"
+            f"it was not ready within {limit_s:g} s: {each.message or each.pending}"
             if said is None
             else said
         )
 
     async def _bring_up(self, each: ReplicaProcess) -> str:
         """Readiness, warm-up and proof; why it must not take traffic, empty = it may."""
+        assert each.process is not None
+        await each.process.placed()
         adapter = self.adapter(each)
         endpoint = self._endpoint(each)
         try:

@@ -1,14 +1,11 @@
 """One replica as the workers of a node keep it: its record, its process, its state, and what others may see of it."""
 
 import asyncio
-import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
-
-import psutil
 
 from agents.base.device import DeviceError, LaunchFailed, RunningReplica
 from agents.base.protocol import ReplicaState
@@ -16,6 +13,7 @@ from agents.processes.launch import Launch, LaunchPlace, Prepared
 from agents.processes.launcher import Launcher, Running
 from agents.processes.logs import tail
 from agents.processes.process import HOST, TerminateOnGpu
+from agents.processes.procfs import listening_ports
 from agents.processes.records import Identity, Record, Records
 from agents.processes.templates import WarmUp
 from agents.processes.user import uid_of
@@ -71,7 +69,8 @@ class ReplicaView:
     url: str
     served_as: str
     template: str
-    pid: int
+    pid: int | None
+    """Its own process on this machine; None: it has none yet, or has ended."""
     sm_count: int | None = None
     has_live_batch: bool = True
     """Whether its server takes another batch while it runs, perhaps by loading again."""
@@ -119,6 +118,11 @@ class ReplicaProcess:
     """It is being ended, by a stop or a failure."""
     task: "asyncio.Task[None] | None" = None
 
+    @property
+    def pending(self) -> str:
+        """What keeps it from running."""
+        return "" if self.process is None else self.process.pending
+
     def view(self, now_s: float) -> ReplicaView:
         """What others may see of it."""
         record = self.record
@@ -134,10 +138,10 @@ class ReplicaProcess:
             url=self._url(record.ports[0]),
             served_as=record.served_as,
             template=record.template.name,
-            pid=record.identity.pid if self.process is None else self.process.pid,
+            pid=None if self.process is None else self.process.pid,
             sm_count=self.sm_count,
             has_live_batch=record.template.batch_change != "restart",
-            message=self.message,
+            message=self.message or self.pending,
             draining_s=max(0.0, now_s - self.draining_since_s),
             is_adopted=self.is_adopted,
             is_outdated=self.is_outdated,
@@ -184,7 +188,7 @@ def start_replica(
     """A replica whose process runs and whose record is on disk. Raises LaunchFailed; then there is neither."""
     command, template, kept = launch.replica, prepared.template, []
 
-    def record(identity: Identity) -> None:
+    def record(identity: Identity | None) -> None:
         kept.append(
             Record(
                 id=command.id,
@@ -222,18 +226,8 @@ def start_replica(
 
 def listens(pids: tuple[int, ...], port: int) -> bool:
     """Whether one of these processes is who listens on the port."""
-    for pid in pids:
-        with contextlib.suppress(psutil.Error, OSError):
-            connections = psutil.Process(pid).net_connections(kind="tcp")
-            open_ports = (
-                each.laddr.port
-                for each in connections
-                if each.status == psutil.CONN_LISTEN and each.laddr
-            )
-            # Checked by process: an old server on this port would answer well, with another network.
-            if port in open_ports:
-                return True
-    return False
+    # Checked by process: an old server on this port would answer well, with another network.
+    return any(port in listening_ports(pid) for pid in pids)
 
 
 def with_log(reason: str, path: Path) -> str:

@@ -161,6 +161,7 @@ class Workers:
             replica_id,
             launch.replica.project,
             ports=ports,
+            host=self._launcher.listens_on,
             environment=self._environment,
         )
         prepared = prepare(launch, template, place)
@@ -270,7 +271,7 @@ class Workers:
 
     async def _adopt(self, record: Record) -> None:
         """Go on with the recorded process, or tell that it is gone."""
-        process = await self._launcher.adopt(record)
+        process = await self._launcher.adopt(record, self._opened().log(record.id))
         template = self._templates.by_name.get(record.template.name)
         # It serves on all the same: that a template was changed is no reason to interrupt anybody.
         is_outdated = template is None or template.digest != record.digest
@@ -283,7 +284,8 @@ class Workers:
             return
         # Its children may have outlived it, and hold memory of the GPU.
         await self._launcher.end_left_over(record.mark, self._ending(each))
-        is_rebooted = record.identity.boot != boot_id()
+        identity = record.identity
+        is_rebooted = identity is not None and identity.boot != boot_id()
         reason = (
             "the machine was restarted"
             if is_rebooted

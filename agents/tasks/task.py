@@ -63,7 +63,7 @@ class TaskProcessRecord:
     progress_file: str
     template: Template
     """As it was when the task was started."""
-    identity: Identity
+    identity: Identity | None
     mark: str
     uid: int = -1
     """Who it was started as; -1 = not known, in a record of an earlier release."""
@@ -79,7 +79,7 @@ class TaskHolder:
     memory_mib: float
     """0 while it is swapped out."""
     state: TaskState
-    pid: int
+    pid: int | None
     name: str
     sm_percent: float
 
@@ -131,7 +131,7 @@ class TaskProcess:
             gpu_index=self.record.gpu_index,
             memory_mib=running.memory_mib if running.holds_memory else 0.0,
             state=self.state,
-            pid=self.record.identity.pid if self.process is None else self.process.pid,
+            pid=None if self.process is None else self.process.pid,
             name=self.record.command.name,
             sm_percent=running.sm_percent,
         )
@@ -233,13 +233,14 @@ def start_task(
         memory_mib=command.memory_mib,
         gpu_memory_mib=launch.gpu_memory_mib,
         ports=place.ports,
+        host=place.host,
         directory=str(place.directory),
     )
     prepared = make_ready(
         template, parameters, place, launch.environment, keeps_directory=True
     )
 
-    def record(identity: Identity) -> None:
+    def record(identity: Identity | None) -> None:
         kept.append(
             TaskProcessRecord(
                 id=command.name,

@@ -163,7 +163,7 @@ class Tasks:
     async def start(self, launch: TaskLaunch) -> None:
         """Start a task. Raises LaunchFailed; then there is none."""
         command, records = launch.command, self._opened().records
-        name = command.name
+        name, project = command.name, command.project
         if name in self._tasks:
             raise LaunchFailed(f"task {name} is there already; stop it first")
         if (hold_s := self.crashes.hold_s(name)) > 0.0:
@@ -173,8 +173,9 @@ class Tasks:
         template = self._templates.find_task(command.network, command.kind)
         taken = {port for each in self._tasks.values() for port in each.record.ports}
         ports = self._ports.take(len(template.ports), taken)
+        host, environment = self._launcher.listens_on, self._environment
         place = place_in(
-            records, name, command.project, ports=ports, environment=self._environment
+            records, name, project, ports=ports, host=host, environment=environment
         )
         self._tasks[name] = started = start_task(
             self._launcher, launch, template, place=place, records=records
@@ -239,7 +240,8 @@ class Tasks:
 
     async def _adopt(self, record: TaskProcessRecord) -> None:
         """Go on with the recorded process where it was, or tell that it is gone."""
-        process = await self._launcher.adopt(record)
+        log_file = self._opened().records.log(record.id)
+        process = await self._launcher.adopt(record, log_file)
         each = TaskProcess(
             record=record, process=process, kept=record.command.done_iterations
         )
@@ -254,7 +256,6 @@ class Tasks:
             if found is not None and found >= record.command.iterations:
                 self._finish(each)
             else:
-                log_file = self._opened().records.log(record.id)
                 each.message = with_log("it ended while no agent watched it", log_file)
                 each.state = "failed"
         else:

@@ -34,6 +34,7 @@ class TaskWatch:
     async def bring_up(self, each: TaskProcess) -> str:
         """Why it must not run on; empty = its program is there and its share is proven."""
         assert each.process is not None
+        await each.process.placed()
         while True:
             try:
                 await self.look(each)

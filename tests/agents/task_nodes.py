@@ -3,17 +3,19 @@
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.base.protocol import TaskCommand, TaskReading
+from agents.processes.launcher import PROCESSES, Launcher
 from agents.processes.templates import Template, Templates
 from agents.replicas.replica import Hooks, Proof
 from agents.tasks.task import TaskHooks, TaskLaunch
 from agents.tasks.tasks import Tasks, TasksSettings
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import until
+from tests.agents.kubernetes.cluster import Cluster
 from tests.ports import PORTS, own_ports
 
 FAKES = Path(__file__).parents[0] / "fakes"
@@ -35,6 +37,8 @@ class TaskNode:
     start_limit_s: float = 30.0
     objections: list[str] = field(default_factory=list)
     """Taken from the front, one by each proof."""
+    cluster: Cluster | None = None
+    """Where they are Pods; None: they are processes."""
     proofs: list[Proof] = field(default_factory=list)
     terminated: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
 
@@ -77,7 +81,19 @@ class TaskNode:
         """Open; all ended afterwards, unless they are kept."""
         self.cuda.mkdir(parents=True, exist_ok=True)
         template = self.template()
-        tasks = Tasks(
+        async with AsyncExitStack() as stack:
+            launcher: Launcher = PROCESSES
+            if self.cluster is not None:
+                launcher = await stack.enter_async_context(self.cluster.launcher())
+            tasks = self._make(template, launcher)
+            await tasks.open()
+            try:
+                yield tasks
+            finally:
+                await tasks.close(keep=keep)
+
+    def _make(self, template: Template, launcher: Launcher) -> Tasks:
+        return Tasks(
             TasksSettings(
                 directory=self.directory / "tasks",
                 first_port=FIRST_PORT,
@@ -96,12 +112,8 @@ class TaskNode:
                 "PATH": f"{FAKES}:{os.environ['PATH']}",
                 "CUDA_FAKE_DIR": str(self.cuda),
             },
+            launcher=launcher,
         )
-        await tasks.open()
-        try:
-            yield tasks
-        finally:
-            await tasks.close(keep=keep)
 
     async def _terminate(self, gpu_index: int, pids: tuple[int, ...]) -> bool:
         self.terminated.append((gpu_index, pids))
@@ -145,6 +157,6 @@ async def kept(tasks: Tasks, iterations: float) -> None:
     await until(lambda: reading(tasks).done_iterations >= iterations)
 
 
-def pid(tasks: Tasks) -> int:
-    """Of the only task."""
-    return tasks.record("t1").identity.pid
+def pid(tasks: Tasks) -> int | None:
+    """Of the only task; None: its Pod has not been started yet."""
+    return tasks.holders()[0].pid

@@ -120,6 +120,7 @@ class GpuDevice:
             uses=uses,
             problems=(
                 *watched,
+                *self._parts.launcher.problems,
                 *self._parts.workers.problems,
                 *self._parts.tasks.problems,
                 *slices,
@@ -247,6 +248,7 @@ class GpuDevice:
             # The daemon of MPS has to live on for replicas that live on.
             if not self._keeps_replicas:
                 closing.push_async_callback(self._end_sharing)
+            closing.push_async_callback(self._parts.launcher.close)
             closing.push_async_callback(
                 self._parts.tasks.close, keep=self._keeps_replicas
             )

@@ -57,8 +57,8 @@ class Holder(Protocol):
         ...
 
     @property
-    def pid(self) -> int:
-        """The id of its own process."""
+    def pid(self) -> int | None:
+        """The id of its own process; None: it has none yet, or none that is known."""
         ...
 
 
@@ -123,7 +123,8 @@ class ForeignMemory:
         seen = self._seen.get(gpu.index, _Seen(at_s=0.0, mib=0.0, who=""))
         try:
             used_mib = self._driver.sample(gpu).memory_used_mib
-            foreign = self._foreign_processes(gpu, {each.pid for each in mine})
+            leaders = {each.pid for each in mine if each.pid is not None}
+            foreign = self._foreign_processes(gpu, leaders)
             # Neither alone is enough: some drivers list no processes, and parts that use less than promised hide
             # others.
             held_mib = max(
@@ -172,7 +173,8 @@ def _promised_mib(replicas: Iterable[Holder]) -> float:
 
 def _left_behind(mine: list[Holder]) -> str:
     """Tasks that were swapped out hold nothing that was granted to them; their programs keep their CUDA contexts."""
-    pids = sorted(each.pid for each in mine if each.state in ("swapping", "swapped"))
+    out = [each for each in mine if each.state in ("swapping", "swapped")]
+    pids = sorted(each.pid for each in out if each.pid is not None)
     shown = ", ".join(map(str, pids[:MAX_NAMED]))
     return (
         f" (tasks that were swapped out may have left it: process {shown})"

@@ -43,9 +43,13 @@ from agents.gpu.nvml.power_watch import PowerWatch
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity
 from agents.gpu.nvml.xid_watch import XidWatch
+from agents.kubernetes.api import ApiAddress, KubernetesApi
+from agents.kubernetes.launcher import PodLauncher
+from agents.kubernetes.pod import PodSettings
+from agents.processes.launcher import PROCESSES, Launcher
 from agents.processes.records import REPLICAS_FOLDER, TASKS_FOLDER
 from agents.processes.template_file import load_templates
-from agents.processes.templates import Templates
+from agents.processes.templates import Templates, without_passed_on
 from agents.processes.user import WorkerUsers, make_folder, require_reach
 from agents.replicas.replica import Hooks
 from agents.replicas.replicas import Workers, WorkersSettings
@@ -123,6 +127,7 @@ class Basis:
     templates: Templates
     workers: WorkersSettings
     tasks: TasksSettings
+    launcher: Launcher = PROCESSES
     knobs: Turnable = NO_KNOBS
     slices: Slices = FIXED_SLICES
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -147,15 +152,19 @@ async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
         basis.workers,
         templates=basis.templates,
         hooks=sharing,
+        launcher=basis.launcher,
         environment=basis.environment,
     )
     tasks = Tasks(
         basis.tasks,
         templates=basis.templates,
         hooks=hooks,
+        launcher=basis.launcher,
         environment=basis.environment,
     )
     async with contextlib.AsyncExitStack() as opened:
+        opened.push_async_callback(basis.launcher.close)
+        await basis.launcher.open()
         # Kept, because a device that cannot be opened must not cost the replicas that serve without it.
         opened.push_async_callback(workers.close, keep=True)
         await workers.open()
@@ -177,6 +186,7 @@ async def put_together(basis: Basis, clock: Clock) -> GpuDevice:
             clock,
         ),
         sharings=basis.sharings,
+        launcher=basis.launcher,
         workers=workers,
         tasks=tasks,
         slices=basis.slices,
@@ -207,6 +217,8 @@ class GpuNodeSettings:
     """The catalogue's name of a whole GPU's type; `agents.gpu.nvml.mig_types` has that of its slices."""
     uses_mps: bool = True
     """False: GPUs are shared by turns, without limits."""
+    pods: PodSettings | None = None
+    """How replicas and tasks run as Pods; None: they are processes."""
     keeps_replicas: bool = False
     """Whether replicas go on when the agent ends."""
     haproxy_port: int | None = None
@@ -260,8 +272,11 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             tasks=TasksSettings(
                 directory=settings.state_dir / TASKS_FOLDER, users=settings.users
             ),
+            launcher=_launcher(settings.pods),
             knobs=knobs,
             slices=devices,
+            # What the agent's own container has is not there in others.
+            environment=without_passed_on(os.environ) if settings.pods else os.environ,
             make_router=partial(_router, settings),
             keeps_replicas=settings.keeps_replicas,
             uids=settings.uids,
@@ -269,6 +284,13 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
         device = await put_together(basis, clock)
         opened.pop_all()
         return device
+
+
+def _launcher(settings: PodSettings | None) -> Launcher:
+    """Raises DeviceError where Pods are asked for, and this is none."""
+    if settings is None:
+        return PROCESSES
+    return PodLauncher(KubernetesApi(ApiAddress.in_cluster(os.environ)), settings)
 
 
 async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:

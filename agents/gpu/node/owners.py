@@ -41,8 +41,8 @@ class TaskPlace(Protocol):
         ...
 
     @property
-    def pid(self) -> int:
-        """The id of its own process."""
+    def pid(self) -> int | None:
+        """The id of its own process; None: it has none yet, or none that is known."""
         ...
 
 
@@ -115,7 +115,7 @@ def placed_replica(
         if shared.is_limited and seen and total
         else None,
     )
-    return PartProcesses(part=part, pids=(view.pid,))
+    return PartProcesses(part=part, pids=() if view.pid is None else (view.pid,))
 
 
 def placed_task(task: TaskPlace, shared: SharedGpu) -> PartProcesses:
@@ -129,7 +129,7 @@ def placed_task(task: TaskPlace, shared: SharedGpu) -> PartProcesses:
         memory_mib=task.memory_mib if holds else math.inf,
         is_limited=shared.is_limited,
     )
-    return PartProcesses(part=part, pids=(task.pid,))
+    return PartProcesses(part=part, pids=() if task.pid is None else (task.pid,))
 
 
 def placed_together(one: PartProcesses, other: PartProcesses) -> PartProcesses:

@@ -12,6 +12,7 @@ from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.gpu.node.use import GpuUse
 from agents.gpu.nvml.power_watch import PowerWatch
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
+from agents.processes.launcher import Launcher
 from agents.replicas.replicas import Workers
 from agents.router.request_router import RequestRouter
 from agents.tasks.tasks import Tasks
@@ -56,6 +57,7 @@ class GpuParts:
     use: GpuUse
     sharings: Mapping[int, Sharing]
     """By index."""
+    launcher: Launcher
     workers: Workers
     tasks: Tasks
     slices: Slices

@@ -267,10 +267,10 @@ def _load(folder: Path) -> _Record | None:
 
 async def _end_recorded(record: _Record) -> None:
     process = WorkerProcess.adopt(record.identity, record.mark)
-    is_gone = await (
-        process.end(_ENDING)
+    is_gone = (
+        not await process.end(_ENDING)
         if process is not None
-        else end_left_over(record.mark, _ENDING)
+        else await end_left_over(record.mark, _ENDING)
     )
     if not is_gone:
         raise HaProxyError(

@@ -21,7 +21,7 @@ from random import Random
 import aiohttp
 import numpy as np
 
-from agents.processes.launch import HOST
+from agents.processes.process import HOST
 from bench.campaign import oracle
 from bench.campaign.deployment.changes import changing_services
 from bench.campaign.deployment.plane import (

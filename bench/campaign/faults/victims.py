@@ -24,7 +24,8 @@ from typing import Literal, TypeAlias, get_args
 import aiohttp
 
 from agents.base.protocol import ReplicaCommand
-from agents.processes.launch import HOST, Crashes
+from agents.processes.launch import Crashes
+from agents.processes.process import HOST
 from agents.processes.records import Identity
 from bench.campaign.deployment.node_files import kill
 from bench.campaign.deployment.plane import RunningPlane
@@ -146,7 +147,8 @@ class Victims:
         if not found:
             return None
         replica = self.draw.choice(found)
-        if not kill(living[replica].identity):
+        identity = living[replica].identity
+        if identity is None or not kill(identity):
             return None
         at_s = time.monotonic()
         self._killed_s[replica] = at_s

@@ -1,20 +1,23 @@
 """A node of replicas that are real processes: the fake worker, its template, and waiting for what happens."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ParamSpec
 
 import aiohttp
+import psutil
 
 from agents.processes.launch import Launch
+from agents.processes.launcher import PROCESSES, Launcher
 from agents.processes.templates import (
     BatchChange,
     DrainMethod,
@@ -25,6 +28,7 @@ from agents.processes.templates import (
 from agents.replicas.replica import Hooks, Proof, ReplicaView
 from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.factories import a_replica
+from tests.agents.kubernetes.cluster import Cluster
 from tests.ports import PORTS, own_ports
 
 Given = ParamSpec("Given")
@@ -52,6 +56,8 @@ class Node:
     objection: str = ""
     lets_go: bool = True
     now_s: float = 0.0
+    cluster: Cluster | None = None
+    """Where its replicas are Pods; None: they are processes."""
     terminated: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     proofs: list[Proof] = field(default_factory=list)
 
@@ -84,25 +90,30 @@ class Node:
         self.proofs.append(proof)
         return self.objection
 
-    def make(self) -> Workers:
+    def make(self, launcher: Launcher = PROCESSES) -> Workers:
         return Workers(
             WorkersSettings(
                 directory=self.directory, first_port=FIRST_PORT, port_count=PORTS
             ),
             templates=Templates(by_name={"fake": self.template()}, default="fake"),
             hooks=Hooks(terminate=self.terminate, prove=self.prove),
+            launcher=launcher,
             environment=self.environment,
             now_s=lambda: self.now_s,
         )
 
     @asynccontextmanager
     async def workers(self, *, keep: bool = False) -> AsyncIterator[Workers]:
-        workers = self.make()
-        await workers.open()
-        try:
-            yield workers
-        finally:
-            await workers.close(keep=keep)
+        async with AsyncExitStack() as stack:
+            launcher: Launcher = PROCESSES
+            if self.cluster is not None:
+                launcher = await stack.enter_async_context(self.cluster.launcher())
+            workers = self.make(launcher)
+            await workers.open()
+            try:
+                yield workers
+            finally:
+                await workers.close(keep=keep)
 
 
 def a_launch(replica_id: str = "r1", /, **changes: object) -> Launch:
@@ -152,3 +163,10 @@ def in_loop(
         asyncio.run(test(*args, **kwargs))
 
     return run
+
+
+def is_running(pid: int) -> bool:
+    """One that only waits to be reaped does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False

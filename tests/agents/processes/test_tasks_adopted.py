@@ -1,28 +1,36 @@
 """What a later agent finds of tasks, whatever they did when the one before it died; none orphaned or doubled."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from agents.processes.procfs import marks
 from tests.agents.factories import a_task
-from tests.agents.fakes.replicas import in_loop, until
+from tests.agents.fakes.replicas import in_loop, is_running, until
+from tests.agents.kubernetes.cluster import Cluster
 from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> TaskNode:
-    return TaskNode(directory=tmp_path)
+def node(tmp_path: Path, cluster: Cluster | None) -> TaskNode:
+    return TaskNode(directory=tmp_path, cluster=cluster)
+
+
+async def ended(process: int) -> None:
+    """It has ended, and nobody has its exit code any more."""
+    await until(lambda: not is_running(process))
+    reap(process)
 
 
 def reap(process: int) -> None:
-    """As when its parent has gone."""
-    os.waitpid(process, 0)
+    """As when its parent has gone; a kubelet reaps by itself."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(process, os.WNOHANG)
 
 
 def living(node: TaskNode) -> int:
@@ -37,6 +45,7 @@ async def test_a_task_goes_on_without_an_agent_and_is_adopted(
 ) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch())
+        await until(lambda: pid(tasks) is not None)
         process = pid(tasks)
         if then == "running":
             await kept(tasks, 2.0)
@@ -126,8 +135,7 @@ async def test_a_task_that_finished_meanwhile_has_finished(node: TaskNode) -> No
         await tasks.start(launch(a_task(iterations=30)))
         await come(tasks, "running")
         process = pid(tasks)
-    await until(lambda: psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
-    reap(process)
+    await ended(process)
     async with node.tasks() as tasks:
         assert (state(tasks), reading(tasks).done_iterations) == ("finished", 30.0)
 
@@ -152,7 +160,7 @@ async def test_a_task_that_was_killed_meanwhile_is_failed_and_goes_on_from_its_c
         await kept(tasks, 4.0)
         process = pid(tasks)
     os.kill(process, signal.SIGKILL)
-    reap(process)
+    await ended(process)
     async with node.tasks() as tasks:
         assert state(tasks) == "failed"
         assert "it ended while no agent watched it; its log ends" in tasks.problems[0]

@@ -69,7 +69,7 @@ def test_without_a_file_every_network_has_our_own_worker() -> None:
     template = load_templates(None).find("resnet50")
     assert template == built_in()
     filled = template.fill(some_parameters())
-    words = "--service chat --port 21000 --batch 8 --memory-mib 10240 --drain-s 10"
+    words = "--service chat --host 127.0.0.1 --port 21000 --batch 8 --memory-mib 10240 --drain-s 10"
     assert filled.command == (
         sys.executable,
         "-m",

@@ -1,6 +1,7 @@
 """What a later agent finds: workers that run are adopted, others are told as failed; damaged state harms nobody."""
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from agents.base.device import DeviceError, LaunchFailed
 from agents.processes.launch import Ports
 from agents.processes.logs import TAIL_CHARACTERS, rotate, tail
-from agents.processes.process import Spawn, WorkerProcess, exit_in_words
+from agents.processes.process import Spawn, WorkerProcess, exit_reason
 from agents.processes.procfs import boot_id, host_memory_used, is_alive
 from agents.processes.records import MAX_OLD, Identity, Record, Records
 from agents.processes.templates import Template
@@ -24,17 +25,25 @@ from tests.agents.fakes.replicas import (
     a_launch,
     gone,
     in_loop,
+    is_running,
     started,
     the,
     until,
 )
+from tests.agents.kubernetes.cluster import Cluster
 from tests.ports import own_ports
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path: Path, cluster: Cluster | None) -> Node:
+    return Node(directory=tmp_path / "workers", cluster=cluster)
+
+
+@pytest.fixture
+def process_node(tmp_path: Path) -> Node:
+    """For what is so of processes alone."""
     return Node(directory=tmp_path / "workers")
 
 
@@ -52,9 +61,10 @@ def change_record(node: Node, **changes: object) -> None:
 
 
 def end_child(pid: int) -> None:
-    """As when nobody watches: killed and reaped."""
+    """As when nobody watches: killed and reaped, by us or by its kubelet."""
     os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
 
 
 @in_loop
@@ -146,20 +156,20 @@ async def test_a_worker_that_ended_meanwhile_is_told_as_failed_and_what_it_left_
 )
 @in_loop
 async def test_a_process_that_only_has_the_number_is_not_adopted(
-    node: Node, changes: dict[str, object], reason: str
+    process_node: Node, changes: dict[str, object], reason: str
 ) -> None:
     """As the record says it is another process; by its mark this one is still known as ours, and is ended."""
-    async with node.workers(keep=True) as workers:
+    async with process_node.workers(keep=True) as workers:
         view = await started(workers)
-    change_record(node, **changes)
-    async with node.workers() as workers:
+    change_record(process_node, **changes)
+    async with process_node.workers() as workers:
         assert the(workers).state == "failed" and reason in the(workers).message
         assert not is_running(view.pid)
 
 
 @in_loop
-async def test_a_stranger_that_got_the_number_is_left_alone(node: Node) -> None:
-    async with node.workers(keep=True) as workers:
+async def test_a_stranger_that_got_the_number_is_left_alone(process_node: Node) -> None:
+    async with process_node.workers(keep=True) as workers:
         view = await started(workers)
     end_child(view.pid)
     stranger = psutil.Popen(
@@ -168,8 +178,8 @@ async def test_a_stranger_that_got_the_number_is_left_alone(node: Node) -> None:
         start_new_session=True,
     )
     with stranger:
-        change_record(node, pid=stranger.pid)
-        async with node.workers() as workers:
+        change_record(process_node, pid=stranger.pid)
+        async with process_node.workers() as workers:
             assert the(workers).state == "failed"
             await workers.stop("r1")
         assert stranger.poll() is None
@@ -188,12 +198,14 @@ async def test_a_damaged_record_is_told_and_its_worker_ended(node: Node) -> None
 
 
 @in_loop
-async def test_a_record_that_was_not_written_here_leads_to_nobody(node: Node) -> None:
+async def test_a_record_that_was_not_written_here_leads_to_nobody(
+    process_node: Node,
+) -> None:
     """Whoever can put a file there must not make a root agent end any process."""
-    async with node.workers(keep=True) as workers:
+    async with process_node.workers(keep=True) as workers:
         await started(workers)
-    change_record(node, pid=1)
-    async with node.workers() as workers:
+    change_record(process_node, pid=1)
+    async with process_node.workers() as workers:
         assert "was not recorded here" in workers.problems[0]
 
 
@@ -219,17 +231,18 @@ async def test_an_adopted_replica_of_a_changed_template_is_told_as_outdated(
 
 @in_loop
 async def test_a_program_that_is_not_there_is_refused_before_anything_starts(
-    node: Node,
+    process_node: Node,
 ) -> None:
-    async with node.workers() as workers:
+    async with process_node.workers() as workers:
         missing = Template(name="missing", command=("no-such-program", "{port}"))
         workers._templates.by_name["missing"] = missing
         with pytest.raises(
-            LaunchFailed, match="runs no-such-program, which is not on this node"
+            LaunchFailed,
+            match="runs no-such-program, which is not on this node",
         ):
             await workers.start(a_launch(template="missing"))
         assert workers.replicas() == ()
-    assert list((node.directory / "records").iterdir()) == []
+    assert list((process_node.directory / "records").iterdir()) == []
 
 
 @in_loop
@@ -255,10 +268,12 @@ async def test_a_worker_does_not_run_when_its_record_cannot_be_written(
 
 
 @in_loop
-async def test_an_identity_holds_for_one_process_only(node: Node) -> None:
-    async with node.workers() as workers:
+async def test_an_identity_holds_for_one_process_only(process_node: Node) -> None:
+    async with process_node.workers() as workers:
         await started(workers)
-        identity = Identity(**json.loads(record_file(node).read_bytes())["identity"])
+        identity = Identity(
+            **json.loads(record_file(process_node).read_bytes())["identity"]
+        )
         assert identity.boot == boot_id()
         assert is_alive(identity)
         assert not is_alive(
@@ -271,12 +286,6 @@ async def test_an_identity_holds_for_one_process_only(node: Node) -> None:
         assert not is_alive(
             Identity(pid=identity.pid, start_ticks=identity.start_ticks, boot="before")
         )
-
-
-def is_running(pid: int) -> bool:
-    return (
-        psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    )
 
 
 def a_record(replica_id: str, mark: str) -> Record:
@@ -405,7 +414,7 @@ def test_ports_are_taken_in_turn_and_run_out() -> None:
     ],
 )
 def test_exits_are_told_in_words(code: int, words: str) -> None:
-    assert exit_in_words(code) == words
+    assert exit_reason(code) == words
 
 
 @in_loop
@@ -413,7 +422,9 @@ async def test_a_chatty_worker_is_held_to_the_size_of_its_log(node: Node) -> Non
     node.arguments = ("--chatter-bytes", str(5 * 1024 * 1024))
     async with node.workers() as workers:
         await started(workers)
-        (log,) = (node.directory / "logs").glob("*.log")
+        logs = node.directory / "logs"
+        await until(lambda: any(logs.glob("*.log")))
+        (log,) = logs.glob("*.log")
         await until(lambda: log.stat().st_size == 0)
         assert log.with_suffix(".log.1").stat().st_size == 4 * 1024 * 1024
 

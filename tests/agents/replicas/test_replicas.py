@@ -26,13 +26,14 @@ from tests.agents.fakes.replicas import (
     the,
     until,
 )
+from tests.agents.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(directory=tmp_path / "workers")
+def node(tmp_path: Path, cluster: Cluster | None) -> Node:
+    return Node(directory=tmp_path / "workers", cluster=cluster)
 
 
 def lives(process: psutil.Process) -> bool:
@@ -118,6 +119,7 @@ async def test_a_replica_that_never_becomes_ready_fails_and_is_ended(
     )
     async with node.workers() as workers:
         await workers.start(a_launch())
+        await until(lambda: the(workers).pid is not None)
         pid = the(workers).pid
         await until(lambda: the(workers).state == "failed")
         assert "not ready within 0.5 s" in the(workers).message

@@ -5,33 +5,26 @@ import os
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
 from agents.tasks.tasks import Tasks
 from tests.agents.factories import a_task
-from tests.agents.fakes.replicas import in_loop, until
+from tests.agents.fakes.replicas import in_loop, is_running, until
+from tests.agents.kubernetes.cluster import Cluster
 from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> TaskNode:
-    return TaskNode(directory=tmp_path)
+def node(tmp_path: Path, cluster: Cluster | None) -> TaskNode:
+    return TaskNode(directory=tmp_path, cluster=cluster)
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> TaskNode:
     return TaskNode(directory=tmp_path, has_hook=False)
-
-
-def is_running(process_id: int) -> bool:
-    return (
-        psutil.pid_exists(process_id)
-        and psutil.Process(process_id).status() != psutil.STATUS_ZOMBIE
-    )
 
 
 @in_loop
@@ -163,7 +156,7 @@ async def test_a_task_whose_share_is_not_proven_does_not_run_on(node: TaskNode) 
             30.0,
             132,
         )
-        assert not is_running(pid(tasks))
+        assert not any(map(is_running, proof.pids))
 
 
 @in_loop

@@ -15,14 +15,15 @@ from agents.replicas.replica import Proof
 from agents.tasks.tasks import Tasks
 from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import in_loop, until
+from tests.agents.kubernetes.cluster import Cluster
 from tests.agents.task_nodes import TaskNode, come, launch, pid, state
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> TaskNode:
-    return TaskNode(directory=tmp_path)
+def node(tmp_path: Path, cluster: Cluster | None) -> TaskNode:
+    return TaskNode(directory=tmp_path, cluster=cluster)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Replicas and tasks as Pods of a Kubernetes cluster."""

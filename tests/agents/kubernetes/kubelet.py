@@ -1,0 +1,205 @@
+"""What a kubelet does with the Pods of one node, with processes of this machine in place of containers."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from agents.kubernetes.api import (
+    ApiAddress,
+    Away,
+    ChangedObject,
+    KubernetesApi,
+    ListedObjects,
+)
+
+Object = dict[str, Any]
+PIECE_BYTES = 16384
+"""Longer lines are cut."""
+
+
+class AnyPod(msgspec.Struct):
+    """A Pod, all of it."""
+
+    metadata: "AnyMetadata"
+    spec: Object
+    status: Object
+
+
+class AnyMetadata(msgspec.Struct, rename="camel"):
+    """Of a Pod."""
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str = ""
+    deletion_grace_period_seconds: int | None = None
+
+
+class Kubelet:
+    """Starts, watches and ends what is bound to its node."""
+
+    def __init__(self, address: ApiAddress, node: str, logs: Path) -> None:
+        self.killed: list[str] = []
+        """Pods that had to be killed at the end of their grace."""
+        self.pulls = True
+        """False: no image can be pulled."""
+        self._address, self._node, self._logs = address, node, logs
+        self._api = KubernetesApi(address)
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: set[str] = set()
+        self._begun: set[str] = set()
+
+    async def run(self) -> None:
+        query = {"fieldSelector": f"spec.nodeName={self._node}"}
+        async for each in self._api.follow("/api/v1/pods", AnyPod, **query):
+            if isinstance(each, Away):
+                continue
+            found = each.objects if isinstance(each, ListedObjects) else (each.object,)
+            if isinstance(each, ChangedObject) and each.is_gone:
+                await self._kill(each.object.metadata.uid)
+                continue
+            for pod in found:
+                self._see(pod)
+
+    async def close(self) -> None:
+        for each in self._tasks:
+            each.cancel()
+        for uid in tuple(self._processes):
+            await self._kill(uid)
+        await self._api.close()
+
+    def _see(self, pod: AnyPod) -> None:
+        uid = pod.metadata.uid
+        if pod.metadata.deletion_grace_period_seconds is not None:
+            if uid not in self._ending:
+                self._ending.add(uid)
+                self._spawn(self._end(pod))
+        elif uid not in self._begun:
+            self._begun.add(uid)
+            self._spawn(self._start(pod))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start(self, pod: AnyPod) -> None:
+        container = pod.spec["containers"][0]
+        if not self.pulls:
+            waiting = {"reason": "ErrImagePull", "message": "no such image"}
+            await self._tell(pod, "Pending", {"waiting": waiting})
+            return
+        folder = self._logs / (
+            f"{pod.metadata.namespace}_{pod.metadata.name}_{pod.metadata.uid}/{container['name']}"
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        environment = {
+            each["name"]: each.get("value", "127.0.0.1") for each in container["env"]
+        }
+        process = await asyncio.create_subprocess_exec(
+            *(word.replace("$$(", "$(") for word in container["command"]),
+            env={"PATH": os.environ["PATH"], **environment},
+            cwd=container["workingDir"],
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._processes[pod.metadata.uid] = process
+        self._spawn(write_log(process, folder / "0.log"))
+        await self._tell(pod, "Running", {"running": {"startedAt": now()}})
+        code = await process.wait()
+        ended = {
+            "exitCode": code if code >= 0 else 128 - code,
+            "reason": "Error" if code else "Completed",
+            "startedAt": now(),
+            "finishedAt": now(),
+        }
+        await self._tell(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+    async def _end(self, pod: AnyPod) -> None:
+        process = self._processes.get(pod.metadata.uid)
+        if process is not None and process.returncode is None:
+            grace_s = pod.metadata.deletion_grace_period_seconds or 0
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), grace_s)
+            except TimeoutError:
+                self.killed.append(pod.metadata.name)
+                await self._kill(pod.metadata.uid)
+        metadata = pod.metadata
+        await self._ask(
+            "DELETE",
+            f"/api/v1/namespaces/{metadata.namespace}/pods/{metadata.name}",
+            {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata.uid}},
+        )
+
+    async def _kill(self, uid: str) -> None:
+        process = self._processes.pop(uid, None)
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    async def _tell(self, pod: AnyPod, phase: str, state: Object) -> None:
+        container = pod.spec["containers"][0]
+        is_running = "running" in state
+        status = {
+            "phase": phase,
+            "podIP": "127.0.0.1",
+            "startTime": now(),
+            "containerStatuses": [
+                {
+                    "name": container["name"],
+                    "image": container["image"],
+                    "imageID": "",
+                    "ready": is_running,
+                    "restartCount": 0,
+                    "state": state,
+                }
+            ],
+        }
+        metadata = pod.metadata
+        path = f"/api/v1/namespaces/{metadata.namespace}/pods/{metadata.name}/status"
+        await self._ask("PATCH", path, {"status": status})
+
+    async def _ask(self, method: str, path: str, body: Object) -> None:
+        """Until it is answered, as kubelet does."""
+        kind = "merge-patch+json" if method == "PATCH" else "json"
+        token = self._address.token_file.read_text(encoding="ascii").strip()
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "Content-Type": f"application/{kind}",
+        }
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                async with self._api._opened().request(
+                    method, self._address.url + path, json=body, headers=headers
+                ) as response:
+                    if response.status < 500:
+                        return
+            await asyncio.sleep(0.2)
+
+
+async def write_log(process: asyncio.subprocess.Process, path: Path) -> None:
+    """As container runtimes write it."""
+    assert process.stdout is not None
+    with path.open("ab", buffering=0) as file:
+        while content := await process.stdout.read(PIECE_BYTES):
+            moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+            for piece in content.splitlines(keepends=True):
+                tag = "F" if piece.endswith(b"\n") else "P"
+                said = piece.removesuffix(b"\n") + b"\n"
+                file.write(f"{moment} stdout {tag} ".encode() + said)
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
