@@ -222,13 +222,7 @@ class Workers:
             each.state = "starting"
             each.task = asyncio.create_task(self._reload(each, batch, _given_up(each)))
             return "reloading"
-        outcome = (
-            await self._watched()
-            .adapter(each)
-            .apply_batch(each.endpoint(self._opened()), batch)
-        )
-        self._keep_batch(each, batch)
-        return outcome
+        return await self._apply_batch(each, batch)
 
     async def metrics(self, replica_id: str) -> ReplicaCounts:
         """What a replica's server counted. Raises DeviceError where it does not tell."""
@@ -309,12 +303,7 @@ class Workers:
         """Another batch by loading again; a server that fails at that is as good as dead."""
         await cancel(before)
         try:
-            await (
-                self._watched()
-                .adapter(each)
-                .apply_batch(each.endpoint(self._opened()), batch)
-            )
-            self._keep_batch(each, batch)
+            await self._apply_batch(each, batch)
         except DeviceError as error:
             await self._fail(each, f"batch {batch} could not be loaded: {error}")
         else:
@@ -323,6 +312,8 @@ class Workers:
     async def _fail(self, each: ReplicaProcess, reason: str) -> None:
         """End what is left, then say why it failed."""
         self._leave(each)
+        # It may take long to end, and is to get no request meanwhile.
+        self.on_change()
         await self._end(each)
         each.message = with_log(reason, self._opened().log(each.record.id))
         if loop := self.crashes.note(each.record.id):
@@ -371,11 +362,14 @@ class Workers:
         del self._replicas[each.record.id]
         self.on_change()
 
-    def _keep_batch(self, each: ReplicaProcess, batch: int) -> None:
+    async def _apply_batch(self, each: ReplicaProcess, batch: int) -> BatchOutcome:
+        adapter, endpoint = self._watched().adapter(each), each.endpoint(self._opened())
+        outcome = await adapter.apply_batch(endpoint, batch)
         # Else it was stopped meanwhile, and has no record any more.
         if self._replicas.get(each.record.id) is each:
             each.record = replace(each.record, batch=batch)
             self._opened().save(each.record)
+        return outcome
 
     def _opened(self) -> Records[Record]:
         if self._records is None:

@@ -1,11 +1,13 @@
-"""Supervisors to be killed: for each line "DIRECTORY SEED FIRST_PORT" on stdin a process that starts, changes and stops
-replicas at random until somebody kills it; its process id is printed.
+"""Supervisors to be killed: for each line "DIRECTORY SEED FIRST_PORT [CLUSTER]" on stdin a process that starts, changes
+and stops replicas at random until somebody kills it; its process id is printed. CLUSTER: a file with the address and
+the settings of a cluster in which they are Pods.
 
 They are forked from one process that has imported everything, so that each is at work at once.
 """
 
 import asyncio
 import os
+import pickle
 import random
 import signal
 import sys
@@ -14,7 +16,10 @@ from pathlib import Path
 
 from agents.base.device import DeviceError
 from agents.base.protocol import ReplicaCommand
+from agents.kubernetes.api import KubernetesApi
+from agents.kubernetes.launcher import PodLauncher
 from agents.processes.launch import Launch
+from agents.processes.launcher import PROCESSES, Launcher
 from agents.processes.templates import Template, Templates
 from agents.replicas.replicas import Workers, WorkersSettings
 
@@ -32,12 +37,16 @@ def make_templates() -> Templates:
     return Templates(by_name={"fake": template}, default="fake")
 
 
-async def supervise(directory: Path, seed: int, first_port: int) -> None:
+async def supervise(
+    directory: Path, seed: int, first_port: int, *cluster_file: str
+) -> None:
     choice = random.Random(seed)
     settings = WorkersSettings(
         directory=directory, first_port=first_port, port_count=50
     )
-    workers = Workers(settings, templates=make_templates())
+    launcher = find_launcher(*cluster_file)
+    await launcher.open()
+    workers = Workers(settings, templates=make_templates(), launcher=launcher)
     await workers.open()
     until_s = time.monotonic() + LIFE_S
     while time.monotonic() < until_s:
@@ -55,6 +64,13 @@ async def supervise(directory: Path, seed: int, first_port: int) -> None:
         ) as error:  # a crash loop, perhaps; nobody looks at it but a person
             sys.stderr.write(f"{error}\n")
         await asyncio.sleep(choice.uniform(0.0, 0.03))
+
+
+def find_launcher(*cluster_file: str) -> Launcher:
+    if not cluster_file:
+        return PROCESSES
+    address, settings = pickle.loads(Path(*cluster_file).read_bytes())
+    return PodLauncher(KubernetesApi(address), settings)
 
 
 def command(replica_id: str) -> ReplicaCommand:
@@ -80,11 +96,13 @@ def main() -> None:
     )  # whoever is killed needs nobody to wait for it
     tell("there")
     for line in sys.stdin:
-        directory, seed, first_port = line.split()
+        directory, seed, first_port, *cluster_file = line.split()
         pid = os.fork()
         if pid == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            asyncio.run(supervise(Path(directory), int(seed), int(first_port)))
+            asyncio.run(
+                supervise(Path(directory), int(seed), int(first_port), *cluster_file)
+            )
             os._exit(0)
         tell(str(pid))
 

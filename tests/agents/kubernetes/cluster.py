@@ -6,8 +6,10 @@ It runs in a thread of its own, since agents come and go within a test and Pods 
 """
 
 import asyncio
+import contextlib
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -19,11 +21,20 @@ import msgspec
 from agents.kubernetes.api import ApiAddress, ApiRefused, KubernetesApi
 from agents.kubernetes.launcher import PodLauncher
 from agents.kubernetes.pod import PodSettings
-from tests.agents.kubernetes.fake_api import FakeApi
+from tests.agents.kubernetes.fake_api import NAMESPACE, FakeApi
 from tests.agents.kubernetes.kubelet import Kubelet
 
 TESTBED = os.environ.get("PLIMSOLL_KUBERNETES", "")
-NAMESPACE = "plimsoll-replicas"
+
+ROOM = {"cpu": "64", "memory": "256Gi", "pods": "250"}
+READY = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "Test",
+    "message": "",
+    "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,21 +160,41 @@ async def _prepare(api: KubernetesApi, node: str) -> None:
             if error.status != 409:
                 raise
     path = f"/api/v1/nodes/{node}"
-    room = {"cpu": "64", "memory": "256Gi", "pods": "250"}
-    found = msgspec.json.decode(await api.ask("GET", path))
-    found["spec"].pop("taints", None)
-    found["status"] = {
-        "capacity": room,
-        "allocatable": room,
-        "conditions": [
-            {
-                "type": "Ready",
-                "status": "True",
-                "reason": "Test",
-                "message": "",
-                "lastHeartbeatTime": "2026-01-01T00:00:00Z",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }
-        ],
-    }
-    await api.ask("PUT", f"{path}/status", found)
+    while True:
+        found = msgspec.json.decode(await api.ask("GET", path))
+        # Controllers write to it as well, and take its first taint away when it is ready.
+        if "status" in found and found["status"].get("allocatable") == ROOM:
+            if not found["spec"].get("taints"):
+                return
+            await asyncio.sleep(0.1)
+            continue
+        found["status"] = {
+            "capacity": ROOM,
+            "allocatable": ROOM,
+            "conditions": [READY],
+        }
+        with contextlib.suppress(ApiRefused):
+            await api.ask("PUT", f"{path}/status", found)
+
+
+async def pod_names(cluster: Cluster) -> list[str]:
+    """The Pods of the node that are there, also those that are being deleted."""
+    api = KubernetesApi(cluster.address)
+    try:
+        body = await api.ask("GET", "/api/v1/pods")
+    finally:
+        await api.close()
+    items = msgspec.json.decode(body)["items"]
+    node = cluster.settings.node
+    return [
+        each["metadata"]["name"]
+        for each in items
+        if each["spec"].get("nodeName") == node
+    ]
+
+
+async def until_no_pods(cluster: Cluster) -> None:
+    end_s = time.monotonic() + 60.0
+    while await pod_names(cluster):
+        assert time.monotonic() < end_s, "a Pod is left"
+        await asyncio.sleep(0.1)

@@ -17,6 +17,7 @@ from uuid import uuid4
 from aiohttp import web
 
 Object = dict[str, Any]
+NAMESPACE = "plimsoll-replicas"
 PODS = "/api/v1/namespaces/{namespace}/pods"
 
 
@@ -33,6 +34,8 @@ class FakeApi:
     """Every request is answered 503, and every watch ends."""
     forgets_before: int = 0
     """Watches from before that version are answered 410."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """Where it runs, for those who are in another thread."""
     _version: int = 100
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _log: list[tuple[int, str, Object]] = field(default_factory=list)
@@ -50,6 +53,7 @@ class FakeApi:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
+        self.loop = asyncio.get_running_loop()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         try:
             yield self
@@ -72,6 +76,8 @@ class FakeApi:
             return failure(503, "the server is away")
         if request.headers.get("Authorization") != f"Bearer {self.token}":
             return failure(401, "Unauthorized")
+        if request.match_info.get("namespace", NAMESPACE) != NAMESPACE:
+            return failure(404, "namespaces not found")
         answer: web.StreamResponse = await handler(request)
         return answer
 

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import os
+import pickle
 import random
 import select
 import signal
@@ -22,6 +23,8 @@ from agents.processes.records import Identity
 from agents.processes.templates import Template, Templates
 from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.factories import a_replica
+from tests.agents.fakes.supervisor import find_launcher
+from tests.agents.kubernetes.cluster import Cluster, until_no_pods
 from tests.ports import PORTS, own_ports
 
 pytestmark = pytest.mark.integration
@@ -68,10 +71,15 @@ def templates() -> Templates:
 
 
 def supervise_and_kill(
-    process: "subprocess.Popen[str]", directory: Path, *, seed: int, after_s: float
+    process: "subprocess.Popen[str]",
+    directory: Path,
+    *cluster_file: Path,
+    seed: int,
+    after_s: float,
 ) -> None:
     assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(f"{directory} {seed} {first_port(seed % FAR)}\n")
+    given = (directory, seed, first_port(seed % FAR), *cluster_file)
+    process.stdin.write(" ".join(map(str, given)) + "\n")
     process.stdin.flush()
     pid = int(process.stdout.readline())
     handle = os.pidfd_open(pid)
@@ -105,12 +113,14 @@ async def eventually(is_so: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.02)
 
 
-async def take_over(directory: Path, seed: int) -> int:
+async def take_over(directory: Path, seed: int, *cluster_file: Path) -> int:
     """How many replicas the next agent adopted; checks that these are all there is, each once."""
     settings = WorkersSettings(
         directory=directory, first_port=first_port(seed), port_count=PORTS
     )
-    workers = Workers(settings, templates=templates())
+    launcher = find_launcher(*map(str, cluster_file))
+    await launcher.open()
+    workers = Workers(settings, templates=templates(), launcher=launcher)
     await workers.open()
     mark = (directory / "mark").read_text()
     try:
@@ -135,6 +145,7 @@ async def take_over(directory: Path, seed: int) -> int:
         )
     finally:
         await workers.close(keep=False)
+        await launcher.close()
     assert carriers(mark) == 0, (
         f"seed {seed}: something outlives the end of all replicas"
     )
@@ -144,9 +155,15 @@ async def take_over(directory: Path, seed: int) -> int:
 
 @pytest.mark.parametrize("group", range(SEEDS // GROUP))
 def test_killed_agents_leave_no_orphan_and_no_double(
-    group: int, supervisors: "subprocess.Popen[str]", tmp_path: Path
+    group: int,
+    supervisors: "subprocess.Popen[str]",
+    tmp_path: Path,
+    cluster: Cluster | None,
 ) -> None:
-    adopted = 0
+    adopted, cluster_file = 0, ()
+    if cluster is not None:
+        cluster_file = (tmp_path / "cluster.json",)
+        cluster_file[0].write_bytes(pickle.dumps((cluster.address, cluster.settings)))
     for seed in range(group * GROUP, (group + 1) * GROUP):
         directory, moment = tmp_path / str(seed), random.Random(seed)
         directory.mkdir()
@@ -154,14 +171,17 @@ def test_killed_agents_leave_no_orphan_and_no_double(
             supervise_and_kill(
                 supervisors,
                 directory,
+                *cluster_file,
                 seed=seed + FAR * kill,
                 after_s=moment.uniform(0.0, 0.15),
             )
         adopted += (
-            asyncio.run(take_over(directory, seed))
+            asyncio.run(take_over(directory, seed, *cluster_file))
             if (directory / "mark").exists()
             else 0
         )
+    if cluster is not None:
+        asyncio.run(until_no_pods(cluster))
     assert adopted > 0, (
         "no agent of this group was killed while it had a replica: the test shows nothing"
     )

@@ -1,0 +1,272 @@
+"""What only Pods can meet: others who delete them, an API server that is away, images, agents that died in between."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from agents.kubernetes.api import ApiAddress, KubernetesApi
+from agents.kubernetes.pods import Pods
+from tests.agents.fakes.replicas import (
+    Node,
+    a_launch,
+    gone,
+    in_loop,
+    is_running,
+    started,
+    the,
+    until,
+)
+from tests.agents.kubernetes.cluster import (
+    TESTBED,
+    Cluster,
+    make_cluster,
+    pod_names,
+    until_no_pods,
+)
+from tests.agents.kubernetes.fake_api import FakeApi
+
+pytestmark = pytest.mark.integration
+fake_only = pytest.mark.skipif(TESTBED != "", reason="a real server does not do that")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with make_cluster(tmp_path / "cluster") as made:
+        yield made
+
+
+@pytest.fixture
+def fake(cluster: Cluster) -> FakeApi:
+    assert cluster.fake is not None
+    return cluster.fake
+
+
+@pytest.fixture
+def node(tmp_path: Path, cluster: Cluster) -> Node:
+    return Node(directory=tmp_path / "workers", cluster=cluster)
+
+
+async def delete_as_others_do(cluster: Cluster) -> None:
+    """The only Pod, with its own grace, as `kubectl drain` does."""
+    api = KubernetesApi(cluster.address)
+    try:
+        (name,) = await pod_names(cluster)
+        path = f"/api/v1/namespaces/{cluster.settings.namespace}/pods/{name}"
+        await api.ask("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions"})
+    finally:
+        await api.close()
+
+
+@in_loop
+async def test_a_stopped_replica_leaves_no_pod(node: Node, cluster: Cluster) -> None:
+    async with node.workers() as workers:
+        await started(workers)
+        assert len(await pod_names(cluster)) == 1
+        await workers.stop("r1")
+        await gone(workers)
+        await until_no_pods(cluster)
+    assert cluster.kubelet.killed == []
+
+
+@in_loop
+async def test_what_others_delete_takes_no_requests_and_ends_in_peace(
+    node: Node, cluster: Cluster
+) -> None:
+    async with node.workers() as workers:
+        view = await started(workers)
+        changes: list[str] = []
+        workers.on_change = lambda: changes.extend(
+            each.state for each in workers.replicas()
+        )
+        await delete_as_others_do(cluster)
+        deleted_s = time.monotonic()
+        await until(lambda: the(workers).state != "ready")
+        assert time.monotonic() - deleted_s < 5.0
+        await until(lambda: the(workers).state == "failed")
+        # Enforcement is woken by both, at the first to switch its routes.
+        assert changes == ["draining", "failed"]
+        assert "somebody else deletes its Pod" in the(workers).message
+        assert not is_running(view.pid)
+        await until_no_pods(cluster)
+        assert cluster.kubelet.killed == []
+
+
+@in_loop
+async def test_how_a_pod_ended_is_told_by_its_kubelet(node: Node) -> None:
+    async with node.workers() as workers:
+        view = await started(workers)
+        os.kill(view.pid, signal.SIGKILL)
+        await until(lambda: the(workers).state == "failed")
+        assert "ended by signal 9 (SIGKILL)" in the(workers).message
+
+
+@in_loop
+async def test_an_image_that_cannot_be_pulled_is_named(
+    node: Node, cluster: Cluster
+) -> None:
+    cluster.kubelet.pulls, node.start_limit_s = False, 1.0
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        await until(lambda: "its image cannot be pulled" in the(workers).message)
+        assert the(workers).state == "starting"
+        await until(lambda: the(workers).state == "failed")
+        assert "no such image" in the(workers).message
+        await until_no_pods(cluster)
+
+
+@in_loop
+async def test_a_pod_that_the_api_refuses_fails_with_what_it_says(
+    node: Node, cluster: Cluster
+) -> None:
+    cluster.settings = replace(cluster.settings, namespace="nowhere")
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        await until(lambda: the(workers).state == "failed")
+        assert "the Kubernetes API answered 404" in the(workers).message
+
+
+@in_loop
+async def test_a_pod_without_a_record_is_ended_by_the_next_agent(
+    node: Node, cluster: Cluster
+) -> None:
+    async with node.workers(keep=True) as workers:
+        view = await started(workers)
+    for path in (node.directory / "records").iterdir():
+        path.unlink()
+    async with node.workers() as workers:
+        assert workers.replicas() == ()
+        assert not is_running(view.pid)
+        await until_no_pods(cluster)
+
+
+@in_loop
+async def test_a_pod_of_another_directory_is_left_alone(
+    node: Node, cluster: Cluster, tmp_path: Path
+) -> None:
+    other = Node(directory=tmp_path / "tasks", cluster=cluster)
+    async with other.workers() as its_workers:
+        view = await started(its_workers)
+        async with node.workers() as workers:
+            assert workers.replicas() == ()
+        assert is_running(view.pid) and the(its_workers).state == "ready"
+
+
+@in_loop
+async def test_creating_the_same_pod_twice_is_creating_it_once(
+    node: Node, cluster: Cluster
+) -> None:
+    async with node.workers() as workers:
+        await started(workers)
+        api = KubernetesApi(cluster.address)
+        (name,) = await pod_names(cluster)
+        path = f"/api/v1/namespaces/{cluster.settings.namespace}/pods/{name}"
+        manifest = msgspec.json.decode(await api.ask("GET", path))
+        uid = manifest["metadata"].pop("uid")
+        del manifest["metadata"]["resourceVersion"]
+        found = await Pods(api, cluster.settings).create(manifest)
+        await api.close()
+        assert found.metadata.uid == uid
+
+
+@fake_only
+@in_loop
+async def test_while_the_api_is_away_a_start_waits_and_what_runs_goes_on(
+    node: Node, cluster: Cluster, fake: FakeApi
+) -> None:
+    async with node.workers() as workers:
+        await started(workers)
+        set_away(fake, is_away=True)
+        await workers.start(a_launch("r2"))
+        await until(lambda: "the server is away" in the(workers, "r2").message)
+        assert (the(workers).state, the(workers, "r2").state) == ("ready", "starting")
+        set_away(fake, is_away=False)
+        await until(lambda: the(workers, "r2").state == "ready")
+
+
+@fake_only
+@in_loop
+async def test_what_runs_is_adopted_and_ended_without_the_api(
+    node: Node, cluster: Cluster, fake: FakeApi
+) -> None:
+    async with node.workers(keep=True) as workers:
+        view = await started(workers)
+    set_away(fake, is_away=True)
+    async with AsyncExitStack() as stack:
+        launcher = await stack.enter_async_context(cluster.launcher())
+        assert "Pods cannot be started here" in launcher.problems[0]
+        workers = node.make(launcher)
+        await workers.open()
+        stack.push_async_callback(workers.close, keep=False)
+        await until(lambda: the(workers).state == "ready")
+        assert (the(workers).pid, the(workers).url) == (view.pid, view.url)
+        await workers.stop("r1")
+        await gone(workers)
+        assert not is_running(view.pid)
+        set_away(fake, is_away=False)
+        # What is left of it in the API goes when that is there again.
+        await until_no_pods(cluster)
+        assert launcher.problems == ()
+
+
+@fake_only
+@in_loop
+async def test_after_a_gap_in_the_watch_nothing_is_missed(
+    node: Node, fake: FakeApi
+) -> None:
+    async with node.workers() as workers:
+        await started(workers)
+        set_away(fake, is_away=True)
+        await asyncio.sleep(0.2)
+        # Removed by force meanwhile, and the server has forgotten that it was.
+        fake.pods.clear()
+        fake.forgets_before = 10**6
+        lists = fake.requests.count("GET /api/v1/namespaces/plimsoll-replicas/pods")
+        set_away(fake, is_away=False)
+        await until(
+            lambda: (
+                fake.requests.count("GET /api/v1/namespaces/plimsoll-replicas/pods")
+                > lists + 1
+            )
+        )
+        assert the(workers).state == "ready", "its process serves"
+
+
+@fake_only
+@in_loop
+async def test_a_renewed_token_is_read_again(
+    cluster: Cluster, fake: FakeApi, tmp_path: Path
+) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text("old")
+    api = KubernetesApi(ApiAddress(url=fake.url, token_file=token_file))
+    pods = Pods(api, cluster.settings)
+    with pytest.raises(Exception, match="Unauthorized"):
+        await pods.read("r1")
+    token_file.write_text(fake.token)
+    assert await pods.read("r1") is None
+    await api.close()
+
+
+@fake_only
+@in_loop
+async def test_an_idle_agent_asks_nothing(node: Node, fake: FakeApi) -> None:
+    async with node.workers() as workers:
+        await started(workers)
+        await asyncio.sleep(0.5)
+        asked = len(fake.requests)
+        await asyncio.sleep(3.0)
+        assert len(fake.requests) == asked
+
+
+def set_away(fake: FakeApi, *, is_away: bool) -> None:
+    """In the loop of its own thread."""
+    assert fake.loop is not None
+    fake.loop.call_soon_threadsafe(lambda: fake.set_away(is_away=is_away))
