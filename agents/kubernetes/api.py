@@ -30,6 +30,7 @@ WATCH_S = 300
 idle node asks."""
 SILENCE_S = 120.0
 """Without a line in so long a watch is dead: the server sends a bookmark every minute."""
+TLS_CLOSE_S = 0.05
 MAX_LINE = 4 * 2**20
 """One event's: an object has 1.5 MiB at most, and text in JSON may take twice as much."""
 
@@ -195,6 +196,8 @@ class KubernetesApi:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            # Connections under TLS are closed by the next turns of the loop, which may be its last.
+            await asyncio.sleep(TLS_CLOSE_S)
 
     async def _watch(
         self, path: str, query: Mapping[str, str]

@@ -18,6 +18,7 @@ from secrets import token_hex
 
 import msgspec
 
+from agents.base.waits import cancel
 from agents.kubernetes.api import ApiAddress, ApiRefused, KubernetesApi
 from agents.kubernetes.launcher import PodLauncher
 from agents.kubernetes.pod import PodSettings
@@ -104,7 +105,7 @@ async def _serve(
         )
         is_up.set()
         await asyncio.to_thread(end.wait)
-        running.cancel()
+        await cancel(running)
         await kubelet.close()
 
 

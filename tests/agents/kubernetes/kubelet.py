@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from agents.base.waits import cancel
 from agents.kubernetes.api import (
     ApiAddress,
     Away,
@@ -70,10 +71,12 @@ class Kubelet:
                 self._see(pod)
 
     async def close(self) -> None:
-        for each in self._tasks:
-            each.cancel()
         for uid in tuple(self._processes):
             await self._kill(uid)
+        # They say what has ended; a request that is cut off leaves its connection open.
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=5.0)
+        await cancel(*self._tasks)
         await self._api.close()
 
     def _see(self, pod: AnyPod) -> None:

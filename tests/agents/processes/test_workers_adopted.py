@@ -84,7 +84,7 @@ async def test_workers_go_on_without_an_agent_and_are_adopted(node: Node) -> Non
             await workers.start(a_launch())
         await workers.stop("r1")
         await gone(workers)
-    assert not psutil.pid_exists(view.pid)
+    assert not is_running(view.pid)
 
 
 @in_loop

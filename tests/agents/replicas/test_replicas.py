@@ -21,6 +21,7 @@ from tests.agents.fakes.replicas import (
     a_launch,
     gone,
     in_loop,
+    is_running,
     started,
     status,
     the,
@@ -78,7 +79,7 @@ async def test_a_replica_starts_becomes_ready_and_is_gone_when_stopped(
         assert the(workers).state == "draining"
         await workers.stop("r1")
         await gone(workers)
-        assert not psutil.pid_exists(view.pid)
+        assert not is_running(view.pid)
     assert list((node.directory / "records").iterdir()) == []
     assert list((node.directory / "work").iterdir()) == []
 
@@ -125,7 +126,7 @@ async def test_a_replica_that_never_becomes_ready_fails_and_is_ended(
         await until(lambda: the(workers).state == "failed")
         assert "not ready within 0.5 s" in the(workers).message
         assert "loading weights" in the(workers).message
-        assert not psutil.pid_exists(pid)
+        assert not is_running(pid)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ async def test_sigterm_comes_first_then_mps_lets_go_then_sigkill(node: Node) -> 
         await workers.stop("r1")  # again: it is being ended already
         await gone(workers)
         assert node.terminated == [(1, (view.pid,))]
-        assert not psutil.pid_exists(view.pid)
+        assert not is_running(view.pid)
 
 
 @in_loop
@@ -216,7 +217,7 @@ async def test_a_worker_that_mps_does_not_let_go_is_killed_all_the_same(
         view = await started(workers)
         await workers.stop("r1")
         await gone(workers)
-        assert not psutil.pid_exists(view.pid)
+        assert not is_running(view.pid)
 
 
 @in_loop
@@ -303,7 +304,7 @@ async def test_a_replica_whose_share_is_not_proven_gets_no_traffic(node: Node) -
     async with node.workers() as workers:
         view = await started(workers, state="failed")
         assert "not under MPS" in view.message
-        assert not psutil.pid_exists(view.pid)
+        assert not is_running(view.pid)
 
 
 @in_loop
