@@ -20,7 +20,7 @@ TEST_ARGS ?= -n 2 --dist worksteal
 test test-nightly test-core-types bench-% campaign campaign-kill campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
 test test-nightly test-core-types bench-% campaign campaign-kill campaign-fuzz: export OMP_NUM_THREADS := 1
 
-.PHONY: help install lock demo test test-core-types test-nightly check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-kill campaign-fuzz openapi clean
+.PHONY: help install lock demo test test-core-types test-nightly test-kubernetes check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-kill campaign-fuzz openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
@@ -78,6 +78,18 @@ test: install
 # Four times as many random examples, and what takes too long for every change.
 test-nightly: install
 	PLIMSOLL_TESTS=nightly $(BIN)/pytest tests $(TEST_ARGS)
+
+# The suites of Pods on a real API server: KUBERNETES has the scripts that build and run one, TESTBED is where it lies.
+KUBERNETES ?= ../shared/kubernetes
+TESTBED ?= $(CURDIR)/kube-testbed
+test-kubernetes: install
+	@test -x $(TESTBED)/bin/kube-apiserver || test -x $(KUBERNETES)/build.sh || { \
+	  echo "make test-kubernetes needs TESTBED=DIR with kube-apiserver, kube-scheduler, kube-controller-manager, etcd and" \
+	    "kubectl in DIR/bin, or KUBERNETES=DIR with build.sh, which builds them (root, 6 GB, 15 minutes)"; exit 2; }
+	@test -x $(TESTBED)/bin/kube-apiserver || DIR=$(TESTBED) $(KUBERNETES)/build.sh
+	DIR=$(TESTBED) $(KUBERNETES)/run.sh start scheduler controllers
+	PLIMSOLL_KUBERNETES=$(TESTBED) $(BIN)/pytest tests/agents -k "pods or kubernetes" $(TEST_ARGS); \
+	  status=$$?; DIR=$(TESTBED) $(KUBERNETES)/run.sh stop; exit $$status
 
 # Rounding differs between the kernels; SkylakeX's need AVX-512.
 test-core-types: install
