@@ -40,14 +40,15 @@ default = "own"
 
 [templates.own]
 command = ["{python}", "{here}/mps_worker.py", "--engine", "timed", "--times-ms", "1:20,8:22,64:70",
-           "--service", "{{service}}", "--port", "{{port}}", "--batch", "{{batch}}", "--drain-s", "5"]
+           "--service", "{{service}}", "--host", "{{host}}", "--port", "{{port}}", "--batch", "{{batch}}", "--drain-s", "5"]
 start_limit_s = 60
 drain_limit_s = 10
 
 [templates.own-trainer]
 server = "task"
 command = ["{python}", "{here}/mps_trainer.py", "--task", "{{task}}", "--kind", "{{kind}}", "--network", "{{network}}",
-           "--batch", "{{batch}}", "--iterations", "{{iterations}}", "--port", "{{port}}", "--times-ms", "1:50",
+           "--batch", "{{batch}}", "--iterations", "{{iterations}}", "--host", "{{host}}", "--port", "{{port}}",
+           "--times-ms", "1:50",
            "--checkpoint", "{{directory}}/kept", "--checkpoint-s", "1"]
 progress_file = "{{directory}}/kept"
 start_limit_s = 60
