@@ -141,8 +141,14 @@ def _container(prepared: Prepared, settings: PodSettings) -> dict[str, object]:
                 for name, text in sorted(variables.items())
             ),
         ],
-        # The same twice, which makes the Pod Guaranteed: the last to be evicted when a node runs short.
-        "resources": {"requests": pod.resources, "limits": pod.resources},
+        # A Pod that cannot exceed the memory it has asked for is among the last to be evicted. With a limit of CPU the
+        # kernel would stop it in the middle of a batch, whatever is idle beside it.
+        "resources": {
+            "requests": pod.resources,
+            "limits": {
+                name: amount for name, amount in pod.resources.items() if name != "cpu"
+            },
+        },
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

@@ -125,9 +125,9 @@ class PodTemplate:
     """Empty: the agent's `--worker-image`."""
     pull: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     resources: dict[str, str] = field(
-        default_factory=lambda: {"cpu": "1", "memory": "4Gi"}
+        default_factory=lambda: {"cpu": "250m", "memory": "2Gi"}
     )
-    """Requested, and the limit: what is asked for twice makes a Pod the last to be evicted."""
+    """What it requests; all but CPU is its limit as well."""
     volumes: tuple[PodVolume, ...] = ()
 
 

@@ -76,6 +76,8 @@ class ReplicaView:
     """Whether its server takes another batch while it runs, perhaps by loading again."""
     message: str = ""
     """What it waits for, or why it failed."""
+    pending: str = ""
+    """What keeps it from being started, where somebody has to do something about it."""
     draining_s: float = 0.0
     is_adopted: bool = False
     """An earlier agent had started it."""
@@ -142,6 +144,7 @@ class ReplicaProcess:
             sm_count=self.sm_count,
             has_live_batch=record.template.batch_change != "restart",
             message=self.message or self.pending,
+            pending=self.pending if self.state == "starting" else "",
             draining_s=max(0.0, now_s - self.draining_since_s),
             is_adopted=self.is_adopted,
             is_outdated=self.is_outdated,

@@ -353,10 +353,11 @@ class GpuDevice:
             self._parts.sharings[index].problem
             for index in sorted(self._parts.sharings)
         )
+        replicas = self._parts.workers.replicas()
         failed = (
-            f"replica {view.id}: {view.message}"
-            for view in self._parts.workers.replicas()
-            if view.state == "failed"
+            f"replica {view.id}: {view.pending or view.message}"
+            for view in replicas
+            if view.pending or view.state == "failed"
         )
         condemned = self._parts.errors.condemned()
         broken = (

@@ -95,7 +95,8 @@ def test_a_pod_has_only_its_own_folders_and_those_of_its_template(
     tmp_path: Path,
 ) -> None:
     volume = PodVolume(path="/models", claim="models")
-    pod = PodTemplate(image="other:2", resources={"cpu": "2"}, volumes=(volume,))
+    resources = {"cpu": "2", "memory": "3Gi"}
+    pod = PodTemplate(image="other:2", resources=resources, volumes=(volume,))
     made = manifest(prepared(tmp_path, pod=pod), SETTINGS)
     mounts = msgspec.convert(
         container(made)["volumeMounts"], list[dict[str, str | bool]]
@@ -107,10 +108,9 @@ def test_a_pod_has_only_its_own_folders_and_those_of_its_template(
         ("/models", True),
     ]
     assert container(made)["image"] == "other:2"
-    # The same twice, so that it is among the last to be evicted.
     assert container(made)["resources"] == {
-        "requests": {"cpu": "2"},
-        "limits": {"cpu": "2"},
+        "requests": resources,
+        "limits": {"memory": "3Gi"},
     }
     shared = replace(SETTINGS, shared_memory=Path("/run/plimsoll/shm"))
     assert "/dev/shm" in repr(container(manifest(prepared(tmp_path), shared)))
