@@ -118,6 +118,15 @@ class TaskProcess:
         host = HOST if self.process is None else self.process.host
         return f"http://{host}:{self.record.ports[0]}" if self.record.ports else ""
 
+    @property
+    def problem(self) -> str:
+        """Why it failed, or what keeps it from being started; empty: neither."""
+        if self.state == "failed":
+            return self.message
+        if self.state == "starting" and self.process is not None:
+            return self.process.pending
+        return ""
+
     def running_task(self) -> RunningTask:
         """As enforcement sees it."""
         # From the record, not the process: an adopted task must show who it was started as, whoever the agent is now.

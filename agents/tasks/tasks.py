@@ -130,12 +130,12 @@ class Tasks:
     @property
     def problems(self) -> tuple[str, ...]:
         """What an operator should know of them."""
-        ended = (each for each in self._sorted() if each[1].state == "failed")
-        failed = (f"task {name}: {each.message}" for name, each in ended)
+        tasks = [(name, each.problem) for name, each in self._sorted()]
+        troubled = (f"task {name}: {problem}" for name, problem in tasks if problem)
         return (
             *(self._tools.records.problems if self._tools else ()),
             *self._unswappable.values(),
-            *failed,
+            *troubled,
         )
 
     def running(self, gpu_index: int) -> tuple[RunningTask, ...]:

@@ -40,7 +40,8 @@ default = "own"
 
 [templates.own]
 command = ["{python}", "{here}/mps_worker.py", "--engine", "timed", "--times-ms", "1:20,8:22,64:70",
-           "--service", "{{service}}", "--host", "{{host}}", "--port", "{{port}}", "--batch", "{{batch}}", "--drain-s", "5"]
+           "--service", "{{service}}", "--host", "{{host}}", "--port", "{{port}}", "--batch", "{{batch}}",
+           "--drain-s", "5"]
 start_limit_s = 60
 drain_limit_s = 10
 
