@@ -64,6 +64,8 @@ from agents.tasks.tasks import Tasks, TasksSettings
 
 _PR_CAP_AMBIENT, _CLEAR_ALL = 47, 4
 """linux/prctl.h"""
+ROUTER_MARK = "plimsoll-router"
+"""In the environment of HAProxy where DaemonSet plimsoll-router runs it (deploy/kubernetes)."""
 BY_TURNS = "the agent was started with --sharing turns"
 
 
@@ -307,6 +309,8 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
             port=settings.haproxy_port,
             folder=folder,
             access=settings.access,
+            # A Pod's container holds one program: HAProxy has its own, which stays when the agent's is replaced.
+            mark="" if settings.pods is None else ROUTER_MARK,
             user=find_proxy_user(settings.users.all),
         )
     )

@@ -54,6 +54,8 @@ class HaProxySettings:
     """Requests that wait at most for each replica."""
     timeout_s: float = 2.0
     """For an answer on the socket."""
+    mark: str = ""
+    """As of `agents.router.haproxy.supervised`."""
 
     @property
     def starts_down(self) -> bool:

@@ -42,7 +42,9 @@ class HaProxyRouter:
     def __init__(self, settings: HaProxySettings) -> None:
         self._proxy = HaProxy(settings)
         self._settings = settings
-        self._server = ProxyServer(self._proxy, settings.folder, self._restore)
+        self._server = ProxyServer(
+            self._proxy, settings.folder, self._restore, mark=settings.mark
+        )
         self._table: tuple[ServiceRoute, ...] = ()
         """Remembered over failed restarts, because a fresh HAProxy begins without routes."""
         self._addresses: dict[str, str] = {}

@@ -9,6 +9,9 @@ found again by process id, start time and boot, and what carries its mark withou
 left that nobody knows. `keep`: it goes on with its table for the next owner, which adopts it where it would write the
 same configuration; else it finishes what it has for at most FINISH_S and ends. One that dies is started again, at once
 where it had run for STEADY_S, else after 1 s, 2 s, … 30 s, and gets the last table.
+
+With `mark` somebody else starts it, and starts it again whenever it ends: kubelet, in a Pod of its own, which the
+agent's update leaves alone. Then it is found by that mark, and only its configuration and its tables come from here.
 """
 
 import asyncio
@@ -31,6 +34,7 @@ from agents.base.durable_files import replace_file
 from agents.base.version import agent_version
 from agents.base.waits import cancel
 from agents.processes.process import Ending, Spawn, WorkerProcess, end_left_over
+from agents.processes.procfs import find_leader
 from agents.processes.records import Identity
 from agents.router.haproxy.config import VERSION_VARIABLE
 from agents.router.haproxy.state import HaProxyError, ProxyState
@@ -38,6 +42,8 @@ from agents.router.haproxy.state import HaProxyError, ProxyState
 PLACES = "/usr/local/sbin:/usr/sbin:/sbin"
 """Where it lies beside the PATH of users."""
 START_LIMIT_S = 10.0
+OTHERS_LIMIT_S, FIND_S = 120.0, 0.2
+"""For somebody else to start it, and between two looks whether that has happened."""
 FINISH_S = 30.0
 """For requests under way when HAProxy is ended."""
 FIRST_RESTART_S, MAX_RESTART_S = 1.0, 30.0
@@ -104,11 +110,17 @@ class ProxyServer:
         proxy: ConfiguredProxy,
         folder: Path,
         restore: Callable[[], Awaitable[None]],
+        *,
+        mark: str = "",
     ) -> None:
-        """`folder`: of its record and its log. Raises HaProxyError where the program is not installed."""
+        """`folder`: of its record and its log. `mark`: of one that somebody else keeps up; empty: this one does. Raises
+        HaProxyError where the program is not installed."""
         self.is_up = False
         """Whether it has answered since it was started."""
-        self._program = find_program(f"{os.environ.get('PATH', '')}:{PLACES}")
+        self._mark = mark
+        self._program = (
+            "" if mark else find_program(f"{os.environ.get('PATH', '')}:{PLACES}")
+        )
         self._proxy = proxy
         self._folder = folder
         self._restore = restore
@@ -127,39 +139,53 @@ class ProxyServer:
     async def open(self) -> bool:
         """Whether an earlier one was taken over. Raises HaProxyError or OSError; then none of ours runs."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        record = _load(self._folder)
+        found, record = await self._find(), _load(self._folder)
         # Another configuration takes a new process: HAProxy reads it only when it starts.
         is_same = self._is_configured()
-        found = (
-            WorkerProcess.adopt(record.identity, record.mark)
-            if record is not None and is_same
-            else None
-        )
-        if found is not None:
+        if found is not None and is_same:
             self._process = found
             await self._until_it_answers()
             log.info("HAProxy (process %d) of an earlier start is taken over", self.pid)
         else:
-            if record is not None:
+            if self._mark:
+                self._proxy.write_config()
+                await self._finish(found)
+            elif record is not None:
                 await _end_recorded(record)
             await self._start()
         self._watch = asyncio.create_task(self._keep_up())
-        return found is not None
+        return found is not None and is_same
 
     async def close(self, *, keep: bool) -> None:
         """Let it run on for the next owner, or finish what it has and end."""
         await cancel(self._watch)
         if self._process is None:
             return
-        if keep:
+        if keep or self._mark:
             self._process.abandon()
             return
-        # Takes no new connection, finishes what it has.
-        self._process.tell(signal.SIGUSR1)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), FINISH_S)
-        await self._process.end(_ENDING)
+        await self._finish(self._process)
         _record_path(self._folder).unlink(missing_ok=True)
+
+    async def _find(self) -> WorkerProcess | None:
+        """One that runs already."""
+        if self._mark:
+            leader = await asyncio.to_thread(find_leader, self._mark)
+            return None if leader is None else WorkerProcess.adopt(leader, self._mark)
+        record = _load(self._folder)
+        return (
+            None
+            if record is None
+            else WorkerProcess.adopt(record.identity, record.mark)
+        )
+
+    async def _finish(self, process: WorkerProcess | None) -> None:
+        """It takes no new connection, finishes what it has, and ends."""
+        if process is not None:
+            process.tell(signal.SIGUSR1)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), FINISH_S)
+            await process.end(_ENDING)
 
     async def _keep_up(self) -> None:
         """Start it again whenever it dies, and put the last table in force."""
@@ -183,6 +209,9 @@ class ProxyServer:
                 log.error("HAProxy could not be restarted with its tables: %s", error)
 
     async def _start(self) -> None:
+        if self._mark:
+            await self._until_started()
+            return
         self._proxy.write_config()
         # A socket that a dead HAProxy left would keep the new one from binding it.
         self._proxy.socket_path.unlink(missing_ok=True)
@@ -202,6 +231,19 @@ class ProxyServer:
         )
         await self._until_it_answers()
         log.info("HAProxy (process %d) runs", self.pid)
+
+    async def _until_started(self) -> None:
+        """By whoever keeps it up. Raises HaProxyError."""
+        end_s = time.monotonic() + OTHERS_LIMIT_S
+        while (found := await self._find()) is None:
+            if time.monotonic() > end_s:
+                raise HaProxyError(
+                    f"no HAProxy has been started within {OTHERS_LIMIT_S:g} s; does the Pod of DaemonSet "
+                    "plimsoll-router run on this node?"
+                )
+            await asyncio.sleep(FIND_S)
+        self._process = found
+        await self._until_it_answers()
 
     async def _until_it_answers(self) -> None:
         """Raises HaProxyError, after its process has been ended, where it does not come up."""
