@@ -1,7 +1,8 @@
 """The `plimsoll-agent` command: its arguments; `agents.daemon.build` does the rest, imported only when they are right.
 
-With `restore`, `doctor`, `gateway` or `mig` as the first argument it is another command, whose arguments
-`agents.gpu.knobs.restore`, `agents.doctor.doctor`, `agents.gateway.command` or `agents.gpu.mig.command` reads.
+With `restore`, `doctor`, `gateway`, `mig` or `mps` as the first argument it is another command, whose arguments
+`agents.gpu.knobs.restore`, `agents.doctor.doctor`, `agents.gateway.command`, `agents.gpu.mig.command` or
+`agents.gpu.mps.command` reads.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the environment fails (no driver, no state directory), 2 for wrong
 arguments.
@@ -42,6 +43,7 @@ examples:
   plimsoll-agent restore --state-dir ~/.plimsoll   put clocks and power limits back that a dead agent left turned
   plimsoll-agent doctor --state-dir ~/.plimsoll    what an agent can do on this node, and what it cannot
   plimsoll-agent mig list                          slices of GPUs in MIG mode; `mig --help` on changing them
+  plimsoll-agent mps --mps-dir /run/plimsoll-mps   keep the MPS daemons up in a container of their own
 """
 
 
@@ -276,6 +278,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from agents.gpu.mig.command import main as mig
 
         return mig(given[1:])
+    if given[:1] == ["mps"]:
+        from agents.gpu.mps.command import main as mps
+
+        return mps(given[1:])
     parser = make_parser()
     options = parser.parse_args(given)
     token = _read_token(parser, options)
@@ -324,10 +330,10 @@ def _refuse_contradictions(
             "--device gpu needs --state-dir: its changes and processes must be found again after a crash"
         )
     if options.launcher == "kubernetes" and not (
-        options.device == "gpu" and options.cluster_node and options.worker_image
+        options.device == "gpu" and options.cluster_node and options.own_pod
     ):
         parser.error(
-            "--launcher kubernetes needs --device gpu, --cluster-node and --worker-image"
+            "--launcher kubernetes needs --device gpu, --cluster-node and --own-pod"
         )
     # HAProxy's configuration names the port, so port 0, any free one, cannot be given.
     if options.router == "haproxy" and (

@@ -30,14 +30,19 @@ def add_listener(options: argparse._ActionsContainer, *, host_help: str) -> None
     )
 
 
-def add_worker_users(options: argparse._ActionsContainer) -> None:
-    """Add `--worker-user` and `--worker-user-for`."""
+def add_worker_user(options: argparse._ActionsContainer) -> None:
+    """Add `--worker-user`."""
     options.add_argument(
         "--worker-user",
         default="",
         metavar="NAME",
         help="user that replicas and tasks run as (default: the agent's own; of root: plimsoll-worker)",
     )
+
+
+def add_worker_users(options: argparse._ActionsContainer) -> None:
+    """Add `--worker-user` and `--worker-user-for`."""
+    add_worker_user(options)
     options.add_argument(
         "--worker-user-for",
         type=_project_user,
@@ -63,7 +68,10 @@ def add_pods(options: argparse._ActionsContainer) -> None:
         help="this node's name in the cluster",
     )
     options.add_argument(
-        "--worker-image", default="", metavar="IMAGE", help="of templates without one"
+        "--own-pod",
+        default="",
+        metavar="NAME",
+        help="this agent's Pod, whose image templates run that name none",
     )
     options.add_argument(
         "--pod-namespace",

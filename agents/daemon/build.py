@@ -266,7 +266,7 @@ def _pod_settings(options: argparse.Namespace, mps_dir: Path) -> "PodSettings | 
     return PodSettings(
         node=options.cluster_node,
         namespace=options.pod_namespace,
-        image=options.worker_image,
+        own_pod=options.own_pod,
         runtime_class=options.pod_runtime_class,
         shared_memory=shared_memory if shared_memory.is_dir() else None,
     )

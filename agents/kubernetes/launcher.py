@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -82,8 +83,16 @@ class PodLauncher:
         running = self._follow_pod(
             prepared.name, prepared.spawn.mark, prepared.spawn.log
         )
-        running.begin(manifest(prepared, self._settings))
+        running.begin(partial(self._manifest, prepared))
         return running
+
+    async def _manifest(self, prepared: Prepared) -> dict[str, object]:
+        """Raises ApiRefused, ApiAway."""
+        if not self._settings.image:
+            own = await self._pods.read(self._settings.own_pod)
+            image = "" if own is None else own.image
+            self._settings = replace(self._settings, image=image)
+        return manifest(prepared, self._settings)
 
     async def adopt(self, record: Recorded, log: Path) -> Running | None:
         name = pod_name(self._settings.node, record.id, record.mark)

@@ -39,8 +39,10 @@ class PodSettings:
     node: str
     """Its name in the cluster."""
     namespace: str = "plimsoll-replicas"
-    image: str
-    """What templates run that name none."""
+    image: str = ""
+    """What templates run that name none; empty: that of `own_pod`."""
+    own_pod: str = ""
+    """The agent's own Pod, in the same namespace."""
     priority_class: str = "plimsoll-replica"
     runtime_class: str = ""
     """Empty: the cluster's default."""
@@ -263,11 +265,25 @@ class _Status(msgspec.Struct, rename="camel"):
     container_statuses: list[_ContainerStatus] | None = None
 
 
+class _Container(msgspec.Struct):
+    image: str = ""
+
+
+class _Spec(msgspec.Struct):
+    containers: list[_Container] = []
+
+
 class Pod(msgspec.Struct):
     """A Pod as the API has it, as far as it matters."""
 
     metadata: ObjectMetadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
+
+    @property
+    def image(self) -> str:
+        """What its first container runs."""
+        return self.spec.containers[0].image if self.spec.containers else ""
 
     @property
     def _state(self) -> _State:

@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 from agents.base.backoff import retry_s
 from agents.base.device import DeviceError
@@ -34,6 +35,8 @@ REPORTED_S = 3.0
 """For kubelet to say how a process ended whose end was seen here."""
 DELETED_S = 10.0
 """For the deletion of a Pod without processes, before it is begun again."""
+Make: TypeAlias = Callable[[], Awaitable[Mapping[str, object]]]
+"""The manifest. Raises ApiRefused, ApiAway."""
 
 
 class RunningPod:
@@ -129,7 +132,7 @@ class RunningPod:
         if self._log is not None:
             self._log.close()
 
-    def begin(self, manifest: Mapping[str, object] | None = None) -> None:
+    def begin(self, manifest: Make | None = None) -> None:
         """Create it, or with no manifest find what there is of it; from now on it is followed."""
         if manifest is not None:
             self._creation = asyncio.create_task(self._create(manifest))
@@ -158,12 +161,12 @@ class RunningPod:
         if self._log is not None:
             self._log.copy()
 
-    async def _create(self, manifest: Mapping[str, object]) -> None:
+    async def _create(self, manifest: Make) -> None:
         random, failures = Random(), 0
         # An agent whose API server is away goes on trying: there is nothing wrong with the Pod.
         while not self._is_ending:
             try:
-                self.see(await self._pods.create(manifest))
+                self.see(await self._pods.create(await manifest()))
                 return
             except ApiAway as error:
                 self._refusal, failures = str(error), failures + 1

@@ -122,7 +122,7 @@ class PodTemplate:
     """What a template says for Kubernetes; as a process it runs without."""
 
     image: str = ""
-    """Empty: the agent's `--worker-image`."""
+    """Empty: the agent's own."""
     pull: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     resources: dict[str, str] = field(
         default_factory=lambda: {"cpu": "250m", "memory": "2Gi"}

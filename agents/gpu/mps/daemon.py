@@ -59,6 +59,8 @@ class MpsSettings:
 
     client_uid: int = field(default_factory=os.getuid)
     """UID of all replicas of the GPU."""
+    keeps_daemon: bool = True
+    """False: somebody else starts and ends it."""
     answer_s: float = ANSWER_S
     """One command; a daemon that takes longer hangs."""
     start_s: float = 20.0
@@ -137,6 +139,11 @@ class Mps:
             # Also where a daemon runs: it may have been started by an agent with another user for its replicas.
             self.directory.prepare(self._settings.client_uid)
             if seen.default_percent is None:
+                if not self._settings.keeps_daemon:
+                    raise LaunchFailed(
+                        f"the MPS daemon of GPU {self.gpu_uuid} does not run; does the Pod of DaemonSet plimsoll-mps "
+                        "run on this node?"
+                    )
                 await self._launch()
             return await self._reset_percent(seen)
 
@@ -174,7 +181,8 @@ class Mps:
                     f"clients {stuck} of GPU {self.gpu_uuid} do not let themselves be terminated, so the MPS daemon "
                     "was left running: killing them at work may hang the GPU; end them by hand and stop again"
                 )
-            await self._quit()
+            if self._settings.keeps_daemon:
+                await self._quit()
             return tuple(left)
 
     async def is_alive(self) -> bool:

@@ -50,7 +50,7 @@ from agents.processes.launcher import PROCESSES, Launcher
 from agents.processes.records import REPLICAS_FOLDER, TASKS_FOLDER
 from agents.processes.template_file import load_templates
 from agents.processes.templates import Templates, without_passed_on
-from agents.processes.user import WorkerUsers, make_folder, require_reach
+from agents.processes.user import WorkerUsers, make_folder, require_reach, uid_of
 from agents.replicas.replica import Hooks
 from agents.replicas.replicas import Workers, WorkersSettings
 from agents.router.access import RouterAccess
@@ -333,7 +333,9 @@ async def _sharing(settings: GpuNodeSettings, gpu: GpuIdentity) -> Sharing:
         require_reach(settings.mps_dir, user)
     make_mps = partial(
         Mps,
-        settings=MpsSettings() if user is None else MpsSettings(client_uid=user.uid),
+        settings=MpsSettings(
+            client_uid=uid_of(user), keeps_daemon=settings.pods is None
+        ),
     )
     if gpu.part is not None:
         return await make_slice_sharing(gpu, settings.mps_dir, make_mps=make_mps)

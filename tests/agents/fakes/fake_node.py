@@ -79,6 +79,10 @@ def run(options: argparse.Namespace) -> None:
     templates.write_text(TEMPLATES.format(python=sys.executable, here=HERE))
     templates.chmod(0o600)
     program, *arguments = options.command
+    environment = _environment(gpus, options.library)
+    # The daemons of MPS apart from the agent.
+    if arguments[:1] == ["mps"]:
+        os.execvpe(program, options.command, environment)
     more = (
         "--device",
         "gpu",
@@ -89,9 +93,7 @@ def run(options: argparse.Namespace) -> None:
         "--worker-user",
         pwd.getpwuid(os.geteuid()).pw_name,
     )
-    os.execvpe(
-        program, [program, *arguments, *more], _environment(gpus, options.library)
-    )
+    os.execvpe(program, [program, *arguments, *more], environment)
 
 
 def _environment(gpus: FakeGpus, library: Path) -> Mapping[str, str]:

@@ -270,3 +270,20 @@ def set_away(fake: FakeApi, *, is_away: bool) -> None:
     """In the loop of its own thread."""
     assert fake.loop is not None
     fake.loop.call_soon_threadsafe(lambda: fake.set_away(is_away=is_away))
+
+
+@in_loop
+async def test_without_an_image_a_pod_runs_the_agents_own(
+    node: Node, cluster: Cluster
+) -> None:
+    async with node.workers() as workers:
+        await started(workers)
+        (own,) = await pod_names(cluster)
+        cluster.settings = replace(cluster.settings, image="", own_pod=own)
+        async with cluster.launcher() as launcher:
+            other = replace(node, directory=node.directory.parent / "other")
+            its_workers = other.make(launcher)
+            await its_workers.open()
+            await its_workers.start(a_launch("r2"))
+            await until(lambda: the(its_workers, "r2").state == "ready")
+            await its_workers.close(keep=False)

@@ -1,0 +1,80 @@
+"""Daemons of MPS that are kept up apart from the agent, against the fake control program."""
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agents.base.device import LaunchFailed
+from agents.gpu.mps import command
+from agents.gpu.mps.command import keep_up
+from agents.gpu.mps.daemon import Mps, MpsSettings
+from tests.ports import own_environment
+
+FAKES = Path(__file__).parents[2] / "fakes"
+PATIENCE_S = 60.0
+OURS = MpsSettings(answer_s=PATIENCE_S, start_s=PATIENCE_S, quit_s=1.0, poll_s=0.02)
+AGENTS = replace(OURS, keeps_daemon=False)
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    # Not pytest's own directory: its path may be longer than a socket's may be.
+    with tempfile.TemporaryDirectory(prefix="mps") as made:
+        yield Path(made)
+
+
+def make_mps(directory: Path, settings: MpsSettings) -> Mps:
+    path = f"{FAKES}:{os.environ['PATH']}"
+    environment = {**own_environment("CUDA_", "FAKE_"), "PATH": path}
+    return Mps("GPU-1", directory, environment=environment, settings=settings)
+
+
+async def until_alive(mps: Mps) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await mps.is_alive():  # noqa: ASYNC110  it is another process
+            await asyncio.sleep(0.02)
+
+
+def test_a_daemon_that_dies_is_started_again_until_a_signal(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "LOOK_S", 0.1)
+    monkeypatch.setattr(command, "DRAIN_S", 0.1)
+    mps = make_mps(directory, OURS)
+
+    async def scenario() -> None:
+        keeping = asyncio.create_task(keep_up([mps]))
+        await until_alive(mps)
+        # As another would end it.
+        await make_mps(directory, OURS).stop(0.0)
+        await until_alive(mps)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(keeping, PATIENCE_S)
+        assert not await mps.is_alive()
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_whose_daemons_others_keep_neither_starts_nor_ends_them(
+    directory: Path,
+) -> None:
+    ours, agents = make_mps(directory, OURS), make_mps(directory, AGENTS)
+
+    async def scenario() -> None:
+        with pytest.raises(
+            LaunchFailed, match="does the Pod of DaemonSet plimsoll-mps"
+        ):
+            await agents.start()
+        await ours.start()
+        await agents.start()
+        await agents.stop(0.0)
+        assert await ours.is_alive()
+        await ours.stop(0.0)
+
+    asyncio.run(scenario())
