@@ -1,0 +1,130 @@
+"""The manifests of deploy/kubernetes say what the programs take, and give no more rights than they need."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agents.gpu.mps.command import make_parser as make_mps_parser
+from agents.gpu.node.open import ROUTER_MARK
+from agents.main import make_parser
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy/kubernetes"
+BASE = FOLDER / "base"
+Object = Mapping[str, Any]
+
+
+def documents(folder: Path) -> Iterator[Object]:
+    for path in sorted(folder.glob("*.yaml")):
+        yield from yaml.safe_load_all(path.read_text())
+
+
+def the(kind: str, name: str) -> Object:
+    found = [
+        each
+        for each in documents(BASE)
+        if each["kind"] == kind and each["metadata"]["name"] == name
+    ]
+    assert len(found) == 1, (kind, name)
+    return found[0]
+
+
+def container(kind: str, name: str) -> Object:
+    only: Object
+    (only,) = the(kind, name)["spec"]["template"]["spec"]["containers"]
+    return only
+
+
+def arguments_of_the_demo(name: str) -> list[str]:
+    """What the overlay gives the container, after the program that the fake node becomes."""
+    overlay = yaml.safe_load((FOLDER / "demo/kustomization.yaml").read_text())
+    (patch,) = (
+        yaml.safe_load(each["patch"])
+        for each in overlay["patches"]
+        if each["target"]["name"] == name
+    )
+    words = next(each["value"] for each in patch if each["path"].endswith("/args"))
+    return list(words[words.index("plimsoll-agent") + 1 :])
+
+
+def test_everything_that_is_there_is_applied() -> None:
+    listed = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+    there = {path.name for path in BASE.glob("*.yaml")}
+    assert set(listed) == there - {"kustomization.yaml"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        container("DaemonSet", "plimsoll-agent")["args"],
+        arguments_of_the_demo("plimsoll-agent"),
+    ],
+    ids=["base", "demo"],
+)
+def test_the_agent_takes_its_arguments(words: list[str]) -> None:
+    options = make_parser().parse_args(words)
+    assert (options.launcher, options.router, options.keep_replicas) == (
+        "kubernetes",
+        "haproxy",
+        True,
+    )
+    volumes = container("DaemonSet", "plimsoll-agent")["volumeMounts"]
+    mounted = {Path(each["mountPath"]) for each in volumes}
+    state = Path("/var/lib/plimsoll-agent")
+    assert {state, state.with_name(f"{state.name}-workers"), options.mps_dir} <= mounted
+
+
+def test_the_daemons_of_mps_are_where_the_agent_looks_for_them() -> None:
+    words = container("DaemonSet", "plimsoll-mps")["args"]
+    assert words[0] == "mps"
+    agents = make_parser().parse_args(container("DaemonSet", "plimsoll-agent")["args"])
+    mine = make_mps_parser().parse_args(words[1:])
+    assert (mine.mps_dir, mine.worker_user) == (agents.mps_dir, agents.worker_user)
+    # Clients have that folder as their /dev/shm (agents.daemon.build).
+    volumes = the("DaemonSet", "plimsoll-mps")["spec"]["template"]["spec"]["volumes"]
+    shm = next(each for each in volumes if each["name"] == "shm")
+    assert shm["hostPath"]["path"] == str(mine.mps_dir / "shm")
+
+
+def test_the_router_is_found_by_its_mark_and_has_the_agents_folder() -> None:
+    router = container("DaemonSet", "plimsoll-router")
+    variables = {each["name"]: each["value"] for each in router["env"]}
+    assert variables["PLIMSOLL_MARK"] == ROUTER_MARK
+    assert router["args"] == ["/var/lib/plimsoll-agent/haproxy"]
+    assert router["args"][0] in {each["mountPath"] for each in router["volumeMounts"]}
+
+
+def test_an_agent_may_ask_for_pods_of_one_namespace_and_nothing_else() -> None:
+    roles = [each for each in documents(BASE) if each["kind"].endswith("Role")]
+    (role,) = roles
+    assert role["kind"] == "Role"
+    assert role["rules"] == [
+        {
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "verbs": ["get", "list", "watch", "create", "delete"],
+        }
+    ]
+
+
+def test_no_pod_gets_a_token_without_asking() -> None:
+    for each in documents(BASE):
+        spec = each.get("spec", {}).get("template", {}).get("spec")
+        if spec is not None:
+            assert spec["automountServiceAccountToken"] is False, each["metadata"]
+
+
+def test_the_control_plane_runs_as_nobody_in_particular() -> None:
+    for kind, name in (("Deployment", "plimsoll-api"), ("Job", "plimsoll-upgrade")):
+        pod = the(kind, name)["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        security = container(kind, name)["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_no_secret_is_in_the_repository() -> None:
+    assert all(each["kind"] != "Secret" for each in documents(BASE))
