@@ -1,8 +1,8 @@
 """The `plimsoll-agent` command: its arguments; `agents.daemon.build` does the rest, imported only when they are right.
 
-With `restore`, `doctor`, `gateway`, `mig` or `mps` as the first argument it is another command, whose arguments
-`agents.gpu.knobs.restore`, `agents.doctor.doctor`, `agents.gateway.command`, `agents.gpu.mig.command` or
-`agents.gpu.mps.command` reads.
+With `restore`, `doctor`, `gateway`, `mig`, `mps`, `worker` or `trainer` as the first argument it is another command,
+whose arguments `agents.gpu.knobs.restore`, `agents.doctor.doctor`, `agents.gateway.command`, `agents.gpu.mig.command`,
+`agents.gpu.mps.command`, `agents.serving.arguments` or `agents.trainer.trainer` reads.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the environment fails (no driver, no state directory), 2 for wrong
 arguments.
@@ -278,6 +278,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from agents.gpu.mig.command import main as mig
 
         return mig(given[1:])
+    # Also of an installation without the control plane, whose `plimsoll` has the same two.
+    if given[:1] == ["worker"]:
+        from agents.serving.arguments import main as worker
+
+        return worker(given[1:])
+    if given[:1] == ["trainer"]:
+        from agents.trainer.trainer import main as trainer
+
+        return trainer(given[1:])
     if given[:1] == ["mps"]:
         from agents.gpu.mps.command import main as mps
 

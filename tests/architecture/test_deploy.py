@@ -5,6 +5,8 @@ import fnmatch
 import json
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -393,3 +395,16 @@ def test_units_restart_drop_privileges_and_bound_their_memory(path: Path) -> Non
     # Root is for who must become another user, with the rights for that and no others.
     if service.get("User") == "root":
         assert service["CapabilityBoundingSet"].split() == list(RIGHTS)
+
+
+@pytest.mark.parametrize("name", ["worker", "trainer"])
+def test_the_agents_image_can_run_what_templates_name(name: str) -> None:
+    """Its distribution has no `plimsoll`, which needs the control plane's packages."""
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('app', 'typer', 'fastapi')); "
+        f"from agents.main import main; main(['{name}', '--help'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0 and f"plimsoll {name}" in done.stdout, done.stderr
