@@ -2,7 +2,7 @@
 
 With `restore`, `doctor`, `gateway`, `mig`, `mps`, `worker` or `trainer` as the first argument it is another command,
 whose arguments `agents.gpu.knobs.restore`, `agents.doctor.doctor`, `agents.gateway.command`, `agents.gpu.mig.command`,
-`agents.gpu.mps.command`, `agents.serving.arguments` or `agents.trainer.trainer` reads.
+`agents.gpu.node.mps_daemons`, `agents.serving.arguments` or `agents.trainer.trainer` reads.
 
 Exit codes: 0 after SIGTERM or SIGINT, 1 when the environment fails (no driver, no state directory), 2 for wrong
 arguments.
@@ -288,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return trainer(given[1:])
     if given[:1] == ["mps"]:
-        from agents.gpu.mps.command import main as mps
+        from agents.gpu.node.mps_daemons import main as mps
 
         return mps(given[1:])
     parser = make_parser()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agents.gpu.mps.command import make_parser as make_mps_parser
+from agents.gpu.node.mps_daemons import make_parser as make_mps_parser
 from agents.gpu.node.open import ROUTER_MARK
 from agents.main import make_parser
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from agents.base.device import LaunchFailed
-from agents.gpu.mps import command
-from agents.gpu.mps.command import keep_up
 from agents.gpu.mps.daemon import Mps, MpsSettings
+from agents.gpu.node import mps_daemons as command
+from agents.gpu.node.mps_daemons import keep_up
 from tests.ports import own_environment
 
 FAKES = Path(__file__).parents[2] / "fakes"
