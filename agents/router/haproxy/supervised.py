@@ -148,8 +148,10 @@ class ProxyServer:
             log.info("HAProxy (process %d) of an earlier start is taken over", self.pid)
         else:
             if self._mark:
+                # Without a configuration it is only waiting for one.
+                was_configured = self._proxy.config_path.exists()
                 self._proxy.write_config()
-                await self._finish(found)
+                await self._finish(found if was_configured else None)
             elif record is not None:
                 await _end_recorded(record)
             await self._start()
