@@ -57,6 +57,8 @@ class PodLauncher:
         """Beginnings of the marks of directories whose records have been read."""
         self._recorded: set[str] = set()
         """Marks that are in records of which nobody has asked yet."""
+        self._assumed: set[str] = set()
+        """Pods that were adopted while the API was away, and may be gone."""
         self._is_listed = False
         self._has_answered = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,6 +106,8 @@ class PodLauncher:
         running = self._follow_pod(record.id, record.mark, log)
         if pod is not None:
             running.see(pod)
+        if not self._is_listed:
+            self._assumed.add(name)
         # Of one that is still to be started nothing can be found yet.
         if await running.find() or (pod is None or pod.is_pending):
             running.begin()
@@ -157,14 +161,11 @@ class PodLauncher:
             self._has_answered.set()
 
     def _see_all(self, there: dict[str, Pod]) -> None:
-        # A Pod whose creation has not been answered yet may be missing in a list that is older.
-        for name in (
-            self._there.keys() - there.keys()
-            if self._is_listed
-            else (self._running.keys() - there.keys())
-        ):
+        # A Pod that has just been created may be missing in a list that is older.
+        for name in (self._there.keys() | self._assumed) - there.keys():
             self._see_gone(name)
         self._is_listed = True
+        self._assumed.clear()
         for pod in there.values():
             self._see(pod)
 

@@ -35,6 +35,7 @@ REPORTED_S = 3.0
 """For kubelet to say how a process ended whose end was seen here."""
 DELETED_S = 10.0
 """For the deletion of a Pod without processes, before it is begun again."""
+_REMOVED = "its Pod was removed"
 Make: TypeAlias = Callable[[], Awaitable[Mapping[str, object]]]
 """The manifest. Raises ApiRefused, ApiAway."""
 
@@ -154,6 +155,9 @@ class RunningPod:
     def see_gone(self) -> None:
         """The API has no such Pod any more."""
         self._is_gone = True
+        if not self._is_ending:
+            # Kubelet kills what is left of a Pod that was removed by force.
+            self._note_over(_REMOVED)
         self._wake()
 
     def copy_log(self) -> None:
@@ -209,7 +213,7 @@ class RunningPod:
         if self.exit_code is not None:
             return exit_reason(self.exit_code)
         if self._is_gone:
-            return "its Pod was removed"
+            return _REMOVED
         return "it ended, and kubelet has not told how"
 
     async def _delete(self) -> str:

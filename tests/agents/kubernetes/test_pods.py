@@ -236,7 +236,8 @@ async def test_after_a_gap_in_the_watch_nothing_is_missed(
                 > lists + 1
             )
         )
-        assert the(workers).state == "ready", "its process serves"
+        await until(lambda: the(workers).state == "failed")
+        assert "its Pod was removed" in the(workers).message
 
 
 @fake_only
