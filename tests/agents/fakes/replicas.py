@@ -56,6 +56,8 @@ class Node:
     objection: str = ""
     lets_go: bool = True
     now_s: float = 0.0
+    own_template: Template | None = None
+    """Another than that of the fake worker."""
     cluster: Cluster | None = None
     """Where its replicas are Pods; None: they are processes."""
     terminated: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
@@ -95,7 +97,9 @@ class Node:
             WorkersSettings(
                 directory=self.directory, first_port=FIRST_PORT, port_count=PORTS
             ),
-            templates=Templates(by_name={"fake": self.template()}, default="fake"),
+            templates=Templates(
+                by_name={"fake": self.own_template or self.template()}, default="fake"
+            ),
             hooks=Hooks(terminate=self.terminate, prove=self.prove),
             launcher=launcher,
             environment=self.environment,

@@ -3,17 +3,20 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import pytest
 
 from agents.kubernetes.api import ApiAddress, KubernetesApi
 from agents.kubernetes.pods import Pods
+from agents.processes.templates import Template
 from tests.agents.fakes.replicas import (
     Node,
     a_launch,
@@ -288,3 +291,40 @@ async def test_without_an_image_a_pod_runs_the_agents_own(
             await its_workers.start(a_launch("r2"))
             await until(lambda: the(its_workers, "r2").state == "ready")
             await its_workers.close(keep=False)
+
+
+SLOW = Template(
+    name="slow",
+    command=(
+        *(sys.executable, "-m", "agents.serving", "--engine", "timed"),
+        *("--times-ms", "1:2000", "--drain-s", "20", "--service", "{service}"),
+        *("--host", "{host}", "--port", "{port}", "--batch", "{batch}"),
+    ),
+    environment={"PYTHONPATH": str(Path(__file__).parents[3])},
+    drain_limit_s=25.0,
+)
+
+
+@pytest.mark.parametrize("who", ["kubectl drain", "the agent"])
+@in_loop
+async def test_what_is_being_answered_is_answered_whoever_ends_the_pod(
+    node: Node, cluster: Cluster, who: str
+) -> None:
+    node.own_template = SLOW
+    async with node.workers() as workers, aiohttp.ClientSession() as session:
+        url = f"{(await started(workers)).url}/v2/models/chat/infer"
+        body = {
+            "inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]
+        }
+        asked = asyncio.create_task(session.post(url, json=body))
+        # Until it is in the worker, which takes two seconds for it.
+        await asyncio.sleep(0.5)
+        if who == "the agent":
+            await workers.stop("r1")
+        else:
+            await delete_as_others_do(cluster)
+        async with await asked as response:
+            assert response.status == 200
+        await until(lambda: all(each.state == "failed" for each in workers.replicas()))
+        await until_no_pods(cluster)
+    assert cluster.kubelet.killed == []
