@@ -27,7 +27,7 @@ from tests.agents.kubernetes.kubelet import Kubelet
 
 TESTBED = os.environ.get("PLIMSOLL_KUBERNETES", "")
 
-ROOM = {"cpu": "64", "memory": "256Gi", "pods": "250"}
+ROOM = {"cpu": "64", "memory": "256Gi", "pods": "250", "nvidia.com/gpu": "2"}
 READY = {
     "type": "Ready",
     "status": "True",
