@@ -162,6 +162,7 @@ class KubernetesApi:
                 async for each in self._follow_from(place, path, kind, query):
                     failures = 0
                     yield each
+            # The server keeps some minutes of changes; who comes later has to look at everything anew.
             except _Expired:
                 place.version = ""
             except (ApiRefused, ApiAway, msgspec.MsgspecError) as error:
@@ -184,11 +185,13 @@ class KubernetesApi:
         async for event in self._watch(
             path, {**query, "resourceVersion": place.version}
         ):
+            # A bookmark is a version alone, so that a watch in which nothing happens does not grow too old.
             if event.type != "BOOKMARK":
                 yield ChangedObject(
                     msgspec.json.decode(event.object, type=kind),
                     event.type == "DELETED",
                 )
+            # Only now: what was not taken in comes once more after a failure.
             seen = msgspec.json.decode(event.object, type=_Bookmark)
             place.version = seen.metadata.resource_version
 
@@ -209,6 +212,7 @@ class KubernetesApi:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_S),
         }
+        # No limit for all of it, which is as long as nothing happens.
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=ANSWER_S, sock_read=SILENCE_S
         )
@@ -254,6 +258,7 @@ class KubernetesApi:
             raise self._silent(error) from error
 
     def _headers(self) -> dict[str, str]:
+        # Its time of change says whether it was renewed; mounted Secrets are replaced as a whole.
         written_ns = self._address.token_file.stat().st_mtime_ns
         if written_ns != self._token_ns:
             self._token = self._address.token_file.read_text(encoding="ascii").strip()
@@ -270,6 +275,7 @@ class KubernetesApi:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=tls),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                # It refuses lines that are longer than its buffer.
                 read_bufsize=MAX_LINE,
             )
         return self._session
@@ -319,6 +325,7 @@ def _refusal(status: int, body: bytes) -> ApiRefused | ApiAway:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         said = ""
     message = f"the Kubernetes API answered {status}{f': {said}' if said else ''}"
+    # The server says who may not do what, and not what an operator has forgotten.
     if status == HTTPStatus.FORBIDDEN:
         message += "; are Role and RoleBinding of deploy/kubernetes applied?"
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _LATER:

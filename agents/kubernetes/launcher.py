@@ -74,6 +74,7 @@ class PodLauncher:
 
     async def close(self) -> None:
         """The Pods go on, but for those that have been ended."""
+        # Their processes have ended, and only the API still has them: nobody else would delete them soon.
         orphans = tuple(self._orphans.values())
         if orphans:
             await asyncio.wait(orphans, timeout=LEAVE_S)
@@ -81,6 +82,7 @@ class PodLauncher:
         await self._api.close()
 
     def start(self, prepared: Prepared, record: Record) -> Running:
+        # Whatever happens from here on, the next agent finds it by this.
         record(None)
         running = self._follow_pod(
             prepared.name, prepared.spawn.mark, prepared.spawn.log
@@ -147,6 +149,7 @@ class PodLauncher:
     async def _follow(self) -> None:
         async for each in self._pods.follow():
             if isinstance(each, Away):
+                # Once and not at every attempt, of which there are some each minute.
                 if not self.problems:
                     log.warning("%s", each.reason)
                 self.problems = (f"Pods cannot be started here: {each.reason}",)
@@ -199,6 +202,7 @@ class PodLauncher:
         """Until its deletion has begun. Its processes end before, as those of every other Pod."""
         assert self._terminate is not None
         random, failures = Random(), 0
+        # Which GPU it was on stood in the record.
         ending = Ending(grace_s=0.0, terminate=partial(self._terminate, -1))
         while name in self._there:
             try:

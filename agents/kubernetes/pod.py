@@ -112,7 +112,7 @@ def manifest(prepared: Prepared, settings: PodSettings) -> dict[str, object]:
                 else {}
             ),
             # By the scheduler and not by `nodeName`, so that CPU and memory are counted.
-            "affinity": {"nodeAffinity": _only_on(settings.node)},
+            "affinity": {"nodeAffinity": only_on(settings.node)},
             "tolerations": [{"key": GPUS, "operator": "Exists"}],
             "securityContext": _user(prepared),
             "containers": [_container(prepared, settings)],
@@ -215,7 +215,8 @@ def _user(prepared: Prepared) -> dict[str, object]:
     }
 
 
-def _only_on(node: str) -> dict[str, object]:
+def only_on(node: str) -> dict[str, object]:
+    """The node affinity of what must run on that node."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
         "requiredDuringSchedulingIgnoredDuringExecution": {

@@ -62,6 +62,7 @@ class RunningPod:
         self._process: WorkerProcess | None = None
         self._host = self._refusal = ""
         self._is_gone = self._is_ending = False
+        # A Pod has one of these two ends: by us, or by somebody else within its grace.
         self._killed_at_s = math.inf
         """By kubelet, where somebody else has deleted the Pod."""
         self._creation: asyncio.Task[None] | None = None
@@ -229,6 +230,7 @@ class RunningPod:
                 return ""
         except (ApiAway, ApiRefused) as error:
             return f"its Pod cannot be deleted: {error}"
+        # Kubelet may be starting it at this moment; the next call of `end` finds the processes then.
         end_s = time.monotonic() + DELETED_S
         while time.monotonic() < end_s and not self._is_over_in_api():
             with contextlib.suppress(TimeoutError):
@@ -246,6 +248,7 @@ class RunningPod:
         return self._process is not None
 
     def _note_over(self, how: str) -> None:
+        # The first is the cause; what is seen later follows from it.
         if not self._over.is_set():
             self.how = how
             self._over.set()

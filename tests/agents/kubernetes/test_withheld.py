@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from agents.kubernetes.api import KubernetesApi
-from agents.kubernetes.pod import GPUS, _only_on
+from agents.kubernetes.pod import GPUS, only_on
 from tests.agents.fakes.replicas import in_loop
 from tests.agents.kubernetes.cluster import ROOM, TESTBED, Cluster, make_cluster
 
@@ -33,7 +33,7 @@ def a_pod(name: str, node: str, gpus: str) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default"},
         "spec": {
-            "affinity": {"nodeAffinity": _only_on(node)},
+            "affinity": {"nodeAffinity": only_on(node)},
             "containers": [
                 {
                     "name": "c",
@@ -52,7 +52,7 @@ def the_holder(node: str) -> dict[str, Any]:
     """The Pod of the MPS daemons as overlay gpus-device-plugin makes it, for this node's GPUs."""
     daemons = yaml.safe_load((BASE / "mps.yaml").read_text())
     spec = daemons["spec"]["template"]["spec"]
-    spec["affinity"] = {"nodeAffinity": _only_on(node)}
+    spec["affinity"] = {"nodeAffinity": only_on(node)}
     spec["nodeSelector"] = {}
     (container,) = spec["containers"]
     container["resources"]["limits"][GPU] = ROOM[GPU]
