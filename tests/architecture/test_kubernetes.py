@@ -1,5 +1,6 @@
 """The manifests of deploy/kubernetes say what the programs take, and give no more rights than they need."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 from agents.gpu.node.mps_daemons import make_parser as make_mps_parser
 from agents.gpu.node.open import ROUTER_MARK
 from agents.main import make_parser
+from agents.processes.template_file import load_templates
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
@@ -75,6 +77,15 @@ def test_the_agent_takes_its_arguments(words: list[str]) -> None:
     mounted = {Path(each["mountPath"]) for each in volumes}
     state = Path("/var/lib/plimsoll-agent")
     assert {state, state.with_name(f"{state.name}-workers"), options.mps_dir} <= mounted
+
+
+def test_the_templates_are_read_as_they_stand() -> None:
+    templates = load_templates(BASE / "templates.toml")
+    assert templates.find("resnet50").command[0] == sys.executable
+    words = container("DaemonSet", "plimsoll-agent")["args"]
+    options = make_parser().parse_args(words)
+    mounts = container("DaemonSet", "plimsoll-agent")["volumeMounts"]
+    assert str(options.templates.parent) in {each["mountPath"] for each in mounts}
 
 
 def test_the_daemons_of_mps_are_where_the_agent_looks_for_them() -> None:
