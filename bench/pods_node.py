@@ -57,7 +57,8 @@ class Testbed:
     def run(self, script: str, *words: str) -> None:
         subprocess.run(
             [str(self.scripts / script), *words],
-            check=True,
+            # What is not there any more cannot be stopped.
+            check=words[0] == "start",
             stdout=subprocess.DEVNULL,
             env={**os.environ, "DIR": str(self.directory)},
         )
@@ -121,7 +122,10 @@ def running_cluster(bed: Testbed, images: Path) -> Iterator[None]:
     bed.run("run.sh", "start", "scheduler", "controllers")
     try:
         bed.run("node.sh", "start", *tars)
-        bed.kubectl("wait", f"node/{NODE}", "--for=condition=Ready", "--timeout=120s")
+        for state in ("create", "condition=Ready"):
+            bed.kubectl(
+                "wait", f"node/{NODE}", f"--for={state}", f"--timeout={WAIT_S}s"
+            )
         bed.kubectl("label", "node", NODE, "plimsoll/gpus=true")
         # Of the scripts, which know another name.
         bed.kubectl("taint", "node", NODE, "plimsoll.example/gpus-")
