@@ -27,7 +27,7 @@ from agents.kubernetes.pod import MARK_LABEL, Pod, PodSettings, manifest, pod_na
 from agents.kubernetes.pods import Pods
 from agents.kubernetes.running_pod import RunningPod
 from agents.processes.launch import Prepared
-from agents.processes.launcher import PROCESSES, Record, Running
+from agents.processes.launcher import PROCESSES, Running, SaveRecord
 from agents.processes.process import Ending, TerminateOnGpu, end_left_over
 from agents.processes.records import Recorded
 
@@ -81,7 +81,7 @@ class PodLauncher:
         await cancel(*self._tasks, *self._orphans.values())
         await self._api.close()
 
-    def start(self, prepared: Prepared, record: Record) -> Running:
+    def start(self, prepared: Prepared, record: SaveRecord) -> Running:
         # Whatever happens from here on, the next agent finds it by this.
         record(None)
         running = self._follow_pod(

@@ -25,7 +25,7 @@ from agents.processes.process import (
 from agents.processes.procfs import marks
 from agents.processes.records import Identity, Recorded
 
-Record: TypeAlias = Callable[[Identity | None], None]
+SaveRecord: TypeAlias = Callable[[Identity | None], None]
 """Makes the record durable; None: it is found by its mark alone."""
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Launcher(Protocol):
         """The address that servers are to listen on."""
         ...
 
-    def start(self, prepared: Prepared, record: Record) -> Running:
+    def start(self, prepared: Prepared, record: SaveRecord) -> Running:
         """Start what is prepared. Raises LaunchFailed, or what `record` raises; then nothing runs."""
         ...
 
@@ -137,7 +137,7 @@ class ProcessLauncher:
     async def close(self) -> None:
         """Nothing else is asked."""
 
-    def start(self, prepared: Prepared, record: Record) -> Running:
+    def start(self, prepared: Prepared, record: SaveRecord) -> Running:
         program, path = (
             prepared.spawn.command[0],
             prepared.spawn.environment.get("PATH"),

@@ -230,6 +230,10 @@ def _objection(template: Template) -> str:
         return "progress_file is a task's, and begins with / or {directory}/"
     if "port" not in template.ports and not template.is_task:
         return "{port} must stand in the command, the environment or a file: the agent chooses it"
+    for volume in template.pod.volumes:
+        sources = (volume.claim, volume.host_path)
+        if not volume.path.startswith("/") or sum(map(bool, sources)) != 1:
+            return "each of pod.volumes has a path that begins with /, and either a claim or a host_path"
     # Variables of MPS and CUDA decide the share, which is the plan's alone.
     for name in (*template.environment, *template.pass_environment):
         if not _VARIABLE.fullmatch(name) or _OURS.match(name):

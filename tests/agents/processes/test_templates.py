@@ -214,6 +214,18 @@ def test_without_a_default_networks_that_are_not_named_are_refused(
             '[templates.t]\ncommand = ["serve", "{port}"]\npass_environment = ["PLIMSOLL_TOKEN"]',
             "agent's own",
         ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\npod.volumes = [{path = "/m"}]',
+            "either a claim or a host_path",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\npod.volumes = [{path = "m", claim = "c"}]',
+            "begins with /",
+        ),
+        (
+            '[templates.t]\ncommand = ["serve", "{port}"]\npod.pull = "Sometimes"',
+            "pod.pull",
+        ),
         ('[templates."a b"]\ncommand = ["serve", "{port}"]', "name must match"),
         ('[networks]\nresnet50 = "t"', "no template 't'"),
         ('default = "t"', "no template 't'"),
