@@ -27,6 +27,7 @@ help:
 	@echo "make test     install, then run all tests"
 	@echo "make test-core-types  tests of fits with the linear algebra of CPUs without and with AVX-512 (a minute)"
 	@echo "make test-nightly  the same with more random examples, and the slowest tests"
+	@echo "make test-kubernetes  the tests of Pods on a real API server, which it builds or finds (TESTBED=DIR)"
 	@echo "make check    formatting, lint, types, import arrows, known vulnerabilities of what is pinned"
 	@echo "make sbom     SBOM_KEY=FILE: CycloneDX lists of what the agent and the control plane are made of, signed"
 	@echo "make bench    measure the figures of docs/figures.md; prints tables, writes bench/results/"

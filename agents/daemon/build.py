@@ -262,13 +262,12 @@ def _pod_settings(options: argparse.Namespace, mps_dir: Path) -> "PodSettings | 
         return None
     from agents.kubernetes.pod import PodSettings
 
-    shared_memory = mps_dir / "shm"
     return PodSettings(
         node=options.cluster_node,
         namespace=options.pod_namespace,
         own_pod=options.own_pod,
         runtime_class=options.pod_runtime_class,
-        shared_memory=shared_memory if shared_memory.is_dir() else None,
+        shared_memory=mps_dir / "shm",
     )
 
 

@@ -6,14 +6,13 @@ arguments.
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from agents.base.arguments import add_log_level, integer
+from agents.base.arguments import add_log_level, address, integer
 from agents.base.device import DeviceError
 from agents.base.waits import first, stop_event
 
@@ -87,7 +86,7 @@ def _add_callers(parser: argparse.ArgumentParser) -> None:
     callers = parser.add_argument_group("requests")
     callers.add_argument(
         "--host",
-        type=_address,
+        type=address,
         default="127.0.0.1",
         metavar="ADDRESS",
         help="address to listen on; 0.0.0.0 or :: means all (default: %(default)s)",
@@ -204,15 +203,6 @@ async def _run(options: argparse.Namespace, token: str) -> int:
         finally:
             await server.close(keep=False)
     return 0
-
-
-def _address(text: str) -> str:
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be an IP address of this machine, 0.0.0.0 or ::"
-        ) from None
 
 
 if __name__ == "__main__":

@@ -181,7 +181,8 @@ def _volumes(
     # Where GPUs are shared by turns the variable names a folder that does not exist.
     if pipe and Path(pipe).is_dir():
         found.append(("mps", _host(Path(pipe)), pipe, False))
-    if settings.shared_memory is not None:
+    # Looked at now, since the daemons' Pod, which makes it, may start after the agent.
+    if settings.shared_memory is not None and settings.shared_memory.is_dir():
         found.append(("shm", _host(settings.shared_memory), "/dev/shm", False))
     for number, each in enumerate(prepared.template.pod.volumes):
         source: dict[str, object] = (

@@ -36,7 +36,7 @@ REPORTED_S = 3.0
 DELETED_S = 10.0
 """For the deletion of a Pod without processes, before it is begun again."""
 _REMOVED = "its Pod was removed"
-Make: TypeAlias = Callable[[], Awaitable[Mapping[str, object]]]
+MakeManifest: TypeAlias = Callable[[], Awaitable[Mapping[str, object]]]
 """The manifest. Raises ApiRefused, ApiAway."""
 
 
@@ -134,7 +134,7 @@ class RunningPod:
         if self._log is not None:
             self._log.close()
 
-    def begin(self, manifest: Make | None = None) -> None:
+    def begin(self, manifest: MakeManifest | None = None) -> None:
         """Create it, or with no manifest find what there is of it; from now on it is followed."""
         if manifest is not None:
             self._creation = asyncio.create_task(self._create(manifest))
@@ -166,7 +166,7 @@ class RunningPod:
         if self._log is not None:
             self._log.copy()
 
-    async def _create(self, manifest: Make) -> None:
+    async def _create(self, manifest: MakeManifest) -> None:
         random, failures = Random(), 0
         # An agent whose API server is away goes on trying: there is nothing wrong with the Pod.
         while not self._is_ending:

@@ -138,6 +138,7 @@ class ProcessLauncher:
         """Nothing else is asked."""
 
     def start(self, prepared: Prepared, record: SaveRecord) -> Running:
+        # By the PATH that it will have, which is not the agent's own.
         program, path = (
             prepared.spawn.command[0],
             prepared.spawn.environment.get("PATH"),

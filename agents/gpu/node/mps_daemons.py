@@ -43,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         user = find_worker_user(options.worker_user, workers_folders(options.mps_dir))
         settings = MpsSettings(client_uid=uid_of(user))
         with Nvml() as nvml:
+            # In the folders where the agent looks for them.
             daemons = [
                 Mps(gpu.uuid, options.mps_dir / mps_folder(gpu), settings=settings)
                 for gpu in Devices(nvml).gpus()
@@ -74,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 async def keep_up(daemons: Sequence[Mps]) -> None:
     """Until SIGTERM or SIGINT. Raises DeviceError where one cannot be started at all."""
+    # A signal in the middle of a start waits for it: what was started is ended below.
     async with stop_event(0) as stop:
         for each in daemons:
             await each.start()

@@ -112,7 +112,10 @@ def test_a_pod_has_only_its_own_folders_and_those_of_its_template(
         "requests": resources,
         "limits": {"memory": "3Gi"},
     }
-    shared = replace(SETTINGS, shared_memory=Path("/run/plimsoll/shm"))
+    shared = replace(SETTINGS, shared_memory=tmp_path / "shm")
+    assert "/dev/shm" not in repr(container(manifest(prepared(tmp_path), shared)))
+    # The Pod of the daemons came after the agent.
+    (tmp_path / "shm").mkdir()
     assert "/dev/shm" in repr(container(manifest(prepared(tmp_path), shared)))
 
 

@@ -57,6 +57,19 @@ def node(tmp_path: Path, cluster: Cluster) -> Node:
     return Node(directory=tmp_path / "workers", cluster=cluster)
 
 
+async def images(cluster: Cluster) -> set[str]:
+    """What the Pods of the node run."""
+    api = KubernetesApi(cluster.address)
+    try:
+        found = [
+            await Pods(api, cluster.settings).read(each)
+            for each in await pod_names(cluster)
+        ]
+    finally:
+        await api.close()
+    return {each.image for each in found if each is not None}
+
+
 async def delete_as_others_do(cluster: Cluster) -> None:
     """The only Pod, with its own grace, as `kubectl drain` does."""
     api = KubernetesApi(cluster.address)
@@ -290,6 +303,7 @@ async def test_without_an_image_a_pod_runs_the_agents_own(
             await its_workers.open()
             await its_workers.start(a_launch("r2"))
             await until(lambda: the(its_workers, "r2").state == "ready")
+            assert await images(cluster) == {"worker"}
             await its_workers.close(keep=False)
 
 
