@@ -89,7 +89,7 @@ test-kubernetes: install
 	    "kubectl in DIR/bin, or KUBERNETES=DIR with build.sh, which builds them (root, 6 GB, 15 minutes)"; exit 2; }
 	@test -x $(TESTBED)/bin/kube-apiserver || DIR=$(TESTBED) $(KUBERNETES)/build.sh
 	DIR=$(TESTBED) $(KUBERNETES)/run.sh start scheduler controllers
-	PLIMSOLL_KUBERNETES=$(TESTBED) $(BIN)/pytest tests/agents -k "pods or kubernetes" $(TEST_ARGS); \
+	PLIMSOLL_KUBERNETES=$(TESTBED) $(BIN)/pytest tests/agents tests/app/kubernetes -k "pods or kubernetes" $(TEST_ARGS); \
 	  status=$$?; DIR=$(TESTBED) $(KUBERNETES)/run.sh stop; exit $$status
 
 # Rounding differs between the kernels; SkylakeX's need AVX-512.

@@ -23,6 +23,7 @@ from agents.base.arguments import (
     add_pods,
     add_worker_users,
     address,
+    as_node_name,
     integer,
     network,
     positive,
@@ -74,7 +75,8 @@ def _add_control_plane(parser: argparse.ArgumentParser) -> None:
     reach.add_argument(
         "--token-file",
         type=Path,
-        help="file with the node's token, or with a join token, which the agent exchanges for its own",
+        help="file with the node's token, or with a join token or that of a service account, which the agent exchanges "
+        "for its own",
     )
 
     reach.add_argument(
@@ -295,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     token = _read_token(parser, options)
     _refuse_contradictions(parser, options)
-    options.node = options.node or _node_of(options.cluster_node) or _host_name()
+    options.node = options.node or as_node_name(options.cluster_node) or _host_name()
     # Imported late: aiohttp alone takes longer than --help may.
     from agents.daemon.build import run_agent
 
@@ -305,14 +307,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
     """The token from its file; empty: the node has one of its own. Without any the process ends."""
     # Imported late, like what runs the agent.
-    from agents.sync.node_token import FILE, JOIN_PREFIX
+    from agents.sync.node_token import FILE, is_exchanged, read_token
 
     # Another's, such as that of whoever started this: what this process starts has no business with it.
     os.environ.pop(TOKEN_VARIABLE, None)
     token = ""
     try:
         if options.token_file is not None:
-            token = options.token_file.read_text(encoding="utf-8").strip()
+            token = read_token(options.token_file)
     except OSError as error:
         parser.error(f"--token-file: {error}")
     is_kept = options.state_dir is not None and (options.state_dir / FILE).exists()
@@ -321,11 +323,11 @@ def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
             f"pass a token with --token-file; `plimsoll token create --scope join` creates one ({TOKEN_VARIABLE} is "
             "not read: what a process was started with stays in its /proc/PID/environ)"
         )
-    if token.startswith(JOIN_PREFIX) and options.state_dir is None:
+    if is_exchanged(token) and options.state_dir is None:
         parser.error(
             "a join token needs --state-dir, where the node's own token is kept; it enrols a node only once"
         )
-    return str(token)
+    return token
 
 
 def _refuse_contradictions(
@@ -363,11 +365,6 @@ def _refuse_contradictions(
 def _host_name() -> str:
     """Lower case and without the domain, as a node's name must be."""
     return socket.gethostname().partition(".")[0].lower()
-
-
-def _node_of(cluster_node: str) -> str:
-    """A cluster's names may hold dots, a node's may not."""
-    return cluster_node.replace(".", "-")[:63].rstrip("-")
 
 
 def _node(text: str) -> str:

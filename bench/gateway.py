@@ -143,14 +143,15 @@ def process(folder: Path, name: str, *words: str, **more: str) -> Iterator[None]
 
 
 @asynccontextmanager
-async def control_plane(folder: Path) -> AsyncIterator[GatewayDeployment]:
+async def control_plane(
+    folder: Path, **settings: str
+) -> AsyncIterator[GatewayDeployment]:
     """`plimsoll up` without nodes, which answers; its gateway's address is known, and nobody listens there yet."""
     url, gateway = (f"http://127.0.0.1:{a_free_port()}" for _ in range(2))
     words = ("-c", RUN, "up", "--nodes", "0", "--data-dir", str(folder / "data"))
-    port = url.rpartition(":")[-1]
+    settings |= {"PLIMSOLL_PORT": url.rpartition(":")[-1]}
     connector = aiohttp.TCPConnector(limit=0)
-    more = {"PLIMSOLL_PORT": port, "PLIMSOLL_GATEWAY_URL": gateway}
-    with process(folder, "up", *words, **more):
+    with process(folder, "up", *words, PLIMSOLL_GATEWAY_URL=gateway, **settings):
         async with aiohttp.ClientSession(connector=connector) as session:
             await _answers(session, f"{url}/readyz")
             token = (folder / ".config/plimsoll/token").read_text().strip()

@@ -25,6 +25,7 @@ from typing import Any
 
 import yaml
 
+from agents.kubernetes.api import SERVICE_ACCOUNT
 from bench.gateway import (
     GatewayDeployment,
     control_plane,
@@ -63,13 +64,14 @@ class Testbed:
             env={**os.environ, "DIR": str(self.directory)},
         )
 
-    def kubectl(self, *words: str) -> str:
-        """What it prints."""
+    def kubectl(self, *words: str, text: str = "") -> str:
+        """What it prints; it reads the text."""
         done = subprocess.run(
             [str(self.directory / "bin/kubectl"), *words],
             check=True,
             capture_output=True,
             text=True,
+            input=text,
             env={
                 **os.environ,
                 "KUBECONFIG": str(self.directory / "run/admin.kubeconfig"),
@@ -140,17 +142,16 @@ def running_cluster(bed: Testbed, images: Path) -> Iterator[None]:
 async def _measure(bed: Testbed, options: argparse.Namespace) -> list[Figures]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        made = await stack.enter_async_context(control_plane(folder))
+        for name in ("namespaces", "control-plane-rights"):
+            bed.kubectl("apply", "-f", str(MANIFESTS / f"base/{name}.yaml"))
+        stack.enter_context(_service_account(bed))
+        made = await stack.enter_async_context(
+            control_plane(
+                folder, PLIMSOLL_KUBERNETES_NAMESPACE="plimsoll-replicas", **API
+            )
+        )
         made = replace(made, gateway="http://127.0.0.1:8000")
-        join = await made.call(
-            "POST", "tokens", {"name": "nodes", "scope": "join", "uses": 1}
-        )
-        (folder / "join").write_text(join["secret"])
         bed.kubectl("apply", "-k", str(_manifests(folder, made.url)))
-        bed.kubectl(
-            *("-n", "plimsoll-replicas", "create", "secret", "generic"),
-            *("plimsoll-join", f"--from-file=token={folder / 'join'}"),
-        )
         await _until_node_reports(made)
         spec = {
             "network": "resnet50",
@@ -176,13 +177,37 @@ async def _measure(bed: Testbed, options: argparse.Namespace) -> list[Figures]:
         ]
 
 
+@contextmanager
+def _service_account(bed: Testbed) -> Iterator[None]:
+    """The control plane's, where every process of a Pod finds its own."""
+    namespace = ("-n", "plimsoll")
+    bed.kubectl(*namespace, "create", "serviceaccount", "plimsoll")
+    path = "/api/v1/namespaces/plimsoll/serviceaccounts/plimsoll/token"
+    wanted = {
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "spec": {"expirationSeconds": 12 * 3600},
+    }
+    made = bed.kubectl("create", "--raw", path, "-f", "-", text=json.dumps(wanted))
+    SERVICE_ACCOUNT.mkdir(parents=True)
+    try:
+        token = json.loads(made)["status"]["token"]
+        (SERVICE_ACCOUNT / "token").write_text(token)
+        shutil.copy(bed.directory / "run/pki/ca.crt", SERVICE_ACCOUNT)
+        yield
+    finally:
+        shutil.rmtree(SERVICE_ACCOUNT)
+
+
 def _manifests(folder: Path, url: str) -> Path:
     """Overlay `demo` without the control plane, for the images and the addresses of the testbed."""
     shutil.copytree(MANIFESTS / "base", folder / "base")
     overlay = yaml.safe_load((MANIFESTS / "demo/kustomization.yaml").read_text())
     listed = yaml.safe_load((folder / "base/kustomization.yaml").read_text())
     overlay["resources"] = [
-        f"base/{each}" for each in listed["resources"] if each != "control-plane.yaml"
+        f"base/{each}"
+        for each in listed["resources"]
+        if not each.startswith("control-plane")
     ]
     (templates,) = listed["configMapGenerator"]
     templates["files"] = ["base/templates.toml"]

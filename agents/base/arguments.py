@@ -87,6 +87,11 @@ def add_pods(options: argparse._ActionsContainer) -> None:
     )
 
 
+def as_node_name(cluster_node: str) -> str:
+    """The name of a cluster's node as Plimsoll has it: the cluster's may hold dots."""
+    return cluster_node.replace(".", "-")[:63].rstrip("-")
+
+
 def _project_user(text: str) -> tuple[str, str]:
     project, _, user = text.partition("=")
     # A name that no project can have would leave its replicas to the other user, and say nothing.

@@ -40,7 +40,7 @@ from agents.processes.user import (
 )
 from agents.router.access import RouterAccess, read_access
 from agents.sync.ledger import Ledger
-from agents.sync.node_token import JOIN_PREFIX, EnrolledTransport
+from agents.sync.node_token import EnrolledTransport, is_exchanged
 from agents.sync.transport import HttpTransport, Transport
 
 if TYPE_CHECKING:
@@ -153,13 +153,13 @@ def make_transport(
         addresses=addresses,
         tls=_tls_context(options),
     )
-    if token and not token.startswith(JOIN_PREFIX):
+    if token and not is_exchanged(token):
         return reach
     options.state_dir.mkdir(parents=True, exist_ok=True)
     return EnrolledTransport(
         reach,
         node=options.node,
-        join_token=token,
+        join_token_file=options.token_file,
         directory=options.state_dir,
         now_s=clock.now_s,
     )

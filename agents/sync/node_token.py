@@ -1,5 +1,7 @@
 """The token of a node's own: enrolled by a join token, kept in the state directory, renewed long before it ends.
 
+In a Kubernetes cluster the token of the agent's own service account is the join token.
+
 The agent makes its secrets itself and tells the control plane their hashes, so that an answer which is lost can be
 asked for again. The secret before the newest is kept, too: a control plane that was restored knows that one.
 """
@@ -25,6 +27,8 @@ from agents.sync.transport import (
 
 FILE = "token"
 JOIN_PREFIX = "plim_join_"
+SERVICE_ACCOUNT_PREFIX = "ey"
+"""As every JSON Web Token begins: `{"` in base64."""
 RENEW_AGAIN_S = 600.0
 """After a renewal that failed; there are days left."""
 
@@ -61,6 +65,16 @@ def read_kept(directory: Path) -> Kept:
         ) from error
 
 
+def read_token(file: Path) -> str:
+    """A token as it stands in a file of its own. Raises OSError."""
+    return file.read_text(encoding="utf-8").strip()
+
+
+def is_exchanged(token: str) -> bool:
+    """Whether the node gets a token of its own for that one."""
+    return token.startswith((JOIN_PREFIX, SERVICE_ACCOUNT_PREFIX))
+
+
 class EnrolledTransport:
     """HTTP to the control plane by a token of the node's own."""
 
@@ -69,14 +83,17 @@ class EnrolledTransport:
         reach: HttpTransport,
         *,
         node: str,
-        join_token: str,
+        join_token_file: Path | None,
         directory: Path,
         now_s: Callable[[], float],
     ) -> None:
-        """`join_token`: may be empty once the node is enrolled. Raises OSError, ValueError."""
+        """`join_token_file`: read when the node enrols, as kubelet renews it; may be None once it is enrolled.
+
+        Raises OSError, ValueError.
+        """
         self._http = reach
         self._node = node
-        self._join_token = join_token
+        self._join_token_file = join_token_file
         self._path = directory / FILE
         self._now_s = now_s
         self._kept = read_kept(directory)
@@ -93,7 +110,7 @@ class EnrolledTransport:
             return await self._http.exchange(observation, wait_s=wait_s)
         except NotAuthorised:
             # The next attempt takes the secret before it, or enrols; after the last attempt comes the first again.
-            attempts = len(self._kept.secrets) + bool(self._join_token)
+            attempts = len(self._kept.secrets) + (self._join_token_file is not None)
             self._current = (self._current + 1) % attempts
             raise
 
@@ -106,9 +123,12 @@ class EnrolledTransport:
 
     async def _enrol(self) -> None:
         """Get a token for the join token. Raises TransportError."""
-        if not self._join_token:
+        if self._join_token_file is None:
             raise NotAuthorised("the node is not enrolled; give it a join token")
-        self._http.token = self._join_token
+        try:
+            self._http.token = read_token(self._join_token_file)
+        except OSError as error:
+            raise NotAuthorised(f"the join token cannot be read: {error}") from error
         try:
             await self._ask(f"nodes/{quote(self._node, safe='')}/enrol", previous=[])
         except (Unacceptable, NotAuthorised) as error:

@@ -138,6 +138,11 @@ class Settings(BaseSettings):
         description="Address at which people reach the dashboard, e.g. https://plimsoll.example.org; single sign-on "
         "needs it",
     )
+    kubernetes_namespace: str | None = Field(
+        default=None,
+        description="Namespace of the agents in the Kubernetes cluster in which this runs: a node is then enrolled by "
+        "its agent's service account, without a join token. Unset: this has nothing to do with a cluster",
+    )
     gateway_url: str | None = Field(
         default=None,
         description="Address at which callers reach `plimsoll gateway`, e.g. https://inference.example.org; shown as "

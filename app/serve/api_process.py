@@ -37,6 +37,7 @@ from app.db.decisions.commands import COMMAND_CHANNEL
 from app.db.fleet.log_requests import LOG_CHANNEL
 from app.db.operations.tokens import TOKEN_CHANNEL
 from app.db.postgres_store import PostgresStore
+from app.kubernetes.node_identity import NodeIdentity, nobody
 from app.loop.tick import TickOutcome
 from app.serve.child_process import child_process
 from app.serve.connections import TimedProtocol, open_socket
@@ -81,7 +82,10 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         pools = _make_pools(plane)
         engine = pools.people
-        parts = _make_parts(plane, pools, metrics, compiling or asyncio.Event())
+        identity = None if plane.cluster is None else NodeIdentity(plane.cluster)
+        parts = _make_parts(
+            plane, pools, metrics, compiling or asyncio.Event(), identity
+        )
         parts.checks.update({**_own_checks(plane.url, parts), **(checks or {})})
         # Before anything starts: a request may come as soon as the lifespan yields.
         app.state.parts = parts
@@ -103,6 +107,8 @@ def create_app(
             await parts.logs.stop()
             await parts.token_news.stop()
             await parts.solver.close()
+            if identity is not None:
+                await identity.close()
             await engine.dispose()
             await pools.agents.dispose()
 
@@ -137,7 +143,11 @@ def _make_pools(plane: Plane) -> _Pools:
 
 
 def _make_parts(
-    plane: Plane, pools: _Pools, metrics: ApiMetrics, compiling: asyncio.Event
+    plane: Plane,
+    pools: _Pools,
+    metrics: ApiMetrics,
+    compiling: asyncio.Event,
+    identity: NodeIdentity | None,
 ) -> ApiParts:
     store = PostgresStore(pools.people)
     event_limits = EventLimits(metrics.dropped_events.inc)
@@ -169,6 +179,7 @@ def _make_parts(
         event_limits=event_limits,
         simulations=ScenarioIntake(),
         lease=plane.settings.lease,
+        node_of_pod=nobody if identity is None else identity.node_of,
         gateway_url=plane.settings.gateway_url,
         retention=plane.retention,
         compiling=compiling,

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from app.base.clock import ControlClock, WallClock
 from app.base.settings import Settings
 from app.db.maintenance import Retention
+from app.kubernetes.cluster import Cluster, own_cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,8 @@ class Plane:
     """SQLAlchemy's URL of a database at the newest revision."""
     clock: ControlClock
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    cluster: Cluster | None = None
+    """None: this belongs to no Kubernetes cluster."""
 
     @property
     def retention(self) -> Retention:
@@ -38,11 +41,17 @@ class Plane:
 def make_plane(
     settings: Settings, url: str | None = None, clock: ControlClock | None = None
 ) -> Plane:
-    """The shared parts. Without `url` the settings say where the database is; it may be the embedded server."""
+    """The shared parts. Without `url` the settings say where the database is; it may be the embedded server.
+
+    Raises PlimsollError where the settings name a cluster, and this is no Pod of one.
+    """
+    # First: what is wrong with it must not start a database.
+    cluster = own_cluster(settings)
     return Plane(
         settings=settings,
         url=url or database_url(settings),
         clock=clock or WallClock(speed=settings.speed),
+        cluster=cluster,
     )
 
 

@@ -12,6 +12,7 @@ from agents.gpu.node.mps_daemons import make_parser as make_mps_parser
 from agents.gpu.node.open import ROUTER_MARK
 from agents.main import make_parser
 from agents.processes.template_file import load_templates
+from app.kubernetes.node_identity import AGENT_ACCOUNT, AUDIENCE
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
@@ -109,16 +110,35 @@ def test_the_router_is_found_by_its_mark_and_has_the_agents_folder() -> None:
 
 
 def test_an_agent_may_ask_for_pods_of_one_namespace_and_nothing_else() -> None:
-    roles = [each for each in documents(BASE) if each["kind"].endswith("Role")]
-    (role,) = roles
-    assert role["kind"] == "Role"
-    assert role["rules"] == [
+    assert the("Role", "plimsoll-agent")["rules"] == [
         {
             "apiGroups": [""],
             "resources": ["pods"],
             "verbs": ["get", "list", "watch", "create", "delete"],
         }
     ]
+
+
+def test_the_control_plane_learns_where_agents_are_and_nothing_else() -> None:
+    (cluster_role,) = (
+        each for each in documents(BASE) if each["kind"] == "ClusterRole"
+    )
+    assert [(each["resources"], each["verbs"]) for each in cluster_role["rules"]] == [
+        (["tokenreviews"], ["create"])
+    ]
+    assert [
+        (each["resources"], each["verbs"]) for each in the("Role", "plimsoll")["rules"]
+    ] == [(["pods"], ["get"])]
+
+
+def test_the_agents_token_is_for_the_control_plane_alone() -> None:
+    volumes = the("DaemonSet", "plimsoll-agent")["spec"]["template"]["spec"]["volumes"]
+    (source,) = next(each for each in volumes if each["name"] == "identity")[
+        "projected"
+    ]["sources"]
+    assert source["serviceAccountToken"]["audience"] == AUDIENCE
+    account = the("DaemonSet", "plimsoll-agent")["spec"]["template"]["spec"]
+    assert account["serviceAccountName"] == AGENT_ACCOUNT
 
 
 def test_no_pod_gets_a_token_without_asking() -> None:

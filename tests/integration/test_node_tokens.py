@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -254,10 +256,12 @@ class Node:
         self, api: Api, directory: Path, join_token: str, *, ahead_s: float = 0.0
     ) -> None:
         self.reach = AsgiTransport(api)
+        join_token_file = directory / "join"
+        join_token_file.write_text(join_token)
         self.transport = EnrolledTransport(
             self.reach,
             node="n9",
-            join_token=join_token,
+            join_token_file=join_token_file if join_token else None,
             directory=directory,
             now_s=lambda: api.clock.now_s() + ahead_s,
         )
@@ -400,3 +404,69 @@ def test_a_token_that_ends_soon_by_a_clock_that_is_ahead_is_not_renewed_at_every
     for _ in range(3):
         node.sync()
     assert api.get("events?kind=TokenRotated")["items"] == []
+
+
+JWT = "eyJhbGciOiJSUzI1NiJ9.eyJub2RlIjoi{}In0.c2lnbmF0dXJl"
+"""As a service account's token looks; what is in it, the cluster judges."""
+
+
+@pytest.fixture
+def in_cluster(api: Api) -> Api:
+    """The same API in a cluster, on whose node n9 a Pod of an agent is."""
+
+    async def node_of(token: str) -> str | None:
+        return "n9" if token in (JWT.format("first"), JWT.format("later")) else None
+
+    app = api.client.app
+    app.state.parts = replace(app.state.parts, node_of_pod=node_of)  # type: ignore[attr-defined]
+    return api
+
+
+def test_a_node_enrols_by_its_agents_service_account(
+    in_cluster: Api, tmp_path: Path
+) -> None:
+    Node(in_cluster, tmp_path, JWT.format("first")).sync()
+    (event,) = in_cluster.get("events?subject=node/n9&kind=NodeEnrolled")["items"]
+    assert event["actor"] == "token/kubernetes/n9"
+    # The node's disk was replaced; its cluster vouches for it as before, and the earlier token ends.
+    lost = read_kept(tmp_path).secrets[0]
+    (tmp_path / "token").unlink()
+    Node(in_cluster, tmp_path, JWT.format("later")).sync()
+    in_cluster.secrets["lost"] = lost
+    assert in_cluster.call("GET", "auth/whoami", token="lost").status_code == 401
+
+
+def test_an_agent_enrols_by_the_token_that_kubelet_renewed(
+    in_cluster: Api, tmp_path: Path
+) -> None:
+    node = Node(in_cluster, tmp_path, JWT.format("ended"))
+    for token in ("ended", "first"):
+        (tmp_path / "join").write_text(JWT.format(token))
+        with pytest.raises(NotAuthorised) if token == "ended" else nullcontext():
+            node.sync()
+
+
+def test_a_service_account_enrols_its_own_node_and_does_nothing_else(
+    in_cluster: Api,
+) -> None:
+    in_cluster.secrets["join"] = JWT.format("first")
+    assert _enrol(in_cluster, "n1", "a") == 403
+    assert in_cluster.sync(token="join").status_code == 403
+    assert in_cluster.call("GET", "services", token="join").status_code == 403
+    in_cluster.secrets["join"] = JWT.format("forged")
+    assert _enrol(in_cluster, "n9", "a") == 401
+    assert _enrol(in_cluster, "n1", "a") == 401
+
+
+def test_many_forged_tokens_are_slowed_down(in_cluster: Api) -> None:
+    statuses = []
+    for each in range(25):
+        in_cluster.secrets["join"] = JWT.format(f"forged{each}")
+        statuses.append(_enrol(in_cluster, "n9", "a"))
+    assert statuses[0] == 401
+    assert statuses[-1] == 429
+
+
+def test_outside_of_a_cluster_no_service_account_is_known(api: Api) -> None:
+    api.secrets["join"] = JWT.format("first")
+    assert _enrol(api, "n9", "a") == 401

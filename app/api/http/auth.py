@@ -11,17 +11,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, TypeAlias
-from urllib.parse import urlencode
 
 from fastapi import Depends, Request, Security
 from fastapi.dependencies.models import Dependant
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
-from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from app.api.http.errors import TooMany, problem_response
+from app.api.http.errors import TooMany, refusal
 from app.api.http.guesses import address_of, named_address
 from app.api.http.parts import ApiParts, Context
 from app.api.http.sessions import cookie_of, require_own_page
@@ -29,7 +27,8 @@ from app.base.errors import Forbidden, PlimsollError, Unauthorised, Unavailable
 from app.base.scopes import PERSON_SCOPES, Scope
 from app.db.base.transaction import Connection, transaction
 from app.db.operations import sessions, tokens
-from app.db.operations.token_secrets import PATTERN, digest
+from app.db.operations.node_tokens import vouched_for
+from app.db.operations.token_secrets import PATTERN, SERVICE_ACCOUNT_TOKEN, digest
 from app.db.operations.tokens import TokenRow
 
 PUBLIC = frozenset(
@@ -111,8 +110,10 @@ class Tokens:
     async def authenticate(
         self, authorization: str | None, scope: AsgiScope, parts: ApiParts
     ) -> TokenRow:
-        """The caller's token. Raises Unauthorised, TooMany."""
+        """The caller's token. Raises Unauthorised, TooMany, Unavailable."""
         scheme, _, secret = (authorization or "").partition(" ")
+        if scheme.lower() == "bearer" and SERVICE_ACCOUNT_TOKEN.fullmatch(secret):
+            return await self._vouched(secret, scope, parts)
         if scheme.lower() != "bearer" or not PATTERN.fullmatch(secret):
             raise Unauthorised(
                 "send `Authorization: Bearer plim_...`; `plimsoll token create` creates one"
@@ -133,6 +134,21 @@ class Tokens:
         for known in self._known.values():
             if is_meant(known.row):
                 known.until_s = 0.0
+
+    async def _vouched(
+        self, secret: str, scope: AsgiScope, parts: ApiParts
+    ) -> TokenRow:
+        """Who may enrol one node and do nothing else, since the cluster says so; asked anew for each request."""
+        address = address_of(scope)
+        # Whoever sends anything that looks like such a token causes a question to the cluster.
+        await parts.guesses.wait(address)
+        async with parts.look_ups.taken(address):
+            node = await parts.node_of_pod(secret)
+        if node is not None:
+            return vouched_for(node, parts.clock.now())
+        await parts.note_denial(scope, "the service account's token is not an agent's")
+        await parts.guesses.note(address, digest(secret))
+        raise Unauthorised("this is no token of an agent's service account")
 
     async def _valid(self, key: _Key, scope: AsgiScope, parts: ApiParts) -> TokenRow:
         address = address_of(scope)
@@ -255,27 +271,12 @@ class AuthMiddleware:
             caller = await self._tokens.caller(scope, parts)
         # Answered here, since this layer lies outside the application's own handlers of errors.
         except PlimsollError as error:
-            await _refusal(error, scope, request_id)(scope, receive, send)
+            await refusal(error, scope, request_id)(scope, receive, send)
             return
         scope["plimsoll.context"] = Context(
             parts=parts, caller=caller, request_id=request_id
         )
         await self._app(scope, receive, send)
-
-
-def _refusal(error: PlimsollError, scope: AsgiScope, request_id: str) -> Response:
-    """A problem; a person who asked for a page is sent to the login page."""
-    path: str = scope["path"]
-    asks_for_page = any(
-        name == b"accept" and b"text/html" in value for name, value in scope["headers"]
-    )
-    if (
-        isinstance(error, Unauthorised)
-        and asks_for_page
-        and not path.startswith("/api/")
-    ):
-        return RedirectResponse(f"/login?{urlencode({'next': path})}", status_code=303)
-    return problem_response(error, path=path, request_id=request_id)
 
 
 async def _find_token(

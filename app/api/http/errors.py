@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlencode
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Scope
 
 from app.api.http.views import FieldProblem, ProblemDetails
 from app.base.errors import (
@@ -184,6 +186,21 @@ def problem_response(error: Exception, *, path: str, request_id: str) -> Respons
         media_type=MEDIA_TYPE,
         headers={**_headers(error, kind), "X-Request-ID": request_id},
     )
+
+
+def refusal(error: Exception, scope: Scope, request_id: str) -> Response:
+    """A problem; a person without a token who asked for a page is sent to the login page."""
+    path: str = scope["path"]
+    asks_for_page = any(
+        name == b"accept" and b"text/html" in value for name, value in scope["headers"]
+    )
+    if (
+        isinstance(error, Unauthorised)
+        and asks_for_page
+        and not path.startswith("/api/")
+    ):
+        return RedirectResponse(f"/login?{urlencode({'next': path})}", status_code=303)
+    return problem_response(error, path=path, request_id=request_id)
 
 
 def status_of(error: Exception) -> tuple[int, Mapping[str, str]]:

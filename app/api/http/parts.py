@@ -176,6 +176,8 @@ class ApiParts:
     """How long commands hold while the control plane is silent; None = for ever."""
     retention: Retention = field(default_factory=Retention)
     """How far back there are rows to answer from."""
+    node_of_pod: Callable[[str], Awaitable[str | None]]
+    """The node of the agent whose service account's token it is; None: nobody vouches for it. Raises Unavailable."""
     gateway_url: str | None = None
     """Base URL of the gateway; None: callers go to the nodes."""
     compiling: asyncio.Event = field(default_factory=asyncio.Event)

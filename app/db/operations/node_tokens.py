@@ -16,6 +16,12 @@ ENROLLED_LIFETIME = timedelta(days=30)
 """An agent renews the token that it enrolled for by itself, when half of this is over."""
 
 
+def vouched_for(node: str, at: datetime) -> TokenRow:
+    """A join token of that node in no table, for an agent that its cluster vouches for."""
+    name = f"kubernetes/{node}"
+    return TokenRow(id="", root=name, name=name, scope="join", node=node, created_at=at)
+
+
 async def enrol(
     connection: Connection, join: TokenRow, node: str, *, sha256: bytes, at: datetime
 ) -> NewToken:
@@ -41,7 +47,10 @@ async def enrol(
             f"a node {node!r} was enrolled before; to put a machine in its place, make a token with "
             f"`plimsoll token create --scope join --node {node} NAME`"
         )
-    if not await tokens.take_use(connection, join.id, at=at):
+    # What a cluster vouches for cannot be used up.
+    if join.uses_left is not None and not await tokens.take_use(
+        connection, join.id, at=at
+    ):
         raise Forbidden(
             "this join token is used up or has ended; `plimsoll token create --scope join` makes another"
         )

@@ -16,6 +16,8 @@ from app.db.operations.tokens import TokenRow
 from app.store.store import AuditEvent
 
 PATTERN = re.compile(rf"plim_({'|'.join(SCOPES)})_[A-Za-z0-9_-]{{43}}")
+SERVICE_ACCOUNT_TOKEN = re.compile(r"ey[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+"""A JSON Web Token, as a Kubernetes cluster gives its Pods."""
 # 32 bytes are 43 characters of base64 without padding, as PATTERN has them.
 RANDOM_BYTES = 32
 

@@ -1,7 +1,8 @@
 """A fake of the Kubernetes API with Pods alone, for tests that run against it and against a real server alike.
 
 What it does is what the agent depends on: list and watch with versions, bookmarks and 410; 409 for a name that is taken
-and for another uid; deletion in two steps; a token; a Pod that goes to the node of its affinity.
+and for another uid; deletion in two steps; a token; a Pod that goes to the node of its affinity. And what the control
+plane depends on: tokens of service accounts, and whose they are.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from aiohttp import web
 Object = dict[str, Any]
 NAMESPACE = "plimsoll-replicas"
 PODS = "/api/v1/namespaces/{namespace}/pods"
+ACCOUNT = "/api/v1/namespaces/{namespace}/serviceaccounts/{name}"
+REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
 @dataclass(slots=True)
@@ -34,6 +37,8 @@ class FakeApi:
     """Every request is answered 503, and every watch ends."""
     forgets_before: int = 0
     """Watches from before that version are answered 410."""
+    tokens: dict[str, Object] = field(default_factory=dict)
+    """Of service accounts: what a review of them says."""
     loop: asyncio.AbstractEventLoop | None = None
     """Where it runs, for those who are in another thread."""
     _version: int = 100
@@ -49,6 +54,8 @@ class FakeApi:
         app.router.add_get(f"{PODS}/{{name}}", self._get)
         app.router.add_delete(f"{PODS}/{{name}}", self._delete)
         app.router.add_patch(f"{PODS}/{{name}}/status", self._patch)
+        app.router.add_post(f"{ACCOUNT}/token", self._make_token)
+        app.router.add_post(REVIEWS, self._review)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -136,6 +143,31 @@ class FakeApi:
         pod["status"] |= (await request.json())["status"]
         self._note("MODIFIED", pod)
         return web.json_response(pod)
+
+    async def _make_token(self, request: web.Request) -> web.Response:
+        wanted = (await request.json())["spec"]
+        path = request.match_info
+        pod = wanted.get("boundObjectRef", {})
+        token = f"eyJhbGciOiJub25lIn0.{uuid4().hex}.fake"
+        bound = {
+            "authentication.kubernetes.io/pod-name": [pod.get("name")],
+            "authentication.kubernetes.io/pod-uid": [pod.get("uid")],
+        }
+        self.tokens[token] = {
+            "audiences": wanted["audiences"],
+            "user": {
+                "username": f"system:serviceaccount:{path['namespace']}:{path['name']}",
+                "extra": bound if pod else {},
+            },
+        }
+        return web.json_response({"status": {"token": token}}, status=201)
+
+    async def _review(self, request: web.Request) -> web.Response:
+        asked = (await request.json())["spec"]
+        known = self.tokens.get(asked["token"])
+        if known is None or not set(known["audiences"]) & set(asked["audiences"]):
+            return web.json_response({"status": {"error": "invalid bearer token"}})
+        return web.json_response({"status": {"authenticated": True, **known}})
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:

@@ -1,0 +1,1 @@
+"""What the control plane has to do with the Kubernetes cluster in which it runs."""
