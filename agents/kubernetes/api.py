@@ -74,13 +74,24 @@ class ApiAddress:
         )
 
 
+class OwnerReference(msgspec.Struct):
+    """Whose end is the object's, too."""
+
+    uid: str = ""
+
+
 class ObjectMetadata(msgspec.Struct, rename="camel"):
     """What any object says of itself."""
 
     name: str = ""
+    namespace: str = ""
     uid: str = ""
+    generation: int = 0
     resource_version: str = ""
     labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: list[str] = []
+    owner_references: list[OwnerReference] = []
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
 
@@ -239,15 +250,16 @@ class KubernetesApi:
         document: object = None,
         *,
         query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
     ) -> bytes:
-        """The body of a good answer. Raises ApiRefused, ApiAway."""
+        """The body of a good answer. `content_type`: how a PATCH is to be read. Raises ApiRefused, ApiAway."""
         try:
             async with self._opened().request(
                 method,
                 self._address.url + path,
                 params=query,
                 data=None if document is None else msgspec.json.encode(document),
-                headers=self._headers(),
+                headers={**self._headers(), "Content-Type": content_type},
                 timeout=aiohttp.ClientTimeout(total=ANSWER_S),
             ) as response:
                 body = await response.read()
@@ -263,10 +275,7 @@ class KubernetesApi:
         if written_ns != self._token_ns:
             self._token = self._address.token_file.read_text(encoding="ascii").strip()
             self._token_ns = written_ns
-        return {
-            "Authorization": f"Bearer {self._token}",
-            "Content-Type": "application/json",
-        }
+        return {"Authorization": f"Bearer {self._token}"}
 
     def _opened(self) -> aiohttp.ClientSession:
         """The session; made late because it belongs to the running event loop."""

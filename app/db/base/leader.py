@@ -1,4 +1,4 @@
-"""Leadership of the controllers: a session's advisory lock, and an epoch that grows with every new leader.
+"""What one process at a time may do, by a session's advisory lock; for controllers an epoch that grows with each leader.
 
 PostgreSQL gives the lock back as soon as the leader's session ends, however it ends; that of a machine that vanished
 ends within seconds (`engine.KEEPALIVES`). A process that hangs keeps it until somebody ends that process. The epoch
@@ -12,8 +12,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-# "plimlead" in ASCII.
+# "plimlead" and "plimkube" in ASCII.
 LEADER_LOCK = 0x706C696D6C656164
+CLUSTER_LOCK = 0x706C696D6B756265
+"""Of the process that keeps a Kubernetes cluster's objects and Plimsoll's in step."""
 
 # PostgreSQL ends a transaction whose client is silent only after `engine.IDLE_IN_TRANSACTION_MS`, and never where the
 # client stopped in the middle of a pipeline.
@@ -29,41 +31,31 @@ def session_name(holder: str) -> str:
     return f"plimsoll-controller {holder[-40:]}"
 
 
-class Leader:
-    """The right to decide, for one process at a time. Holds one connection while it leads."""
+class SessionLock:
+    """The right to do something, for one process at a time. Holds one connection while it is ours."""
 
-    def __init__(self, engine: AsyncEngine, holder: str) -> None:
+    def __init__(self, engine: AsyncEngine, key: int) -> None:
         self._engine = engine
-        self._holder = holder
+        self._key = key
         self._connection: AsyncConnection | None = None
-        self.epoch = 0
-        """The present leadership's; 0 = it does not lead."""
 
     async def acquire(self) -> bool:
-        """Get the lead, or confirm that it is still ours; False: another process has it."""
+        """Get it, or confirm that it is still ours; False: another process has it."""
         if self._connection is not None:
             return await self._confirm(self._connection)
-        # The lock belongs to the session, which is kept for as long as this process is the leader. Autocommit: an open
+        # The lock belongs to the session, which is kept for as long as the lock is ours. Autocommit: an open
         # transaction that idles for hours would stop vacuum, and the server would end it.
         connection = await (await self._engine.connect()).execution_options(
             isolation_level="AUTOCOMMIT"
         )
         try:
             got = await connection.execute(
-                text("SELECT pg_try_advisory_lock(:key)"), {"key": LEADER_LOCK}
+                text("SELECT pg_try_advisory_lock(:key)"), {"key": self._key}
             )
             if not got.scalar_one():
                 await connection.close()
                 return False
-            await self._end_transactions_before(connection)
-            # Written down with its holder, so that people see who leads and how often the lead changed.
-            grown = await connection.execute(
-                text(
-                    "UPDATE leader SET epoch = epoch + 1, holder = :holder RETURNING epoch"
-                ),
-                {"holder": self._holder},
-            )
-            self.epoch = int(grown.scalar_one())
+            await self._begin(connection)
         # A cancelled task, too, must not leave a session behind that holds the lock.
         except BaseException:
             await _discard(connection)
@@ -71,18 +63,13 @@ class Leader:
         self._connection = connection
         return True
 
-    async def _end_transactions_before(self, connection: AsyncConnection) -> None:
-        """Those of the leader before; ours go on where that was this process."""
-        found = await connection.execute(text("SELECT holder FROM leader"))
-        holder = found.scalar_one()
-        if holder != self._holder:
-            await connection.execute(_END_TRANSACTIONS, {"name": session_name(holder)})
+    async def _begin(self, connection: AsyncConnection) -> None:
+        """What whoever gets it does first."""
 
     async def release(self) -> None:
-        """Give the lead back; harmless without it."""
-        # Forgotten first: whatever goes wrong below, this process does not believe that it leads.
+        """Give it back; harmless without it."""
+        # Forgotten first: whatever goes wrong below, this process does not believe that it has it.
         connection, self._connection = self._connection, None
-        self.epoch = 0
         if connection is not None:
             await _discard(connection)
 
@@ -94,6 +81,38 @@ class Leader:
             await self.release()
             return False
         return True
+
+
+class Leader(SessionLock):
+    """The right to decide."""
+
+    def __init__(self, engine: AsyncEngine, holder: str) -> None:
+        super().__init__(engine, LEADER_LOCK)
+        self._holder = holder
+        self.epoch = 0
+        """The present leadership's; 0 = it does not lead."""
+
+    async def _begin(self, connection: AsyncConnection) -> None:
+        await self._end_transactions_before(connection)
+        # Written down with its holder, so that people see who leads and how often the lead changed.
+        grown = await connection.execute(
+            text(
+                "UPDATE leader SET epoch = epoch + 1, holder = :holder RETURNING epoch"
+            ),
+            {"holder": self._holder},
+        )
+        self.epoch = int(grown.scalar_one())
+
+    async def release(self) -> None:
+        self.epoch = 0
+        await super().release()
+
+    async def _end_transactions_before(self, connection: AsyncConnection) -> None:
+        """Those of the leader before; ours go on where that was this process."""
+        found = await connection.execute(text("SELECT holder FROM leader"))
+        holder = found.scalar_one()
+        if holder != self._holder:
+            await connection.execute(_END_TRANSACTIONS, {"name": session_name(holder)})
 
 
 async def holds_lead(connection: AsyncConnection, epoch: int) -> bool:
