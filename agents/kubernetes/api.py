@@ -335,8 +335,8 @@ def _refusal(status: int, body: bytes) -> ApiRefused | ApiAway:
         said = ""
     message = f"the Kubernetes API answered {status}{f': {said}' if said else ''}"
     # The server says who may not do what, and not what an operator has forgotten.
-    if status == HTTPStatus.FORBIDDEN:
-        message += "; are Role and RoleBinding of deploy/kubernetes applied?"
+    if status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+        message += "; is deploy/kubernetes of this release applied, with its roles?"
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _LATER:
         return ApiAway(message)
     return ApiRefused(message, status)

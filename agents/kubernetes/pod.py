@@ -20,6 +20,9 @@ from agents.processes.process import KILL_LIMIT_S, TERMINATE_LIMIT_S
 from agents.processes.procfs import MARK
 
 NODE, MARK_LABEL, PART = "plimsoll/node", "plimsoll/mark", "plimsoll/part"
+SERVICE, TASK = "plimsoll/service", "plimsoll/task"
+MANAGED_BY = {"app.kubernetes.io/managed-by": "plimsoll-agent"}
+"""Label of every Pod that an agent has created."""
 GPUS = "plimsoll/gpus"
 """Label and taint of nodes whose GPUs are Plimsoll's."""
 HOST = "PLIMSOLL_HOST"
@@ -89,13 +92,11 @@ def manifest(prepared: Prepared, settings: PodSettings) -> dict[str, object]:
             "name": name,
             "namespace": settings.namespace,
             "labels": {
-                "app.kubernetes.io/managed-by": "plimsoll-agent",
+                **MANAGED_BY,
                 NODE: label_value(settings.node),
                 MARK_LABEL: spawn.mark,
                 PART: "task" if template.is_task else "replica",
-                f"plimsoll/{'task' if template.is_task else 'service'}": label_value(
-                    prepared.serves
-                ),
+                TASK if template.is_task else SERVICE: label_value(prepared.serves),
             },
             "annotations": {"plimsoll/name": prepared.name},
         },
@@ -156,6 +157,7 @@ def _container(prepared: Prepared, settings: PodSettings) -> dict[str, object]:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
+        **_readiness(prepared),
         # The agent asks the server itself, and proves its share; a liveness probe would only kill what is busy.
         "lifecycle": {
             "preStop": {"exec": {"command": ["sleep", str(LEAVES_ROUTES_S)]}}
@@ -166,6 +168,14 @@ def _container(prepared: Prepared, settings: PodSettings) -> dict[str, object]:
             for name, _, path, is_read_only in _volumes(prepared, settings)
         ],
     }
+
+
+def _readiness(prepared: Prepared) -> dict[str, object]:
+    """For kubectl and for disruption budgets; requests come when the agent says so."""
+    if not prepared.filled.ports:
+        return {}
+    probe = {"tcpSocket": {"port": prepared.filled.ports[0]}, "periodSeconds": 2}
+    return {"readinessProbe": probe}
 
 
 def _volumes(
@@ -296,6 +306,14 @@ class Pod(msgspec.Struct):
     def is_running(self) -> bool:
         """Whether its program has been started, and has not ended as far as kubelet knows."""
         return self._state.running is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its server listens, as kubelet has seen it."""
+        conditions = self.status.conditions or ()
+        return any(
+            each.type == "Ready" and each.status == "True" for each in conditions
+        )
 
     @property
     def is_pending(self) -> bool:

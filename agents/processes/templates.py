@@ -103,6 +103,8 @@ class Filled:
     readiness_path: str
     warm_up: WarmUp | None
     progress_file: str = ""
+    ports: tuple[int, ...] = ()
+    """Its server's own first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,7 @@ class Template:
             files={name: _put(text, values) for name, text in self.files.items()},
             served_as="" if self.is_task else _put(self.served_as, values),
             readiness_path=_put(self.readiness_path, values),
+            ports=parameters.ports,
             warm_up=replace(
                 warm_up,
                 path=_put(warm_up.path, values),

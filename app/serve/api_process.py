@@ -13,6 +13,7 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from agents.base.waits import cancel
 from app.api.application import make_api
 from app.api.caches.commands import CommandBoard
 from app.api.caches.listening import BEAT_S
@@ -38,6 +39,7 @@ from app.db.fleet.log_requests import LOG_CHANNEL
 from app.db.operations.tokens import TOKEN_CHANNEL
 from app.db.postgres_store import PostgresStore
 from app.kubernetes.node_identity import NodeIdentity, nobody
+from app.kubernetes.sync import ClusterSync
 from app.loop.tick import TickOutcome
 from app.serve.child_process import child_process
 from app.serve.connections import TimedProtocol, open_socket
@@ -82,7 +84,8 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         pools = _make_pools(plane)
         engine = pools.people
-        identity = None if plane.cluster is None else NodeIdentity(plane.cluster)
+        cluster = plane.cluster
+        identity = None if cluster is None else NodeIdentity(cluster)
         parts = _make_parts(
             plane, pools, metrics, compiling or asyncio.Event(), identity
         )
@@ -97,7 +100,8 @@ def create_app(
         runner.start()
         watching = asyncio.create_task(metrics.watch_loop(), name="plimsoll-lag")
         try:
-            yield
+            async with _in_step(plane, parts):
+                yield
         finally:
             watching.cancel()
             # The engine goes last: all others may have something to write down when they end.
@@ -120,6 +124,22 @@ def create_app(
     api.state.stopping = asyncio.Event()
     dashboard.install(api, api.state.stopping, plane.settings.sign_on)
     return api
+
+
+@asynccontextmanager
+async def _in_step(plane: Plane, parts: ApiParts) -> AsyncIterator[None]:
+    """The Kubernetes cluster is kept in step with the control plane, if there is one."""
+    if plane.cluster is None:
+        yield
+        return
+    engine = make_engine(plane.url, pool_size=1, application="plimsoll-kubernetes")
+    sync = ClusterSync(plane.cluster, parts, engine)
+    running = asyncio.create_task(sync.run(), name="plimsoll-kubernetes")
+    try:
+        yield
+    finally:
+        await cancel(running)
+        await engine.dispose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,16 +119,17 @@ def test_an_agent_may_ask_for_pods_of_one_namespace_and_nothing_else() -> None:
     ]
 
 
-def test_the_control_plane_learns_where_agents_are_and_nothing_else() -> None:
-    (cluster_role,) = (
-        each for each in documents(BASE) if each["kind"] == "ClusterRole"
-    )
-    assert [(each["resources"], each["verbs"]) for each in cluster_role["rules"]] == [
-        (["tokenreviews"], ["create"])
+def test_the_control_plane_creates_no_pod_and_reads_no_secret() -> None:
+    rules = [
+        rule
+        for kind in ("ClusterRole", "Role")
+        for rule in the(kind, "plimsoll")["rules"]
     ]
-    assert [
-        (each["resources"], each["verbs"]) for each in the("Role", "plimsoll")["rules"]
-    ] == [(["pods"], ["get"])]
+    resources = {name for rule in rules for name in rule["resources"]}
+    assert resources.isdisjoint({"secrets", "configmaps", "pods/exec", "pods/log"})
+    (pods,) = (rule for rule in rules if "pods" in rule["resources"])
+    assert set(pods["verbs"]) == {"get", "list", "watch", "patch"}
+    assert all("*" not in each for rule in rules for each in rule.values())
 
 
 def test_the_agents_token_is_for_the_control_plane_alone() -> None:

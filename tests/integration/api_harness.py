@@ -215,7 +215,9 @@ def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[A
     clock = ManualControlClock(at)
     # Tests send as fast as they get answers, with few tokens.
     settings = {"token_rate": 10_000.0, **settings}
-    app = create_app(make_plane(Settings(**settings), url, clock))
+    cluster = settings.pop("cluster", None)
+    plane = make_plane(Settings(**settings), url, clock)
+    app = create_app(replace(plane, cluster=cluster))
     # Whoever asks has an address, as a node has: an agent's metrics are sought there.
     asks_from = ("10.0.0.7", 50000)
     with TestClient(app, raise_server_exceptions=False, client=asks_from) as client:

@@ -100,6 +100,8 @@ LOG_RULES = SeatRules(
     waiting=8,
     wait_s=10.0,
 )
+CLUSTER = "kubernetes"
+"""Who calls where the cluster's own objects change something here; no token's id is like this."""
 CHANGES_PER_S, CHANGES_AT_ONCE = 0.2, 300.0
 """A change of a service makes the plan that is being made too old to push, everybody's: so many of a project's leave
 time between them for a plan. A project that is set up may have hundreds of services at once."""

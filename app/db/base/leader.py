@@ -1,4 +1,4 @@
-"""What one process at a time may do, by a session's advisory lock; for controllers an epoch that grows with each leader.
+"""What one process at a time may do, by a session's advisory lock; a controller's has an epoch, raised by each leader.
 
 PostgreSQL gives the lock back as soon as the leader's session ends, however it ends; that of a machine that vanished
 ends within seconds (`engine.KEEPALIVES`). A process that hangs keeps it until somebody ends that process. The epoch
@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 # "plimlead" and "plimkube" in ASCII.
 LEADER_LOCK = 0x706C696D6C656164
 CLUSTER_LOCK = 0x706C696D6B756265
-"""Of the process that keeps a Kubernetes cluster's objects and Plimsoll's in step."""
+"""Held by the process that keeps a Kubernetes cluster's objects and Plimsoll's in step."""
 
 # PostgreSQL ends a transaction whose client is silent only after `engine.IDLE_IN_TRANSACTION_MS`, and never where the
 # client stopped in the middle of a pipeline.

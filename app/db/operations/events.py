@@ -1,12 +1,13 @@
 """The audit: append only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow, event
 from app.store.event_limits import LimitedEvents
 from app.store.store import AuditEvent
@@ -70,6 +71,23 @@ async def list_rows(
     if after is not None:
         statement = statement.where(event.c.id > after)
     return tuple(row_of(row) for row in await connection.execute(statement))
+
+
+async def newest_actors(
+    connection: AsyncConnection, subjects: Sequence[str], kinds: Sequence[str]
+) -> dict[str, str]:
+    """Who has last done one of these things to each subject; without those to which nobody has."""
+    rows = await all_rows(
+        connection, _NEWEST_ACTORS, subjects=list(subjects), kinds=list(kinds)
+    )
+    return {row.subject: row.actor for row in rows}
+
+
+_NEWEST_ACTORS = """
+SELECT DISTINCT ON (subject) subject, actor FROM event
+WHERE subject = ANY(CAST(:subjects AS text[])) AND kind = ANY(CAST(:kinds AS text[]))
+ORDER BY subject, id DESC
+"""
 
 
 def _conditions(wanted: EventFilter) -> Iterator[ColumnElement[bool]]:

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from agents.base.waits import cancel
 from agents.kubernetes.api import (
     ApiAddress,
+    ApiAway,
+    ApiRefused,
     Away,
     ChangedObject,
     KubernetesApi,
@@ -118,6 +119,8 @@ class Kubelet:
         self._processes[pod.metadata.uid] = process
         self._spawn(write_log(process, folder / "0.log"))
         await self._tell(pod, "Running", {"running": {"startedAt": now()}})
+        if "readinessProbe" in container:
+            self._spawn(self._probe(pod, process))
         code = await process.wait()
         ended = {
             "exitCode": code if code >= 0 else 128 - code,
@@ -126,6 +129,22 @@ class Kubelet:
             "finishedAt": now(),
         }
         await self._tell(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+
+    async def _probe(self, pod: AnyPod, process: asyncio.subprocess.Process) -> None:
+        """Say that it is ready once its server listens."""
+        probe = pod.spec["containers"][0]["readinessProbe"]
+        while process.returncode is None:
+            try:
+                _, writer = await asyncio.open_connection(
+                    "127.0.0.1", probe["tcpSocket"]["port"]
+                )
+            except OSError:
+                await asyncio.sleep(0.1)
+                continue
+            writer.close()
+            running = {"running": {"startedAt": now()}}
+            await self._tell(pod, "Running", running, ready=True)
+            return
 
     async def _end(self, pod: AnyPod) -> None:
         process = self._processes.get(pod.metadata.uid)
@@ -152,13 +171,16 @@ class Kubelet:
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
-    async def _tell(self, pod: AnyPod, phase: str, state: Object) -> None:
+    async def _tell(
+        self, pod: AnyPod, phase: str, state: Object, *, ready: bool = False
+    ) -> None:
         container = pod.spec["containers"][0]
         is_running = "running" in state
         status = {
             "phase": phase,
             "podIP": "127.0.0.1",
             "startTime": now(),
+            "conditions": [{"type": "Ready", "status": str(ready)}],
             "containerStatuses": [
                 {
                     "name": container["name"],
@@ -177,19 +199,16 @@ class Kubelet:
     async def _ask(self, method: str, path: str, body: Object) -> None:
         """Until it is answered, as kubelet does."""
         kind = "merge-patch+json" if method == "PATCH" else "json"
-        token = self._address.token_file.read_text(encoding="ascii").strip()
-        headers = {
-            "Authorization": f"Bearer {token}",
-            "Content-Type": f"application/{kind}",
-        }
         while True:
-            with contextlib.suppress(aiohttp.ClientError, OSError):
-                async with self._api._opened().request(
-                    method, self._address.url + path, json=body, headers=headers
-                ) as response:
-                    if response.status < 500:
-                        return
-            await asyncio.sleep(0.2)
+            try:
+                await self._api.ask(
+                    method, path, body, content_type=f"application/{kind}"
+                )
+                return
+            except ApiRefused:
+                return
+            except ApiAway:
+                await asyncio.sleep(0.2)
 
 
 async def write_log(process: asyncio.subprocess.Process, path: Path) -> None:

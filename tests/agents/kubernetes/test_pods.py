@@ -242,7 +242,7 @@ async def test_after_a_gap_in_the_watch_nothing_is_missed(
         set_away(fake, is_away=True)
         await asyncio.sleep(0.2)
         # Removed by force meanwhile, and the server has forgotten that it was.
-        fake.pods.clear()
+        fake.objects.clear()
         fake.forgets_before = 10**6
         lists = fake.requests.count("GET /api/v1/namespaces/plimsoll-replicas/pods")
         set_away(fake, is_away=False)
