@@ -144,6 +144,7 @@ openapi: install
 	$(BIN)/python -m tools.documents.settings
 	$(BIN)/python -m tools.documents.metrics
 	$(BIN)/python -m tools.documents.cli
+	$(BIN)/python -m tools.documents.resources
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

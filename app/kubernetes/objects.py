@@ -60,6 +60,14 @@ class ClusterNode(msgspec.Struct):
     spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
 
 
+class CustomResource(msgspec.Struct):
+    """A PlimsollService or PlimsollPolicy."""
+
+    metadata: ObjectMetadata
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
 class _PoolSpec(msgspec.Struct):
     replicas: int = -1
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Mapping
+from http import HTTPStatus
 
 import msgspec
 import structlog
@@ -24,10 +25,12 @@ from app.db.base.leader import CLUSTER_LOCK, SessionLock
 from app.db.base.transaction import Engine, translated
 from app.db.operations.tokens import TokenRow
 from app.kubernetes.cluster import Cluster
+from app.kubernetes.custom_sync import CustomSync
 from app.kubernetes.nodes import change_nodes, node_changes
 from app.kubernetes.objects import (
     GROUP_PATH,
     ClusterNode,
+    CustomResource,
     DisruptionBudget,
     Pool,
     Request,
@@ -65,8 +68,11 @@ class ClusterSync:
         self._namespace = cluster.namespace
         self._parts = parts
         self._lock = SessionLock(engine, CLUSTER_LOCK)
+        self._custom = CustomSync(self._context, self._ask)
         self._problems: set[str] = set()
         """What has been logged and goes on."""
+        self._refused: set[str] = set()
+        """The same of the present round."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -111,22 +117,22 @@ class ClusterSync:
 
     async def _round(self, seen: "_Seen") -> set[str]:
         """Bring everything in step; what keeps it from that. Raises ApiAway, PlimsollError."""
+        self._refused.clear()
         problems = {each.problem for each in seen.all if each.problem}
         # Objects that have not been seen yet would be taken for objects that are not there.
         if not all(each.is_known for each in seen.all):
             return problems | self._problems
         snapshot = await self._parts.snapshots.load()
         await self._change_nodes(seen, snapshot)
+        await self._custom.write_policies(seen.policies.objects)
+        await self._custom.write_services(
+            seen.services.objects, seen.pods().pods, snapshot
+        )
         for request in pool_requests(
             planned(snapshot, seen.nodes.objects), seen.pods()
         ):
-            try:
-                await self._ask(request)
-            # One object's matter: all others go on.
-            except ApiRefused as error:
-                if error.status not in (404, 409):
-                    problems.add(f"{request.path}: {error}")
-        return problems
+            await self._ask(request)
+        return problems | self._refused
 
     async def _change_nodes(self, seen: "_Seen", snapshot: Snapshot) -> None:
         changes = node_changes(seen.nodes.objects, snapshot.state.nodes)
@@ -136,13 +142,19 @@ class ClusterSync:
                 await change_nodes(context, connection, changes)
 
     async def _ask(self, request: Request) -> None:
-        await self._api.ask(
-            request.method,
-            request.path,
-            request.document,
-            query=request.query,
-            content_type=request.content_type,
-        )
+        """Raises ApiAway."""
+        try:
+            await self._api.ask(
+                request.method,
+                request.path,
+                request.document,
+                query=request.query,
+                content_type=request.content_type,
+            )
+        # One object's matter: all others go on. One that is gone, or has changed, comes once more by its event.
+        except ApiRefused as error:
+            if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+                self._refused.add(f"{request.path}: {error}")
 
     def _context(self) -> Context:
         """What the cluster does here it does as an admin: who may do what in it, its own rights say."""
@@ -202,6 +214,18 @@ class _Seen:
             Pool,
             change,
         )
+        self.services = Watched(
+            api,
+            f"{GROUP_PATH}/plimsollservices",
+            CustomResource,
+            change,
+        )
+        self.policies = Watched(
+            api,
+            f"{GROUP_PATH}/plimsollpolicies",
+            CustomResource,
+            change,
+        )
         self._budgets = Watched(
             api,
             f"/apis/{budget_version}/{within}/poddisruptionbudgets",
@@ -211,6 +235,8 @@ class _Seen:
         )
         self.all = (
             self.nodes,
+            self.services,
+            self.policies,
             self._pods,
             self._pools,
             self._budgets,

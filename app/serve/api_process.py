@@ -199,6 +199,7 @@ def _make_parts(
         event_limits=event_limits,
         simulations=ScenarioIntake(),
         lease=plane.settings.lease,
+        is_in_cluster=plane.cluster is not None,
         node_of_pod=nobody if identity is None else identity.node_of,
         gateway_url=plane.settings.gateway_url,
         retention=plane.retention,

@@ -13,6 +13,7 @@ from agents.gpu.node.open import ROUTER_MARK
 from agents.main import make_parser
 from agents.processes.template_file import load_templates
 from app.kubernetes.node_identity import AGENT_ACCOUNT, AUDIENCE
+from tools.documents import resources
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
@@ -51,6 +52,11 @@ def arguments_of_the_demo(name: str) -> list[str]:
     )
     words = next(each["value"] for each in patch if each["path"].endswith("/args"))
     return list(words[words.index("plimsoll-agent") + 1 :])
+
+
+def test_resources_are_as_the_manifests_have_them() -> None:
+    for path, text in resources.documents().items():
+        assert path.read_text() == text, "run: python -m tools.documents.resources"
 
 
 def test_everything_that_is_there_is_applied() -> None:

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from agents.base.protocol import DEFAULT_PROJECT
 from app.api.http.errors import PreconditionRequired
 from app.api.http.pages import PageRequest
-from app.api.http.parts import Context
+from app.api.http.parts import CLUSTER, Context
 from app.api.http.views import Page
-from app.base.errors import InvalidRequest, NotFound, PreconditionFailed
+from app.base.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
 from app.db.base.transaction import Connection, lock_object
 from app.db.operations import notes
 from app.manifests import objects as manifests
@@ -46,6 +46,10 @@ def parse_selector(selector: str | None) -> Mapping[str, str]:
             )
         wanted[name] = value
     return wanted
+
+
+OWNER = "plimsoll/kept-by"
+"""Annotation of objects that an object of the Kubernetes cluster keeps: nobody else changes them."""
 
 
 Seen = TypeVar("Seen", bound=BaseModel)
@@ -178,6 +182,7 @@ async def replace(
         # Before the object is read: between reading and writing nobody else may change what the ETag is compared with.
         await lock_object(connection, kind.name, name)
         before = await _find(context, kind, connection, name)
+        check_owner(context, before, metadata_of(manifest))
         conditions.check(before)
         await kind.save(context, connection, manifest)
         if kind.has_note:
@@ -208,6 +213,7 @@ async def delete(
     async with context.transaction() as connection:
         await lock_object(connection, kind.name, name)
         before = await _load(context, kind, connection, name)
+        check_owner(context, before)
         conditions.check(before)
         await kind.remove(context, connection, name)
         # Otherwise a new object of the same name would find the old one's annotations.
@@ -217,6 +223,25 @@ async def delete(
             f"{kind.name}Deleted",
             subject(kind.name, name),
             before=body_of(before),
+        )
+
+
+def check_owner(
+    context: Context,
+    before: BaseModel | None,
+    wanted: manifests.Metadata | None = None,
+) -> None:
+    """Raise Conflict where the cluster keeps the object, InvalidRequest where a caller says so of one of its own."""
+    # Outside of a cluster nobody keeps anything, so that what is left of one can be changed.
+    if not context.parts.is_in_cluster or context.caller.root == CLUSTER:
+        return
+    owner = None if before is None else metadata_of(before).annotations.get(OWNER)
+    if owner is not None:
+        raise Conflict(f"{owner} of the cluster keeps it; change that one, by kubectl")
+    if wanted is not None and OWNER in wanted.annotations:
+        raise InvalidRequest(
+            f"{OWNER} is set for objects that the cluster keeps; leave it out",
+            field="metadata.annotations",
         )
 
 

@@ -180,6 +180,8 @@ class ApiParts:
     """How far back there are rows to answer from."""
     node_of_pod: Callable[[str], Awaitable[str | None]]
     """The node of the agent whose service account's token it is; None: nobody vouches for it. Raises Unavailable."""
+    is_in_cluster: bool = False
+    """Whether objects of a Kubernetes cluster are written here."""
     gateway_url: str | None = None
     """Base URL of the gateway; None: callers go to the nodes."""
     compiling: asyncio.Event = field(default_factory=asyncio.Event)

@@ -19,7 +19,7 @@ from aiohttp import web
 
 Object = dict[str, Any]
 NAMESPACE = "plimsoll-replicas"
-NAMESPACES = frozenset({NAMESPACE, "default", "team-a", "team-b"})
+NAMESPACES = frozenset({NAMESPACE, "plimsoll", "default", "team-a", "team-b"})
 ROOT = "/{root:api/v1|apis/[^/]+/[^/]+}"
 NAMESPACED = ROOT + "/namespaces/{namespace}/{resource}"
 ALL = ROOT + "/{resource}"
@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class FakeApi:
-    """One server. Whoever knows `token` may do everything."""
+    """One server. Whoever has a token may do everything."""
 
     token: str = "secret"
     url: str = ""
@@ -97,7 +97,8 @@ class FakeApi:
         self.requests.append(f"{request.method} {request.path}")
         if self.is_away:
             return failure(503, "the server is away")
-        if request.headers.get("Authorization") != f"Bearer {self.token}":
+        sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if sent != self.token and sent not in self.tokens:
             return failure(401, "Unauthorized")
         if request.match_info.get("namespace", NAMESPACE) not in NAMESPACES:
             return failure(404, "namespaces not found")
@@ -206,7 +207,7 @@ class FakeApi:
             "authentication.kubernetes.io/pod-uid": [pod.get("uid")],
         }
         self.tokens[token] = {
-            "audiences": wanted["audiences"],
+            "audiences": wanted.get("audiences", []),
             "user": {
                 "username": f"system:serviceaccount:{path['namespace']}:{path['name']}",
                 "extra": bound if pod else {},

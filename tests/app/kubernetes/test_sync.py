@@ -1,141 +1,16 @@
 """The cluster's objects follow the plan, and nodes follow the cluster; on the fake API and on a real server."""
 
-import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import msgspec
 import pytest
-import yaml
 
-from agents.kubernetes.api import ApiRefused, KubernetesApi
-from agents.kubernetes.pod import MANAGED_BY, only_on
 from app.kubernetes.cluster import Cluster
-from tests.agents.kubernetes.cluster import Cluster as RunningCluster
-from tests.agents.kubernetes.cluster import make_cluster
 from tests.agents.kubernetes.fake_api import NAMESPACE
+from tests.app.kubernetes.kubectl import PLACE, POOLS, Kubectl, until
 from tests.integration.api_harness import Api, Prepared, reading, service
-from tests.ports import a_free_port
 
 pytestmark = pytest.mark.integration
-RESOURCES = Path(__file__).parents[3] / "deploy/kubernetes/base/resources.yaml"
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-PLACE = f"/api/v1/namespaces/{NAMESPACE}"
-POOLS = f"/apis/gpu.plimsoll/v1/namespaces/{NAMESPACE}/plimsollpools"
-SOON_S = 30.0
-
-
-class Kubectl:
-    """Asks the cluster's API as an admin does."""
-
-    def __init__(self, cluster: RunningCluster) -> None:
-        self.cluster = cluster
-
-    def ask(self, method: str, path: str, document: object = None, **how: Any) -> Any:
-        async def run() -> bytes:
-            api = KubernetesApi(self.cluster.address)
-            try:
-                return await api.ask(method, path, document, **how)
-            finally:
-                await api.close()
-
-        return msgspec.json.decode(asyncio.run(run()))
-
-    def patch(self, path: str, document: object) -> Any:
-        kind = "application/merge-patch+json"
-        return self.ask("PATCH", path, document, content_type=kind)
-
-    def items(self, path: str) -> list[Any]:
-        return list(self.ask("GET", path)["items"])
-
-    @property
-    def budgets(self) -> str:
-        found = self.ask("GET", "/apis/policy")["versions"]
-        versions = {each["groupVersion"] for each in found}
-        version = "v1" if "policy/v1" in versions else "v1beta1"
-        return f"/apis/policy/{version}/namespaces/{NAMESPACE}/poddisruptionbudgets"
-
-    def add_pod(self, service_name: str) -> str:
-        """A Pod as an agent creates it, whose server listens."""
-        name, port = f"{service_name}-{uuid4().hex[:8]}", a_free_port()
-        labels = {**MANAGED_BY, "plimsoll/service": service_name}
-        container = {
-            "name": "worker",
-            "image": "none",
-            "command": ["python3", "-m", "http.server", str(port)],
-            "workingDir": "/tmp",
-            "env": [{"name": "A", "value": "b"}],
-            "readinessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 2},
-        }
-        self.ask(
-            "POST",
-            f"{PLACE}/pods",
-            {
-                "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
-                "spec": {
-                    "automountServiceAccountToken": False,
-                    "affinity": {"nodeAffinity": only_on(self.cluster.settings.node)},
-                    "terminationGracePeriodSeconds": 1,
-                    "containers": [container],
-                },
-            },
-        )
-        return name
-
-
-def until(is_so: Callable[[], Any], what: str) -> None:
-    end_s = time.monotonic() + SOON_S
-    while not is_so():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.2)
-
-
-@pytest.fixture
-def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
-    """A cluster with Plimsoll's kinds and the node n1, of which nothing is left afterwards."""
-    with make_cluster(tmp_path / "cluster") as cluster:
-        made = Kubectl(cluster)
-        for each in yaml.safe_load_all(RESOURCES.read_text()):
-            with contextlib.suppress(ApiRefused):
-                made.ask("POST", DEFINITIONS, each)
-        until(lambda: is_served(made), "the definitions are not served")
-        labels = {"plimsoll/gpus": "true"}
-        made.ask(
-            "POST",
-            "/api/v1/nodes",
-            {"metadata": {"name": "n1", "labels": labels}, "spec": {}},
-        )
-        try:
-            yield made
-        finally:
-            if cluster.fake is not None:
-                cluster.fake.refused = ""
-            made.ask("DELETE", "/api/v1/nodes/n1")
-            for each in made.items(f"{PLACE}/pods"):
-                path = f"{PLACE}/pods/{each['metadata']['name']}"
-                made.ask("DELETE", path, {"gracePeriodSeconds": 0})
-            for path in (POOLS, made.budgets):
-                for each in made.items(path):
-                    made.ask("DELETE", f"{path}/{each['metadata']['name']}")
-
-
-def is_served(kubectl: Kubectl) -> bool:
-    with contextlib.suppress(ApiRefused):
-        kubectl.ask("GET", POOLS)
-        return True
-    return False
-
-
-@pytest.fixture
-def api(small_fleet: Prepared, kubectl: Kubectl) -> Iterator[Api]:
-    with small_fleet.running_api(
-        cluster=Cluster(kubectl.cluster.address, NAMESPACE)
-    ) as made:
-        yield made
 
 
 def plan_two_replicas(api: Api) -> None:
@@ -229,13 +104,12 @@ def test_what_a_person_keeps_out_of_use_stays_so(api: Api, kubectl: Kubectl) -> 
 
 
 def test_a_right_that_is_missing_is_named_and_the_api_serves_on(
-    small_fleet: Prepared, kubectl: Kubectl
+    small_fleet: Prepared, kubectl: Kubectl, cluster: Cluster
 ) -> None:
     fake = kubectl.cluster.fake
     if fake is None:
         pytest.skip("a real server's roles are others' test")
     fake.refused = "plimsollpools"
-    cluster = Cluster(kubectl.cluster.address, NAMESPACE)
     with small_fleet.running_api(cluster=cluster) as api:
         until(
             lambda: api.get("events?kind=ClusterOutOfStep")["items"], "nobody says so"

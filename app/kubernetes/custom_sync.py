@@ -1,0 +1,274 @@
+"""Writes here what PlimsollService and PlimsollPolicy objects ask for, the way the API does, and their status there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from agents.kubernetes.pod import SERVICE, Pod, label_value
+from app.answers.status import service_statuses
+from app.api.apply import ManifestBundle, apply_manifests
+from app.api.http.errors import TooMany
+from app.api.http.objects import OWNER, Preconditions
+from app.api.http.parts import Context
+from app.api.workloads.endpoint_views import load_urls
+from app.api.workloads.services import delete_service
+from app.base.errors import InvalidRequest, NotFound, PlimsollError, Unavailable
+from app.db.reports import service_board
+from app.db.workloads import services
+from app.db.workloads.services import ServiceRow
+from app.kubernetes.custom import (
+    ACCEPTED,
+    FINALIZER,
+    Acceptance,
+    ServiceFacts,
+    conditions_of,
+    costs_usd_per_hour,
+    has_news,
+    owner_of,
+    policy_manifest,
+    service_manifest,
+    service_status,
+)
+from app.kubernetes.objects import (
+    GROUP_PATH,
+    CustomResource,
+    Request,
+    merged,
+)
+from app.store.store import Snapshot
+from solvers.types.errors import InvalidInput
+
+FIGURES_S = 15.0
+"""How often figures of the moment are written."""
+MAX_FIELDS = 10
+"""Wrong ones that a message names."""
+AGAIN_S = 30.0
+"""Until what was refused is tried again: what it lacked may be there by now, such as its project."""
+
+Ask = Callable[[Request], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of one object."""
+
+    generation: int
+    accepted: Acceptance
+    tried_s: float
+    told_s: float = 0.0
+
+    def stands(self, generation: int, now_s: float) -> bool:
+        """Whether nothing has to be written, or tried again."""
+        if self.generation != generation:
+            return False
+        return self.accepted.status == "True" or now_s < self.tried_s + AGAIN_S
+
+
+class CustomSync:
+    """Objects of the cluster's users; remembers which of them have been written."""
+
+    def __init__(self, context: Callable[[], Context], ask: Ask) -> None:
+        """`ask`: raises ApiAway; what the cluster refuses it notes itself."""
+        self._context = context
+        self._ask = ask
+        self._outcomes: dict[str, _Outcome] = {}
+        """By the object's uid."""
+
+    async def write_services(
+        self,
+        resources: Mapping[str, CustomResource],
+        pods: Mapping[str, Pod],
+        snapshot: Snapshot,
+    ) -> None:
+        """Bring services and the statuses of their objects in step. Raises ApiAway, PlimsollError."""
+        # Many clusters have none: services are applied with `plimsoll`, too.
+        if not resources:
+            return
+        running = [pod for pod in pods.values() if SERVICE in pod.metadata.labels]
+        living = {}
+        for key, each in resources.items():
+            if each.metadata.deletion_timestamp is not None:
+                await self._end(each, running, snapshot)
+            elif FINALIZER not in each.metadata.finalizers:
+                # Its change comes back as an event, and then it is written.
+                await self._set_finalizers(each, [*each.metadata.finalizers, FINALIZER])
+            else:
+                await self._write(each, self._write_service)
+                living[key] = each
+        await self._tell(living, running, snapshot)
+
+    async def write_policies(self, resources: Mapping[str, CustomResource]) -> None:
+        """Bring the policy in step with its object. Raises ApiAway, PlimsollError."""
+        context = self._context()
+        for each in resources.values():
+            await self._write(each, self._write_policy)
+            accepted = self._outcomes[each.metadata.uid].accepted
+            status = {
+                "observedGeneration": each.metadata.generation,
+                "conditions": conditions_of(each, accepted, (), context.now()),
+            }
+            if has_news(each.status, status):
+                path = f"{GROUP_PATH}/plimsollpolicies/{each.metadata.name}/status"
+                await self._ask(merged(path, {"status": status}))
+
+    async def _write(
+        self,
+        resource: CustomResource,
+        write: Callable[[CustomResource], Awaitable[None]],
+    ) -> None:
+        metadata, now_s = resource.metadata, asyncio.get_running_loop().time()
+        known = self._outcomes.get(metadata.uid)
+        if known is not None and known.stands(metadata.generation, now_s):
+            return
+        try:
+            await write(resource)
+            accepted = ACCEPTED
+        except TooMany as error:
+            accepted = Acceptance("Unknown", "TooMany", str(error))
+        # Nothing is wrong with the object.
+        except Unavailable:
+            raise
+        except ValidationError as error:
+            accepted = Acceptance("False", "Invalid", _described(error))
+        except (InvalidRequest, InvalidInput, ValueError) as error:
+            message = (
+                str(error).removeprefix("services[0].").removeprefix("policies[0].")
+            )
+            accepted = Acceptance("False", "Invalid", message)
+        except PlimsollError as error:
+            accepted = Acceptance("False", type(error).__name__, str(error))
+        told_s = 0.0 if known is None else known.told_s
+        self._outcomes[metadata.uid] = _Outcome(
+            metadata.generation, accepted, now_s, told_s
+        )
+
+    async def _write_service(self, resource: CustomResource) -> None:
+        """Raises ValidationError, ValueError, InvalidInput, PlimsollError."""
+        manifest = service_manifest(resource)
+        name = resource.metadata.name
+        present = await self._row(name)
+        project = resource.metadata.namespace
+        if present is not None and present.service.project != project:
+            raise InvalidRequest(
+                f"a service of project {present.service.project} is called {name!r}; names are unique: choose another",
+                field="metadata.name",
+            )
+        etags = {} if present is None else {f"services/{name}": "*"}
+        wanted = ManifestBundle.model_validate({"services": [manifest], "etags": etags})
+        await apply_manifests(self._context(), wanted, dry_run=False, force=False)
+
+    async def _write_policy(self, resource: CustomResource) -> None:
+        """Raises ValidationError, InvalidInput, PlimsollError."""
+        manifest = policy_manifest(resource)
+        etags = {f"policies/{resource.metadata.name}": "*"}
+        wanted = ManifestBundle.model_validate({"policies": [manifest], "etags": etags})
+        await apply_manifests(self._context(), wanted, dry_run=False, force=False)
+
+    async def _row(self, name: str) -> ServiceRow | None:
+        async with self._context().transaction() as connection:
+            try:
+                return await services.get(connection, name)
+            except NotFound:
+                return None
+
+    async def _end(
+        self, resource: CustomResource, running: list[Pod], snapshot: Snapshot
+    ) -> None:
+        """Delete its service, and let the object go when nothing of it runs any more."""
+        metadata = resource.metadata
+        if FINALIZER not in metadata.finalizers:
+            return
+        row = await self._row(metadata.name)
+        # Another's of that name, which this object never got, stays.
+        is_ours = row is not None and row.annotations.get(OWNER) == owner_of(
+            resource, "PlimsollService"
+        )
+        if is_ours:
+            await delete_service(
+                self._context(), metadata.name, Preconditions("*", None)
+            )
+            return
+        if row is None and _runs(metadata.name, running, snapshot):
+            return
+        self._outcomes.pop(metadata.uid, None)
+        left = [each for each in metadata.finalizers if each != FINALIZER]
+        await self._set_finalizers(resource, left)
+
+    async def _set_finalizers(
+        self, resource: CustomResource, wanted: list[str]
+    ) -> None:
+        metadata = resource.metadata
+        # With the version, since the list is replaced as a whole and others have theirs in it.
+        changed = {"finalizers": wanted, "resourceVersion": metadata.resource_version}
+        await self._ask(merged(_path(resource), {"metadata": changed}))
+
+    async def _tell(
+        self,
+        resources: Mapping[str, CustomResource],
+        running: list[Pod],
+        snapshot: Snapshot,
+    ) -> None:
+        """Write statuses that have changed."""
+        known = {service.name: service.project for service in snapshot.state.services}
+        # What another project's service of the same name does is not this namespace's to see.
+        names = [
+            each.metadata.name
+            for each in resources.values()
+            if known.get(each.metadata.name) == each.metadata.namespace
+        ]
+        context = self._context()
+        async with context.transaction() as connection:
+            demands = await service_board.load_newest_demands(connection)
+            urls = await load_urls(context, connection, names)
+        statuses = await asyncio.to_thread(service_statuses, snapshot, names, demands)
+        costs = costs_usd_per_hour(snapshot.target, snapshot.state.gpu_types)
+        for each in resources.values():
+            name = each.metadata.name
+            facts = ServiceFacts(
+                status=statuses.get(name),
+                ready=sum(pod.is_ready for pod in _pods_of(name, running)),
+                cost_usd_per_hour=costs.get(name, 0.0) if name in statuses else 0.0,
+                endpoint=urls.get(name),
+            )
+            await self._tell_one(each, facts)
+
+    async def _tell_one(self, resource: CustomResource, facts: ServiceFacts) -> None:
+        outcome = self._outcomes[resource.metadata.uid]
+        now = self._context().now()
+        status = service_status(resource, outcome.accepted, facts, now)
+        now_s = asyncio.get_running_loop().time()
+        is_time = now_s > outcome.told_s + FIGURES_S
+        if has_news(resource.status, status) or (is_time and resource.status != status):
+            outcome.told_s = now_s
+            await self._ask(merged(f"{_path(resource)}/status", {"status": status}))
+
+
+def _runs(name: str, running: list[Pod], snapshot: Snapshot) -> bool:
+    gpus = () if snapshot.target is None else snapshot.target.gpus
+    is_planned = any(
+        replica.service == name for gpu in gpus for replica in gpu.replicas
+    )
+    return is_planned or bool(_pods_of(name, running))
+
+
+def _pods_of(name: str, running: list[Pod]) -> list[Pod]:
+    label = label_value(name)
+    return [pod for pod in running if pod.metadata.labels[SERVICE] == label]
+
+
+def _path(resource: CustomResource) -> str:
+    metadata = resource.metadata
+    return (
+        f"{GROUP_PATH}/namespaces/{metadata.namespace}/plimsollservices/{metadata.name}"
+    )
+
+
+def _described(error: ValidationError) -> str:
+    """The wrong fields, each with what is wrong."""
+    return "; ".join(
+        # Behind the list of the bundle and the place in it.
+        f"{'.'.join(str(part) for part in each['loc'][2:])}: {each['msg']}"
+        for each in error.errors()[:MAX_FIELDS]
+    )

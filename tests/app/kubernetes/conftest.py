@@ -1,0 +1,35 @@
+"""A cluster with Plimsoll's kinds of objects, and an API in step with it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.kubernetes.cluster import Cluster
+from tests.agents.kubernetes.cluster import make_cluster
+from tests.app.kubernetes.kubectl import Kubectl, clean, control_plane, prepare
+from tests.integration.api_harness import Api, Prepared
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
+    """Of a cluster with the node n1, of which nothing is left afterwards."""
+    with make_cluster(tmp_path / "cluster") as cluster:
+        made = Kubectl(cluster)
+        prepare(made)
+        try:
+            yield made
+        finally:
+            clean(made)
+
+
+@pytest.fixture
+def cluster(kubectl: Kubectl, tmp_path: Path) -> Cluster:
+    """As the control plane's service account may use it."""
+    return control_plane(kubectl, tmp_path)
+
+
+@pytest.fixture
+def api(small_fleet: Prepared, cluster: Cluster) -> Iterator[Api]:
+    with small_fleet.running_api(cluster=cluster) as made:
+        yield made

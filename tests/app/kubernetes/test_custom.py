@@ -1,0 +1,188 @@
+"""PlimsollService and PlimsollPolicy objects: what they ask for here, and what their status says there."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.kubernetes.custom import service_manifest
+from app.kubernetes.objects import CustomResource
+from tests.app.kubernetes.kubectl import GROUP, PLACE, Kubectl, services_path, until
+from tests.integration.api_harness import Api, reading
+
+SPEC = {"network": "resnet50", "slo": {"latency_ms": 100.0, "percentile": 0.98}}
+
+
+def a_service(name: str = "chat", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "gpu.plimsoll/v1",
+        "kind": "PlimsollService",
+        "metadata": {"name": name},
+        "spec": {**SPEC, **spec},
+    }
+
+
+def add(kubectl: Kubectl, namespace: str, wanted: dict[str, Any]) -> str:
+    """Its path."""
+    kubectl.ask("POST", services_path(namespace), wanted)
+    return services_path(namespace, wanted["metadata"]["name"])
+
+
+def condition(kubectl: Kubectl, path: str, name: str = "Accepted") -> Mapping[str, Any]:
+    """What is said of the newest specification; empty as long as nothing is."""
+    found = kubectl.ask("GET", path)
+    for each in found.get("status", {}).get("conditions", []):
+        is_newest = each["observedGeneration"] == found["metadata"]["generation"]
+        if each["type"] == name and is_newest:
+            return dict(each)
+    return {}
+
+
+def until_accepted(kubectl: Kubectl, path: str, status: str = "True") -> str:
+    """The condition's message."""
+    until(
+        lambda: condition(kubectl, path).get("status") == status,
+        f"{condition(kubectl, path)}",
+    )
+    return str(condition(kubectl, path)["message"])
+
+
+@pytest.mark.integration
+def test_a_service_is_written_and_its_status_comes_back(
+    api: Api, kubectl: Kubectl
+) -> None:
+    path = add(kubectl, "team-a", a_service(scaling={"minReplicas": 2}))
+    until_accepted(kubectl, path)
+    written = api.get("services/chat")
+    assert written["metadata"]["project"] == "team-a"
+    assert written["spec"]["scaling"]["min_replicas"] == 2
+    api.sync(services=[reading()])
+    api.tick()
+    kubectl.add_pod("chat")
+    until(lambda: kubectl.ask("GET", path)["status"]["replicas"] == 1, "no replica")
+    status = kubectl.ask("GET", path)["status"]
+    assert status["plannedReplicas"] == 2
+    assert status["selector"] == "plimsoll/service=chat"
+    assert float(status["costUsdPerHour"]) > 0.0
+    assert condition(kubectl, path, "Ready")["status"] in ("True", "False", "Unknown")
+
+
+@pytest.mark.integration
+def test_what_is_wrong_is_said_and_mended(api: Api, kubectl: Kubectl) -> None:
+    path = add(kubectl, "team-a", a_service(network="resnet05"))
+    assert "spec.network: no network is called 'resnet05'" in until_accepted(
+        kubectl, path, "False"
+    )
+    kubectl.patch(path, {"spec": {"network": "resnet50", "replica": 3}})
+    assert until_accepted(kubectl, path, "False").startswith("spec.replica: ")
+    assert api.call("GET", "services/chat").status_code == 404
+    kubectl.patch(path, {"spec": {"replica": None}})
+    until_accepted(kubectl, path)
+    assert api.get("services/chat")["spec"]["network"] == "resnet50"
+
+
+@pytest.mark.integration
+def test_a_namespace_writes_its_own_project_only(api: Api, kubectl: Kubectl) -> None:
+    mine = add(kubectl, "team-a", a_service())
+    until_accepted(kubectl, mine)
+    wanted = a_service()
+    wanted["spec"]["project"] = "team-a"
+    others = add(kubectl, "team-b", wanted)
+    until_accepted(kubectl, others, "False")
+    kubectl.patch(others, {"spec": {"project": None}})
+    until(
+        lambda: "of project team-a" in condition(kubectl, others).get("message", ""),
+        "nobody says that the name is taken",
+    )
+    # It learns nothing of that service, and its end does not end it.
+    assert kubectl.ask("GET", others)["status"]["plannedReplicas"] == 0
+    kubectl.ask("DELETE", others)
+    until(
+        lambda: services_of(kubectl, "team-b") == [], "the refused one is still there"
+    )
+    assert api.get("services/chat")["metadata"]["project"] == "team-a"
+
+
+def services_of(kubectl: Kubectl, namespace: str) -> list[Any]:
+    return kubectl.items(services_path(namespace))
+
+
+@pytest.mark.integration
+def test_nobody_else_changes_what_the_cluster_keeps(api: Api, kubectl: Kubectl) -> None:
+    path = add(kubectl, "team-a", a_service())
+    until_accepted(kubectl, path)
+    written = api.get("services/chat")
+    del written["status"]
+    refused = api.call("PUT", "services/chat", written, If_Match="*")
+    assert refused.status_code == 409
+    assert "PlimsollService team-a/chat of the cluster keeps it" in refused.text
+    assert api.call("DELETE", "services/chat", If_Match="*").status_code == 409
+    # Nor says somebody of another one that the cluster keeps it, which nobody could change then.
+    written["metadata"]["name"] = "mine"
+    assert api.call("PUT", "services/mine", written).status_code == 422
+
+
+@pytest.mark.integration
+def test_an_object_stays_until_nothing_of_its_service_runs(
+    api: Api, kubectl: Kubectl
+) -> None:
+    path = add(kubectl, "team-a", a_service())
+    until_accepted(kubectl, path)
+    pod = kubectl.add_pod("chat")
+    until(lambda: kubectl.ask("GET", path)["status"]["replicas"] == 1, "no replica")
+    kubectl.ask("DELETE", path)
+    until(lambda: api.call("GET", "services/chat").status_code == 404, "it is served")
+    time.sleep(1.5)
+    assert services_of(kubectl, "team-a")
+    kubectl.ask("DELETE", f"{PLACE}/pods/{pod}", {"gracePeriodSeconds": 0})
+    until(lambda: not services_of(kubectl, "team-a"), "the object is still there")
+
+
+@pytest.mark.integration
+def test_scale_states_an_exact_number(api: Api, kubectl: Kubectl) -> None:
+    path = add(kubectl, "team-a", a_service())
+    until_accepted(kubectl, path)
+    if kubectl.cluster.fake is None:
+        kubectl.patch(f"{path}/scale", {"spec": {"replicas": 3}})
+    else:
+        kubectl.patch(path, {"spec": {"scaling": {"replicas": 3}}})
+    until_accepted(kubectl, path)
+    scaling = api.get("services/chat")["spec"]["scaling"]
+    assert (scaling["min_replicas"], scaling["max_replicas"]) == (3, 3)
+
+
+@pytest.mark.integration
+def test_the_policy_is_written_too(api: Api, kubectl: Kubectl) -> None:
+    path = f"{GROUP}/plimsollpolicies"
+    spec = {"policy": "hetsev", "headroom": 1.3}
+    kubectl.ask(
+        "POST",
+        path,
+        {
+            "apiVersion": "gpu.plimsoll/v1",
+            "kind": "PlimsollPolicy",
+            "metadata": {"name": "default"},
+            "spec": spec,
+        },
+    )
+    until_accepted(kubectl, f"{path}/default")
+    assert api.get("policies/default")["spec"]["headroom"] == 1.3
+    kubectl.patch(f"{path}/default", {"spec": {"policy": "hetsef"}})
+    assert "hetsev" in until_accepted(kubectl, f"{path}/default", "False")
+    assert api.get("policies/default")["spec"]["policy"] == "hetsev"
+
+
+def test_an_exact_number_beside_limits_is_refused() -> None:
+    wanted = a_service(scaling={"replicas": 3, "maxReplicas": 5})
+    resource = msgspec.convert(wanted, CustomResource)
+    with pytest.raises(ValueError, match="leave min_replicas and max_replicas out"):
+        service_manifest(resource)
+
+
+def test_names_of_labels_that_only_a_cluster_may_have_are_left_out() -> None:
+    wanted = a_service()
+    wanted["metadata"]["labels"] = {"team": "nlp", f"{'x' * 60}.example/a": "b"}
+    resource = msgspec.convert(wanted, CustomResource)
+    assert service_manifest(resource)["metadata"]["labels"] == {"team": "nlp"}
