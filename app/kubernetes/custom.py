@@ -19,7 +19,13 @@ from solvers.types.state import GpuType
 FINALIZER = "gpu.plimsoll/drained"
 """An object whose service still runs is kept until it does not."""
 MAX_LABEL = 63
-STABLE = ("observedGeneration", "replicas", "plannedReplicas", "selector", "endpoint")
+STABLE = (
+    "observedGeneration",
+    "replicas",
+    "plannedReplicas",
+    "selector",
+    "endpoint",
+)
 """What a change of is written at once; all else changes with every request."""
 
 
@@ -74,16 +80,15 @@ def service_manifest(resource: CustomResource) -> Document:
     if scaling:
         spec["scaling"] = scaling
     metadata = resource.metadata
+    # A cluster's may have longer names.
+    labels = {
+        name: value for name, value in metadata.labels.items() if len(name) <= MAX_LABEL
+    }
     return {
         "metadata": {
             "name": metadata.name,
             "project": metadata.namespace,
-            # A cluster's may have longer names.
-            "labels": {
-                name: value
-                for name, value in metadata.labels.items()
-                if len(name) <= MAX_LABEL
-            },
+            "labels": labels,
             "annotations": {OWNER: owner_of(resource, "PlimsollService")},
         },
         "spec": spec,
@@ -102,20 +107,26 @@ def policy_manifest(resource: CustomResource) -> Document:
 
 
 def service_status(
-    resource: CustomResource, accepted: Acceptance, facts: ServiceFacts, at: datetime
+    resource: CustomResource,
+    accepted: Acceptance,
+    facts: ServiceFacts,
+    at: datetime,
 ) -> Document:
     """The status of a PlimsollService."""
     status = facts.status
-    reading = None if status is None else status.reading
-    conditions = () if status is None else status.conditions
+    planned = 0
+    conditions: tuple[Condition, ...] = ()
+    reading = None
+    if status is not None:
+        planned = sum(count for _, count in status.replicas)
+        conditions = status.conditions
+        reading = status.reading
     attainment = None if reading is None else reading.attainment
     rate = 0.0 if reading is None else reading.arrival_rate_rps
     return {
         "observedGeneration": resource.metadata.generation,
         "replicas": facts.ready,
-        "plannedReplicas": 0
-        if status is None
-        else sum(count for _, count in status.replicas),
+        "plannedReplicas": planned,
         "selector": f"{SERVICE}={label_value(resource.metadata.name)}",
         "endpoint": facts.endpoint,
         # As precise as anybody reads it: a status is written when it changes.
@@ -139,10 +150,12 @@ def conditions_of(
         each.type: (each.status, each.reason, each.message) for each in others
     }
     found: list[Document] = []
+    now = f"{at:%Y-%m-%dT%H:%M:%SZ}"
     for name, (status, reason, message) in said.items():
         known = before.get(name, {})
-        is_same = known.get("status") == status and "lastTransitionTime" in known
-        since = known["lastTransitionTime"] if is_same else f"{at:%Y-%m-%dT%H:%M:%SZ}"
+        since = now
+        if known.get("status") == status:
+            since = known.get("lastTransitionTime", now)
         found.append(
             {
                 "type": name,

@@ -57,7 +57,7 @@ class _Outcome:
     generation: int
     accepted: Acceptance
     tried_s: float
-    told_s: float = 0.0
+    reported_s: float = 0.0
 
     def stands(self, generation: int, now_s: float) -> bool:
         """Whether nothing has to be written, or tried again."""
@@ -97,7 +97,7 @@ class CustomSync:
             else:
                 await self._write(each, self._write_service)
                 living[key] = each
-        await self._tell(living, running, snapshot)
+        await self._report(living, running, snapshot)
 
     async def write_policies(self, resources: Mapping[str, CustomResource]) -> None:
         """Bring the policy in step with its object. Raises ApiAway, PlimsollError."""
@@ -118,7 +118,8 @@ class CustomSync:
         resource: CustomResource,
         write: Callable[[CustomResource], Awaitable[None]],
     ) -> None:
-        metadata, now_s = resource.metadata, asyncio.get_running_loop().time()
+        metadata = resource.metadata
+        now_s = asyncio.get_running_loop().time()
         known = self._outcomes.get(metadata.uid)
         if known is not None and known.stands(metadata.generation, now_s):
             return
@@ -139,9 +140,12 @@ class CustomSync:
             accepted = Acceptance("False", "Invalid", message)
         except PlimsollError as error:
             accepted = Acceptance("False", type(error).__name__, str(error))
-        told_s = 0.0 if known is None else known.told_s
+        reported_s = 0.0 if known is None else known.reported_s
         self._outcomes[metadata.uid] = _Outcome(
-            metadata.generation, accepted, now_s, told_s
+            metadata.generation,
+            accepted,
+            tried_s=now_s,
+            reported_s=reported_s,
         )
 
     async def _write_service(self, resource: CustomResource) -> None:
@@ -174,7 +178,10 @@ class CustomSync:
                 return None
 
     async def _end(
-        self, resource: CustomResource, running: list[Pod], snapshot: Snapshot
+        self,
+        resource: CustomResource,
+        running: list[Pod],
+        snapshot: Snapshot,
     ) -> None:
         """Delete its service, and let the object go when nothing of it runs any more."""
         metadata = resource.metadata
@@ -187,7 +194,9 @@ class CustomSync:
         )
         if is_ours:
             await delete_service(
-                self._context(), metadata.name, Preconditions("*", None)
+                self._context(),
+                metadata.name,
+                Preconditions("*", None),
             )
             return
         if row is None and _runs(metadata.name, running, snapshot):
@@ -204,7 +213,7 @@ class CustomSync:
         changed = {"finalizers": wanted, "resourceVersion": metadata.resource_version}
         await self._ask(merged(_path(resource), {"metadata": changed}))
 
-    async def _tell(
+    async def _report(
         self,
         resources: Mapping[str, CustomResource],
         running: list[Pod],
@@ -232,16 +241,16 @@ class CustomSync:
                 cost_usd_per_hour=costs.get(name, 0.0) if name in statuses else 0.0,
                 endpoint=urls.get(name),
             )
-            await self._tell_one(each, facts)
+            await self._report_one(each, facts)
 
-    async def _tell_one(self, resource: CustomResource, facts: ServiceFacts) -> None:
+    async def _report_one(self, resource: CustomResource, facts: ServiceFacts) -> None:
         outcome = self._outcomes[resource.metadata.uid]
         now = self._context().now()
         status = service_status(resource, outcome.accepted, facts, now)
         now_s = asyncio.get_running_loop().time()
-        is_time = now_s > outcome.told_s + FIGURES_S
+        is_time = now_s > outcome.reported_s + FIGURES_S
         if has_news(resource.status, status) or (is_time and resource.status != status):
-            outcome.told_s = now_s
+            outcome.reported_s = now_s
             await self._ask(merged(f"{_path(resource)}/status", {"status": status}))
 
 

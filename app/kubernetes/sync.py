@@ -128,9 +128,8 @@ class ClusterSync:
         await self._custom.write_services(
             seen.services.objects, seen.pods().pods, snapshot
         )
-        for request in pool_requests(
-            planned(snapshot, seen.nodes.objects), seen.pods()
-        ):
+        replicas = planned(snapshot, seen.nodes.objects)
+        for request in pool_requests(replicas, seen.pods()):
             await self._ask(request)
         return problems | self._refused
 
@@ -165,7 +164,11 @@ class ClusterSync:
             scope="admin",
             created_at=self._parts.clock.now(),
         )
-        return Context(parts=self._parts, caller=caller, request_id=CLUSTER)
+        return Context(
+            parts=self._parts,
+            caller=caller,
+            request_id=CLUSTER,
+        )
 
     async def _note(self, problems: set[str]) -> None:
         """Write down what is new, and log that it is over."""
