@@ -29,7 +29,7 @@ STABLE = (
 """What a change of is written at once; all else changes with every request."""
 
 
-LIMITS = frozenset({"minreplicas", "maxreplicas"})
+LIMITS = ("min_replicas", "max_replicas", "minReplicas", "maxReplicas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,14 @@ def owner_of(resource: CustomResource, kind: str) -> str:
 
 
 def service_manifest(resource: CustomResource) -> Document:
-    """The manifest of kind Service. Raises ValueError where `scaling` contradicts itself."""
+    """The manifest of kind Service."""
     spec = dict(resource.spec)
     scaling = dict(spec.get("scaling") or {})
     replicas = scaling.pop("replicas", None)
     if replicas is not None:
-        if any(name.lower().replace("_", "") in LIMITS for name in scaling):
-            raise ValueError(
-                "spec.scaling.replicas: is exact; leave min_replicas and max_replicas out beside it"
-            )
+        # `kubectl scale` must not fail for limits that stand there already, in either spelling.
+        for name in LIMITS:
+            scaling.pop(name, None)
         scaling |= {"min_replicas": replicas, "max_replicas": replicas}
     if scaling:
         spec["scaling"] = scaling

@@ -133,7 +133,7 @@ class CustomSync:
             raise
         except ValidationError as error:
             accepted = Acceptance("False", "Invalid", _described(error))
-        except (InvalidRequest, InvalidInput, ValueError) as error:
+        except (InvalidRequest, InvalidInput) as error:
             message = (
                 str(error).removeprefix("services[0].").removeprefix("policies[0].")
             )
@@ -149,7 +149,7 @@ class CustomSync:
         )
 
     async def _write_service(self, resource: CustomResource) -> None:
-        """Raises ValidationError, ValueError, InvalidInput, PlimsollError."""
+        """Raises ValidationError, InvalidInput, PlimsollError."""
         manifest = service_manifest(resource)
         name = resource.metadata.name
         present = await self._row(name)

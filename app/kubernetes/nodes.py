@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from agents.base.arguments import as_node_name
+from agents.kubernetes.pod import GPUS
 from app.api.http.parts import Context
 from app.db.base.transaction import Connection
 from app.db.fleet import nodes
@@ -48,6 +49,17 @@ def node_changes(
         elif is_closed is False and node.cordoned:
             used_again.append(node.id)
     return NodeChanges(tuple(drained), tuple(used_again))
+
+
+def lost_nodes(seen: Iterable[str], known: Iterable[Node]) -> set[str]:
+    """What to do about nodes that were the cluster's. `seen`: those that were, and are not any more."""
+    here = {node.id for node in known}
+    return {
+        f"node {name} has lost its label {GPUS}=true, or has left the cluster, so that no agent runs there: label it "
+        f"again, or `plimsoll delete node {name}`"
+        for name in seen
+        if name in here
+    }
 
 
 async def change_nodes(

@@ -26,7 +26,7 @@ from app.db.base.transaction import Engine, translated
 from app.db.operations.tokens import TokenRow
 from app.kubernetes.cluster import Cluster
 from app.kubernetes.custom_sync import CustomSync
-from app.kubernetes.nodes import change_nodes, node_changes
+from app.kubernetes.nodes import change_nodes, lost_nodes, node_changes
 from app.kubernetes.objects import (
     GROUP_PATH,
     ClusterNode,
@@ -71,6 +71,8 @@ class ClusterSync:
         self._custom = CustomSync(self._context, self._ask)
         self._problems: set[str] = set()
         """What has been logged and goes on."""
+        self._once_seen: set[str] = set()
+        """Nodes, as Plimsoll names them."""
         self._refused: set[str] = set()
         """The same of the present round."""
 
@@ -124,6 +126,8 @@ class ClusterSync:
             return problems | self._problems
         snapshot = await self._parts.snapshots.load()
         await self._change_nodes(seen, snapshot)
+        lost = self._lost(seen)
+        problems |= lost_nodes(lost, snapshot.state.nodes)
         await self._custom.write_policies(seen.policies.objects)
         await self._custom.write_services(
             seen.services.objects, seen.pods().pods, snapshot
@@ -132,6 +136,14 @@ class ClusterSync:
         for request in pool_requests(replicas, seen.pods()):
             await self._ask(request)
         return problems | self._refused
+
+    def _lost(self, seen: "_Seen") -> set[str]:
+        """Nodes that were in the cluster in an earlier round, and are not any more."""
+        present = {
+            as_node_name(each.metadata.name) for each in seen.nodes.objects.values()
+        }
+        self._once_seen |= present
+        return self._once_seen - present
 
     async def _change_nodes(self, seen: "_Seen", snapshot: Snapshot) -> None:
         changes = node_changes(seen.nodes.objects, snapshot.state.nodes)

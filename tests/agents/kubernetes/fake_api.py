@@ -248,9 +248,19 @@ class FakeApi:
             changed = self._changed
             for at, kind, key, one in [each for each in self._log if each[0] > version]:
                 version = at
+                before = [
+                    each[3] for each in self._log if each[2] == key and each[0] < at
+                ]
                 if not is_asked_for(key, one, request):
-                    # Others' changes show as a version alone.
-                    kind, one = "BOOKMARK", {"metadata": {"resourceVersion": str(at)}}
+                    if before and is_asked_for(key, before[-1], request):
+                        # For whoever asks, it is gone.
+                        kind = "DELETED"
+                    else:
+                        # Others' changes show as a version alone.
+                        kind, one = (
+                            "BOOKMARK",
+                            {"metadata": {"resourceVersion": str(at)}},
+                        )
                 line = json.dumps({"type": kind, "object": one}) + "\n"
                 await response.write(line.encode())
             await changed.wait()

@@ -174,11 +174,13 @@ def test_the_policy_is_written_too(api: Api, kubectl: Kubectl) -> None:
     assert api.get("policies/default")["spec"]["policy"] == "hetsev"
 
 
-def test_an_exact_number_beside_limits_is_refused() -> None:
-    wanted = a_service(scaling={"replicas": 3, "maxReplicas": 5})
+def test_an_exact_number_takes_the_place_of_limits() -> None:
+    wanted = a_service(scaling={"replicas": 3, "maxReplicas": 5, "min_replicas": 1})
     resource = msgspec.convert(wanted, CustomResource)
-    with pytest.raises(ValueError, match="leave min_replicas and max_replicas out"):
-        service_manifest(resource)
+    assert service_manifest(resource)["spec"]["scaling"] == {
+        "min_replicas": 3,
+        "max_replicas": 3,
+    }
 
 
 def test_names_of_labels_that_only_a_cluster_may_have_are_left_out() -> None:

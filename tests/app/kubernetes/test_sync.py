@@ -90,6 +90,15 @@ def test_a_cordoned_node_drains_and_is_used_again(api: Api, kubectl: Kubectl) ->
     assert kinds == ["NodeUncordoned", "NodeDraining"]
 
 
+def test_a_node_that_loses_its_label_is_named(api: Api, kubectl: Kubectl) -> None:
+    plan_two_replicas(api)
+    until(lambda: kubectl.items(POOLS), "it is not in step")
+    kubectl.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"plimsoll/gpus": None}}})
+    until(lambda: api.get("events?kind=ClusterOutOfStep")["items"], "nobody says so")
+    (event,) = api.get("events?kind=ClusterOutOfStep")["items"]
+    assert "node n1 has lost its label plimsoll/gpus=true" in event["reason"]
+
+
 def test_what_a_person_keeps_out_of_use_stays_so(api: Api, kubectl: Kubectl) -> None:
     assert api.call("POST", "nodes/n1/cordon").status_code == 200
     kubectl.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
