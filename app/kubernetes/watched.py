@@ -19,16 +19,21 @@ class Watched(Generic[K]):
         labels: str = "",
     ) -> None:
         """`labels`: a selector, so that others' objects do not come here at all."""
-        self.objects: dict[str, K] = {}
         self.is_known = False
         """False: what is missing in `objects` may be there all the same."""
         self.problem = ""
         """Why they may be out of date."""
+        self._objects: dict[str, K] = {}
         self._api = api
         self._path = path
         self._kind = kind
         self._on_change = on_change
         self._query = {"labelSelector": labels} if labels else {}
+
+    @property
+    def objects(self) -> dict[str, K]:
+        """As they are now: whoever goes through them may wait meanwhile, and more may come."""
+        return dict(self._objects)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -38,12 +43,12 @@ class Watched(Generic[K]):
                 continue
             self.problem = ""
             if isinstance(each, ListedObjects):
-                self.objects = {key_of(one): one for one in each.objects}
+                self._objects = {key_of(one): one for one in each.objects}
                 self.is_known = True
             elif each.is_gone:
-                self.objects.pop(key_of(each.object), None)
+                self._objects.pop(key_of(each.object), None)
             else:
-                self.objects[key_of(each.object)] = each.object
+                self._objects[key_of(each.object)] = each.object
             self._on_change()
 
 
