@@ -24,7 +24,7 @@ import psutil
 
 from agents.kubernetes.api import ApiAddress, KubernetesApi
 from agents.kubernetes.launcher import PodLauncher
-from agents.kubernetes.pod import PodSettings
+from agents.kubernetes.manifest import PodSettings
 from agents.processes.launcher import PROCESSES, Launcher
 from agents.replicas.replicas import Workers
 from bench.report import Figures, print_table, write_results

@@ -85,6 +85,11 @@ def add_pods(options: argparse._ActionsContainer) -> None:
         metavar="NAME",
         help="of Pods, e.g. nvidia (default: the cluster's)",
     )
+    options.add_argument(
+        "--pod-gpu-claim",
+        action="store_true",
+        help="give Pods the ResourceClaim by which the Pod of this node's MPS daemons has its GPUs (DRA)",
+    )
 
 
 def as_node_name(cluster_node: str) -> str:

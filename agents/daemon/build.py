@@ -44,7 +44,7 @@ from agents.sync.node_token import EnrolledTransport, is_exchanged
 from agents.sync.transport import HttpTransport, Transport
 
 if TYPE_CHECKING:
-    from agents.kubernetes.pod import PodSettings
+    from agents.kubernetes.manifest import PodSettings
 
 LOAD_DURATION_S = 7 * 86400
 """A simulated agent's own load lasts a week of trace time."""
@@ -260,13 +260,14 @@ async def _gpu_device(
 def _pod_settings(options: argparse.Namespace, mps_dir: Path) -> "PodSettings | None":
     if options.launcher == "process":
         return None
-    from agents.kubernetes.pod import PodSettings
+    from agents.kubernetes.manifest import PodSettings
 
     return PodSettings(
         node=options.cluster_node,
         namespace=options.pod_namespace,
         own_pod=options.own_pod,
         runtime_class=options.pod_runtime_class,
+        uses_gpu_claim=options.pod_gpu_claim,
         shared_memory=mps_dir / "shm",
     )
 

@@ -23,7 +23,8 @@ from agents.base.backoff import retry_s
 from agents.base.device import DeviceError
 from agents.base.waits import cancel
 from agents.kubernetes.api import ANSWER_S, Away, KubernetesApi, ListedObjects
-from agents.kubernetes.pod import MARK_LABEL, Pod, PodSettings, manifest, pod_name
+from agents.kubernetes.manifest import MARK_LABEL, PodSettings, manifest, pod_name
+from agents.kubernetes.pod import Pod
 from agents.kubernetes.pods import Pods
 from agents.kubernetes.running_pod import RunningPod
 from agents.processes.launch import Prepared
@@ -96,7 +97,11 @@ class PodLauncher:
             own = await self._pods.read(self._settings.own_pod)
             image = "" if own is None else own.image
             self._settings = replace(self._settings, image=image)
-        return manifest(prepared, self._settings)
+        settings = self._settings
+        if settings.uses_gpu_claim:
+            # Another Pod of the daemons has another claim.
+            settings = replace(settings, gpu_claim=await self._pods.gpu_claim())
+        return manifest(prepared, settings)
 
     async def adopt(self, record: Recorded, log: Path) -> Running | None:
         name = pod_name(self._settings.node, record.id, record.mark)

@@ -7,16 +7,28 @@ from pathlib import Path
 import msgspec
 
 from agents.kubernetes.api import (
+    ApiAway,
     ApiRefused,
     Away,
     ChangedObject,
     KubernetesApi,
     ListedObjects,
 )
-from agents.kubernetes.pod import CONTAINER, NODE, Pod, PodSettings, label_value
+from agents.kubernetes.manifest import (
+    CONTAINER,
+    MPS_APP,
+    NODE,
+    PodSettings,
+    label_value,
+)
+from agents.kubernetes.pod import Pod
 
 DELETED_WITHIN_S = 30
 """The grace of Pods none of whose processes runs any more, or has begun to."""
+
+
+class _PodList(msgspec.Struct):
+    items: list[Pod] = []
 
 
 class Pods:
@@ -47,6 +59,20 @@ class Pods:
                 raise
             return None
         return msgspec.json.decode(body, type=Pod)
+
+    async def gpu_claim(self) -> str:
+        """The ResourceClaim of this node's GPUs. Raises ApiRefused, ApiAway, also where there is none yet."""
+        query = {
+            "labelSelector": f"app={MPS_APP}",
+            "fieldSelector": f"spec.nodeName={self._settings.node}",
+        }
+        body = await self._api.ask("GET", self._path, query=query)
+        for pod in msgspec.json.decode(body, type=_PodList).items:
+            if pod.gpu_claim:
+                return pod.gpu_claim
+        raise ApiAway(
+            f"no Pod of {MPS_APP} on node {self._settings.node} has a ResourceClaim; is overlay gpus-dra applied?"
+        )
 
     async def delete(self, pod: Pod) -> bool:
         """Begin to delete that very Pod; False: there is none any more. Raises ApiRefused, ApiAway."""

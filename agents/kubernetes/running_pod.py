@@ -17,7 +17,8 @@ from typing import TypeAlias
 from agents.base.backoff import retry_s
 from agents.base.device import DeviceError
 from agents.kubernetes.api import ApiAway, ApiRefused, in_url
-from agents.kubernetes.pod import ENDED_BEFORE_S, HOST, Pod
+from agents.kubernetes.manifest import ENDED_BEFORE_S, HOST
+from agents.kubernetes.pod import Pod
 from agents.kubernetes.pod_log import PodLog
 from agents.kubernetes.pods import Pods
 from agents.processes.process import (

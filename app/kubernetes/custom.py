@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agents.kubernetes.pod import SERVICE, label_value
+from agents.kubernetes.manifest import SERVICE, label_value
 from app.answers.conditions import Condition
 from app.answers.status import ServiceStatus
 from app.api.http.objects import OWNER

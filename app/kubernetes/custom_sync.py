@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from agents.kubernetes.pod import SERVICE, Pod, label_value
+from agents.kubernetes.manifest import SERVICE, label_value
+from agents.kubernetes.pod import Pod
 from app.answers.status import service_statuses
 from app.api.apply import ManifestBundle, apply_manifests
 from app.api.http.errors import TooMany

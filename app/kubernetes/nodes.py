@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from agents.base.arguments import as_node_name
-from agents.kubernetes.pod import GPUS
+from agents.kubernetes.manifest import GPUS
 from app.api.http.parts import Context
 from app.db.base.transaction import Connection
 from app.db.fleet import nodes

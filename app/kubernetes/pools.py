@@ -8,7 +8,8 @@ replicas than the plan has. Pods of tasks have one pool together and no budget: 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from agents.kubernetes.pod import SERVICE, Pod, label_value
+from agents.kubernetes.manifest import SERVICE, label_value
+from agents.kubernetes.pod import Pod
 from app.kubernetes.objects import (
     API_VERSION,
     GROUP_PATH,

@@ -18,7 +18,8 @@ import structlog
 from agents.base.arguments import as_node_name
 from agents.base.waits import cancel
 from agents.kubernetes.api import ApiRefused, KubernetesApi
-from agents.kubernetes.pod import GPUS, MANAGED_BY, Pod
+from agents.kubernetes.manifest import GPUS, MANAGED_BY
+from agents.kubernetes.pod import Pod
 from app.api.http.parts import CLUSTER, ApiParts, Context
 from app.base.errors import PlimsollError
 from app.db.base.leader import CLUSTER_LOCK, SessionLock

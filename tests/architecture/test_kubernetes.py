@@ -2,9 +2,11 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -19,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
 BASE = FOLDER / "base"
 Object = Mapping[str, Any]
+NEWEST = "1.37"
+OTHERS = ("monitoring.coreos.com", "keda.sh", "gateway.networking.k8s.io")
 
 
 def documents(folder: Path) -> Iterator[Object]:
@@ -57,6 +61,29 @@ def arguments_of_the_demo(name: str) -> list[str]:
 def test_resources_are_as_the_manifests_have_them() -> None:
     for path, text in resources.documents().items():
         assert path.read_text() == text, "run: python -m tools.documents.resources"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in sorted(FOLDER.rglob("*.yaml"))
+        if path.name != "kustomization.yaml"
+    ],
+    ids=lambda path: str(path.relative_to(FOLDER)),
+)
+def test_the_newest_kubernetes_takes_the_file(path: Path) -> None:
+    """Where the real one of other tests is too old to know all of it."""
+    for each in yaml.safe_load_all(path.read_text()):
+        with suppress_unknown(each["apiVersion"]):
+            kubernetes_validate.validate(each, NEWEST, strict=True)
+
+
+def suppress_unknown(version: str) -> AbstractContextManager[None]:
+    """Kinds of others, which no Kubernetes has by itself."""
+    if version.partition("/")[0] in OTHERS:
+        return suppress(kubernetes_validate.SchemaNotFoundError)
+    return nullcontext()
 
 
 def test_everything_that_is_there_is_applied() -> None:

@@ -45,7 +45,7 @@ from agents.gpu.nvml.types import Capability, GpuCapabilities, GpuIdentity
 from agents.gpu.nvml.xid_watch import XidWatch
 from agents.kubernetes.api import ApiAddress, KubernetesApi
 from agents.kubernetes.launcher import PodLauncher
-from agents.kubernetes.pod import PodSettings
+from agents.kubernetes.manifest import PodSettings
 from agents.processes.launcher import PROCESSES, Launcher
 from agents.processes.records import REPLICAS_FOLDER, TASKS_FOLDER
 from agents.processes.template_file import load_templates

@@ -21,7 +21,7 @@ import msgspec
 from agents.base.waits import cancel
 from agents.kubernetes.api import ApiAddress, ApiRefused, KubernetesApi
 from agents.kubernetes.launcher import PodLauncher
-from agents.kubernetes.pod import PodSettings
+from agents.kubernetes.manifest import PodSettings
 from tests.agents.kubernetes.fake_api import NAMESPACE, FakeApi
 from tests.agents.kubernetes.kubelet import Kubelet
 

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import kubernetes_validate
 import msgspec
 import pytest
 
-from agents.kubernetes.pod import Pod, PodSettings, grace_s, manifest, pod_name
+from agents.kubernetes.manifest import PodSettings, grace_s, manifest, pod_name
+from agents.kubernetes.pod import Pod
 from agents.kubernetes.pod_log import PodLog
 from agents.processes.launch import Prepared
 from agents.processes.process import Spawn
@@ -14,6 +16,7 @@ from agents.processes.templates import Filled, PodTemplate, PodVolume, Template
 from agents.processes.user import WorkerUser
 
 NO_POD = PodTemplate()
+NEWEST = "1.37"
 SETTINGS = PodSettings(node="gpu-1.example", image="worker:1")
 USER = WorkerUser(
     name="w", uid=10002, gid=10003, groups=(44, 10003), home="/", folders=Path("/f")
@@ -236,3 +239,29 @@ def test_a_log_is_copied_without_times_across_rotations_and_agents(
     later.close()
     assert target.read_text() == "one\ntwo\nthree\nfour\nfive\n"
     assert target.stat().st_mtime == 1795780803.0
+
+
+def test_a_claim_of_gpus_takes_the_place_of_the_variable(tmp_path: Path) -> None:
+    claimed = replace(SETTINGS, uses_gpu_claim=True, gpu_claim="mps-x7-gpus-k2")
+    made = manifest(prepared(tmp_path), claimed)
+    assert spec(made)["resourceClaims"] == [
+        {"name": "gpus", "resourceClaimName": "mps-x7-gpus-k2"}
+    ]
+    resources = msgspec.convert(container(made)["resources"], dict[str, object])
+    assert resources["claims"] == [{"name": "gpus"}]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in msgspec.convert(
+        container(made)["env"], list[dict[str, object]]
+    )
+    # CUDA still has to know which one it is.
+    assert "GPU-7" in repr(container(made)["env"])
+
+
+@pytest.mark.parametrize("claim", ["", "mps-x7-gpus-k2"])
+def test_the_newest_kubernetes_takes_the_manifest(tmp_path: Path, claim: str) -> None:
+    """Where the real one of other tests is too old to know all of it."""
+    volume = PodVolume(path="/models", claim="models")
+    made = manifest(
+        prepared(tmp_path, pod=PodTemplate(volumes=(volume,))),
+        replace(SETTINGS, gpu_claim=claim, runtime_class="nvidia"),
+    )
+    kubernetes_validate.validate(made, NEWEST, strict=True)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from agents.kubernetes.api import KubernetesApi
-from agents.kubernetes.pod import GPUS, only_on
+from agents.kubernetes.manifest import GPUS, only_on
 from tests.agents.fakes.replicas import in_loop
 from tests.agents.kubernetes.cluster import ROOM, TESTBED, Cluster, make_cluster
 

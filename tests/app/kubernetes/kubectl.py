@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from agents.kubernetes.api import ApiRefused, KubernetesApi
-from agents.kubernetes.pod import MANAGED_BY, only_on
+from agents.kubernetes.manifest import MANAGED_BY, only_on
 from app.kubernetes.cluster import Cluster
 from tests.agents.kubernetes.cluster import Cluster as RunningCluster
 from tests.agents.kubernetes.fake_api import NAMESPACE

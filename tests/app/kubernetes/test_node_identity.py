@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from agents.kubernetes.api import ApiRefused, KubernetesApi
-from agents.kubernetes.pod import only_on
+from agents.kubernetes.manifest import only_on
 from app.base.errors import Unavailable
 from app.kubernetes.cluster import Cluster
 from app.kubernetes.node_identity import AGENT_ACCOUNT, AUDIENCE, NodeIdentity
