@@ -307,31 +307,37 @@ async def test_without_an_image_a_pod_runs_the_agents_own(
             await its_workers.close(keep=False)
 
 
-SLOW = Template(
-    name="slow",
-    command=(
-        *(sys.executable, "-m", "agents.serving", "--engine", "timed"),
-        *("--times-ms", "1:2000", "--drain-s", "20", "--service", "{service}"),
-        *("--host", "{host}", "--port", "{port}", "--batch", "{batch}"),
-    ),
-    environment={"PYTHONPATH": str(Path(__file__).parents[3])},
-    drain_limit_s=25.0,
-)
+def slow(seconds: int) -> Template:
+    """So long each request takes."""
+    return Template(
+        name="slow",
+        command=(
+            *(sys.executable, "-m", "agents.serving", "--engine", "timed"),
+            # A full batch, which the worker warms up by, takes a millisecond.
+            *("--times-ms", f"1:{1000 * seconds},4:1"),
+            *("--drain-s", f"{seconds + 18}"),
+            *("--service", "{service}", "--host", "{host}"),
+            *("--port", "{port}", "--batch", "{batch}"),
+        ),
+        environment={"PYTHONPATH": str(Path(__file__).parents[3])},
+        drain_limit_s=seconds + 23.0,
+    )
 
 
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("who", ["kubectl drain", "the agent"])
 @in_loop
 async def test_what_is_being_answered_is_answered_whoever_ends_the_pod(
-    node: Node, cluster: Cluster, who: str
+    node: Node, cluster: Cluster, who: str, seconds: int
 ) -> None:
-    node.own_template = SLOW
+    node.own_template = slow(seconds)
     async with node.workers() as workers, aiohttp.ClientSession() as session:
         url = f"{(await started(workers)).url}/v2/models/chat/infer"
         body = {
             "inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}]
         }
         asked = asyncio.create_task(session.post(url, json=body))
-        # Until it is in the worker, which takes two seconds for it.
+        # Until it is in the worker.
         await asyncio.sleep(0.5)
         if who == "the agent":
             await workers.stop("r1")
