@@ -235,13 +235,16 @@ def advised_services(
     return tuple(
         service.name
         for service in touched
-        if Mode.ADVISE in (service.mode, _group_mode(settings, service))
+        # The policy's own mode is another answer's matter: it stops all plans, whatever they change.
+        if Mode.ADVISE in modes_of(service, settings)[1:]
     )
 
 
-def _group_mode(settings: PolicySettings, service: Service) -> Mode | None:
+def modes_of(service: Service, settings: PolicySettings) -> tuple[Mode, ...]:
+    """The modes that count for a service: the policy's, its own, and its group's."""
     group = settings.group_of(service)
-    return None if group is None else group.mode
+    own = (settings.mode, service.mode)
+    return own if group is None else (*own, group.mode)
 
 
 def changed_services(target: BoundPlan | None, bound: BoundPlan) -> set[str]:

@@ -96,6 +96,27 @@ def test_a_service_is_shown_as_it_is_planned_and_as_it_is(api: Api) -> None:
     )
 
 
+@pytest.mark.parametrize("whose", ["service", "policy"])
+def test_what_is_only_advised_is_shown_for_whoever_follows_it(
+    api: Api, whose: str
+) -> None:
+    """KEDA and HPA, say, which then run the replicas."""
+    own = {"mode": "advise"} if whose == "service" else {}
+    api.put("services/chat", service(scaling={"min_replicas": 2}, **own))
+    if whose == "policy":
+        spec = {**api.get("policies/default")["spec"], "mode": "advise"}
+        api.put(
+            "policies/default",
+            {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec},
+        )
+    api.sync(services=[reading()])
+    assert api.tick().state == "proposed"
+    shown = scraped(api)
+    chat = 'project="default",service="chat"'
+    assert shown[f'service_desired_replicas{{gpu_type="T4",{chat}}}'] == 2
+    assert f'service_cost_usd_per_hour{{gpu_type="T4",{chat}}}' not in shown
+
+
 def test_costs_are_those_of_the_reporting_view(api: Api) -> None:
     planned(api)
     api.clock.advance(1200.0)

@@ -107,7 +107,8 @@ FAMILIES: Final = (
     *_families(
         (*_SERVICE, "gpu_type"),
         {
-            "plimsoll_service_desired_replicas": "Replicas by the plan in force",
+            "plimsoll_service_desired_replicas": "Replicas by the plan in force, or by the newest one where plans are "
+            "advice only",
         },
     ),
     *_families(

@@ -15,7 +15,7 @@ from agents.base.exposition import ScrapePage
 from app.api.caches.cluster_families import FAMILIES, MAX_SERIES
 from app.db.base.tables import AnyRow
 from app.db.base.transaction import Connection, Engine, transaction
-from app.db.decisions import policies
+from app.db.decisions import plans, policies
 from app.db.fleet.windows import load_windows
 from app.db.reports import cluster_figures
 from app.db.reports import fleet_board as board
@@ -23,9 +23,10 @@ from app.db.reports.cluster_figures import Hour
 from app.db.reports.fleet_board import BoardPart
 from app.db.workloads import services, tasks
 from app.db.workloads.services import ServiceRow
+from app.loop.make_commands import modes_of
 from app.loop.observe import make_reading, windows_by_service
 from app.store.store import PolicySettings
-from solvers.types.state import ServiceObservation
+from solvers.types.state import Mode, ServiceObservation
 
 KEPT_S = 5.0
 MIB = 1024.0 * 1024.0
@@ -196,7 +197,9 @@ async def _add_services(page: ScrapePage, connection: Connection, seen: _Seen) -
         own = windows[row.service.name]
         reading = make_reading(row.service, own, seen.now) if own else None
         _add_reading(page, row, reading, seen.settings.stale_after_s)
-    _add_places(page, await board.load_places(connection, seen.now), projects)
+    places = await board.load_places(connection, seen.now)
+    _add_places(page, places, projects)
+    _add_desired(page, places, await _load_advice(connection, rows, seen), projects)
     _add_replicas(page, seen, projects)
     _add_hour(page, await cluster_figures.load_hour(connection, seen.hour), projects)
 
@@ -233,11 +236,8 @@ def _add_places(
     for place in (place for place in places if place.service in projects):
         labels = (projects[place.service], place.service)
         planned[place.service] += place.planned_rate_rps
-        for name, value in (
-            ("desired_replicas", place.replicas),
-            ("cost_usd_per_hour", float(place.cost_usd_per_hour)),
-        ):
-            page.add(f"plimsoll_service_{name}", value, *labels, place.gpu_type)
+        cost = float(place.cost_usd_per_hour)
+        page.add("plimsoll_service_cost_usd_per_hour", cost, *labels, place.gpu_type)
     # Also of services without a replica, with 0: else "planned less than arrives" could not be asked.
     for service, rate_rps in planned.items():
         page.add(
@@ -245,6 +245,48 @@ def _add_places(
             rate_rps,
             projects[service],
             service,
+        )
+
+
+async def _load_advice(
+    connection: Connection, rows: Sequence[ServiceRow], seen: _Seen
+) -> dict[tuple[str, str], int]:
+    """Replicas by service and GPU type that somebody else is to run: plans are advice only for these services."""
+    advised = {
+        row.service.name
+        for row in rows
+        if Mode.ADVISE in modes_of(row.service, seen.settings)
+    }
+    bound = await plans.newest_advice(connection) if advised else None
+    return Counter(
+        (replica.service, gpu.gpu_type)
+        for gpu in (bound.gpus if bound else ())
+        for replica in gpu.replicas
+        if replica.service in advised
+    )
+
+
+def _add_desired(
+    page: ScrapePage,
+    places: Sequence[AnyRow],
+    advice: Mapping[tuple[str, str], int],
+    projects: Mapping[str, str],
+) -> None:
+    """By the plan in force, or by what is advised beside it."""
+    desired = {
+        (place.service, place.gpu_type): place.replicas
+        for place in places
+        if place.service in projects
+    }
+    advised = {service for service, _ in advice}
+    desired = {key: count for key, count in desired.items() if key[0] not in advised}
+    for (service, gpu_type), count in (desired | dict(advice)).items():
+        page.add(
+            "plimsoll_service_desired_replicas",
+            count,
+            projects[service],
+            service,
+            gpu_type,
         )
 
 

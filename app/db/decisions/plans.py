@@ -178,6 +178,19 @@ async def newest_proposed(
     )
 
 
+async def newest_advice(connection: AsyncConnection) -> BoundPlan | None:
+    """The newest plan that is only proposed and made from the target in force; None: there is none."""
+    generation = select(cluster.c.target_generation).scalar_subquery()
+    statement = (
+        select(plan.c.id)
+        .where(plan.c.state == "proposed", plan.c.parent == generation)
+        .order_by(plan.c.id.desc())
+        .limit(1)
+    )
+    found = (await connection.execute(statement)).scalar_one_or_none()
+    return None if found is None else await bound_of(connection, found)
+
+
 async def record(
     connection: AsyncConnection,
     noun: PlanRecord,
