@@ -20,7 +20,7 @@ TEST_ARGS ?= -n 2 --dist worksteal
 test test-nightly test-core-types bench-% campaign campaign-kill campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
 test test-nightly test-core-types bench-% campaign campaign-kill campaign-fuzz: export OMP_NUM_THREADS := 1
 
-.PHONY: help install lock demo test test-core-types test-nightly test-kubernetes check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-kill campaign-fuzz openapi clean
+.PHONY: help install lock demo test test-core-types test-nightly test-kubernetes test-kubernetes-node check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-kill campaign-fuzz openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-core-types  tests of fits with the linear algebra of CPUs without and with AVX-512 (a minute)"
 	@echo "make test-nightly  the same with more random examples, and the slowest tests"
 	@echo "make test-kubernetes  the tests of Pods on a real API server, which it builds or finds (TESTBED=DIR)"
+	@echo "make test-kubernetes-node  requests while agents, Pods and the API server change, with a real kubelet (5 minutes)"
 	@echo "make check    formatting, lint, types, import arrows, known vulnerabilities of what is pinned"
 	@echo "make sbom     SBOM_KEY=FILE: CycloneDX lists of what the agent and the control plane are made of, signed"
 	@echo "make bench    measure the figures of docs/figures.md; prints tables, writes bench/results/"
@@ -91,6 +92,14 @@ test-kubernetes: install
 	DIR=$(TESTBED) $(KUBERNETES)/run.sh start scheduler controllers
 	PLIMSOLL_KUBERNETES=$(TESTBED) $(BIN)/pytest tests/agents tests/app/kubernetes -k "pods or kubernetes" $(TEST_ARGS); \
 	  status=$$?; DIR=$(TESTBED) $(KUBERNETES)/run.sh stop; exit $$status
+
+# The node's kubelet runs images in IMAGES, as KUBERNETES/images.sh builds them.
+IMAGES ?= $(TESTBED)/ctr
+test-kubernetes-node: install
+	@test -x $(TESTBED)/bin/kubelet && test -f $(IMAGES)/fake-gpus.tar || { \
+	  echo "make test-kubernetes-node needs root, TESTBED=DIR with kubelet beside the rest (TARGETS=kubelet build.sh," \
+	    "node.sh fetch) and IMAGES=DIR with fake-gpus.tar, router.tar and pause.tar (images.sh)"; exit 2; }
+	$(BIN)/python -m bench.pods_node --testbed $(TESTBED) --images $(IMAGES) --scripts $(KUBERNETES) --away-s 60
 
 # Rounding differs between the kernels; SkylakeX's need AVX-512.
 test-core-types: install

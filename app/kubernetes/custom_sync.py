@@ -35,6 +35,7 @@ from app.kubernetes.custom import (
 from app.kubernetes.objects import (
     GROUP_PATH,
     CustomResource,
+    Document,
     Request,
     merged,
 )
@@ -90,11 +91,12 @@ class CustomSync:
         running = [pod for pod in pods.values() if SERVICE in pod.metadata.labels]
         living = {}
         for key, each in resources.items():
-            if each.metadata.deletion_timestamp is not None:
+            metadata = each.metadata
+            if metadata.deletion_timestamp is not None:
                 await self._end(each, running, snapshot)
-            elif FINALIZER not in each.metadata.finalizers:
+            elif FINALIZER not in metadata.finalizers:
                 # Its change comes back as an event, and then it is written.
-                await self._set_finalizers(each, [*each.metadata.finalizers, FINALIZER])
+                await self._set_finalizers(each, [*metadata.finalizers, FINALIZER])
             else:
                 await self._write(each, self._write_service)
                 living[key] = each
@@ -151,7 +153,6 @@ class CustomSync:
 
     async def _write_service(self, resource: CustomResource) -> None:
         """Raises ValidationError, InvalidInput, PlimsollError."""
-        manifest = service_manifest(resource)
         name = resource.metadata.name
         present = await self._row(name)
         project = resource.metadata.namespace
@@ -160,16 +161,27 @@ class CustomSync:
                 f"a service of project {present.service.project} is called {name!r}; names are unique: choose another",
                 field="metadata.name",
             )
-        etags = {} if present is None else {f"services/{name}": "*"}
-        wanted = ManifestBundle.model_validate({"services": [manifest], "etags": etags})
-        await apply_manifests(self._context(), wanted, dry_run=False, force=False)
+        is_there = present is not None
+        await self._apply("services", service_manifest(resource), is_there=is_there)
 
     async def _write_policy(self, resource: CustomResource) -> None:
         """Raises ValidationError, InvalidInput, PlimsollError."""
-        manifest = policy_manifest(resource)
-        etags = {f"policies/{resource.metadata.name}": "*"}
-        wanted = ManifestBundle.model_validate({"policies": [manifest], "etags": etags})
-        await apply_manifests(self._context(), wanted, dry_run=False, force=False)
+        await self._apply("policies", policy_manifest(resource), is_there=True)
+
+    async def _apply(self, field: str, manifest: Document, *, is_there: bool) -> None:
+        """Raises ValidationError, InvalidInput, PlimsollError."""
+        name = manifest["metadata"]["name"]
+        bundle = {
+            field: [manifest],
+            # Whatever stands there: the cluster's object is what is wanted.
+            "etags": {f"{field}/{name}": "*"} if is_there else {},
+        }
+        await apply_manifests(
+            self._context(),
+            ManifestBundle.model_validate(bundle),
+            dry_run=False,
+            force=False,
+        )
 
     async def _row(self, name: str) -> ServiceRow | None:
         async with self._context().transaction() as connection:
@@ -223,10 +235,9 @@ class CustomSync:
         """Write statuses that have changed."""
         known = {service.name: service.project for service in snapshot.state.services}
         # What another project's service of the same name does is not this namespace's to see.
+        places = [each.metadata for each in resources.values()]
         names = [
-            each.metadata.name
-            for each in resources.values()
-            if known.get(each.metadata.name) == each.metadata.namespace
+            place.name for place in places if known.get(place.name) == place.namespace
         ]
         context = self._context()
         async with context.transaction() as connection:

@@ -90,15 +90,16 @@ class NodeIdentity:
         ):
             return None
         # A token that is not bound to a Pod, as of old Secrets, says nothing of a node.
-        pod = found.user.extra.get(f"{_EXTRA}/pod-name")
-        uid = found.user.extra.get(f"{_EXTRA}/pod-uid")
+        said = found.user.extra
+        pod = said.get(f"{_EXTRA}/pod-name")
+        uid = said.get(f"{_EXTRA}/pod-uid")
         if not pod or not uid:
             return None
         # Since 1.30 the cluster says it in the token; before, its Pod does.
-        node = found.user.extra.get(f"{_EXTRA}/node-name")
-        return (
-            as_node_name(node[0]) if node else await self._node_of_pod(pod[0], uid[0])
-        )
+        node = said.get(f"{_EXTRA}/node-name")
+        if node:
+            return as_node_name(node[0])
+        return await self._node_of_pod(pod[0], uid[0])
 
     async def _node_of_pod(self, name: str, uid: str) -> str | None:
         """Raises ApiAway, ApiRefused, MsgspecError."""

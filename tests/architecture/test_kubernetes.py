@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from agents.gateway.command import make_parser as make_gateway_parser
 from agents.gpu.node.mps_daemons import make_parser as make_mps_parser
 from agents.gpu.node.open import ROUTER_MARK
 from agents.main import make_parser
@@ -140,6 +141,29 @@ def test_the_router_is_found_by_its_mark_and_has_the_agents_folder() -> None:
     assert variables["PLIMSOLL_MARK"] == ROUTER_MARK
     assert router["args"] == ["/var/lib/plimsoll-agent/haproxy"]
     assert router["args"][0] in {each["mountPath"] for each in router["volumeMounts"]}
+
+
+def test_the_gateway_takes_its_arguments() -> None:
+    path = FOLDER / "components/gateway/gateway.yaml"
+    deployment = next(yaml.safe_load_all(path.read_text()))
+    (only,) = deployment["spec"]["template"]["spec"]["containers"]
+    options = make_gateway_parser().parse_args(only["args"][1:])
+    mounted = {Path(each["mountPath"]) for each in only["volumeMounts"]}
+    assert options.token_file.parent in mounted
+    assert options.state_dir.parent in mounted
+    assert {"containerPort": options.port, "name": "http"} in only["ports"]
+
+
+def test_the_agent_of_the_overlay_for_claims_takes_its_arguments() -> None:
+    overlay = yaml.safe_load((FOLDER / "gpus-dra/kustomization.yaml").read_text())
+    words = list(container("DaemonSet", "plimsoll-agent")["args"])
+    for each in overlay["patches"]:
+        words += [
+            change["value"]
+            for change in yaml.safe_load(each["patch"])
+            if change["path"].endswith("/args/-")
+        ]
+    assert make_parser().parse_args(words).pod_gpu_claim
 
 
 def test_an_agent_may_ask_for_pods_of_one_namespace_and_nothing_else() -> None:

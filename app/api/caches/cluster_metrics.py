@@ -279,8 +279,11 @@ def _add_desired(
         if place.service in projects
     }
     advised = {service for service, _ in advice}
-    desired = {key: count for key, count in desired.items() if key[0] not in advised}
-    for (service, gpu_type), count in (desired | dict(advice)).items():
+    for key in tuple(desired):
+        if key[0] in advised:
+            del desired[key]
+    desired |= advice
+    for (service, gpu_type), count in desired.items():
         page.add(
             "plimsoll_service_desired_replicas",
             count,
