@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from compose_spec import PyOptions
 
 from agents.base.clock import ManualClock
@@ -408,3 +409,19 @@ def test_the_agents_image_can_run_what_templates_name(name: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0 and f"plimsoll {name}" in done.stdout, done.stderr
+
+
+def test_images_say_what_they_are() -> None:
+    """As the package says it; with the version that manifests name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "deploy/Dockerfile").read_text()
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', text))
+    assert labels == {
+        "title": project["name"],
+        "version": project["version"],
+        "licenses": project["license"],
+        "description": project["description"],
+    }
+    for path in (ROOT / "deploy/kubernetes").rglob("kustomization.yaml"):
+        for each in yaml.safe_load(path.read_text()).get("images", []):
+            assert each["newTag"] == project["version"], path
