@@ -29,7 +29,8 @@ WATCH_S = 300
 """For one watch, which the server ends then; the next one goes on where it was. One request in so long is all that an
 idle node asks."""
 SILENCE_S = 120.0
-"""Without a line in so long a watch is dead: the server sends a bookmark every minute."""
+"""Without a line in so long a watch may be dead, and another one is begun: a server sends a bookmark every minute, but
+none of kinds of which nothing has changed since its start."""
 TLS_CLOSE_S = 0.05
 MAX_LINE = 4 * 2**20
 """One event's: an object has 1.5 MiB at most, and text in JSON may take twice as much."""
@@ -224,21 +225,23 @@ class KubernetesApi:
             "timeoutSeconds": str(WATCH_S),
         }
         # No limit for all of it, which is as long as nothing happens.
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=ANSWER_S, sock_read=SILENCE_S
-        )
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_S)
         try:
-            async with self._opened().get(
+            begun = self._opened().get(
                 self._address.url + path,
                 params=asked,
                 headers=self._headers(),
                 timeout=timeout,
-            ) as response:
+            )
+            # Not `wait_for`, which in Python 3.11 may lose a cancellation that comes with the answer.
+            async with asyncio.timeout(ANSWER_S):
+                response = await begun
+            async with response:
                 if response.status == HTTPStatus.GONE:
                     raise _Expired
                 if response.status != HTTPStatus.OK:
                     raise _refusal(response.status, await response.read())
-                while line := await response.content.readline():
+                while line := await _read_line(response):
                     yield _event(line)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise self._silent(error) from error
@@ -294,6 +297,14 @@ class KubernetesApi:
         return ApiAway(
             f"no answer from the Kubernetes API at {self._address.url}: {reason}"
         )
+
+
+async def _read_line(response: aiohttp.ClientResponse) -> bytes:
+    """The next line; empty at the end, or after a silence: whether the server is there, the next request tells."""
+    try:
+        return await response.content.readline()
+    except aiohttp.SocketTimeoutError:
+        return b""
 
 
 @dataclass(slots=True)

@@ -103,7 +103,8 @@ class ClusterSync:
                 await self._note(await self._round(seen))
                 await asyncio.sleep(GAP_S)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(seen.changed.wait(), PERIOD_S)
+                    async with asyncio.timeout(PERIOD_S):
+                        await seen.changed.wait()
         finally:
             await cancel(*following)
 

@@ -1,0 +1,77 @@
+"""Following objects through silences and a server that hangs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from agents.kubernetes import api as module
+from agents.kubernetes.api import ApiAddress, Away, KubernetesApi, ListedObjects
+from agents.kubernetes.pod import Pod
+from tests.agents.fakes.replicas import in_loop
+from tests.agents.kubernetes.fake_api import NAMESPACE, FakeApi
+
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+@asynccontextmanager
+async def followed(url: str, directory: Path, seen: list[Any]) -> AsyncIterator[None]:
+    token_file = directory / "token"
+    token_file.write_text(FakeApi().token)
+    api = KubernetesApi(ApiAddress(url=url, token_file=token_file))
+
+    async def follow() -> None:
+        async for each in api.follow(PODS, Pod):
+            seen.append(each)
+
+    task = asyncio.create_task(follow())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        await api.close()
+
+
+@in_loop
+async def test_a_kind_of_which_nothing_changes_is_no_server_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real server sends no bookmarks of such a kind."""
+    monkeypatch.setattr(module, "SILENCE_S", 0.2)
+    fake, seen = FakeApi(), []
+    async with fake.running(), followed(fake.url, tmp_path, seen):
+        async with asyncio.timeout(10.0):
+            # The list, and some watches after one another.
+            while len(fake.requests) < 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert seen == [ListedObjects(())]
+
+
+@in_loop
+async def test_a_server_that_takes_a_watch_and_does_not_answer_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.3)
+    seen: list[Any] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" in request.query:
+            await asyncio.sleep(30.0)
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+
+    app = web.Application()
+    app.router.add_get(PODS, answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with followed(url, tmp_path, seen), asyncio.timeout(10.0):
+        while not any(isinstance(each, Away) for each in seen):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await runner.cleanup()
