@@ -140,8 +140,9 @@ class Settings(BaseSettings):
     )
     kubernetes_namespace: str | None = Field(
         default=None,
-        description="Namespace of the agents in the Kubernetes cluster in which this runs: a node is then enrolled by "
-        "its agent's service account, without a join token. Unset: this has nothing to do with a cluster",
+        description="Namespace of the agents in the Kubernetes cluster in which this runs: nodes are then "
+        "enrolled by their agents' service accounts, and objects like PlimsollService are written here. "
+        "Unset: there is no cluster",
     )
     gateway_url: str | None = Field(
         default=None,

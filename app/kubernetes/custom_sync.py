@@ -14,10 +14,9 @@ from app.api.http.errors import TooMany
 from app.api.http.objects import OWNER, Preconditions
 from app.api.http.parts import Context
 from app.api.workloads.endpoint_views import load_urls
-from app.api.workloads.services import delete_service
+from app.api.workloads.services import delete_service, visible_service
 from app.base.errors import InvalidRequest, NotFound, PlimsollError, Unavailable
 from app.db.reports import service_board
-from app.db.workloads import services
 from app.db.workloads.services import ServiceRow
 from app.kubernetes.custom import (
     ACCEPTED,
@@ -71,8 +70,11 @@ class _Outcome:
 class CustomSync:
     """Objects of the cluster's users; remembers which of them have been written."""
 
-    def __init__(self, context: Callable[[], Context], ask: Ask) -> None:
-        """`ask`: raises ApiAway; what the cluster refuses it notes itself."""
+    def __init__(self, context: Callable[[str | None], Context], ask: Ask) -> None:
+        """`context`: who acts here, for one project or for the cluster.
+
+        `ask`: raises ApiAway; what the cluster refuses it notes itself.
+        """
         self._context = context
         self._ask = ask
         self._outcomes: dict[str, _Outcome] = {}
@@ -104,7 +106,7 @@ class CustomSync:
 
     async def write_policies(self, resources: Mapping[str, CustomResource]) -> None:
         """Bring the policy in step with its object. Raises ApiAway, PlimsollError."""
-        context = self._context()
+        context = self._context(None)
         for each in resources.values():
             await self._write(each, self._write_policy)
             accepted = self._outcomes[each.metadata.uid].accepted
@@ -153,22 +155,20 @@ class CustomSync:
 
     async def _write_service(self, resource: CustomResource) -> None:
         """Raises ValidationError, InvalidInput, PlimsollError."""
-        name = resource.metadata.name
-        present = await self._row(name)
-        project = resource.metadata.namespace
-        if present is not None and present.service.project != project:
-            raise InvalidRequest(
-                f"a service of project {present.service.project} is called {name!r}; names are unique: choose another",
-                field="metadata.name",
-            )
-        is_there = present is not None
-        await self._apply("services", service_manifest(resource), is_there=is_there)
+        # As that project's token: what others have it neither sees nor changes.
+        context = self._context(resource.metadata.namespace)
+        is_there = await self._row(context, resource.metadata.name) is not None
+        manifest = service_manifest(resource)
+        await self._apply(context, "services", manifest, is_there=is_there)
 
     async def _write_policy(self, resource: CustomResource) -> None:
         """Raises ValidationError, InvalidInput, PlimsollError."""
-        await self._apply("policies", policy_manifest(resource), is_there=True)
+        manifest = policy_manifest(resource)
+        await self._apply(self._context(None), "policies", manifest, is_there=True)
 
-    async def _apply(self, field: str, manifest: Document, *, is_there: bool) -> None:
+    async def _apply(
+        self, context: Context, field: str, manifest: Document, *, is_there: bool
+    ) -> None:
         """Raises ValidationError, InvalidInput, PlimsollError."""
         name = manifest["metadata"]["name"]
         bundle = {
@@ -177,16 +177,16 @@ class CustomSync:
             "etags": {f"{field}/{name}": "*"} if is_there else {},
         }
         await apply_manifests(
-            self._context(),
+            context,
             ManifestBundle.model_validate(bundle),
             dry_run=False,
             force=False,
         )
 
-    async def _row(self, name: str) -> ServiceRow | None:
-        async with self._context().transaction() as connection:
+    async def _row(self, context: Context, name: str) -> ServiceRow | None:
+        async with context.transaction() as connection:
             try:
-                return await services.get(connection, name)
+                return await visible_service(context, connection, name)
             except NotFound:
                 return None
 
@@ -200,14 +200,15 @@ class CustomSync:
         metadata = resource.metadata
         if FINALIZER not in metadata.finalizers:
             return
-        row = await self._row(metadata.name)
-        # Another's of that name, which this object never got, stays.
+        context = self._context(metadata.namespace)
+        row = await self._row(context, metadata.name)
+        # One of that name that was there before, which this object never got, stays.
         is_ours = row is not None and row.annotations.get(OWNER) == owner_of(
             resource, "PlimsollService"
         )
         if is_ours:
             await delete_service(
-                self._context(),
+                context,
                 metadata.name,
                 Preconditions("*", None),
             )
@@ -239,7 +240,7 @@ class CustomSync:
         names = [
             place.name for place in places if known.get(place.name) == place.namespace
         ]
-        context = self._context()
+        context = self._context(None)
         async with context.transaction() as connection:
             demands = await service_board.load_newest_demands(connection)
             urls = await load_urls(context, connection, names)
@@ -257,7 +258,7 @@ class CustomSync:
 
     async def _report_one(self, resource: CustomResource, facts: ServiceFacts) -> None:
         outcome = self._outcomes[resource.metadata.uid]
-        now = self._context().now()
+        now = self._context(None).now()
         status = service_status(resource, outcome.accepted, facts, now)
         now_s = asyncio.get_running_loop().time()
         is_time = now_s > outcome.reported_s + FIGURES_S

@@ -48,6 +48,8 @@ GAP_S = 0.5
 RETRY_S = 5.0
 
 MAX_REASON = 1000
+MAX_NOTED = 5
+"""New problems in the audit, of each round: what is wrong with one object is often wrong with all."""
 
 log = structlog.get_logger(__name__)
 
@@ -99,6 +101,9 @@ class ClusterSync:
         following = [asyncio.create_task(each.run()) for each in seen.all]
         try:
             while await self._acquire():
+                # One that has ended did so by a fault of ours, and what it followed would be out of date for ever.
+                if any(each.done() for each in following):
+                    await asyncio.gather(*following)
                 seen.changed.clear()
                 await self._note(await self._round(seen))
                 await asyncio.sleep(GAP_S)
@@ -169,13 +174,17 @@ class ClusterSync:
             if error.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 self._refused.add(f"{request.path}: {error}")
 
-    def _context(self) -> Context:
-        """What the cluster does here it does as an admin: who may do what in it, its own rights say."""
+    def _context(self, project: str | None = None) -> Context:
+        """What the cluster does here: as an operator of one project, or else as an admin.
+
+        Who may do what with which of its objects, the cluster's own rights say.
+        """
         caller = TokenRow(
             id="",
             root=CLUSTER,
             name=CLUSTER,
-            scope="admin",
+            scope="admin" if project is None else "operator",
+            projects=None if project is None else (project,),
             created_at=self._parts.clock.now(),
         )
         return Context(
@@ -186,7 +195,7 @@ class ClusterSync:
 
     async def _note(self, problems: set[str]) -> None:
         """Write down what is new, and log that it is over."""
-        for each in sorted(problems - self._problems):
+        for each in sorted(problems - self._problems)[:MAX_NOTED]:
             log.warning("the cluster is not in step", problem=each)
             # Where the database does not answer either, the log has to do.
             with contextlib.suppress(PlimsollError), translated():

@@ -19,7 +19,7 @@ from aiohttp import web
 
 Object = dict[str, Any]
 NAMESPACE = "plimsoll-replicas"
-NAMESPACES = frozenset({NAMESPACE, "plimsoll", "default", "team-a", "team-b"})
+NAMESPACES = frozenset({NAMESPACE, "plimsoll", "default", "team-a", "team-b", "team-c"})
 ROOT = "/{root:api/v1|apis/[^/]+/[^/]+}"
 NAMESPACED = ROOT + "/namespaces/{namespace}/{resource}"
 ALL = ROOT + "/{resource}"

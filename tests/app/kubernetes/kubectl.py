@@ -98,7 +98,7 @@ def prepare(kubectl: Kubectl) -> None:
     for path in RESOURCES.glob("plimsoll*.yaml"):
         for each in yaml.safe_load_all(path.read_text()):
             kubectl.add(DEFINITIONS, each)
-    for team in ("team-a", "team-b"):
+    for team in ("team-a", "team-b", "team-c"):
         kubectl.add("/api/v1/namespaces", {"metadata": {"name": team}})
     until(lambda: is_served(kubectl), "the definitions are not served")
     labels = {"plimsoll/gpus": "true"}

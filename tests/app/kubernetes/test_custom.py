@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from app.kubernetes import custom_sync
 from app.kubernetes.custom import service_manifest
 from app.kubernetes.objects import CustomResource
 from tests.app.kubernetes.kubectl import GROUP, PLACE, Kubectl, services_path, until
@@ -93,7 +94,10 @@ def test_a_namespace_writes_its_own_project_only(api: Api, kubectl: Kubectl) -> 
     until_accepted(kubectl, others, "False")
     kubectl.patch(others, {"spec": {"project": None}})
     until(
-        lambda: "of project team-a" in condition(kubectl, others).get("message", ""),
+        lambda: (
+            "belongs to another project"
+            in condition(kubectl, others).get("message", "")
+        ),
         "nobody says that the name is taken",
     )
     # It learns nothing of that service, and its end does not end it.
@@ -103,6 +107,18 @@ def test_a_namespace_writes_its_own_project_only(api: Api, kubectl: Kubectl) -> 
         lambda: services_of(kubectl, "team-b") == [], "the refused one is still there"
     )
     assert api.get("services/chat")["metadata"]["project"] == "team-a"
+
+
+@pytest.mark.integration
+def test_a_namespace_waits_for_its_project_and_hears_of_no_other(
+    api: Api, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(custom_sync, "AGAIN_S", 1.0)
+    path = add(kubectl, "team-c", a_service())
+    message = until_accepted(kubectl, path, "False")
+    assert "team-c" in message and "team-a" not in message
+    api.put("projects/team-c", {"kind": "Project", "metadata": {"name": "team-c"}})
+    until_accepted(kubectl, path)
 
 
 def services_of(kubectl: Kubectl, namespace: str) -> list[Any]:
