@@ -144,23 +144,21 @@ def conditions_of(
 ) -> list[Document]:
     """As a cluster has them, each with the time since when its status is what it is."""
     before = {each["type"]: each for each in resource.status.get("conditions") or ()}
-    own = (accepted.status, accepted.reason, accepted.message)
-    said = {"Accepted": own} | {
-        each.type: (each.status, each.reason, each.message) for each in others
-    }
+    said: list[tuple[str, Acceptance | Condition]] = [("Accepted", accepted)]
+    said += [(each.type, each) for each in others]
     found: list[Document] = []
     now = f"{at:%Y-%m-%dT%H:%M:%SZ}"
-    for name, (status, reason, message) in said.items():
+    for name, each in said:
         known = before.get(name, {})
         since = now
-        if known.get("status") == status:
+        if known.get("status") == each.status:
             since = known.get("lastTransitionTime", now)
         found.append(
             {
                 "type": name,
-                "status": status,
-                "reason": reason,
-                "message": message,
+                "status": each.status,
+                "reason": each.reason,
+                "message": each.message,
                 "lastTransitionTime": since,
                 "observedGeneration": resource.metadata.generation,
             }

@@ -259,7 +259,12 @@ class CustomSync:
     async def _report_one(self, resource: CustomResource, facts: ServiceFacts) -> None:
         outcome = self._outcomes[resource.metadata.uid]
         now = self._context(None).now()
-        status = service_status(resource, outcome.accepted, facts, now)
+        status = service_status(
+            resource,
+            outcome.accepted,
+            facts,
+            now,
+        )
         now_s = asyncio.get_running_loop().time()
         is_time = now_s > outcome.reported_s + FIGURES_S
         if has_news(resource.status, status) or (is_time and resource.status != status):

@@ -48,7 +48,10 @@ def node_changes(
             drained.append(node.id)
         elif is_closed is False and node.cordoned:
             used_again.append(node.id)
-    return NodeChanges(tuple(drained), tuple(used_again))
+    return NodeChanges(
+        drained=tuple(drained),
+        used_again=tuple(used_again),
+    )
 
 
 def lost_nodes(seen: Iterable[str], known: Iterable[Node]) -> set[str]:

@@ -98,20 +98,13 @@ class ClusterSync:
         if not await self._acquire():
             return
         seen = _Seen(self._api, self._namespace, await self._budget_version())
-        following = [asyncio.create_task(each.run()) for each in seen.all]
+        seen.start()
         try:
             while await self._acquire():
-                # One that has ended did so by a fault of ours, and what it followed would be out of date for ever.
-                if any(each.done() for each in following):
-                    await asyncio.gather(*following)
-                seen.changed.clear()
                 await self._note(await self._round(seen))
-                await asyncio.sleep(GAP_S)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PERIOD_S):
-                        await seen.changed.wait()
+                await seen.wait_for_change()
         finally:
-            await cancel(*following)
+            await seen.stop()
 
     async def _acquire(self) -> bool:
         with translated():
@@ -217,8 +210,8 @@ class _Seen:
     """What there is in the cluster, followed."""
 
     def __init__(self, api: KubernetesApi, namespace: str, budget_version: str) -> None:
-        self.changed = asyncio.Event()
-        change = self.changed.set
+        self._changed = asyncio.Event()
+        change = self._changed.set
         within = f"namespaces/{namespace}"
         self.nodes = Watched(
             api,
@@ -269,6 +262,26 @@ class _Seen:
         )
         self._namespace = namespace
         self._budget_version = budget_version
+        self._following: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Follow all of it."""
+        self._following = [asyncio.create_task(each.run()) for each in self.all]
+
+    async def stop(self) -> None:
+        """Follow it no longer."""
+        await cancel(*self._following)
+
+    async def wait_for_change(self) -> None:
+        """Until something has changed, and for PERIOD_S at most; raises what ended a follower."""
+        await asyncio.sleep(GAP_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PERIOD_S):
+                await self._changed.wait()
+        # By a fault of ours: what it followed would be out of date for ever.
+        if any(each.done() for each in self._following):
+            await asyncio.gather(*self._following)
+        self._changed.clear()
 
     def pods(self) -> OwnedPods:
         """Pods and what belongs to them."""
