@@ -16,6 +16,8 @@ from agents.gpu.node.open import ROUTER_MARK
 from agents.main import make_parser
 from agents.processes.template_file import load_templates
 from app.kubernetes.node_identity import AGENT_ACCOUNT, AUDIENCE
+from app.kubernetes.objects import API_VERSION, GROUP
+from app.manifests.objects import ServiceSpec
 from tools.documents import resources
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +25,7 @@ FOLDER = ROOT / "deploy/kubernetes"
 BASE = FOLDER / "base"
 Object = Mapping[str, Any]
 NEWEST = "1.37"
-OTHERS = ("monitoring.coreos.com", "keda.sh", "gateway.networking.k8s.io")
+OTHERS = (GROUP, "monitoring.coreos.com", "keda.sh", "gateway.networking.k8s.io")
 
 
 def documents(folder: Path) -> Iterator[Object]:
@@ -85,6 +87,12 @@ def suppress_unknown(version: str) -> AbstractContextManager[None]:
     if version.partition("/")[0] in OTHERS:
         return suppress(kubernetes_validate.SchemaNotFoundError)
     return nullcontext()
+
+
+def test_the_example_is_a_service() -> None:
+    example = yaml.safe_load((FOLDER / "example.yaml").read_text())
+    assert example["apiVersion"] == API_VERSION
+    ServiceSpec.model_validate(example["spec"])
 
 
 def test_everything_that_is_there_is_applied() -> None:
