@@ -156,7 +156,7 @@ async def _measure(bed: Testbed, options: argparse.Namespace) -> list[Figures]:
         spec = {
             "network": "resnet50",
             "slo": {"latency_ms": 1000, "percentile": 0.9},
-            "scaling": {"min_replicas": 3},
+            "scaling": {"min_replicas": 2},
         }
         await made.put("Service", "services/chat", spec)
         await made.until("first replicas", is_settled)
