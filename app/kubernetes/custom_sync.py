@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -207,11 +208,13 @@ class CustomSync:
             resource, "PlimsollService"
         )
         if is_ours:
-            await delete_service(
-                context,
-                metadata.name,
-                Preconditions("*", None),
-            )
+            # Too many changes at once, or somebody else's deletion: the next round sees.
+            with suppress(TooMany, NotFound):
+                await delete_service(
+                    context,
+                    metadata.name,
+                    Preconditions("*", None),
+                )
             return
         if row is None and _runs(metadata.name, running, snapshot):
             return

@@ -128,13 +128,14 @@ class ClusterSync:
         await self._change_nodes(seen, snapshot)
         lost = self._lost(seen)
         problems |= lost_nodes(lost, snapshot.state.nodes)
+        replicas = planned(snapshot, seen.nodes.objects)
+        for request in pool_requests(replicas, seen.pods()):
+            await self._ask(request)
+        # Last: what users write here must not keep budgets from being right.
         await self._custom.write_policies(seen.policies.objects)
         await self._custom.write_services(
             seen.services.objects, seen.pods().pods, snapshot
         )
-        replicas = planned(snapshot, seen.nodes.objects)
-        for request in pool_requests(replicas, seen.pods()):
-            await self._ask(request)
         return problems | self._refused
 
     def _lost(self, seen: "_Seen") -> set[str]:
