@@ -1,6 +1,6 @@
 """Requests to replicas in Pods of a real node, while the agent is updated, Pods are deleted and the API server is away.
 
-    python -m bench.pods_node --testbed DIR --images DIR [--scripts DIR] [--rate 50] [--updates 2] [--away-s 600]
+    python -m bench.pods_node --testbed DIR --images DIR [--scripts DIR] [--rate 100] [--updates 2] [--away-s 600]
 
 Needs root, a built testbed (`make test-kubernetes` builds one; kubelet: `TARGETS=kubelet build.sh`, `node.sh fetch`)
 and images as `podman save` writes them: fake-gpus.tar and router.tar (targets of deploy/Dockerfile, as
@@ -105,7 +105,7 @@ def main() -> None:
         metavar="DIR",
         help="with run.sh and node.sh (default: %(default)s)",
     )
-    parser.add_argument("--rate", type=float, default=50.0, help="requests per second")
+    parser.add_argument("--rate", type=float, default=100.0, help="requests per second")
     parser.add_argument("--updates", type=int, default=2, help="of the agent")
     parser.add_argument("--deletions", type=int, default=2, help="of a replica's Pod")
     parser.add_argument("--away-s", type=float, default=600.0, help="of the API server")
