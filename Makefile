@@ -81,6 +81,7 @@ test: install
 test-nightly: install
 	PLIMSOLL_TESTS=nightly $(BIN)/pytest tests $(TEST_ARGS)
 
+# The control plane's tests one after another, as their node and their policy are the cluster's.
 # The suites of Pods on a real API server: KUBERNETES has the scripts that build and run one, TESTBED is where it lies.
 KUBERNETES ?= ../shared/kubernetes
 TESTBED ?= $(CURDIR)/kube-testbed
@@ -90,7 +91,8 @@ test-kubernetes: install
 	    "kubectl in DIR/bin, or KUBERNETES=DIR with build.sh, which builds them (root, 6 GB, 15 minutes)"; exit 2; }
 	@test -x $(TESTBED)/bin/kube-apiserver || DIR=$(TESTBED) $(KUBERNETES)/build.sh
 	DIR=$(TESTBED) $(KUBERNETES)/run.sh start scheduler controllers
-	PLIMSOLL_KUBERNETES=$(TESTBED) $(BIN)/pytest tests/agents tests/app/kubernetes -k "pods or kubernetes" $(TEST_ARGS); \
+	export PLIMSOLL_KUBERNETES=$(TESTBED); \
+	  $(BIN)/pytest tests/agents -k "pods or kubernetes" $(TEST_ARGS) && $(BIN)/pytest tests/app/kubernetes $(TEST_ARGS) -n 0; \
 	  status=$$?; DIR=$(TESTBED) $(KUBERNETES)/run.sh stop; exit $$status
 
 # The node's kubelet runs images in IMAGES, as KUBERNETES/images.sh builds them.
