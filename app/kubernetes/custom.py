@@ -13,8 +13,6 @@ from app.answers.conditions import Condition
 from app.answers.status import ServiceStatus
 from app.api.http.objects import OWNER
 from app.kubernetes.objects import CustomResource, Document
-from solvers.types.plan import BoundPlan
-from solvers.types.state import GpuType
 
 FINALIZER = "gpu.plimsoll/drained"
 """An object whose service still runs is kept until it does not."""
@@ -26,10 +24,9 @@ STABLE = (
     "selector",
     "endpoint",
 )
-"""What a change of is written at once; all else changes with every request."""
-
-
+"""A change of these is written at once; all else changes with every request."""
 LIMITS = ("min_replicas", "max_replicas", "minReplicas", "maxReplicas")
+"""What an exact number takes the place of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +174,3 @@ def _stable(status: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         for each in status.get("conditions") or ()
     ]
     return [status.get(name) for name in STABLE], conditions
-
-
-def costs_usd_per_hour(
-    target: BoundPlan | None, gpu_types: Iterable[GpuType]
-) -> dict[str, float]:
-    """What services' shares of GPUs cost by the plan in force."""
-    prices = {each.name: each.price_usd_per_hour for each in gpu_types}
-    costs: dict[str, float] = {}
-    for gpu in () if target is None else target.gpus:
-        for replica in gpu.replicas:
-            share = replica.sm_percent / 100.0
-            cost = share * prices.get(gpu.gpu_type, 0.0)
-            costs[replica.service] = costs.get(replica.service, 0.0) + cost
-    return costs

@@ -1,6 +1,7 @@
 """Writes here what PlimsollService and PlimsollPolicy objects ask for, the way the API does, and their status there."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from app.api.http.parts import Context
 from app.api.workloads.endpoint_views import load_urls
 from app.api.workloads.services import delete_service, visible_service
 from app.base.errors import InvalidRequest, NotFound, PlimsollError, Unavailable
-from app.db.reports import service_board
+from app.db.reports import fleet_board, service_board
 from app.db.workloads.services import ServiceRow
 from app.kubernetes.custom import (
     ACCEPTED,
@@ -25,7 +26,6 @@ from app.kubernetes.custom import (
     Acceptance,
     ServiceFacts,
     conditions_of,
-    costs_usd_per_hour,
     has_news,
     owner_of,
     policy_manifest,
@@ -239,22 +239,23 @@ class CustomSync:
         """Write statuses that have changed."""
         known = {service.name: service.project for service in snapshot.state.services}
         # What another project's service of the same name does is not this namespace's to see.
-        places = [each.metadata for each in resources.values()]
-        names = [
-            place.name for place in places if known.get(place.name) == place.namespace
-        ]
+        wanted = [each.metadata for each in resources.values()]
+        names = [each.name for each in wanted if known.get(each.name) == each.namespace]
         context = self._context(None)
         async with context.transaction() as connection:
             demands = await service_board.load_newest_demands(connection)
+            places = await fleet_board.load_places(connection, context.now())
             urls = await load_urls(context, connection, names)
         statuses = await asyncio.to_thread(service_statuses, snapshot, names, demands)
-        costs = costs_usd_per_hour(snapshot.target, snapshot.state.gpu_types)
+        costs: Counter[str] = Counter()
+        for place in places:
+            costs[place.service] += place.cost_usd_per_hour
         for each in resources.values():
             name = each.metadata.name
             facts = ServiceFacts(
                 status=statuses.get(name),
                 ready=sum(pod.is_ready for pod in _pods_of(name, running)),
-                cost_usd_per_hour=costs.get(name, 0.0) if name in statuses else 0.0,
+                cost_usd_per_hour=float(costs[name]) if name in statuses else 0.0,
                 endpoint=urls.get(name),
             )
             await self._report_one(each, facts)

@@ -11,6 +11,7 @@ from app.loop.planning.power_caps import holds_power, too_little, with_caps
 from app.loop.planning.reschedule import AvoidedGpus, without_avoided
 from app.loop.planning.survival import survival_messages
 from app.solver.process import PlanAnswer, Solver, SolverUnavailable
+from app.store.plan_rules import UNCHANGED
 from app.store.plan_states import PlanState
 from app.store.store import PlanRecord, PolicySettings, Snapshot
 from solvers.check import violations
@@ -189,9 +190,7 @@ def _bound(
         return _refused(decision, too_little(problem, bound, state.nodes))
     # Compared after the caps are known: a change of caps alone must reach the nodes.
     if target is not None and same_state(capped, target):
-        return replace(
-            decision, state="kept", bound=None, reason="nothing would change"
-        )
+        return replace(decision, state="kept", bound=None, reason=UNCHANGED)
     return replace(decision, bound=capped)
 
 

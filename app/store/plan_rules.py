@@ -13,6 +13,8 @@ from solvers.types.state import Mode
 
 HELD = "the loop was paused or put in mode off while it was made"
 NOT_LEADING = "its controller did not lead any more: another one decides"
+UNCHANGED = "nothing would change"
+"""Why a plan is kept that wants just what runs."""
 RESTARTED = "the controller restarted, and the plan could no longer come into force"
 EndedState = Literal["lost", "withdrawn"]
 """lost: it was to be pushed; withdrawn: it waited for a person."""

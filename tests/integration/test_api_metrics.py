@@ -117,6 +117,23 @@ def test_what_is_only_advised_is_shown_for_whoever_follows_it(
     assert f'service_cost_usd_per_hour{{gpu_type="T4",{chat}}}' not in shown
 
 
+def test_what_is_advised_no_longer_is_not_shown(api: Api) -> None:
+    """Else whoever follows it would never scale down."""
+    api.put("services/chat", service(mode="advise"))
+    sequence = 0
+    for arrivals, windows in ((0, 2), (100, 30), (0, 160)):
+        for _ in range(windows):
+            sequence += 1
+            began_s = api.clock.now().timestamp() - 2.0
+            seen = {**reading(arrivals=arrivals), "latency_buckets": []}
+            api.sync(sequence=sequence, window_start_s=began_s, services=[seen])
+            api.clock.advance(2.0)
+        # The target is an empty plan first: another one would outdate what is proposed by itself.
+        api.tick()
+        is_shown = any("service_desired_replicas" in each for each in scraped(api))
+        assert is_shown == bool(arrivals)
+
+
 def test_costs_are_those_of_the_reporting_view(api: Api) -> None:
     planned(api)
     api.clock.advance(1200.0)

@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 
 import msgspec
-from sqlalchemy import insert, select, update
+from sqlalchemy import exists, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import NotFound
@@ -23,6 +23,7 @@ from app.db.decisions.plan_parts import (
     record_violations,
 )
 from app.db.decisions.problem_archive import PackedProblem, unpack
+from app.store.plan_rules import UNCHANGED
 from app.store.plan_states import PlanState
 from app.store.store import PlanRecord, Proposal
 from solvers.types.outcome import PlanReport, Prices, Solution, Violation
@@ -179,16 +180,27 @@ async def newest_proposed(
 
 
 async def newest_advice(connection: AsyncConnection) -> BoundPlan | None:
-    """The newest plan that is only proposed and made from the target in force; None: there is none."""
-    generation = select(cluster.c.target_generation).scalar_subquery()
-    statement = (
-        select(plan.c.id)
-        .where(plan.c.state == "proposed", plan.c.parent == generation)
-        .order_by(plan.c.id.desc())
-        .limit(1)
+    """What the newest plan binds that is only proposed, from the target and catalogue in force.
+
+    None: there is none, or a later decision wants just what runs. It still waits for a person then, but whoever follows
+    advice must not keep what nobody needs any more.
+    """
+    columns = (cluster.c.target_generation, cluster.c.catalogue_revision)
+    now = (await connection.execute(select(*columns))).one()
+    found = await newest_proposed(
+        connection,
+        parent=now.target_generation,
+        catalogue_revision=now.catalogue_revision,
+        known=None,
+        base=None,
     )
-    found = (await connection.execute(statement)).scalar_one_or_none()
-    return None if found is None else await bound_of(connection, found)
+    if found is None:
+        return None
+    is_later = (plan.c.id > found.plan_id) & (plan.c.state == "kept")
+    outdated = select(exists().where(is_later, plan.c.reason == UNCHANGED))
+    if (await connection.execute(outdated)).scalar_one():
+        return None
+    return found.bound
 
 
 async def record(

@@ -75,3 +75,5 @@ async def test_a_server_that_takes_a_watch_and_does_not_answer_is_away(
         while not any(isinstance(each, Away) for each in seen):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     await runner.cleanup()
+    # What was listed is known, and may be old from then on.
+    assert isinstance(seen[0], ListedObjects)
