@@ -146,6 +146,7 @@ def conditions_of(
     found: list[Document] = []
     now = f"{at:%Y-%m-%dT%H:%M:%SZ}"
     for name, each in said:
+        # The list is replaced as a whole: what is as it was keeps its time.
         known = before.get(name, {})
         since = now
         if known.get("status") == each.status:
@@ -169,6 +170,7 @@ def has_news(before: Mapping[str, Any], after: Document) -> bool:
 
 
 def _stable(status: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    # Without messages, which hold figures of the moment.
     conditions = [
         (each["type"], each["status"], each.get("reason"))
         for each in status.get("conditions") or ()
