@@ -26,16 +26,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from solvers.joint.kernels.types import Flags, GpuMode, Reals
-from solvers.joint.patterns.columns import Columns, Pattern, capacities
-from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation.highs import (
+from solvers.highs import (
     INFINITE,
     is_feasible,
     make_program,
     solve_whole,
 )
+from solvers.joint.kernels.types import Flags, GpuMode, Reals
+from solvers.joint.patterns.columns import Columns, Pattern, capacities
+from solvers.joint.patterns.formulation import CoverDemand
+from solvers.joint.patterns.tables import Tables
 
 _MARGINS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16)
 """Parts of a GPU that are left out, one after the other."""

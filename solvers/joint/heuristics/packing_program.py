@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.joint.kernels.types import Numbers, Reals
-from solvers.joint.patterns.columns import Pattern, price_of
-from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation.highs import (
+from solvers.highs import (
     INFINITE,
     PRIMAL_SIMPLEX,
     make_program,
     solve_program,
 )
+from solvers.joint.kernels.types import Numbers, Reals
+from solvers.joint.patterns.columns import Pattern, price_of
+from solvers.joint.patterns.tables import Tables
 
 _MISSING_OVER_GPU = 10.0
 """A part that no pattern holds costs so many of the most expensive GPU."""

@@ -1,58 +1,9 @@
-"""How kernels are compiled: once per installation, and again when any kernel's source changes.
+"""The decorator of these kernels."""
 
-numba keeps machine code on disk by function and looks only at the function's own file to tell whether it is stale. A
-kernel contains the machine code of those that it calls in other files, so an upgraded installation could run old code.
-Here every kernel's entry carries one stamp: a digest of all sources that kernels are made of.
-
-The cache is where numba finds room for it: the directory NUMBA_CACHE_DIR, else beside the source, else the user's cache
-directory. Where none can be written, kernels are compiled anew by each process.
-"""
-
-import hashlib
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
-import numba
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from solvers.compiled import compiler
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def digest(sources: Iterable[Path]) -> str:
-    """One hexadecimal stamp of the names and contents of files; their order does not matter."""
-    stamp = hashlib.sha256()
-    for source in sorted(sources):
-        stamp.update(
-            f"{source.name}\0".encode() + hashlib.sha256(source.read_bytes()).digest()
-        )
-    return stamp.hexdigest()
-
-
-_HERE = Path(__file__).parent
-SOURCES = tuple(_HERE.glob("*.py"))
+SOURCES = tuple(Path(__file__).parent.glob("*.py"))
 """The kernels and the tuples that they take apart."""
-STAMP = digest(SOURCES)
-
-
-class KernelCache(FunctionCache):  # type: ignore[misc]
-    """numba's cache of one function, fresh as long as the stamp is the same."""
-
-    def __init__(self, function: Callable[..., object], stamp: str) -> None:
-        super().__init__(function)
-        # By name too: an index of other kernels may not even be readable, since it holds their classes.
-        self._cache_file = IndexDataCacheFile(
-            self.cache_path, f"{self._impl.filename_base}-{stamp[:16]}", stamp
-        )
-
-
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """The function as machine code that runs without the interpreter's lock."""
-    kernel: Callable[P, R] = numba.njit(nogil=True, error_model="numpy")(function)
-    try:
-        kernel._cache = KernelCache(function, STAMP)  # type: ignore[attr-defined]
-    except RuntimeError:
-        # numba found no directory to write to.
-        return kernel
-    return kernel
+compiled = compiler(SOURCES)

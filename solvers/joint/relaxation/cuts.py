@@ -23,8 +23,8 @@ from typing import Final
 import highspy
 import numpy as np
 
+from solvers.highs import INFINITE, is_solved, make_program
 from solvers.joint.kernels.types import Numbers, Reals
-from solvers.joint.relaxation.highs import INFINITE, is_solved, make_program
 
 PARTS: Final = 60
 """The rate is cut into so many parts: halves, thirds, quarters, fifths and sixths are whole numbers of them."""

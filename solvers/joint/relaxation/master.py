@@ -21,13 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 import highspy
 import numpy as np
 
-from solvers.joint.kernels.types import Numbers, Reals
-from solvers.joint.patterns.branching_rows import BranchingRow, Limits
-from solvers.joint.patterns.columns import Column, power_w
-from solvers.joint.patterns.formulation import CoverDemand
-from solvers.joint.patterns.tables import Tables
-from solvers.joint.relaxation import cuts
-from solvers.joint.relaxation.highs import (
+from solvers.highs import (
     DUAL_SIMPLEX,
     INFINITE,
     PRIMAL_SIMPLEX,
@@ -35,6 +29,12 @@ from solvers.joint.relaxation.highs import (
     solve_program,
     solve_whole,
 )
+from solvers.joint.kernels.types import Numbers, Reals
+from solvers.joint.patterns.branching_rows import BranchingRow, Limits
+from solvers.joint.patterns.columns import Column, power_w
+from solvers.joint.patterns.formulation import CoverDemand
+from solvers.joint.patterns.tables import Tables
+from solvers.joint.relaxation import cuts
 from solvers.joint.relaxation.master_solution import Duals, Solution, replica_duals
 
 _FIRST_CUTS = 2

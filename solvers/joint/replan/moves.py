@@ -26,6 +26,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from solvers.highs import (
+    INFINITE,
+    PRIMAL_SIMPLEX,
+    make_program,
+    solve_program,
+    solve_whole,
+)
 from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.kernels.scan import move_costs
 from solvers.joint.kernels.types import Effort, Reals, Worth
@@ -39,13 +46,6 @@ from solvers.joint.patterns.running import (
     positions,
 )
 from solvers.joint.relaxation.column_pool import scan_prices
-from solvers.joint.relaxation.highs import (
-    INFINITE,
-    PRIMAL_SIMPLEX,
-    make_program,
-    solve_program,
-    solve_whole,
-)
 from solvers.joint.relaxation.master_solution import Duals, replica_duals
 
 _MIN_THRESHOLD = 1e-9

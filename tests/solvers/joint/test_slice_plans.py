@@ -11,10 +11,10 @@ from solvers.check_report import report_violations
 from solvers.joint.policy import make_plan
 from solvers.joint.solution import OPTIMAL_GAP
 from solvers.laws.cost import served_weight
+from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
-from solvers.types.problem_json import problem_from_json
 from solvers.types.state import Observed
 from tests.shared import SHARED, needs
 from tests.solvers.joint.oracle import best_plan

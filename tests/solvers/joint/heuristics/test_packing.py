@@ -15,9 +15,9 @@ from solvers.joint.heuristics.packing import PackingPlan, is_promising, pack
 from solvers.joint.heuristics.packing_parts import Packer, PackingDemand, PartTables
 from solvers.joint.patterns.columns import Pattern, make_column
 from solvers.joint.solve import solve
+from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import Budget, SolveStatus
 from solvers.types.problem import OperatingPoints, Problem
-from solvers.types.problem_json import problem_from_json
 from tests.shared import SHARED, needs
 from tests.solvers.instances import HALVES, LAW, a_problem, a_row, a_service, a_type
 from tests.solvers.whole_program import Setting, all_columns, set_up

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from solvers.compiled import KernelCache, digest
 from solvers.joint.kernels import compiled
-from solvers.joint.kernels.compiled import SOURCES, KernelCache, digest
+from solvers.joint.kernels.compiled import SOURCES
 from solvers.joint.kernels.laws import capacity_rps
 
 
@@ -19,7 +20,7 @@ def run(directory: Path, stamp: str, *, added: int) -> list[int]:
     )
     (directory / "caller.py").write_text(
         "import sys\n\nimport numba\n\nfrom callee import inner\n"
-        "from solvers.joint.kernels.compiled import KernelCache\n\n"
+        "from solvers.compiled import KernelCache\n\n"
         "def outer(x):\n    return inner(x)\n\n"
         "kernel = numba.njit(outer)\nkernel._cache = KernelCache(outer, sys.argv[1])\n"
         "print(kernel(1), sum(kernel.stats.cache_hits.values()))\n"

@@ -4,7 +4,7 @@ import highspy
 import numpy as np
 import pytest
 
-from solvers.joint.relaxation.highs import (
+from solvers.highs import (
     INFINITE,
     is_feasible,
     is_solved,

@@ -1,12 +1,13 @@
-"""HiGHS as the joint planner uses it: silent, on one thread, and begun anew where a basis turns out to be singular."""
+"""HiGHS as planners use it: silent, on one thread, and begun anew where a basis turns out to be singular."""
 
 from collections.abc import Callable
 from typing import Final
 
 import highspy
+import numpy as np
 from highspy.highs import HighsCallbackEvent
 
-from solvers.joint.kernels.types import Numbers
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 INFINITE: Final[float] = highspy.kHighsInf
 DUAL_SIMPLEX: Final = 1
