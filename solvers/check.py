@@ -11,20 +11,19 @@ from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 
+from solvers.check_base import (
+    CLOCK_TOLERANCE_MHZ,
+    SM_PERCENT_TOLERANCE,
+    broken,
+    exceeds,
+)
+from solvers.check_llm import LlmRows, drawn_by_llm_w, llm_violations
 from solvers.check_slices import can_be_cut
 from solvers.types.outcome import Violation
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import CapacityLaw, OperatingPoint, Problem, ServiceDemand
 from solvers.types.slices import SliceProfile, SliceUse
 from solvers.types.state import GpuType
-
-PROMISES = frozenset({"capacity", "demand"})
-"""A baseline may break these rules in a simulation; every other rule is physical, and nobody may break it."""
-
-RELATIVE_TOLERANCE = 1e-6
-"""Memory, power, capacity, demand and reported figures may exceed their limit by this share of it."""
-SM_PERCENT_TOLERANCE = 1e-6
-CLOCK_TOLERANCE_MHZ = 1e-3
 
 Rows = list[OperatingPoint | None]
 """The row of each replica of one GPU, None where there is none."""
@@ -39,27 +38,12 @@ def violations(problem: Problem, plan: Plan) -> tuple[Violation, ...]:
     found: list[Violation] = []
     for index, gpu in enumerate(plan.gpus):
         found.extend(gpu_violations(lookup, gpu, f"gpus[{index}]"))
+    found.extend(llm_violations(problem, lookup.llm_rows, plan))
     found.extend(_stock(problem, plan))
     found.extend(_power_budget(lookup, plan))
     found.extend(_unserved_entries(problem, plan))
     found.extend(_service_totals(problem, plan))
     return tuple(found)
-
-
-def broken(rule: str, where: str, detail: str) -> Violation:
-    """The violation of a rule, with the severity that the rule has."""
-    return Violation(
-        rule=rule,
-        severity="promise" if rule in PROMISES else "physical",
-        where=where,
-        detail=detail,
-    )
-
-
-def exceeds(value: float, limit: float) -> bool:
-    """Whether value > limit beyond the tolerance; NaN exceeds everything."""
-    # Not written as `value > ...`, which is false of NaN.
-    return not value <= limit + RELATIVE_TOLERANCE * abs(limit)
 
 
 class RowLookup:
@@ -69,6 +53,7 @@ class RowLookup:
         self.problem = problem
         self.services = {service.name: service for service in problem.services}
         self.gpu_types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
+        self.llm_rows = LlmRows(problem)
         self._by_batch: dict[tuple[str, str], dict[int, list[OperatingPoint]]] = {}
 
     def labels(self, service: str) -> Set[str]:
@@ -311,6 +296,8 @@ def _stock(problem: Problem, plan: Plan) -> Iterator[Violation]:
         if gpu.count < 1:
             words = f"stands for {gpu.count} GPUs; it must be at least 1"
             yield broken("stock", f"gpus[{index}]", words)
+    for replica in plan.llm_replicas:
+        used[replica.gpu_type] += replica.gpus
     for gpu_type in problem.gpu_types:
         if gpu_type.count is not None and used[gpu_type.name] > gpu_type.count:
             words = f"{used[gpu_type.name]} GPUs are used; there are {gpu_type.count}"
@@ -330,7 +317,7 @@ def _power_budget(lookup: RowLookup, plan: Plan) -> Iterator[Violation]:
 
 def drawn_w(lookup: RowLookup, plan: Plan, gpu_type: GpuType) -> float:
     """Watts of all GPUs of one type at full load; replicas without a row count 0 W."""
-    watts = 0.0
+    watts = drawn_by_llm_w(lookup.llm_rows, gpu_type, plan)
     for gpu in plan.gpus:
         if gpu.gpu_type != gpu_type.name:
             continue
@@ -341,6 +328,7 @@ def drawn_w(lookup: RowLookup, plan: Plan, gpu_type: GpuType) -> float:
 
 def _unserved_entries(problem: Problem, plan: Plan) -> Iterator[Violation]:
     names = {service.name for service in problem.services}
+    names |= {service.name for service in problem.llm_services}
     for index, entry in enumerate(plan.unserved):
         where = f"unserved[{index}]"
         if entry.service not in names:

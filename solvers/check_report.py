@@ -5,7 +5,8 @@ Like `solvers.check`, whose tolerances and row lookup it shares, this file share
 
 from collections.abc import Iterator
 
-from solvers.check import RELATIVE_TOLERANCE, RowLookup, broken, drawn_w, exceeds
+from solvers.check import RowLookup, drawn_w
+from solvers.check_base import RELATIVE_TOLERANCE, broken, exceeds
 from solvers.types.outcome import PlanReport, Violation
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem, ServiceDemand
@@ -58,6 +59,9 @@ def _cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
     for gpu_type in problem.gpu_types:
         watts = drawn_w(lookup, plan, gpu_type)
         paid = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
+        paid += sum(
+            each.gpus for each in plan.llm_replicas if each.gpu_type == gpu_type.name
+        )
         if pays_for_fleet and gpu_type.count is not None and gpu_type.count > paid:
             watts += (gpu_type.count - paid) * gpu_type.idle_w
             paid = gpu_type.count
@@ -74,6 +78,13 @@ def _weight_violations(
     weight = 0.0
     for service in problem.services:
         weight += _served_weight(service, plan)
+    for model in problem.llm_services:
+        rates = (
+            each.count * each.arrival_rate_rps
+            for each in plan.llm_replicas
+            if each.service == model.name
+        )
+        weight += model.priority * min(sum(rates), model.arrival_rate_rps)
 
     if report.served_weight is None or not _close(report.served_weight, weight):
         yield _contradicted(

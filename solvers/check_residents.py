@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from solvers.check import RowLookup, broken, gpu_violations
+from solvers.check import RowLookup, gpu_violations
+from solvers.check_base import broken
 from solvers.types.outcome import Violation
 from solvers.types.plan import (
     BoundGpu,

@@ -7,7 +7,7 @@ are told what the loss would do and what would help.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from solvers.check import exceeds
+from solvers.check_base import exceeds
 from solvers.types.plan import BoundGpu, BoundPlan
 from solvers.types.state import Node, NodeId
 from solvers.types.survival import LossKind, SurvivalGap, SurvivalGoal

@@ -27,6 +27,7 @@ UNSERVED_REASONS: dict[UnservedReason, str] = {
     "power": "PowerCapReached",
     "replicas": "ReplicaLimitReached",
     "budget": "SolverOutOfTime",
+    "slots": "NoNodeWithEnoughGpus",
 }
 
 

@@ -4,13 +4,14 @@ import math
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
 from solvers.types.errors import InvalidInput
+from solvers.types.llm import LlmReplicaPlan, LlmRow
 from solvers.types.plan import (
     GpuPlan,
     Plan,
     ReplicaPlan,
-    gpu_counts,
     replica_counts,
     served_rates_rps,
+    used_gpus,
 )
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType
@@ -31,6 +32,7 @@ def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
         )
         for gpu in plan.gpus
     )
+    used += math.fsum(_llm_usd_per_hour(problem, each) for each in plan.llm_replicas)
     # Under `min_cost` a GPU without a replica is given back; under `max_goodput` the fleet is paid for anyway.
     if problem.objective == "max_goodput":
         return used + _idle_usd_per_hour(problem, plan)
@@ -39,7 +41,7 @@ def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
 
 def _paid_usd_per_hour(problem: Problem, plan: Plan) -> float:
     """The prices of used GPUs that would be paid for without the plan, too."""
-    used = gpu_counts(plan.gpus)
+    used = used_gpus(plan)
     return math.fsum(
         min(gpu_type.paid_count, used[gpu_type.name]) * gpu_type.price_usd_per_hour
         for gpu_type in problem.gpu_types
@@ -77,10 +79,29 @@ def stopped(problem: Problem, plan: Plan) -> int:
 def served_weight(problem: Problem, plan: Plan) -> float:
     """Σ priority · served rps, where a service's served rps is at most its arrival rate."""
     rates = served_rates_rps(plan.gpus)
+    for each in plan.llm_replicas:
+        rates[each.service].append(each.count * each.arrival_rate_rps)
     return math.fsum(
         service.priority * min(math.fsum(rates[service.name]), service.arrival_rate_rps)
-        for service in problem.services
+        for service in problem.all_services
     )
+
+
+def llm_row(problem: Problem, replica: LlmReplicaPlan) -> LlmRow:
+    """The row that a language model's replica is planned with. Raises InvalidInput where the problem lacks it."""
+    wanted = (replica.tp, replica.max_num_batched_tokens, replica.max_num_seqs)
+    for row in problem.llm_rows(replica.service, replica.gpu_type):
+        # To the digits at which the checker matches clocks.
+        if row[:3] == wanted and abs(row.clock_mhz - replica.clock_mhz) <= 1e-3:
+            return row
+    message = f"{replica.service} has no row on {replica.gpu_type} for tp {replica.tp}"
+    raise InvalidInput("llm_replicas", message)
+
+
+def _llm_usd_per_hour(problem: Problem, replica: LlmReplicaPlan) -> float:
+    gpu_type = problem.gpu_type(replica.gpu_type)
+    power_w = gpu_type.idle_w + llm_row(problem, replica).power_w_per_gpu
+    return replica.gpus * _gpu_usd_per_hour(problem, gpu_type, power_w)
 
 
 def _gpu_usd_per_hour(problem: Problem, gpu_type: GpuType, power_w: float) -> float:
@@ -95,7 +116,7 @@ def _power_w(problem: Problem, gpu: GpuPlan, rows: OperatingRows) -> float:
 
 
 def _idle_usd_per_hour(problem: Problem, plan: Plan) -> float:
-    used = gpu_counts(plan.gpus)
+    used = used_gpus(plan)
     return math.fsum(
         max(0, (gpu_type.count or 0) - used[gpu_type.name])
         * _gpu_usd_per_hour(problem, gpu_type, gpu_type.idle_w)

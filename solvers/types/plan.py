@@ -9,12 +9,25 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar, get_args
 
+from solvers.types.llm import LlmReplicaPlan
 from solvers.types.parameters import Setting
 from solvers.types.slices import SliceUse
 from solvers.types.state import Gpu, GpuId, GpuType, NodeId, ReplicaId, TaskKind
 
-UnservedReason = Literal["slo", "stock", "sm", "memory", "power", "replicas", "budget"]
-WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(("stock", "sm", "memory", "power"))
+UnservedReason = Literal[
+    "slo",
+    "stock",
+    "sm",
+    "memory",
+    "power",
+    "replicas",
+    "budget",
+    "slots",
+]
+"""`slots`: GPUs are free, but too few of one node for a replica that spans several."""
+WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(
+    ("stock", "sm", "memory", "power", "slots")
+)
 """Reasons that more GPUs, or less demand of others, would end."""
 UNSERVED_REASONS: tuple[UnservedReason, ...] = get_args(UnservedReason)
 
@@ -61,6 +74,7 @@ class Plan:
 
     policy: str
     gpus: tuple[GpuPlan, ...] = ()
+    llm_replicas: tuple[LlmReplicaPlan, ...] = ()
     unserved: tuple[Unserved, ...] = ()
 
 
@@ -269,6 +283,14 @@ def replica_counts(
 def replica_order(replica: ReplicaPlan) -> tuple[str, float, int, float]:
     """Sorts the replicas of a GPU by what they are."""
     return replica.service, replica.sm_percent, replica.batch, replica.arrival_rate_rps
+
+
+def used_gpus(plan: Plan) -> Counter[str]:
+    """How many GPUs of each type a plan uses."""
+    counts = gpu_counts(plan.gpus)
+    for replica in plan.llm_replicas:
+        counts[replica.gpu_type] += replica.gpus
+    return counts
 
 
 def gpu_counts(gpus: Iterable[GpuPlan]) -> Counter[str]:

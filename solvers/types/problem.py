@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import Literal, NamedTuple
 
+from solvers.types.llm import LlmDemand, LlmPoints, LlmRow
 from solvers.types.plan import Plan
 from solvers.types.slices import SlicePoint, SlicePoints
 from solvers.types.state import GpuType
@@ -136,6 +137,9 @@ class Problem:
     """At most one entry per (network, GPU type); no entry: the network cannot run there."""
     slice_points: tuple[SlicePoints, ...] = ()
     """At most one entry per (network, GPU type, profile), for the types that are cut into slices."""
+    llm_services: tuple[LlmDemand, ...] = ()
+    llm_points: tuple[LlmPoints, ...] = ()
+    """At most one entry per (service, GPU type); no entry: the service cannot run there."""
     current: Plan | None = None
     """The plan that is running now."""
     power_budget_w: float | None = None
@@ -145,6 +149,8 @@ class Problem:
     """What losses must leave of services, by name. Ours, as the power budget is."""
     migration_cost_usd_per_hour: float = 0.0
     """Charged per replica beyond min(old, new) of the same (service, gpu_type, sm_percent)."""
+    start_usd_per_second_and_gpu: float = 0.0
+    """Charged besides per started replica of a language model, for each second of its start and each of its GPUs."""
 
     @cached_property
     def _gpu_type_by_name(self) -> Mapping[str, GpuType]:
@@ -164,6 +170,20 @@ class Problem:
             (points.network, points.gpu_type, points.profile): points
             for points in self.slice_points
         }
+
+    @cached_property
+    def _llm_points_by_key(self) -> Mapping[tuple[str, str], LlmPoints]:
+        return {(points.service, points.gpu_type): points for points in self.llm_points}
+
+    def llm_rows(self, service: str, gpu_type: str) -> tuple[LlmRow, ...]:
+        """The ways to run a language model's service on a GPU type; none where it cannot."""
+        points = self._llm_points_by_key.get((service, gpu_type))
+        return () if points is None else points.rows
+
+    @property
+    def all_services(self) -> tuple[ServiceDemand | LlmDemand, ...]:
+        """Services that share GPUs, then those of language models."""
+        return (*self.services, *self.llm_services)
 
     def gpu_type(self, name: str) -> GpuType:
         """The GPU type of that name. Raises KeyError."""

@@ -83,6 +83,10 @@ class GpuType:
     overload: float | None = None
     """Set where replicas share GPUs without SM limits (uncapped): each may use all SMs, and a batch's run term grows by
     so much per unit by which the pressure of all replicas exceeds 1, a whole GPU. None: SM percents limit them."""
+    gpus_per_node: int = 1
+    """GPUs that a replica of a language model may span at most."""
+    free_slots: tuple[tuple[int, int], ...] = ()
+    """(k, sets): how many disjoint sets of k free GPUs of one node there are; ⌊count / k⌋ for a k that is missing."""
     paid_count: int = 0
     """GPUs of the type that are paid for, used or not: 0 where all are rented by the hour, `ALL_PAID` where all are
     owned; what is reserved lies between. A plan pays for those beyond it. Ours, no field of the contract."""
@@ -95,6 +99,13 @@ class GpuType:
     def max_sm_percent(self, replicas: int) -> float:
         """What the SM percents of so many replicas on one GPU may add up to; without SM limits each may have all."""
         return 100.0 if self.overload is None else 100.0 * max(1, replicas)
+
+    def slots(self, size: int) -> int | None:
+        """Disjoint sets of so many free GPUs of one node; None = as many as wanted."""
+        stated = dict(self.free_slots).get(size)
+        if stated is not None or self.count is None:
+            return stated
+        return self.count // size
 
     def has_more_than(self, used: int) -> bool:
         """Whether a plan that uses so many GPUs of this type may use another one."""

@@ -8,10 +8,10 @@ import pytest
 
 from solvers.check import violations
 from solvers.joint.policy import make_plan
+from solvers.types.documents.plan_json import plan_from_json, plan_to_json
+from solvers.types.documents.problem_json import problem_from_json, problem_to_json
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget
-from solvers.types.plan_json import plan_from_json, plan_to_json
-from solvers.types.problem_json import problem_from_json, problem_to_json
 from solvers.types.state import Observed
 from tests.solvers.problems import tiny_problem, uncapped
 

@@ -4,6 +4,18 @@ from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
+from solvers.types.documents.strict_json import (
+    MAX_NUMBER,
+    RESERVED,
+    Fields,
+    describe,
+    document_without,
+    fields_document,
+    read_integer,
+    read_items,
+    read_number,
+    refuse_repeats,
+)
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import ReplicaPlan
 from solvers.types.problem import OperatingPoint
@@ -15,17 +27,6 @@ from solvers.types.slices import (
     layouts,
 )
 from solvers.types.state import GpuType
-from solvers.types.strict_json import (
-    MAX_NUMBER,
-    RESERVED,
-    Fields,
-    describe,
-    document_without,
-    fields_document,
-    read_integer,
-    read_number,
-    refuse_repeats,
-)
 
 MAX_MEMORY_SLICES = 8
 """As many as any GPU has; with the number of profiles it bounds how many layouts there can be."""
@@ -65,11 +66,25 @@ def read_gpu_type(document: object, path: str) -> GpuType:
         slices=_profiles(fields) if "slices" in sharing else (),
         is_sliced_only=is_sliced_only,
         overload=fields.number("overload") if "uncapped" in sharing else None,
+        gpus_per_node=fields.integer("gpus_per_node", at_least=1)
+        if fields.given("gpus_per_node")
+        else 1,
+        free_slots=fields.each("free_slots", _slots)
+        if fields.given("free_slots")
+        else (),
     )
     fields.done()
     refuse_repeats(fields.at("clocks_mhz"), gpu_type.clocks_mhz)
     _check_memory(fields, gpu_type)
     return gpu_type
+
+
+def _slots(value: object, path: str) -> tuple[int, int]:
+    """One entry of `free_slots`: GPUs of a set, and the number of disjoint sets of so many free ones of one node."""
+    items = [read_integer(item, at) for item, at in read_items(value, path)]
+    if len(items) != len(("size", "sets")) or items[0] < 1:
+        raise InvalidInput(path, "must be [GPUs of a set, number of such sets]")
+    return items[0], items[1]
 
 
 def _check_memory(fields: Fields, gpu_type: GpuType) -> None:
@@ -232,11 +247,25 @@ def slice_replica_document(replica: ReplicaPlan) -> dict[str, object]:
     }
 
 
+_OPTIONAL = (
+    "paid_count",
+    "slices",
+    "is_sliced_only",
+    "overload",
+    "gpus_per_node",
+    "free_slots",
+)
+"""Fields that are ours, or are written only where they say something."""
+
+
 def gpu_type_document(gpu_type: GpuType) -> dict[str, object]:
     """One entry of `gpu_types`."""
-    document = document_without(
-        gpu_type, "paid_count", "slices", "is_sliced_only", "overload"
-    )
+    document = document_without(gpu_type, *_OPTIONAL)
+    # Version 1 knows no nodes: types of which no replica spans several GPUs are written as it has them.
+    if gpu_type.gpus_per_node > 1:
+        document["gpus_per_node"] = gpu_type.gpus_per_node
+    if gpu_type.free_slots:
+        document["free_slots"] = gpu_type.free_slots
     if gpu_type.overload is not None:
         return {**document, "sharing": ["uncapped"], "overload": gpu_type.overload}
     if not gpu_type.slices:

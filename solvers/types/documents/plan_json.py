@@ -3,8 +3,19 @@
 import json
 from typing import cast
 
+from solvers.types.documents.gpu_type_json import (
+    read_slice_replica,
+    slice_replica_document,
+)
+from solvers.types.documents.llm_json import read_llm_replica
+from solvers.types.documents.strict_json import (
+    RESERVED,
+    Fields,
+    document_without,
+    fields_document,
+    parse_json,
+)
 from solvers.types.errors import InvalidInput
-from solvers.types.gpu_type_json import read_slice_replica, slice_replica_document
 from solvers.types.outcome import PLAN_STATUSES, PlanReport, PlanStatus
 from solvers.types.plan import (
     UNSERVED_REASONS,
@@ -13,12 +24,6 @@ from solvers.types.plan import (
     ReplicaPlan,
     Unserved,
     UnservedReason,
-)
-from solvers.types.strict_json import (
-    RESERVED,
-    Fields,
-    document_without,
-    parse_json,
 )
 
 
@@ -45,12 +50,15 @@ def plan_from_document(
     plan = Plan(
         policy=fields.text("policy"),
         gpus=fields.each("gpus", _gpu),
+        llm_replicas=fields.each("llm_replicas", read_llm_replica)
+        if fields.given("llm_replicas")
+        else (),
         unserved=fields.each("unserved", _unserved),
     )
     report = fields.read("report", _report) if fields.has("report") else None
     fields.done()
-    if version == 1 and _has_slices(plan):
-        message = "must be 2 where GPUs are cut into slices"
+    if version == 1 and _needs_version_2(plan):
+        message = "must be 2 where GPUs are cut into slices, or with llm_replicas"
         raise InvalidInput(fields.at("version"), message)
     return plan, report
 
@@ -64,18 +72,21 @@ def read_version(fields: Fields) -> int:
     return version
 
 
-def _has_slices(plan: Plan) -> bool:
-    return any(replica.slice for gpu in plan.gpus for replica in gpu.replicas)
+def _needs_version_2(plan: Plan) -> bool:
+    has_slices = any(replica.slice for gpu in plan.gpus for replica in gpu.replicas)
+    return has_slices or bool(plan.llm_replicas)
 
 
 def plan_document(plan: Plan, report: PlanReport | None = None) -> dict[str, object]:
     """The contract's JSON document of a Plan, ready for `json.dumps`."""
     document: dict[str, object] = {
-        "version": 2 if _has_slices(plan) else 1,
+        "version": 2 if _needs_version_2(plan) else 1,
         "policy": plan.policy,
         "gpus": [_gpu_document(gpu) for gpu in plan.gpus],
         "unserved": [_unserved_document(entry) for entry in plan.unserved],
     }
+    if plan.llm_replicas:
+        document["llm_replicas"] = [*map(fields_document, plan.llm_replicas)]
     if report is not None:
         document["report"] = report_document(report)
     return document

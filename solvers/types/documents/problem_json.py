@@ -5,8 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from solvers.types.errors import InvalidInput
-from solvers.types.gpu_type_json import (
+from solvers.types.documents.gpu_type_json import (
     check_slice_points,
     gpu_type_document,
     read_gpu_type,
@@ -14,22 +13,19 @@ from solvers.types.gpu_type_json import (
     read_slice_points,
     slice_points_document,
 )
-from solvers.types.plan import Plan
-from solvers.types.plan_json import (
+from solvers.types.documents.llm_json import (
+    check_llm_points,
+    llm_points_document,
+    llm_service_document,
+    read_llm_points,
+    read_llm_service,
+)
+from solvers.types.documents.plan_json import (
     plan_document,
     plan_from_document,
     read_version,
 )
-from solvers.types.problem import (
-    CapacityLaw,
-    Objective,
-    OperatingPoints,
-    Problem,
-    ServiceDemand,
-)
-from solvers.types.slices import SlicePoints
-from solvers.types.state import GpuType
-from solvers.types.strict_json import (
+from solvers.types.documents.strict_json import (
     RESERVED,
     Fields,
     document_without,
@@ -41,10 +37,23 @@ from solvers.types.strict_json import (
     read_text,
     refuse_repeats,
 )
+from solvers.types.errors import InvalidInput
+from solvers.types.llm import LlmDemand
+from solvers.types.plan import Plan
+from solvers.types.problem import (
+    CapacityLaw,
+    Objective,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
+from solvers.types.slices import SlicePoints
+from solvers.types.state import GpuType
 
 LawTable = tuple[tuple[tuple[float, ...], ...], ...]
 """(P, B, R), as `CapacityLaw.max_utilisation`."""
 
+_KINDS = ("inference", "llm")
 MAX_PERCENTILE = 1 - 1e-12
 """Below 1, for no utilisation above 0 keeps the SLO for every single request."""
 
@@ -65,6 +74,7 @@ def problem_from_document(document: object) -> Problem:
     # Before anything else: a later version may give the other fields another meaning.
     version = read_version(fields)
     points = fields.each("points", _points)
+    services = fields.each("services", _service)
     problem = Problem(
         objective=cast(
             Objective, fields.choice("objective", ("min_cost", "max_goodput"))
@@ -73,17 +83,24 @@ def problem_from_document(document: object) -> Problem:
         max_replicas_per_gpu=fields.integer("max_replicas_per_gpu", at_least=1),
         capacity_law=fields.read("capacity_law", _capacity_law),
         gpu_types=fields.each("gpu_types", read_gpu_type, at_least=1),
-        services=fields.each("services", service_from_document),
+        services=tuple(each for each in services if isinstance(each, ServiceDemand)),
         points=tuple(entry for entry in points if isinstance(entry, OperatingPoints)),
         slice_points=tuple(entry for entry in points if isinstance(entry, SlicePoints)),
+        llm_services=tuple(each for each in services if isinstance(each, LlmDemand)),
+        llm_points=fields.each("llm_points", read_llm_points)
+        if fields.given("llm_points")
+        else (),
         current=fields.read("current", _plan) if fields.has("current") else None,
         migration_cost_usd_per_hour=_number_or_0(fields, "migration_cost_usd_per_hour"),
+        start_usd_per_second_and_gpu=fields.read("start_cost", _start_cost)
+        if fields.given("start_cost")
+        else 0.0,
     )
     fields.done()
     if version == 1 and _needs_version_2(problem):
         message = (
             "must be 2 where GPUs are uncapped or cut into slices, or services have "
-            "anti_affinity"
+            "anti_affinity or are of kind llm"
         )
         raise InvalidInput("version", message)
     # Last, since a reference can be judged only once all names are known.
@@ -97,7 +114,25 @@ def _needs_version_2(problem: Problem) -> bool:
         any(each.slices or each.overload is not None for each in problem.gpu_types)
         or bool(problem.slice_points)
         or problem.has_labels
+        or bool(problem.llm_services)
+        or any(each.gpus_per_node > 1 for each in problem.gpu_types)
     )
+
+
+def _start_cost(document: object, path: str) -> float:
+    fields = Fields(document, path, RESERVED)
+    usd = fields.number("usd_per_start_second_and_gpu")
+    fields.done()
+    return usd
+
+
+def _service(document: object, path: str) -> ServiceDemand | LlmDemand:
+    fields = Fields(document, path, RESERVED)
+    if fields.given("kind") and fields.choice("kind", _KINDS) == "llm":
+        service = read_llm_service(fields)
+        _refuse_crossed_limits(service, fields.at("min_replicas"))
+        return service
+    return _read_service(fields)
 
 
 def _number_or_0(fields: Fields, name: str) -> float:
@@ -168,7 +203,10 @@ def _check_column(column: Sequence[float], path: str, *, size: int) -> None:
 
 def service_from_document(document: object, path: str) -> ServiceDemand:
     """One entry of `services`. Raises InvalidInput, whose field begins with `path`."""
-    fields = Fields(document, path, RESERVED)
+    return _read_service(Fields(document, path, RESERVED))
+
+
+def _read_service(fields: Fields) -> ServiceDemand:
     service = ServiceDemand(
         name=fields.text("name"),
         network=fields.text("network"),
@@ -189,12 +227,13 @@ def service_from_document(document: object, path: str) -> ServiceDemand:
         if fields.given("anti_affinity")
         else frozenset(),
     )
+    fields.given("kind")
     fields.done()
     _refuse_crossed_limits(service, fields.at("min_replicas"))
     return service
 
 
-def _refuse_crossed_limits(service: ServiceDemand, path: str) -> None:
+def _refuse_crossed_limits(service: ServiceDemand | LlmDemand, path: str) -> None:
     # No plan could keep both, so that every one would be infeasible for a reason that nobody sees.
     if service.max_replicas is not None and service.min_replicas > service.max_replicas:
         raise InvalidInput(
@@ -220,7 +259,8 @@ def _points(document: object, path: str) -> OperatingPoints | SlicePoints:
 def _check_references(problem: Problem) -> None:
     """Refuse duplicate names, percentiles and batches that the law lacks, and names that nothing defines."""
     refuse_repeats("gpu_types", tuple(gpu_type.name for gpu_type in problem.gpu_types))
-    refuse_repeats("services", tuple(service.name for service in problem.services))
+    models = {service.name: service for service in problem.llm_services}
+    refuse_repeats("services", tuple(each.name for each in problem.all_services))
     refuse_repeats(
         "points", tuple((points.network, points.gpu_type) for points in problem.points)
     )
@@ -229,6 +269,10 @@ def _check_references(problem: Problem) -> None:
         tuple((p.network, p.gpu_type, p.profile) for p in problem.slice_points),
     )
     types = {gpu_type.name: gpu_type for gpu_type in problem.gpu_types}
+    keys = ((each.service, each.gpu_type) for each in problem.llm_points)
+    refuse_repeats("llm_points", tuple(keys))
+    for index, llm_points in enumerate(problem.llm_points):
+        check_llm_points(models, types, llm_points, f"llm_points[{index}]")
     for slice_points in problem.slice_points:
         check_slice_points(problem.capacity_law.batches, types, slice_points)
     for index, service in enumerate(problem.services):
@@ -294,7 +338,8 @@ def problem_document(problem: Problem) -> dict[str, object]:
     """The contract's JSON document of a Problem, ready for `json.dumps`."""
     law = problem.capacity_law
     # Without `power_budget_w`, `survival` and what is left out below, which are ours and no fields of the contract.
-    return {
+    models = [llm_service_document(service) for service in problem.llm_services]
+    document: dict[str, object] = {
         "version": 2 if _needs_version_2(problem) else 1,
         "objective": problem.objective,
         "energy_price_usd_per_kwh": problem.energy_price_usd_per_kwh,
@@ -306,7 +351,7 @@ def problem_document(problem: Problem) -> dict[str, object]:
             "max_utilisation": law.max_utilisation,
         },
         "gpu_types": [gpu_type_document(each) for each in problem.gpu_types],
-        "services": [_service_document(service) for service in problem.services],
+        "services": [*map(_service_document, problem.services), *models],
         "points": [
             *(_points_document(points) for points in problem.points),
             *(slice_points_document(points) for points in problem.slice_points),
@@ -314,6 +359,13 @@ def problem_document(problem: Problem) -> dict[str, object]:
         "current": None if problem.current is None else plan_document(problem.current),
         "migration_cost_usd_per_hour": problem.migration_cost_usd_per_hour,
     }
+    # What version 1 lacks is written only where there is any.
+    if problem.llm_points:
+        document["llm_points"] = [*map(llm_points_document, problem.llm_points)]
+    if problem.start_usd_per_second_and_gpu:
+        usd = problem.start_usd_per_second_and_gpu
+        document["start_cost"] = {"usd_per_start_second_and_gpu": usd}
+    return document
 
 
 def _service_document(service: ServiceDemand) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""The contract in JSON: problems and plans, read strictly and written exactly."""
