@@ -195,6 +195,11 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "Measure networks on a GPU of this node.",
         ),
         Entry(
+            "size",
+            "prediction.size:size",
+            "Print what one replica of a language model carries on each GPU type, without any server.",
+        ),
+        Entry(
             "capacity-law",
             "prediction.capacity_law:capacity_law",
             "Print the highest utilisation at which a percentile of requests is on time.",

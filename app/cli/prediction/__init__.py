@@ -1,1 +1,1 @@
-"""fit, predict, forecast, samples, profile, capacity-law."""
+"""fit, predict, forecast, samples, profile, size, capacity-law."""

@@ -1,0 +1,129 @@
+"""Language models and what GPU types offer them, as shipped: architectures, data sheets, kernel efficiencies."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import cast
+
+from app.catalogue.catalogue import CatalogueError
+from solvers.llm.architecture import (
+    Architecture,
+    CompressedKeys,
+    Experts,
+    Precision,
+)
+from solvers.llm.hardware import KernelEfficiency, LlmHardware
+
+Row = Mapping[str, str]
+_EFFICIENCIES = (
+    "gemm_bandwidth",
+    "gemm_flops",
+    "expert_bandwidth",
+    "expert_flops",
+    "prompt_attention_flops",
+    "decode_attention_bandwidth",
+)
+
+
+def load_architectures() -> Mapping[str, Architecture]:
+    """Every shipped network's architecture, by the network's name at its publisher."""
+    return {row["model"]: _architecture(row) for row in _rows("llm_networks.csv")}
+
+
+def load_hardware() -> Mapping[str, LlmHardware]:
+    """What language models find on each shipped GPU type, by the type's name."""
+    kernels = _efficiencies()
+    return {
+        row["name"]: _hardware(row, kernels.get(row["kernels"]))
+        for row in _rows("llm_gpu_types.csv")
+    }
+
+
+def find_architecture(name: str) -> Architecture:
+    """The shipped network of that name, with or without its publisher's. Raises CatalogueError."""
+    known = load_architectures()
+    short = {full.partition("/")[2].lower(): full for full in known}
+    full = short.get(name.lower(), name)
+    if full not in known:
+        raise CatalogueError(
+            f"the catalogue has no language model {name!r}; give its config.json, or one of {', '.join(sorted(known))}"
+        )
+    return known[full]
+
+
+def _architecture(row: Row) -> Architecture:
+    has_experts = row["experts"] != "0"
+    is_compressed = row["attention"] == "mla"
+    return Architecture(
+        layers=int(row["layers"]),
+        hidden=int(row["hidden"]),
+        heads=int(row["heads"]),
+        kv_heads=int(row["kv_heads"]),
+        head_dim=int(row["head_dim"]),
+        vocab=int(row["vocab"]),
+        dense_layers=int(row["dense_layers"]),
+        dense_intermediate=int(row["dense_intermediate"]),
+        full_attention_layers=int(row["full_attention_layers"]),
+        experts=_experts(row) if has_experts else None,
+        compressed_keys=_compressed_keys(row) if is_compressed else None,
+        total_parameters=float(row["total_b"]) * 1e9,
+    )
+
+
+def _experts(row: Row) -> Experts:
+    return Experts(
+        count=int(row["experts"]),
+        per_token=int(row["experts_per_token"]),
+        intermediate=int(row["expert_intermediate"]),
+        shared=int(row["shared_experts"]),
+    )
+
+
+def _compressed_keys(row: Row) -> CompressedKeys:
+    return CompressedKeys(
+        kv_rank=int(row["mla_kv_rank"]),
+        rope_dim=int(row["mla_rope_dim"]),
+        q_rank=int(row["mla_q_rank"]),
+        nope_dim=int(row["mla_nope_dim"]),
+        v_dim=int(row["mla_v_dim"]),
+    )
+
+
+def _hardware(
+    row: Row, kernels: Mapping[Precision, KernelEfficiency] | None
+) -> LlmHardware:
+    return LlmHardware(
+        memory_gib=float(row["memory_gib"]),
+        memory_gb_per_s=float(row["memory_gb_per_s"]),
+        bf16_tflops=float(row["bf16_tflops"]),
+        fp8_tflops=_number(row["fp8_tflops"]),
+        fp4_tflops=_number(row["fp4_tflops"]),
+        link_gb_per_s=_number(row["link_gb_per_s"]),
+        gpus_per_node=int(row["gpus_per_node"]),
+        efficiency=kernels,
+    )
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _efficiencies() -> Mapping[str, Mapping[Precision, KernelEfficiency]]:
+    """By the name of the measured system and by precision."""
+    found: defaultdict[str, dict[Precision, KernelEfficiency]] = defaultdict(dict)
+    for row in _rows("llm_efficiency.csv"):
+        precision = cast(Precision, row["precision"])
+        # Experts of one precision were not measured on one type: they are as those of its other precisions.
+        plain = found[row["system"]].get("bf16")
+        figures = {
+            name: float(row[name]) if row[name] else getattr(plain, name)
+            for name in _EFFICIENCIES
+        }
+        found[row["system"]][precision] = KernelEfficiency(**figures)
+    return found
+
+
+def _rows(name: str) -> Iterator[Row]:
+    text = (resources.files("app.catalogue") / "data" / name).read_text()
+    yield from csv.DictReader(text.splitlines())

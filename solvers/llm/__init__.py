@@ -1,0 +1,1 @@
+"""Language models on whole GPUs: how long a step takes, what the cache holds, and the rate that an SLO allows."""

@@ -1,0 +1,198 @@
+"""What one replica of a language model carries on each GPU type and degree, at the token budget that is best there."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from solvers.llm.architecture import Architecture, Precision
+from solvers.llm.calendar import Replica
+from solvers.llm.capacity import capacity_rps, kept_alone, rough_capacity_rps
+from solvers.llm.hardware import LlmHardware
+from solvers.llm.kv_cache import MEMORY_SHARE, PLANNED_SHARE, EngineLimits, kv_tokens
+from solvers.llm.lengths import LengthTable
+from solvers.llm.runtimes import RUNTIMES
+from solvers.llm.step_law import LlmEngine, Runtime, StepTable, step_table
+from solvers.types.llm import TokenSlo
+
+BUDGETS = (512, 1024, 2048, 4096, 8192)
+"""Tokens of a step that are tried: under an SLO of single tokens they decide about up to three times the capacity."""
+DEGREES = (1, 2, 4, 8)
+_MIB_PER_GIB = 1024.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBelief:
+    """What is known of step times relative to the law: ln of their factor is about normal."""
+
+    log_factor: float = 0.0
+    deviation: float
+
+    def factor(self, deviations: float) -> float:
+        """The factor that lies so many deviations above the middle."""
+        return math.exp(self.log_factor + deviations * self.deviation)
+
+
+UNMEASURED = StepBelief(deviation=0.16)
+"""What is known without any measurement: half of the rows of networks left out of the fit are off by 11 % or more."""
+_PLANNED = 1.2816
+"""Deviations that plans count on: nine in ten step times are below."""
+_INTERVAL = 1.6449
+"""Deviations to either side that hold nine in ten."""
+
+
+class SizeLimit(StrEnum):
+    """Why a replica carries nothing."""
+
+    WEIGHTS = "weights"
+    """They do not fit beside what the engine needs."""
+    CONTEXT = "context"
+    """The longest request does not fit into the cache."""
+    TTFT = "ttft"
+    ITL = "itl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeRequest:
+    """One service's network, load and SLO."""
+
+    network: Architecture
+    precision: Precision
+    lengths: LengthTable
+    slo: TokenSlo
+    arrival_cv: float = 1.0
+    runtime: Runtime = "vllm"
+    max_num_seqs: int = 256
+    belief: StepBelief = UNMEASURED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """One way to run a replica."""
+
+    gpu_type: str
+    tp: int
+    limits: EngineLimits
+    kv_tokens: float
+    memory_mib_per_gpu: float
+    capacity_rps: float
+    """That plans count on; 0 where `limit` says why."""
+    interval_rps: tuple[float, float]
+    """Nine in ten true capacities lie between."""
+    limit: SizeLimit | None
+
+
+def size(
+    request: SizeRequest, hardware: Mapping[str, LlmHardware]
+) -> tuple[Sized, ...]:
+    """Every GPU type and degree that a node of the type has room for, in the order of the types."""
+    return tuple(
+        _sized(request, name, one, tp)
+        for name, one in hardware.items()
+        for tp in DEGREES
+        if _spans(one, tp)
+    )
+
+
+def _spans(hardware: LlmHardware, tp: int) -> bool:
+    # Without a figure of the link nothing can be said of what goes over it.
+    has_link = tp == 1 or hardware.link_gb_per_s is not None
+    return has_link and hardware.gpus_per_node % tp == 0
+
+
+def _sized(
+    request: SizeRequest, gpu_type: str, hardware: LlmHardware, tp: int
+) -> Sized:
+    engine = LlmEngine(
+        network=request.network,
+        hardware=hardware,
+        precision=request.precision,
+        tp=tp,
+        runtime=request.runtime,
+    )
+    # The law once, the budgets after it: they change the engine, not its steps.
+    law = step_table(engine, RUNTIMES[request.runtime])
+    replicas = list(_replicas(request, engine, law))
+    if not replicas:
+        limits = EngineLimits(
+            max_num_batched_tokens=BUDGETS[0], max_num_seqs=request.max_num_seqs
+        )
+        nothing = Replica(table=law, limits=limits, kv_tokens=0.0)
+        return _stated(request, engine, gpu_type, nothing, SizeLimit.WEIGHTS)
+    # Few requests tell which budget is best; its capacity is that of many.
+    best = max(replicas, key=lambda each: _rough(request, each))
+    limit = None if _rough(request, best) > 0.0 else _limit(request, best)
+    return _stated(request, engine, gpu_type, best, limit)
+
+
+def _rough(request: SizeRequest, replica: Replica) -> float:
+    return rough_capacity_rps(
+        replica, request.lengths, request.slo, cv=request.arrival_cv
+    )
+
+
+def _replicas(
+    request: SizeRequest, engine: LlmEngine, law: StepTable
+) -> Iterator[Replica]:
+    """One per token budget for which the weights leave room, with the steps that plans count on."""
+    for budget in BUDGETS:
+        limits = EngineLimits(
+            max_num_batched_tokens=budget, max_num_seqs=request.max_num_seqs
+        )
+        kv = kv_tokens(
+            engine.network,
+            engine.precision,
+            engine.tp,
+            memory_gib=engine.hardware.memory_gib,
+            limits=limits,
+        )
+        if kv > 0.0:
+            table = law.times(request.belief.factor(_PLANNED))
+            yield Replica(table=table, limits=limits, kv_tokens=kv)
+
+
+def _stated(
+    request: SizeRequest,
+    engine: LlmEngine,
+    gpu_type: str,
+    replica: Replica,
+    limit: SizeLimit | None,
+) -> Sized:
+    """What a replica carries; nothing where a limit says why."""
+    planned = low = high = 0.0
+    if limit is None:
+        planned = capacity_rps(
+            replica, request.lengths, request.slo, cv=request.arrival_cv
+        )
+        # Relative to what is planned with, whose steps are slower than the middle already.
+        slower, faster = (
+            request.belief.factor(deviations) / request.belief.factor(_PLANNED)
+            for deviations in (_INTERVAL, -_INTERVAL)
+        )
+        # Few requests are enough for an interval of some ten per cent.
+        low = min(planned, _rough(request, _with_steps(replica, slower)))
+        high = _rough(request, _with_steps(replica, faster))
+    return Sized(
+        gpu_type=gpu_type,
+        tp=engine.tp,
+        limits=replica.limits,
+        kv_tokens=replica.kv_tokens,
+        memory_mib_per_gpu=MEMORY_SHARE * engine.hardware.memory_gib * _MIB_PER_GIB,
+        capacity_rps=planned,
+        interval_rps=(low, high),
+        limit=limit,
+    )
+
+
+def _with_steps(replica: Replica, factor: float) -> Replica:
+    """The replica if its steps took so many times as long."""
+    table = replica.table.times(factor)
+    return Replica(table=table, limits=replica.limits, kv_tokens=replica.kv_tokens)
+
+
+def _limit(request: SizeRequest, replica: Replica) -> SizeLimit:
+    """What keeps a replica from carrying anything."""
+    if PLANNED_SHARE * replica.kv_tokens < request.lengths.longest:
+        return SizeLimit.CONTEXT
+    kept = kept_alone(replica, request.lengths, request.slo)
+    return SizeLimit.TTFT if kept.ttft < request.slo.percentile else SizeLimit.ITL

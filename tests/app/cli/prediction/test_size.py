@@ -1,0 +1,93 @@
+"""`plimsoll size`: replicas of language models, from a shipped network or a publisher's configuration."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.app.runner import cli
+
+SLO = ("--ttft-ms", "2000", "--itl-ms", "80")
+CONFIG = {
+    "num_hidden_layers": 16,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+    "vocab_size": 128256,
+}
+
+
+def test_a_shipped_network_is_sized_on_one_gpu_type() -> None:
+    result = cli("size", "Llama-3.1-8B-Instruct", *SLO, "--gpu-type", "H100")
+
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["H100", tp] for tp in ("1", "2", "4", "8")
+    ]
+
+
+def test_a_configuration_says_what_programs_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG))
+
+    result = cli("size", str(path), *SLO, "--gpu-type", "L4", "-o", "json")
+
+    first, *_ = json.loads(result.out)["items"]
+    assert (first["gpu_type"], first["tp"], first["limit"]) == ("L4", 1, None)
+    low, high = first["interval_rps"]
+    assert 0.0 < low <= first["capacity_rps"] <= high
+    assert first["usd_per_million_output_tokens"] > 0.0
+
+
+def test_more_gpus_carry_more_and_slower_slos_no_less() -> None:
+    def capacity(tp: int, ttft_ms: str) -> float:
+        found = cli(
+            *("size", "Qwen3-14B", "--ttft-ms", ttft_ms, "--itl-ms", "80"),
+            *("--gpu-type", "H100", "-o", "json"),
+        )
+        rows = json.loads(found.out)["items"]
+        return float(next(each["capacity_rps"] for each in rows if each["tp"] == tp))
+
+    assert capacity(1, "1000") < capacity(2, "1000")
+    assert capacity(1, "1000") <= capacity(1, "4000")
+
+
+def test_what_keeps_a_replica_from_anything_is_said() -> None:
+    result = cli(
+        *("size", "Llama-3.1-70B", "--ttft-ms", "1000", "--itl-ms", "1"),
+        *("--gpu-type", "H100"),
+    )
+
+    assert result.out.splitlines()[1].endswith("the weights do not fit on so many GPUs")
+    assert result.out.splitlines()[-1].endswith("one step takes longer than --itl-ms")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nope", *SLO), "no language model 'nope'"),
+        (("Qwen3-14B", *SLO, "--gpu-type", "T4"), "--gpu-type T4: nothing is known"),
+        (("Qwen3-14B", *SLO, "--lengths", "5"), "must be PROMPT,OUTPUT"),
+        (("Qwen3-14B", *SLO, "--lengths", "5,nan"), "must be between 1 and"),
+        (("Qwen3-14B", *SLO, "--lengths", "9000,9000"), "exceed max_model_len, 16384"),
+    ],
+)
+def test_bad_input_names_the_option_and_the_remedy(
+    arguments: tuple[str, ...], words: str
+) -> None:
+    result = cli("size", *arguments)
+
+    assert result.code != 0
+    assert words in result.err
+
+
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("[]")
+
+    result = cli("size", str(path), *SLO)
+
+    assert result.code == 1
+    assert "config: must be an object" in result.err
