@@ -46,6 +46,8 @@ LONG = (
     "flash_crowds",
     "shared_problems",
     "scale",
+    "llm.accuracy",
+    "llm.fleet",
 )
 
 

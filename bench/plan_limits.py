@@ -19,8 +19,8 @@ from bench.plan_runs import Rows, judged
 from bench.report import Figures
 from bench.synthetic_problems import synthetic_problem
 from solvers.policies.registry import policies
+from solvers.types.documents.problem_json import problem_to_json
 from solvers.types.problem import Problem
-from solvers.types.problem_json import problem_to_json
 
 GPUS, SERVICES, SEED = 60, 20, 1
 Goal: TypeAlias = tuple[float, float | None]

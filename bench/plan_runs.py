@@ -13,9 +13,9 @@ from solvers.check import violations
 from solvers.joint.relaxation import dual_prices as prices
 from solvers.joint.solve import solve
 from solvers.laws.cost import cost_usd_per_hour
+from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import Budget
 from solvers.types.problem import Problem
-from solvers.types.problem_json import problem_from_json
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "problems"
 _ROUNDING = 1e-4

@@ -6,8 +6,8 @@ import time
 from bench.plan_runs import FOLDER, Rows, judged
 from solvers.check import violations
 from solvers.policies.registry import policy
+from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import Budget
-from solvers.types.problem_json import problem_from_json
 from solvers.types.state import Observed
 
 LIMIT_S = 1.0

@@ -18,9 +18,9 @@ from bench.synthetic_problems import synthetic_problem
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.policies.registry import policy
+from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import PLAN_STATUSES, Budget
 from solvers.types.problem import Objective, Problem, ServiceDemand
-from solvers.types.problem_json import problem_from_json
 from solvers.types.state import Observed
 
 EXAMPLE = (

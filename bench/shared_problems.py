@@ -18,9 +18,9 @@ from bench.plan_runs import Known, known_problems, load
 from bench.report import Figures, print_table, write_results
 from solvers.check import violations
 from solvers.policies.registry import policies, policy
+from solvers.types.documents.plan_json import plan_document
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
-from solvers.types.plan_json import plan_document
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
 

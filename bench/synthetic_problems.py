@@ -26,6 +26,7 @@ from scipy.optimize import linprog
 
 from solvers.joint.kernels.types import Reals
 from solvers.laws.capacity_law import make_capacity_law
+from solvers.types.documents.problem_json import problem_to_json
 from solvers.types.problem import (
     CapacityLaw,
     OperatingPoint,
@@ -33,7 +34,6 @@ from solvers.types.problem import (
     Problem,
     ServiceDemand,
 )
-from solvers.types.problem_json import problem_to_json
 from solvers.types.state import GpuType
 
 NETWORKS = 48

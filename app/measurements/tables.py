@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from app.base.errors import InvalidRequest
 from app.measurements.rows import CheckHeader, Rows, open_rows, refusal
-from solvers.types.strict_json import MAX_NUMBER
+from solvers.types.documents.strict_json import MAX_NUMBER
 
 Reals = npt.NDArray[np.float64]
 

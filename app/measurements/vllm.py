@@ -22,7 +22,7 @@ from app.measurements.benchmarks import (
 )
 from app.measurements.rows import file_name, read_bytes, refusal
 from app.measurements.tables import POSITIVE, NumberRange
-from solvers.types.strict_json import describe
+from solvers.types.documents.strict_json import describe
 
 MS_PER_S = 1000.0
 _COUNT = NumberRange(at_least=1.0)

@@ -107,9 +107,9 @@ def run_policy(
 ) -> PlanAnswer:
     """Call the policy here and now; its report gets the measured seconds. `policies`: as of `InlineSolver`."""
     from solvers.greedy.separate import set_apart
+    from solvers.policies.beside import plan_beside
     from solvers.policies.registry import policy, refuse_slices, usable_parameters
 
-    # Without it such a policy would take GPUs in slices for GPUs that nothing can run on.
     refuse_slices(request.policy, request.problem)
     # Before its time begins: to import its solvers may take a second.
     module = (policies or {}).get(request.policy) or policy(request.policy)
@@ -118,10 +118,10 @@ def run_policy(
     budget = replace(
         request.budget, elapsed=lambda: now_s() - began, parameters=parameters
     )
-    plan, report, memory = module.make_plan(
-        request.problem, request.observed, request.memory, budget
+    # One place for all: most policies come from papers that know neither such services nor such rules.
+    plan, report, memory = plan_beside(
+        module.make_plan, request.problem, request.observed, request.memory, budget
     )
-    # One place for all: most policies come from papers that know no such rule.
     plan, report = set_apart(request.problem, plan, report)
     messages = (*report.messages, *messages)
     report = replace(report, seconds=now_s() - began, messages=messages)
@@ -129,7 +129,7 @@ def run_policy(
 
 
 class InlineSolver:
-    """Runs policies in this process, on work units alone: one seed gives one result, however slow the machine is."""
+    """Runs policies in this process, on work units alone: one seed gives one result, however slow the machine."""
 
     def __init__(self, policies: Mapping[str, PolicyModule] | None = None) -> None:
         """`policies`: by name, what decides in place of the registered one, as a baseline that was set up otherwise."""

@@ -42,9 +42,9 @@ placed; shortage makes a plan exist for every problem.
 import math
 from dataclasses import dataclass
 
+from solvers.types.documents.strict_json import read_integer, read_number
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import Unserved
-from solvers.types.strict_json import read_integer, read_number
 
 UNLIMITED = math.inf
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solvers.laws.colocation import WorstNeighbours, capacities_rps, worst_neighbours
+from solvers.types.documents.strict_json import MAX_NUMBER
 from solvers.types.plan import replicas_of
 from solvers.types.problem import (
     OperatingPoint,
@@ -19,7 +20,6 @@ from solvers.types.problem import (
     ServiceDemand,
 )
 from solvers.types.state import GpuType
-from solvers.types.strict_json import MAX_NUMBER
 
 KEEP_TOLERANCE = 1.15
 """A running row stays as long as its cost for the present rate is within this factor of the best row's: every other

@@ -58,11 +58,11 @@ from solvers.greedy.scaling_rules import (
     remembered_services,
 )
 from solvers.laws.colocation import beside
+from solvers.types.documents.strict_json import MAX_NUMBER
 from solvers.types.outcome import Budget, PlanReport, SolveReport
 from solvers.types.plan import Plan, UnservedReason
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
-from solvers.types.strict_json import MAX_NUMBER
 
 NAME = "hetsev_greedy"
 MEMORY_VERSION = 1

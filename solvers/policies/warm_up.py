@@ -16,7 +16,14 @@ from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import generate
 from solvers.joint.replan.warm_start import WarmStart
 from solvers.laws.capacity_law import make_capacity_law
+from solvers.llm.calendar import Replica
+from solvers.llm.capacity import rough_capacity_rps
+from solvers.llm.kv_cache import EngineLimits
+from solvers.llm.lengths import MeanLengths, length_table
+from solvers.llm.planner.fleet import plan_llms
+from solvers.llm.step_law import StepTable
 from solvers.policies.registry import policies, policy
+from solvers.types.llm import LlmDemand, LlmPoints, LlmRow, TokenSlo
 from solvers.types.outcome import Budget
 from solvers.types.problem import (
     OperatingPoint,
@@ -77,6 +84,7 @@ def _warm_up(name: str) -> None:
     if name == joint.NAME:
         _eliminate(uneven_problem())
         _anneal(uneven_problem())
+        _plan_models(tiny_problem())
 
 
 def _times(problem: Problem, factor: float) -> Problem:
@@ -110,6 +118,45 @@ def _anneal(problem: Problem) -> None:
     advance(
         [Annealer(tools.tables, demand).chain((1, 1), moves=1, seed=0)], None, never
     )
+
+
+def _plan_models(problem: Problem) -> None:
+    """What language models are sized and planned with."""
+    row = LlmRow(1, 512, 8, 100.0, 1000.0, 5.0, 1000.0, 100.0, 60.0)
+    service = LlmDemand(
+        name="model",
+        network="net",
+        slo=TokenSlo(ttft_ms=1000.0, itl_ms=100.0, percentile=0.95),
+        arrival_rate_rps=3.0,
+    )
+    points = LlmPoints(
+        service="model",
+        gpu_type="any",
+        network="net",
+        provenance="predicted",
+        rows=(row,),
+    )
+    models = replace(problem, llm_services=(service,), llm_points=(points,))
+    plan_llms(models, BUDGET)
+
+    lengths = length_table(MeanLengths(prompt=20.0, output=5.0), longest=1000)
+    rough_capacity_rps(_replica(), lengths, service.slo)
+
+
+def _replica() -> Replica:
+    """One that serves anything."""
+    table = StepTable(
+        tokens=np.array([1.0, 512.0]),
+        step_ms=np.array([5.0, 20.0]),
+        sequence_ms=0.01,
+        cached_token_ms=1e-4,
+        pair_ms=1e-6,
+        prompt_step_ms=1.0,
+        request_ms=5.0,
+        prompt_token_ms=0.01,
+    )
+    limits = EngineLimits(max_num_batched_tokens=512, max_num_seqs=8)
+    return Replica(table=table, limits=limits, kv_tokens=1e5)
 
 
 def tiny_problem() -> Problem:

@@ -10,8 +10,8 @@ from bench.melange_problems import (
     melange_problem,
 )
 from solvers.check import violations
+from solvers.types.documents.problem_json import problem_from_json, problem_to_json
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
-from solvers.types.problem_json import problem_from_json, problem_to_json
 
 INSTANCE = Instance(
     name="two-types",

@@ -6,8 +6,8 @@ import pytest
 
 from bench.plan_runs import known_problems, load
 from bench.synthetic_problems import NETWORKS, rate_factor, synthetic_problem
+from solvers.types.documents.problem_json import problem_from_json, problem_to_json
 from solvers.types.problem import Problem
-from solvers.types.problem_json import problem_from_json, problem_to_json
 
 
 def price_of_all_gpus(problem: Problem) -> float:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from solvers.types.documents.plan_json import plan_from_json
+from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
-from solvers.types.plan_json import plan_from_json
 from solvers.types.problem import (
     CapacityLaw,
     OperatingPoint,
@@ -17,7 +18,6 @@ from solvers.types.problem import (
     Problem,
     ServiceDemand,
 )
-from solvers.types.problem_json import problem_from_json
 from solvers.types.state import GpuType
 
 DATA = Path(__file__).parents[1] / "data"

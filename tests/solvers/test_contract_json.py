@@ -13,22 +13,22 @@ from jsonschema import Draft202012Validator
 
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
-from solvers.types.errors import InvalidInput
-from solvers.types.outcome import PlanReport
-from solvers.types.plan import Plan, Unserved
-from solvers.types.plan_json import (
+from solvers.types.documents.plan_json import (
     RESERVED,
     plan_document,
     plan_from_json,
     plan_to_json,
 )
-from solvers.types.problem import Problem
-from solvers.types.problem_json import (
+from solvers.types.documents.problem_json import (
     problem_document,
     problem_from_document,
     problem_from_json,
     problem_to_json,
 )
+from solvers.types.errors import InvalidInput
+from solvers.types.outcome import PlanReport
+from solvers.types.plan import Plan, Unserved
+from solvers.types.problem import Problem
 from tests.examples import examples
 from tests.shared import SHARED, needs
 from tests.solvers.small_plans import DATA, example, planned_problems

@@ -14,8 +14,8 @@ from app.api.decisions.plan_views import (
 )
 from app.api.decisions.preview_views import PreviewView
 from app.db.decisions.plans import PlanRow, PlanSummary
+from solvers.types.documents.plan_json import plan_document
 from solvers.types.plan import Plan, diff
-from solvers.types.plan_json import plan_document
 
 
 def summary_view(summary: PlanSummary) -> PlanSummaryView:

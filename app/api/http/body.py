@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 
 from app.api.http.auth import who_may
 from app.api.http.errors import MalformedBody, UnsupportedBody
+from solvers.types.documents.strict_json import parse_json
 from solvers.types.errors import InvalidInput
-from solvers.types.strict_json import parse_json
 
 MAX_DEPTH = 32
 """Objects and lists within each other; the deepest document that a route takes has about ten."""

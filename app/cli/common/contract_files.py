@@ -7,12 +7,12 @@ from pathlib import Path
 
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO
+from solvers.types.documents.plan_json import plan_from_json
+from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import Plan
-from solvers.types.plan_json import plan_from_json
 from solvers.types.problem import Problem
-from solvers.types.problem_json import problem_from_json
 
 _GZIP = b"\x1f\x8b"
 """What gzipped files begin with."""

@@ -253,8 +253,8 @@ def _entry(path: Path) -> tuple[str, object]:
     """Name and entry of a service in a file, as a Problem has it."""
     import yaml
 
+    from solvers.types.documents.problem_json import service_from_document
     from solvers.types.errors import InvalidInput
-    from solvers.types.problem_json import service_from_document
 
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ from app.cli.objects.completion import complete_names
 from app.cli.objects.get import KindName, fetch_one, parse_one
 from app.cli.objects.show.forecasts import show_forecast_line
 from app.cli.objects.show.predictions import show_predictions
-from solvers.types.gpu_type_json import ROW_FIELDS
+from solvers.types.documents.gpu_type_json import ROW_FIELDS
 
 NEWEST_EVENTS = 8
 MAX_TABLE = 20

@@ -29,7 +29,7 @@ from app.cli.common.output import (
 from app.solver.process import PlanRequest, run_policy
 from solvers.check import violations
 from solvers.check_report import report_violations
-from solvers.laws.cost import gpu_power_w
+from solvers.laws.cost import gpu_power_w, llm_row
 from solvers.policies.registry import (
     exporter_of,
     parameters_of,
@@ -37,11 +37,12 @@ from solvers.policies.registry import (
     refuse_slices,
     spec_of,
 )
+from solvers.types.documents.plan_json import plan_to_json
 from solvers.types.errors import InvalidInput
+from solvers.types.llm import LlmDemand
 from solvers.types.outcome import Budget, PlanReport, Violation
 from solvers.types.parameters import Setting
 from solvers.types.plan import Plan, ReplicaPlan, replicas_of
-from solvers.types.plan_json import plan_to_json
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import GpuType, Observed
 
@@ -256,8 +257,10 @@ def _show_gpus(problem: Problem, plan: Plan, stream: TextIO) -> None:
 
 def _gpu_row(problem: Problem, plan: Plan, gpu_type: GpuType) -> Cells:
     used = [gpu for gpu in plan.gpus if gpu.gpu_type == gpu_type.name]
-    number = sum(gpu.count for gpu in used)
+    models = [each for each in plan.llm_replicas if each.gpu_type == gpu_type.name]
+    number = sum(gpu.count for gpu in used) + sum(each.gpus for each in models)
     replicas = sum(gpu.count * len(gpu.replicas) for gpu in used)
+    replicas += sum(each.count for each in models)
     # In slices SM percents are of the slices' own SMs, and say nothing of the GPU.
     uncut = [gpu for gpu in used if not any(each.slice for each in gpu.replicas)]
     uncut_number = sum(gpu.count for gpu in uncut)
@@ -265,6 +268,10 @@ def _gpu_row(problem: Problem, plan: Plan, gpu_type: GpuType) -> Cells:
         gpu.count * replica.sm_percent for gpu in uncut for replica in gpu.replicas
     )
     power_w = sum(gpu.count * gpu_power_w(problem, gpu) for gpu in used)
+    power_w += sum(
+        each.gpus * (gpu_type.idle_w + llm_row(problem, each).power_w_per_gpu)
+        for each in models
+    )
     return (
         gpu_type.name,
         str(number),
@@ -299,7 +306,44 @@ def _show_layouts(problem: Problem, plan: Plan, stream: TextIO) -> None:
 def _show_services(problem: Problem, plan: Plan, stream: TextIO) -> None:
     titles = ["service", "slo", ">rps", ">planned", "replicas"]
     rows = [_service_row(plan, service) for service in problem.services]
+    rows += [_llm_row(plan, service) for service in problem.llm_services]
     show_table(titles, rows, stream=stream)
+
+
+def _llm_row(plan: Plan, service: LlmDemand) -> Cells:
+    own = [each for each in plan.llm_replicas if each.service == service.name]
+    parts = [
+        f"{each.count} × {each.gpu_type} TP {each.tp}, {each.max_num_batched_tokens} tokens per step"
+        for each in own
+    ]
+    slo = service.slo
+    return _row(
+        plan,
+        service,
+        f"p{100 * slo.percentile:g} TTFT ≤ {plain(slo.ttft_ms)} ms, ITL ≤ {plain(slo.itl_ms)} ms",
+        sum(each.count * each.arrival_rate_rps for each in own),
+        parts,
+    )
+
+
+def _row(
+    plan: Plan,
+    service: ServiceDemand | LlmDemand,
+    slo: str,
+    planned_rps: float,
+    parts: Sequence[str],
+) -> Cells:
+    """One service's line, with what the plan leaves over of it."""
+    missing = [entry for entry in plan.unserved if entry.service == service.name]
+    left = [f"{entry.rate_rps:.1f} unserved ({entry.reason})" for entry in missing]
+    planned = amount(planned_rps)
+    return (
+        service.name,
+        slo,
+        amount(service.arrival_rate_rps),
+        bad(planned) if missing else good(planned),
+        "; ".join((*parts, *left)) or "-",
+    )
 
 
 def _service_row(plan: Plan, service: ServiceDemand) -> Cells:
@@ -309,20 +353,12 @@ def _service_row(plan: Plan, service: ServiceDemand) -> Cells:
     for gpu, replica in replicas_of(plan, service.name):
         groups[gpu.gpu_type, _part(replica), replica.batch] += gpu.count
         planned_rps += gpu.count * replica.arrival_rate_rps
-    missing = [entry for entry in plan.unserved if entry.service == service.name]
     parts = [
         f"{number} × {name} {part}, batch {batch}"
         for (name, part, batch), number in groups.items()
     ]
-    parts += [f"{entry.rate_rps:.1f} unserved ({entry.reason})" for entry in missing]
-    planned = amount(planned_rps)
-    return (
-        service.name,
-        f"p{100 * service.percentile:g} ≤ {plain(service.slo_ms)} ms",
-        amount(service.arrival_rate_rps),
-        bad(planned) if missing else good(planned),
-        "; ".join(parts) or "-",
-    )
+    slo = f"p{100 * service.percentile:g} ≤ {plain(service.slo_ms)} ms"
+    return _row(plan, service, slo, planned_rps, parts)
 
 
 def _part(replica: ReplicaPlan) -> str:

@@ -26,9 +26,9 @@ from app.db.decisions.problem_archive import PackedProblem, unpack
 from app.store.plan_rules import UNCHANGED
 from app.store.plan_states import PlanState
 from app.store.store import PlanRecord, Proposal
+from solvers.types.documents.plan_json import plan_document, plan_from_document
 from solvers.types.outcome import PlanReport, Prices, Solution, Violation
 from solvers.types.plan import BoundPlan, Plan
-from solvers.types.plan_json import plan_document, plan_from_document
 from solvers.types.problem import Problem
 from solvers.types.state import Demand
 

@@ -11,8 +11,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.packing import packed, unpacked
+from solvers.types.documents.problem_json import problem_document, problem_from_document
 from solvers.types.problem import CapacityLaw, OperatingPoints, Problem
-from solvers.types.problem_json import problem_document, problem_from_document
 from solvers.types.survival import SurvivalGoal
 
 _BUDGET = "power_budget_w"

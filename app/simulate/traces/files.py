@@ -27,7 +27,7 @@ from app.measurements.traces import (
 )
 from app.simulate.traces.jobs import JobList, check_job_columns, make_jobs
 from app.simulate.traces.trace import MAX_VALUES, RATE_SUFFIX, RateTrace, check_size
-from solvers.types.strict_json import MAX_NUMBER
+from solvers.types.documents.strict_json import MAX_NUMBER
 
 TIME = "second"
 

@@ -19,9 +19,7 @@ from solvers.predict.data.sampled_range import (
 )
 from solvers.predict.data.samples import Group, Reals
 from solvers.predict.data.techniques import technique_names
-from solvers.types.errors import InvalidInput
-from solvers.types.state import Json
-from solvers.types.strict_json import (
+from solvers.types.documents.strict_json import (
     Fields,
     describe,
     parse_json,
@@ -29,6 +27,8 @@ from solvers.types.strict_json import (
     read_number,
     read_text,
 )
+from solvers.types.errors import InvalidInput
+from solvers.types.state import Json
 
 VERSION = 1
 

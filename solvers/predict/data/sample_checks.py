@@ -5,8 +5,8 @@ import numpy.typing as npt
 
 from solvers.predict.data.interference_factor import pairs_of
 from solvers.predict.data.samples import Queries, Reals, Samples
+from solvers.types.documents.strict_json import MAX_NUMBER, describe
 from solvers.types.errors import InvalidInput
-from solvers.types.strict_json import MAX_NUMBER, describe
 
 Flags = npt.NDArray[np.bool_]
 

@@ -1,15 +1,15 @@
 """Health as JSON values, for the row in which it outlives the process. Strict in reading."""
 
 from solvers.predict.learn.online import FilterState, FitState, RowKey
-from solvers.types.errors import InvalidInput
-from solvers.types.state import Json
-from solvers.types.strict_json import (
+from solvers.types.documents.strict_json import (
     MAX_NUMBER,
     Fields,
     read_integer,
     read_items,
     read_number,
 )
+from solvers.types.errors import InvalidInput
+from solvers.types.state import Json
 
 
 def fit_state_to_document(health: FitState) -> dict[str, Json]:

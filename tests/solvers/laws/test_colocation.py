@@ -21,6 +21,7 @@ from solvers.laws.colocation import (
     max_execution_ms,
     worst_neighbours,
 )
+from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import (
     CapacityLaw,
@@ -29,7 +30,6 @@ from solvers.types.problem import (
     Problem,
     ServiceDemand,
 )
-from solvers.types.problem_json import problem_from_json
 from solvers.types.state import GpuType
 
 CONTRACT = Path(__file__).parents[4] / "shared" / "contracts"

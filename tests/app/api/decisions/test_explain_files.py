@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.api.decisions.explain_views import ExplanationView
-from solvers.types.problem_json import problem_to_json
+from solvers.types.documents.problem_json import problem_to_json
 from tests.app.cli.start.test_plan import EXAMPLE, changed_example
 from tests.app.runner import cli
 from tests.solvers.sliced import tiny_sliced_problem

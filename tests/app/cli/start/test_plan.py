@@ -14,8 +14,8 @@ from app.cli.start.plan import deliver
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.policies.registry import policies
-from solvers.types.plan_json import plan_from_json
-from solvers.types.problem_json import problem_from_json, problem_to_json
+from solvers.types.documents.plan_json import plan_from_json
+from solvers.types.documents.problem_json import problem_from_json, problem_to_json
 from tests.app.runner import cli
 from tests.solvers.sliced import tiny_sliced_problem
 

@@ -16,10 +16,10 @@ from solvers.greedy.configure import MAX_REPLICAS, configure
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.papers.hetsev.policy import make_plan
+from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, Problem
-from solvers.types.problem_json import problem_from_json
 from solvers.types.state import Json, Observed
 from tests.examples import examples
 from tests.solvers.instances import (

@@ -1,0 +1,297 @@
+"""Language models beside any policy: they get whole GPUs, and the policy has the others.
+
+Sets: GPU types g. Parameters: c_g, their prices; N_g, how many there are. Variables: x, the policy's plan of services
+that share GPUs, and z, the replicas of language models, each with constraints of its own. Objective: the cost of both.
+Constraint: n_g(x) + n_g(z) ≤ N_g.
+
+Both parts are planned on all GPUs first: where these are enough, that is the plan, and both bounds together bound it.
+Where they are not, each in turn gets what it wants and the other one the rest; then the policy is told what the models
+would pay for one more GPU of each type that is short, first on all GPUs, then on those that it left to them:
+
+    bound of the models at c + μ  +  bound of the policy at c + μ  −  Σ_g N_g·μ_g
+
+bounds the whole at any μ ≥ 0 (Lagrangian relaxation; Geoffrion 1974). The best division found is taken.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from solvers.laws.cost import (
+    cost_usd_per_hour,
+    migration_cost_usd_per_hour,
+    served_weight,
+)
+from solvers.llm.planner.fleet import LlmFleet, plan_llms
+from solvers.types.outcome import (
+    Budget,
+    PlanReport,
+    SolveReport,
+    SolveStatus,
+)
+from solvers.types.plan import Plan, gpu_counts, used_gpus
+from solvers.types.problem import Problem
+from solvers.types.state import GpuType, Json, Observed
+
+PolicyCall: TypeAlias = Callable[
+    [Problem, Observed, Json, Budget], tuple[Plan, PlanReport, Json]
+]
+TECHNIQUE = "llm"
+_MODELS_SHARE = 0.3
+"""The share of what is left of the budget's seconds, for one plan of the language models."""
+_POLICY_SHARE = 0.5
+"""The same for the policy's first plan; what follows where GPUs are short has this share of the rest each time."""
+_PRICE_ROUNDS = 2
+"""Prices that the policy is told where GPUs are short, one after the other."""
+_OPTIMAL = 0.01
+"""Per cent of gap from which a plan counts as optimal, as in `solvers.joint`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """What the policy planned of the services that share GPUs."""
+
+    plan: Plan
+    report: PlanReport
+    memory: Json
+
+
+def plan_beside(
+    make_plan: PolicyCall,
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
+) -> tuple[Plan, PlanReport, Json]:
+    """The policy's plan with the replicas of language models beside it; the policy's own where there are none."""
+    if not problem.llm_services:
+        return make_plan(problem, observed, memory, budget)
+    models = plan_llms(_models_of(problem), _part(budget, _MODELS_SHARE))
+    others = _others_of(problem)
+
+    def planned(asked: Problem) -> _Shared:
+        part = _part(budget, _POLICY_SHARE)
+        plan, report, kept = make_plan(asked, observed, memory, part)
+        return _Shared(plan=plan, report=report, memory=kept)
+
+    # On all GPUs: where they are enough, this bound and the models' own bound the whole.
+    shared = planned(others)
+    bound = _sum_of_bounds(models, shared)
+    if _has_room(problem, models, shared):
+        return _merged(problem, shared, models, bound)
+    return _divided(problem, planned, (models, shared), budget, bound)
+
+
+def _divided(
+    problem: Problem,
+    planned: Callable[[Problem], _Shared],
+    wanted: tuple[LlmFleet, _Shared],
+    budget: Budget,
+    bound: float | None,
+) -> tuple[Plan, PlanReport, Json]:
+    """The best of several divisions of too few GPUs. `wanted`: what each part takes where it has all of them."""
+    models, shared = wanted
+    others = _others_of(problem)
+    found = [
+        (shared, _models_beside(problem, shared, budget)),
+        (planned(_without(others, _llm_gpus(models))), models),
+    ]
+    # What the models pay for a GPU where they have all of them: less than where they have to share.
+    prices = models.gpu_prices
+    for _ in range(_PRICE_ROUNDS):
+        if not any(prices.values()) or budget.remaining_s() <= 0.0:
+            break
+        priced = planned(_at_prices(others, prices))
+        at_prices = plan_llms(
+            _at_prices(_models_of(problem), prices), _part(budget, _MODELS_SHARE)
+        )
+        bound = _better_bound(problem, prices, (at_prices, priced), bound)
+        own = _models_beside(problem, priced, budget)
+        found.append((priced, own))
+        prices = _between(prices, own.gpu_prices)
+    best = min(found, key=lambda pair: _merit(problem, *pair))
+    return _merged(problem, *best, bound)
+
+
+def _between(
+    prices: Mapping[str, float], others: Mapping[str, float]
+) -> dict[str, float]:
+    return {name: 0.5 * (usd + others.get(name, 0.0)) for name, usd in prices.items()}
+
+
+def _models_beside(problem: Problem, shared: _Shared, budget: Budget) -> LlmFleet:
+    """The models on what the policy's plan leaves over."""
+    used = gpu_counts(shared.plan.gpus)
+    left = _without(_models_of(problem), used)
+    return plan_llms(left, _part(budget, _MODELS_SHARE))
+
+
+def _better_bound(
+    problem: Problem,
+    prices: Mapping[str, float],
+    priced: tuple[LlmFleet, _Shared],
+    bound: float | None,
+) -> float | None:
+    """The larger one of a bound and of that at these prices of GPUs."""
+    found = _sum_of_bounds(*priced)
+    # GPUs that are paid for anyway would not cost the price, on which the bound rests.
+    has_paid = any(each.paid_count for each in problem.gpu_types)
+    if found is None or bound is None or has_paid:
+        return bound
+    counts = {each.name: each.count or 0 for each in problem.gpu_types}
+    found -= sum(usd * counts[name] for name, usd in prices.items())
+    return max(found, bound)
+
+
+def _sum_of_bounds(models: LlmFleet, shared: _Shared) -> float | None:
+    """None where the policy proves nothing, or where what is left over makes bounds those of different plans."""
+    own = shared.report.lower_bound_usd_per_hour
+    if own is None or shared.plan.unserved or models.unserved:
+        return None
+    return own + models.cost_bound
+
+
+def _merit(
+    problem: Problem, shared: _Shared, models: LlmFleet
+) -> tuple[float, int, float]:
+    """What serves most, then misses the fewest replicas, then costs least with its starts, is least."""
+    plan = _together(shared, models)
+    missing = sum(entry.replicas_missing for entry in plan.unserved)
+    cost = cost_usd_per_hour(problem, plan)
+    cost += migration_cost_usd_per_hour(problem, plan)
+    # Sums of the same rates in another order differ in their last digits.
+    served = float(f"{served_weight(problem, plan):.9g}")
+    return -served, missing, cost
+
+
+def _together(shared: _Shared, models: LlmFleet) -> Plan:
+    return replace(
+        shared.plan,
+        llm_replicas=models.replicas,
+        unserved=(*shared.plan.unserved, *models.unserved),
+    )
+
+
+def _merged(
+    problem: Problem, shared: _Shared, models: LlmFleet, bound: float | None
+) -> tuple[Plan, PlanReport, Json]:
+    """Both parts as one plan, with a report of the whole."""
+    plan = _together(shared, models)
+    cost = cost_usd_per_hour(problem, plan)
+    report = replace(shared.report, cost_usd_per_hour=cost)
+    if problem.objective == "max_goodput":
+        report = replace(
+            report,
+            served_weight=served_weight(problem, plan),
+            served_weight_upper_bound=_weight_bound(problem, report),
+            lower_bound_usd_per_hour=None,
+            gap_percent=None,
+        )
+    else:
+        report = _with_bound(report, cost, bound)
+    # A policy that is not exact stays what it is, whatever the models' part is.
+    is_proven = report.gap_percent is not None and report.gap_percent <= _OPTIMAL
+    if report.status == "optimal" and not is_proven:
+        report = replace(report, status="feasible")
+    return plan, _with_step(report, models), shared.memory
+
+
+def _with_bound(report: PlanReport, cost: float, bound: float | None) -> PlanReport:
+    """The report with what is proven of the whole; of a plan that costs something, a bound of 0 proves nothing."""
+    if bound is None or (bound <= 0.0 < cost):
+        return replace(report, lower_bound_usd_per_hour=None, gap_percent=None)
+    # Rounding may leave a bound on the wrong side of a plan that reaches it.
+    bound = min(bound, cost)
+    gap = 100.0 * (cost - bound) / bound if bound > 0.0 else 0.0
+    return replace(report, lower_bound_usd_per_hour=bound, gap_percent=gap)
+
+
+def _with_step(report: PlanReport, models: LlmFleet) -> PlanReport:
+    """The report with what was done for the language models."""
+    step = SolveReport(
+        technique=TECHNIQUE,
+        method="column generation over covers",
+        status=SolveStatus.FEASIBLE,
+        bound=models.cost_bound,
+    )
+    method = ", ".join(filter(None, (report.method, step.method)))
+    return replace(report, method=method, steps=(*report.steps, step))
+
+
+def _weight_bound(problem: Problem, report: PlanReport) -> float:
+    """What all models want, and what is proven of the other services."""
+    wanted = sum(each.priority * each.arrival_rate_rps for each in problem.llm_services)
+    own = report.served_weight_upper_bound
+    if own is None:
+        own = sum(each.priority * each.arrival_rate_rps for each in problem.services)
+    return wanted + own
+
+
+def _has_room(problem: Problem, models: LlmFleet, shared: _Shared) -> bool:
+    """Whether both parts fit on the GPUs together."""
+    used = used_gpus(_together(shared, models))
+    return all(
+        each.count is None or used[each.name] <= each.count
+        for each in problem.gpu_types
+    )
+
+
+def _llm_gpus(models: LlmFleet) -> Counter[str]:
+    counts = Counter[str]()
+    for replica in models.replicas:
+        counts[replica.gpu_type] += replica.gpus
+    return counts
+
+
+def _models_of(problem: Problem) -> Problem:
+    """The problem without the services that share GPUs."""
+    return replace(problem, services=(), points=(), slice_points=())
+
+
+def _others_of(problem: Problem) -> Problem:
+    """The problem as a policy knows it that has never heard of language models."""
+    # A policy that is a paper's would take its replicas for GPUs that it may use.
+    current = problem.current
+    if current is not None:
+        current = replace(current, llm_replicas=())
+    return replace(problem, llm_services=(), llm_points=(), current=current)
+
+
+def _without(problem: Problem, used: Counter[str]) -> Problem:
+    """The problem on the GPUs that are left."""
+    types = tuple(_fewer(each, used[each.name]) for each in problem.gpu_types)
+    return replace(problem, gpu_types=types)
+
+
+def _fewer(gpu_type: GpuType, used: int) -> GpuType:
+    paid = max(0, gpu_type.paid_count - used)
+    if gpu_type.count is None:
+        return replace(gpu_type, paid_count=paid)
+    count = max(0, gpu_type.count - used)
+    # Who shares GPUs can take them from nodes that are in parts already, so that whole nodes stay whole.
+    slots = tuple(
+        (size, min(sets, count // size)) for size, sets in gpu_type.free_slots
+    )
+    return replace(gpu_type, count=count, free_slots=slots, paid_count=paid)
+
+
+def _at_prices(problem: Problem, prices: Mapping[str, float]) -> Problem:
+    """The problem where GPUs of these types cost so much more."""
+    types = tuple(
+        replace(each, price_usd_per_hour=each.price_usd_per_hour + prices[each.name])
+        if each.name in prices
+        else each
+        for each in problem.gpu_types
+    )
+    return replace(problem, gpu_types=types)
+
+
+def _part(budget: Budget, share: float) -> Budget:
+    """That share of what is left of a budget's seconds, on a clock that begins now: parts have shares of their own."""
+    began_s = budget.elapsed()
+    return replace(
+        budget,
+        seconds=share * budget.remaining_s(),
+        elapsed=lambda: budget.elapsed() - began_s,
+    )
