@@ -14,6 +14,8 @@ from solvers.llm.architecture import (
     Precision,
 )
 from solvers.llm.hardware import KernelEfficiency, LlmHardware
+from solvers.llm.measured import MeasuredRun, RunConditions
+from solvers.llm.step_law import LlmEngine, Runtime
 
 Row = Mapping[str, str]
 _EFFICIENCIES = (
@@ -40,11 +42,49 @@ def load_hardware() -> Mapping[str, LlmHardware]:
     }
 
 
+def load_runs() -> tuple[MeasuredRun, ...]:
+    """The measured servers that ship with the catalogue."""
+    networks, hardware = load_architectures(), load_hardware()
+    return tuple(_run(row, networks, hardware) for row in _rows("llm_runs.csv"))
+
+
+def _run(
+    row: Row,
+    networks: Mapping[str, Architecture],
+    hardware: Mapping[str, LlmHardware],
+) -> MeasuredRun:
+    conditions = RunConditions(
+        network=row["network"],
+        runtime=cast(Runtime, row["runtime"]),
+        gpu_type=row["gpu_type"],
+        precision=cast(Precision, row["precision"]),
+        tp=int(row["tp"]),
+        clients=float(row["clients"]),
+        prompt=float(row["prompt"]),
+        output=float(row["output"]),
+    )
+    engine = LlmEngine(
+        network=networks[row["network"]],
+        hardware=hardware[row["gpu_type"]],
+        precision=conditions.precision,
+        tp=conditions.tp,
+        runtime=conditions.runtime,
+    )
+    return MeasuredRun(
+        engine=engine, conditions=conditions, tpot_ms=float(row["tpot_ms"])
+    )
+
+
+def full_name(name: str) -> str:
+    """The shipped network's name at its publisher; the same for one that is not shipped."""
+    short = {full.partition("/")[2].lower(): full for full in load_architectures()}
+    return short.get(name.lower(), name)
+
+
 def find_architecture(name: str) -> Architecture:
     """The shipped network of that name, with or without its publisher's. Raises CatalogueError."""
     known = load_architectures()
-    short = {full.partition("/")[2].lower(): full for full in known}
-    full = short.get(name.lower(), name)
+    full = full_name(name)
     if full not in known:
         raise CatalogueError(
             f"the catalogue has no language model {name!r}; give its config.json, or one of {', '.join(sorted(known))}"

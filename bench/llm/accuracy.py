@@ -5,26 +5,33 @@
 * networks: the mean time between tokens (TPOT) of each visible network from the law fitted to all others; then of the
   rows of vLLM alone. Per cent of the measured time: median, mean, ninth decile.
 * gpu types: the same for each GPU type, from its data sheet and the law fitted to the other types.
+* quarter: TPOT of a random quarter of the rows at a time, from the law corrected by the others; how many lie within the
+  stated 90 % intervals; inner points: of those, the ones between others of their curve, beside interpolation.
+* points: TPOT of each network, or GPU type, after so many measured points per configuration: the least and the most
+  clients with the shortest prompts, with the longest, then any.
 * kv tokens: of a network on four H100, as an engine stated it (`llm_steps`).
 * capacity: that of `REQUESTS` requests against 200,000; seconds of one.
 * promise: the share that keeps each SLO at the planned rate, for requests that were not planned with, less what was
   promised, in points; the worst of both SLOs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 
 from app.catalogue.language_models import find_architecture, load_hardware
-from bench.llm.closed_loops import ClosedLoop, load_closed_loops
+from bench.llm.closed_loops import ClosedLoop, load_closed_loops, run_conditions
 from bench.llm.fit_law import fit, predict
 from bench.measured_sets import shared_folder
 from bench.report import Figures, print_table, write_results
 from solvers.llm.architecture import Precision
+from solvers.llm.belief import INTERVAL
 from solvers.llm.calendar import Draw, Replica, draw_requests
 from solvers.llm.capacity import capacity_rps, shares_kept
+from solvers.llm.correction import CorrectedTimes, correct
 from solvers.llm.kv_cache import PLANNED_SHARE, EngineLimits, kv_tokens
 from solvers.llm.lengths import LengthTable, MeanLengths, length_table, named_lengths
 from solvers.llm.runtimes import RUNTIMES
@@ -36,6 +43,7 @@ STATED_KV_TOKENS = 501_696
 """Llama-2-70B in bf16 on four H100 with 80 GB, as vLLM stated it in `llm_steps`."""
 MANY = 200_000
 CONTEXT = 16_384
+POINTS = (1, 2, 4, 8)
 OTHER_SEED = 12
 OTHER_REQUESTS = 500_000
 
@@ -93,6 +101,152 @@ def _stated(what: str, name: str, found: Sequence[tuple[ClosedLoop, float]]) -> 
         "median_percent": round(float(np.median(percent)), 1),
         "mean_percent": round(float(percent.mean()), 1),
         "p90_percent": round(float(np.quantile(percent, 0.9)), 1),
+    }
+
+
+Predict = Callable[[Sequence[int], Sequence[int]], CorrectedTimes]
+
+
+def corrected(rows: Sequence[ClosedLoop], law_ms: np.ndarray) -> Predict:
+    """Says what rows that are known tell of others, by their places."""
+    conditions = [run_conditions(row) for row in rows]
+    log_ratio = np.log([row.tpot_ms for row in rows]) - np.log(law_ms)
+
+    def predicted(known: Sequence[int], asked: Sequence[int]) -> CorrectedTimes:
+        return correct(
+            [conditions[at] for at in known],
+            log_ratio[list(known)],
+            [conditions[at] for at in asked],
+        )
+
+    return predicted
+
+
+def quarters(rows: Sequence[ClosedLoop]) -> Iterator[Figures]:
+    """Each random quarter from the other three."""
+    law_ms = predict(rows, dict(RUNTIMES)).tpot_ms
+    predicted = corrected(rows, law_ms)
+    order = np.random.default_rng(1).permutation(len(rows))
+    judged = _Judged(rows, law_ms)
+    inner, between = _Judged(rows, law_ms), []
+    for part in range(4):
+        asked = [int(at) for at in order[part::4]]
+        known = [int(at) for at in order if at not in set(asked)]
+        found = predicted(known, asked)
+        judged.add(asked, found)
+        for place, at in enumerate(asked):
+            ms = interpolated_ms(rows, known, at)
+            if ms is not None:
+                inner.add([at], _one(found, place))
+                between.append(100.0 * abs(ms / rows[at].tpot_ms - 1.0))
+    yield judged.stated("quarter")
+    yield inner.stated("quarter, inner points")
+    yield _percentiles("inner points by interpolation", np.array(between))
+
+
+def interpolated_ms(
+    rows: Sequence[ClosedLoop], known: Sequence[int], at: int
+) -> float | None:
+    """Between the nearest known rows of the same curve with fewer and with more clients; None without both."""
+    own = rows[at]
+    curve = [
+        rows[each]
+        for each in known
+        if rows[each].configuration == own.configuration
+        and (rows[each].asked_isl, rows[each].asked_osl)
+        == (own.asked_isl, own.asked_osl)
+    ]
+    fewer = [row for row in curve if row.clients <= own.clients]
+    more = [row for row in curve if row.clients >= own.clients]
+    if not fewer or not more:
+        return None
+    low = max(fewer, key=lambda row: row.clients)
+    high = min(more, key=lambda row: row.clients)
+    clients = [low.clients, high.clients]
+    return float(np.interp(own.clients, clients, [low.tpot_ms, high.tpot_ms]))
+
+
+def points(rows: Sequence[ClosedLoop], attribute: str) -> Iterator[Figures]:
+    """Each network, or GPU type, after some measured points of every configuration."""
+    for count in POINTS:
+        judged = None
+        for name in sorted({getattr(row, attribute) for row in rows}):
+            others = [row for row in rows if getattr(row, attribute) != name]
+            law_ms = predict(rows, fit(others)).tpot_ms
+            judged = judged or _Judged(rows, law_ms)
+            own = [at for at, row in enumerate(rows) if getattr(row, attribute) == name]
+            first = set(_first_points(rows, own, count))
+            asked = [at for at in own if at not in first]
+            known = [at for at in range(len(rows)) if at not in set(asked)]
+            judged.law_ms = law_ms
+            if asked:
+                judged.add(asked, corrected(rows, law_ms)(known, asked))
+        assert judged is not None
+        yield judged.stated(f"{attribute}, after {count} points")
+
+
+def _first_points(
+    rows: Sequence[ClosedLoop], own: Sequence[int], count: int
+) -> Iterator[int]:
+    """The points of each configuration that are measured first."""
+    groups = defaultdict(list)
+    for at in own:
+        groups[rows[at].configuration].append(at)
+    corners = ((1, 1), (1, -1), (-1, -1), (-1, 1))
+    generator = np.random.default_rng(0)
+    for group in groups.values():
+        chosen = [
+            min(
+                group,
+                key=lambda at: (prompt * rows[at].isl, clients * rows[at].clients),
+            )
+            for prompt, clients in corners
+        ]
+        rest = [int(at) for at in generator.permutation(group)]
+        yield from list(dict.fromkeys((*chosen, *rest)))[:count]
+
+
+class _Judged:
+    """Errors and coverage of rows that were predicted."""
+
+    def __init__(self, rows: Sequence[ClosedLoop], law_ms: np.ndarray) -> None:
+        self._rows = rows
+        self.law_ms = law_ms
+        self._percent: list[float] = []
+        self._within: list[bool] = []
+
+    def add(self, asked: Sequence[int], found: CorrectedTimes) -> None:
+        """Count predictions of the rows at these places."""
+        for place, at in enumerate(asked):
+            measured = self._rows[at].tpot_ms
+            log_factor = float(found.log_factor[place])
+            ms = float(self.law_ms[at]) * np.exp(log_factor)
+            self._percent.append(100.0 * abs(ms / measured - 1.0))
+            apart = abs(np.log(measured / self.law_ms[at]) - log_factor)
+            self._within.append(bool(apart <= INTERVAL * found.deviation[place]))
+
+    def stated(self, name: str) -> Figures:
+        """One line of the table."""
+        figures = _percentiles(name, np.array(self._percent))
+        within = 100.0 * float(np.mean(self._within))
+        return {**figures, "within_percent": round(within, 1)}
+
+
+def _one(found: CorrectedTimes, place: int) -> CorrectedTimes:
+    return CorrectedTimes(
+        log_factor=found.log_factor[place : place + 1],
+        deviation=found.deviation[place : place + 1],
+    )
+
+
+def _percentiles(name: str, percent: np.ndarray) -> Figures:
+    return {
+        "corrected": name,
+        "rows": len(percent),
+        "median_percent": round(float(np.median(percent)), 1),
+        "mean_percent": round(float(percent.mean()), 1),
+        "p90_percent": round(float(np.quantile(percent, 0.9)), 1),
+        "within_percent": None,
     }
 
 
@@ -189,11 +343,13 @@ def main() -> None:
     rows = load_closed_loops(shared / "data" / "llm_closed_loop" / "runs.csv")
     held_out = [*left_out(rows, "model"), *left_out(rows, "system")]
     print_table(held_out)
+    known = [*quarters(rows), *points(rows, "model"), *points(rows, "system")]
+    print_table(known)
     kv = [kv_row()]
     print_table(kv)
     judged = [judge(case, each) for case in CASES for each in PERCENTILES]
     print_table(judged)
-    write_results("llm_accuracy", [*held_out, *kv, *judged])
+    write_results("llm_accuracy", [*held_out, *known, *kv, *judged])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import cast
 from app.catalogue.language_models import load_architectures, load_hardware
 from solvers.llm.architecture import Architecture, Precision
 from solvers.llm.hardware import LlmHardware
+from solvers.llm.measured import RunConditions
 from solvers.llm.step_law import LlmEngine, Runtime
 
 _SYSTEMS = {
@@ -62,6 +63,21 @@ class ClosedLoop:
             engine.precision,
             str(engine.tp),
         )
+
+
+def run_conditions(row: ClosedLoop) -> RunConditions:
+    """What the row was measured under."""
+    engine = row.engine
+    return RunConditions(
+        network=row.model,
+        runtime=engine.runtime,
+        gpu_type=row.system,
+        precision=engine.precision,
+        tp=engine.tp,
+        clients=float(row.clients),
+        prompt=row.isl,
+        output=row.osl,
+    )
 
 
 def load_closed_loops(path: Path) -> list[ClosedLoop]:

@@ -13,9 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from bench.llm.closed_loop_law import Clients, ClosedLoopMeans, closed_loop_means
 from bench.llm.closed_loops import ClosedLoop, load_closed_loops
 from bench.measured_sets import shared_folder
+from solvers.llm.closed_loop import (
+    DEFAULT_BUDGET,
+    ClosedClients,
+    ClosedLoopMeans,
+    closed_loop_means,
+)
 from solvers.llm.step_law import (
     EngineWork,
     Reals,
@@ -25,8 +30,6 @@ from solvers.llm.step_law import (
 )
 
 RUNTIMES: tuple[Runtime, ...] = ("vllm", "trtllm", "sglang")
-BUDGET = 8192.0
-"""Tokens of a step, where the servers' own limits are not stated: the default of vLLM for such GPUs."""
 FEW_CLIENTS = 16
 _TTFT_WEIGHT = 0.5
 """Of a row's TTFT beside its TPOT: it holds the way to the server too."""
@@ -65,18 +68,18 @@ PRIORS = {
 NAMES = tuple(each.name for each in fields(RuntimeFactors))
 
 
-def stack(rows: Sequence[ClosedLoop]) -> tuple[EngineWork, Clients]:
+def stack(rows: Sequence[ClosedLoop]) -> tuple[EngineWork, ClosedClients]:
     """The rows' engines and clients as arrays."""
     works = [engine_work(row.engine) for row in rows]
     stacked = {
         each.name: np.array([float(getattr(work, each.name)) for work in works])
         for each in fields(EngineWork)
     }
-    clients = Clients(
+    clients = ClosedClients(
         count=np.array([float(row.clients) for row in rows]),
         prompt=np.array([row.isl for row in rows]),
         output=np.array([row.osl for row in rows]),
-        budget=np.full(len(rows), BUDGET),
+        budget=np.full(len(rows), DEFAULT_BUDGET),
     )
     return EngineWork(**stacked), clients
 

@@ -1,11 +1,11 @@
 """What one replica of a language model carries on each GPU type and degree, at the token budget that is best there."""
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from solvers.llm.architecture import Architecture, Precision
+from solvers.llm.belief import INTERVAL, PLANNED, UNMEASURED, StepBelief
 from solvers.llm.calendar import Replica
 from solvers.llm.capacity import capacity_rps, kept_alone, rough_capacity_rps
 from solvers.llm.hardware import LlmHardware
@@ -13,32 +13,12 @@ from solvers.llm.kv_cache import MEMORY_SHARE, PLANNED_SHARE, EngineLimits, kv_t
 from solvers.llm.lengths import LengthTable
 from solvers.llm.runtimes import RUNTIMES
 from solvers.llm.step_law import LlmEngine, Runtime, StepTable, step_table
-from solvers.types.llm import TokenSlo
+from solvers.types.llm import Provenance, TokenSlo
 
 BUDGETS = (512, 1024, 2048, 4096, 8192)
 """Tokens of a step that are tried: under an SLO of single tokens they decide about up to three times the capacity."""
 DEGREES = (1, 2, 4, 8)
 _MIB_PER_GIB = 1024.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepBelief:
-    """What is known of step times relative to the law: ln of their factor is about normal."""
-
-    log_factor: float = 0.0
-    deviation: float
-
-    def factor(self, deviations: float) -> float:
-        """The factor that lies so many deviations above the middle."""
-        return math.exp(self.log_factor + deviations * self.deviation)
-
-
-UNMEASURED = StepBelief(deviation=0.16)
-"""What is known without any measurement: half of the rows of networks left out of the fit are off by 11 % or more."""
-_PLANNED = 1.2816
-"""Deviations that plans count on: nine in ten step times are below."""
-_INTERVAL = 1.6449
-"""Deviations to either side that hold nine in ten."""
 
 
 class SizeLimit(StrEnum):
@@ -63,7 +43,12 @@ class SizeRequest:
     arrival_cv: float = 1.0
     runtime: Runtime = "vllm"
     max_num_seqs: int = 256
-    belief: StepBelief = UNMEASURED
+    beliefs: Mapping[tuple[str, int], StepBelief] = field(default_factory=dict)
+    """By GPU type and degree, what measurements say of steps; `UNMEASURED` where they say nothing."""
+
+    def belief(self, gpu_type: str, tp: int) -> StepBelief:
+        """What is known of steps there."""
+        return self.beliefs.get((gpu_type, tp), UNMEASURED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +64,8 @@ class Sized:
     """That plans count on; 0 where `limit` says why."""
     interval_rps: tuple[float, float]
     """Nine in ten true capacities lie between."""
+    provenance: Provenance
+    """`calibrated` where the network was measured on that GPU type and degree."""
     limit: SizeLimit | None
 
 
@@ -112,7 +99,9 @@ def _sized(
     )
     # The law once, the budgets after it: they change the engine, not its steps.
     law = step_table(engine, RUNTIMES[request.runtime])
-    replicas = list(_replicas(request, engine, law))
+    belief = request.belief(gpu_type, tp)
+    planned = law.times(belief.factor(PLANNED))
+    replicas = list(_replicas(request, engine, planned))
     if not replicas:
         limits = EngineLimits(
             max_num_batched_tokens=BUDGETS[0], max_num_seqs=request.max_num_seqs
@@ -132,9 +121,9 @@ def _rough(request: SizeRequest, replica: Replica) -> float:
 
 
 def _replicas(
-    request: SizeRequest, engine: LlmEngine, law: StepTable
+    request: SizeRequest, engine: LlmEngine, table: StepTable
 ) -> Iterator[Replica]:
-    """One per token budget for which the weights leave room, with the steps that plans count on."""
+    """One per token budget for which the weights leave room."""
     for budget in BUDGETS:
         limits = EngineLimits(
             max_num_batched_tokens=budget, max_num_seqs=request.max_num_seqs
@@ -147,7 +136,6 @@ def _replicas(
             limits=limits,
         )
         if kv > 0.0:
-            table = law.times(request.belief.factor(_PLANNED))
             yield Replica(table=table, limits=limits, kv_tokens=kv)
 
 
@@ -159,6 +147,7 @@ def _stated(
     limit: SizeLimit | None,
 ) -> Sized:
     """What a replica carries; nothing where a limit says why."""
+    belief = request.belief(gpu_type, engine.tp)
     planned = low = high = 0.0
     if limit is None:
         planned = capacity_rps(
@@ -166,8 +155,8 @@ def _stated(
         )
         # Relative to what is planned with, whose steps are slower than the middle already.
         slower, faster = (
-            request.belief.factor(deviations) / request.belief.factor(_PLANNED)
-            for deviations in (_INTERVAL, -_INTERVAL)
+            belief.factor(deviations) / belief.factor(PLANNED)
+            for deviations in (INTERVAL, -INTERVAL)
         )
         # Few requests are enough for an interval of some ten per cent.
         low = min(planned, _rough(request, _with_steps(replica, slower)))
@@ -180,6 +169,7 @@ def _stated(
         memory_mib_per_gpu=MEMORY_SHARE * engine.hardware.memory_gib * _MIB_PER_GIB,
         capacity_rps=planned,
         interval_rps=(low, high),
+        provenance="calibrated" if belief.is_measured else "predicted",
         limit=limit,
     )
 

@@ -2,14 +2,20 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
 from app.catalogue.catalogue import CatalogueError, load_gpu_types
-from app.catalogue.language_models import find_architecture, load_hardware
+from app.catalogue.language_models import (
+    find_architecture,
+    full_name,
+    load_hardware,
+    load_runs,
+)
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
     Cells,
@@ -20,19 +26,25 @@ from app.cli.common.output import (
     show_table,
     usd,
 )
+from app.measurements.llm_runs import ServerRun, read_runs
 from app.measurements.rows import read_bytes
 from solvers.llm.architecture import Architecture, Precision
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.lengths import NAMED, LengthTable, MeanLengths
+from solvers.llm.measured import MeasuredRun, RunConditions
+from solvers.llm.step_law import LlmEngine
 from solvers.types.errors import InvalidInput
 from solvers.types.llm import TokenSlo
 
 if TYPE_CHECKING:
+    from solvers.llm.belief import StepBelief
     from solvers.llm.sizing import Sized
 
 MAX_CONTEXT = 1_048_576
 _SECONDS_PER_HOUR = 3600.0
 _MILLION = 1e6
+_CLIENTS = 32.0
+"""A batch at which engines are often run: measured runs speak of other batches, too, but less surely."""
 _WHY = {
     "weights": "the weights do not fit on so many GPUs",
     "context": "its cache does not hold the longest request: more GPUs, or a lower --max-model-len",
@@ -100,53 +112,134 @@ def size(
         list[str] | None,
         typer.Option(metavar="NAME", help="GPU type; repeatable; default: all shipped"),
     ] = None,
+    measured: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GPU_TYPE/TP=FILE",
+            help="Closed-loop runs of vLLM bench, GuideLLM, AIPerf or GenAI-Perf; repeatable",
+        ),
+    ] = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", help="How to print")
     ] = Format.TABLE,
 ) -> None:
     """Print what one replica of a language model carries on each GPU type, without any server.
 
-    Nothing is measured: step times follow from the architecture and the data sheet, and rps is what nine in ten such
-    predictions allow. `between` holds nine in ten true capacities. Tokens/s and USD per million are those of answers
-    at that rate.
+    Step times follow from the architecture and the data sheet, corrected by measured servers: those that ship, and
+    your own. rps is what nine in ten such predictions allow; `between` holds nine in ten true capacities. Tokens/s and
+    USD per million are those of answers at that rate.
     """
     slo = TokenSlo(
         ttft_ms=ttft_ms,
         itl_ms=itl_ms,
         percentile=percentile,
-        itl="token" if itl is ItlName.TOKEN else "request",
+        itl=itl.value,
     )
-    chosen: Precision | None = precision.value if precision else None
     table = _table(lengths, max_model_len)
-    found = _sizes(network, chosen, table, slo, cv=cv, names=gpu_type)
+    asked = _Asked(network, precision, _hardware(gpu_type), _files(measured or ()))
+    found = _sizes(asked, table, slo, cv=cv)
     rows = [_row(each, table) for each in found]
     if not show_items(rows, output):
         _show(rows)
 
 
+class _Asked(NamedTuple):
+    """What is to be sized, and on what."""
+
+    network: str
+    precision: PrecisionName | None
+    hardware: Mapping[str, LlmHardware]
+    measured: Sequence[tuple[str, int, tuple[ServerRun, ...]]]
+    """Runs with the GPU type and the degree that each was measured on."""
+
+
 def _sizes(
-    network: str,
-    precision: Precision | None,
-    table: LengthTable,
-    slo: TokenSlo,
-    *,
-    cv: float,
-    names: Sequence[str] | None,
+    asked: _Asked, table: LengthTable, slo: TokenSlo, *, cv: float
 ) -> "Sequence[Sized]":
     """Every way to run the network. Raises CliError."""
     # Here: the laws take SciPy and numba, and --help does not.
     from solvers.llm.sizing import SizeRequest
     from solvers.llm.sizing import size as size_of
 
-    architecture, stated = _network(network)
+    architecture, stated = _network(asked.network)
+    precision = asked.precision.value if asked.precision else stated
     request = SizeRequest(
         network=architecture,
-        precision=precision or stated,
+        precision=precision,
         lengths=table,
         slo=slo,
         arrival_cv=cv,
+        beliefs=_beliefs(asked, architecture, precision, table),
     )
-    return size_of(request, _hardware(names))
+    return size_of(request, asked.hardware)
+
+
+def _beliefs(
+    asked: _Asked,
+    architecture: Architecture,
+    precision: Precision,
+    table: LengthTable,
+) -> "Mapping[tuple[str, int], StepBelief]":
+    """What the shipped runs and the user's say of steps on each GPU type and degree."""
+    from solvers.llm.correction import StepBeliefs
+    from solvers.llm.sizing import DEGREES
+
+    def conditions(gpu_type: str, tp: int) -> RunConditions:
+        return RunConditions(
+            network=full_name(asked.network),
+            runtime="vllm",
+            gpu_type=gpu_type,
+            precision=precision,
+            tp=tp,
+            clients=_CLIENTS,
+            prompt=table.mean_prompt,
+            output=table.mean_output,
+        )
+
+    own = [
+        MeasuredRun(
+            engine=LlmEngine(
+                network=architecture,
+                hardware=load_hardware()[gpu_type],
+                precision=precision,
+                tp=tp,
+            ),
+            conditions=replace(
+                conditions(gpu_type, tp),
+                clients=run.clients,
+                prompt=run.prompt,
+                output=run.output,
+            ),
+            tpot_ms=run.tpot_ms,
+        )
+        for gpu_type, tp, runs in asked.measured
+        for run in runs
+    ]
+    beliefs = StepBeliefs([*load_runs(), *own])
+    return {
+        (name, tp): beliefs.of(conditions(name, tp))
+        for name in asked.hardware
+        for tp in DEGREES
+    }
+
+
+def _files(texts: Sequence[str]) -> list[tuple[str, int, tuple[ServerRun, ...]]]:
+    """The runs that --measured names. Raises CliError."""
+    found = []
+    for text in texts:
+        place, equals, path = text.partition("=")
+        gpu_type, _, degree = place.partition("/")
+        if not equals or degree not in ("1", "2", "4", "8"):
+            raise CliError(
+                f"--measured {text}: must be GPU_TYPE/TP=FILE, such as H100/2=run.json"
+            )
+        # Only its name is checked here.
+        _hardware([gpu_type])
+        try:
+            found.append((gpu_type, int(degree), read_runs(Path(path))))
+        except InvalidInput as error:
+            raise CliError(f"--measured: {error}") from error
+    return found
 
 
 def _table(lengths: str, max_model_len: int) -> LengthTable:
@@ -224,6 +317,7 @@ def _row(sized: "Sized", table: LengthTable) -> Mapping[str, object]:
         "kv_tokens": round(sized.kv_tokens),
         "output_tokens_per_s": tokens_per_s,
         "usd_per_million_output_tokens": usd_per_million,
+        "provenance": sized.provenance,
         "limit": None if sized.limit is None else sized.limit.value,
     }
 
@@ -239,6 +333,7 @@ def _show(rows: Sequence[Mapping[str, object]]) -> None:
         ">cache",
         ">tokens/s",
         ">USD/M",
+        "known",
         "why none",
     ]
     show_table(titles, [_cells(row) for row in rows])
@@ -248,7 +343,7 @@ def _cells(row: Mapping[str, object]) -> Cells:
     limit = row["limit"]
     if limit is not None:
         why = faint(_WHY[str(limit)])
-        return (str(row["gpu_type"]), str(row["tp"]), *["-"] * 6, why)
+        return (str(row["gpu_type"]), str(row["tp"]), *["-"] * 7, why)
     low, high = cast(list[float], row["interval_rps"])
     return (
         str(row["gpu_type"]),
@@ -259,5 +354,6 @@ def _cells(row: Mapping[str, object]) -> Cells:
         str(row["kv_tokens"]),
         amount(cast(float, row["output_tokens_per_s"]), 0),
         usd(cast(float | None, row["usd_per_million_output_tokens"]), 2),
+        str(row["provenance"]),
         "",
     )

@@ -284,10 +284,10 @@ def test_the_scripts_make_the_shipped_files_byte_for_byte(tmp_path: Path) -> Non
             check=True,
         )
     # The papers' plants have a test of their own (tests/bench/papers/test_plants.py).
-    # Six are written by hand or copied, layers.csv needs torch (bench/count_layers.py), and kernel_classes.csv has a
+    # Seven are written by hand or copied, layers.csv needs torch (bench/count_layers.py), and kernel_classes.csv has a
     # test of its own.
     names = ("gpu_types", "networks", "layers", "training_layers", "kernel_classes")
-    names += ("llm_gpu_types", "llm_networks", "llm_efficiency")
+    names += ("llm_gpu_types", "llm_networks", "llm_efficiency", "llm_runs")
     by_others = {
         "truth": set(),
         "plant": {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.catalogue.language_models import find_architecture, load_hardware
-from bench.llm.closed_loop_law import Clients, closed_loop_means
+from solvers.llm.closed_loop import ClosedClients, closed_loop_means
 from solvers.llm.hardware import KernelEfficiency
 from solvers.llm.kv_cache import EngineLimits, kv_tokens
 from solvers.llm.runtimes import RUNTIMES
@@ -85,7 +85,7 @@ def test_steps_never_get_shorter_with_tokens() -> None:
 
 def test_one_client_waits_for_its_own_steps_alone() -> None:
     factors = replace(ONLY_ROOFLINE, step_ms=10.0, request_ms=50.0)
-    clients = Clients(
+    clients = ClosedClients(
         count=np.array([1.0]),
         prompt=np.array([100.0]),
         output=np.array([50.0]),

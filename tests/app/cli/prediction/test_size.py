@@ -91,3 +91,44 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
 
     assert result.code == 1
     assert "config: must be an object" in result.err
+
+
+def test_a_run_of_ones_own_server_makes_a_prediction_surer(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run = {
+        "max_concurrency": 32,
+        "completed": 100,
+        "total_input_tokens": 100_000,
+        "total_output_tokens": 20_000,
+        "mean_tpot_ms": 25.0,
+    }
+    path.write_text(json.dumps(run))
+    asked = ("size", "Llama-3.1-8B-Instruct", *SLO, "--gpu-type", "L40S", "-o", "json")
+
+    def first(*more: str) -> dict[str, object]:
+        rows: list[dict[str, object]] = json.loads(cli(*asked, *more).out)["items"]
+        return rows[0]
+
+    before, after = first(), first("--measured", f"L40S/1={path}")
+
+    def width(row: dict[str, object]) -> float:
+        low, high = row["interval_rps"]  # type: ignore[misc]
+        return float(high / low)
+
+    assert (before["provenance"], after["provenance"]) == ("predicted", "calibrated")
+    assert width(after) < width(before)
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        ("L40S=run.json", "must be GPU_TYPE/TP=FILE"),
+        ("L40S/3=run.json", "must be GPU_TYPE/TP=FILE"),
+        ("T4/1=run.json", "nothing is known of it"),
+    ],
+)
+def test_where_a_run_was_measured_must_be_said(measured: str, words: str) -> None:
+    result = cli("size", "Qwen3-14B", *SLO, "--measured", measured)
+
+    assert result.code != 0
+    assert words in result.err

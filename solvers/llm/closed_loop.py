@@ -13,12 +13,14 @@ import numpy as np
 
 from solvers.llm.step_law import EngineWork, Reals, RuntimeFactors, base_ms
 
+DEFAULT_BUDGET = 8192.0
+"""Tokens of a step where a server's own limit is not known: the default of vLLM for large GPUs."""
 _ROUNDS = 30
 _DAMPING = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Clients:
+class ClosedClients:
     """(N,) closed loops."""
 
     count: Reals
@@ -39,7 +41,7 @@ class ClosedLoopMeans:
 
 
 def closed_loop_means(
-    work: EngineWork, factors: RuntimeFactors, clients: Clients
+    work: EngineWork, factors: RuntimeFactors, clients: ClosedClients
 ) -> ClosedLoopMeans:
     """The means of N closed loops; `work` and `factors` are one engine's, or (N,)."""
     per_answer = clients.output - 1.0
@@ -58,7 +60,7 @@ def closed_loop_means(
 
 
 def _steps(
-    work: EngineWork, factors: RuntimeFactors, clients: Clients, sequences: Reals
+    work: EngineWork, factors: RuntimeFactors, clients: ClosedClients, sequences: Reals
 ) -> tuple[Reals, Reals, Reals]:
     """(N,) ms of a step without and with a part of a prompt, and the share of steps with one."""
     parts = np.maximum(1.0, np.ceil(clients.prompt / clients.budget))

@@ -1,0 +1,103 @@
+"""What measured runs say of others: of the same configuration most, of another network next to nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.catalogue.language_models import load_runs
+from solvers.llm.belief import UNMEASURED
+from solvers.llm.closed_loop import ClosedClients, closed_loop_means
+from solvers.llm.correction import StepBeliefs, correct
+from solvers.llm.measured import MeasuredRun, RunConditions
+from solvers.llm.runtimes import RUNTIMES
+from solvers.llm.step_law import LlmEngine, engine_work
+from tests.solvers.llm.models import make_hardware, make_network
+
+CONDITIONS = RunConditions(
+    network="small",
+    runtime="vllm",
+    gpu_type="H100",
+    precision="bf16",
+    tp=1,
+    clients=32.0,
+    prompt=1000.0,
+    output=200.0,
+)
+ENGINE = LlmEngine(
+    network=make_network(), hardware=make_hardware(), precision="bf16", tp=1
+)
+
+
+def law_ms(conditions: RunConditions) -> float:
+    """Time between tokens by the law alone."""
+    clients = ClosedClients(
+        count=np.array([conditions.clients]),
+        prompt=np.array([conditions.prompt]),
+        output=np.array([conditions.output]),
+        budget=np.array([8192.0]),
+    )
+    means = closed_loop_means(engine_work(ENGINE), RUNTIMES["vllm"], clients)
+    return float(means.tpot_ms[0])
+
+
+def slower_run(factor: float) -> MeasuredRun:
+    """A run that took so many times as long as the law says."""
+    return MeasuredRun(
+        engine=ENGINE, conditions=CONDITIONS, tpot_ms=factor * law_ms(CONDITIONS)
+    )
+
+
+def test_without_runs_nothing_is_known() -> None:
+    assert StepBeliefs([]).of(CONDITIONS) == UNMEASURED
+
+
+def test_a_run_tells_most_of_its_own_configuration() -> None:
+    beliefs = StepBeliefs([slower_run(1.3)])
+
+    same = beliefs.of(CONDITIONS)
+    more_clients = beliefs.of(replace(CONDITIONS, clients=64.0))
+    elsewhere = beliefs.of(replace(CONDITIONS, gpu_type="L40S"))
+    other = beliefs.of(replace(CONDITIONS, network="other", gpu_type="L40S"))
+
+    assert same.factor(0.0) == pytest.approx(1.3, rel=0.03)
+    assert 1.3 > more_clients.factor(0.0) > elsewhere.factor(0.0) > 1.0
+    assert other.factor(0.0) == pytest.approx(1.0)
+    assert same.deviation < more_clients.deviation < UNMEASURED.deviation
+    assert [same.is_measured, more_clients.is_measured, elsewhere.is_measured] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_no_belief_is_wider_than_that_without_measurements() -> None:
+    beliefs = StepBeliefs(load_runs())
+
+    assert beliefs.of(CONDITIONS).deviation == UNMEASURED.deviation
+
+
+def test_a_measured_network_is_known_better_than_any_other() -> None:
+    known = replace(
+        CONDITIONS,
+        network="meta-llama/Llama-3.1-70B",
+        precision="fp8",
+        tp=4,
+        output=1000.0,
+    )
+
+    belief = StepBeliefs(load_runs()).of(known)
+
+    assert belief.is_measured
+    assert belief.deviation < 0.6 * UNMEASURED.deviation
+
+
+def test_the_order_of_runs_changes_nothing() -> None:
+    runs = [replace(CONDITIONS, clients=float(each)) for each in (1, 8, 64)]
+    ratios = np.array([0.1, 0.2, 0.05])
+
+    found = correct(runs, ratios, [CONDITIONS])
+    turned = correct(runs[::-1], ratios[::-1], [CONDITIONS])
+
+    assert found.log_factor == pytest.approx(turned.log_factor)
+    assert found.deviation == pytest.approx(turned.deviation)
