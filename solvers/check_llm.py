@@ -63,11 +63,11 @@ def _replica(
     where: str,
 ) -> Iterator[Violation]:
     if gpu_type is None:
-        words = f"no GPU type is called {replica.gpu_type!r}"
-        yield broken("gpu_type", where, words)
+        message = f"no GPU type is called {replica.gpu_type!r}"
+        yield broken("gpu_type", where, message)
     elif service is None:
-        words = f"no service of kind llm is called {replica.service!r}"
-        yield broken("point", where, words)
+        message = f"no service of kind llm is called {replica.service!r}"
+        yield broken("point", where, message)
     else:
         yield from _place(service, gpu_type, replica, where)
         yield from _load(rows, gpu_type, replica, where)
@@ -79,16 +79,16 @@ def _place(
     """Whether the replica may be on GPUs of that type at all."""
     allowed = service.allowed_gpu_types
     if allowed is not None and gpu_type.name not in allowed:
-        words = f"{service.name} may not run on {gpu_type.name}"
-        yield broken("gpu_type", where, words)
+        message = f"{service.name} may not run on {gpu_type.name}"
+        yield broken("gpu_type", where, message)
     if replica.count < 1:
-        words = f"stands for {replica.count} replicas; it must be at least 1"
-        yield broken("stock", where, words)
+        message = f"stands for {replica.count} replicas; it must be at least 1"
+        yield broken("stock", where, message)
     # Any other number would leave gaps in nodes that the rule of slots does not see.
     is_power = replica.tp > 0 and replica.tp & (replica.tp - 1) == 0
     if not is_power or gpu_type.gpus_per_node % replica.tp:
-        words = f"{replica.tp} GPUs per replica; a node of {gpu_type.name} has {gpu_type.gpus_per_node}"
-        yield broken("tp", where, words)
+        message = f"{replica.tp} GPUs per replica; a node of {gpu_type.name} has {gpu_type.gpus_per_node}"
+        yield broken("tp", where, message)
 
 
 def _load(
@@ -99,14 +99,14 @@ def _load(
     row = rows.find(replica)
     if row is None:
         kind = f"tp {replica.tp}, {replica.max_num_batched_tokens} tokens per step"
-        words = f"{name} on {gpu_type.name} has no row for {kind}"
-        yield broken("point", where, words)
+        message = f"{name} on {gpu_type.name} has no row for {kind}"
+        yield broken("point", where, message)
         return
     yield from _limits(gpu_type, row, where)
     # Written so that NaN is a violation, too.
     if not rate_rps >= 0.0 or exceeds(rate_rps, row.capacity_rps):
-        words = f"{rate_rps:g} rps; {name} can take {row.capacity_rps:g}"
-        yield broken("capacity", where, words)
+        message = f"{rate_rps:g} rps; {name} can take {row.capacity_rps:g}"
+        yield broken("capacity", where, message)
 
 
 def _limits(gpu_type: GpuType, row: LlmRow, where: str) -> Iterator[Violation]:
@@ -114,15 +114,15 @@ def _limits(gpu_type: GpuType, row: LlmRow, where: str) -> Iterator[Violation]:
         abs(clock - row.clock_mhz) > CLOCK_TOLERANCE_MHZ
         for clock in gpu_type.clocks_mhz
     ):
-        words = f"{row.clock_mhz:g} MHz is not one of {gpu_type.name}'s clocks"
-        yield broken("clock", where, words)
+        message = f"{row.clock_mhz:g} MHz is not one of {gpu_type.name}'s clocks"
+        yield broken("clock", where, message)
     if exceeds(row.memory_mib_per_gpu, gpu_type.memory_mib):
-        words = f"{row.memory_mib_per_gpu:g} MiB are needed; the GPU has {gpu_type.memory_mib:g}"
-        yield broken("memory", where, words)
+        message = f"{row.memory_mib_per_gpu:g} MiB are needed; the GPU has {gpu_type.memory_mib:g}"
+        yield broken("memory", where, message)
     power_w = gpu_type.idle_w + row.power_w_per_gpu
     if exceeds(power_w, gpu_type.power_cap_w):
-        words = f"{power_w:g} W at full load; the cap is {gpu_type.power_cap_w:g}"
-        yield broken("power", where, words)
+        message = f"{power_w:g} W at full load; the cap is {gpu_type.power_cap_w:g}"
+        yield broken("power", where, message)
 
 
 def _slots(gpu_type: GpuType, plan: Plan) -> Iterator[Violation]:
@@ -143,8 +143,10 @@ def _slots(gpu_type: GpuType, plan: Plan) -> Iterator[Violation]:
             free = gpu_type.count // size
         used = sum(tp // size * count for tp, count in spans.items() if tp >= size)
         if free is not None and used > free:
-            words = f"{used} sets of {size} GPUs of one node are used; there are {free}"
-            yield broken("slots", f"gpu_type {gpu_type.name}", words)
+            message = (
+                f"{used} sets of {size} GPUs of one node are used; there are {free}"
+            )
+            yield broken("slots", f"gpu_type {gpu_type.name}", message)
         size *= 2
 
 
@@ -155,16 +157,16 @@ def _totals(service: LlmDemand, plan: Plan) -> Iterator[Violation]:
     replicas = sum(each.count for each in own)
     missing = sum(each.replicas_missing for each in unserved)
     if service.max_replicas is not None and replicas > service.max_replicas:
-        words = f"{replicas} replicas; at most {service.max_replicas} are allowed"
-        yield broken("replicas", where, words)
+        message = f"{replicas} replicas; at most {service.max_replicas} are allowed"
+        yield broken("replicas", where, message)
     if replicas + missing < service.min_replicas:
-        words = f"{replicas} replicas and {missing} listed as missing, of at least {service.min_replicas}"
-        yield broken("demand", where, words)
+        message = f"{replicas} replicas and {missing} listed as missing, of at least {service.min_replicas}"
+        yield broken("demand", where, message)
     served_rps = sum(each.count * each.arrival_rate_rps for each in own)
     left_rps = sum(each.rate_rps for each in unserved)
     if exceeds(service.arrival_rate_rps, served_rps + left_rps):
-        words = f"{served_rps:g} rps served and {left_rps:g} listed as unserved, of {service.arrival_rate_rps:g}"
-        yield broken("demand", where, words)
+        message = f"{served_rps:g} rps served and {left_rps:g} listed as unserved, of {service.arrival_rate_rps:g}"
+        yield broken("demand", where, message)
 
 
 def drawn_by_llm_w(rows: LlmRows, gpu_type: GpuType, plan: Plan) -> float:

@@ -6,7 +6,7 @@ Constraint: n_g(x) + n_g(z) ≤ N_g.
 
 Both parts are planned on all GPUs first: where these are enough, that is the plan, and both bounds together bound it.
 Where they are not, each in turn gets what it wants and the other one the rest; then the policy is told what the models
-would pay for one more GPU of each type that is short, first on all GPUs, then on those that it left to them:
+would pay for one more GPU of each type that is short: on what it left to them, then half-way to that on all of them.
 
     bound of the models at c + μ  +  bound of the policy at c + μ  −  Σ_g N_g·μ_g
 
@@ -42,8 +42,6 @@ _MODELS_SHARE = 0.3
 """The share of what is left of the budget's seconds, for one plan of the language models."""
 _POLICY_SHARE = 0.5
 """The same for the policy's first plan; what follows where GPUs are short has this share of the rest each time."""
-_PRICE_ROUNDS = 2
-"""Prices that the policy is told where GPUs are short, one after the other."""
 _OPTIMAL = 0.01
 """Per cent of gap from which a plan counts as optimal, as in `solvers.joint`."""
 
@@ -93,13 +91,14 @@ def _divided(
     """The best of several divisions of too few GPUs. `wanted`: what each part takes where it has all of them."""
     models, shared = wanted
     others = _others_of(problem)
+    beside = _models_beside(problem, shared, budget)
     found = [
-        (shared, _models_beside(problem, shared, budget)),
+        (shared, beside),
         (planned(_without(others, _llm_gpus(models))), models),
     ]
-    # What the models pay for a GPU where they have all of them: less than where they have to share.
-    prices = models.gpu_prices
-    for _ in range(_PRICE_ROUNDS):
+    # What the models pay for a GPU where they have the fewest, then half-way to where they have all of them.
+    highest = beside.gpu_prices
+    for prices in (highest, _between(models.gpu_prices, highest)):
         if not any(prices.values()) or budget.remaining_s() <= 0.0:
             break
         priced = planned(_at_prices(others, prices))
@@ -107,9 +106,7 @@ def _divided(
             _at_prices(_models_of(problem), prices), _part(budget, _MODELS_SHARE)
         )
         bound = _better_bound(problem, prices, (at_prices, priced), bound)
-        own = _models_beside(problem, priced, budget)
-        found.append((priced, own))
-        prices = _between(prices, own.gpu_prices)
+        found.append((priced, _models_beside(problem, priced, budget)))
     best = min(found, key=lambda pair: _merit(problem, *pair))
     return _merged(problem, *best, bound)
 

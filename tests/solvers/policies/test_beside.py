@@ -108,6 +108,16 @@ def test_where_gpus_are_short_the_bound_still_holds() -> None:
     assert short.lower_bound_usd_per_hour >= 0.9 * plenty.cost_usd_per_hour
 
 
+def test_prices_of_what_is_short_prove_the_best_division() -> None:
+    answer = solved(mixed(6), "joint")
+
+    # Three H100 for images and three for 9 rps of the model, 24 USD; three L40S for the other 3 rps, 9 USD.
+    assert answer.report.cost_usd_per_hour == pytest.approx(33.0)
+    # One more H100 would save an L40S three times over, less its own price: 5 USD, at which the bound is reached.
+    assert answer.report.lower_bound_usd_per_hour == pytest.approx(33.0)
+    assert answer.report.status == "optimal"
+
+
 def test_without_language_models_a_policy_plans_as_ever() -> None:
     problem = mixed(16, llm_services=(), llm_points=())
 
