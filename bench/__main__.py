@@ -48,6 +48,7 @@ LONG = (
     "scale",
     "llm.accuracy",
     "llm.fleet",
+    "llm.mixed",
 )
 
 

@@ -240,7 +240,6 @@ def measure(problem: Problem, **names: str | int) -> Figures:
         if found.cost_bound
         else None,
         "seconds": round(seconds, 2),
-        "rounds": found.rounds,
         "short_services": len(found.unserved),
         "violations": len(violations(problem, plan)),
         "single_percent": round(100.0 * (1.0 - cost / single), 1)

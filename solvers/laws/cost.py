@@ -89,13 +89,13 @@ def served_weight(problem: Problem, plan: Plan) -> float:
 
 def llm_row(problem: Problem, replica: LlmReplicaPlan) -> LlmRow:
     """The row that a language model's replica is planned with. Raises InvalidInput where the problem lacks it."""
-    wanted = (replica.tp, replica.max_num_batched_tokens, replica.max_num_seqs)
-    for row in problem.llm_rows(replica.service, replica.gpu_type):
-        # To the digits at which the checker matches clocks.
-        if row[:3] == wanted and abs(row.clock_mhz - replica.clock_mhz) <= 1e-3:
-            return row
-    message = f"{replica.service} has no row on {replica.gpu_type} for tp {replica.tp}"
-    raise InvalidInput("llm_replicas", message)
+    row = problem.llm_row(replica)
+    if row is None:
+        message = (
+            f"{replica.service} has no row on {replica.gpu_type} for tp {replica.tp}"
+        )
+        raise InvalidInput("llm_replicas", message)
+    return row
 
 
 def _llm_usd_per_hour(problem: Problem, replica: LlmReplicaPlan) -> float:

@@ -1,8 +1,8 @@
 """The law of percentiles: what an engine's requests experience at a rate, from its steps one after the other.
 
 Same rules as the engine's (first come, first served; chunked prefill within the token budget; a prompt is admitted when
-the cache has room for all of it) without preemption, in O(steps + requests). It replaces closed formulas: means alone
-overstate the rate that a 99th percentile allows by a quarter.
+the cache has room for all of it) without preemption, in O(steps + requests). It takes the place of closed formulas, as
+means alone say nothing of the long prompts that make others wait.
 """
 
 from dataclasses import dataclass

@@ -2,8 +2,8 @@
 
     capacity = max rate with Q_p(TTFT) ≤ ttft_ms, Q_p(ITL) ≤ itl_ms, and rate ≤ 0.8 · saturation
 
-Near saturation no stationary law holds: at 95 % of it a law that promises 95 % kept 27 %, once token lengths drifted
-through an hour. That is why plans stay below `MAX_LOAD` of it, whatever the SLO.
+Near saturation no stationary law holds: where answers get a little longer, the queue grows without end. So plans stay
+below `MAX_LOAD` of it, whatever the SLO.
 """
 
 import math

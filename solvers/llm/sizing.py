@@ -16,7 +16,7 @@ from solvers.llm.step_law import LlmEngine, Runtime, StepTable, step_table
 from solvers.types.llm import Provenance, TokenSlo
 
 BUDGETS = (512, 1024, 2048, 4096, 8192)
-"""Tokens of a step that are tried: under an SLO of single tokens they decide about up to three times the capacity."""
+"""Tokens of a step that are tried: a long step is efficient, and keeps every answer waiting for its next token."""
 DEGREES = (1, 2, 4, 8)
 _MIB_PER_GIB = 1024.0
 
@@ -109,8 +109,9 @@ def _sized(
         nothing = Replica(table=law, limits=limits, kv_tokens=0.0)
         return _stated(request, engine, gpu_type, nothing, SizeLimit.WEIGHTS)
     # Few requests tell which budget is best; its capacity is that of many.
-    best = max(replicas, key=lambda each: _rough(request, each))
-    limit = None if _rough(request, best) > 0.0 else _limit(request, best)
+    roughly = [_rough(request, each) for each in replicas]
+    best = replicas[roughly.index(max(roughly))]
+    limit = None if max(roughly) > 0.0 else _limit(request, best)
     return _stated(request, engine, gpu_type, best, limit)
 
 

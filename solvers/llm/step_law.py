@@ -103,24 +103,6 @@ class StepTable:
             prompt_token_ms=self.prompt_token_ms,
         )
 
-    def step(
-        self,
-        tokens: Reals,
-        *,
-        sequences: Reals,
-        cached: Reals,
-        pairs: Reals,
-        prompt_share: Reals,
-    ) -> Reals:
-        """(N,) ms of steps; `prompt_share`: 1 with a part of a prompt, 0 without one."""
-        return np.asarray(
-            np.interp(tokens, self.tokens, self.step_ms)
-            + self.sequence_ms * sequences
-            + self.cached_token_ms * cached
-            + self.pair_ms * pairs
-            + self.prompt_step_ms * prompt_share
-        )
-
     def decode_ms(self, sequences: float, cached: float) -> float:
         """A step of so many decoding sequences that have cached so many tokens together."""
         base = float(np.interp(sequences, self.tokens, self.step_ms))

@@ -23,7 +23,7 @@ from solvers.laws.cost import (
     migration_cost_usd_per_hour,
     served_weight,
 )
-from solvers.llm.planner.fleet import LlmFleet, plan_llms
+from solvers.llm.planner.fleet import LlmFleet, bound_llms, plan_llms
 from solvers.types.outcome import (
     Budget,
     PlanReport,
@@ -91,21 +91,18 @@ def _divided(
     """The best of several divisions of too few GPUs. `wanted`: what each part takes where it has all of them."""
     models, shared = wanted
     others = _others_of(problem)
-    beside = _models_beside(problem, shared, budget)
+    with_rest = _models_beside(problem, shared, budget)
     found = [
-        (shared, beside),
+        (shared, with_rest),
         (planned(_without(others, _llm_gpus(models))), models),
     ]
     # What the models pay for a GPU where they have the fewest, then half-way to where they have all of them.
-    highest = beside.gpu_prices
+    highest = with_rest.gpu_prices
     for prices in (highest, _between(models.gpu_prices, highest)):
         if not any(prices.values()) or budget.remaining_s() <= 0.0:
             break
         priced = planned(_at_prices(others, prices))
-        at_prices = plan_llms(
-            _at_prices(_models_of(problem), prices), _part(budget, _MODELS_SHARE)
-        )
-        bound = _better_bound(problem, prices, (at_prices, priced), bound)
+        bound = _better_bound(problem, prices, priced, bound, budget)
         found.append((priced, _models_beside(problem, priced, budget)))
     best = min(found, key=lambda pair: _merit(problem, *pair))
     return _merged(problem, *best, bound)
@@ -127,15 +124,18 @@ def _models_beside(problem: Problem, shared: _Shared, budget: Budget) -> LlmFlee
 def _better_bound(
     problem: Problem,
     prices: Mapping[str, float],
-    priced: tuple[LlmFleet, _Shared],
+    priced: _Shared,
     bound: float | None,
+    budget: Budget,
 ) -> float | None:
-    """The larger one of a bound and of that at these prices of GPUs."""
-    found = _sum_of_bounds(*priced)
+    """The larger one of a bound and of that at these prices of GPUs, which `priced` was planned at."""
+    own = priced.report.lower_bound_usd_per_hour
     # GPUs that are paid for anyway would not cost the price, on which the bound rests.
     has_paid = any(each.paid_count for each in problem.gpu_types)
-    if found is None or bound is None or has_paid:
+    if bound is None or own is None or priced.plan.unserved or has_paid:
         return bound
+    part = _part(budget, _MODELS_SHARE)
+    found = own + bound_llms(_at_prices(_models_of(problem), prices), part)
     counts = {each.name: each.count or 0 for each in problem.gpu_types}
     found -= sum(usd * counts[name] for name, usd in prices.items())
     return max(found, bound)

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from solvers.types.llm import LlmDemand, LlmPoints, LlmRow
+from solvers.types.llm import LlmDemand, LlmPoints, LlmReplicaPlan, LlmRow
 from solvers.types.plan import Plan
 from solvers.types.slices import SlicePoint, SlicePoints
 from solvers.types.state import GpuType
@@ -179,6 +179,15 @@ class Problem:
         """The ways to run a language model's service on a GPU type; none where it cannot."""
         points = self._llm_points_by_key.get((service, gpu_type))
         return () if points is None else points.rows
+
+    def llm_row(self, replica: LlmReplicaPlan) -> LlmRow | None:
+        """The row that a language model's replica is planned with; None where there is none."""
+        wanted = (replica.tp, replica.max_num_batched_tokens, replica.max_num_seqs)
+        for row in self.llm_rows(replica.service, replica.gpu_type):
+            # To the digits at which the checker matches clocks.
+            if row[:3] == wanted and abs(row.clock_mhz - replica.clock_mhz) <= 1e-3:
+                return row
+        return None
 
     @property
     def all_services(self) -> tuple[ServiceDemand | LlmDemand, ...]:

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations, islice
 
 import numpy as np
 
@@ -25,13 +25,17 @@ from solvers.types.plan import Unserved, UnservedReason
 from solvers.types.problem import Problem
 
 _ROUNDS = 60
+_BOUND_EVERY = 8
 _NODES = 400
 """Nodes of the search for whole covers; what comes after is rarely any cheaper."""
 _PRECISION = 1e-7
+_ROUNDING = 1e-6
 _DEAR = 10.0
 """Times what a request per second costs where it costs most: the price of one that nobody serves."""
 _FACTORS = (0.85, 0.92, 0.96, 1.04, 1.08, 1.15)
 """Multiples of the prices at which more covers are made."""
+_BANS = 31
+"""Sets of short GPU types that covers are made without: all of five types."""
 _TRIES = 8
 """Random prices of kinds, at which more covers are made."""
 _SPREAD = 0.2
@@ -58,19 +62,13 @@ class LlmFleet:
     """USD per hour without starts: nothing that serves as much costs less."""
     gpu_prices: Mapping[str, float]
     """What one more GPU of a type would save at most, its own price paid, by type."""
-    rounds: int
 
 
 def plan_llms(problem: Problem, budget: Budget) -> LlmFleet:
     """The replicas of a problem's language models on all of its GPUs, whatever other services need of them."""
-    short_usd = _short_usd(problem)
-    services = [_covers(problem, each, short_usd) for each in _ordered(problem)]
-    if not services:
-        return LlmFleet(
-            replicas=(), unserved=(), cost_bound=0.0, gpu_prices={}, rounds=0
-        )
+    services = _services(problem)
     master = CoverMaster(problem, services)
-    duals, rounds = _relax(master, _past(budget, _RELAX_SHARE))
+    duals = _relax(master, _past(budget, _RELAX_SHARE))
     bound = master.bound(duals)
     covers = _rounded(master, duals, budget)
     penalties = map(ServiceCovers.penalty, services, covers)
@@ -80,16 +78,22 @@ def plan_llms(problem: Problem, budget: Budget) -> LlmFleet:
         # A plan that leaves as much over pays as much for it, so that the rest is for GPUs.
         cost_bound=max(0.0, bound - math.fsum(penalties)),
         gpu_prices=_gpu_prices(master, duals),
-        rounds=rounds,
     )
+
+
+def bound_llms(problem: Problem, budget: Budget) -> float:
+    """USD per hour without starts: no replicas that serve everything cost less. The relaxation alone."""
+    master = CoverMaster(problem, _services(problem))
+    return master.bound(_relax(master, _past(budget, 1.0)))
 
 
 def _rounded(master: CoverMaster, duals: Reals, budget: Budget) -> list[Cover]:
     """One cover of each service: the cheapest choice among those found, and more where that leaves room."""
-    _widen(master, duals, budget.seed, _past(budget, _WIDEN_SHARE))
+    is_late = _past(budget, _WIDEN_SHARE)
+    _widen(master, duals, budget.seed, is_late)
     # Where nothing is short, every service has its cheapest cover, and no other is of use.
     if np.any(duals):
-        _add_near(master)
+        _add_near(master, is_late)
     return _completed(master, master.choose(_NODES, _past(budget, 1.0)))
 
 
@@ -97,9 +101,11 @@ def _past(budget: Budget, share: float) -> Callable[[], bool]:
     return lambda: budget.elapsed() >= share * budget.seconds
 
 
-def _ordered(problem: Problem) -> list[LlmDemand]:
+def _services(problem: Problem) -> list[ServiceCovers]:
     """By name, so that the order in which services are stated changes nothing."""
-    return sorted(problem.llm_services, key=lambda service: service.name)
+    short_usd = _short_usd(problem)
+    by_name = sorted(problem.llm_services, key=lambda service: service.name)
+    return [_covers(problem, each, short_usd) for each in by_name]
 
 
 def _covers(problem: Problem, service: LlmDemand, short_usd: float) -> ServiceCovers:
@@ -125,9 +131,7 @@ def _running(problem: Problem, service: str) -> Counter[tuple[str, LlmRow]]:
     for each in problem.current.llm_replicas if problem.current else ():
         if each.service != service:
             continue
-        rows = problem.llm_rows(service, each.gpu_type)
-        wanted = (each.tp, each.max_num_batched_tokens, each.max_num_seqs)
-        row = next((row for row in rows if row[:3] == wanted), None)
+        row = problem.llm_row(each)
         # A row that is gone describes nothing that could be kept.
         if row is not None:
             counts[each.gpu_type, row] += each.count
@@ -149,21 +153,22 @@ def _short_usd(problem: Problem) -> float:
     return _DEAR * max(cheapest.values(), default=0.0) / lowest
 
 
-def _relax(master: CoverMaster, is_over: Callable[[], bool]) -> tuple[Reals, int]:
-    """(C,) the best duals found, and the rounds that it took."""
+def _relax(master: CoverMaster, is_over: Callable[[], bool]) -> Reals:
+    """(C,) the duals with the best bound that was found."""
     best: Reals = np.zeros(len(master.couplings))
     best_bound = -math.inf
     for number in range(1, _ROUNDS + 1):
         costs, duals = master.solve()
-        has_new = _price(master, duals, costs)
-        if not has_new or is_over():
-            return (duals if not has_new else best), number
-        # A bound takes as long as a round: now and then is enough for a search that is cut short.
-        if number > 1 and number % 8 == 0:
+        if not _price(master, duals, costs):
+            return duals
+        # A bound takes as long as a round: now and then is enough for a search that may be cut short.
+        if number % _BOUND_EVERY == 0 or is_over():
             bound = master.bound(duals)
             if bound > best_bound:
                 best, best_bound = duals, bound
-    return best, _ROUNDS
+        if is_over():
+            break
+    return best
 
 
 def _price(master: CoverMaster, duals: Reals, costs: Reals | None = None) -> bool:
@@ -195,11 +200,14 @@ def _near(couplings: Sequence[Coupling], duals: Reals, seed: int) -> Iterator[Re
         for at, each in enumerate(couplings)
         if duals[at] < 0.0 and each.size == 1 and not each.is_paid
     ]
-    for size in range(1, len(short) + 1):
-        for banned in combinations(short, size):
-            without = duals.copy()
-            without[list(banned)] -= _FORBIDDING_USD
-            yield without
+    sets = chain.from_iterable(
+        combinations(short, size) for size in range(1, len(short) + 1)
+    )
+    # There are 2^n of them: of many types only the smallest sets are left out.
+    for banned in islice(sets, _BANS):
+        without = duals.copy()
+        without[list(banned)] -= _FORBIDDING_USD
+        yield without
     for factor in _FACTORS if short else ():
         yield duals * factor
     generator = np.random.default_rng(seed)
@@ -207,12 +215,14 @@ def _near(couplings: Sequence[Coupling], duals: Reals, seed: int) -> Iterator[Re
         yield duals * np.exp(_SPREAD * generator.standard_normal(len(duals)))
 
 
-def _add_near(master: CoverMaster) -> None:
+def _add_near(master: CoverMaster, is_over: Callable[[], bool]) -> None:
     """Take in all covers of few services that cost little more than the cheapest: prices tell too few of them apart."""
     nodes = _NEAR_NODES // len(master.services)
     if nodes < _MIN_NEAR_NODES:
         return
     for at, own in enumerate(master.services):
+        if is_over():
+            return
         cover, _ = own.cheapest(np.zeros(len(own.kinds)))
         # A cover of one large replica has its neighbours one replica further.
         one_more = max((kind.usd_per_hour for kind in own.kinds), default=0.0)
@@ -225,29 +235,30 @@ def _add_near(master: CoverMaster) -> None:
 def _completed(master: CoverMaster, covers: Sequence[Cover]) -> list[Cover]:
     """The covers with replicas where some demand is left over and there is room, the most important service first."""
     found = list(covers)
+    room = master.room(found)
     by_priority = sorted(
         enumerate(master.services),
         key=lambda pair: (-pair[1].service.priority, pair[0]),
     )
     for at, _ in by_priority:
         # One replica at a time: each may be of another kind, whatever room is left.
-        while (better := _larger(master, found, at)) is not None:
+        while (better := _larger(master, at, found[at], room)) is not None:
+            room = room + master.uses(at, found[at]) - master.uses(at, better)
             found[at] = better
     return found
 
 
-def _larger(master: CoverMaster, covers: Sequence[Cover], at: int) -> Cover | None:
+def _larger(master: CoverMaster, at: int, cover: Cover, room: Reals) -> Cover | None:
     """The best cover with one replica more of a service that leaves something over; None where none is any better."""
     own = master.services[at]
-    if covers[at].short_rps <= 0.0:
+    if cover.short_rps <= 0.0:
         return None
+    free = room + master.uses(at, cover) + _ROUNDING
     possible = (
-        each
-        for each in own.larger(covers[at])
-        if master.is_possible([*covers[:at], each, *covers[at + 1 :]])
+        each for each in own.larger(cover) if np.all(master.uses(at, each) <= free)
     )
-    best = min(possible, key=own.total, default=covers[at])
-    return best if own.total(best) < own.total(covers[at]) else None
+    best = min(possible, key=own.total, default=cover)
+    return best if own.total(best) < own.total(cover) else None
 
 
 def _gpu_prices(master: CoverMaster, duals: Reals) -> dict[str, float]:

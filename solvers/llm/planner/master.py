@@ -15,6 +15,7 @@ z between 0 and 1 gives prices of GPUs and of slots; the bound at any prices is 
 what all that there is costs at them. Source: ours; column generation as in Desaulniers et al. 2005.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -125,7 +126,7 @@ class CoverMaster:
         # The same cover may be found at many prices.
         self._known.add(key)
         self._columns.append((service, cover))
-        uses = self._column(service, cover)
+        uses = self.uses(service, cover)
         rows = np.flatnonzero(uses)
         places = np.append(service, len(self.services) + rows).astype(np.int32)
         values = np.append(1.0, uses[rows])
@@ -134,7 +135,7 @@ class CoverMaster:
         self._program.addCol(cost, 0.0, 1.0, len(places), places, values)
         return True
 
-    def _column(self, service: int, cover: Cover) -> Reals:
+    def uses(self, service: int, cover: Cover) -> Reals:
         """(C,) what a cover counts in each coupling."""
         found = np.zeros(len(self.couplings))
         for kind, number in cover.counts:
@@ -171,25 +172,24 @@ class CoverMaster:
         """One cover of each service, the cheapest that are found; the program is of no further use then."""
         places = np.arange(self._first, self._program.getNumCol(), dtype=np.int32)
         self._program.setOptionValue("mip_rel_gap", _GAP)
-        solve_whole(self._program, places, nodes, is_over)
-        values = np.array(self._program.getSolution().col_value)[self._first :]
         best: list[Cover] = [own.state({}) for own in self.services]
+        # Where time was up before any whole covers were found, all are empty.
+        if not solve_whole(self._program, places, nodes, is_over):
+            return best
+        values = np.array(self._program.getSolution().col_value)[self._first :]
         for value, (service, cover) in zip(values, self._columns, strict=True):
             # Whole up to rounding.
             if value > 0.5:
                 best[service] = cover
         return best
 
-    def is_possible(self, covers: Sequence[Cover]) -> bool:
-        """Whether covers fit within all couplings."""
-        used = sum(
-            (self._column(at, cover) for at, cover in enumerate(covers)),
-            start=np.zeros(len(self.couplings)),
-        )
-        limits = np.array(
-            [np.inf if each.is_paid else each.limit for each in self.couplings]
-        )
-        return bool(np.all(used <= limits + 1e-6))
+    def room(self, covers: Sequence[Cover]) -> Reals:
+        """(C,) what covers of all services leave free in each coupling."""
+        limits = [math.inf if each.is_paid else each.limit for each in self.couplings]
+        left: Reals = np.array(limits)
+        for at, cover in enumerate(covers):
+            left = left - self.uses(at, cover)
+        return left
 
 
 _GAP = 1e-5

@@ -34,7 +34,7 @@ _COUNTS = ("tp", "max_num_batched_tokens", "max_num_seqs")
 
 def read_llm_service(fields: Fields) -> LlmDemand:
     """One entry of `services` whose kind is `llm`. Raises InvalidInput."""
-    terms = fields.read("llm", _terms)
+    terms, limits = fields.read("llm", _terms), read_limits(fields)
     service = LlmDemand(
         name=fields.text("name"),
         network=fields.text("network"),
@@ -43,18 +43,38 @@ def read_llm_service(fields: Fields) -> LlmDemand:
         arrival_cv=terms.arrival_cv,
         arrival_rate_rps=fields.number("arrival_rate_rps"),
         priority=fields.number("priority", above=0.0),
-        min_replicas=fields.integer("min_replicas")
-        if fields.given("min_replicas")
-        else 0,
-        max_replicas=fields.integer("max_replicas", at_least=1)
-        if fields.has("max_replicas")
-        else None,
-        allowed_gpu_types=fields.each("allowed_gpu_types", read_text)
-        if fields.has("allowed_gpu_types")
-        else None,
+        min_replicas=limits.min_replicas,
+        max_replicas=limits.max_replicas,
+        allowed_gpu_types=limits.allowed_gpu_types,
     )
     fields.done()
     return service
+
+
+class StatedLimits(NamedTuple):
+    """What services of both kinds say of their replicas."""
+
+    min_replicas: int
+    max_replicas: int | None
+    allowed_gpu_types: tuple[str, ...] | None
+
+
+def read_limits(fields: Fields) -> StatedLimits:
+    """The limits of one entry of `services`. Raises InvalidInput."""
+    limits = StatedLimits(
+        fields.integer("min_replicas") if fields.given("min_replicas") else 0,
+        fields.integer("max_replicas", at_least=1)
+        if fields.has("max_replicas")
+        else None,
+        fields.each("allowed_gpu_types", read_text)
+        if fields.has("allowed_gpu_types")
+        else None,
+    )
+    # No plan could keep both, so that every one would be infeasible for a reason that nobody sees.
+    if limits.max_replicas is not None and limits.min_replicas > limits.max_replicas:
+        message = f"{limits.min_replicas} is above max_replicas, {limits.max_replicas}"
+        raise InvalidInput(fields.at("min_replicas"), message)
+    return limits
 
 
 class _Terms(NamedTuple):

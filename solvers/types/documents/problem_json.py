@@ -17,6 +17,7 @@ from solvers.types.documents.llm_json import (
     check_llm_points,
     llm_points_document,
     llm_service_document,
+    read_limits,
     read_llm_points,
     read_llm_service,
 )
@@ -129,9 +130,7 @@ def _start_cost(document: object, path: str) -> float:
 def _service(document: object, path: str) -> ServiceDemand | LlmDemand:
     fields = Fields(document, path, RESERVED)
     if fields.given("kind") and fields.choice("kind", _KINDS) == "llm":
-        service = read_llm_service(fields)
-        _refuse_crossed_limits(service, fields.at("min_replicas"))
-        return service
+        return read_llm_service(fields)
     return _read_service(fields)
 
 
@@ -207,6 +206,7 @@ def service_from_document(document: object, path: str) -> ServiceDemand:
 
 
 def _read_service(fields: Fields) -> ServiceDemand:
+    limits = read_limits(fields)
     service = ServiceDemand(
         name=fields.text("name"),
         network=fields.text("network"),
@@ -214,32 +214,16 @@ def _read_service(fields: Fields) -> ServiceDemand:
         percentile=fields.number("percentile", above=0.0, at_most=MAX_PERCENTILE),
         arrival_rate_rps=fields.number("arrival_rate_rps"),
         priority=fields.number("priority", above=0.0),
-        min_replicas=fields.integer("min_replicas")
-        if fields.given("min_replicas")
-        else 0,
-        max_replicas=fields.integer("max_replicas", at_least=1)
-        if fields.has("max_replicas")
-        else None,
-        allowed_gpu_types=fields.each("allowed_gpu_types", read_text)
-        if fields.has("allowed_gpu_types")
-        else None,
+        min_replicas=limits.min_replicas,
+        max_replicas=limits.max_replicas,
+        allowed_gpu_types=limits.allowed_gpu_types,
         anti_affinity=frozenset(fields.each("anti_affinity", read_text))
         if fields.given("anti_affinity")
         else frozenset(),
     )
     fields.given("kind")
     fields.done()
-    _refuse_crossed_limits(service, fields.at("min_replicas"))
     return service
-
-
-def _refuse_crossed_limits(service: ServiceDemand | LlmDemand, path: str) -> None:
-    # No plan could keep both, so that every one would be infeasible for a reason that nobody sees.
-    if service.max_replicas is not None and service.min_replicas > service.max_replicas:
-        raise InvalidInput(
-            path,
-            f"{service.min_replicas} is above max_replicas, {service.max_replicas}",
-        )
 
 
 def _points(document: object, path: str) -> OperatingPoints | SlicePoints:

@@ -134,15 +134,11 @@ class PlainEngine:
     def _length(self, draw: Draw, tokens: int, pairs: float) -> float:
         table = self.replica.table
         cached = sum(draw.prompt[each] + made for each, made in self.decoding.items())
-        return float(
-            table.step(
-                np.array(float(tokens + len(self.decoding))),
-                sequences=np.array(len(self.decoding)),
-                cached=np.array(cached),
-                pairs=np.array(pairs),
-                prompt_share=np.array(float(tokens > 0)),
-            )
-        )
+        total = tokens + len(self.decoding)
+        length = float(np.interp(total, table.tokens, table.step_ms))
+        length += table.sequence_ms * len(self.decoding)
+        length += table.cached_token_ms * cached + table.pair_ms * pairs
+        return length + (table.prompt_step_ms if tokens else 0.0)
 
 
 @pytest.mark.parametrize("seed", range(6))
