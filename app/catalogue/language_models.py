@@ -35,6 +35,7 @@ def load_architectures() -> Mapping[str, Architecture]:
 
 def load_hardware() -> Mapping[str, LlmHardware]:
     """What language models find on each shipped GPU type, by the type's name."""
+    # A type whose kernels nobody measured borrows those of its generation, or has none.
     kernels = _efficiencies()
     return {
         row["name"]: _hardware(row, kernels.get(row["kernels"]))
@@ -44,6 +45,7 @@ def load_hardware() -> Mapping[str, LlmHardware]:
 
 def load_runs() -> tuple[MeasuredRun, ...]:
     """The measured servers that ship with the catalogue."""
+    # Once for all rows: each names one of few networks and GPU types.
     networks, hardware = load_architectures(), load_hardware()
     return tuple(_run(row, networks, hardware) for row in _rows("llm_runs.csv"))
 
@@ -77,6 +79,7 @@ def _run(
 
 def full_name(name: str) -> str:
     """The shipped network's name at its publisher; the same for one that is not shipped."""
+    # People leave the publisher out, and no two shipped networks differ in it alone.
     short = {full.partition("/")[2].lower(): full for full in load_architectures()}
     return short.get(name.lower(), name)
 
@@ -107,6 +110,7 @@ def _architecture(row: Row) -> Architecture:
         full_attention_layers=int(row["full_attention_layers"]),
         experts=_experts(row) if has_experts else None,
         compressed_keys=_compressed_keys(row) if is_compressed else None,
+        # As published: hybrid layers have parts that the shape does not tell.
         total_parameters=float(row["total_b"]) * 1e9,
     )
 

@@ -135,6 +135,7 @@ def size(
         percentile=percentile,
         itl=itl.value,
     )
+    # All that may be wrong with the options is found before anything takes seconds.
     table = _table(lengths, max_model_len)
     asked = _Asked(network, precision, _hardware(gpu_type), _files(measured or ()))
     found = _sizes(asked, table, slo, cv=cv)
@@ -196,6 +197,7 @@ def _beliefs(
             output=table.mean_output,
         )
 
+    # Whatever its file is called, the network is the one that is asked for.
     own = [
         MeasuredRun(
             engine=LlmEngine(
@@ -215,6 +217,7 @@ def _beliefs(
         for gpu_type, tp, runs in asked.measured
         for run in runs
     ]
+    # Shipped runs of other networks, too: they tell how the runtime does on each GPU type.
     beliefs = StepBeliefs([*load_runs(), *own])
     return {
         (name, tp): beliefs.of(conditions(name, tp))
@@ -300,6 +303,7 @@ def _hardware(names: Sequence[str] | None) -> Mapping[str, LlmHardware]:
 
 def _row(sized: "Sized", table: LengthTable) -> Mapping[str, object]:
     """One way to run a replica, as programs read it."""
+    # Types that the catalogue has no price for are sized all the same.
     prices = {each.name: each.price_usd_per_hour for each in load_gpu_types()}
     price = prices.get(sized.gpu_type)
     tokens_per_s = sized.capacity_rps * table.mean_output
@@ -341,6 +345,7 @@ def _show(rows: Sequence[Mapping[str, object]]) -> None:
 
 def _cells(row: Mapping[str, object]) -> Cells:
     limit = row["limit"]
+    # No figure of what cannot run: a zero would look like a measurement.
     if limit is not None:
         why = faint(_WHY[str(limit)])
         return (str(row["gpu_type"]), str(row["tp"]), *["-"] * 7, why)
