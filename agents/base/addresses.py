@@ -1,7 +1,9 @@
-"""IP addresses as a socket shows them."""
+"""Addresses: as a socket shows them, and as others find a port of this machine."""
 
+import socket
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from urllib.parse import urlsplit
 
 
 # A fleet's agents report from the same addresses every second.
@@ -12,3 +14,35 @@ def plain_ip(text: str) -> IPv4Address | IPv6Address:
     # A socket that takes both kinds shows an IPv4 client as ::ffff:10.0.0.1.
     mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
     return mapped or found
+
+
+def advertised(host: str, port: int, url: str) -> str:
+    """host:port by which Prometheus finds these metrics; empty where it cannot.
+
+    A port of this machine alone means another one to a Prometheus elsewhere: it is told of only where the control
+    plane (`url`) is on this machine, too.
+    """
+    if not port:
+        return ""
+    if is_local(host) and not is_local(urlsplit(url).hostname or ""):
+        return ""
+    return joined(
+        # An address that means "all of mine" is none that another machine could use.
+        socket.gethostname() if host in ("0.0.0.0", "::", "") else host,
+        port,
+    )
+
+
+def is_local(host: str) -> bool:
+    """Whether an address means the machine that it is used on."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def joined(host: str, port: int) -> str:
+    """host:port, in brackets where the address has colons itself."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -214,7 +214,7 @@ class ReplicaPoll:
     execution_ms: float
     """Mean time of those batches; 0 without any."""
     latency_buckets: tuple[tuple[int, int], ...] = ()
-    """(bucket, count) pairs of the latencies of its service's requests on this node; see `protocol.bucket_of`."""
+    """(bucket, count) pairs of the latencies of its service's requests on this node; see `latency_buckets.bucket_of`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

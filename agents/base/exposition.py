@@ -8,15 +8,26 @@ A page holds what is there now: what is gone has no series, and nothing must be 
     page.text()
 """
 
-from collections.abc import Iterable, Iterator
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from agents.base.addresses import joined
+
+log = logging.getLogger(__name__)
+
+Read = Callable[[], bytes]
 Kind: TypeAlias = Literal["gauge", "counter"]
 
 
@@ -56,3 +67,31 @@ class ScrapePage(Collector):
 def _metric(family: Family) -> GaugeMetricFamily | CounterMetricFamily:
     make = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
     return make(family.name, family.text, labels=family.labels)
+
+
+@contextlib.asynccontextmanager
+async def metrics_port(host: str, port: int, read: Read) -> AsyncIterator[None]:
+    """Answers `GET /metrics`; port 0: not at all. Raises OSError where the port is taken.
+
+    It has no token: it is off unless asked for, and on this machine alone unless another address is given.
+    """
+    if not port:
+        yield
+        return
+    # Late: whoever only makes pages has a server of its own.
+    from aiohttp import web
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=read(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    # No access log: a line for every scrape would bury the others.
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        log.info("metrics are at http://%s/metrics", joined(host, port))
+        yield
+    finally:
+        await runner.cleanup()

@@ -4,16 +4,12 @@ An agent posts an Observation to `/api/v1/nodes/{node}/sync` and gets a SyncRepl
 are durable, and a NodeCommand when there is a newer one. JSON; what has no default is required, unknown fields refused.
 """
 
-import math
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-BUCKETS_PER_DOUBLING = 4
-MIN_BUCKET_MS = 0.25
-BUCKET_COUNT = 80
-"""Bucket i ends at 0.25 ms · 2^(i/4): 0.25 ms to 0.25 · 2^19.75 ms = 220 s in steps of 19 %."""
+from agents.base.latency_buckets import BUCKET_COUNT
 
 # Every number and text has its bounds here, and nowhere else: they fit the columns that keep them, and sums of them do,
 # too. What passes can be written, so that no report fails the transaction that it shares with others.
@@ -243,6 +239,20 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """Services that moved to other nodes, and that this one serves on until they are ready there."""
 
 
+class EngineCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
+    """How a language model's replica is started; it has its GPUs to itself."""
+
+    gpus: Annotated[tuple[GpuIndex, ...], Meta(min_length=1, max_length=8)]
+    """All that it spans, that of its own entry first."""
+    max_num_batched_tokens: Ordinal
+    max_num_seqs: BatchSize
+    max_model_len: Ordinal
+    precision: Literal["bf16", "fp8", "fp4", "int4"] | None = None
+    """Of its weights; None = as they are published."""
+    slo_itl_ms: Positive
+    """From one token to the next; the time to the first one is the route's SLO."""
+
+
 # Defaults are omitted: agents that know no projects take commands where all is of the default one.
 class ReplicaCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One replica that must run."""
@@ -258,6 +268,8 @@ class ReplicaCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """The plan's rate for this replica; its share of the service's routing weight."""
     is_spare: bool = False
     """True: it takes requests only where the service's other replicas on the node cannot keep up."""
+    engine: EngineCommand | None = None
+    """Of a language model; None: requests are answered at once, batch by batch."""
 
 
 class TaskCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
@@ -382,19 +394,3 @@ class SyncReply(Wire, frozen=True, kw_only=True):
     """The awaited services of which every planned replica on other nodes is ready; left out where none is awaited."""
     # Left out where it is unset: older agents take no reply that has it.
     logs: tuple[LogRequest, ...] | UnsetType = UNSET
-
-
-def bucket_of(latency_ms: float) -> int:
-    """Index of the latency bucket: the first whose end is not below `latency_ms`; the last takes all longer ones."""
-    # The logarithm of 0 has no value, and clocks may give 0.
-    if latency_ms <= MIN_BUCKET_MS:
-        return 0
-    return min(
-        BUCKET_COUNT - 1,
-        math.ceil(BUCKETS_PER_DOUBLING * math.log2(latency_ms / MIN_BUCKET_MS)),
-    )
-
-
-def bucket_end_ms(bucket: int) -> float:
-    """Upper end of a latency bucket."""
-    return float(MIN_BUCKET_MS * 2.0 ** (bucket / BUCKETS_PER_DOUBLING))

@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agents.base.addresses import advertised
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
-from agents.base.metrics_port import advertised, metrics_port
+from agents.base.exposition import metrics_port
 from agents.base.protocol import (
     LOGS_HEADER,
     METRICS_HEADER,

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from agents.base.device import Device, DeviceError, GpuPoll, GpuState
-from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand, bucket_end_ms
+from agents.base.latency_buckets import bucket_end_ms
+from agents.base.protocol import GovernorCommand, GpuCommand, NodeCommand
 from agents.base.successors import base_id
 from agents.enforce.actions import LimitPower, LockClock, SetBatch, perform
 from solvers.governors.registry import GOVERNORS, govern

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeAlias
 
-from agents.base.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, bucket_end_ms
+from agents.base.latency_buckets import (
+    BUCKET_COUNT,
+    BUCKETS_PER_DOUBLING,
+    bucket_end_ms,
+)
 from agents.router.service_queue import Counts, Reason, ServiceQueue
 
 MAX_SERVICES = 256

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from agents.base.device import ServiceRoute
+from agents.base.latency_buckets import bucket_of
 from agents.base.lateness import Lateness
-from agents.base.protocol import ServiceReading, bucket_of
+from agents.base.protocol import ServiceReading
 from agents.router.health import ReplicaHealth
 
 Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
@@ -39,7 +40,7 @@ class Counts:
     """The sum of the times between arrivals."""
     rejected: Counter[Reason] = field(default_factory=Counter)
     buckets: Counter[int] = field(default_factory=Counter)
-    """Latencies of those served; see `protocol.bucket_of`."""
+    """Latencies of those served; see `latency_buckets.bucket_of`."""
     gaps: Counter[int] = field(default_factory=Counter)
     """Times between arrivals, in the same buckets."""
     to_spares: int = 0

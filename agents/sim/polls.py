@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from agents.base.device import GpuPoll, ReplicaPoll
-from agents.base.protocol import BUCKET_COUNT
+from agents.base.latency_buckets import BUCKET_COUNT
 from agents.sim.node import SimGpu, SimNode, SimReplica
 from agents.sim.tally import Floats
 

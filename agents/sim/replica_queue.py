@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from agents.base.protocol import MIN_BUCKET_MS
+from agents.base.latency_buckets import MIN_BUCKET_MS
 from agents.sim.tally import (
     FINE_COUNT,
     FINE_PER_DOUBLING,

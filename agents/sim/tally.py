@@ -9,7 +9,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.base.protocol import BUCKET_COUNT, BUCKETS_PER_DOUBLING, MIN_BUCKET_MS
+from agents.base.latency_buckets import (
+    BUCKET_COUNT,
+    BUCKETS_PER_DOUBLING,
+    MIN_BUCKET_MS,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from agents.base.protocol import bucket_end_ms
+from agents.base.latency_buckets import bucket_end_ms
 from app.loop.planning.draining import draining_nodes
 from app.loop.planning.reschedule import avoiding_tasks
 from app.store.store import ServiceWindow, Snapshot

@@ -15,7 +15,7 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry, generate_latest
 
-from agents.base.metrics_port import metrics_port
+from agents.base.exposition import metrics_port
 from app.api.operations.event_views import event_bytes
 from app.base.clock import ControlClock
 from app.base.errors import PlimsollError

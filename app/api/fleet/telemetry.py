@@ -10,7 +10,8 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from agents.base.protocol import BUCKET_COUNT, ServiceReading, bucket_of
+from agents.base.latency_buckets import BUCKET_COUNT, bucket_of
+from agents.base.protocol import ServiceReading
 from app.api.http.answers import problems
 from app.api.http.auth import Operator
 from app.api.http.body import resource_router

@@ -6,7 +6,8 @@ import aiohttp
 import pytest
 from msgspec import structs
 
-from agents.base.metrics_port import advertised, metrics_port
+from agents.base.addresses import advertised
+from agents.base.exposition import metrics_port
 from agents.base.protocol import (
     Ack,
     GpuCommand,

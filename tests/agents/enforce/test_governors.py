@@ -8,13 +8,8 @@ import pytest
 
 from agents.base.clock import ManualClock, ScaledClock
 from agents.base.device import GpuPoll, NoDriver, ReplicaPoll
-from agents.base.protocol import (
-    GpuCommand,
-    NodeCommand,
-    ReplicaCommand,
-    bucket_end_ms,
-    bucket_of,
-)
+from agents.base.latency_buckets import bucket_end_ms, bucket_of
+from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand
 from agents.enforce.governors import Governing, percentile_ms
 from agents.sync.ledger import Ledger
 from agents.sync.transport import ControlPlaneSilent

@@ -5,7 +5,7 @@ import asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from agents.base.device import ServiceRoute
-from agents.base.protocol import BUCKET_COUNT
+from agents.base.latency_buckets import BUCKET_COUNT
 from agents.router.metrics import MAX_SERVICES, OTHERS, exposition, shown
 from agents.router.service_queue import ServiceQueue
 

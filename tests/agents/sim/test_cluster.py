@@ -16,7 +16,8 @@ from agents.base.device import (
     OutOfRange,
     UnknownPart,
 )
-from agents.base.protocol import NodeCommand, bucket_of
+from agents.base.latency_buckets import bucket_of
+from agents.base.protocol import NodeCommand
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
 from agents.sim.arrivals import ArrivalProcess, LoadShape

@@ -4,7 +4,7 @@ import pytest
 
 from agents.base.clock import ManualClock
 from agents.base.device import GpuLost, GpuPoll, ReplicaPoll
-from agents.base.protocol import bucket_of
+from agents.base.latency_buckets import bucket_of
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault
 from tests.agents.factories import a_command, a_gpu, a_replica, run

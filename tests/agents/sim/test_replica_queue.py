@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agents.base.protocol import BUCKET_COUNT, bucket_end_ms, bucket_of
+from agents.base.latency_buckets import BUCKET_COUNT, bucket_end_ms, bucket_of
 from agents.sim.pace import draw_noise
 from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, fine_bucket_of_s
 from agents.sim.tally import FINE_COUNT, PARTS, Floats, ServiceTally

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agents.base.protocol import BUCKET_COUNT, bucket_of
+from agents.base.latency_buckets import BUCKET_COUNT, bucket_of
 from agents.sim.replica_queue import fine_bucket_of_s
 from agents.sim.tally import FINE_COUNT, ServiceTally
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from agents.base.protocol import bucket_end_ms, bucket_of
+from agents.base.latency_buckets import bucket_end_ms, bucket_of
 from app.loop.events import describe_hold
 from app.loop.observe import (
     HeardNodes,
