@@ -16,7 +16,7 @@ from app.base.logs import nothing_logged
 from app.demo.feed import attainment
 from app.simulate.run.accounting import Bill, make_bill
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from solvers.types.policy_spec import PolicyModule
 
 

@@ -19,7 +19,7 @@ from app.base.logs import nothing_logged
 from app.simulate.run.build import make_cluster, shipped_catalogue
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.scenario.scenario import SimulationScenario
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from bench.report import Figures, print_table, write_results
 from solvers.governors.registry import GOVERNORS
 

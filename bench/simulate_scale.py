@@ -32,7 +32,7 @@ from app.simulate.run.closed_loop import ClosedLoop
 from app.simulate.run.record import Recorder
 from app.simulate.run.run import SimulationRun, simulate
 from app.simulate.scenario.scenario import SimulationScenario
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from app.store.memory_store import MemoryStore
 from bench.report import Figures, print_table, write_results
 from solvers.types.problem import OperatingPoint

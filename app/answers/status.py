@@ -16,8 +16,9 @@ from app.answers.conditions import (
 from app.answers.feasible import infeasibility
 from app.loop.events import describe_avoided
 from app.loop.make_commands import effective_mode
-from app.loop.make_problem import PlannedPoints, min_replicas
+from app.loop.make_problem import PlannedPoints
 from app.loop.observe import observe
+from app.loop.planning.limits import min_replicas
 from app.loop.planning.reschedule import MAX_NODES, failing_everywhere
 from app.loop.planning.survival import cheapest_help, describe_gap
 from app.solver.process import COMPILING_KERNELS
@@ -158,7 +159,12 @@ def _telemetry(reading: ServiceObservation | None, stale_after_s: float) -> Cond
 
 
 def slo_objection(snapshot: Snapshot, service: Service) -> str | None:
-    """Why no operating point keeps the service's SLO, with the least SLO that is possible; None: one does."""
+    """Why no operating point keeps the service's SLO, with the least SLO that is possible; None: one does.
+
+    Of a language model plans alone say it: to find out takes seconds.
+    """
+    if service.llm is not None:
+        return None
     # That SLO is of types that the fleet has, where the service may use any of them.
     present = {gpu.gpu_type for gpu in snapshot.state.gpus}
     points = PlannedPoints().of(snapshot, [service.network])

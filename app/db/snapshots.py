@@ -185,6 +185,9 @@ class SnapshotReader:
             base=memory.target,
         )
         memory.proposal = proposal
+        configs = {}
+        if any(service.llm for service in state.services):
+            configs = await profiles.load_configs(connection)
         known = await memory.read_known(
             connection, revisions.profile_revision, revisions.fit_revision
         )
@@ -209,6 +212,7 @@ class SnapshotReader:
             choices=await memory.read_choices(connection),
             avoided=await load_avoided(connection, now),
             launch_s=await load_launch_s(connection),
+            llm_configs=configs,
             degradations=await budgets.load_degradations(connection),
             actor=await actors.load_newest(connection, fleet_fingerprint(state))
             if wants_actor(settings)

@@ -19,7 +19,7 @@ from app.demo.scenario import demo_cluster
 from app.serve.child_process import send, stop_when_closed
 from app.serve.plane import on_stop_signals
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from solvers.baselines.k8s_hpa import NAME, KubernetesHpa
 from solvers.baselines.k8s_pods import PodOptions
 from solvers.types.plan import BoundPlan

@@ -33,7 +33,7 @@ from app.demo.scenario import DURATION_S, KEPT_S, demo_cluster
 from app.serve.child_process import send, stop_when_closed
 from app.serve.plane import on_stop_signals
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from app.store.ingest_queue import IngestQueue
 from app.store.store import AuditEvent
 from solvers.types.plan import BoundPlan

@@ -220,6 +220,7 @@ def _views(inputs: _Inputs, *, may_open: bool) -> list[JobGpu]:
         own = bound.get(gpu.id)
         gpu_type = types.get(gpu.gpu_type)
         is_usable = gpu.healthy and gpu.id not in cordoned
+        is_usable = is_usable and not (own and own.is_models_own)
         if not is_usable or gpu_type is None or (own is None and not may_open):
             continue
         # Jobs have settings at the highest clock alone; a GPU that a plan slows down for its replicas takes none.

@@ -197,6 +197,7 @@ async def _decide_for(
                 without_cordoned=without_cordoned,
                 survives=survives,
                 at=snapshot.at,
+                llm_points=snapshot.llm_points,
             )
             decision = await decide(
                 solver,

@@ -1,11 +1,17 @@
 """Leftovers: a decision on services gets its tasks, then its spares; and how far the loop may go with the whole."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.loop.fill import with_tasks_of
 from app.loop.make_commands import changes_leftovers_only, effective_mode
 from app.loop.plan import Decision, keep, renewed
+from app.loop.planning.language_models import (
+    models_gpus,
+    with_models,
+    without_gpus,
+    without_models,
+)
 from app.loop.planning.reschedule import avoided_gpus
 from app.loop.spares import with_spares_of
 from app.store.store import Snapshot
@@ -39,13 +45,16 @@ def with_leftovers(
     """
 
     def filled(decision: Decision) -> Decision:
-        return with_tasks_of(
-            snapshot,
-            decision,
-            problem,
-            state,
-            layers=layers,
-            promises_may_break=promises_may_break,
+        apart = _ModelsApart(snapshot, decision, state)
+        return apart.again(
+            with_tasks_of(
+                replace(snapshot, target=apart.target),
+                apart.decision,
+                problem,
+                apart.state,
+                layers=layers,
+                promises_may_break=promises_may_break,
+            )
         )
 
     made = filled(decision)
@@ -56,18 +65,43 @@ def with_leftovers(
         meanwhile = filled(kept)
         if _changes_tasks_only(snapshot, meanwhile):
             made, mode = meanwhile, Mode.AUTO
-    complete = with_spares_of(
-        renewed(snapshot, made),
-        problem,
-        state,
-        policy=snapshot.settings.policy,
-        target=snapshot.target,
-        avoided=avoided_gpus(snapshot),
+    apart = _ModelsApart(snapshot, renewed(snapshot, made), state)
+    complete = apart.again(
+        with_spares_of(
+            apart.decision,
+            problem,
+            apart.state,
+            policy=snapshot.settings.policy,
+            target=apart.target,
+            avoided=avoided_gpus(snapshot),
+        )
     )
     # Spares change no mode, but they may be all that there is to push.
     if made.bound is None:
         mode = _mode(snapshot, complete)
     return CompleteDecision(decision=complete, mode=mode)
+
+
+class _ModelsApart:
+    """A decision without language models and their GPUs, for those who share GPUs."""
+
+    def __init__(
+        self, snapshot: Snapshot, decision: Decision, state: ClusterState
+    ) -> None:
+        """`state`: the GPUs that may be used."""
+        target, bound = snapshot.target, decision.bound
+        self._whole = bound or target
+        self.state = without_gpus(state, models_gpus(self._whole))
+        self.target = None if target is None else without_models(target)
+        self.decision = decision
+        if bound is not None:
+            self.decision = replace(decision, bound=without_models(bound))
+
+    def again(self, decision: Decision) -> Decision:
+        """What became of the decision, with its language models."""
+        if decision.bound is None or self._whole is None:
+            return decision
+        return replace(decision, bound=with_models(decision.bound, self._whole))
 
 
 def _mode(snapshot: Snapshot, decision: Decision) -> Mode | None:

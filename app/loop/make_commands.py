@@ -8,6 +8,7 @@ from operator import attrgetter
 import msgspec
 
 from agents.base.protocol import (
+    EngineCommand,
     GovernorCommand,
     GpuCommand,
     NodeCommand,
@@ -17,14 +18,16 @@ from agents.base.protocol import (
 )
 from app.store.store import PolicySettings
 from solvers.governors.registry import GOVERNORS
+from solvers.types.llm import LlmEngineSettings, LlmTerms
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, planned_rates_rps
-from solvers.types.state import ClusterState, GpuType, Mode, Node, Service
+from solvers.types.state import ClusterState, GpuId, GpuType, Mode, Node, Service
 
 NET = 1.1
 """The board's own limit over the power cap where a governor holds the cap: it must see a breach to answer it, and a
 breach between two of its steps must stay small."""
 WAITING_NODES = 16
 """So many nodes know the services that run nowhere: of thousands not all need be told whenever one comes to rest."""
+_NO_ITL_MS = 1e9
 _HEARD_S = 10.0
 """Nodes that were not heard for longer come after all others."""
 
@@ -38,9 +41,11 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
     """
     index_of = {gpu.id: gpu.index for gpu in state.gpus}
     types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
-    projects = _Projects(
+    known = _Known(
         services={each.name: each.project for each in state.services},
         tasks={each.name: each.project for each in state.tasks},
+        llm_terms={each.name: each.llm for each in state.services if each.llm},
+        indices=index_of,
     )
     by_node: dict[str, list[BoundGpu]] = defaultdict(list)
     for gpu in bound.gpus:
@@ -69,7 +74,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
                     index_of[gpu.id],
                     types[gpu.gpu_type],
                     _governor(bound, gpu, types[gpu.gpu_type]),
-                    projects,
+                    known,
                 )
                 for gpu in sorted(by_node[node.id], key=lambda gpu: index_of[gpu.id])
             ),
@@ -80,11 +85,17 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Projects:
-    """The project of each service and task, by name; those that are gone since the plan was bound are missing."""
+class _Known:
+    """What a bound plan leaves to the present state to say; what is gone since it was bound is missing."""
 
     services: Mapping[str, str]
+    """The project of each, by name."""
     tasks: Mapping[str, str]
+    """The same."""
+    llm_terms: Mapping[str, LlmTerms]
+    """Of language models' services, by name."""
+    indices: Mapping[GpuId, int]
+    """Of GPUs on their nodes, by id."""
 
 
 def _governor(
@@ -92,7 +103,8 @@ def _governor(
 ) -> GovernorCommand | None:
     """The governor of a GPU: any of its type's clocks, batches up to the plan's, power up to the plan's cap."""
     name = bound.governor
-    if name is None:
+    # Language models' steps are planned at the highest clock, and their batches are no governor's to turn.
+    if name is None or gpu.is_models_own:
         return None
     power_limit_w = gpu.power_cap_w * (NET if GOVERNORS[name].holds_power else 1.0)
     command = GovernorCommand(
@@ -106,7 +118,7 @@ def _gpu(
     index: int,
     gpu_type: GpuType,
     governor: GovernorCommand | None,
-    projects: _Projects,
+    known: _Known,
 ) -> GpuCommand:
     return GpuCommand(
         index=index,
@@ -116,28 +128,49 @@ def _gpu(
         power_cap_w=gpu.power_cap_w,
         # Spares last: what serves is started first.
         replicas=(
-            *_replicas(gpu.replicas, projects, is_spare=False),
-            *_replicas(gpu.spares, projects, is_spare=True),
+            *_replicas(gpu.replicas, known, is_spare=False),
+            *_replicas(gpu.spares, known, is_spare=True),
         ),
         tasks=tuple(
-            TaskCommand(**asdict(task), project=projects.tasks[task.name])
+            TaskCommand(**asdict(task), project=known.tasks[task.name])
             for task in gpu.tasks
-            if task.name in projects.tasks
+            if task.name in known.tasks
         ),
         governor=governor,
     )
 
 
 def _replicas(
-    replicas: Iterable[BoundReplica], projects: _Projects, *, is_spare: bool
+    replicas: Iterable[BoundReplica], known: _Known, *, is_spare: bool
 ) -> Iterator[ReplicaCommand]:
     for replica in replicas:
-        if replica.service in projects.services:
-            yield ReplicaCommand(
-                **asdict(replica),
-                project=projects.services[replica.service],
-                is_spare=is_spare,
-            )
+        if replica.service not in known.services:
+            continue
+        engine = None
+        if replica.llm is not None:
+            engine = _engine(replica.llm, known.llm_terms.get(replica.service), known)
+        fields = asdict(replica)
+        del fields["llm"]
+        yield ReplicaCommand(
+            **fields,
+            project=known.services[replica.service],
+            is_spare=is_spare,
+            engine=engine,
+        )
+
+
+def _engine(
+    settings: LlmEngineSettings, terms: LlmTerms | None, known: _Known
+) -> EngineCommand:
+    return EngineCommand(
+        gpus=tuple(known.indices[GpuId(name)] for name in settings.gpus),
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        max_model_len=settings.max_model_len,
+        precision=settings.precision,
+        # A service that is no language model's any more: its last replicas are on their way out.
+        slo_itl_ms=_NO_ITL_MS if terms is None else terms.itl_ms,
+    )
 
 
 def _routes(bound: BoundPlan, state: ClusterState) -> dict[str, Route]:

@@ -10,21 +10,29 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.loop.planning.language_models import (
+    llm_demands,
+    usable_points,
+    with_slots,
+    without_broken_models,
+)
+from app.loop.planning.limits import allowed_types, min_replicas
 from app.loop.planning.networks import networks_of, with_choices
 from app.loop.planning.survival import with_survival
 from app.store.store import PolicySettings, Snapshot
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import Group, Reals
 from solvers.predict.learn.online import FitState, RowKey, log_factors, new_fit_state
+from solvers.types.llm import LlmPoints
 from solvers.types.plan import BoundPlan, anonymous
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import (
     ClusterState,
     Demand,
+    Gpu,
     GpuId,
     GpuType,
     Mode,
-    Scaling,
     Service,
 )
 
@@ -134,11 +142,12 @@ def make_problem(
     survives: bool = True,
     at: datetime | None = None,
     also: Collection[str] = (),
+    llm_points: Sequence[LlmPoints] = (),
 ) -> Problem:
     """The one input of every policy. GPUs that are not healthy do not count as stock.
 
     at: when, for the carbon that the grid emits then; None: the mean over the day. also: GPU types that are there with
-    no GPU to use, where the fleet has none of them.
+    no GPU to use, where the fleet has none of them. llm_points: how services of language models may run.
 
     A cordoned GPU counts while replicas of the target run on it, since they may stay; `bind` starts nothing there.
     `without_cordoned`: count none of them, for when a plan with them found no place. `survives`: whether replicas are
@@ -147,10 +156,16 @@ def make_problem(
     carrying = (
         set()
         if target is None or without_cordoned
-        else {gpu.id for gpu in target.gpus if gpu.replicas}
+        else {gpu.id for gpu in target.gpus if gpu.replicas or gpu.held_by}
     )
-    gpu_types = _stocked(state, carrying, also)
-    services = _service_demands(state.services, demands, gpu_types)
+    usable = _usable(state, carrying)
+    gpu_types = _stocked(state, usable, also)
+    active = [each for each in state.services if each.mode is not Mode.OFF]
+    services = _service_demands(active, demands, gpu_types)
+    models = llm_demands(active, demands, gpu_types)
+    # Nobody else asks how GPUs lie on nodes: problems without language models stay as they were.
+    if models:
+        gpu_types = tuple(with_slots(each, usable) for each in gpu_types)
     known = {gpu_type.name for gpu_type in gpu_types}
     planned = {service.name for service in services}
     # Points of all variants: the record of a problem must tell what each would have cost.
@@ -170,6 +185,8 @@ def make_problem(
         gpu_types=gpu_types,
         services=services,
         points=used,
+        llm_services=models,
+        llm_points=usable_points(llm_points, models, known),
         current=None if target is None else anonymous(_alive(target, state)),
         migration_cost_usd_per_hour=settings.migration_cost_usd_per_hour,
         power_budget_w=settings.power_budget_w,
@@ -193,23 +210,30 @@ def _points_in_use(
 def _alive(target: BoundPlan, state: ClusterState) -> BoundPlan:
     """The target without the GPUs that left or that do not answer: nothing runs there that could be kept."""
     alive = {gpu.id for gpu in state.gpus if gpu.healthy}
-    return replace(target, gpus=tuple(gpu for gpu in target.gpus if gpu.id in alive))
+    return without_broken_models(
+        replace(target, gpus=tuple(gpu for gpu in target.gpus if gpu.id in alive))
+    )
+
+
+def _usable(state: ClusterState, carrying: Collection[str]) -> list[Gpu]:
+    """GPUs that may be used; cordoned ones only where they carry replicas."""
+    cordoned = cordoned_gpus(state)
+    return [
+        gpu
+        for gpu in state.gpus
+        if gpu.healthy and (gpu.id not in cordoned or gpu.id in carrying)
+    ]
 
 
 def _stocked(
-    state: ClusterState, carrying: Collection[str], also: Collection[str]
+    state: ClusterState, usable: Sequence[Gpu], also: Collection[str]
 ) -> tuple[GpuType, ...]:
-    """GPU types of the fleet with the number of GPUs that may be used; cordoned ones only where they carry replicas."""
-    cordoned = cordoned_gpus(state)
-    usable = Counter(
-        gpu.gpu_type
-        for gpu in state.gpus
-        if gpu.healthy and (gpu.id not in cordoned or gpu.id in carrying)
-    )
+    """GPU types of the fleet with the number of GPUs that may be used."""
+    counts = Counter(gpu.gpu_type for gpu in usable)
     # A type whose GPUs are all unhealthy stays, with none to use: the target may still name it.
     fleet = {gpu.gpu_type for gpu in state.gpus}.union(also)
     return tuple(
-        replace(gpu_type, count=usable[gpu_type.name])
+        replace(gpu_type, count=counts[gpu_type.name])
         for gpu_type in sorted(state.gpu_types, key=lambda gpu_type: gpu_type.name)
         if gpu_type.name in fleet
     )
@@ -237,36 +261,14 @@ def _service_demands(
             priority=service.priority,
             min_replicas=min_replicas(service.scaling),
             max_replicas=service.scaling.max_replicas,
-            allowed_gpu_types=_allowed(service, gpu_types),
+            allowed_gpu_types=allowed_types(service, gpu_types),
             # A project's labels are its own: nobody else's services are kept apart by them.
             anti_affinity=frozenset(
                 f"{service.project}/{label}" for label in service.anti_affinity
             ),
         )
         for service in sorted(services, key=lambda service: service.name)
-        if service.mode is not Mode.OFF
-    )
-
-
-def min_replicas(scaling: Scaling) -> int:
-    """As plans take it: with the buffer, within what the team allows."""
-    # The buffer stands ready for spikes, but never beyond what the team allows.
-    wanted = scaling.min_replicas + scaling.buffer_replicas
-    return wanted if scaling.max_replicas is None else min(wanted, scaling.max_replicas)
-
-
-def _allowed(service: Service, gpu_types: Sequence[GpuType]) -> tuple[str, ...] | None:
-    # None means any type; a list of all of them would only make every problem longer.
-    if service.allowed_gpu_types is None and not service.excluded_gpu_types:
-        return None
-    return tuple(
-        gpu_type.name
-        for gpu_type in gpu_types
-        if (
-            service.allowed_gpu_types is None
-            or gpu_type.name in service.allowed_gpu_types
-        )
-        and gpu_type.name not in service.excluded_gpu_types
+        if service.llm is None
     )
 
 

@@ -167,6 +167,7 @@ def _bound(
         running=without_avoided(target, avoided),
         generation=generation,
         avoided=avoided.closed,
+        llm_terms={each.name: each.llm for each in state.services if each.llm},
     )
     bound = replace(
         result.plan, governor=settings.governor, governor_tuning=_tuning(settings)
@@ -280,7 +281,8 @@ def _known(problem: Problem, plan: Plan) -> Plan:
         for gpu in plan.gpus
         if gpu.gpu_type in types
     )
-    return replace(plan, gpus=tuple(gpus))
+    models = (each for each in plan.llm_replicas if problem.llm_row(each))
+    return replace(plan, gpus=tuple(gpus), llm_replicas=tuple(models))
 
 
 def _tuning(settings: PolicySettings) -> tuple[tuple[str, Setting], ...]:

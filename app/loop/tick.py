@@ -36,6 +36,7 @@ from app.loop.observe import (
 )
 from app.loop.plan import Decision, make_record, with_messages
 from app.loop.planning.draining import drained_nodes
+from app.loop.planning.llm_rows import ModelRows, SizedModels, with_rows
 from app.loop.planning.reschedule import without_starts_on
 from app.loop.push import push_target, why_it_stays
 from app.solver.process import Solver
@@ -72,6 +73,7 @@ class Loop:
     has_resumed: bool = False
     """Whether it looked for what waits since it took the lead."""
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
+    models: SizedModels = field(default_factory=SizedModels)
     layers: tuple[LayerCounts, ...] = ()
     """Layers of training networks; training that was never profiled is judged by them."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -125,11 +127,14 @@ async def tick(loop: Loop) -> TickOutcome:
         late_too_long=loop.telemetry.late_too_long(snapshot),
         flapping=loop.telemetry.flapping(snapshot),
     )
+    # Before anything else is asked of the solver: services of language models are planned by what they are sized at.
+    rows = await loop.models.of(loop.solver, snapshot)
+    snapshot = with_rows(snapshot, rows)
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     watch.lap("forecast")
 
     # 5. Predict, plan, check, bind; what is left over goes to tasks, then to spares.
-    outcome, mode = await _decide(loop, snapshot, demands)
+    outcome, mode = await _decide(loop, snapshot, demands, rows)
     watch.lap("decide")
 
     # 6. Write the decision down, with what the policy wants to remember.
@@ -159,7 +164,7 @@ async def _record_nodes(loop: Loop, snapshot: Snapshot) -> None:
 
 
 async def _decide(
-    loop: Loop, snapshot: Snapshot, demands: tuple[Demand, ...]
+    loop: Loop, snapshot: Snapshot, demands: tuple[Demand, ...], rows: ModelRows
 ) -> tuple[DecidedOn, Mode | None]:
     """What is decided for services, with tasks and spares on what they leave over, and how far the loop may go."""
     points = await asyncio.to_thread(loop.planned_points.of, snapshot)
@@ -170,11 +175,15 @@ async def _decide(
         points=points,
         promises_may_break=loop.promises_may_break,
     )
-    degraded = describe_degraded(snapshot.state.services, snapshot.degradations)
+    messages = (
+        *describe_degraded(snapshot.state.services, snapshot.degradations),
+        *describe_late(snapshot),
+        *rows.messages(outcome.decision.plan),
+    )
     complete = await asyncio.to_thread(
         with_leftovers,
         snapshot,
-        with_messages(outcome.decision, (*degraded, *describe_late(snapshot))),
+        with_messages(outcome.decision, messages),
         outcome.problem,
         # To serve comes before the fear of another silence; tasks and spares can wait.
         without_starts_on(outcome.state, snapshot.flapping),

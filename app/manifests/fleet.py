@@ -8,6 +8,23 @@ from app.manifests.parts import Amount, Money, Size, Strict, TypeName
 from solvers.types.state import ALL_PAID
 
 
+class DataSheet(Strict):
+    """What the maker states that language models run by. Peaks are dense, without structured sparsity."""
+
+    memory_gb_per_s: Size
+    bf16_tflops: Size
+    fp8_tflops: Size | None = Field(
+        default=None, description="Absent: 8-bit weights are computed in bf16"
+    )
+    fp4_tflops: Size | None = Field(
+        default=None, description="Absent: 4-bit weights are computed in 8 bits"
+    )
+    link_gb_per_s: Size | None = Field(
+        default=None,
+        description="From one GPU to another of the node, one way. Absent: a replica cannot span GPUs",
+    )
+
+
 class GpuTypeSpec(Strict):
     """One kind of GPU and its price."""
 
@@ -22,6 +39,10 @@ class GpuTypeSpec(Strict):
     clocks_mhz: list[Size] = Field(min_length=1, max_length=256)
     launch_per_neighbour: Amount = 0.0
     launch_base: Amount = 0.0
+    llm: DataSheet | None = Field(
+        default=None,
+        description="For language models. Absent: as shipped for a type of this name",
+    )
     paid: Annotated[int, Field(ge=0, le=ALL_PAID)] | Literal["all"] = Field(
         default=0,
         description="GPUs of it that are paid for, used or not. 0: all are rented by the hour; all: all "

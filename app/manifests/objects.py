@@ -7,14 +7,16 @@ back.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator
 
 # Under the same names again, so that the API and the CLI import one module for all of them.
+from app.manifests.fleet import DataSheet as DataSheet
 from app.manifests.fleet import GpuTypeSpec as GpuTypeSpec
 from app.manifests.fleet import NodeGpu as NodeGpu
 from app.manifests.fleet import NodeSpec as NodeSpec
 from app.manifests.parts import NAME_PATTERN as NAME_PATTERN
 from app.manifests.parts import PATTERN_RULES as PATTERN_RULES
+from app.manifests.parts import PRIORITY_CLASSES as PRIORITY_CLASSES
 from app.manifests.parts import TYPE_NAME_PATTERN as TYPE_NAME_PATTERN
 from app.manifests.parts import Amount as Amount
 from app.manifests.parts import LabelValue as LabelValue
@@ -26,162 +28,19 @@ from app.manifests.parts import Strict as Strict
 from app.manifests.parts import SurvivalSpec as SurvivalSpec
 from app.manifests.parts import TypeMetadata as TypeMetadata
 from app.manifests.parts import TypeName as TypeName
-from app.manifests.parts import camel
+from app.manifests.parts import named_priority as named_priority
 from app.manifests.policies import Groups as Groups
 from app.manifests.policies import PolicyGroupSpec as PolicyGroupSpec
 from app.manifests.policies import PolicyManifestSpec as PolicyManifestSpec
+from app.manifests.services import GpuChoice as GpuChoice
+from app.manifests.services import LengthsSpec as LengthsSpec
+from app.manifests.services import LlmSpec as LlmSpec
+from app.manifests.services import ScalingSpec as ScalingSpec
+from app.manifests.services import ServiceSpec as ServiceSpec
+from app.manifests.services import SloSpec as SloSpec
+from app.manifests.services import VariantManifest as VariantManifest
 
 API_VERSION = "plimsoll/v1"
-
-PRIORITY_CLASSES = {"critical": 100.0, "standard": 10.0, "batch": 1.0}
-"""Named priorities; a higher number wins when GPUs are short."""
-
-
-def named_priority(value: Any) -> Any:
-    """The number of a named priority; whatever has no name as it is. Raises ValueError."""
-    # A number stays a number; pydantic checks it next.
-    if not isinstance(value, str):
-        return value
-    if value not in PRIORITY_CLASSES:
-        raise ValueError(
-            f"must be a number or one of {', '.join(PRIORITY_CLASSES)}, not {value!r}"
-        )
-    return PRIORITY_CLASSES[value]
-
-
-class SloSpec(Strict):
-    """At least `percentile` of the requests finish within `latency_ms`."""
-
-    latency_ms: Annotated[float, Field(gt=0, le=3_600_000, allow_inf_nan=False)]
-    # Below the median a promise means little; above 0.999 it takes thousands of requests to measure it.
-    percentile: Annotated[float, Field(ge=0.5, le=0.999, allow_inf_nan=False)] = 0.99
-
-
-class ScalingSpec(Strict):
-    """Limits and delays of the replica count; delays are in seconds."""
-
-    min_replicas: int = Field(
-        default=0, ge=0, le=10_000, validation_alias=camel("min_replicas")
-    )
-    max_replicas: int | None = Field(
-        default=None, ge=1, le=10_000, validation_alias=camel("max_replicas")
-    )
-    upscale_delay_s: Amount = Field(
-        default=0.0, le=86_400, validation_alias=camel("upscale_delay_s")
-    )
-    downscale_delay_s: Amount = Field(
-        default=60.0, le=86_400, validation_alias=camel("downscale_delay_s")
-    )
-    buffer_replicas: int = Field(
-        default=0,
-        ge=0,
-        le=1000,
-        validation_alias=camel("buffer_replicas"),
-        description="Replicas beyond min_replicas that always run",
-    )
-
-    @model_validator(mode="after")
-    def _limits_in_order(self) -> "ScalingSpec":
-        if self.max_replicas is not None and self.min_replicas > self.max_replicas:
-            raise ValueError(
-                f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}"
-            )
-        return self
-
-
-class GpuChoice(Strict):
-    """Which GPU types a service may use."""
-
-    allowed: list[TypeName] | None = Field(
-        default=None, max_length=64, description="Absent: all"
-    )
-    excluded: list[TypeName] = Field(default_factory=list, max_length=64)
-
-
-class VariantManifest(Strict):
-    """One network that can do the work, and how well."""
-
-    network: TypeName
-    accuracy: float = Field(
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="As you state it; compared with the floor",
-    )
-
-
-class ServiceSpec(SurvivalSpec):
-    """What a team wants served."""
-
-    network: TypeName
-    variants: list[VariantManifest] = Field(
-        default_factory=list,
-        max_length=16,
-        description="Networks that may serve it, including `network`; policy `joint` takes the cheapest that reaches "
-        "accuracy_floor, others take `network`",
-    )
-    accuracy_floor: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="Variants below it are never chosen",
-    )
-    slo: SloSpec
-    scaling: ScalingSpec = ScalingSpec()
-    priority: float = Field(
-        default=PRIORITY_CLASSES["standard"],
-        gt=0,
-        le=1_000_000,
-        allow_inf_nan=False,
-        description="Higher wins when GPUs are short; critical = 100, standard = 10, batch = 1",
-    )
-    gpu_types: GpuChoice = GpuChoice()
-    mode: Literal["off", "advise", "approve", "auto"] = Field(
-        default="auto",
-        description="off: not planned, no replicas; advise: plans that change its replicas are shown only; "
-        "approve: they wait for a person; auto: they are pushed. The more cautious of this and the policy's counts",
-    )
-    anti_affinity: list[TypeName] = Field(
-        default_factory=list,
-        max_length=16,
-        description="Labels of the project's own: services with a common one never share a GPU",
-    )
-
-    @field_validator("priority", mode="before")
-    @classmethod
-    def _named_priority(cls, value: Any) -> Any:
-        return named_priority(value)
-
-    @field_validator("variants")
-    @classmethod
-    def _has_its_network(
-        cls, variants: list[VariantManifest], info: ValidationInfo
-    ) -> list[VariantManifest]:
-        # The network is absent here where it failed its own check, which is reported already.
-        names = [each.network for each in variants]
-        own = info.data.get("network")
-        if len(set(names)) < len(names):
-            raise ValueError("have the same network twice")
-        if names and own is not None and own not in names:
-            raise ValueError(f"must include {own}, with its accuracy")
-        return variants
-
-    @field_validator("accuracy_floor")
-    @classmethod
-    def _is_reached(cls, floor: float, info: ValidationInfo) -> float:
-        accuracy = {
-            each.network: each.accuracy for each in info.data.get("variants", [])
-        }
-        own = info.data.get("network")
-        # Variants that failed their own check are absent: one complaint is enough.
-        if not accuracy and floor > 0.0 and "variants" in info.data:
-            raise ValueError("applies only to variants; leave it out without them")
-        if own in accuracy and accuracy[own] < floor:
-            raise ValueError(
-                f"{own} has {accuracy[own]:g}; take a network above the floor, or lower it"
-            )
-        return floor
 
 
 class NetworkSpec(Strict):
@@ -189,6 +48,10 @@ class NetworkSpec(Strict):
 
     description: str = Field(default="", max_length=2000)
     parameter_bytes: int | None = Field(default=None, ge=1, le=10**15)
+    config: dict[str, Any] | None = Field(
+        default=None,
+        description="Of a language model that does not ship: the config.json beside its weights, as it is",
+    )
 
 
 Sigma = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]

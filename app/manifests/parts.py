@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import (
     AliasChoices,
@@ -41,6 +41,22 @@ Money = Annotated[
 Size = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 SurviveShare = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+PRIORITY_CLASSES = {"critical": 100.0, "standard": 10.0, "batch": 1.0}
+"""Named priorities; a higher number wins when GPUs are short."""
+
+
+def named_priority(value: Any) -> Any:
+    """The number of a named priority; whatever has no name as it is. Raises ValueError."""
+    # A number stays a number; pydantic checks it next.
+    if not isinstance(value, str):
+        return value
+    if value not in PRIORITY_CLASSES:
+        raise ValueError(
+            f"must be a number or one of {', '.join(PRIORITY_CLASSES)}, not {value!r}"
+        )
+    return PRIORITY_CLASSES[value]
 
 
 class Strict(BaseModel):

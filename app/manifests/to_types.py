@@ -6,6 +6,7 @@ from app.base.errors import InvalidRequest
 from app.manifests import objects as manifests
 from app.manifests import tasks as task_manifests
 from app.store.store import PolicyGroup, PolicySettings
+from solvers.types.llm import LlmDataSheet, LlmTerms
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import (
     ALL_PAID,
@@ -30,7 +31,8 @@ def to_service(manifest: manifests.ServiceManifest) -> Service:
         name=manifest.metadata.name,
         project=manifest.metadata.project,
         network=spec.network,
-        slo=Slo(latency_ms=spec.slo.latency_ms, percentile=spec.slo.percentile),
+        slo=_slo(spec),
+        llm=_llm_terms(spec),
         scaling=Scaling(**spec.scaling.model_dump()),
         priority=spec.priority,
         allowed_gpu_types=None
@@ -47,6 +49,27 @@ def to_service(manifest: manifests.ServiceManifest) -> Service:
         anti_affinity=tuple(sorted(set(spec.anti_affinity))),
         # Sorted: the same labels in another order are the same service.
         labels=tuple(sorted(manifest.metadata.labels.items())),
+    )
+
+
+def _slo(spec: manifests.ServiceSpec) -> Slo:
+    # One of them is there, by the manifest's own checks.
+    latency_ms = spec.slo.latency_ms or spec.slo.ttft_ms
+    assert latency_ms is not None
+    return Slo(latency_ms=latency_ms, percentile=spec.slo.percentile)
+
+
+def _llm_terms(spec: manifests.ServiceSpec) -> LlmTerms | None:
+    if spec.kind != "llm" or spec.slo.itl_ms is None:
+        return None
+    return LlmTerms(
+        itl_ms=spec.slo.itl_ms,
+        itl=spec.slo.itl,
+        precision=spec.llm.dtype,
+        prompt_tokens=spec.llm.lengths.prompt,
+        output_tokens=spec.llm.lengths.output,
+        spread=spec.llm.lengths.spread,
+        max_model_len=spec.llm.max_model_len,
     )
 
 
@@ -102,6 +125,7 @@ def to_gpu_type(manifest: manifests.GpuTypeManifest) -> GpuType:
         clocks_mhz=tuple(spec.clocks_mhz),
         launch_per_neighbour=spec.launch_per_neighbour,
         launch_base=spec.launch_base,
+        llm=None if spec.llm is None else LlmDataSheet(**spec.llm.model_dump()),
         paid_count=ALL_PAID if spec.paid == "all" else spec.paid,
     )
 

@@ -29,6 +29,7 @@ from app.api.http.parts import ApiParts, reader_rules
 from app.base.errors import Unavailable
 from app.base.logs import configure_logs
 from app.base.settings import Settings
+from app.catalogue.language_models import make_rows
 from app.db.base import migrate
 from app.db.base.engine import make_engine
 from app.db.base.listen import Listener
@@ -194,7 +195,11 @@ def _make_parts(
         token_news=TokenNews(Listener(plane.url, TOKEN_CHANNEL, beat_s=BEAT_S)),
         # A solver process of its own: a preview must not make the tick wait for its turn.
         # Its threads would take the API's core, and with it the time of agents that wait for their acknowledgement.
-        solver=SolverWorker(threads=plane.settings.solver_threads, niceness=NICENESS),
+        solver=SolverWorker(
+            make_rows=make_rows,
+            threads=plane.settings.solver_threads,
+            niceness=NICENESS,
+        ),
         metrics=metrics,
         event_limits=event_limits,
         simulations=ScenarioIntake(),

@@ -22,6 +22,7 @@ from app.base.errors import PlimsollError
 from app.base.logs import configure_logs
 from app.base.settings import Settings
 from app.catalogue.catalogue import load_layers, load_training_layers
+from app.catalogue.language_models import make_rows
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader, session_name
 from app.db.base.listen import WAKE_CHANNEL, Listener
@@ -91,7 +92,9 @@ async def running_controller(
     """
     async with AsyncExitStack() as stack:
         solver = solver or SolverWorker(
-            threads=plane.settings.solver_threads, on_compiling=on_compiling
+            make_rows=make_rows,
+            threads=plane.settings.solver_threads,
+            on_compiling=on_compiling,
         )
         stack.push_async_callback(solver.close)
         solver.begin()

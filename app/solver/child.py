@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
 from app.solver.findings import Findings, Inquiry
+from app.solver.llm_rows import MakeRows, RowsRequest
 from app.solver.parent import exit_with_parent
 from app.solver.shared_points import ReceivedPoints
 
@@ -31,6 +32,7 @@ def serve(
     pipe: Connection,
     prepare: Prepare,
     run: Callable[[Any], object],
+    make_rows: MakeRows,
     niceness: int,
 ) -> None:
     """The worker's main: a policy's name is prepared, a request answered, until the other side is gone."""
@@ -47,6 +49,8 @@ def serve(
             if isinstance(message, str):
                 _prepare(message, prepare, partial(pipe.send, COMPILING))
                 pipe.send(READY)
+            elif isinstance(message, RowsRequest):
+                pipe.send(_rows(message, make_rows))
             else:
                 pipe.send(_answer(message, points, run))
                 # Otherwise it would stay in memory while the next request is waited for.
@@ -60,6 +64,14 @@ def _prepare(policy: str, prepare: Prepare, on_compile: Callable[[], None]) -> N
         prepare(policy, on_compile)
     # What was imported stays for ever, and need not be walked through after each plan.
     gc.freeze()
+
+
+def _rows(request: RowsRequest, make_rows: MakeRows) -> object:
+    """How the language model may run, or in words why that could not be found out."""
+    try:
+        return make_rows(request)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _answer(

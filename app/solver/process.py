@@ -1,12 +1,11 @@
 """The solver worker: policies run in their own process, which is killed at its hard limit.
 
 A native crash or an endless solve costs the worker, never the loop: the tick keeps the current plan and the next one
-finds a new worker. `InlineSolver` runs the same call in the loop's own process, for simulations and tests.
+finds a new worker. `app.solver.inline` runs the same call in the loop's own process, for simulations and tests.
 """
 
 import asyncio
 import contextlib
-import math
 import multiprocessing
 import signal
 import time
@@ -16,8 +15,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Protocol, TypeVar
 
-from app.solver.child import COMPILING, Prepare, run_inquiry, serve
+from app.solver.child import COMPILING, Prepare, serve
 from app.solver.findings import Findings, Inquiry
+from app.solver.llm_rows import MakeRows, RowsAnswer, RowsRequest, no_rows
 from app.solver.shared_points import SentPoints
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.parameters import Setting
@@ -40,6 +40,8 @@ NICENESS = 5
 GRACE_S = 1.0
 """A policy may overrun its own budget by this much before the worker is killed; by twice as much after each kill."""
 MAX_GRACE_S = 32.0
+SIZING_LIMIT_S = 60.0
+"""One service on five GPU types takes some seconds, and the first one as many more, for what is imported."""
 
 _Answer = TypeVar("_Answer", "PlanAnswer", Findings)
 
@@ -81,6 +83,10 @@ class Solver(Protocol):
 
     async def make_plan(self, request: PlanRequest) -> PlanAnswer:
         """The policy's answer. Raises SolverUnavailable."""
+        ...
+
+    async def size_model(self, request: RowsRequest) -> RowsAnswer:
+        """All ways to run a language model's service. Raises SolverUnavailable."""
         ...
 
     async def close(self) -> None:
@@ -128,54 +134,6 @@ def run_policy(
     return PlanAnswer(plan=plan, report=report, memory=memory)
 
 
-class InlineSolver:
-    """Runs policies in this process, on work units alone: one seed gives one result, however slow the machine."""
-
-    def __init__(self, policies: Mapping[str, PolicyModule] | None = None) -> None:
-        """`policies`: by name, what decides in place of the registered one, as a baseline that was set up otherwise."""
-        self.policies = policies
-
-    async def start(self) -> None:
-        """Nothing to start."""
-
-    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
-        """The policy's answer. Raises SolverUnavailable."""
-        try:
-            return self._run(request)
-        except Exception as error:
-            raise SolverUnavailable(
-                f"policy {request.policy} failed: {error!r}"
-            ) from error
-
-    def _run(self, request: PlanRequest) -> PlanAnswer:
-        return run_policy(
-            replace(request, budget=replace(request.budget, seconds=math.inf)),
-            # Time stands still for the policy: only its work counts.
-            now_s=lambda: 0.0,
-            policies=self.policies,
-        )
-
-    async def inquire(self, inquiry: Inquiry) -> Findings:
-        """What is found out. Raises SolverUnavailable."""
-        try:
-            return run_inquiry(inquiry)
-        except Exception as error:
-            raise SolverUnavailable(f"the inquiry failed: {error!r}") from error
-
-    async def close(self) -> None:
-        """Nothing to end."""
-
-
-class TimedSolver(InlineSolver):
-    """The same against the clock, for commands that need no server."""
-
-    def _run(self, request: PlanRequest) -> PlanAnswer:
-        from solvers.policies.compile_clock import clock_without_compiling
-
-        with clock_without_compiling() as now_s:
-            return run_policy(request, now_s)
-
-
 def load_policy(name: str, on_compile: Callable[[], None]) -> None:
     """Import its solvers and compile its formulations, so that its first plan is as fast as the next.
 
@@ -198,6 +156,7 @@ class SolverWorker:
         *,
         run: Callable[[PlanRequest], PlanAnswer] = run_policy,
         prepare: Prepare = load_policy,
+        make_rows: MakeRows = no_rows,
         on_compiling: Callable[[bool], None] = ignore,
         start_limit_s: float = START_LIMIT_S,
         grace_s: float = GRACE_S,
@@ -206,12 +165,15 @@ class SolverWorker:
     ) -> None:
         """`prepare` runs once in each child for each policy, `run` for each request; both are functions of a module.
 
+        `make_rows` sizes language models, there, too; a function of a module, as these are.
+
         `on_compiling` hears that a child begins to compile kernels, which takes a minute, and that it has ended.
         `threads`: what each plan may use, whatever its budget says; plans do not depend on it. `niceness`: the child's
         own, unless this process's is higher.
         """
         self._run = run
         self._prepare = prepare
+        self._make_rows = make_rows
         self._on_compiling = on_compiling
         self._start_limit_s = start_limit_s
         self._grace_s = grace_s
@@ -251,6 +213,13 @@ class SolverWorker:
         """What is found out within the budget plus a grace period. Raises SolverUnavailable."""
         return await self._answer(inquiry, Findings, "the inquiry")
 
+    async def size_model(self, request: RowsRequest) -> RowsAnswer:
+        """All ways to run a language model's service. Raises SolverUnavailable."""
+        answer = await self._ask(request, FIRST_POLICY, SIZING_LIMIT_S)
+        if isinstance(answer, RowsAnswer):
+            return answer
+        raise SolverUnavailable(f"sizing {request.service} failed: {answer}")
+
     async def _answer(
         self, message: PlanRequest | Inquiry, kind: type[_Answer], what: str
     ) -> _Answer:
@@ -258,17 +227,21 @@ class SolverWorker:
         budget = replace(
             message.budget, threads=self._threads, elapsed=Budget().elapsed
         )
-        answer = await self._ask(replace(message, budget=budget))
+        policy = message.policy if isinstance(message, PlanRequest) else FIRST_POLICY
+        answer = await self._ask(
+            replace(message, budget=budget), policy, message.budget.seconds
+        )
         if isinstance(answer, kind):
             return answer
         raise SolverUnavailable(f"{what} failed: {answer}")
 
-    async def _ask(self, message: PlanRequest | Inquiry) -> object:
+    async def _ask(
+        self, message: PlanRequest | Inquiry | RowsRequest, policy: str, seconds: float
+    ) -> object:
+        """What the worker says, once it is ready for the policy, within so many seconds and the grace."""
         async with self._turn:
-            pipe = await self._ensure_ready(
-                message.policy if isinstance(message, PlanRequest) else FIRST_POLICY
-            )
-            limit_s = message.budget.seconds + self._grace_s
+            pipe = await self._ensure_ready(policy)
+            limit_s = seconds + self._grace_s
             try:
                 return await self._within(
                     limit_s, _exchange, pipe, message, self._points
@@ -346,7 +319,7 @@ class SolverWorker:
         ours, theirs = context.Pipe()
         process = context.Process(
             target=serve,
-            args=(theirs, self._prepare, self._run, self._niceness),
+            args=(theirs, self._prepare, self._run, self._make_rows, self._niceness),
             daemon=True,
             name="plimsoll-solver",
         )
@@ -391,9 +364,12 @@ class SolverWorker:
 
 
 def _exchange(
-    pipe: Connection, message: PlanRequest | Inquiry, points: SentPoints
+    pipe: Connection, message: PlanRequest | Inquiry | RowsRequest, points: SentPoints
 ) -> object:
     """Send and receive. Raises EOFError or OSError when the other side is gone."""
+    if isinstance(message, RowsRequest):
+        pipe.send(message)
+        return pipe.recv()
     packed = points.pack(message.problem.points)
     # The points travel packed beside the problem, not within it as well.
     pipe.send((replace(message, problem=replace(message.problem, points=())), packed))

@@ -71,6 +71,8 @@ class MemoryStore:
     """Measurements, and when each came in."""
     actors: dict[str, bytes] = field(default_factory=dict)
     """Trained actors for policies that need one, by the fleet's fingerprint."""
+    llm_configs: dict[str, str] = field(default_factory=dict)
+    """The `config.json` of networks that state one."""
     on_wake: Callable[[], None] = lambda: None
     """Called where PostgreSQL would notify the loop."""
     _newest_plan_id: int = 0
@@ -180,6 +182,7 @@ class MemoryStore:
             choices=dict(self.choices),
             avoided=self._launches.avoided(now),
             launch_s=self._launch_times.by_type(),
+            llm_configs=dict(self.llm_configs),
             corrections=tuple(
                 self._fit_health[group].planned for group in sorted(self._fit_health)
             ),

@@ -18,6 +18,7 @@ from app.store.reportable import Ingested
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
 from solvers.predict.learn.online import FitState
+from solvers.types.llm import LlmPoints
 from solvers.types.outcome import TICK, PlanReport, Stability, Violation
 from solvers.types.parameters import Setting
 from solvers.types.plan import BoundPlan, Plan
@@ -247,7 +248,7 @@ class Snapshot:
     group_memory: Mapping[str, Json] = field(default_factory=dict)
     """The same of the groups' policies, by group; of those that wrote something down."""
     choices: Mapping[str, TechniqueChoice] = field(default_factory=dict)
-    """How services are forecast, by name; the default technique where one is missing. Without scores."""
+    """How services are forecast; the default technique where one is missing. Without scores."""
     latency_sigma: Mapping[Group, tuple[float, ...]] = field(default_factory=dict)
     """Standard deviation of ln(true / stated time) of every row of `points`; all 0 where a group is missing."""
     corrections: tuple[Correction, ...] = ()
@@ -266,6 +267,9 @@ class Snapshot:
     """The newest trained actor for the fleet, where the policy asks for one (`app.store.trained_actors`)."""
     launch_s: Mapping[str, float] = field(default_factory=dict)
     """How long a launch takes by GPU type, where one was seen."""
+    llm_configs: Mapping[str, str] = field(default_factory=dict)
+    """The `config.json` of each network that states one, by name."""
+    llm_points: tuple[LlmPoints, ...] = ()  # Set by the loop, too.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,9 +98,15 @@ def llm_row(problem: Problem, replica: LlmReplicaPlan) -> LlmRow:
     return row
 
 
+def llm_power_w(problem: Problem, replica: LlmReplicaPlan) -> float:
+    """Watts of one of a language model's GPUs at full load. Raises InvalidInput as above."""
+    gpu_type = problem.gpu_type(replica.gpu_type)
+    return gpu_type.idle_w + llm_row(problem, replica).power_w_per_gpu
+
+
 def _llm_usd_per_hour(problem: Problem, replica: LlmReplicaPlan) -> float:
     gpu_type = problem.gpu_type(replica.gpu_type)
-    power_w = gpu_type.idle_w + llm_row(problem, replica).power_w_per_gpu
+    power_w = llm_power_w(problem, replica)
     return replica.gpus * _gpu_usd_per_hour(problem, gpu_type, power_w)
 
 

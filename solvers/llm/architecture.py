@@ -6,10 +6,8 @@ Counts of parameters follow from the published configuration: attention with gro
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-Precision = Literal["bf16", "fp8", "fp4", "int4"]
-"""What the weights of linear layers are kept in; embedding and output stay in bf16."""
+from solvers.types.llm import Precision as Precision
 
 WEIGHT_BYTES: Mapping[Precision, float] = {
     "bf16": 2.0,

@@ -14,23 +14,25 @@ bounds the whole at any μ ≥ 0 (Lagrangian relaxation; Geoffrion 1974). The be
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from solvers.laws.cost import (
     cost_usd_per_hour,
+    llm_power_w,
     migration_cost_usd_per_hour,
     served_weight,
 )
 from solvers.llm.planner.fleet import LlmFleet, bound_llms, plan_llms
+from solvers.types.llm import LlmReplicaPlan
 from solvers.types.outcome import (
     Budget,
     PlanReport,
     SolveReport,
     SolveStatus,
 )
-from solvers.types.plan import Plan, gpu_counts, used_gpus
+from solvers.types.plan import Plan, Unserved, gpu_counts, used_gpus
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType, Json, Observed
 
@@ -73,6 +75,11 @@ def plan_beside(
         plan, report, kept = make_plan(asked, observed, memory, part)
         return _Shared(plan=plan, report=report, memory=kept)
 
+    if problem.power_budget_w is not None:
+        models, left_w = _within_watts(problem, models, problem.power_budget_w)
+        rest = _without(replace(others, power_budget_w=left_w), _llm_gpus(models))
+        # What fewer watts would have cost elsewhere is not known: there is no bound.
+        return _merged(problem, planned(rest), models, None)
     # On all GPUs: where they are enough, this bound and the models' own bound the whole.
     shared = planned(others)
     bound = _sum_of_bounds(models, shared)
@@ -106,6 +113,48 @@ def _divided(
         found.append((priced, _models_beside(problem, priced, budget)))
     best = min(found, key=lambda pair: _merit(problem, *pair))
     return _merged(problem, *best, bound)
+
+
+def _within_watts(
+    problem: Problem, models: LlmFleet, budget_w: float
+) -> tuple[LlmFleet, float]:
+    """The models without replicas that exceed a power budget, those of the lowest priority first; and what is left."""
+    priorities = {each.name: each.priority for each in problem.llm_services}
+    replicas: list[LlmReplicaPlan] = []
+    unserved = list(models.unserved)
+    left_w = budget_w
+    for each in sorted(models.replicas, key=lambda each: -priorities[each.service]):
+        watts = each.tp * llm_power_w(problem, each)
+        fitting = min(each.count, int(left_w // watts)) if watts else each.count
+        left_w -= fitting * watts
+        if fitting:
+            replicas.append(replace(each, count=fitting))
+        if fitting < each.count:
+            missing = each.count - fitting
+            unserved.append(
+                Unserved(
+                    service=each.service,
+                    rate_rps=missing * each.arrival_rate_rps,
+                    reason="power",
+                )
+            )
+    # Each service is named once.
+    merged = _once(unserved)
+    return replace(models, replicas=tuple(replicas), unserved=merged), left_w
+
+
+def _once(unserved: Iterable[Unserved]) -> tuple[Unserved, ...]:
+    found: dict[str, Unserved] = {}
+    for each in unserved:
+        known = found.get(each.service)
+        if known is not None:
+            each = replace(
+                each,
+                rate_rps=known.rate_rps + each.rate_rps,
+                replicas_missing=known.replicas_missing,
+            )
+        found[each.service] = each
+    return tuple(found.values())
 
 
 def _between(

@@ -23,9 +23,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from solvers.laws.cost import cost_usd_per_hour, gpu_power_w, served_weight
+from solvers.laws.cost import (
+    cost_usd_per_hour,
+    gpu_power_w,
+    llm_power_w,
+    served_weight,
+)
 from solvers.types.outcome import PLAN_STATUSES, PlanReport, PlanStatus, SolveReport
-from solvers.types.plan import GpuPlan, Plan, gpu_counts
+from solvers.types.plan import GpuPlan, Plan, gpu_counts, used_gpus
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType
 
@@ -67,12 +72,17 @@ def part_problem(
     """
     mine = tuple(service for service in problem.services if service.name in services)
     networks = {service.network for service in mine}
-    used = gpu_counts(gpu for plan in before for gpu in plan.gpus)
+    models = tuple(each for each in problem.llm_services if each.name in services)
+    used = sum(map(used_gpus, before), Counter[str]())
     gpu_types = _without(problem, used + _held(problem, services, leaving))
     counts = {each.name: each.count for each in gpu_types}
     return replace(
         problem,
         services=mine,
+        llm_services=models,
+        llm_points=tuple(
+            points for points in problem.llm_points if points.service in services
+        ),
         points=tuple(points for points in problem.points if points.network in networks),
         gpu_types=gpu_types,
         current=_own(problem.current, services, counts),
@@ -86,9 +96,19 @@ def _without(problem: Problem, taken: Counter[str]) -> tuple[GpuType, ...]:
     return tuple(
         each
         if each.count is None
-        else replace(each, count=max(0, each.count - taken[each.name]))
+        else _fewer(each, max(0, each.count - taken[each.name]))
         for each in problem.gpu_types
     )
+
+
+def _fewer(gpu_type: GpuType, count: int) -> GpuType:
+    # Who comes first may have broken as many sets as its GPUs fill, and by `bind_models` no more.
+    used = (gpu_type.count or 0) - count
+    slots = tuple(
+        (size, max(0, sets - math.ceil(used / size)))
+        for size, sets in gpu_type.free_slots
+    )
+    return replace(gpu_type, count=count, free_slots=slots)
 
 
 def merged(
@@ -98,6 +118,7 @@ def merged(
     plan = Plan(
         policy=name,
         gpus=tuple(gpu for one in decided for gpu in one.plan.gpus),
+        llm_replicas=tuple(each for one in decided for each in one.plan.llm_replicas),
         unserved=tuple(entry for one in decided for entry in one.plan.unserved),
     )
     # Only under this objective do reports state what is served.
@@ -120,12 +141,17 @@ def _held(
     problem: Problem, services: Collection[str], leaving: Collection[str]
 ) -> Counter[str]:
     """GPUs by type that carry some of the later groups' services now, and none of these."""
-    running = () if problem.current is None else problem.current.gpus
-    return gpu_counts(
+    if problem.current is None:
+        return Counter()
+    held = gpu_counts(
         gpu
-        for gpu in running
+        for gpu in problem.current.gpus
         if _runs_any(gpu, leaving) and not _runs_any(gpu, services)
     )
+    for each in problem.current.llm_replicas:
+        if each.service in leaving:
+            held[each.gpu_type] += each.gpus
+    return held
 
 
 def _own(
@@ -141,7 +167,8 @@ def _own(
     unserved = tuple(entry for entry in current.unserved if entry.service in services)
     kept = _as_far_as_left(_running(current, services, left), left)
     gpus = tuple(_only(gpu, services) for gpu in kept)
-    return replace(current, gpus=gpus, unserved=unserved)
+    models = tuple(each for each in current.llm_replicas if each.service in services)
+    return replace(current, gpus=gpus, llm_replicas=models, unserved=unserved)
 
 
 def _running(
@@ -185,6 +212,11 @@ def _watts_left(problem: Problem, before: Sequence[Plan]) -> float | None:
         return None
     drawn = math.fsum(
         gpu.count * gpu_power_w(problem, gpu) for plan in before for gpu in plan.gpus
+    )
+    drawn += math.fsum(
+        each.gpus * llm_power_w(problem, each)
+        for plan in before
+        for each in plan.llm_replicas
     )
     return max(0.0, problem.power_budget_w - drawn)
 

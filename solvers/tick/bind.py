@@ -12,6 +12,8 @@ and, where that leaves a choice among GPUs without replicas, those that no servi
 the lowest ids, in the order of the plan's content. Then `spread` exchanges GPUs so that the loss of a node or a zone
 takes no more of a service than it may. Tasks are no part of it: `fill` places them afterwards.
 
+Language models come before all that (`bind_models`): they have their GPUs to themselves.
+
 A GPU that is cordoned, or whose node is, keeps replicas but starts none: it takes only a GPU plan of which every
 replica runs there already. A GPU that a service avoids keeps replicas of it but starts none. An unhealthy GPU takes
 nothing. What the plan does not name is stopped, wherever it runs.
@@ -23,10 +25,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, replace
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
+from solvers.tick.bind_models import ModelFleet, bind_models
 from solvers.tick.matching import GpuPlace, PlanSlot, ReplicaIdentity, match_slots
+from solvers.tick.replica_ids import new_replica_id
 from solvers.tick.spread import spread
 from solvers.tick.transition import TransitionStep, transition
 from solvers.types.errors import InvalidInput
+from solvers.types.llm import LlmTerms
 from solvers.types.plan import (
     BoundGpu,
     BoundPlan,
@@ -39,10 +44,6 @@ from solvers.types.plan import (
 from solvers.types.problem import Problem
 from solvers.types.state import Gpu, GpuId, Node, ReplicaId
 from solvers.types.survival import SurvivalGoal
-
-# A Kubernetes name has at most 253 characters; generation and number take at most 50 of them.
-MAX_ID_PREFIX = 200
-"""Characters of the service's name in a replica id, so that no id exceeds the wire's 253."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,12 @@ def bind(
     running: BoundPlan | None,
     generation: int,
     avoided: Mapping[str, Set[GpuId]] | None = None,
+    llm_terms: Mapping[str, LlmTerms] | None = None,
 ) -> Bound:
     """The plan on physical GPUs with the fewest replicas started, as generation `generation` after `running`.
 
     avoided: GPUs that start no replica of a service, by service. What must leave them is not to be in `running`.
+    llm_terms: by service, those of the plan's language models.
 
     The order of the arguments' items changes nothing. Raises InvalidInput when the plan names a service or row that the
     problem lacks, when a GPU's node is not among `nodes`, or when `generation` is not newer than that of `running`.
@@ -83,11 +86,16 @@ def bind(
             f"{generation} is not newer than {parent}, the generation that runs",
         )
     before = _still_there(running, gpus)
-    places = _places(gpus, nodes, before)
     avoided = avoided or {}
+    fleet = ModelFleet(gpus=gpus, nodes=nodes, running=before, avoided=avoided)
+    models = bind_models(problem, plan, fleet, llm_terms or {}, generation)
+    held = {gpu.id for gpu in models.gpus}
+    left = [gpu for gpu in gpus if gpu.id not in held]
+    places = _places(left, nodes, before)
     taken, unplaced = _match(problem, _slots(problem, plan), places, avoided)
     taken = _spread(taken, places, nodes, problem.survival, avoided)
-    after = _bound_gpus(problem, taken, generation)
+    shared = _bound_gpus(problem, taken, generation)
+    after = tuple(sorted((*shared, *models.gpus), key=lambda gpu: gpu.id))
     bound = BoundPlan(
         generation=generation,
         parent=parent,
@@ -96,7 +104,7 @@ def bind(
         unserved=plan.unserved,
     )
     steps = transition(problem, _with_promoted(before, after), after)
-    return Bound(plan=bound, steps=steps, unplaced=tuple(unplaced))
+    return Bound(plan=bound, steps=steps, unplaced=(*unplaced, *models.unplaced))
 
 
 def _with_promoted(
@@ -378,8 +386,3 @@ def _kept(
             break
         del excess_mib[identity]
     return excess_mib.keys()
-
-
-def new_replica_id(service: str, generation: int, number: int) -> ReplicaId:
-    """Unique for ever: the number is unique in its generation, and both stand at the end."""
-    return ReplicaId(f"{service[:MAX_ID_PREFIX]}-g{generation}-{number}")

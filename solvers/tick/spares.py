@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from solvers.laws.colocation import alone_rps
-from solvers.tick.bind import new_replica_id
+from solvers.tick.replica_ids import new_replica_id
 from solvers.tick.spare_places import SparePlace, spare_places
 from solvers.types.plan import SPARE_NUMBER, BoundPlan, BoundReplica
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 ItlKind = Literal["token", "request"]
+Precision = Literal["bf16", "fp8", "fp4", "int4"]
+"""What the weights of linear layers are kept in; embedding and output stay in bf16."""
 Provenance = Literal["measured", "calibrated", "predicted", "unmeasured"]
 """How well rows are known: measured themselves, corrected by measurements nearby, or from data sheets alone."""
 
@@ -24,6 +26,38 @@ class TokenSlo:
     """0.5 to 0.999: the share of requests, or of tokens, within each."""
     itl: ItlKind = "token"
     """Whether `itl_ms` holds for single tokens, or for the mean of each request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmTerms:
+    """What a team states of a language model's service beyond its time to the first token, the latency of its `Slo`."""
+
+    itl_ms: float
+    itl: ItlKind = "token"
+    precision: Precision | None = None
+    """None = as the network's publisher states."""
+    # Means of conversations (Azure's hour of 2023), as `solvers.llm.lengths` has them.
+    prompt_tokens: float = 1155.0
+    """Mean of a request."""
+    output_tokens: float = 211.0
+    """Mean of an answer."""
+    spread: float = 1.0
+    """Standard deviation of the logarithm of both; 0: all are alike."""
+    max_model_len: int = 16_384
+    """Tokens of the longest prompt with its answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmDataSheet:
+    """What a GPU type's maker states that language models run by. Peaks are dense, without structured sparsity."""
+
+    memory_gb_per_s: float
+    bf16_tflops: float
+    fp8_tflops: float | None = None
+    """None = the type computes 8-bit weights in bf16; the same for 4 bits, which are then computed in 8."""
+    fp4_tflops: float | None = None
+    link_gb_per_s: float | None = None
+    """From one GPU to another of the node, one way; None = a replica cannot span GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,3 +130,16 @@ class LlmReplicaPlan:
     def gpus(self) -> int:
         """GPUs that they take together."""
         return self.count * self.tp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmEngineSettings:
+    """How one bound replica of a language model is started; another setting needs another start."""
+
+    gpus: tuple[str, ...]
+    """Ids of all GPUs that it spans, that of its own entry first."""
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    max_model_len: int
+    precision: Precision | None = None
+    """None = as the network's publisher states."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar, get_args
 
-from solvers.types.llm import LlmReplicaPlan
+from solvers.types.llm import LlmEngineSettings, LlmReplicaPlan
 from solvers.types.parameters import Setting
 from solvers.types.slices import SliceUse
 from solvers.types.state import Gpu, GpuId, GpuType, NodeId, ReplicaId, TaskKind
@@ -30,6 +30,9 @@ WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(
 )
 """Reasons that more GPUs, or less demand of others, would end."""
 UNSERVED_REASONS: tuple[UnservedReason, ...] = get_args(UnservedReason)
+
+WHOLE_GPU = 100.0
+"""SM percent of what has a GPU to itself."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -89,6 +92,9 @@ class BoundReplica:
     batch: int
     arrival_rate_rps: float
     memory_mib: float
+    """On each of its GPUs."""
+    llm: LlmEngineSettings | None = None
+    """Of a language model, which has its GPUs to itself; `batch` is max_num_seqs."""
 
 
 SPARE_NUMBER = 0
@@ -131,16 +137,23 @@ class BoundGpu:
     spares: tuple[BoundReplica, ...] = ()
     """Loaded and ready, without a rate, on memory and SMs that nobody is promised: the node puts one to work while the
     replicas of its service cannot keep up. They are no capacity, and nobody pays for them."""
+    held_by: ReplicaId | None = None
+    """The language model's replica that spans this GPU and stands among the replicas of another one of the node."""
 
     @property
     def is_used(self) -> bool:
         """Whether it is paid for because of what is to run here: spares alone rest on what is free."""
-        return bool(self.replicas or self.tasks)
+        return bool(self.replicas or self.tasks or self.held_by)
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing at all is to run here."""
-        return not (self.replicas or self.tasks or self.spares)
+        return not (self.is_used or self.spares)
+
+    @property
+    def is_models_own(self) -> bool:
+        """Whether a language model has it to itself."""
+        return self.held_by is not None or any(each.llm for each in self.replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +180,7 @@ class BoundPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChange:
-    """One line of a difference between two plans: replicas of one (service, GPU type, SM percent, batch, clock)."""
+    """One line of a difference between two plans: replicas of one (service, GPU type, SM percent, batch, clock, tp)."""
 
     service: str
     gpu_type: str
@@ -176,6 +189,8 @@ class PlanChange:
     clock_mhz: float
     before: int
     after: int
+    tp: int = 1
+    """GPUs that each of them spans."""
 
 
 class _ReplicaKey(NamedTuple):
@@ -186,12 +201,13 @@ class _ReplicaKey(NamedTuple):
     sm_percent: float
     batch: int
     clock_mhz: float
+    tp: int = 1
 
 
 def diff(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
-    """What differs in replicas between two plans, sorted by service, GPU type, SM percent, batch and clock."""
-    old = replica_counts(before, _replica_key)
-    new = replica_counts(after, _replica_key)
+    """What differs in replicas between two plans, sorted by service, GPU type, SM percent, batch, clock and tp."""
+    old = replica_counts(before, _replica_key) + _llm_counts(before)
+    new = replica_counts(after, _replica_key) + _llm_counts(after)
     # A Counter gives 0 for a key that its plan lacks.
     return tuple(
         PlanChange(**key._asdict(), before=old[key], after=new[key])
@@ -202,13 +218,34 @@ def diff(before: Plan, after: Plan) -> tuple[PlanChange, ...]:
 
 def anonymous(bound: BoundPlan) -> Plan:
     """The plan without identities: one GpuPlan per physical GPU, in the order of GPU ids."""
+    ordered = sorted(bound.gpus, key=lambda gpu: gpu.id)
     # A GPU that carries tasks alone is free to a policy, which knows no tasks.
-    gpus = (
-        anonymous_gpu(gpu)
-        for gpu in sorted(bound.gpus, key=lambda gpu: gpu.id)
-        if gpu.replicas
+    shared = (gpu for gpu in ordered if gpu.replicas and not gpu.is_models_own)
+    return Plan(
+        policy=bound.policy,
+        gpus=tuple(map(anonymous_gpu, shared)),
+        llm_replicas=tuple(
+            _llm_replica(gpu, replica, replica.llm)
+            for gpu in ordered
+            for replica in gpu.replicas
+            if replica.llm is not None
+        ),
+        unserved=bound.unserved,
     )
-    return Plan(policy=bound.policy, gpus=tuple(gpus), unserved=bound.unserved)
+
+
+def _llm_replica(
+    gpu: BoundGpu, replica: BoundReplica, settings: LlmEngineSettings
+) -> LlmReplicaPlan:
+    return LlmReplicaPlan(
+        service=replica.service,
+        gpu_type=gpu.gpu_type,
+        tp=len(settings.gpus),
+        clock_mhz=gpu.clock_mhz,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_seqs=settings.max_num_seqs,
+        arrival_rate_rps=replica.arrival_rate_rps,
+    )
 
 
 def anonymous_gpu(gpu: BoundGpu) -> GpuPlan:
@@ -309,3 +346,18 @@ def _replica_key(gpu: GpuPlan, replica: ReplicaPlan) -> _ReplicaKey:
         replica.batch,
         gpu.clock_mhz,
     )
+
+
+def _llm_counts(plan: Plan) -> Counter[_ReplicaKey]:
+    counts: Counter[_ReplicaKey] = Counter()
+    for each in plan.llm_replicas:
+        key = _ReplicaKey(
+            each.service,
+            each.gpu_type,
+            WHOLE_GPU,
+            each.max_num_seqs,
+            each.clock_mhz,
+            each.tp,
+        )
+        counts[key] += each.count
+    return counts

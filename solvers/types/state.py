@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NewType, TypeAlias, Union
 
+from solvers.types.llm import LlmDataSheet, LlmTerms, TokenSlo
 from solvers.types.slices import SliceProfile
 from solvers.types.survival import Survival
 
@@ -87,6 +88,8 @@ class GpuType:
     """GPUs that a replica of a language model may span at most."""
     free_slots: tuple[tuple[int, int], ...] = ()
     """(k, sets): how many disjoint sets of k free GPUs of one node there are; ⌊count / k⌋ for a k that is missing."""
+    llm: LlmDataSheet | None = None
+    """None = as shipped for a type of that name, where one is. Ours, no field of the contract."""
     paid_count: int = 0
     """GPUs of the type that are paid for, used or not: 0 where all are rented by the hour, `ALL_PAID` where all are
     owned; what is reserved lies between. A plan pays for those beyond it. Ours, no field of the contract."""
@@ -152,6 +155,7 @@ class Slo:
     """At least `percentile` of the requests finish within `latency_ms`."""
 
     latency_ms: float
+    """Of language models until the first token."""
     percentile: float
     """0.5 to 0.999."""
 
@@ -202,6 +206,20 @@ class Service:
     """None = as the policy says, where that costs no GPU of its own (`solvers.tick.survive`)."""
     anti_affinity: tuple[str, ...] = ()
     """Ascending: services with a common label of these never share a GPU."""
+    llm: LlmTerms | None = None
+    """Of a language model's service; None: requests are answered at once, batch by batch."""
+
+    @property
+    def token_slo(self) -> TokenSlo | None:
+        """What it promises of its tokens; None: it is no language model's."""
+        if self.llm is None:
+            return None
+        return TokenSlo(
+            ttft_ms=self.slo.latency_ms,
+            itl_ms=self.llm.itl_ms,
+            percentile=self.slo.percentile,
+            itl=self.llm.itl,
+        )
 
 
 TaskKind = Literal["training", "offline"]

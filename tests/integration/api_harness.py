@@ -27,7 +27,8 @@ from app.postgres import server as postgres
 from app.serve.api_process import create_app, make_server
 from app.serve.plane import make_plane
 from app.solver.findings import Findings, Inquiry
-from app.solver.process import InlineSolver, PlanAnswer, PlanRequest, SolverWorker
+from app.solver.inline import InlineSolver
+from app.solver.process import PlanAnswer, PlanRequest, SolverWorker
 from tests.conftest import copied_database
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)

@@ -21,14 +21,8 @@ from app.db.decisions import targets
 from app.db.postgres_store import PostgresStore
 from app.loop.controller import Controller
 from app.loop.tick import Loop
-from app.solver.process import (
-    InlineSolver,
-    PlanAnswer,
-    PlanRequest,
-    Solver,
-    SolverWorker,
-    run_policy,
-)
+from app.solver.inline import InlineSolver
+from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverWorker, run_policy
 from app.store.store import AuditEvent, PlanRecord
 from solvers.types.plan import BoundPlan
 from tests.app.loop.worker_bodies import nothing

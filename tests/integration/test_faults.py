@@ -23,13 +23,8 @@ from app.db.base.tables import gpu
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
 from app.postgres import server as postgres
-from app.solver.process import (
-    InlineSolver,
-    PlanAnswer,
-    PlanRequest,
-    Solver,
-    SolverWorker,
-)
+from app.solver.inline import InlineSolver
+from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverWorker
 from app.store.store import PlanRecord
 from bench.campaign.deployment.processes import Database
 from solvers.types.outcome import PlanReport

@@ -20,7 +20,7 @@ from app.db.operations.incarnations import FARTHEST, JUMP
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
 from app.postgres import server as postgres
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from tests.integration.api_harness import Prepared
 from tests.integration.fault_harness import (
     API_ALONE,

@@ -14,7 +14,7 @@ from app.base.clock import ManualControlClock
 from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.loop.tick import TickOutcome
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from app.store.store import PolicySettings
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Scaling, Service, Slo

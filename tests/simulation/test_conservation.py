@@ -11,7 +11,7 @@ from app.simulate.run.build import make_cluster, make_world, shipped_catalogue
 from app.simulate.run.closed_loop import ClosedLoop
 from app.simulate.run.run import jobs_of, simulate
 from app.simulate.scenario.tasks import Submissions, make_submissions
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from tests.examples import IS_NIGHTLY
 from tests.simulation.random_scenarios import a_random_scenario
 

@@ -8,7 +8,7 @@ from agents.sim.cluster import ServiceTotals
 from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from solvers.types.plan import BoundPlan
 from tests.simulation.scenes import PERIOD_S, a_scene
 

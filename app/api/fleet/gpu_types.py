@@ -1,5 +1,6 @@
 """GPU types and their prices."""
 
+from dataclasses import asdict
 from decimal import Decimal
 
 from fastapi import Response
@@ -57,6 +58,7 @@ def gpu_type_view(row: GpuTypeRow) -> GpuTypeView:
             clocks_mhz=list(noun.clocks_mhz),
             launch_per_neighbour=noun.launch_per_neighbour,
             launch_base=noun.launch_base,
+            llm=None if noun.llm is None else manifests.DataSheet(**asdict(noun.llm)),
             paid="all" if noun.paid_count == ALL_PAID else noun.paid_count,
         ),
         status=GpuTypeStatus(provenance=row.provenance),

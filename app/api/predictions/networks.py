@@ -1,8 +1,9 @@
 """Networks: what services run."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from fastapi import Response
 from pydantic import Field
@@ -22,6 +23,7 @@ from app.api.http.objects import (
 from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import Page, View
+from app.base.errors import InvalidRequest
 from app.db.base.transaction import Connection
 from app.db.predictions import fits, health, profiles, samples
 from app.db.predictions.fits import FitRow
@@ -29,6 +31,8 @@ from app.db.predictions.profiles import NetworkRow, ProfileRow
 from app.manifests import objects as manifests
 from app.manifests.parts import TypeName
 from app.store.store import FitHealth
+from solvers.llm.config_json import architecture_from_config
+from solvers.types.errors import InvalidInput
 
 
 class PredictionView(View):
@@ -77,7 +81,10 @@ def network_view(
         metadata=manifests.TypeMetadata(
             name=row.name, labels=dict(row.labels), created_at=row.created_at
         ),
-        spec=manifests.NetworkSpec(description=row.description),
+        spec=manifests.NetworkSpec(
+            description=row.description,
+            config=None if row.config is None else dict(row.config),
+        ),
         status=NetworkStatus(
             gpu_types=list(row.gpu_types),
             # Lists leave them out: each takes four queries, and a list may have hundreds of networks.
@@ -141,13 +148,25 @@ async def _load(_context: Context, connection: Connection, name: str) -> Network
 async def _save(
     context: Context, connection: Connection, manifest: manifests.Network
 ) -> None:
+    _check_config(manifest.spec.config)
     await profiles.save_network(
         connection,
         manifest.metadata.name,
         at=context.now(),
         description=manifest.spec.description,
         labels=manifest.metadata.labels,
+        config=manifest.spec.config,
     )
+
+
+def _check_config(config: Mapping[str, Any] | None) -> None:
+    """Raise InvalidRequest for a configuration that does not tell what the network is made of."""
+    if config is None:
+        return
+    try:
+        architecture_from_config(config)
+    except InvalidInput as error:
+        raise InvalidRequest(str(error), field="spec.config") from error
 
 
 async def _remove(_context: Context, connection: Connection, name: str) -> None:

@@ -11,6 +11,7 @@ from app.api.http.views import ConditionView, View
 from app.db.workloads.services import ServiceRow
 from app.learn.choose_forecasts import ForecastView
 from app.manifests import objects as manifests
+from solvers.types.llm import LlmTerms
 from solvers.types.state import Service
 
 
@@ -76,7 +77,9 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
         network=noun.network,
         variants=[manifests.VariantManifest(**asdict(each)) for each in noun.variants],
         accuracy_floor=noun.accuracy_floor,
-        slo=manifests.SloSpec(**asdict(noun.slo)),
+        kind="inference" if noun.llm is None else "llm",
+        slo=_slo(noun),
+        llm=_llm(noun.llm),
         scaling=manifests.ScalingSpec(**asdict(noun.scaling)),
         priority=noun.priority,
         gpu_types=manifests.GpuChoice(
@@ -86,6 +89,27 @@ def _service_spec(noun: Service) -> manifests.ServiceSpec:
         survive=noun.survival.loss if noun.survival else None,
         survive_share=noun.survival.share if noun.survival else None,
         anti_affinity=list(noun.anti_affinity),
+    )
+
+
+def _slo(noun: Service) -> manifests.SloSpec:
+    tokens = noun.token_slo
+    if tokens is None:
+        return manifests.SloSpec(**asdict(noun.slo))
+    return manifests.SloSpec(**asdict(tokens))
+
+
+def _llm(terms: LlmTerms | None) -> manifests.LlmSpec:
+    if terms is None:
+        return manifests.LlmSpec()
+    return manifests.LlmSpec(
+        dtype=terms.precision,
+        lengths=manifests.LengthsSpec(
+            prompt=terms.prompt_tokens,
+            output=terms.output_tokens,
+            spread=terms.spread,
+        ),
+        max_model_len=terms.max_model_len,
     )
 
 

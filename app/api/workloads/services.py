@@ -39,8 +39,10 @@ from app.api.workloads.service_views import (
 )
 from app.base.errors import InvalidRequest, NotFound
 from app.catalogue.catalogue import not_for_services
+from app.catalogue.language_models import is_shipped, shipped_names
 from app.db.base.transaction import Connection
 from app.db.predictions import forecasts, profiles
+from app.db.predictions.profiles import ProfileOrigin
 from app.db.reports import service_board
 from app.db.workloads import quotas, services
 from app.learn.choose_forecasts import view_forecast
@@ -189,6 +191,9 @@ async def _check_names(
 
 
 async def _check_networks(connection: Connection, service: Service) -> None:
+    if service.llm is not None:
+        await _check_model(connection, service)
+        return
     networks = {row.name: row for row in await profiles.list_networks(connection)}
     named = {"spec.network": service.network}
     named |= {
@@ -201,6 +206,27 @@ async def _check_networks(connection: Connection, service: Service) -> None:
             raise InvalidRequest(not_for_services(network), field=field)
 
 
+async def _check_model(connection: Connection, service: Service) -> None:
+    """Raise InvalidRequest where nothing is known of what the language model is made of."""
+    found = await profiles.list_networks(connection, name=service.network)
+    if any(row.config for row in found) or is_shipped(service.network):
+        return
+    message = (
+        f"nothing is known of {service.network!r}: apply a Network with its config.json as spec.config, "
+        f"or name one that ships: {', '.join(shipped_names())}"
+    )
+    raise InvalidRequest(message, field="spec.network")
+
+
+async def _add_model(context: Context, connection: Connection, name: str) -> None:
+    """A network that ships gets its row with the first service that names it."""
+    if not await profiles.list_networks(connection, name=name):
+        description = f"language model; {ProfileOrigin.SHIPPED}"
+        await profiles.save_network(
+            connection, name, at=context.now(), description=description
+        )
+
+
 async def _load(context: Context, connection: Connection, name: str) -> ServiceView:
     return service_view(await visible_service(context, connection, name), None)
 
@@ -211,6 +237,8 @@ async def _save(
     service = to_service(manifest)
     # Again: with `force` nobody has checked them, and they may have gone since.
     await _check_names(context, connection, service)
+    if service.llm is not None:
+        await _add_model(context, connection, service.network)
     try:
         present = await services.get(connection, service.name)
     except NotFound:

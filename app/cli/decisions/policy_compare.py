@@ -120,7 +120,7 @@ def _of_file(file: Path, names: Sequence[str], time_limit_s: float) -> Document:
     # Here, as solvers and numba take seconds to import.
     from app.answers.compare_policies import compare_policies
     from app.cli.common.contract_files import read_problem
-    from app.solver.process import TimedSolver
+    from app.solver.inline import TimedSolver
     from solvers.types.outcome import Budget
     from solvers.types.state import Observed
 

@@ -8,6 +8,7 @@ import uvloop
 
 from app.base.logs import configure_logs
 from app.base.settings import Settings
+from app.catalogue.language_models import make_rows
 from app.cli.common.errors import CliError
 from app.cli.common.local import load_settings, open_database
 from app.db.base import migrate
@@ -37,7 +38,9 @@ def control(
         controller_metrics_host=metrics_host, controller_metrics_port=metrics_port
     )
     _begin(settings)
-    solver = SolverWorker(threads=settings.solver_threads, niceness=NICENESS)
+    solver = SolverWorker(
+        make_rows=make_rows, threads=settings.solver_threads, niceness=NICENESS
+    )
     # Both import for seconds, and whoever takes the lead over should not do so one after the other.
     solver.begin()
     from app.serve.controller_process import run_controller

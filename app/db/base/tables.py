@@ -71,6 +71,7 @@ gpu_type = _table(
     must("provenance", Text),
     must("labels", JSON),
     must("created_at", TIME),
+    Column("llm", JSON),
 )
 
 gpu_price = _table(
@@ -114,6 +115,7 @@ network = _table(
     key("name"),
     must("description", Text),
     must("labels", JSON),
+    Column("config", JSON),
     must("created_at", TIME),
 )
 
@@ -156,6 +158,7 @@ service_version = _table(
     must("created_at", TIME),
     must("catalogue_revision", BigInteger),
     must("anti_affinity", TEXTS),
+    Column("llm", JSON),
 )
 
 # A new version for each change: every plan names the version that it was made under.

@@ -1,7 +1,7 @@
 """GPU types, with their prices and how many are paid for anyway over time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from app.base.errors import Conflict
 from app.db.base.rows import delete_named, one_row
 from app.db.base.tables import AnyRow, gpu_price, gpu_type
 from app.db.base.upsert import upsert
+from solvers.types.llm import LlmDataSheet
 from solvers.types.state import GpuType
 
 
@@ -80,6 +81,7 @@ async def save(
     values = {
         **{name: getattr(noun, name) for name in _FIGURES},
         "clocks_mhz": list(noun.clocks_mhz),
+        "llm": asdict(noun.llm) if noun.llm else None,
         "provenance": provenance,
         "labels": dict(labels or {}),
     }
@@ -209,6 +211,7 @@ def _row(row: AnyRow) -> GpuTypeRow:
             price_usd_per_hour=float(row.price_usd_per_hour),
             **{name: row._mapping[name] for name in _FIGURES},
             clocks_mhz=tuple(row.clocks_mhz),
+            llm=None if row.llm is None else LlmDataSheet(**row.llm),
         ),
         provenance=row.provenance,
         labels=row.labels,

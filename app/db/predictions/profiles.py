@@ -1,5 +1,6 @@
 """Networks and their profiles: the operating points by GPU type, versioned."""
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,8 @@ class NetworkRow:
     labels: Mapping[str, str] = field(default_factory=dict)
     created_at: datetime
     gpu_types: tuple[str, ...] = ()
+    config: Mapping[str, Any] | None = None
+    """The `config.json` of a language model that states one."""
 
     @property
     def is_training(self) -> bool:
@@ -127,9 +130,14 @@ async def save_network(
     at: datetime,
     description: str = "",
     labels: Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> None:
     """Add or replace a network."""
-    values = {"description": description, "labels": dict(labels or {})}
+    values = {
+        "description": description,
+        "labels": dict(labels or {}),
+        "config": config,
+    }
     await upsert(
         connection, network, {"name": name}, values, only_new={"created_at": at}
     )
@@ -165,6 +173,14 @@ async def list_networks(
         NetworkRow(**{**row._mapping, "gpu_types": tuple(row.gpu_types)})
         for row in await connection.execute(statement)
     )
+
+
+async def load_configs(connection: AsyncConnection) -> dict[str, str]:
+    """The `config.json` of each language model that states one, by network."""
+    statement = select(network.c.name, network.c.config)
+    rows = await connection.execute(statement.where(network.c.config.is_not(None)))
+    # In one form: the same content is the same text.
+    return {row.name: json.dumps(row.config, sort_keys=True) for row in rows}
 
 
 async def get_network(connection: AsyncConnection, name: str) -> NetworkRow:

@@ -19,6 +19,7 @@ from app.db.base.tables import (
     service,
     service_version,
 )
+from solvers.types.llm import LlmTerms
 from solvers.types.state import Mode, Scaling, Service, Slo, Variant
 from solvers.types.survival import Survival
 
@@ -243,6 +244,7 @@ def _specification(noun: Service) -> dict[str, object]:
         "survive": noun.survival.loss if noun.survival else None,
         "survive_share": noun.survival.share if noun.survival else None,
         "anti_affinity": list(noun.anti_affinity),
+        "llm": asdict(noun.llm) if noun.llm else None,
     }
 
 
@@ -281,6 +283,7 @@ def _noun(row: AnyRow) -> Service:
         if row.survive is None
         else Survival(loss=row.survive, share=row.survive_share),
         anti_affinity=tuple(row.anti_affinity),
+        llm=None if row.llm is None else LlmTerms(**row.llm),
         # Sorted: JSON objects come back in an order of PostgreSQL's own, and equal services must be equal here.
         labels=tuple(sorted(row.labels.items())),
     )

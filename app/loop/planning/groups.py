@@ -74,7 +74,7 @@ def parts_of(
 ) -> tuple[PlanGroup, ...]:
     """The groups that have services in the problem, in their order; what is of none comes last."""
     group_of = {service.name: settings.group_of(service) for service in services}
-    chosen = {service.name: group_of.get(service.name) for service in problem.services}
+    chosen = {each.name: group_of.get(each.name) for each in problem.all_services}
     groups = [
         PlanGroup(
             group=group.name,

@@ -20,10 +20,11 @@ CHOOSING = "joint"
 
 
 def networks_of(services: Sequence[Service]) -> set[str]:
-    """That may serve them."""
+    """That may serve them, and have operating points: language models have none."""
     return {
         name
         for each in services
+        if each.llm is None
         for name in (each.network, *(one.network for one in each.variants))
     }
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from solvers.governors.registry import GOVERNORS
 from solvers.laws.operating_rows import OperatingRows
 from solvers.tick.water_filling import Taker, fill, throughput_curve
-from solvers.types.plan import BoundGpu, BoundPlan
+from solvers.types.plan import BoundGpu, BoundPlan, anonymous
 from solvers.types.problem import OperatingPoint, Problem
 from solvers.types.state import Node
 
@@ -42,9 +42,7 @@ def with_caps(
     """
     if not is_limited(problem, nodes):
         return bound
-    rows = OperatingRows(problem)
-    governed = holds_power(bound.governor)
-    takers = [_taker(problem, rows, gpu, governed=governed) for gpu in bound.gpus]
+    takers = _takers(problem, bound)
     caps = {node.id: node.power_cap_w for node in nodes if node.power_cap_w is not None}
     budget_w = math.inf if problem.power_budget_w is None else problem.power_budget_w
     watts = fill(
@@ -70,14 +68,10 @@ def with_caps(
 
 def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str:
     """Why a plan has no caps, in words, with the remedy."""
-    rows, governed = OperatingRows(problem), holds_power(bound.governor)
-    drawn_w = {
-        gpu.id: _taker(problem, rows, gpu, governed=governed).min_w
-        for gpu in bound.gpus
-    }
+    drawn_w = {taker.id: taker.min_w for taker in _takers(problem, bound)}
     remedy = (
         ""
-        if governed
+        if holds_power(bound.governor)
         else ", or set the policy's governor to power_latency, which holds a share of it"
     )
     # The node that is too small is named: its owner can do something about it.
@@ -88,6 +82,41 @@ def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str
             return f"{draw} {node.power_cap_w:g}: raise it, cordon some of its GPUs{remedy}"
     draw = f"the plan draws at least {sum(drawn_w.values()):.0f} W; the policy's power_budget_w is"
     return f"{draw} {problem.power_budget_w or math.inf:g}: raise it, plan with policy joint, which fits it{remedy}"
+
+
+def _takers(problem: Problem, bound: BoundPlan) -> list[Taker]:
+    """What each GPU of the plan needs, and may be given."""
+    rows = OperatingRows(problem)
+    governed = holds_power(bound.governor)
+    models_w = _drawn_by_models(problem, bound)
+    return [
+        _taker(problem, rows, gpu, governed=governed)
+        if gpu.id not in models_w
+        else _fixed(problem, gpu, models_w[gpu.id])
+        for gpu in bound.gpus
+    ]
+
+
+def _drawn_by_models(problem: Problem, bound: BoundPlan) -> dict[str, float]:
+    """Watts beyond the idle ones of every GPU that a language model has; those of no row draw nothing known."""
+    drawn_w = {}
+    for gpu in bound.gpus:
+        for replica in gpu.replicas:
+            if replica.llm is not None:
+                (alike,) = anonymous(replace(bound, gpus=(gpu,))).llm_replicas
+                row = problem.llm_row(alike)
+                watts = 0.0 if row is None else row.power_w_per_gpu
+                drawn_w.update(dict.fromkeys(replica.llm.gpus, watts))
+    return drawn_w
+
+
+def _fixed(problem: Problem, gpu: BoundGpu, watts: float) -> Taker:
+    # No governor turns the clock of a language model: its steps would all become longer.
+    gpu_type = problem.gpu_type(gpu.gpu_type)
+    min_w = gpu_type.idle_w + watts
+    return Taker(
+        id=gpu.id, node=gpu.node, min_w=min_w, max_w=max(min_w, gpu_type.power_cap_w)
+    )
 
 
 def _taker(

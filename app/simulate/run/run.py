@@ -24,7 +24,8 @@ from app.simulate.scenario.tasks import (
     make_submissions,
     reference_times_ms,
 )
-from app.solver.process import InlineSolver, PlanAnswer, PlanRequest
+from app.solver.inline import InlineSolver
+from app.solver.process import PlanAnswer, PlanRequest
 
 _PLANS_KEPT = 8
 """Each with the problem that it solves: of a thousand GPUs some MB. What counts in the end are the targets."""

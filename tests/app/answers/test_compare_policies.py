@@ -13,7 +13,8 @@ from app.answers.compare_policies import (
     present_problem,
     worst_slack,
 )
-from app.solver.process import InlineSolver, PlanAnswer, PlanRequest, SolverUnavailable
+from app.solver.inline import InlineSolver
+from app.solver.process import PlanAnswer, PlanRequest, SolverUnavailable
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem

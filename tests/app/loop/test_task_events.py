@@ -12,7 +12,7 @@ from app.base.errors import Conflict
 from app.loop.events import Starved, progress_event, refused_events, starved_event
 from app.loop.plan import Decision
 from app.loop.tick import Loop, record_refused_tasks
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from app.store.memory_store import MemoryStore
 from app.store.task_book import TaskRecord, remaining_s, submitted, waited_s, waiting_s
 from solvers.types.outcome import PlanReport

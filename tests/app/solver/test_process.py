@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.solver.process import InlineSolver, PlanRequest, SolverUnavailable, run_policy
+from app.solver.inline import InlineSolver
+from app.solver.process import PlanRequest, SolverUnavailable, run_policy
 from solvers.policies.warm_up import tiny_problem
 from solvers.types.outcome import Budget
 from solvers.types.state import Observed

@@ -11,7 +11,7 @@ from app.loop.plan import Decision, decide
 from app.loop.planning.networks import describe_variants, networks_of, running_networks
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_service
-from app.solver.process import InlineSolver
+from app.solver.inline import InlineSolver
 from app.store.store import PolicyGroup, PolicySettings
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoints, Problem

@@ -1,0 +1,271 @@
+"""Language models' replicas on physical GPUs, each on as many of one node as it spans, and nothing beside it.
+
+What runs as the plan wants it stays where it is. The others are placed from the largest on, which leaves room for the
+smaller ones wherever the rule of slots holds (`solvers.check_llm`): on the node where they displace the fewest replicas
+of services that share GPUs, of equal ones on that with the fewest free GPUs, so that whole nodes stay whole. Where what
+stays is in the way of a large one, all are placed anew.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from solvers.tick.replica_ids import new_replica_id
+from solvers.types.errors import InvalidInput
+from solvers.types.llm import LlmEngineSettings, LlmReplicaPlan, LlmTerms
+from solvers.types.plan import (
+    WHOLE_GPU,
+    BoundGpu,
+    BoundReplica,
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+)
+from solvers.types.problem import Problem
+from solvers.types.state import Gpu, GpuId, Node, NodeId, ReplicaId
+
+_Kind = tuple[str, str, str, int, LlmEngineSettings]
+"""(service, network, GPU type, GPUs, how it is started): what a running and a planned replica share where one may stand
+for the other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundModels:
+    """Where language models run."""
+
+    gpus: tuple[BoundGpu, ...] = ()
+    """All GPUs that they span, by id."""
+    unplaced: tuple[GpuPlan, ...] = ()
+    """What found no place, an entry with the GPUs of each replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFleet:
+    """The GPUs that language models may have."""
+
+    gpus: Sequence[Gpu]
+    """All of the fleet."""
+    nodes: Sequence[Node]
+    running: Sequence[BoundGpu]
+    """What runs on those that are still there."""
+    avoided: Mapping[str, Set[GpuId]] = field(default_factory=dict)
+    """GPUs that start no replica of a service, by service."""
+
+
+def bind_models(
+    problem: Problem,
+    plan: Plan,
+    fleet: ModelFleet,
+    terms: Mapping[str, LlmTerms],
+    generation: int,
+) -> BoundModels:
+    """The plan's language models on the fleet. `terms`: of each service that the plan has.
+
+    Raises InvalidInput for a replica of which the problem has no row.
+    """
+    wanted = [
+        _wanted(problem, each, terms)
+        for each in sorted(plan.llm_replicas, key=_order)
+        for _ in range(each.count)
+    ]
+    if not wanted:
+        return BoundModels()
+    found = _placed(problem, wanted, fleet, generation, keeps=True)
+    # Only slots can be missing then: the checker has counted GPUs.
+    return (
+        _placed(problem, wanted, fleet, generation, keeps=False)
+        if found.unplaced
+        else found
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """One replica without identity."""
+
+    plan: LlmReplicaPlan
+    replica: BoundReplica
+    settings: LlmEngineSettings
+    """Without GPUs."""
+
+    @property
+    def kind(self) -> _Kind:
+        """What a running replica must be to stand for it."""
+        own = self.replica
+        return own.service, own.network, self.plan.gpu_type, self.plan.tp, self.settings
+
+
+def _order(replica: LlmReplicaPlan) -> tuple[int, str, str, int]:
+    """The largest first; what follows only makes the order that of the content."""
+    return (
+        -replica.tp,
+        replica.service,
+        replica.gpu_type,
+        replica.max_num_batched_tokens,
+    )
+
+
+def _wanted(
+    problem: Problem, plan: LlmReplicaPlan, terms: Mapping[str, LlmTerms]
+) -> _Wanted:
+    row = problem.llm_row(plan)
+    if row is None or plan.service not in terms:
+        message = f"{plan.service} has no row for {plan.tp} × {plan.gpu_type}"
+        raise InvalidInput("llm_replicas", message)
+    own = terms[plan.service]
+    networks = {each.name: each.network for each in problem.llm_services}
+    return _Wanted(
+        plan=plan,
+        replica=BoundReplica(
+            id=ReplicaId(""),
+            service=plan.service,
+            network=networks[plan.service],
+            sm_percent=WHOLE_GPU,
+            batch=plan.max_num_seqs,
+            arrival_rate_rps=plan.arrival_rate_rps,
+            memory_mib=row.memory_mib_per_gpu,
+        ),
+        settings=LlmEngineSettings(
+            gpus=(),
+            max_num_batched_tokens=plan.max_num_batched_tokens,
+            max_num_seqs=plan.max_num_seqs,
+            max_model_len=own.max_model_len,
+            precision=own.precision,
+        ),
+    )
+
+
+def _placed(
+    problem: Problem,
+    wanted: Sequence[_Wanted],
+    fleet: ModelFleet,
+    generation: int,
+    *,
+    keeps: bool,
+) -> BoundModels:
+    """All wanted replicas with their GPUs. `keeps`: whether what runs stays where it is."""
+    kept = _running(fleet) if keeps else {}
+    places: dict[int, tuple[ReplicaId | None, tuple[GpuId, ...]]] = {}
+    for number, each in enumerate(wanted):
+        if alike := kept.get(each.kind):
+            places[number] = alike.pop(0)
+    free = _FreeGpus(fleet, {gpu for _, gpus in places.values() for gpu in gpus})
+    unplaced = []
+    for number, each in enumerate(wanted):
+        if number in places:
+            continue
+        gpus = free.take(each)
+        if gpus:
+            places[number] = (None, gpus)
+        else:
+            unplaced.append(_as_gpus(each))
+    bound = []
+    for number, (id_, gpus) in sorted(places.items()):
+        name = wanted[number].replica.service
+        # Numbers from 1 on are unique: no other kind of service has this name.
+        id_ = id_ or new_replica_id(name, generation, number + 1)
+        bound += _bound(problem, wanted[number], id_, gpus, fleet)
+    bound.sort(key=lambda gpu: gpu.id)
+    return BoundModels(gpus=tuple(bound), unplaced=tuple(unplaced))
+
+
+def _running(
+    fleet: ModelFleet,
+) -> dict[_Kind, list[tuple[ReplicaId | None, tuple[GpuId, ...]]]]:
+    """Replicas whose GPUs are all there and healthy, by kind, in the order of their ids."""
+    alive = {gpu.id: gpu.node for gpu in fleet.gpus if gpu.healthy}
+    found = defaultdict[_Kind, list[tuple[ReplicaId | None, tuple[GpuId, ...]]]](list)
+    for gpu in sorted(fleet.running, key=lambda gpu: gpu.id):
+        for each in gpu.replicas:
+            if each.llm is None or not alive.keys() >= set(each.llm.gpus):
+                continue
+            gpus = tuple(GpuId(name) for name in each.llm.gpus)
+            settings = replace(each.llm, gpus=())
+            kind = each.service, each.network, gpu.gpu_type, len(gpus), settings
+            found[kind].append((each.id, gpus))
+    return found
+
+
+class _FreeGpus:
+    """GPUs that may start language models, by node."""
+
+    def __init__(self, fleet: ModelFleet, taken: Set[GpuId]) -> None:
+        cordoned = {node.id for node in fleet.nodes if node.cordoned}
+        # Replicas of language models that are not kept end anyway: whoever comes waits for that.
+        self._displaced = {
+            gpu.id: sum(each.llm is None for each in gpu.replicas)
+            for gpu in fleet.running
+        }
+        self._avoided = fleet.avoided
+        self._by_node: defaultdict[tuple[str, NodeId], list[GpuId]] = defaultdict(list)
+        for gpu in sorted(fleet.gpus, key=lambda gpu: gpu.id):
+            is_closed = gpu.cordoned or gpu.node in cordoned
+            if gpu.healthy and not is_closed and gpu.id not in taken:
+                self._by_node[gpu.gpu_type, gpu.node].append(gpu.id)
+
+    def take(self, wanted: _Wanted) -> tuple[GpuId, ...]:
+        """So many GPUs of one node as it spans, by id; none where no node has them."""
+        avoided = self._avoided.get(wanted.plan.service, frozenset())
+        tp = wanted.plan.tp
+        offers = []
+        for (gpu_type, node), gpus in self._by_node.items():
+            usable = [gpu for gpu in gpus if gpu not in avoided]
+            if gpu_type != wanted.plan.gpu_type or len(usable) < tp:
+                continue
+            chosen = sorted(usable, key=lambda gpu: (self._displaces(gpu), gpu))[:tp]
+            displaced = sum(map(self._displaces, chosen))
+            offers.append((displaced, len(gpus), node, gpu_type, tuple(sorted(chosen))))
+        if not offers:
+            return ()
+        _, _, node, gpu_type, chosen_gpus = min(offers)
+        left = self._by_node[gpu_type, node]
+        self._by_node[gpu_type, node] = [
+            gpu for gpu in left if gpu not in set(chosen_gpus)
+        ]
+        return chosen_gpus
+
+    def _displaces(self, gpu: GpuId) -> int:
+        return self._displaced.get(gpu, 0)
+
+
+def _as_gpus(wanted: _Wanted) -> GpuPlan:
+    """The GPUs that were to carry it, as messages name them."""
+    own = wanted.replica
+    replica = ReplicaPlan(
+        service=own.service,
+        sm_percent=WHOLE_GPU,
+        batch=own.batch,
+        arrival_rate_rps=own.arrival_rate_rps,
+    )
+    return GpuPlan(
+        gpu_type=wanted.plan.gpu_type,
+        count=wanted.plan.tp,
+        clock_mhz=wanted.plan.clock_mhz,
+        replicas=(replica,),
+    )
+
+
+def _bound(
+    problem: Problem,
+    wanted: _Wanted,
+    id_: ReplicaId,
+    gpus: tuple[GpuId, ...],
+    fleet: ModelFleet,
+) -> list[BoundGpu]:
+    """The replica's GPUs: it stands on the first, and holds the others."""
+    gpu_type = problem.gpu_type(wanted.plan.gpu_type)
+    nodes = {gpu.id: gpu.node for gpu in fleet.gpus}
+    settings = replace(wanted.settings, gpus=gpus)
+    replica = replace(wanted.replica, id=id_, llm=settings)
+    return [
+        BoundGpu(
+            id=gpu,
+            node=nodes[gpu],
+            gpu_type=gpu_type.name,
+            clock_mhz=wanted.plan.clock_mhz,
+            power_cap_w=gpu_type.power_cap_w,
+            replicas=(replica,) if gpu == gpus[0] else (),
+            held_by=None if gpu == gpus[0] else id_,
+        )
+        for gpu in gpus
+    ]
