@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from app.answers.what_if import MIN_PLAN_S, gpus_by_type, unserved_percent
+from app.answers.what_if import MIN_PLAN_S, unserved_percent
 from app.loop.forecast import make_demands
 from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.observe import observe, usable_state
@@ -17,7 +17,7 @@ from solvers.laws.cost import cost_usd_per_hour, started
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, Solution, Violation
 from solvers.types.parameters import Setting
-from solvers.types.plan import Plan
+from solvers.types.plan import Plan, used_gpus
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
 
@@ -105,6 +105,7 @@ def present_problem(snapshot: Snapshot) -> tuple[Problem, Observed]:
         snapshot.settings,
         target=snapshot.target,
         at=snapshot.at,
+        llm_points=snapshot.llm_points,
     )
     return problem, observe(snapshot)
 
@@ -114,7 +115,7 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
     plan = answer.plan
     report = answer.report
     broken = violations(problem, plan)
-    by_type = gpus_by_type(plan)
+    by_type = used_gpus(plan)
     slack_percent, service = worst_slack(problem, plan)
     # Without a running plan the cost of moves is nothing, but every replica has to be started.
     current = problem.current or Plan(policy="none")
@@ -125,7 +126,8 @@ def judged(problem: Problem, policy: str, answer: PlanAnswer) -> PolicyPlan:
         lower_bound_usd_per_hour=report.lower_bound_usd_per_hour,
         gpus=by_type.total(),
         gpus_by_type=dict(sorted(by_type.items())),
-        replicas=sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus),
+        replicas=sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus)
+        + sum(each.count for each in plan.llm_replicas),
         starts=started(replace(problem, current=current), plan),
         unserved_percent=max(0.0, unserved_percent(problem, plan)),
         worst_slack_percent=slack_percent,

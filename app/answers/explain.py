@@ -12,8 +12,10 @@ from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.types import Binding, GpuExplanation, Relief
 from solvers.laws.cost import migration_cost_usd_per_hour
 from solvers.tick.spares import spares_of
+from solvers.types.llm import LlmDemand, LlmReplicaPlan
 from solvers.types.outcome import PlanReport, Prices, PriceUnit, Violation
 from solvers.types.plan import (
+    WHOLE_GPU,
     BoundPlan,
     GpuPlan,
     Plan,
@@ -22,6 +24,7 @@ from solvers.types.plan import (
     Unserved,
     diff,
     replicas_of,
+    used_gpus,
 )
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import Demand, GpuType
@@ -43,8 +46,12 @@ class ReplicaGroup:
     capacity_rps: float | None
     """The most that each may take beside its neighbours; None where the record kept no problem."""
     execution_ms: float | None
-    """Execution time of one batch beside its neighbours."""
+    """Execution time of one batch beside its neighbours; None of language models, whose steps differ."""
     neighbours: tuple[str, ...]
+    tp: int = 1
+    """GPUs of one node that each spans."""
+    max_num_batched_tokens: int | None = None
+    """Of language models: tokens of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +141,7 @@ def explain(
     What follows from the report's prices at once is told; alternatives and tested reliefs only with `findings`.
     """
     names = {replica.service for gpu in plan.gpus for replica in gpu.replicas}
+    names |= {replica.service for replica in plan.llm_replicas}
     names |= {demand.service for demand in demands}
     names |= {entry.service for entry in plan.unserved}
     # A plan that was kept is the one before: it has no changes, whatever its problem's current plan was.
@@ -207,7 +215,7 @@ def _moves(
 def _gpu_type(
     gpu_type: GpuType, plan: Plan, prices: Prices | None
 ) -> GpuTypeExplanation:
-    used = sum(gpu.count for gpu in plan.gpus if gpu.gpu_type == gpu_type.name)
+    used = used_gpus(plan)[gpu_type.name]
     is_used_up = gpu_type.count is not None and used >= gpu_type.count
     worth = None
     if prices is not None:
@@ -250,8 +258,13 @@ class _Sources(NamedTuple):
 
 def _service(name: str, sources: _Sources) -> ServiceExplanation:
     plan, demands, problem, reader, prices, bound = sources
-    groups = tuple(
-        _group(gpu, replica, reader) for gpu, replica in replicas_of(plan, name)
+    groups = (
+        *(_group(gpu, replica, reader) for gpu, replica in replicas_of(plan, name)),
+        *(
+            _llm_group(each, problem)
+            for each in plan.llm_replicas
+            if each.service == name
+        ),
     )
     unserved = tuple(entry for entry in plan.unserved if entry.service == name)
     demand = next((entry for entry in demands if entry.service == name), None)
@@ -305,6 +318,23 @@ def _group(
     )
 
 
+def _llm_group(replica: LlmReplicaPlan, problem: Problem | None) -> ReplicaGroup:
+    row = None if problem is None else problem.llm_row(replica)
+    return ReplicaGroup(
+        gpu_type=replica.gpu_type,
+        count=replica.count,
+        sm_percent=WHOLE_GPU,
+        batch=replica.max_num_seqs,
+        clock_mhz=replica.clock_mhz,
+        arrival_rate_rps=replica.arrival_rate_rps,
+        capacity_rps=None if row is None else row.capacity_rps,
+        execution_ms=None,
+        neighbours=(),
+        tp=replica.tp,
+        max_num_batched_tokens=replica.max_num_batched_tokens,
+    )
+
+
 def _limit(
     name: str,
     groups: Sequence[ReplicaGroup],
@@ -339,8 +369,8 @@ def _limit(
     return _fullest(groups)
 
 
-def _demand_of(name: str, problem: Problem | None) -> ServiceDemand | None:
-    services = () if problem is None else problem.services
+def _demand_of(name: str, problem: Problem | None) -> ServiceDemand | LlmDemand | None:
+    services = () if problem is None else problem.all_services
     return next((entry for entry in services if entry.name == name), None)
 
 

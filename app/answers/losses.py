@@ -1,9 +1,10 @@
 """The single losses that a plan does not survive, as an explanation states them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from app.loop.planning.language_models import without_models
 from solvers.explain.survivors import Loss, Shortfall, Survivors, survivors
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundPlan, GpuPlan, Plan
@@ -42,9 +43,13 @@ MAX_LOSSES = 5
 def explain_losses(
     problem: Problem, plan: Plan, bound: BoundPlan | None
 ) -> Losses | None:
-    """The single losses that a plan, with ids where it is bound, does not survive; None for another problem's plan."""
+    """The single losses that a plan, with ids where it is bound, does not survive; None for another problem's plan.
+
+    Of services that share GPUs: what a language model loses with one of its replicas is plain to see.
+    """
+    shared = replace(plan, llm_replicas=()) if bound is None else without_models(bound)
     try:
-        found = survivors(problem, plan if bound is None else bound)
+        found = survivors(problem, shared)
     except InvalidInput:
         # A plan of another time may name what this problem no longer has.
         return None

@@ -20,6 +20,7 @@ from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.observe import observe, usable_state
 from app.loop.plan import Decision, check_and_bind, decide
 from app.loop.planning import groups
+from app.loop.planning.llm_rows import SizedModels
 from app.solver.process import PlanAnswer, Solver
 from app.store.store import PolicyGroup, Snapshot
 from solvers.laws.cost import cost_usd_per_hour
@@ -102,7 +103,8 @@ async def preview(
     if questions is not None:
         named = _named_types(snapshot, questions.scenarios)
         changes = replace(changes, gpu_types=named)
-    changed = _changed(snapshot, changes)
+    models = SizedModels()
+    changed = await models.sized(solver, _changed(snapshot, changes))
     # In threads, here and below: problems of a large fleet take a while, for which the API's loop must not wait.
     state, demands, problem = await asyncio.to_thread(_problem, changed, changes)
     found: tuple[ScenarioAnswer, ...] = ()
@@ -118,7 +120,13 @@ async def preview(
             promises_may_break=False,
         )
     else:
-        today, *planned = await _ask(solver, changed, changes, problem, questions)
+        asked = [
+            await models.sized(solver, _with_services(changed, changes, one))
+            for one in questions.scenarios
+        ]
+        today, *planned = await _ask(
+            solver, changed, changes, problem, (questions, asked)
+        )
         # Every plan is tried in every scenario.
         found = await asyncio.to_thread(answers, today, planned)
         decision = await _check_and_bind(problem, state, changed, today)
@@ -126,7 +134,9 @@ async def preview(
         decision=decision,
         demands=demands,
         changes=diff(_before(snapshot), decision.plan),
-        cost_before_usd_per_hour=await asyncio.to_thread(_cost_now, snapshot, state),
+        cost_before_usd_per_hour=await asyncio.to_thread(
+            _cost_now, await models.sized(solver, snapshot), state
+        ),
         answers=found,
     )
 
@@ -175,13 +185,14 @@ async def _ask(
     snapshot: Snapshot,
     changes: PreviewChanges,
     problem: Problem,
-    questions: Questions,
+    wanted: tuple[Questions, Sequence[Snapshot]],
 ) -> tuple[Planned, ...]:
-    """Today's plan and one per question, for a snapshot that is changed already."""
+    """Today's plan and one per question, for a snapshot that is changed already; `wanted`: with each one's snapshot."""
     settings, observed = snapshot.settings, observe(snapshot)
+    questions, snapshots = wanted
     # All of them before the first plan: a name that is not there is found out at once.
     asked = await asyncio.to_thread(
-        _all_asked, snapshot, changes, problem, questions.scenarios
+        _all_asked, snapshots, changes, problem, questions.scenarios
     )
 
     async def make_plan(of: Problem, share_s: float) -> tuple[Plan, PlanReport]:
@@ -207,15 +218,26 @@ async def _ask(
     )
 
 
+def _with_services(
+    snapshot: Snapshot, changes: PreviewChanges, question: ScenarioQuestion
+) -> Snapshot:
+    """The snapshot, changed already, with the services of a question."""
+    if not question.services:
+        return snapshot
+    return _changed(snapshot, replace(changes, services=question.services, without=()))
+
+
 def _all_asked(
-    snapshot: Snapshot,
+    snapshots: Sequence[Snapshot],
     changes: PreviewChanges,
     problem: Problem,
     questions: Sequence[ScenarioQuestion],
 ) -> list[tuple[WhatIfScenario, Problem]]:
     return [
         _asked(snapshot, changes, problem, question, f"scenarios[{index}].")
-        for index, question in enumerate(questions)
+        for index, (snapshot, question) in enumerate(
+            zip(snapshots, questions, strict=True)
+        )
     ]
 
 
@@ -226,16 +248,17 @@ def _asked(
     question: ScenarioQuestion,
     where: str,
 ) -> tuple[WhatIfScenario, Problem]:
-    """The scenario, with the demands of its services, and the problem with it."""
+    """The scenario, with the demands of its services, and the problem with it. `snapshot`: with these services."""
     scenario = question.scenario
     if question.services:
         # Through the loop's own way from services to demands, with headroom and variants, as for any service.
-        with_services = replace(changes, services=question.services, without=())
-        _, _, problem = _problem(_changed(snapshot, with_services), changes)
+        _, _, problem = _problem(snapshot, changes)
         names = {service.name for service in question.services}
         scenario = replace(
             scenario,
             services=tuple(one for one in problem.services if one.name in names),
+            models=tuple(one for one in problem.llm_services if one.name in names),
+            llm_points=tuple(one for one in problem.llm_points if one.service in names),
         )
     return scenario, changed_problem(problem, scenario, where=where)
 
@@ -259,6 +282,7 @@ def _problem(
             target=target,
             at=snapshot.at,
             also=changes.gpu_types,
+            llm_points=snapshot.llm_points,
         ),
     )
 
@@ -313,6 +337,7 @@ def _cost_now(snapshot: Snapshot, state: ClusterState) -> float | None:
         snapshot.settings,
         target=None,
         at=snapshot.at,
+        llm_points=snapshot.llm_points,
     )
     try:
         return cost_usd_per_hour(problem, anonymous(snapshot.target))

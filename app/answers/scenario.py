@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from app.base.errors import no_such
 from solvers.types.errors import InvalidInput
+from solvers.types.llm import LlmDemand, LlmPoints
 from solvers.types.outcome import Prices
 from solvers.types.plan import Plan, replicas_of
 from solvers.types.problem import Problem, ServiceDemand
@@ -40,6 +41,10 @@ class WhatIfScenario:
     """The SLO's latency of a service."""
     services: tuple[ServiceDemand, ...] = ()
     """Added, or in place of those of the same name."""
+    models: tuple[LlmDemand, ...] = ()
+    """The same of language models."""
+    llm_points: tuple[LlmPoints, ...] = ()
+    """How these may run."""
     without: tuple[str, ...] = ()
     """Services that are gone."""
 
@@ -61,18 +66,33 @@ def describe_scenario(scenario: WhatIfScenario) -> str:
         f"SLO of {name} {slo_ms:g} ms" for name, slo_ms in scenario.slo_ms.items()
     ]
     parts += [f"with {service.name}" for service in scenario.services]
+    parts += [f"with {model.name}" for model in scenario.models]
     parts += [f"without {name}" for name in scenario.without]
     return scenario.name or ", ".join(parts) or "nothing different"
 
 
 def changed(problem: Problem, scenario: WhatIfScenario, *, where: str = "") -> Problem:
     """The problem with the differences. Raises InvalidInput, whose field begins with `where`."""
+    _check_names(
+        scenario.without,
+        [service.name for service in problem.all_services],
+        "service",
+        f"{where}without",
+    )
     services = _services(problem, scenario, where)
-    _check_all_names(problem, services, scenario, where)
+    models = _models(problem, scenario)
+    _check_all_names(problem, (*services, *models), scenario, where)
     _check_figures(scenario, where)
+    replaced = {service.name for service in scenario.models}
+    kept = (each for each in problem.llm_points if each.service not in replaced)
     return replace(
         problem,
         services=tuple(_service(service, scenario) for service in services.values()),
+        llm_services=tuple(
+            replace(model, arrival_rate_rps=_rate_rps(model, scenario))
+            for model in models.values()
+        ),
+        llm_points=(*kept, *scenario.llm_points),
         gpu_types=tuple(
             _gpu_type(gpu_type, scenario, where) for gpu_type in problem.gpu_types
         ),
@@ -190,7 +210,6 @@ def _services(
     problem: Problem, scenario: WhatIfScenario, where: str
 ) -> dict[str, ServiceDemand]:
     services = {service.name: service for service in problem.services}
-    _check_names(scenario.without, list(services), "service", f"{where}without")
     kept = {
         name: service
         for name, service in services.items()
@@ -200,6 +219,14 @@ def _services(
         _check_service(problem, service, f"{where}services[{index}]")
         kept[service.name] = service
     return kept
+
+
+def _models(problem: Problem, scenario: WhatIfScenario) -> dict[str, LlmDemand]:
+    models = {model.name: model for model in problem.llm_services}
+    models |= {model.name: model for model in scenario.models}
+    return {
+        name: model for name, model in models.items() if name not in scenario.without
+    }
 
 
 def _check_service(problem: Problem, service: ServiceDemand, at: str) -> None:
@@ -220,16 +247,19 @@ def _check_service(problem: Problem, service: ServiceDemand, at: str) -> None:
         )
 
 
-def _service(service: ServiceDemand, scenario: WhatIfScenario) -> ServiceDemand:
+def _rate_rps(service: ServiceDemand | LlmDemand, scenario: WhatIfScenario) -> float:
     factor = scenario.demand_factor.get(
         # A service's own factor replaces that of all, and is not multiplied with it.
         service.name,
         scenario.demand_factor.get(ALL, 1.0),
     )
+    return factor * scenario.demand_rps.get(service.name, service.arrival_rate_rps)
+
+
+def _service(service: ServiceDemand, scenario: WhatIfScenario) -> ServiceDemand:
     return replace(
         service,
-        arrival_rate_rps=factor
-        * scenario.demand_rps.get(service.name, service.arrival_rate_rps),
+        arrival_rate_rps=_rate_rps(service, scenario),
         slo_ms=scenario.slo_ms.get(service.name, service.slo_ms),
     )
 
@@ -249,7 +279,12 @@ def _gpu_type(gpu_type: GpuType, scenario: WhatIfScenario, where: str) -> GpuTyp
             f"{gpu_type.count} {gpu_type.name} can be planned with; {more:+d} would leave {count}",
         )
     price = scenario.price_usd_per_hour.get(gpu_type.name, gpu_type.price_usd_per_hour)
-    return replace(gpu_type, count=count, price_usd_per_hour=price)
+    # What comes or goes does so by nodes; what is left of one holds no set.
+    slots = tuple(
+        (size, max(0, sets + math.floor(more / size)))
+        for size, sets in gpu_type.free_slots
+    )
+    return replace(gpu_type, count=count, free_slots=slots, price_usd_per_hour=price)
 
 
 def _check_names(

@@ -24,7 +24,14 @@ from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport, Solution
-from solvers.types.plan import GpuPlan, Plan, Unserved, replicas_of
+from solvers.types.plan import (
+    WHOLE_GPU,
+    GpuPlan,
+    Plan,
+    Unserved,
+    replicas_of,
+    used_gpus,
+)
 from solvers.types.problem import Problem
 
 FREE_TO_MOVE = frozenset({"joint"})
@@ -224,10 +231,15 @@ def _fitted(problem: Problem, plan: Plan) -> Plan | None:
     if plan.unserved:
         return None
     share: dict[str, float] = {}
-    for service in problem.services:
+    for service in problem.all_services:
         planned = math.fsum(
             gpu.count * replica.arrival_rate_rps
             for gpu, replica in replicas_of(plan, service.name)
+        )
+        planned += math.fsum(
+            each.count * each.arrival_rate_rps
+            for each in plan.llm_replicas
+            if each.service == service.name
         )
         if planned < service.arrival_rate_rps * (1.0 - _RATE_TOLERANCE):
             return None
@@ -235,7 +247,16 @@ def _fitted(problem: Problem, plan: Plan) -> Plan | None:
             min(1.0, service.arrival_rate_rps / planned) if planned > 0.0 else 1.0
         )
     gpus = (_fitted_gpu(gpu, share) for gpu in plan.gpus)
-    return replace(plan, gpus=tuple(gpu for gpu in gpus if gpu.replicas))
+    models = (
+        replace(each, arrival_rate_rps=share[each.service] * each.arrival_rate_rps)
+        for each in plan.llm_replicas
+        if each.service in share
+    )
+    return replace(
+        plan,
+        gpus=tuple(gpu for gpu in gpus if gpu.replicas),
+        llm_replicas=tuple(models),
+    )
 
 
 def _fitted_gpu(gpu: GpuPlan, share: Mapping[str, float]) -> GpuPlan:
@@ -256,7 +277,7 @@ def _answer(one: Planned, plan: Plan, *, planned_for: str) -> ScenarioAnswer | N
         cost = cost_usd_per_hour(problem, plan)
     except InvalidInput:
         return None
-    used = gpus_by_type(plan)
+    used = used_gpus(plan)
     return ScenarioAnswer(
         question=describe_scenario(one.scenario),
         cost_usd_per_hour=cost,
@@ -299,18 +320,10 @@ def _unmeasured(one: Planned) -> tuple[Unmeasured, ...]:
     )
 
 
-def gpus_by_type(plan: Plan) -> Counter[str]:
-    """GPUs in use."""
-    used = Counter[str]()
-    for gpu in plan.gpus:
-        used[gpu.gpu_type] += gpu.count
-    return used
-
-
 def unserved_percent(problem: Problem, plan: Plan) -> float:
     """Percent of Σ priority · arrival rate that no replica serves; floats may leave it a hair below 0."""
     wanted = math.fsum(
-        service.priority * service.arrival_rate_rps for service in problem.services
+        service.priority * service.arrival_rate_rps for service in problem.all_services
     )
     return (
         100.0 * (1.0 - served_weight(problem, plan) / wanted) if wanted > 0.0 else 0.0
@@ -326,6 +339,10 @@ def _mix(plan: Plan) -> tuple[ServiceMix, ...]:
             key = replica.service, gpu.gpu_type
             replicas[key] += gpu.count
             shares[key].append(gpu.count * replica.sm_percent)
+    for each in plan.llm_replicas:
+        key = each.service, each.gpu_type
+        replicas[key] += each.count
+        shares[key].append(each.gpus * WHOLE_GPU)
     return tuple(
         ServiceMix(
             service=service,

@@ -66,7 +66,9 @@ def make_rows(request: RowsRequest) -> RowsAnswer:
             for tp in DEGREES
         },
     )
-    sized = size(asked, hardware)
+    sized = [
+        each for each in size(asked, hardware) if request.terms.tp in (None, each.tp)
+    ]
     start_s = _ENGINE_START_S + network.weight_bytes(precision) / _READ_BYTES_PER_S
     points = tuple(
         found

@@ -45,7 +45,7 @@ def with_leftovers(
     """
 
     def filled(decision: Decision) -> Decision:
-        apart = _ModelsApart(snapshot, decision, state)
+        apart = ModelsApart(snapshot, decision, state)
         return apart.again(
             with_tasks_of(
                 replace(snapshot, target=apart.target),
@@ -65,7 +65,7 @@ def with_leftovers(
         meanwhile = filled(kept)
         if _changes_tasks_only(snapshot, meanwhile):
             made, mode = meanwhile, Mode.AUTO
-    apart = _ModelsApart(snapshot, renewed(snapshot, made), state)
+    apart = ModelsApart(snapshot, renewed(snapshot, made), state)
     complete = apart.again(
         with_spares_of(
             apart.decision,
@@ -82,7 +82,7 @@ def with_leftovers(
     return CompleteDecision(decision=complete, mode=mode)
 
 
-class _ModelsApart:
+class ModelsApart:
     """A decision without language models and their GPUs, for those who share GPUs."""
 
     def __init__(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from app.loop.fill import with_tasks_of
 from app.loop.forecast import make_demands
+from app.loop.leftovers import ModelsApart
 from app.loop.make_problem import PlannedPoints, make_problem
 from app.loop.observe import usable_state
 from app.loop.plan import Decision, check_and_bind, check_plan, make_record
@@ -47,15 +48,17 @@ async def restore(
     demands = make_demands(snapshot)
     problem = await asyncio.to_thread(_problem, snapshot, state, demands)
     decision = await _decide(snapshot, state, problem, _plan(earlier, problem))
-    decision = await asyncio.to_thread(
+    apart = ModelsApart(snapshot, decision, state)
+    filled = await asyncio.to_thread(
         with_tasks_of,
-        snapshot,
-        decision,
+        replace(snapshot, target=apart.target),
+        apart.decision,
         problem,
-        state,
+        apart.state,
         layers=layers,
         promises_may_break=True,
     )
+    decision = apart.again(filled)
     return Restored(decision=decision, problem=problem, demands=demands)
 
 
@@ -71,12 +74,13 @@ def _problem(
         snapshot.settings,
         target=snapshot.target,
         at=snapshot.at,
+        llm_points=snapshot.llm_points,
     )
 
 
 def _plan(earlier: BoundPlan, problem: Problem) -> Plan:
     """Without what it left unserved of services that are gone."""
-    names = {service.name for service in problem.services}
+    names = {service.name for service in problem.all_services}
     plan = anonymous(earlier)
     return replace(
         plan, unserved=tuple(entry for entry in plan.unserved if entry.service in names)

@@ -13,7 +13,7 @@ from app.manifests.parts import (
     camel,
     named_priority,
 )
-from solvers.types.llm import LlmTerms, Precision
+from solvers.types.llm import Degree, LlmTerms, Precision
 
 MAX_CONTEXT = 1_048_576
 """Tokens that the longest request has at most."""
@@ -73,6 +73,11 @@ class LlmSpec(Strict):
         ge=16,
         le=MAX_CONTEXT,
         description="Tokens of the longest prompt with its answer",
+    )
+
+    tp: Degree | None = Field(
+        default=None,
+        description="GPUs of one node that each replica spans; absent: as many as is best",
     )
 
     @field_validator("max_model_len")

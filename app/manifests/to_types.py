@@ -70,6 +70,7 @@ def _llm_terms(spec: manifests.ServiceSpec) -> LlmTerms | None:
         output_tokens=spec.llm.lengths.output,
         spread=spec.llm.lengths.spread,
         max_model_len=spec.llm.max_model_len,
+        tp=spec.llm.tp,
     )
 
 

@@ -11,6 +11,7 @@ from solvers.explain.solve_relaxed import solved_reliefs
 from solvers.explain.types import Alternative
 from solvers.joint.relaxation.dual_prices import relax
 from solvers.joint.reserved import split, split_plan
+from solvers.policies.beside import others_beside
 from solvers.types.plan import GpuPlan
 
 MAX_ALTERNATIVES = 4
@@ -21,7 +22,9 @@ _FIRST_SHARE, _SECOND_SHARE = 0.5, 0.7
 def find_out(inquiry: Inquiry, now_s: Callable[[], float] = time.monotonic) -> Findings:
     """Prices, alternatives, and the most promising reliefs put to the test, as far as the budget's seconds go."""
     began = now_s()
-    problem, plan, seconds = inquiry.problem, inquiry.plan, inquiry.budget.seconds
+    plan, seconds = inquiry.plan, inquiry.budget.seconds
+    # Prices of GPUs are what those pay who share them; language models have theirs to themselves.
+    problem = others_beside(inquiry.problem, plan)
 
     def over(share: float) -> Callable[[], bool]:
         return lambda: now_s() - began >= share * seconds

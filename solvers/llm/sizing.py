@@ -116,8 +116,8 @@ def _sized(
 
 
 def _rough(request: SizeRequest, replica: Replica) -> float:
-    return rough_capacity_rps(
-        replica, request.lengths, request.slo, cv=request.arrival_cv
+    return float(
+        rough_capacity_rps(replica, request.lengths, request.slo, cv=request.arrival_cv)
     )
 
 
@@ -151,8 +151,8 @@ def _stated(
     belief = request.belief(gpu_type, engine.tp)
     planned = low = high = 0.0
     if limit is None:
-        planned = capacity_rps(
-            replica, request.lengths, request.slo, cv=request.arrival_cv
+        planned = float(
+            capacity_rps(replica, request.lengths, request.slo, cv=request.arrival_cv)
         )
         # Relative to what is planned with, whose steps are slower than the middle already.
         slower, faster = (

@@ -304,6 +304,13 @@ def _others_of(problem: Problem) -> Problem:
     return replace(problem, llm_services=(), llm_points=(), current=current)
 
 
+def others_beside(problem: Problem, plan: Plan) -> Problem:
+    """The problem of the services that share GPUs, on what a plan's language models leave over."""
+    if not problem.llm_services:
+        return problem
+    return _without(_others_of(problem), used_gpus(replace(plan, gpus=())))
+
+
 def _without(problem: Problem, used: Counter[str]) -> Problem:
     """The problem on the GPUs that are left."""
     types = tuple(_fewer(each, used[each.name]) for each in problem.gpu_types)

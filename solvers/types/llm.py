@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 ItlKind = Literal["token", "request"]
+MAX_TP = 8
+"""GPUs that a replica spans at most."""
+Degree = Literal[1, 2, 4, 8]
 Precision = Literal["bf16", "fp8", "fp4", "int4"]
 """What the weights of linear layers are kept in; embedding and output stay in bf16."""
 Provenance = Literal["measured", "calibrated", "predicted", "unmeasured"]
@@ -45,6 +48,8 @@ class LlmTerms:
     """Standard deviation of the logarithm of both; 0: all are alike."""
     max_model_len: int = 16_384
     """Tokens of the longest prompt with its answer."""
+    tp: Degree | None = None
+    """GPUs that each replica must span; None = as many as is best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

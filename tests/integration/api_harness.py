@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from app.base.clock import ManualControlClock
 from app.base.scopes import Scope
 from app.base.settings import Settings
+from app.catalogue.language_models import make_rows
 from app.db.base.engine import make_engine
 from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.postgres_store import PostgresStore
@@ -28,6 +29,7 @@ from app.serve.api_process import create_app, make_server
 from app.serve.plane import make_plane
 from app.solver.findings import Findings, Inquiry
 from app.solver.inline import InlineSolver
+from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import PlanAnswer, PlanRequest, SolverWorker
 from tests.conftest import copied_database
 
@@ -102,7 +104,7 @@ class Api:
                 return await tick(
                     Loop(
                         store=PostgresStore(engine),
-                        solver=InlineSolver(),
+                        solver=InlineSolver(make_rows=make_rows),
                         clock=self.clock,
                         has_resumed=not restarted,
                     )
@@ -170,7 +172,7 @@ def run_apart(work: Coroutine[Any, Any, Result]) -> Result:
         return thread.submit(asyncio.run, work).result()
 
 
-_worker = SolverWorker()
+_worker = SolverWorker(make_rows=make_rows)
 """One process for all applications, since it takes seconds to start; it ends with the tests."""
 
 
@@ -192,6 +194,10 @@ class KeptSolver:
     async def inquire(self, inquiry: Inquiry) -> Findings:
         async with self._turn:
             return await _worker.inquire(inquiry)
+
+    async def size_model(self, request: RowsRequest) -> RowsAnswer:
+        async with self._turn:
+            return await _worker.size_model(request)
 
     async def close(self) -> None:
         pass

@@ -13,6 +13,7 @@ from app.api.http.body import resource_router
 from app.api.http.known_names import check_known
 from app.api.http.views import View
 from app.db.decisions import actors
+from app.loop.planning.llm_rows import SizedModels
 from app.manifests.parts import Strict
 from app.store.trained_actors import fleet_fingerprint
 from solvers.policies.cards import in_order
@@ -86,7 +87,9 @@ async def compare_plans(
     names = tuple(dict.fromkeys(wanted.policies)) or in_order(known_policies())
     # The same turn as previews: each occupies a core, and the machine may have only one.
     async with context.parts.solver_turn.taken(context.caller.root):
-        snapshot = await context.snapshot()
+        snapshot = await SizedModels().sized(
+            context.parts.solver, await context.snapshot()
+        )
         # In a thread: the problem of a large fleet takes a while, for which the server must not wait.
         problem, observed = await asyncio.to_thread(present_problem, snapshot)
         # Weights are large, and read only where one of the policies was trained.

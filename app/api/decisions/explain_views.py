@@ -156,6 +156,10 @@ class ReplicaGroupView(View):
     capacity_rps: float | None
     execution_ms: float | None
     neighbours: list[str]
+    tp: int = Field(default=1, description="GPUs of one node that each spans")
+    max_num_batched_tokens: int | None = Field(
+        default=None, description="Of language models: tokens of a step"
+    )
 
 
 class ServiceExplanationView(View):

@@ -77,8 +77,18 @@ class ViolationView(View):
     detail: str
 
 
+class LlmSettingsView(View):
+    """How a language model's replica is started."""
+
+    gpus: list[str] = Field(description="All that it spans, that of its entry first")
+    max_num_batched_tokens: int = Field(description="Tokens of a step")
+    max_num_seqs: int
+    max_model_len: int
+    precision: str | None = Field(description="null: as the weights are published")
+
+
 class BoundReplicaView(View):
-    """One replica on one GPU."""
+    """One replica."""
 
     id: str
     service: str
@@ -87,6 +97,7 @@ class BoundReplicaView(View):
     batch: int
     arrival_rate_rps: float
     memory_mib: float
+    llm: LlmSettingsView | None = None
 
 
 class BoundTaskView(View):
@@ -117,6 +128,10 @@ class BoundGpuView(View):
     spares: list[BoundReplicaView] = Field(
         default_factory=list,
         description="Replicas without a rate, used while the loaded ones cannot keep up",
+    )
+    held_by: str | None = Field(
+        default=None,
+        description="A language model's replica that spans this GPU and stands on another one",
     )
 
 
@@ -151,6 +166,7 @@ class ChangeView(View):
     clock_mhz: float
     before: int
     after: int
+    tp: int = Field(default=1, description="GPUs that each of them spans")
 
 
 class DiffView(View):

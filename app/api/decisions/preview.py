@@ -129,7 +129,8 @@ def _check_services(
         where = f"{field}[{index}].spec"
         spec = manifest.spec
         place = f"{where}.network"
-        check_known([spec.network], networks, what="profiled network", field=place)
+        if spec.kind == "inference":
+            check_known([spec.network], networks, what="profiled network", field=place)
         if spec.network in training:
             raise InvalidRequest(not_for_services(spec.network), field=place)
         for name, chosen in (

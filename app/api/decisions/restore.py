@@ -19,6 +19,7 @@ from app.catalogue.catalogue import load_training_layers
 from app.db.base.transaction import Connection, lock_object
 from app.db.decisions import plans, policies
 from app.db.decisions.problem_archive import PackedProblem, PartCache, pack, save_parts
+from app.loop.planning.llm_rows import SizedModels
 from app.loop.restore import Restored, restore
 from app.store.plan_rules import why_held
 from app.store.store import PlanRecord, Snapshot
@@ -101,7 +102,7 @@ async def _bind(
     context: Context, connection: Connection, plan_id: int
 ) -> tuple[Snapshot, Restored]:
     earlier = await _earlier(connection, plan_id)
-    snapshot = await context.snapshot()
+    snapshot = await SizedModels().sized(context.parts.solver, await context.snapshot())
     if (reason := why_held(snapshot.settings)) is not None:
         raise Conflict(f"nothing would push plan {plan_id}: {reason}")
     restored = await restore(snapshot, earlier, layers=load_training_layers())

@@ -110,6 +110,7 @@ def _llm(terms: LlmTerms | None) -> manifests.LlmSpec:
             spread=terms.spread,
         ),
         max_model_len=terms.max_model_len,
+        tp=terms.tp,
     )
 
 

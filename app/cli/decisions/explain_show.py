@@ -16,7 +16,7 @@ from app.cli.common.output import (
     usd,
 )
 from app.cli.decisions.explain_gpus import RULES, priced, show_gpu_types, show_gpus
-from app.cli.objects.diff import show_changes
+from app.cli.objects.diff import gpus_text, show_changes
 
 BASES = {
     "price": "price of the limit; at most",
@@ -153,7 +153,7 @@ def _show_price(service: Document, unit: str) -> None:
 
 def _group(entry: Document) -> Cells:
     return (
-        f"  {plain(entry.get('count'))} × {text(entry, 'gpu_type')}",
+        f"  {plain(entry.get('count'))} × {gpus_text(entry)}",
         plain(entry.get("sm_percent")),
         plain(entry.get("batch")),
         amount(number(entry, "arrival_rate_rps")),

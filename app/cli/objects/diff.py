@@ -74,12 +74,19 @@ def show_changes(changes: list[Document]) -> None:
     show_table(headings, [_row(change) for change in changes])
 
 
+def gpus_text(entry: Document) -> str:
+    """The GPU type of an entry's replicas, and how many GPUs each spans where that is more than one."""
+    spans = number(entry, "tp") or 1.0
+    name = text(entry, "gpu_type")
+    return name if spans == 1.0 else f"{name} (TP {spans:g})"
+
+
 def _row(change: Document) -> Cells:
     before = number(change, "before") or 0
     after = number(change, "after") or 0
     return (
         text(change, "service"),
-        text(change, "gpu_type"),
+        gpus_text(change),
         plain(change.get("sm_percent")),
         plain(change.get("batch")),
         plain(change.get("clock_mhz")),

@@ -1,6 +1,6 @@
 """What targets give to whom: rows that stay for as long as a GPU carries the same, the ground of every cost report."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import DEFAULT_PROJECT
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
-from solvers.types.state import GpuId
+from solvers.types.state import GpuId, ReplicaId
 
 Row = dict[str, object]
 
@@ -28,7 +28,7 @@ async def save_allocations(
         (_END, [{"gpu": name} for name in changes.ended]),
         (_BEGIN, [_gpu_row(gpu) for gpu in changes.begun]),
         # After the rows of their GPUs, to which these refer.
-        (_BEGIN_REPLICAS, _replica_rows(changes.begun)),
+        (_BEGIN_REPLICAS, _replica_rows(changes.begun, _holders(bound))),
         (_BEGIN_TASKS, _task_rows(changes.begun)),
         (_SET_RATES, changes.rates),
         (_END_SPARES, changes.ended_spares),
@@ -87,7 +87,7 @@ def _changes(
 
 def _lasting(gpu: BoundGpu | None) -> BoundGpu | None:
     """What of a GPU has rows that end when it changes; None: a GPU without work costs nothing, and has none."""
-    if gpu is None or not (gpu.replicas or _residents(gpu)):
+    if gpu is None or not (gpu.replicas or _residents(gpu) or gpu.held_by):
         return None
     return replace(
         gpu,
@@ -120,10 +120,26 @@ def _spares(gpu: BoundGpu | None) -> list[Row]:
     return [{**_gpu_row(gpu), **_replica_row(each)} for each in gpu.spares]
 
 
-def _replica_rows(gpus: Iterable[BoundGpu]) -> list[Row]:
-    return [
-        {**_gpu_row(gpu), **_replica_row(each)} for gpu in gpus for each in gpu.replicas
-    ]
+def _holders(bound: BoundPlan) -> dict[ReplicaId, BoundReplica]:
+    """Language models' replicas by id; without a rate, which counts once, on the GPU that they stand on."""
+    return {
+        each.id: replace(each, arrival_rate_rps=0.0)
+        for gpu in bound.gpus
+        for each in gpu.replicas
+        if each.llm is not None
+    }
+
+
+def _replica_rows(
+    gpus: Iterable[BoundGpu], holders: Mapping[ReplicaId, BoundReplica]
+) -> list[Row]:
+    """One per GPU and replica: a replica that spans several pays for each of them."""
+    rows = []
+    for gpu in gpus:
+        held = holders.get(gpu.held_by) if gpu.held_by else None
+        replicas = (held,) if held is not None else gpu.replicas
+        rows += [{**_gpu_row(gpu), **_replica_row(each)} for each in replicas]
+    return rows
 
 
 def _task_rows(gpus: Iterable[BoundGpu]) -> list[Row]:

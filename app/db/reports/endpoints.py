@@ -15,7 +15,7 @@ FRESH = timedelta(seconds=10.0)
 # Replicas that moved serve on for a while where they were, which only the reports tell.
 _CARRIERS = """
 WITH planned AS (
-    SELECT r.service, g.node, sum(r.arrival_rate_rps) AS rate_rps, count(*) AS replicas
+    SELECT r.service, g.node, sum(r.arrival_rate_rps) AS rate_rps, count(DISTINCT r.replica) AS replicas
     FROM plan p JOIN plan_replica r ON r.plan_id = p.id JOIN gpu g ON g.id = r.gpu
     WHERE p.state = 'target' AND r.service = ANY(CAST(:services AS text[]))
     GROUP BY r.service, g.node
@@ -33,7 +33,8 @@ ORDER BY service COLLATE "C", node COLLATE "C"
 """
 
 # Of the generation that the node has in force, since under another one its own replicas may be wanted again; of the
-# newest one where its command is its newest: what came after that changed nothing for it.
+# newest one where its command is its newest: what came after that changed nothing for it. A replica that spans GPUs is
+# reported on one of them.
 _READY_ELSEWHERE = """
 SELECT s.service FROM unnest(CAST(:services AS text[])) AS s (service)
 WHERE NOT EXISTS (
@@ -42,7 +43,8 @@ WHERE NOT EXISTS (
                               THEN :generation ELSE (SELECT max(generation) FROM target) END
         AND r.service = s.service AND g.node <> :node AND NOT EXISTS (
         SELECT FROM replica_observation o
-        WHERE o.gpu = r.gpu AND o.replica = r.replica AND o.state = 'ready' AND o.window_start >= :since
+        WHERE o.gpu IN (SELECT h.gpu FROM plan_replica h WHERE h.plan_id = r.plan_id AND h.replica = r.replica)
+            AND o.replica = r.replica AND o.state = 'ready' AND o.window_start >= :since
             AND o.window_start >= n.last_window_end - 1.5 * o.window_s * interval '1 second'))
 ORDER BY s.service COLLATE "C"
 """

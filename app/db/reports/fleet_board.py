@@ -95,7 +95,7 @@ ORDER BY gpu, kind, id
 
 # At the price of this moment, which need not be that of the moment at which the plan was made.
 _PLACES = """
-SELECT r.service, g.gpu_type, count(*) AS replicas, sum(r.arrival_rate_rps) AS planned_rate_rps,
+SELECT r.service, g.gpu_type, count(DISTINCT r.replica) AS replicas, sum(r.arrival_rate_rps) AS planned_rate_rps,
        sum(r.sm_percent / 100 * p.price_usd_per_hour) AS cost_usd_per_hour
 FROM target t
 JOIN plan_gpu g USING (plan_id)

@@ -1,6 +1,6 @@
 """Quotas: how important a project's services and tasks may be; how many replicas, GPUs and simulations it may have.
 
-A replica and a task hold one GPU at most, with others or alone. So GPUs are counted when something is submitted, by
+A replica and a task hold one GPU at most, with others or alone; of a language model a replica may hold MAX_TP. So GPUs are counted when something is submitted, by
 what it may ever hold, and no plan can give a project more.
 
 A quota keeps a project from growing: what is there when it is lowered stays, and may be made smaller.
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.base.errors import InvalidRequest
 from app.db.base.rows import one_row
 from app.db.base.tables import AnyRow
+from solvers.types.llm import MAX_TP
 from solvers.types.state import Service, Task
 
 
@@ -43,6 +44,8 @@ class QuotaUse:
 
     replicas: int | None = 0
     """Its services together; None where one of them states no limit."""
+    replica_gpus: int = 0
+    """That these may hold."""
     tasks: int = 0
     """That are not over."""
     simulations: int = 0
@@ -51,7 +54,7 @@ class QuotaUse:
     @property
     def gpus(self) -> int | None:
         """That they may hold together; None: without limit."""
-        return None if self.replicas is None else self.replicas + self.tasks
+        return None if self.replicas is None else self.replica_gpus + self.tasks
 
 
 async def check_service(
@@ -61,14 +64,14 @@ async def check_service(
     before = present if _is_own(wanted, present) else None
     quota = await _locked(connection, wanted.project)
     _check_priority(quota, wanted, before)
-    own = _max_replicas(wanted)
+    own, own_gpus = _max_replicas(wanted), _max_gpus(wanted)
     # What is there stays, and may become smaller.
-    if before and own <= _max_replicas(before):
+    if before and own <= _max_replicas(before) and own_gpus <= _max_gpus(before):
         return
     others = await _load_others(connection, wanted.project, service=wanted.name)
     project = wanted.project
     _check_ceiling(project, "replicas", quota.max_replicas, others.replicas, own)
-    _check_ceiling(project, "GPUs", quota.max_gpus, others.gpus, own)
+    _check_ceiling(project, "GPUs", quota.max_gpus, others.gpus, own_gpus)
 
 
 def _check_ceiling(
@@ -164,6 +167,7 @@ async def _load_others(
 def _use(row: AnyRow) -> QuotaUse:
     return QuotaUse(
         replicas=None if row.is_open else int(row.replicas),
+        replica_gpus=int(row.replica_gpus),
         tasks=row.tasks,
         simulations=row.simulations,
     )
@@ -174,18 +178,24 @@ def _max_replicas(service: Service) -> float:
     return math.inf if stated is None else float(stated)
 
 
+def _max_gpus(service: Service) -> float:
+    return _max_replicas(service) * (1 if service.llm is None else MAX_TP)
+
+
 def _count_text(used: float) -> str:
     return "all" if math.isinf(used) else f"{used:g}"
 
 
 # Casts, so that PostgreSQL knows what a null is.
-_USED = text("""
-SELECT p.name AS project, coalesce(s.replicas, 0) AS replicas, coalesce(s.is_open, false) AS is_open,
+_USED = text(f"""
+SELECT p.name AS project, coalesce(s.replicas, 0) AS replicas, coalesce(s.gpus, 0) AS replica_gpus,
+       coalesce(s.is_open, false) AS is_open,
        (SELECT count(*) FROM task t WHERE t.project = p.name
           AND t.finished_at IS NULL AND t.cancelled_at IS NULL AND t.deleted_at IS NULL) AS tasks,
        (SELECT count(*) FROM simulation m WHERE m.project = p.name AND m.finished_at IS NULL) AS simulations
 FROM project p LEFT JOIN (
-    SELECT s.project, sum(v.max_replicas) AS replicas, bool_or(v.max_replicas IS NULL) AS is_open
+    SELECT s.project, sum(v.max_replicas) AS replicas,
+           sum(v.max_replicas * CASE WHEN v.llm IS NULL THEN 1 ELSE {MAX_TP} END) AS gpus, bool_or(v.max_replicas IS NULL) AS is_open
     FROM service s JOIN service_version v ON v.service = s.name AND v.generation = s.generation
     WHERE s.deleted_at IS NULL AND s.name IS DISTINCT FROM CAST(:service AS text)
     GROUP BY s.project

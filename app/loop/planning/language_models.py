@@ -9,12 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from app.loop.planning.limits import allowed_types, min_replicas
-from solvers.types.llm import LlmDemand, LlmPoints
+from solvers.types.llm import MAX_TP, LlmDemand, LlmPoints
 from solvers.types.plan import BoundPlan
 from solvers.types.state import ClusterState, Demand, Gpu, GpuId, GpuType, Service
-
-MAX_TP = 8
-"""GPUs that a replica spans at most."""
 
 
 def llm_demands(

@@ -62,8 +62,17 @@ class SizedModels:
 
     _kept: dict[RowsRequest, RowsAnswer] = field(default_factory=dict)
 
-    async def of(self, solver: Solver, snapshot: Snapshot) -> ModelRows:
-        """How the snapshot's language models may run. Raises SolverUnavailable."""
+    async def sized(self, solver: Solver, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the ways to run all its language models, for whoever waits. Raises SolverUnavailable."""
+        return with_rows(snapshot, await self.of(solver, snapshot, at_most=None))
+
+    async def of(
+        self, solver: Solver, snapshot: Snapshot, at_most: int | None = NEW_PER_TICK
+    ) -> ModelRows:
+        """How the snapshot's language models may run. Raises SolverUnavailable.
+
+        `at_most`: so many that do not run are sized; None: all.
+        """
         requests = model_requests(snapshot.state, snapshot.llm_configs)
         if not requests:
             self._kept.clear()
@@ -76,7 +85,7 @@ class SizedModels:
         kept: dict[RowsRequest, RowsAnswer] = {}
         answers: dict[str, RowsAnswer] = {}
         waiting = []
-        left = NEW_PER_TICK
+        left = len(ordered) if at_most is None else at_most
         for request in ordered:
             known = self._kept.get(request)
             if known is None and request.service not in planned:

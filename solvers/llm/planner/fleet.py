@@ -276,7 +276,7 @@ def _replicas(
     """The replicas of the covers, each with a rate in proportion to what it can carry."""
     for own, cover in zip(services, covers, strict=True):
         # In proportion, so that all replicas are equally far from their limits.
-        total = sum(own.capacity[kind] * number for kind, number in cover.counts)
+        total = float(sum(own.capacity[kind] * number for kind, number in cover.counts))
         rate = own.service.arrival_rate_rps
         load = min(1.0, rate / total) if total > 0.0 else 0.0
         for at, number in cover.counts:

@@ -254,6 +254,7 @@ _OPTIONAL = (
     "overload",
     "gpus_per_node",
     "free_slots",
+    "llm",
 )
 """Fields that are ours, or are written only where they say something."""
 

@@ -1,0 +1,146 @@
+"""Services of language models: from a manifest to whole GPUs of a node, which the node is told to start them on."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.api_harness import Api, running_api
+
+pytestmark = pytest.mark.integration
+
+NETWORK = "Llama-3.1-70B"
+LOOSE_SLO = {"ttft_ms": 8000, "itl_ms": 200, "percentile": 0.9}
+
+
+def service(**spec: object) -> dict[str, object]:
+    """The manifest of `chat`."""
+    return {
+        "kind": "Service",
+        "metadata": {"name": "chat"},
+        "spec": {
+            "kind": "llm",
+            "network": NETWORK,
+            "slo": {"ttft_ms": 2000, "itl_ms": 100, "percentile": 0.95},
+            "scaling": {"min_replicas": 1},
+            **spec,
+        },
+    }
+
+
+def gpu_type(**spec: object) -> dict[str, object]:
+    """That of a rented H100."""
+    return {
+        "kind": "GpuType",
+        "metadata": {"name": "H100"},
+        "spec": {
+            "price_usd_per_hour": 4.5,
+            "memory_mib": 81920,
+            "idle_w": 70,
+            "power_cap_w": 700,
+            "clocks_mhz": [1980],
+            **spec,
+        },
+    }
+
+
+def node(name: str, gpus: int) -> dict[str, object]:
+    """A node of H100s."""
+    listed = [{"index": index, "gpu_type": "H100"} for index in range(gpus)]
+    return {"kind": "Node", "metadata": {"name": name}, "spec": {"gpus": listed}}
+
+
+@pytest.fixture
+def api(database: str) -> Iterator[Api]:
+    """A node of two H100s and one of eight, both heard, and `chat`."""
+    with running_api(database) as running:
+        running.put("gpu-types/H100", gpu_type())
+        for name, gpus in (("n1", 2), ("n2", 8)):
+            running.put(f"nodes/{name}", node(name, gpus))
+            assert running.sync(name).status_code == 200
+        running.put("services/chat", service())
+        yield running
+
+
+def test_a_language_model_gets_all_gpus_that_a_replica_spans(api: Api) -> None:
+    outcome = api.tick()
+    assert outcome.state == "target", outcome.reason
+    plan = api.get(f"plans/{outcome.plan_id}")
+    (planned,) = plan["document"]["llm_replicas"]
+    assert planned["service"] == "chat"
+    status = api.get("services/chat")["status"]
+    assert status["replicas"] == {"H100": 1}
+    told = [api.sync(name, sequence=2).json()["command"] for name in ("n1", "n2")]
+    engines = [
+        (command["node"], replica["engine"])
+        for command in told
+        for gpu in command["gpus"]
+        for replica in gpu.get("replicas", [])
+    ]
+    ((name, engine),) = engines
+    assert len(engine["gpus"]) == planned["tp"]
+    assert engine["max_num_batched_tokens"] == planned["max_num_batched_tokens"]
+    # Each of these GPUs is paid for.
+    (command,) = (each for each in told if each["node"] == name)
+    assert [gpu["index"] for gpu in command["gpus"]] == sorted(engine["gpus"])
+
+
+def test_the_plan_tells_how_surely_capacities_are_known(api: Api) -> None:
+    plan = api.get(f"plans/{api.tick().plan_id}")
+    (said,) = (
+        text
+        for text in plan["document"]["report"]["messages"]
+        if text.startswith("chat:")
+    )
+    assert "nine in ten between" in said
+
+
+def test_the_manifest_comes_back_as_it_was_written(api: Api) -> None:
+    spec = service(llm={"dtype": "fp8", "max_model_len": 8192})["spec"]
+    api.put("services/chat", {**service(), "spec": spec})
+    found = api.get("services/chat")["spec"]
+    assert found["kind"] == "llm"
+    assert found["slo"]["ttft_ms"] == 2000.0
+    assert found["slo"]["latency_ms"] is None
+    assert (found["llm"]["dtype"], found["llm"]["max_model_len"]) == ("fp8", 8192)
+
+
+def test_explanations_tell_what_its_replicas_can_take(api: Api) -> None:
+    found = api.get(f"plans/{api.tick().plan_id}/explain")
+    (chat,) = found["services"]
+    (group,) = chat["replicas"]
+    assert group["capacity_rps"] > 0.0
+    assert group["tp"] in (2, 4, 8)
+    (h100,) = found["gpu_types"]
+    assert h100["used"] == group["tp"]
+
+
+def test_a_what_if_prices_another_slo_and_another_degree(api: Api) -> None:
+    asked = {
+        "demand_rps": {"chat": 3.0},
+        "scenarios": [
+            {"name": "slower", "services": [service(slo=LOOSE_SLO)]},
+            {"name": "tp 8", "services": [service(llm={"tp": 8})]},
+        ],
+    }
+    answer = api.call("POST", "plans/preview", asked)
+    assert answer.status_code == 200, answer.text
+    cost = {
+        each["question"]: each["cost_usd_per_hour"]
+        for each in (answer.json()["today"], *answer.json()["answers"])
+    }
+    assert cost["slower"] <= cost["as it is"]
+    assert cost["tp 8"] == 8 * 4.5
+
+
+def test_what_cannot_be_planned_says_why_in_one_sentence(api: Api) -> None:
+    refused = api.call("PUT", "services/other", service(slo={"ttft_ms": 100}))
+    assert refused.status_code == 422
+    assert "itl_ms" in refused.text
+    api.put("services/chat", service(slo={"ttft_ms": 1, "itl_ms": 0.1}))
+    plan = api.get(f"plans/{api.tick().plan_id}")
+    (said,) = (
+        text
+        for text in plan["document"]["report"]["messages"]
+        if text.startswith("chat:")
+    )
+    assert "raise it" in said
