@@ -105,6 +105,8 @@ class RunningReplica:
     """Requests that it has taken and not yet finished."""
     draining_s: float = 0.0
     """How long it has been draining."""
+    drain_s: float | None = None
+    """It may drain so long; None = as long as the node's replicas do."""
     # Not None: it is compared with the UID that is wanted, which no -1 equals, so that what nobody knows is replaced.
     uid: int = -1
     """Who it runs as; -1 = not known."""
@@ -168,6 +170,8 @@ class ServiceRoute:
     """Ids of ready replicas that take requests while those cannot keep up, or while there are none."""
     batches: tuple[tuple[str, int], ...] = ()
     """(replica id, its largest batch in force) of the replicas in `shares`, by id; 1 where none is given."""
+    slo_itl_ms: float | None = None
+    """Of a language model, whose `slo_ms` is until the first token: from one to the next."""
     is_leaving: bool = False
     """True: the replicas serve on for a moment, but balancers that ask are told that the service is not ready."""
 
@@ -214,7 +218,7 @@ class ReplicaPoll:
     execution_ms: float
     """Mean time of those batches; 0 without any."""
     latency_buckets: tuple[tuple[int, int], ...] = ()
-    """(bucket, count) pairs of the latencies of its service's requests on this node; see `latency_buckets.bucket_of`."""
+    """(bucket, count) pairs of the latencies of its service's requests here; see `latency_buckets.bucket_of`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,8 +249,8 @@ class EngineCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     max_model_len: Ordinal
     precision: Literal["bf16", "fp8", "fp4", "int4"] | None = None
     """Of its weights; None = as they are published."""
-    slo_itl_ms: Positive
-    """From one token to the next; the time to the first one is the route's SLO."""
+    drain_s: Amount
+    """It is stopped so long after its last request was sent to it: answers come token by token."""
 
 
 # Defaults are omitted: agents that know no projects take commands where all is of the default one.
@@ -325,7 +325,7 @@ class GpuCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """Whether SM percents sum to 100 at most; else every replica may use all SMs."""
 
 
-class Route(Wire, frozen=True, kw_only=True):
+class Route(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """What a router needs to know of a service beside its replicas on this node."""
 
     service: Name
@@ -333,6 +333,8 @@ class Route(Wire, frozen=True, kw_only=True):
     percentile: Annotated[float, Meta(gt=0.0, lt=1.0)]
     arrival_rate_rps: Amount
     """The plan's rate of the service over all nodes."""
+    slo_itl_ms: Positive | None = None
+    """Of a language model: `slo_ms` is until the first token, and this the mean time from one to the next."""
 
 
 class NodeCommand(Wire, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from agents.base.protocol import (
     ReplicaCommand,
     TaskCommand,
 )
+from agents.enforce.spans import broken_spans, spanned
 from solvers.governors.registry import GOVERNORS
 
 SM_TOLERANCE_PERCENT = 1e-6
@@ -63,7 +64,9 @@ def _unrouted(command: NodeCommand) -> Iterator[str]:
 
 def _gpu_objections(command: NodeCommand, gpus: tuple[GpuState, ...]) -> Iterator[str]:
     present = {gpu.index: gpu for gpu in gpus}
-    for gpu in command.gpus:
+    for index, replica in broken_spans(command.gpus):
+        yield f"replica {replica.id} on GPU {index} spans GPUs that the command does not give it"
+    for gpu in spanned(command).gpus:
         if gpu.index not in present:
             yield f"there is no GPU {gpu.index}; this node has {sorted(present) or 'none'}"
         else:

@@ -52,6 +52,7 @@ from agents.enforce.diff_tasks import (
     returning_tasks,
 )
 from agents.enforce.gpu_diff import GpuDiff, compare_gpus, free_room
+from agents.enforce.spans import on_all_gpus, spanned
 
 DRAIN_DEADLINE_S = 30.0
 """A draining replica is stopped after it even if requests are left: Kubernetes' default termination grace period."""
@@ -73,17 +74,21 @@ def actions(
     is empty when there is nothing to do, or nothing until a replica becomes ready or has drained, or a task has been
     swapped. The command must have passed `admission.objections`.
     """
-    # From here on a replica that cannot change its batch is wanted under its successor's name.
-    wanted = with_successors(wanted, actual)
+    # From here on a replica that cannot change its batch is wanted under its successor's name, and one that spans GPUs
+    # on each of them, as the device shows it.
+    commanded = with_successors(wanted, actual)
+    wanted = spanned(commanded)
     held_replicas = _names("replica", held)
     held_tasks = _names("task", held)
     gpus = compare_gpus(wanted, actual, held_tasks)
     # Stops come first, since what they free is given away below.
-    stops = tuple(_stops(gpus, held_replicas, drain_deadline_s))
+    stops = tuple(dict.fromkeys(_stops(gpus, held_replicas, drain_deadline_s)))
     gone = {stop.replica_id for stop in stops}
     taken = _ids(actual) - gone
     starts = tuple(
-        start for gpu in gpus for start in _starts(gpu, taken, held_replicas)
+        on_all_gpus(
+            start for gpu in gpus for start in _starts(gpu, taken, held_replicas)
+        )
     )
     started = {start.replica.id for start in starts}
     waiting = (
@@ -101,7 +106,7 @@ def actions(
         for gpu, need in zip(gpus, needs, strict=True)
         for old in _early_drains(gpu, need, waiting, {each.task for each in displaced})
     }
-    serving = still_serving(wanted, gpus, migrating) - early
+    serving = still_serving(commanded, gpus, migrating) - early
     last = last_serving(gpus, serving, leaving=leaving)
     # The table is made before drains, so that nobody who is drained is still routed to.
     routes = routes_for_now(
@@ -112,9 +117,9 @@ def actions(
         *_task_stops(gpus),
         *displaced,
         *_knobs(gpus, gone),
-        *_batches(gpus),
+        *dict.fromkeys(_batches(gpus)),
         *((SwitchRoutes(routes=routes),) if routes != actual.routes else ()),
-        *_drains(gpus, routes),
+        *dict.fromkeys(_drains(gpus, routes)),
         *starts,
         *_task_starts(gpus, held_tasks),
     )
@@ -142,7 +147,9 @@ def is_settled(
             all(want.id in without for want in gpu.missing)
             and all(old.id in without and old.state == "failed" for old in gpu.retired)
             and all(running.state == "ready" for _, running in gpu.kept)
-            for gpu in compare_gpus(with_successors(wanted, actual), actual, ())
+            for gpu in compare_gpus(
+                spanned(with_successors(wanted, actual)), actual, ()
+            )
         )
     )
 
@@ -153,7 +160,8 @@ def _stops(
     """Retired replicas that carry nothing; a failed one that is wanted stays visible until it may start again."""
     for gpu in gpus:
         for replica in gpu.retired:
-            drained = replica.in_flight == 0 or replica.draining_s >= drain_deadline_s
+            deadline_s = replica.drain_s or drain_deadline_s
+            drained = replica.in_flight == 0 or replica.draining_s >= deadline_s
             idle = replica.state in ("starting", "failed") or (
                 replica.state == "draining" and drained
             )

@@ -98,6 +98,7 @@ def routes_for_now(
     batches: dict[str, int] = {}
     for gpu in gpus:
         for want, running in gpu.kept:
+            # One that spans GPUs is found on each of them, and named once.
             if running.state == "ready" and want.is_spare:
                 spares.setdefault(want.service, []).append(want.id)
             elif running.state == "ready":
@@ -109,6 +110,8 @@ def routes_for_now(
                 shares.setdefault(old.service, {})[old.id] = former.get(old.id, 0.0)
                 batches[old.id] = old.batch
     slos_ms = _slos_ms(wanted, actual)
+    itl_ms = {route.service: route.slo_itl_ms for route in actual.routes}
+    itl_ms |= {route.service: route.slo_itl_ms for route in wanted.routes}
     routes = []
     for service in sorted(shares):
         mine = sorted(shares[service].items())
@@ -118,6 +121,7 @@ def routes_for_now(
             shares=tuple(mine),
             spares=tuple(sorted(spares.get(service, ()))),
             batches=tuple((each, batches[each]) for each, _ in mine),
+            slo_itl_ms=itl_ms.get(service),
             is_leaving=service in leaving,
         )
         routes.append(_route(now, before.get(service)))

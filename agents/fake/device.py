@@ -36,6 +36,7 @@ from agents.base.protocol import (
     ReplicaState,
     TaskCommand,
 )
+from agents.enforce.spans import gpus_of
 from agents.fake.tasks import FakeTasks, IterationTime
 from agents.fake.worker import FakeWorker
 from agents.router.router import Router
@@ -131,7 +132,8 @@ class FakeDevice:
         return (await self.poll(gpu_index)).peak_power_w
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
-        gpu, free_mib = self._filled(self._gpu(gpu_index)), self._free_mib(gpu_index)
+        gpu = self._filled(self._gpu(gpu_index))
+        free_mib = min(map(self._free_mib, gpus_of(replica, gpu_index)))
         if replica.id in self._replicas:
             raise LaunchFailed(f"replica {replica.id} runs already; stop it first")
         if replica.memory_mib > free_mib:
@@ -259,7 +261,11 @@ class FakeDevice:
         return self._replicas[replica_id]
 
     def _filled(self, gpu: GpuState) -> GpuState:
-        mine = [each for each in self._replicas.values() if each.gpu_index == gpu.index]
+        mine = [
+            each
+            for each in self._replicas.values()
+            if gpu.index in gpus_of(each.command, each.gpu_index)
+        ]
         return replace(
             gpu,
             replicas=tuple(map(self._replica_state, mine)),

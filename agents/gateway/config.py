@@ -96,7 +96,8 @@ def make_gateway_config(settings: GatewaySettings) -> str:
         errors="".join(f"    {line}\n" for line in error_replies(_ERRORS)),
         unknown=reply(HTTPStatus.NOT_FOUND, "no service has this name"),
         no_path=reply(
-            HTTPStatus.NOT_FOUND, "the paths of services begin with /v2/models/SERVICE"
+            HTTPStatus.NOT_FOUND,
+            "the paths of services begin with /v2/models/SERVICE, or of language models with /services/SERVICE/v1",
         ),
         nodes=NODES_BACKEND,
         server="".join(_to_nodes(settings)),
@@ -166,6 +167,8 @@ defaults
     retries 3
     retry-on conn-failure
     option redispatch 1
+    # Tokens of language models go on as they come.
+    option http-no-delay
     balance roundrobin
     option httpchk
     default-server check inter 500 fall 2 rise 1{server}
@@ -174,8 +177,9 @@ frontend gateway
     bind {bind}
     http-request return status 200 if {{ path /v2/health/live /v2/health/ready }}
     http-request set-var(txn.backend) path,field(4,/),url_dec,map({map}) if {{ path_beg /v2/models/ }}
-    http-request return {unknown} if {{ path_beg /v2/models/ }} !{{ var(txn.backend) -m found }}
-    http-request return {no_path} unless {{ path /v2 }} || {{ path_beg /v2/ }}
+    http-request set-var(txn.backend) path,field(3,/),url_dec,map({map}) if {{ path_beg /services/ }}
+    http-request return {unknown} if {{ path_beg /v2/models/ /services/ }} !{{ var(txn.backend) -m found }}
+    http-request return {no_path} unless {{ path /v2 }} || {{ path_beg /v2/ /services/ }}
     use_backend %[var(txn.backend)] if {{ var(txn.backend) -m found }}
     default_backend {nodes}
 """

@@ -104,6 +104,7 @@ def prepare(launch: Launch, template: Template, place: LaunchPlace) -> Prepared:
         ports=place.ports,
         host=place.host,
         directory=str(place.directory),
+        engine=replica.engine,
     )
     return make_ready(template, parameters, place, launch.environment)
 

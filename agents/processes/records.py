@@ -84,6 +84,10 @@ class Record:
     """Random text in the environment of the worker and of all that it starts."""
     uid: int = -1
     """Who it was started as; -1 = not known, in a record of an earlier release."""
+    gpus: tuple[int, ...] = ()
+    """Indices of the GPUs that a language model has to itself; empty: it shares that of `gpu_index`."""
+    drain_s: float | None = None
+    """It may drain so long; None = as the node's replicas do."""
     version: int = VERSION
 
 

@@ -18,6 +18,7 @@ from agents.base.device import DeviceError
 from agents.processes.templates import (
     BUILT_IN,
     BUILT_IN_TASK,
+    ENGINE,
     NAME,
     PLACEHOLDER,
     PORTS,
@@ -40,7 +41,7 @@ _COMMON = (
     "memory_fraction",
     "directory",
 )
-_PLACEHOLDERS = frozenset((*_COMMON, *PORTS, "service"))
+_PLACEHOLDERS = frozenset((*_COMMON, *PORTS, *ENGINE, "service"))
 _TASK_PLACEHOLDERS = frozenset(
     (*_COMMON, "task", "kind", "iterations", "done_iterations")
 )

@@ -16,6 +16,8 @@ Placeholders in words, values of the environment, paths and bodies:
     {service} {network}                 names, checked against NAME
     {batch} {sm_percent} {memory_mib}   numbers; memory rounded down
     {memory_fraction}                   memory_mib of the GPU's, for servers that ask for a share of it
+    {tp} {max_num_batched_tokens} {max_num_seqs} {max_model_len} {precision}
+                                        of language models: GPUs, and how the engine is started; precision may be auto
     {directory}                         the replica's own directory, where `files` of the template are written first
 
 A task has no service and no further ports, and {port} only if its program listens for `agents.trainer.swap`. Instead it
@@ -32,6 +34,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from agents.base.device import LaunchFailed
+from agents.base.protocol import EngineCommand
 
 Server: TypeAlias = Literal["worker", "triton", "vllm", "mlserver", "task"]
 BatchChange: TypeAlias = Literal["live", "reload", "restart"]
@@ -45,6 +48,14 @@ a way out of a folder."""
 
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 PORTS = ("port", "grpc_port", "metrics_port")
+ENGINE = (
+    "tp",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "max_model_len",
+    "precision",
+)
+"""Placeholders of language models."""
 PASSED_ON = (
     "PATH",
     "HOME",
@@ -75,6 +86,8 @@ class Parameters:
     host: str = "127.0.0.1"
     """Where its server must listen."""
     directory: str = ""
+    engine: EngineCommand | None = None
+    """Of a language model."""
     task: str = ""
     """Its name, as the service of a replica."""
     kind: str = ""
@@ -326,6 +339,16 @@ def _values(template: Template, given: Parameters) -> dict[str, str]:
         "iterations": str(given.iterations),
     }
     values["done_iterations"] = str(int(given.done_iterations))
+    if given.engine is not None:
+        engine = given.engine
+        figures = (
+            len(engine.gpus),
+            engine.max_num_batched_tokens,
+            engine.max_num_seqs,
+            engine.max_model_len,
+            engine.precision or "auto",
+        )
+        values |= zip(ENGINE, map(str, figures), strict=True)
     if 0.0 < given.memory_mib <= given.gpu_memory_mib:
         # Rounded down: a server that takes a ten-thousandth more than its share does not start.
         values["memory_fraction"] = (
@@ -340,7 +363,8 @@ def _put(text: str, values: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
             raise LaunchFailed(
-                f"{match[0]} is unknown here: the memory of the replica or task, or of its GPU, is missing"
+                f"{match[0]} is unknown here: what it stands for is missing, as the memory of the replica, task or "
+                "GPU, or the engine, which services of kind llm alone have"
             )
         return values[match[1]]
 

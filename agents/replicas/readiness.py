@@ -76,6 +76,9 @@ class ReplicaWatch:
                 each.message = "it warms up"
                 await warm_up(self.session, endpoint.url, each.warm_up)
             each.sm_count = await adapter.sm_count(endpoint)
+            # What has its GPUs to itself has no share to prove.
+            if each.record.gpus:
+                return ""
             return await self.hooks.prove(each.proof(pids))
         except (DeviceError, OSError) as error:
             return str(error)

@@ -62,6 +62,8 @@ class ReplicaView:
     service: str
     network: str
     gpu_index: int
+    gpus: tuple[int, ...] = ()
+    """All that it spans; empty: that one."""
     sm_percent: float
     batch: int
     memory_mib: float
@@ -79,6 +81,7 @@ class ReplicaView:
     pending: str = ""
     """What keeps it from being started, where somebody has to do something about it."""
     draining_s: float = 0.0
+    drain_s: float | None = None
     is_adopted: bool = False
     """An earlier agent had started it."""
     is_outdated: bool = False
@@ -99,6 +102,7 @@ class ReplicaView:
             has_live_batch=self.has_live_batch,
             in_flight=in_flight,
             draining_s=self.draining_s,
+            drain_s=self.drain_s,
             uid=self.uid,
         )
 
@@ -133,6 +137,7 @@ class ReplicaProcess:
             service=record.service,
             network=record.network,
             gpu_index=record.gpu_index,
+            gpus=record.gpus,
             sm_percent=record.sm_percent,
             batch=record.batch,
             memory_mib=record.memory_mib,
@@ -146,6 +151,7 @@ class ReplicaProcess:
             message=self.message or self.pending,
             pending=self.pending if self.state == "starting" else "",
             draining_s=max(0.0, now_s - self.draining_since_s),
+            drain_s=record.drain_s,
             is_adopted=self.is_adopted,
             is_outdated=self.is_outdated,
             uid=record.uid,
@@ -209,6 +215,8 @@ def start_replica(
                 identity=identity,
                 mark=place.mark,
                 uid=uid_of(place.user),
+                gpus=() if command.engine is None else command.engine.gpus,
+                drain_s=None if command.engine is None else command.engine.drain_s,
             )
         )
         # Called at the gate: the process runs nothing of the worker before this is on disk.

@@ -20,6 +20,7 @@ from agents.router.pool import (
     WorkerAnswerLost,
 )
 from agents.router.service_queue import Reason, ServiceQueue
+from agents.router.streams import TokenMeter, answered_tokens
 from agents.serving.http_problems import problem
 
 READY_PATH = b"/v2/health/ready"
@@ -42,6 +43,12 @@ class RouterJob:
     came_s: float
     deadline_ms: float | None
     timeout_s: float
+    target: str = ""
+    """Path and query for the replica; empty: the request's own."""
+    meter: TokenMeter | None = None
+    """Of a language model."""
+    whole_tokens: int = 0
+    """Of an answer that came whole; 0: it came token by token."""
 
     def left_s(self, now_s: float) -> float:
         """Until its deadline, or as long as anybody waits."""
@@ -160,6 +167,8 @@ class Forwarder:
         else:
             job.service_queue.succeed(replica_id)
         if answer.body is not None:
+            if job.meter is not None:
+                job.whole_tokens = answered_tokens(answer.body)
             response = web.Response(
                 status=answer.status, headers=answer.headers, body=answer.body
             )
@@ -176,6 +185,9 @@ class Forwarder:
         try:
             await response.prepare(job.request)
             while piece := await answer.piece():
+                # Before it is written: how fast the client takes it is no matter of the replica's.
+                if job.meter is not None:
+                    job.meter.feed(piece, self._now_s())
                 await response.write(piece)
             await response.write_eof()
         except WorkerAnswerLost as error:  # part of the answer is out: only a broken connection tells the client so
@@ -241,7 +253,12 @@ class Forwarder:
 def _make_head(job: RouterJob, pool: ConnectionPool, left_s: float) -> bytes:
     """The head of the request as the replica gets it, with the time that is left of its deadline."""
     return make_head(
-        b"POST " + _target(job.request, pool),
+        b"POST "
+        + (
+            pool.prefix + job.target.encode()
+            if job.target
+            else _target(job.request, pool)
+        ),
         host=pool.host,
         headers=_passed_headers(job.request),
         body_bytes=len(job.body),

@@ -7,7 +7,8 @@
     answer.close()                                           always; gives up what has not come
 
 `head` is the request's head with its last empty line. An answer of at most WHOLE_LIMIT bytes comes whole. A longer one
-comes piece by piece; who takes them slowly slows the worker down, no more than PIECES_LIMIT (and one read) waits here.
+comes piece by piece for as long as it likes, where no pause is longer than the time for its beginning; who takes them
+slowly slows the worker down, no more than PIECES_LIMIT (and one read) waits here.
 A connection is used again only when its answer was whole, nothing is left of its request, and it has not been idle for
 longer than IDLE_S, less than usual servers keep it (uvicorn: 5 s): a request must not meet a server that closes at that
 moment, because nobody could tell whether it was taken.
@@ -197,6 +198,10 @@ class Connection(asyncio.Protocol):
         self._answered: asyncio.Future[WorkerAnswer] | None = None
         self._more: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._heard_s = 0.0
+        """When the last piece came."""
+        self._pause_s = 0.0
+        """A long answer may pause so long between two of them."""
         self._problem: WorkerAnswerLost | None = None
         self._is_busy = False
         self._is_paused = False
@@ -209,6 +214,7 @@ class Connection(asyncio.Protocol):
     async def ask(self, head: bytes, body: bytes, due_s: float) -> WorkerAnswer:
         """Send a request; its answer. `due_s`: by the loop's clock. Raises WorkerAnswerLost or LateAnswer."""
         self._is_busy = True
+        self._pause_s = max(0.0, due_s - self._loop.time())
         self._timer = self._loop.call_at(due_s, self._expire)
         self._answered = self._loop.create_future()
         # One write is one packet where it fits; a long body is not copied for that.
@@ -257,6 +263,7 @@ class Connection(asyncio.Protocol):
         ):  # nobody asked: whatever it is, the next answer would be taken for another
             self._transport.abort()
             return
+        self._heard_s = self._loop.time()
         try:
             self._parser.feed(data)
         except BadAnswer as error:
@@ -302,8 +309,10 @@ class Connection(asyncio.Protocol):
             status=head.status, headers=head.headers, length=head.length, body=body
         )
         if body is None:
-            # The rest of a long answer is taken from here, piece by piece.
+            # The rest of a long answer is taken from here, piece by piece, for as long as they come.
             answer.connection = self
+            self._heard_s = self._loop.time()
+            self._watch(self._pause_s)
         else:
             self._release()
         if not answered.done():
@@ -319,6 +328,19 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
+
+    def _watch(self, wait_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        """Give up a long answer that has paused for too long; not where it is the client that takes nothing."""
+        left_s = self._heard_s + self._pause_s - self._loop.time()
+        if left_s > 0.0 or self._is_paused:
+            self._watch(max(left_s, 0.1))
+        else:
+            self._fail(LateAnswer(f"nothing more of it came for {self._pause_s:g} s"))
 
     def _expire(self) -> None:
         self._fail(LateAnswer("no complete answer in time"))

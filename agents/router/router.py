@@ -1,6 +1,8 @@
 """A reverse proxy in front of this node's workers: one address for every service, whatever moves behind it.
 
-`POST /v2/models/{service}/infer` (Open Inference Protocol v2) goes to a replica by the plan's weights. A service
+`POST /v2/models/{service}/infer` (Open Inference Protocol v2) goes to a replica by the plan's weights, and
+`POST /services/{service}/v1/…` (OpenAI's, of language models) to the one that has least to do; what is streamed passes
+as it comes. A service
 without a replica keeps its requests waiting, bounded, and counts them, so that the control plane sees the demand.
 Metadata is any replica's own, and is not counted.
 
@@ -25,12 +27,23 @@ from aiohttp import web
 
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading
-from agents.base.version import agent_version
 from agents.router.access import READINESS_PATH
 from agents.router.forward import Forwarder, Outcome, RouterJob, expired
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
 from agents.router.pool import NotConnected
+from agents.router.router_answers import (
+    about,
+    come_again,
+    finish,
+    live,
+    own_target,
+    too_slow,
+    turn,
+    unknown,
+    without_replica,
+)
 from agents.router.service_queue import Counts, Overloaded, ServiceQueue
+from agents.router.streams import TokenMeter
 from agents.serving.http_problems import (
     DEADLINE,
     parse_deadline_ms,
@@ -105,10 +118,12 @@ class Router:
         by_version = by_name + "/versions/{version}"
         app.router.add_post(f"{by_name}/infer", self._infer)
         app.router.add_post(f"{by_version}/infer", self._infer)
-        app.router.add_get("/v2", _about)
-        app.router.add_get("/v2/", _about)
-        app.router.add_get("/v2/health/live", _live)
-        app.router.add_get("/v2/health/ready", _live)
+        app.router.add_post("/services/{service}/v1/{path:.+}", self._infer)
+        app.router.add_get("/services/{service}/v1/models", self._models)
+        app.router.add_get("/v2", about)
+        app.router.add_get("/v2/", about)
+        app.router.add_get("/v2/health/live", live)
+        app.router.add_get("/v2/health/ready", live)
         app.router.add_get(READINESS_PATH, self._ready)
         # Which versions there are, only a replica knows.
         app.router.add_get(f"{by_version}/ready", self._metadata)
@@ -220,16 +235,24 @@ class Router:
             serves = is_ready or (with_spares and route.spares)
             if route.service == service and serves:
                 return web.Response()
-        return _without_replica(service)
+        return without_replica(service)
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        """The one model of a service, under the service's name, whether or not it has a replica."""
+        service = request.match_info["service"]
+        if service not in self._service_queues:
+            return unknown(service)
+        model = {"id": service, "object": "model", "owned_by": "plimsoll"}
+        return web.json_response({"object": "list", "data": [model]})
 
     async def _metadata(self, request: web.Request) -> web.StreamResponse:
         service = request.match_info["service"]
         service_queue = self._service_queues.get(service)
         if service_queue is None:
-            return _unknown(service)
+            return unknown(service)
         # Whoever only asks is no demand, so it neither waits nor counts.
         if not (replica_ids := service_queue.answering):
-            return _without_replica(service)
+            return without_replica(service)
         return await self._forwarder.forward_metadata(request, replica_ids)
 
     async def _metrics(self, _: web.Request) -> web.Response:
@@ -244,7 +267,7 @@ class Router:
         service_queue = self._service_queues.get(service)
         if service_queue is None:
             self._unknown += 1
-            return _unknown(service)
+            return unknown(service)
         # Counted with what is held, it would keep all others out without a byte of it ever coming.
         if (request.content_length or 0) > MAX_BODY:
             return problem(
@@ -266,7 +289,7 @@ class Router:
         if self._held_bytes + held_bytes > self._max_held_bytes and self._held_bytes:
             service_queue.arrive()
             service_queue.reject("full")
-            return _come_again(
+            return come_again(
                 service_queue,
                 f"requests of {self._held_bytes} bytes are already waiting on this node",
             )
@@ -274,7 +297,7 @@ class Router:
         try:
             body = await self._body(request)
             if body is None:
-                return _too_slow(self._body_timeout_s)
+                return too_slow(self._body_timeout_s)
             self._held_bytes += len(body) - held_bytes
             held_bytes = len(body)
             job = RouterJob(
@@ -284,6 +307,8 @@ class Router:
                 came_s=came_s,
                 deadline_ms=deadline_ms,
                 timeout_s=self._answer_timeout_s,
+                target=own_target(request),
+                meter=TokenMeter(came_s) if service_queue.is_model else None,
             )
             return await self._counted(job)
         finally:
@@ -307,7 +332,7 @@ class Router:
         finally:  # also when the client gave up: every arrival is counted once more, as served or as rejected
             took_ms = 1000.0 * (self._now_s() - job.came_s)
             if outcome == "served":
-                service_queue.finish(took_ms)
+                finish(job, took_ms)
             else:
                 service_queue.reject(outcome, took_ms)
 
@@ -321,13 +346,13 @@ class Router:
             if left_s < 0.001:
                 return expired("before a replica had the request"), "expired"
             try:
-                replica_id = service_queue.take() or await _turn(service_queue, left_s)
+                replica_id = service_queue.take() or await turn(service_queue, left_s)
             except Overloaded as error:
-                return _come_again(service_queue, str(error)), "full"
+                return come_again(service_queue, str(error)), "full"
             except TimeoutError:
                 if left_s < job.timeout_s:
                     return expired("in the queue"), "expired"
-                return _come_again(
+                return come_again(
                     service_queue,
                     f"no replica of {service_queue.service} had room within {left_s:g} s",
                 ), "full"
@@ -346,48 +371,3 @@ class Router:
 
     async def _close(self, _: web.Application) -> None:
         await self._forwarder.close()
-
-
-def _too_slow(limit_s: float) -> web.Response:
-    answer = problem(
-        HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {limit_s:g} s"
-    )
-    # The rest of it would be taken for the next request.
-    answer.force_close()
-    return answer
-
-
-async def _turn(service_queue: ServiceQueue, timeout_s: float) -> str:
-    async with asyncio.timeout(timeout_s):
-        return await service_queue.acquire()
-
-
-async def _live(_: web.Request) -> web.Response:
-    return web.Response()
-
-
-async def _about(_: web.Request) -> web.Response:
-    return web.json_response(
-        {
-            "name": "plimsoll-router",
-            "version": agent_version(),
-            "extensions": ["binary_tensor_data"],
-        }
-    )
-
-
-def _unknown(service: str) -> web.Response:
-    return problem(HTTPStatus.NOT_FOUND, f"this node has no service {service}")
-
-
-def _without_replica(service: str) -> web.Response:
-    return problem(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        f"service {service} has no ready replica on this node",
-    )
-
-
-def _come_again(service_queue: ServiceQueue, detail: str) -> web.Response:
-    response = problem(HTTPStatus.SERVICE_UNAVAILABLE, detail)
-    response.headers["Retry-After"] = str(service_queue.retry_after_s())
-    return response

@@ -108,6 +108,11 @@ class ServiceQueue:
         return self._route.service
 
     @property
+    def is_model(self) -> bool:
+        """Whether it is a language model's."""
+        return self._route.slo_itl_ms is not None
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be read."""
         return (
@@ -265,11 +270,18 @@ class ServiceQueue:
             del self._in_flight[replica_id]
         self._hand_out()
 
-    def finish(self, latency_ms: float) -> None:
-        """Count a request that was answered."""
+    def finish_whole(self, took_ms: float, tokens: int) -> None:
+        """Count a language model's answer of so many tokens that came all at once."""
+        itl_ms = self._route.slo_itl_ms or 0.0
+        self.finish(max(0.0, took_ms - itl_ms * (tokens - 1)))
+
+    def finish(self, latency_ms: float, itl_ms: float | None = None) -> None:
+        """Count a request that was answered; of a language model until its first token, and from one to the next."""
+        limit_ms = self._route.slo_itl_ms
+        is_steady = itl_ms is None or limit_ms is None or itl_ms <= limit_ms
         counts = self._counts
         counts.served += 1
-        counts.in_slo += latency_ms <= self._route.slo_ms
+        counts.in_slo += latency_ms <= self._route.slo_ms and is_steady
         counts.latency_ms_sum += latency_ms
         counts.buckets[bucket_of(latency_ms)] += 1
 
@@ -325,7 +337,9 @@ class ServiceQueue:
 
     def _choose(self) -> str | None:
         """The next replica with room, spares among them while they are needed; takes its place there."""
-        chosen = self._emptiest() if self._is_late() else self._next_in_turn()
+        # Answers of language models last as long as they are: turns by weight would pile long ones up on one replica.
+        is_uneven = self.is_model or self._is_late()
+        chosen = self._emptiest() if is_uneven else self._next_in_turn()
         if chosen is None:
             return None
         self._in_flight[chosen] += 1

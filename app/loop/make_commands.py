@@ -27,7 +27,8 @@ NET = 1.1
 breach between two of its steps must stay small."""
 WAITING_NODES = 16
 """So many nodes know the services that run nowhere: of thousands not all need be told whenever one comes to rest."""
-_NO_ITL_MS = 1e9
+_MIN_DRAIN_S, _MAX_DRAIN_S = 30.0, 1800.0
+"""Streams of language models are cut no earlier, and no later, than this after their replica got its last request."""
 _HEARD_S = 10.0
 """Nodes that were not heard for longer come after all others."""
 
@@ -168,9 +169,17 @@ def _engine(
         max_num_seqs=settings.max_num_seqs,
         max_model_len=settings.max_model_len,
         precision=settings.precision,
-        # A service that is no language model's any more: its last replicas are on their way out.
-        slo_itl_ms=_NO_ITL_MS if terms is None else terms.itl_ms,
+        drain_s=_drain_s(settings, terms),
     )
+
+
+def _drain_s(settings: LlmEngineSettings, terms: LlmTerms | None) -> float:
+    """As long as the longest answer takes where it just keeps its SLO, within limits."""
+    # A service that is no language model's any more: its last replicas are on their way out.
+    if terms is None:
+        return _MIN_DRAIN_S
+    longest_s = settings.max_model_len * terms.itl_ms / 1000.0
+    return min(_MAX_DRAIN_S, max(_MIN_DRAIN_S, longest_s))
 
 
 def _routes(bound: BoundPlan, state: ClusterState) -> dict[str, Route]:
@@ -181,6 +190,7 @@ def _routes(bound: BoundPlan, state: ClusterState) -> dict[str, Route]:
             slo_ms=service.slo.latency_ms,
             percentile=service.slo.percentile,
             arrival_rate_rps=rates[service.name],
+            slo_itl_ms=None if service.llm is None else service.llm.itl_ms,
         )
         for service in state.services
     }

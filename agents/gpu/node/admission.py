@@ -1,6 +1,6 @@
 """Whether a replica or a task may begin on a GPU, and with which environment."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from agents.base.device import DeviceError, LaunchFailed
 from agents.base.protocol import ReplicaCommand, TaskCommand
@@ -19,6 +19,11 @@ def require_room(
     """Raises LaunchFailed where `part`, in words, has no room beside those who hold memory."""
     if reason := memory.objection(gpu, holders, mib):
         raise LaunchFailed(f"{part} needs {mib:g} MiB; {reason}")
+
+
+def whole_gpus(gpus: Sequence[GpuIdentity]) -> Mapping[str, str]:
+    """What a process needs that has these GPUs to itself: MPS is one daemon per GPU, and of no use to it."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
 
 
 async def environment_of(

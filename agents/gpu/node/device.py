@@ -36,8 +36,9 @@ from agents.base.device import (
 )
 from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, TaskCommand
 from agents.base.waits import together
+from agents.enforce.spans import gpus_of
 from agents.gpu.knobs.applied_knobs import TurnedKnobs
-from agents.gpu.node.admission import environment_of, require_room
+from agents.gpu.node.admission import environment_of, require_room, whole_gpus
 from agents.gpu.node.devices import fail_stranded
 from agents.gpu.node.fault_watch import FaultWatch
 from agents.gpu.node.foreign_memory import Holder
@@ -83,7 +84,7 @@ class GpuDevice:
         known = {gpu.index: gpu for gpu in (await self._parts.telemetry.state()).gpus}
         # Asked before the replicas are shown: HAProxy alone knows what is in flight at each of them.
         await self.router.look()
-        replicas = self._parts.workers.replicas()
+        replicas = self._spanned()
         holders: tuple[Holder, ...] = (*replicas, *self._parts.tasks.holders())
         gpus = tuple(
             self._gpu_state(known[index], replicas, holders) for index in sorted(known)
@@ -107,7 +108,7 @@ class GpuDevice:
         replicas = tuple(
             self._replica_reading(view, counts.get(view.id)) for view in views
         )
-        running = self._parts.workers.replicas(), self._parts.tasks.holders()
+        running = self._spanned(), self._parts.tasks.holders()
         # In a thread: listing processes and reading /proc may take many milliseconds, and requests wait for this loop.
         uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
         watched = (problem for problem in readings.problems if problem != ADVICE)
@@ -168,10 +169,17 @@ class GpuDevice:
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
         # Measured now, and not remembered: a foreign process may have come since the command was made.
-        gpu = self._require_room(gpu_index, f"replica {replica.id}", replica.memory_mib)
-        environment = await environment_of(
-            self._parts.sharings[gpu_index], gpu, replica
-        )
+        gpus = [
+            self._require_room(index, f"replica {replica.id}", replica.memory_mib)
+            for index in gpus_of(replica, gpu_index)
+        ]
+        gpu = gpus[0]
+        if replica.engine is not None:
+            environment = whole_gpus(gpus)
+        else:
+            environment = await environment_of(
+                self._parts.sharings[gpu_index], gpu, replica
+            )
         await self._parts.workers.start(
             Launch(
                 replica=replica,
@@ -385,7 +393,15 @@ class GpuDevice:
         return gpu
 
     def _holders(self) -> tuple[Holder, ...]:
-        return (*self._parts.workers.replicas(), *self._parts.tasks.holders())
+        return (*self._spanned(), *self._parts.tasks.holders())
+
+    def _spanned(self) -> tuple[ReplicaView, ...]:
+        """Every replica, by id; one that spans GPUs once for each of them."""
+        return tuple(
+            replace(view, gpu_index=index)
+            for view in self._parts.workers.replicas()
+            for index in view.gpus or (view.gpu_index,)
+        )
 
     def _gpu(self, index: int) -> GpuIdentity:
         if index not in self._gpus:

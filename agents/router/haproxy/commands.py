@@ -1,12 +1,18 @@
 """The commands that bring HAProxy from the state that it has to the wanted routes; nothing here talks to it."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
 from agents.base.device import ServiceRoute
-from agents.router.haproxy.state import Address, BackendServer, HaProxyError, ProxyState
+from agents.router.haproxy.state import (
+    MODEL_BACKENDS,
+    Address,
+    BackendServer,
+    HaProxyError,
+    ProxyState,
+)
 
 MAX_WEIGHT = 256
 _MAX_LINE = 8 * 1024
@@ -38,10 +44,14 @@ class PlaceLimits(Protocol):
 
 
 def plan_commands(
-    state: ProxyState, wanted: Wanted, settings: PlaceLimits
+    state: ProxyState,
+    wanted: Wanted,
+    settings: PlaceLimits,
+    models: Set[str] = frozenset(),
 ) -> list[str]:
-    """The commands that make it so, in the order in which nobody is without a replica. Raises HaProxyError."""
-    backends = assign_backends(state, wanted)
+    """The commands that make it so, in the order in which nobody is without a replica. `models`: services of language
+    models, which have backends of their own. Raises HaProxyError."""
+    backends = assign_backends(state, wanted, models)
     places = state.by_backend()
     opening: list[str] = []
     closing: list[str] = []
@@ -114,7 +124,9 @@ def _park(state: ProxyState, opening: Iterable[str]) -> Iterator[str]:
             yield f"set server {place.backend}/{place.name} state maint"
 
 
-def assign_backends(state: ProxyState, wanted: Wanted) -> dict[str, str]:
+def assign_backends(
+    state: ProxyState, wanted: Wanted, models: Set[str] = frozenset()
+) -> dict[str, str]:
     """Backends of all services, known ones as they are; new ones get those that nobody has and that are idle."""
     for service in wanted:
         if not _NAME.fullmatch(service):
@@ -127,9 +139,13 @@ def assign_backends(state: ProxyState, wanted: Wanted) -> dict[str, str]:
     }
     everything = state.by_backend()
     taken = set(state.backends.values())
-    free = iter([each for each in everything if each not in busy and each not in taken])
+    free = [each for each in everything if each not in busy and each not in taken]
+    streaming = iter([each for each in free if each.startswith(MODEL_BACKENDS)])
+    plain = iter([each for each in free if not each.startswith(MODEL_BACKENDS)])
     assigned = {
-        service: state.backends.get(service) or next(free, "") for service in wanted
+        service: state.backends.get(service)
+        or next(streaming if service in models else plain, "")
+        for service in wanted
     }
     if lacking := [service for service, backend in assigned.items() if not backend]:
         raise HaProxyError(

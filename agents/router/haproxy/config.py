@@ -11,7 +11,11 @@ import msgspec
 
 from agents.processes.user import WorkerUser
 from agents.router.access import RouterAccess
-from agents.router.haproxy.state import METADATA_BACKEND, HaProxyError
+from agents.router.haproxy.state import (
+    METADATA_BACKEND,
+    MODEL_BACKENDS,
+    HaProxyError,
+)
 from agents.serving.http_problems import (
     COMES_AGAIN,
     PROBLEM_TYPE,
@@ -47,6 +51,8 @@ class HaProxySettings:
     """Whom it becomes once it has opened its port; None: it stays the agent's user."""
     services: int = 64
     """Services that have a place."""
+    models: int = 16
+    """Services of language models that have a place; theirs are others, which pass streams on at once."""
     replicas: int = 16
     """Replicas of one service that have a place, those that drain included."""
     replica_limit: int = 256
@@ -168,9 +174,18 @@ def make_config(settings: HaProxySettings) -> str:
         queue_limit=settings.queue_limit,
     )
     template = f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n"
-    return head + "".join(
-        f"\nbackend b{number}\n{template}" for number in range(1, settings.services + 1)
-    )
+    models = [f"\nbackend {name}\n{_STREAMS}{template}" for name in _models(settings)]
+    others = [f"\nbackend {name}\n{template}" for name in _services(settings)]
+    return "".join((head, *others, *models))
+
+
+def _services(settings: HaProxySettings) -> Iterator[str]:
+    return (f"b{number}" for number in range(1, settings.services + 1))
+
+
+def _models(settings: HaProxySettings) -> Iterator[str]:
+    numbers = range(1, settings.models + 1)
+    return (f"{MODEL_BACKENDS}{number}" for number in numbers)
 
 
 def _user(user: ProxyUser | None) -> Iterator[str]:
@@ -226,11 +241,12 @@ def _answers() -> Iterator[str]:
     has_deadline = "{ req.hdr(Plimsoll-Deadline-Ms) -m found }"
     yield f"http-request return {expired} if {{ req.hdr_val(Plimsoll-Deadline-Ms) le 0 }} {has_deadline}"
     unknown = reply(HTTPStatus.NOT_FOUND, _NO_PATH)
-    yield f"http-request return {unknown} unless is_inference or is_ready or is_metadata"
+    known = "is_inference or is_ready or is_metadata or is_openai"
+    yield f"http-request return {unknown} unless {known}"
     wrong = reply(HTTPStatus.METHOD_NOT_ALLOWED, _NO_PATH)
     yield f"http-request return {wrong} hdr Allow POST if is_inference !METH_POST"
     # METH_GET is HEAD, too.
-    yield f"http-request return {wrong} hdr Allow GET,HEAD if !is_inference !METH_GET"
+    yield f"http-request return {wrong} hdr Allow GET,HEAD if !is_inference !is_openai !METH_GET"
     long = reply(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have at most {MAX_BODY} bytes"
     )
@@ -241,7 +257,6 @@ def _key_rules(settings: HaProxySettings) -> Iterator[str]:
     """What is asked of a request for inference or metadata."""
     if settings.access.keys is None:
         return
-    yield "http-request set-var(txn.service) path,field(4,/),url_dec"
     yield "http-request set-var(txn.key) http_auth_bearer,sha2(256),hex"
     yield "http-request set-var(txn.pair) var(txn.service),concat(/,txn.key)"
     refused = reply(
@@ -256,9 +271,9 @@ def _key_rules(settings: HaProxySettings) -> Iterator[str]:
 def _readiness(settings: HaProxySettings) -> Iterator[str]:
     """A service is ready while its backend has a server, which HAProxy knows without asking one."""
     # A rule for each: the function takes no backend from a variable.
-    for number in range(1, settings.services + 1):
-        is_up = f"{{ nbsrv(b{number}) gt 0 }}"
-        yield f"http-request return status 200 if is_ready {{ var(txn.backend) -m str b{number} }} {is_up}"
+    for name in (*_services(settings), *_models(settings)):
+        is_up = f"{{ nbsrv({name}) gt 0 }}"
+        yield f"http-request return status 200 if is_ready {{ var(txn.backend) -m str {name} }} {is_up}"
     unready = reply(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "the service has no ready replica on this node",
@@ -268,8 +283,14 @@ def _readiness(settings: HaProxySettings) -> Iterator[str]:
 
 
 _NO_PATH = (
-    "inference is POST /v2/models/SERVICE/infer, its metadata GET /v2/models/SERVICE"
+    "inference is POST /v2/models/SERVICE/infer or, of language models, /services/SERVICE/v1/chat/completions; "
+    "its metadata is GET /v2/models/SERVICE"
 )
+# Without delay: HAProxy would hold a token back for what may follow it.
+_STREAMS = """\
+    balance leastconn
+    option http-no-delay
+"""
 _ERRORS = {
     HTTPStatus.BAD_REQUEST: "not a valid HTTP request",
     HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive within 60 s",
@@ -305,17 +326,27 @@ frontend node
     bind {bind}
     acl is_inference path_reg ^/v2/models/[^/]+(/versions/[^/]+)?/infer$
     acl is_ready path_reg ^/v2/models/[^/]+/ready$
+    acl is_openai path_reg ^/services/[^/]+/v1/
     acl is_metadata path_reg ^/v2/models/[^/]+(/versions/[^/]+(/ready)?|(/versions/[^/]+)?/(config|stats))?$
-{rules}{answers}    http-request return {leaves} if is_ready {{ path,field(4,/),url_dec,map({leaving}) -m found }}
-{keys}    http-request set-var(txn.backend) path,field(4,/),url_dec,map({map})
+{rules}{answers}    http-request set-var(txn.service) path,field(4,/),url_dec
+    http-request set-var(txn.service) path,field(3,/),url_dec if is_openai
+    http-request set-var(txn.is_counted) bool(1) if is_inference
+    http-request set-var(txn.is_counted) bool(1) if is_openai METH_POST
+    http-request set-var(txn.is_stream) bool(1) if is_openai METH_POST
+    http-request return {leaves} if is_ready {{ var(txn.service),map({leaving}) -m found }}
+{keys}    http-request set-var(txn.backend) var(txn.service),map({map})
     http-request return {unknown_service} unless {{ var(txn.backend) -m found }}
-    http-request set-var(txn.slo_ms) path,field(4,/),url_dec,map_str_int({slo},0)
+    http-request set-var(txn.slo_ms) var(txn.service),map_str_int({slo},0)
     http-request set-var(txn.came_ms) date(0,ms)
-    http-request track-sc0 var(txn.backend) table {table} if is_inference
+    http-request track-sc0 var(txn.backend) table {table} if {{ var(txn.is_counted) -m bool }}
+    http-request set-var(txn.asks_model) bool(1) if is_openai
+    http-request replace-path /services/[^/]+(/v1/.*) \\1 if is_openai
+    # The head comes before the first token, for which the SLO is: nothing is held back but the head.
+    http-response wait-for-body time 55s at-least 1 if {{ var(txn.is_stream) -m bool }}
     http-response set-var(txn.late_ms) date(0,ms),sub(txn.came_ms),sub(txn.slo_ms)
     http-response sc-inc-gpc0(0) if {{ var(txn.late_ms) -m int le 0 }} {{ status lt 500 }}
     # What is no request must not count as one.
-    use_backend {asked} unless is_inference
+    use_backend {asked} unless is_inference or {{ var(txn.asks_model) -m bool }}
     use_backend %[var(txn.backend)]
 
 backend {asked}

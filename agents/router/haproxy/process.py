@@ -99,7 +99,8 @@ class HaProxy:
             for each, _ in route.shares
         }
         wanted = {route.service: weights_of(route, needed) for route in routes}
-        self._socket.run(plan_commands(self.state(), wanted, self._settings))
+        models = {route.service for route in routes if route.slo_itl_ms is not None}
+        self._socket.run(plan_commands(self.state(), wanted, self._settings, models))
         maps = self._maps(routes, wanted)
         self._socket.run(self._plan_maps(maps))
         # The answers to the commands are not looked at: the state says whether they were done.

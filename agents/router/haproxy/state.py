@@ -11,6 +11,9 @@ _MAINTENANCE, _DRAIN = 0x01, 0x08
 METADATA_BACKEND = "metadata"
 """Asks replicas of all services what is no request; a map leads to them, so that its server is no place."""
 
+MODEL_BACKENDS = "model"
+"""Backends of language models begin with it, and no others."""
+
 Address = tuple[str, int]
 
 

@@ -1,0 +1,84 @@
+"""What the own router answers by itself, what it asks of a replica, and how an answer counts."""
+
+import asyncio
+from http import HTTPStatus
+
+from aiohttp import web
+
+from agents.base.version import agent_version
+from agents.router.forward import RouterJob
+from agents.router.service_queue import ServiceQueue
+from agents.serving.http_problems import problem
+
+
+def own_target(request: web.Request) -> str:
+    """What a language model's server is asked, whose paths know no services; empty: what came."""
+    path = request.match_info.get("path")
+    if path is None:
+        return ""
+    query = f"?{request.query_string}" if request.query_string else ""
+    return f"/v1/{path}{query}"
+
+
+def finish(job: RouterJob, took_ms: float) -> None:
+    """Count an answer that was served; a language model's by its tokens."""
+    meter = job.meter
+    if meter is None:
+        job.service_queue.finish(took_ms)
+    elif meter.ttft_ms is not None:
+        job.service_queue.finish(meter.ttft_ms, meter.itl_ms)
+    else:
+        # One that came whole tells nothing of its first token: the others are taken to have come just in time.
+        job.service_queue.finish_whole(took_ms, job.whole_tokens)
+
+
+def too_slow(limit_s: float) -> web.Response:
+    """408: the body did not come in time."""
+    answer = problem(
+        HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {limit_s:g} s"
+    )
+    # The rest of it would be taken for the next request.
+    answer.force_close()
+    return answer
+
+
+async def turn(service_queue: ServiceQueue, timeout_s: float) -> str:
+    """The replica whose turn it is. Raises Overloaded, TimeoutError."""
+    async with asyncio.timeout(timeout_s):
+        return await service_queue.acquire()
+
+
+async def live(_: web.Request) -> web.Response:
+    """200: this process answers."""
+    return web.Response()
+
+
+async def about(_: web.Request) -> web.Response:
+    """What the server is, by OIP v2."""
+    return web.json_response(
+        {
+            "name": "plimsoll-router",
+            "version": agent_version(),
+            "extensions": ["binary_tensor_data"],
+        }
+    )
+
+
+def unknown(service: str) -> web.Response:
+    """404: the node has no such service."""
+    return problem(HTTPStatus.NOT_FOUND, f"this node has no service {service}")
+
+
+def without_replica(service: str) -> web.Response:
+    """503: nobody is there to ask."""
+    return problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        f"service {service} has no ready replica on this node",
+    )
+
+
+def come_again(service_queue: ServiceQueue, detail: str) -> web.Response:
+    """503, and when to come again."""
+    response = problem(HTTPStatus.SERVICE_UNAVAILABLE, detail)
+    response.headers["Retry-After"] = str(service_queue.retry_after_s())
+    return response
