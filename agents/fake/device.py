@@ -39,6 +39,8 @@ from agents.base.protocol import (
 from agents.enforce.spans import gpus_of
 from agents.fake.tasks import FakeTasks, IterationTime
 from agents.fake.worker import FakeWorker
+from agents.llm.scheduler import EngineSize, LlmScheduler
+from agents.llm.server import LlmServer, StepTime
 from agents.router.router import Router
 
 STOP_S = 1.0
@@ -140,9 +142,9 @@ class FakeDevice:
             raise LaunchFailed(
                 f"replica {replica.id} needs {replica.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
             )
-        self._execution_s(
-            replica, gpu, replica.batch
-        )  # A network that nobody measured must fail here, not in a batch.
+        # A network that nobody measured must fail here, not in a batch.
+        if replica.engine is None:
+            self._execution_s(replica, gpu, replica.batch)
         worker = FakeWorker(
             replica.service,
             batch=replica.batch,
@@ -151,8 +153,9 @@ class FakeDevice:
             ),
             clock=self._clock,
         )
+        app = worker.make_app() if replica.engine is None else _engine_app(replica)
         runner = web.AppRunner(
-            worker.make_app(), access_log=None, shutdown_timeout=STOP_S
+            app, access_log=None, shutdown_timeout=STOP_S, handler_cancellation=True
         )
         started = _Replica(
             command=replica, gpu_index=gpu_index, worker=worker, runner=runner
@@ -293,6 +296,9 @@ class FakeDevice:
             memory_mib=each.command.memory_mib,
             in_flight=self.router.in_flight(each.command.id),
             draining_s=max(0.0, self._clock.now_s() - each.draining_since_s),
+            drain_s=None
+            if each.command.engine is None
+            else each.command.engine.drain_s,
         )
 
     def _read_gpu(self, gpu: GpuState, busy_s: float, window_s: float) -> GpuReading:
@@ -313,6 +319,16 @@ class FakeDevice:
             if window_s > 0.0
             else 0.0,
         )
+
+
+def _engine_app(replica: ReplicaCommand) -> web.Application:
+    """A language model's stand-in, as its command wants it started."""
+    assert replica.engine is not None
+    size = EngineSize(
+        max_num_batched_tokens=replica.engine.max_num_batched_tokens,
+        max_num_seqs=replica.engine.max_num_seqs,
+    )
+    return LlmServer(replica.service, LlmScheduler(size), StepTime()).make_app()
 
 
 def _read_replica(each: _Replica) -> ReplicaReading:

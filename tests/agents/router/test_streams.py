@@ -1,0 +1,205 @@
+"""Streams of language models through a node: token by token, measured as they pass, and whole when replicas change."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from agents.base.device import ServiceRoute
+from agents.llm.scheduler import EngineSize, LlmScheduler
+from agents.llm.server import LlmServer, StepTime
+from agents.router.haproxy.config import HaProxySettings
+from agents.router.haproxy.router import open_haproxy
+from agents.router.haproxy.supervised import PLACES
+from agents.router.request_router import RequestRouter
+from agents.router.router import Router
+from agents.router.streams import TokenMeter, answered_tokens
+from tests.agents.router_harness import read_all, served, within_limit
+from tests.ports import a_free_port
+
+PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
+PATH = "/services/chat/v1/chat/completions"
+KINDS = [
+    "own",
+    pytest.param(
+        "haproxy",
+        marks=pytest.mark.skipif(PROGRAM is None, reason="haproxy is not installed"),
+    ),
+]
+
+
+def event(content: str) -> bytes:
+    return b'data: {"choices":[{"delta":{"content":"%b"}}]}\n\n' % content.encode()
+
+
+ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+END = b'data: {"choices":[],"usage":{"completion_tokens":3}}\n\ndata: [DONE]\n\n'
+
+
+def test_a_meter_takes_neither_role_nor_usage_for_a_token() -> None:
+    meter = TokenMeter(10.0)
+    meter.feed(ROLE, 10.1)
+    assert (meter.ttft_ms, meter.itl_ms, meter.tokens) == (None, None, 0)
+    for number, now_s in enumerate((10.2, 10.3, 10.4)):
+        meter.feed(event(str(number)), now_s)
+    meter.feed(END, 10.4)
+    assert meter.ttft_ms == pytest.approx(200.0)
+    assert meter.itl_ms == pytest.approx(100.0)
+    assert meter.tokens == 3
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_meter_counts_events_wherever_they_are_cut(cut: int) -> None:
+    meter = TokenMeter(0.0)
+    text = ROLE + event("a") + event("b") + event("c") + END
+    for start in range(0, len(text), cut):
+        meter.feed(text[start : start + cut], 1.0)
+    assert meter.tokens == 3
+
+
+def test_one_token_alone_has_no_time_between_tokens() -> None:
+    meter = TokenMeter(0.0)
+    meter.feed(event("a") + b"data: [DONE]\n\n", 1.0)
+    assert (meter.tokens, meter.itl_ms) == (1, None)
+
+
+def test_whole_answers_tell_their_tokens() -> None:
+    assert answered_tokens(b'{"usage":{"completion_tokens":7,"x":1}}') == 7
+    assert answered_tokens(b'{"error":{}}') == answered_tokens(b"no JSON") == 1
+
+
+@asynccontextmanager
+async def engine(base_ms: float = 2.0) -> AsyncIterator[str]:
+    """The URL of a stand-in."""
+    server = LlmServer(
+        "chat", LlmScheduler(EngineSize()), StepTime(base=base_ms, per_token=0.0)
+    )
+    async with served(server.make_app(), cancels=True) as url:
+        yield url
+
+
+@asynccontextmanager
+async def front(kind: str, folder: Path) -> AsyncIterator[tuple[RequestRouter, str]]:
+    """A router of that kind, and its URL."""
+    if kind == "own":
+        router = Router()
+        async with served(router.make_app()) as url:
+            yield router, url
+        return
+    port = a_free_port()
+    settings = HaProxySettings(port=port, folder=folder)
+    proxy = await open_haproxy(settings)
+    try:
+        yield proxy, f"http://127.0.0.1:{port}"
+    finally:
+        await proxy.close(keep=False)
+
+
+def a_route(*names: str, ttft_ms: float = 5000.0) -> ServiceRoute:
+    return ServiceRoute(
+        service="chat",
+        slo_ms=ttft_ms,
+        slo_itl_ms=500.0,
+        shares=tuple((name, 1.0) for name in names),
+    )
+
+
+async def stream(session: aiohttp.ClientSession, url: str, tokens: int) -> list[float]:
+    """Times at which the parts of an answer came, which is whole."""
+    loop, times, text = asyncio.get_running_loop(), [], b""
+    body = {"model": "chat", "prompt": "a", "max_tokens": tokens, "stream": True}
+    async with session.post(f"{url}{PATH}", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        async for part in answer.content.iter_any():
+            times.append(loop.time())
+            text += part
+    assert text.count(b'"content":" token"') == tokens
+    assert text.endswith(b"data: [DONE]\n\n")
+    return times
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_pass_as_they_come_and_are_counted(kind: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            router, url = await stack.enter_async_context(front(kind, tmp_path))
+            where = await stack.enter_async_context(engine(base_ms=20.0))
+            await router.switch_routes((a_route("r1"),), {"r1": where})
+            times = await stream(session, url, 20)
+            # Held back, they would all have come together.
+            assert times[-1] - times[0] > 0.2
+            assert len(times) > 10
+            (reading,) = await read_all(router)
+            assert (reading.arrivals, reading.served, reading.in_slo) == (1, 1, 1)
+
+    within_limit(scenario)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_first_token_that_comes_late_is_no_answer_in_time(
+    kind: str, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            router, url = await stack.enter_async_context(front(kind, tmp_path))
+            where = await stack.enter_async_context(engine(base_ms=300.0))
+            await router.switch_routes((a_route("r1", ttft_ms=100.0),), {"r1": where})
+            await stream(session, url, 2)
+            (reading,) = await read_all(router)
+            assert (reading.served, reading.in_slo) == (1, 0)
+
+    within_limit(scenario)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", KINDS)
+def test_streams_go_on_where_they_are_when_their_replica_leaves_the_route(
+    kind: str, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            router, url = await stack.enter_async_context(front(kind, tmp_path))
+            old = await stack.enter_async_context(engine(base_ms=10.0))
+            new = await stack.enter_async_context(engine(base_ms=10.0))
+            await router.switch_routes((a_route("old"),), {"old": old})
+            running = [asyncio.create_task(stream(session, url, 100)) for _ in range(8)]
+            await asyncio.sleep(0.3)
+            await router.switch_routes((a_route("new"),), {"new": new})
+            await router.look()
+            assert router.in_flight("old") == 8
+            await stream(session, url, 3)
+            await asyncio.gather(*running)
+            await asyncio.sleep(0.3)
+            await router.look()
+            assert router.in_flight("old") == 0
+
+    within_limit(scenario)
+
+
+@pytest.mark.integration
+def test_models_are_listed_and_whole_answers_count_by_their_tokens() -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            router, url = await stack.enter_async_context(front("own", Path()))
+            where = await stack.enter_async_context(engine(base_ms=20.0))
+            # Ten tokens take 200 ms: more than the first may take, and less than all ten.
+            await router.switch_routes((a_route("r1", ttft_ms=100.0),), {"r1": where})
+            async with session.get(f"{url}/services/chat/v1/models") as answer:
+                assert (await answer.json())["data"][0]["id"] == "chat"
+            body = {"prompt": "a", "max_tokens": 10}
+            async with session.post(f"{url}{PATH}", json=body) as answer:
+                assert (await answer.json())["usage"]["completion_tokens"] == 10
+            (reading,) = await read_all(router)
+            assert (reading.served, reading.in_slo) == (1, 1)
+
+    within_limit(scenario)
