@@ -171,7 +171,7 @@ class ServiceRoute:
     batches: tuple[tuple[str, int], ...] = ()
     """(replica id, its largest batch in force) of the replicas in `shares`, by id; 1 where none is given."""
     slo_itl_ms: float | None = None
-    """Of a language model, whose `slo_ms` is until the first token: from one to the next."""
+    """From one token to the next; only language models have it, whose `slo_ms` is until the first one."""
     is_leaving: bool = False
     """True: the replicas serve on for a moment, but balancers that ask are told that the service is not ready."""
 

@@ -248,7 +248,7 @@ class EngineCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     max_num_seqs: BatchSize
     max_model_len: Ordinal
     precision: Literal["bf16", "fp8", "fp4", "int4"] | None = None
-    """Of its weights; None = as they are published."""
+    """That its weights are kept in; None = as they are published."""
     drain_s: Amount
     """It is stopped so long after its last request was sent to it: answers come token by token."""
 
@@ -269,7 +269,7 @@ class ReplicaCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     is_spare: bool = False
     """True: it takes requests only where the service's other replicas on the node cannot keep up."""
     engine: EngineCommand | None = None
-    """Of a language model; None: requests are answered at once, batch by batch."""
+    """Only language models have one; other requests are answered at once, batch by batch."""
 
 
 class TaskCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
@@ -334,7 +334,7 @@ class Route(Wire, frozen=True, kw_only=True, omit_defaults=True):
     arrival_rate_rps: Amount
     """The plan's rate of the service over all nodes."""
     slo_itl_ms: Positive | None = None
-    """Of a language model: `slo_ms` is until the first token, and this the mean time from one to the next."""
+    """From one token to the next; only language models have it, whose `slo_ms` is until the first one."""
 
 
 class NodeCommand(Wire, frozen=True, kw_only=True):

@@ -85,26 +85,19 @@ def actions(
     stops = tuple(dict.fromkeys(_stops(gpus, held_replicas, drain_deadline_s)))
     gone = {stop.replica_id for stop in stops}
     taken = _ids(actual) - gone
-    starts = tuple(
-        on_all_gpus(
-            start for gpu in gpus for start in _starts(gpu, taken, held_replicas)
-        )
-    )
+    starts = tuple(on_all_gpus(_all_starts(gpus, taken, held_replicas)))
     started = {start.replica.id for start in starts}
     waiting = (
         {want.id for gpu in gpus for want in gpu.missing} - started - held_replicas
     )
-    needs = [_need(gpu, waiting, taken, starts) for gpu in gpus]
-    displaced = tuple(
-        each
-        for gpu, need in zip(gpus, needs, strict=True)
-        for each in _displaced(gpu, need)
-    )
+    needs = [(gpu, _need(gpu, waiting, taken, starts)) for gpu in gpus]
+    displaced = tuple(each for gpu, need in needs for each in _displaced(gpu, need))
+    leaving_tasks = {each.task for each in displaced}
     # Drained early is only what room is needed for; the rest serves until its successors are ready.
     early = {
         old.id
-        for gpu, need in zip(gpus, needs, strict=True)
-        for old in _early_drains(gpu, need, waiting, {each.task for each in displaced})
+        for gpu, need in needs
+        for old in _early_drains(gpu, need, waiting, leaving_tasks)
     }
     serving = still_serving(commanded, gpus, migrating) - early
     last = last_serving(gpus, serving, leaving=leaving)
@@ -167,6 +160,12 @@ def _stops(
             )
             if idle and not (replica.state == "failed" and replica.id in held):
                 yield Stop(replica_id=replica.id)
+
+
+def _all_starts(
+    gpus: Iterable[GpuDiff], taken: set[str], held: Collection[str]
+) -> Iterator[StartReplica]:
+    return (start for gpu in gpus for start in _starts(gpu, taken, held))
 
 
 def _starts(

@@ -93,14 +93,13 @@ def routes_for_now(
     before = {route.service: route for route in actual.routes}
     former = dict(share for route in actual.routes for share in route.shares)
     shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
-    spares: dict[str, list[str]] = {}
+    spares: dict[str, set[str]] = {}
     # The command in force has what a governor has turned, and the same actions set it.
     batches: dict[str, int] = {}
     for gpu in gpus:
         for want, running in gpu.kept:
-            # One that spans GPUs is found on each of them, and named once.
             if running.state == "ready" and want.is_spare:
-                spares.setdefault(want.service, []).append(want.id)
+                spares.setdefault(want.service, set()).add(want.id)
             elif running.state == "ready":
                 shares[want.service][want.id] = want.arrival_rate_rps
                 batches[want.id] = want.batch
@@ -109,29 +108,32 @@ def routes_for_now(
                 # The command no longer names a service that has moved to other nodes.
                 shares.setdefault(old.service, {})[old.id] = former.get(old.id, 0.0)
                 batches[old.id] = old.batch
-    slos_ms = _slos_ms(wanted, actual)
-    itl_ms = {route.service: route.slo_itl_ms for route in actual.routes}
-    itl_ms |= {route.service: route.slo_itl_ms for route in wanted.routes}
+    slos = _slos(wanted, actual)
     routes = []
     for service in sorted(shares):
         mine = sorted(shares[service].items())
+        slo_ms, slo_itl_ms = slos.get(service, (_UNKNOWN_SLO_MS, None))
         now = ServiceRoute(
             service=service,
-            slo_ms=slos_ms.get(service, _UNKNOWN_SLO_MS),
+            slo_ms=slo_ms,
+            slo_itl_ms=slo_itl_ms,
             shares=tuple(mine),
             spares=tuple(sorted(spares.get(service, ()))),
             batches=tuple((each, batches[each]) for each, _ in mine),
-            slo_itl_ms=itl_ms.get(service),
             is_leaving=service in leaving,
         )
         routes.append(_route(now, before.get(service)))
     return tuple(routes)
 
 
-def _slos_ms(wanted: NodeCommand, actual: NodeState) -> dict[str, float]:
-    """By service; the command no longer names those that leave."""
-    slos_ms = {route.service: route.slo_ms for route in actual.routes}
-    return slos_ms | {route.service: route.slo_ms for route in wanted.routes}
+def _slos(
+    wanted: NodeCommand, actual: NodeState
+) -> dict[str, tuple[float, float | None]]:
+    """Both SLOs by service; the command no longer names those that leave."""
+    before = {each.service: (each.slo_ms, each.slo_itl_ms) for each in actual.routes}
+    return before | {
+        each.service: (each.slo_ms, each.slo_itl_ms) for each in wanted.routes
+    }
 
 
 def _route(route: ServiceRoute, before: ServiceRoute | None) -> ServiceRoute:

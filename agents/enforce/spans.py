@@ -18,11 +18,8 @@ from agents.enforce.actions import StartReplica
 def spanned(command: NodeCommand) -> NodeCommand:
     """The command with replicas on all the GPUs that they span."""
     others: dict[int, list[ReplicaCommand]] = {}
-    for gpu in command.gpus:
-        for replica in gpu.replicas:
-            for index in gpus_of(replica, gpu.index):
-                if index != gpu.index:
-                    others.setdefault(index, []).append(replica)
+    for index, replica in _beside_own(command):
+        others.setdefault(index, []).append(replica)
     if not others:
         return command
     gpus = (
@@ -32,6 +29,16 @@ def spanned(command: NodeCommand) -> NodeCommand:
         for gpu in command.gpus
     )
     return msgspec.structs.replace(command, gpus=tuple(gpus))
+
+
+def _beside_own(command: NodeCommand) -> Iterator[tuple[int, ReplicaCommand]]:
+    """(GPU, replica) of the GPUs that replicas span beside that of their entry."""
+    spanning = (
+        (gpu.index, replica) for gpu in command.gpus for replica in gpu.replicas
+    )
+    for own, replica in spanning:
+        others = (index for index in gpus_of(replica, own) if index != own)
+        yield from ((index, replica) for index in others)
 
 
 def gpus_of(replica: ReplicaCommand, own: int) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
-"""The scheduler of an engine with continuous batching, step by step: what vLLM 0.19 documents, and no network behind it.
+"""The scheduler of an engine with continuous batching, step by step: what vLLM 0.19 documents, with no network.
 
-    scheduler.add(Request(id, prompt_tokens, output_tokens))
+    scheduler.add(EngineRequest(id, prompt_tokens, output_tokens))
     step = scheduler.step()                  None: there is nothing to do
     scheduler.finish(step)                   -> (id, whether it is done) of each sequence that got a token
 
@@ -27,7 +27,7 @@ class EngineSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class EngineRequest:
     """One request."""
 
     id: str
@@ -38,7 +38,7 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class _Sequence:
-    request: Request
+    request: EngineRequest
     computed: int = 0
     """Tokens whose keys and values are in the cache."""
     generated: int = 0
@@ -106,12 +106,12 @@ class LlmScheduler:
         """Blocks of the cache that are taken."""
         return sum(each.blocks for each in self._running)
 
-    def fits(self, request: Request) -> bool:
+    def fits(self, request: EngineRequest) -> bool:
         """Whether the request alone has room in the cache."""
         tokens = request.prompt_tokens + request.output_tokens
         return -(-tokens // BLOCK_TOKENS) <= self.size.kv_blocks
 
-    def add(self, request: Request) -> None:
+    def add(self, request: EngineRequest) -> None:
         """Take a request that fits. Raises ValueError for one that does not, and for an id that is there."""
         if request.id in self._known or not self.fits(request):
             raise ValueError(

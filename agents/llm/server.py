@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import web
 
 from agents.llm.metrics import EngineMetrics
-from agents.llm.scheduler import LlmScheduler, Request, Step
+from agents.llm.scheduler import EngineRequest, LlmScheduler, Step
 
 WORD = " token"
 DEFAULT_TOKENS = 16
@@ -41,7 +41,7 @@ class StepTime:
     """It takes so many times less."""
 
     def seconds(self, step: Step) -> float:
-        """Of one step."""
+        """That one step takes."""
         ms = self.base + self.per_token * step.tokens
         ms += self.per_sequence * len(step.decoding)
         ms += self.per_cached_token * step.cached_tokens + self.per_pair * step.pairs
@@ -145,7 +145,7 @@ class LlmServer:
             return _error(HTTPStatus.BAD_REQUEST, str(error))
         if body.model not in ("", self._served_as):
             return _error(HTTPStatus.NOT_FOUND, f"no model is called {body.model!r}")
-        asked = Request(
+        asked = EngineRequest(
             id=f"r{next(self._ids)}",
             prompt_tokens=body.prompt_tokens,
             output_tokens=body.output_tokens,
@@ -163,7 +163,9 @@ class LlmServer:
             answer = _Answer(self._served_as, asked, is_chat=is_chat)
             tokens = self._tokens(asked.id, came_s)
             if not body.stream:
-                return web.json_response(answer.whole([each async for each in tokens]))
+                return web.json_response(
+                    answer.complete([each async for each in tokens])
+                )
             with_usage = bool((body.stream_options or {}).get("include_usage"))
             return await _stream(request, answer, tokens, with_usage=with_usage)
         finally:
@@ -205,28 +207,32 @@ class _Answer:
     """The texts of one answer."""
 
     model: str
-    request: Request
+    request: EngineRequest
     is_chat: bool = field(kw_only=True)
 
-    def whole(self, words: list[str]) -> dict[str, object]:
-        text = "".join(words)
+    def complete(self, tokens: list[str]) -> dict[str, object]:
+        text = "".join(tokens)
         choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
         if self.is_chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        return {**self._head(""), "choices": [choice], "usage": self._usage(len(words))}
+        return {
+            **self._head(""),
+            "choices": [choice],
+            "usage": self._usage(len(tokens)),
+        }
 
     def role(self) -> bytes:
         delta = {"role": "assistant", "content": ""}
         return self._event([{"index": 0, "delta": delta, "finish_reason": None}])
 
-    def token(self, word: str) -> bytes:
+    def token(self, text: str) -> bytes:
         choice: dict[str, object] = {"index": 0, "finish_reason": None}
         if self.is_chat:
-            choice["delta"] = {"content": word}
+            choice["delta"] = {"content": text}
         else:
-            choice["text"] = word
+            choice["text"] = text
         return self._event([choice])
 
     def usage(self, tokens: int) -> bytes:
@@ -261,11 +267,11 @@ async def _stream(
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     count = 0
-    async for word in tokens:
+    async for each in tokens:
         # The role comes with the first token, as vLLM sends it.
         if answer.is_chat and not count:
             await response.write(answer.role())
-        await response.write(answer.token(word))
+        await response.write(answer.token(each))
         count += 1
     if with_usage:
         await response.write(answer.usage(count))

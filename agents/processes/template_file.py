@@ -17,6 +17,7 @@ import msgspec
 from agents.base.device import DeviceError
 from agents.processes.templates import (
     BUILT_IN,
+    BUILT_IN_ENGINE,
     BUILT_IN_TASK,
     ENGINE,
     NAME,
@@ -85,6 +86,25 @@ def built_in() -> Template:
     )
 
 
+def built_in_engine() -> Template:
+    """The stand-in of a language model's engine, which needs no GPU and answers with nothing but time."""
+    options = "--served-model-name {service} --host {host} --port {port}"
+    limits = "--max-num-batched-tokens {max_num_batched_tokens} --max-num-seqs {max_num_seqs}"
+    return Template(
+        name=BUILT_IN_ENGINE,
+        server="vllm",
+        command=(
+            sys.executable,
+            "-m",
+            "agents.llm",
+            *options.split(),
+            *limits.split(),
+        ),
+        batch_change="restart",
+        start_limit_s=60.0,
+    )
+
+
 def built_in_task() -> Template:
     """Our own trainer with the timed engine, which needs no GPU."""
     options = "--task {task} --kind {kind} --network {network} --batch {batch} --iterations {iterations}"
@@ -109,7 +129,9 @@ def built_in_task() -> Template:
 
 def load_templates(path: Path | None) -> Templates:
     """The built-in templates and those of a file, which may replace them. Raises BadTemplate."""
-    templates = {own.name: own for own in (built_in(), built_in_task())}
+    templates = {
+        own.name: own for own in (built_in(), built_in_engine(), built_in_task())
+    }
     if path is None:
         return Templates(by_name=templates)
     document = _read(path)

@@ -41,6 +41,7 @@ BatchChange: TypeAlias = Literal["live", "reload", "restart"]
 DrainMethod: TypeAlias = Literal["router", "server"]
 
 BUILT_IN = "worker"
+BUILT_IN_ENGINE = "engine"
 BUILT_IN_TASK = "trainer"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """What a service, a network or a template may be called: no blank, no slash, no leading dash, so neither an option nor
@@ -87,7 +88,7 @@ class Parameters:
     """Where its server must listen."""
     directory: str = ""
     engine: EngineCommand | None = None
-    """Of a language model."""
+    """Only language models have one."""
     task: str = ""
     """Its name, as the service of a replica."""
     kind: str = ""
@@ -235,9 +236,15 @@ class Templates:
     tasks: dict[str, str] = field(default_factory=dict)
     """Template of tasks by network, by kind, or under `default`."""
 
-    def find(self, network: str, template: str = "") -> Template:
-        """The template of a network, or the one asked for. Raises LaunchFailed where the node does not allow it."""
-        name = template or self.networks.get(network, self.default)
+    def find(
+        self, network: str, template: str = "", *, is_model: bool = False
+    ) -> Template:
+        """The template of a network, or the one asked for. `is_model`: it is a language model, which our own worker
+        cannot serve. Raises LaunchFailed where the node does not allow it."""
+        default = self.default
+        if is_model and default == BUILT_IN:
+            default = BUILT_IN_ENGINE
+        name = template or self.networks.get(network, default)
         if not name:
             raise LaunchFailed(
                 f"network {network} has no runtime template on this node; add it to [networks]"

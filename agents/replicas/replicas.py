@@ -152,7 +152,11 @@ class Workers:
                 f"replica {replica_id} is in a crash loop and waits another {hold_s:.0f} s"
             )
         records = self._opened()
-        template = self._templates.find(launch.replica.network, launch.template)
+        template = self._templates.find(
+            launch.replica.network,
+            launch.template,
+            is_model=launch.replica.engine is not None,
+        )
         # Also of replicas that are ending: their processes may still listen.
         taken = {port for each in self._replicas.values() for port in each.record.ports}
         ports = self._ports.take(len(template.ports), taken)

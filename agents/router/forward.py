@@ -46,9 +46,9 @@ class RouterJob:
     target: str = ""
     """Path and query for the replica; empty: the request's own."""
     meter: TokenMeter | None = None
-    """Of a language model."""
-    whole_tokens: int = 0
-    """Of an answer that came whole; 0: it came token by token."""
+    """Only language models have one."""
+    answer_tokens: int = 0
+    """In an answer that came at once; 0: it came token by token."""
 
     def left_s(self, now_s: float) -> float:
         """Until its deadline, or as long as anybody waits."""
@@ -168,7 +168,7 @@ class Forwarder:
             job.service_queue.succeed(replica_id)
         if answer.body is not None:
             if job.meter is not None:
-                job.whole_tokens = answered_tokens(answer.body)
+                job.answer_tokens = answered_tokens(answer.body)
             response = web.Response(
                 status=answer.status, headers=answer.headers, body=answer.body
             )

@@ -29,7 +29,7 @@ def finish(job: RouterJob, took_ms: float) -> None:
         job.service_queue.finish(meter.ttft_ms, meter.itl_ms)
     else:
         # One that came whole tells nothing of its first token: the others are taken to have come just in time.
-        job.service_queue.finish_whole(took_ms, job.whole_tokens)
+        job.service_queue.finish_at_once(took_ms, job.answer_tokens)
 
 
 def too_slow(limit_s: float) -> web.Response:

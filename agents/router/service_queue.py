@@ -270,7 +270,7 @@ class ServiceQueue:
             del self._in_flight[replica_id]
         self._hand_out()
 
-    def finish_whole(self, took_ms: float, tokens: int) -> None:
+    def finish_at_once(self, took_ms: float, tokens: int) -> None:
         """Count a language model's answer of so many tokens that came all at once."""
         itl_ms = self._route.slo_itl_ms or 0.0
         self.finish(max(0.0, took_ms - itl_ms * (tokens - 1)))

@@ -15,7 +15,7 @@ from solvers.tick.spares import spares_of
 from solvers.types.llm import LlmDemand, LlmReplicaPlan
 from solvers.types.outcome import PlanReport, Prices, PriceUnit, Violation
 from solvers.types.plan import (
-    WHOLE_GPU,
+    ALL_SMS,
     BoundPlan,
     GpuPlan,
     Plan,
@@ -51,7 +51,7 @@ class ReplicaGroup:
     tp: int = 1
     """GPUs of one node that each spans."""
     max_num_batched_tokens: int | None = None
-    """Of language models: tokens of a step."""
+    """Tokens of a step, which only language models have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +323,7 @@ def _llm_group(replica: LlmReplicaPlan, problem: Problem | None) -> ReplicaGroup
     return ReplicaGroup(
         gpu_type=replica.gpu_type,
         count=replica.count,
-        sm_percent=WHOLE_GPU,
+        sm_percent=ALL_SMS,
         batch=replica.max_num_seqs,
         clock_mhz=replica.clock_mhz,
         arrival_rate_rps=replica.arrival_rate_rps,

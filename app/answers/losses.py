@@ -47,18 +47,18 @@ def explain_losses(
 
     Of services that share GPUs: what a language model loses with one of its replicas is plain to see.
     """
-    shared = replace(plan, llm_replicas=()) if bound is None else without_models(bound)
+    shared: Plan | BoundPlan = replace(plan, llm_replicas=())
+    if bound is not None:
+        shared = without_models(bound)
     try:
         found = survivors(problem, shared)
     except InvalidInput:
         # A plan of another time may name what this problem no longer has.
         return None
+    entries = {}
     # Without ids an entry of the plan stands for several GPUs that are alike: the loss of any one counts for all.
-    entries = (
-        {}
-        if bound is not None
-        else {f"gpus[{at}]": gpu for at, gpu in enumerate(plan.gpus)}
-    )
+    if bound is None:
+        entries = {f"gpus[{at}]": gpu for at, gpu in enumerate(plan.gpus)}
     alike = (entries.get(loss.name) for loss in found.gpu_losses)
     return Losses(
         gpus=found.gpus,

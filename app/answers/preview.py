@@ -224,7 +224,8 @@ def _with_services(
     """The snapshot, changed already, with the services of a question."""
     if not question.services:
         return snapshot
-    return _changed(snapshot, replace(changes, services=question.services, without=()))
+    with_services = replace(changes, services=question.services, without=())
+    return _changed(snapshot, with_services)
 
 
 def _all_asked(

@@ -83,16 +83,11 @@ def changed(problem: Problem, scenario: WhatIfScenario, *, where: str = "") -> P
     models = _models(problem, scenario)
     _check_all_names(problem, (*services, *models), scenario, where)
     _check_figures(scenario, where)
-    replaced = {service.name for service in scenario.models}
-    kept = (each for each in problem.llm_points if each.service not in replaced)
     return replace(
         problem,
         services=tuple(_service(service, scenario) for service in services.values()),
-        llm_services=tuple(
-            replace(model, arrival_rate_rps=_rate_rps(model, scenario))
-            for model in models.values()
-        ),
-        llm_points=(*kept, *scenario.llm_points),
+        llm_services=tuple(_model(model, scenario) for model in models.values()),
+        llm_points=_llm_points(problem, scenario),
         gpu_types=tuple(
             _gpu_type(gpu_type, scenario, where) for gpu_type in problem.gpu_types
         ),
@@ -221,7 +216,10 @@ def _services(
     return kept
 
 
-def _models(problem: Problem, scenario: WhatIfScenario) -> dict[str, LlmDemand]:
+def _models(
+    problem: Problem,
+    scenario: WhatIfScenario,
+) -> dict[str, LlmDemand]:
     models = {model.name: model for model in problem.llm_services}
     models |= {model.name: model for model in scenario.models}
     return {
@@ -247,7 +245,26 @@ def _check_service(problem: Problem, service: ServiceDemand, at: str) -> None:
         )
 
 
-def _rate_rps(service: ServiceDemand | LlmDemand, scenario: WhatIfScenario) -> float:
+def _llm_points(
+    problem: Problem,
+    scenario: WhatIfScenario,
+) -> tuple[LlmPoints, ...]:
+    replaced = {service.name for service in scenario.models}
+    kept = (each for each in problem.llm_points if each.service not in replaced)
+    return (*kept, *scenario.llm_points)
+
+
+def _model(
+    model: LlmDemand,
+    scenario: WhatIfScenario,
+) -> LlmDemand:
+    return replace(model, arrival_rate_rps=_rate_rps(model, scenario))
+
+
+def _rate_rps(
+    service: ServiceDemand | LlmDemand,
+    scenario: WhatIfScenario,
+) -> float:
     factor = scenario.demand_factor.get(
         # A service's own factor replaces that of all, and is not multiplied with it.
         service.name,

@@ -8,7 +8,14 @@ comes out dearer than none.
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 
 from app.answers.scenario import (
@@ -25,7 +32,7 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport, Solution
 from solvers.types.plan import (
-    WHOLE_GPU,
+    ALL_SMS,
     GpuPlan,
     Plan,
     Unserved,
@@ -232,15 +239,7 @@ def _fitted(problem: Problem, plan: Plan) -> Plan | None:
         return None
     share: dict[str, float] = {}
     for service in problem.all_services:
-        planned = math.fsum(
-            gpu.count * replica.arrival_rate_rps
-            for gpu, replica in replicas_of(plan, service.name)
-        )
-        planned += math.fsum(
-            each.count * each.arrival_rate_rps
-            for each in plan.llm_replicas
-            if each.service == service.name
-        )
+        planned = _planned_rps(plan, service.name)
         if planned < service.arrival_rate_rps * (1.0 - _RATE_TOLERANCE):
             return None
         share[service.name] = (
@@ -256,6 +255,20 @@ def _fitted(problem: Problem, plan: Plan) -> Plan | None:
         plan,
         gpus=tuple(gpu for gpu in gpus if gpu.replicas),
         llm_replicas=tuple(models),
+    )
+
+
+def _planned_rps(
+    plan: Plan,
+    service: str,
+) -> float:
+    shared = replicas_of(plan, service)
+    models = (each for each in plan.llm_replicas if each.service == service)
+    return math.fsum(
+        (
+            *(gpu.count * replica.arrival_rate_rps for gpu, replica in shared),
+            *(each.count * each.arrival_rate_rps for each in models),
+        )
     )
 
 
@@ -330,19 +343,28 @@ def unserved_percent(problem: Problem, plan: Plan) -> float:
     )
 
 
+_Key = tuple[str, str]
+"""Service and GPU type."""
+
+
+def _entries(plan: Plan) -> Iterator[tuple[_Key, int, float]]:
+    """(key, replicas, their SM percents together) of each entry of a plan."""
+    for gpu in plan.gpus:
+        for each in gpu.replicas:
+            key = each.service, gpu.gpu_type
+            yield key, gpu.count, gpu.count * each.sm_percent
+    for model in plan.llm_replicas:
+        key = model.service, model.gpu_type
+        yield key, model.count, model.gpus * ALL_SMS
+
+
 def _mix(plan: Plan) -> tuple[ServiceMix, ...]:
     """Sorted by service and GPU type."""
     replicas = Counter[tuple[str, str]]()
     shares = defaultdict[tuple[str, str], list[float]](list)
-    for gpu in plan.gpus:
-        for replica in gpu.replicas:
-            key = replica.service, gpu.gpu_type
-            replicas[key] += gpu.count
-            shares[key].append(gpu.count * replica.sm_percent)
-    for each in plan.llm_replicas:
-        key = each.service, each.gpu_type
-        replicas[key] += each.count
-        shares[key].append(each.gpus * WHOLE_GPU)
+    for key, count, sm_percent in _entries(plan):
+        replicas[key] += count
+        shares[key].append(sm_percent)
     return tuple(
         ServiceMix(
             service=service,

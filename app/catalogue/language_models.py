@@ -7,7 +7,6 @@ from importlib import resources
 from typing import cast
 
 from app.catalogue.catalogue import CatalogueError
-from app.solver.llm_rows import RowsAnswer, RowsRequest
 from solvers.llm.architecture import (
     Architecture,
     CompressedKeys,
@@ -78,13 +77,6 @@ def _run(
     )
 
 
-def make_rows(request: RowsRequest) -> RowsAnswer:
-    """All ways to run a language model's service: as of `app.catalogue.llm_rows`, which takes a second to import."""
-    from app.catalogue import llm_rows
-
-    return llm_rows.make_rows(request)
-
-
 def full_name(name: str) -> str:
     """The shipped network's name at its publisher; the same for one that is not shipped."""
     # People leave the publisher out, and no two shipped networks differ in it alone.
@@ -94,7 +86,8 @@ def full_name(name: str) -> str:
 
 def shipped_names() -> tuple[str, ...]:
     """Names of the shipped networks without their publishers', as services name them."""
-    return tuple(sorted(full.partition("/")[2] for full in load_architectures()))
+    names = (full.partition("/")[2] for full in load_architectures())
+    return tuple(sorted(names))
 
 
 def is_shipped(name: str) -> bool:

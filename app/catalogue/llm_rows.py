@@ -1,7 +1,7 @@
 """How a language model's service may run on GPU types, by what ships: architectures, data sheets, measured servers."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 
@@ -14,6 +14,7 @@ from app.catalogue.language_models import (
 )
 from app.solver.llm_rows import RowInterval, RowsAnswer, RowsRequest
 from solvers.llm.architecture import Architecture, Precision
+from solvers.llm.belief import StepBelief
 from solvers.llm.config_json import architecture_from_config, precision_from_config
 from solvers.llm.correction import StepBeliefs
 from solvers.llm.hardware import LlmHardware
@@ -22,14 +23,14 @@ from solvers.llm.measured import RunConditions
 from solvers.llm.sizing import DEGREES, Sized, SizeLimit, SizeRequest, size
 from solvers.types.errors import InvalidInput
 from solvers.types.llm import LlmPoints, LlmRow
-from solvers.types.plan import WHOLE_GPU
+from solvers.types.plan import ALL_SMS
 from solvers.types.state import GpuType
 
 CLIENTS = 32.0
 """A batch at which engines are often run: measured servers speak of other batches, too, but less surely."""
 _POWER_SHARE = 0.73
-"""Of its limit a GPU draws while it serves a language model, in the middle of what H100s were measured at: 450 to 570
-of 700 W (ML.ENERGY's benchmark of vLLM)."""
+"""The share of its limit that a GPU draws while it serves a language model: H100s were measured at 450 to 570 of 700 W
+(ML.ENERGY's benchmark of vLLM)."""
 _READ_BYTES_PER_S = 2e9
 """Weights come from a local disk about so fast."""
 _ENGINE_START_S = 40.0
@@ -52,38 +53,51 @@ def make_rows(request: RowsRequest) -> RowsAnswer:
     except (CatalogueError, InvalidInput, ValueError) as error:
         return RowsAnswer(lacks=(str(error),))
     precision = request.terms.precision or published
-    hardware, lacks = _hardware(request.gpu_types)
+    hardware = _hardware(request.gpu_types)
     asked = SizeRequest(
         network=network,
         precision=precision,
         lengths=lengths,
         slo=request.slo,
-        beliefs={
-            (name, tp): _beliefs().of(
-                _conditions(request.network, precision, lengths, name, tp)
-            )
-            for name in hardware
-            for tp in DEGREES
-        },
+        beliefs=_known(request.network, precision, lengths, hardware),
     )
-    sized = [
-        each for each in size(asked, hardware) if request.terms.tp in (None, each.tp)
-    ]
-    start_s = _ENGINE_START_S + network.weight_bytes(precision) / _READ_BYTES_PER_S
-    points = tuple(
-        found
-        for gpu_type in request.gpu_types
-        if (found := _points(request, gpu_type, sized, start_s)).rows
+    read_s = network.weight_bytes(precision) / _READ_BYTES_PER_S
+    return _answer(request, size(asked, hardware), _ENGINE_START_S + read_s)
+
+
+def _answer(
+    request: RowsRequest,
+    all_sized: Sequence[Sized],
+    start_s: float,
+) -> RowsAnswer:
+    tp = request.terms.tp
+    # Where one degree is asked for the others are no choice.
+    sized = [each for each in all_sized if tp in (None, each.tp)]
+    rows = (_points(request, each, sized, start_s) for each in request.gpu_types)
+    intervals = (
+        RowInterval(each.gpu_type, each.tp, *each.interval_rps)
+        for each in sized
+        if each.limit is None
     )
     return RowsAnswer(
-        points=points,
-        intervals=tuple(
-            RowInterval(each.gpu_type, each.tp, *each.interval_rps)
-            for each in sized
-            if each.limit is None
-        ),
-        lacks=(*lacks, *_lacking(hardware, sized)),
+        points=tuple(points for points in rows if points.rows),
+        intervals=tuple(intervals),
+        lacks=(*_unknown(request.gpu_types), *_lacking(sized)),
     )
+
+
+def _known(
+    network: str,
+    precision: Precision,
+    lengths: LengthTable,
+    gpu_types: Iterable[str],
+) -> dict[tuple[str, int], StepBelief]:
+    """What measured servers say of steps, by GPU type and degree."""
+    places = [(name, tp) for name in gpu_types for tp in DEGREES]
+    return {
+        place: _beliefs().of(_conditions(network, precision, lengths, *place))
+        for place in places
+    }
 
 
 def _network(request: RowsRequest) -> tuple[Architecture, Precision]:
@@ -102,41 +116,49 @@ def _lengths(request: RowsRequest) -> LengthTable:
     return length_table(means, longest=terms.max_model_len)
 
 
-def _hardware(
-    gpu_types: Sequence[GpuType],
-) -> tuple[dict[str, LlmHardware], tuple[str, ...]]:
-    """What each type offers, and what is not known of others, in words."""
-    shipped = load_hardware()
-    found, lacks = {}, []
+def _hardware(gpu_types: Sequence[GpuType]) -> dict[str, LlmHardware]:
+    """What each type offers of which anything is known."""
+    found = {}
     for each in gpu_types:
-        known = shipped.get(each.name)
-        if each.llm is not None:
-            known = LlmHardware(
+        known = _of_type(each)
+        if known is not None:
+            found[each.name] = replace(
+                known,
                 memory_gib=each.memory_mib / _MIB_PER_GIB,
-                memory_gb_per_s=each.llm.memory_gb_per_s,
-                bf16_tflops=each.llm.bf16_tflops,
-                fp8_tflops=each.llm.fp8_tflops,
-                fp4_tflops=each.llm.fp4_tflops,
-                link_gb_per_s=each.llm.link_gb_per_s,
-                # Its kernels are those that were measured, whatever its owner states of its links.
-                efficiency=None if known is None else known.efficiency,
+                gpus_per_node=each.gpus_per_node,
             )
+    return found
+
+
+def _of_type(gpu_type: GpuType) -> LlmHardware | None:
+    """As its owner states it, else as shipped for a type of that name."""
+    shipped = load_hardware().get(gpu_type.name)
+    stated = gpu_type.llm
+    if stated is None:
+        return shipped
+    return LlmHardware(
+        memory_gib=gpu_type.memory_mib / _MIB_PER_GIB,
+        memory_gb_per_s=stated.memory_gb_per_s,
+        bf16_tflops=stated.bf16_tflops,
+        fp8_tflops=stated.fp8_tflops,
+        fp4_tflops=stated.fp4_tflops,
+        link_gb_per_s=stated.link_gb_per_s,
+        # Its kernels are those that were measured, whatever its owner states of its links.
+        efficiency=None if shipped is None else shipped.efficiency,
+    )
+
+
+def _unknown(gpu_types: Sequence[GpuType]) -> Iterator[str]:
+    """What is not known of GPU types, in words."""
+    for each in gpu_types:
+        known = _of_type(each)
         if known is None:
-            lacks.append(
-                f"nothing is known of {each.name} for language models: state llm in its GpuType"
+            yield f"nothing is known of {each.name} for language models: state llm in its GpuType"
+        elif each.gpus_per_node > 1 and known.link_gb_per_s is None:
+            yield (
+                f"no link between {each.name}s is known, so that a replica spans one alone: state "
+                "llm.link_gb_per_s in its GpuType"
             )
-            continue
-        if each.gpus_per_node > 1 and known.link_gb_per_s is None:
-            lacks.append(
-                f"no link between {each.name}s is known, so that replicas span one: state llm.link_gb_per_s in its "
-                "GpuType"
-            )
-        found[each.name] = replace(
-            known,
-            memory_gib=each.memory_mib / _MIB_PER_GIB,
-            gpus_per_node=each.gpus_per_node,
-        )
-    return found, tuple(lacks)
 
 
 def _conditions(
@@ -165,45 +187,51 @@ def _beliefs() -> StepBeliefs:
 
 
 def _points(
-    request: RowsRequest, gpu_type: GpuType, sized: Sequence[Sized], start_s: float
+    request: RowsRequest,
+    gpu_type: GpuType,
+    sized: Sequence[Sized],
+    start_s: float,
 ) -> LlmPoints:
     of_type = [
         each
         for each in sized
         if each.gpu_type == gpu_type.name and each.capacity_rps > 0.0
     ]
-    watts = max(0.0, _POWER_SHARE * gpu_type.power_cap_w - gpu_type.idle_w)
-    rows = tuple(
-        LlmRow(
-            tp=each.tp,
-            max_num_batched_tokens=each.limits.max_num_batched_tokens,
-            max_num_seqs=each.limits.max_num_seqs,
-            sm_percent=WHOLE_GPU,
-            clock_mhz=gpu_type.clocks_mhz[-1],
-            capacity_rps=each.capacity_rps,
-            memory_mib_per_gpu=each.memory_mib_per_gpu,
-            power_w_per_gpu=watts,
-            start_s=start_s,
-        )
-        for each in of_type
-    )
-    is_calibrated = bool(of_type) and all(
-        each.provenance == "calibrated" for each in of_type
-    )
+    # The least certain one counts.
+    kinds = {each.provenance for each in of_type}
     return LlmPoints(
         service=request.service,
         gpu_type=gpu_type.name,
         network=request.network,
-        provenance="calibrated" if is_calibrated else "predicted",
-        rows=rows,
+        provenance="calibrated" if kinds == {"calibrated"} else "predicted",
+        rows=tuple(_row(each, gpu_type, start_s) for each in of_type),
     )
 
 
-def _lacking(hardware: dict[str, LlmHardware], sized: Sequence[Sized]) -> Iterator[str]:
+def _row(
+    sized: Sized,
+    gpu_type: GpuType,
+    start_s: float,
+) -> LlmRow:
+    watts = _POWER_SHARE * gpu_type.power_cap_w - gpu_type.idle_w
+    return LlmRow(
+        tp=sized.tp,
+        max_num_batched_tokens=sized.limits.max_num_batched_tokens,
+        max_num_seqs=sized.limits.max_num_seqs,
+        sm_percent=ALL_SMS,
+        clock_mhz=gpu_type.clocks_mhz[-1],
+        capacity_rps=sized.capacity_rps,
+        memory_mib_per_gpu=sized.memory_mib_per_gpu,
+        power_w_per_gpu=max(0.0, watts),
+        start_s=start_s,
+    )
+
+
+def _lacking(sized: Sequence[Sized]) -> Iterator[str]:
     """Why GPU types carry nothing: what stops the largest replica, which is the last to fail."""
-    for name in hardware:
+    for name in dict.fromkeys(each.gpu_type for each in sized):
         of_type = [each for each in sized if each.gpu_type == name]
-        if not of_type or any(each.capacity_rps > 0.0 for each in of_type):
+        if any(each.capacity_rps > 0.0 for each in of_type):
             continue
         largest = of_type[-1]
         if largest.limit is not None:

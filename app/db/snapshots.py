@@ -16,7 +16,7 @@ from app.db.fleet.launches import load_avoided, load_launch_s
 from app.db.fleet.windows import load_windows
 from app.db.predictions import forecasts, health, profiles
 from app.db.workloads import budgets, services, tasks
-from app.store.store import Correction, Proposal, Snapshot
+from app.store.store import Correction, PolicySettings, Proposal, Snapshot
 from app.store.trained_actors import fleet_fingerprint, wants_actor
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group
@@ -141,6 +141,15 @@ class _Memory:
         return known
 
 
+async def _load_actor(
+    connection: AsyncConnection, settings: PolicySettings, state: ClusterState
+) -> bytes | None:
+    """The newest one for the fleet, where the policy asks for one."""
+    if not wants_actor(settings):
+        return None
+    return await actors.load_newest(connection, fleet_fingerprint(state))
+
+
 class SnapshotReader:
     """Reads snapshots, each with what is of its own revisions: some are older than others, as the tick is not alone."""
 
@@ -185,9 +194,6 @@ class SnapshotReader:
             base=memory.target,
         )
         memory.proposal = proposal
-        configs = {}
-        if any(service.llm for service in state.services):
-            configs = await profiles.load_configs(connection)
         known = await memory.read_known(
             connection, revisions.profile_revision, revisions.fit_revision
         )
@@ -212,11 +218,9 @@ class SnapshotReader:
             choices=await memory.read_choices(connection),
             avoided=await load_avoided(connection, now),
             launch_s=await load_launch_s(connection),
-            llm_configs=configs,
+            llm_configs=await profiles.load_configs(connection),
             degradations=await budgets.load_degradations(connection),
-            actor=await actors.load_newest(connection, fleet_fingerprint(state))
-            if wants_actor(settings)
-            else None,
+            actor=await _load_actor(connection, settings, state),
         )
 
     def _memory_of(self, incarnation: UUID) -> _Memory:

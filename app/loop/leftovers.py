@@ -90,8 +90,8 @@ class ModelsApart:
     ) -> None:
         """`state`: the GPUs that may be used."""
         target, bound = snapshot.target, decision.bound
-        self._whole = bound or target
-        self.state = without_gpus(state, models_gpus(self._whole))
+        self._complete = bound or target
+        self.state = without_gpus(state, models_gpus(self._complete))
         self.target = None if target is None else without_models(target)
         self.decision = decision
         if bound is not None:
@@ -99,9 +99,9 @@ class ModelsApart:
 
     def again(self, decision: Decision) -> Decision:
         """What became of the decision, with its language models."""
-        if decision.bound is None or self._whole is None:
+        if decision.bound is None or self._complete is None:
             return decision
-        return replace(decision, bound=with_models(decision.bound, self._whole))
+        return replace(decision, bound=with_models(decision.bound, self._complete))
 
 
 def _mode(snapshot: Snapshot, decision: Decision) -> Mode | None:

@@ -16,6 +16,7 @@ from agents.base.protocol import (
     Route,
     TaskCommand,
 )
+from app.loop.planning.language_models import llm_terms_of
 from app.store.store import PolicySettings
 from solvers.governors.registry import GOVERNORS
 from solvers.types.llm import LlmEngineSettings, LlmTerms
@@ -45,7 +46,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
     known = _Known(
         services={each.name: each.project for each in state.services},
         tasks={each.name: each.project for each in state.tasks},
-        llm_terms={each.name: each.llm for each in state.services if each.llm},
+        llm_terms=llm_terms_of(state.services),
         indices=index_of,
     )
     by_node: dict[str, list[BoundGpu]] = defaultdict(list)
@@ -94,9 +95,9 @@ class _Known:
     tasks: Mapping[str, str]
     """The same."""
     llm_terms: Mapping[str, LlmTerms]
-    """Of language models' services, by name."""
+    """What language models' services state, by name."""
     indices: Mapping[GpuId, int]
-    """Of GPUs on their nodes, by id."""
+    """Where GPUs are on their nodes, by id."""
 
 
 def _governor(
@@ -142,14 +143,18 @@ def _gpu(
 
 
 def _replicas(
-    replicas: Iterable[BoundReplica], known: _Known, *, is_spare: bool
+    replicas: Iterable[BoundReplica],
+    known: _Known,
+    *,
+    is_spare: bool,
 ) -> Iterator[ReplicaCommand]:
     for replica in replicas:
         if replica.service not in known.services:
             continue
         engine = None
         if replica.llm is not None:
-            engine = _engine(replica.llm, known.llm_terms.get(replica.service), known)
+            terms = known.llm_terms.get(replica.service)
+            engine = _engine(replica.llm, terms, known)
         fields = asdict(replica)
         del fields["llm"]
         yield ReplicaCommand(
@@ -161,7 +166,9 @@ def _replicas(
 
 
 def _engine(
-    settings: LlmEngineSettings, terms: LlmTerms | None, known: _Known
+    settings: LlmEngineSettings,
+    terms: LlmTerms | None,
+    known: _Known,
 ) -> EngineCommand:
     return EngineCommand(
         gpus=tuple(known.indices[GpuId(name)] for name in settings.gpus),
@@ -173,7 +180,10 @@ def _engine(
     )
 
 
-def _drain_s(settings: LlmEngineSettings, terms: LlmTerms | None) -> float:
+def _drain_s(
+    settings: LlmEngineSettings,
+    terms: LlmTerms | None,
+) -> float:
     """As long as the longest answer takes where it just keeps its SLO, within limits."""
     # A service that is no language model's any more: its last replicas are on their way out.
     if terms is None:

@@ -210,12 +210,15 @@ def _points_in_use(
 def _alive(target: BoundPlan, state: ClusterState) -> BoundPlan:
     """The target without the GPUs that left or that do not answer: nothing runs there that could be kept."""
     alive = {gpu.id for gpu in state.gpus if gpu.healthy}
-    return without_broken_models(
-        replace(target, gpus=tuple(gpu for gpu in target.gpus if gpu.id in alive))
-    )
+    left = tuple(gpu for gpu in target.gpus if gpu.id in alive)
+    # A replica that has lost one of its GPUs is lost as a whole.
+    return without_broken_models(replace(target, gpus=left))
 
 
-def _usable(state: ClusterState, carrying: Collection[str]) -> list[Gpu]:
+def _usable(
+    state: ClusterState,
+    carrying: Collection[str],
+) -> list[Gpu]:
     """GPUs that may be used; cordoned ones only where they carry replicas."""
     cordoned = cordoned_gpus(state)
     return [
@@ -226,7 +229,9 @@ def _usable(state: ClusterState, carrying: Collection[str]) -> list[Gpu]:
 
 
 def _stocked(
-    state: ClusterState, usable: Sequence[Gpu], also: Collection[str]
+    state: ClusterState,
+    usable: Sequence[Gpu],
+    also: Collection[str],
 ) -> tuple[GpuType, ...]:
     """GPU types of the fleet with the number of GPUs that may be used."""
     counts = Counter(gpu.gpu_type for gpu in usable)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.loop.planning.groups import PlanningRequest, ask
+from app.loop.planning.language_models import llm_terms_of
 from app.loop.planning.networks import describe_variants
 from app.loop.planning.power_caps import holds_power, too_little, with_caps
 from app.loop.planning.reschedule import AvoidedGpus, without_avoided
@@ -23,7 +24,14 @@ from solvers.tick.bind import bind
 from solvers.tick.transition import TransitionStep
 from solvers.types.outcome import PlanReport, Violation
 from solvers.types.parameters import Setting
-from solvers.types.plan import BoundPlan, GpuPlan, Plan, anonymous, planned_rates_rps
+from solvers.types.plan import (
+    BoundPlan,
+    GpuPlan,
+    Plan,
+    ReplicaPlan,
+    anonymous,
+    planned_rates_rps,
+)
 from solvers.types.problem import Problem
 from solvers.types.state import ClusterState, Demand, Json, Observed
 
@@ -167,7 +175,7 @@ def _bound(
         running=without_avoided(target, avoided),
         generation=generation,
         avoided=avoided.closed,
-        llm_terms={each.name: each.llm for each in state.services if each.llm},
+        llm_terms=llm_terms_of(state.services),
     )
     bound = replace(
         result.plan, governor=settings.governor, governor_tuning=_tuning(settings)
@@ -264,19 +272,15 @@ def _known(problem: Problem, plan: Plan) -> Plan:
     services = {service.name: service.network for service in problem.services}
     # A price for what is gone does not exist, and the loop must not fail for the sake of a figure.
     types = {gpu_type.name for gpu_type in problem.gpu_types}
+
+    def is_known(gpu: GpuPlan, replica: ReplicaPlan) -> bool:
+        network = services.get(replica.service)
+        row = (replica.sm_percent, replica.batch, gpu.clock_mhz)
+        return network is not None and bool(rows.find(network, gpu.gpu_type, row))
+
     gpus = (
         replace(
-            gpu,
-            replicas=tuple(
-                replica
-                for replica in gpu.replicas
-                if replica.service in services
-                and rows.find(
-                    services[replica.service],
-                    gpu.gpu_type,
-                    (replica.sm_percent, replica.batch, gpu.clock_mhz),
-                )
-            ),
+            gpu, replicas=tuple(each for each in gpu.replicas if is_known(gpu, each))
         )
         for gpu in plan.gpus
         if gpu.gpu_type in types

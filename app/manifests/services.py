@@ -35,9 +35,10 @@ class SloSpec(Strict):
     itl_ms: Milliseconds | None = Field(
         default=None, description="Of kind llm: from one token to the next"
     )
-    itl: Literal["token", "request"] = Field(
-        default="token",
-        description="Whether itl_ms holds for `percentile` of the tokens, or of the requests' means",
+    itl: Literal["token", "request"] | None = Field(
+        default=None,
+        description="Of kind llm: whether itl_ms holds for `percentile` of the tokens (the default), or of the "
+        "requests' means",
     )
     # Below the median a promise means little; above 0.999 it takes thousands of requests to measure it.
     percentile: Annotated[float, Field(ge=0.5, le=0.999, allow_inf_nan=False)] = 0.99
@@ -168,7 +169,9 @@ class ServiceSpec(SurvivalSpec):
         description="Variants below it are never chosen",
     )
     slo: SloSpec
-    llm: LlmSpec = Field(default=LlmSpec(), description="Of kind llm alone")
+    llm: LlmSpec | None = Field(
+        default=None, description="Of kind llm alone, where the defaults do not suit it"
+    )
     scaling: ScalingSpec = ScalingSpec()
     priority: float = Field(
         default=PRIORITY_CLASSES["standard"],
@@ -205,7 +208,7 @@ class ServiceSpec(SurvivalSpec):
                     "of kind llm must state ttft_ms and itl_ms, and no latency_ms"
                 )
         elif info.data.get("kind") and (
-            slo.latency_ms is None or any(tokens) or slo.itl != "token"
+            slo.latency_ms is None or any(tokens) or slo.itl is not None
         ):
             raise ValueError(
                 "must state latency_ms; ttft_ms and itl_ms are for services of kind llm"
@@ -214,8 +217,10 @@ class ServiceSpec(SurvivalSpec):
 
     @field_validator("llm")
     @classmethod
-    def _is_for_models(cls, llm: LlmSpec, info: ValidationInfo) -> LlmSpec:
-        if info.data.get("kind") == "inference" and llm != LlmSpec():
+    def _is_for_models(
+        cls, llm: LlmSpec | None, info: ValidationInfo
+    ) -> LlmSpec | None:
+        if info.data.get("kind") == "inference" and llm is not None:
             raise ValueError("is for services of kind llm: add kind: llm")
         return llm
 

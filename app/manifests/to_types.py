@@ -62,15 +62,16 @@ def _slo(spec: manifests.ServiceSpec) -> Slo:
 def _llm_terms(spec: manifests.ServiceSpec) -> LlmTerms | None:
     if spec.kind != "llm" or spec.slo.itl_ms is None:
         return None
+    llm = spec.llm or manifests.LlmSpec()
     return LlmTerms(
         itl_ms=spec.slo.itl_ms,
-        itl=spec.slo.itl,
-        precision=spec.llm.dtype,
-        prompt_tokens=spec.llm.lengths.prompt,
-        output_tokens=spec.llm.lengths.output,
-        spread=spec.llm.lengths.spread,
-        max_model_len=spec.llm.max_model_len,
-        tp=spec.llm.tp,
+        itl=spec.slo.itl or "token",
+        precision=llm.dtype,
+        prompt_tokens=llm.lengths.prompt,
+        output_tokens=llm.lengths.output,
+        spread=llm.lengths.spread,
+        max_model_len=llm.max_model_len,
+        tp=llm.tp,
     )
 
 

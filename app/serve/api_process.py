@@ -29,7 +29,7 @@ from app.api.http.parts import ApiParts, reader_rules
 from app.base.errors import Unavailable
 from app.base.logs import configure_logs
 from app.base.settings import Settings
-from app.catalogue.language_models import make_rows
+from app.catalogue.make_rows import make_rows
 from app.db.base import migrate
 from app.db.base.engine import make_engine
 from app.db.base.listen import Listener

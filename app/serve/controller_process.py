@@ -22,7 +22,7 @@ from app.base.errors import PlimsollError
 from app.base.logs import configure_logs
 from app.base.settings import Settings
 from app.catalogue.catalogue import load_layers, load_training_layers
-from app.catalogue.language_models import make_rows
+from app.catalogue.make_rows import make_rows
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader, session_name
 from app.db.base.listen import WAKE_CHANNEL, Listener

@@ -49,13 +49,14 @@ def serve(
             if isinstance(message, str):
                 _prepare(message, prepare, partial(pipe.send, COMPILING))
                 pipe.send(READY)
-            elif isinstance(message, RowsRequest):
-                pipe.send(_rows(message, make_rows))
-            else:
-                pipe.send(_answer(message, points, run))
-                # Otherwise it would stay in memory while the next request is waited for.
-                del message
-                gc.collect()
+                continue
+            is_model = isinstance(message, RowsRequest)
+            pipe.send(
+                _rows(message, make_rows) if is_model else _answer(message, points, run)
+            )
+            # Otherwise it would stay in memory while the next request is waited for.
+            del message
+            gc.collect()
 
 
 def _prepare(policy: str, prepare: Prepare, on_compile: Callable[[], None]) -> None:
@@ -66,7 +67,10 @@ def _prepare(policy: str, prepare: Prepare, on_compile: Callable[[], None]) -> N
     gc.freeze()
 
 
-def _rows(request: RowsRequest, make_rows: MakeRows) -> object:
+def _rows(
+    request: RowsRequest,
+    make_rows: MakeRows,
+) -> object:
     """How the language model may run, or in words why that could not be found out."""
     try:
         return make_rows(request)

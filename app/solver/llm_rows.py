@@ -43,9 +43,10 @@ class RowsAnswer:
 
     def interval(self, gpu_type: str, tp: int) -> RowInterval | None:
         """That of one row."""
-        return next(
-            (each for each in self.intervals if each[:2] == (gpu_type, tp)), None
-        )
+        for each in self.intervals:
+            if (each.gpu_type, each.tp) == (gpu_type, tp):
+                return each
+        return None
 
 
 MakeRows: TypeAlias = Callable[[RowsRequest], RowsAnswer]

@@ -23,7 +23,7 @@ ALTER TABLE service_version ADD llm jsonb CHECK (jsonb_typeof(llm) = 'object');
 ALTER TABLE network ADD config jsonb CHECK (jsonb_typeof(config) = 'object');
 ALTER TABLE gpu_type ADD llm jsonb CHECK (jsonb_typeof(llm) = 'object');
 COMMENT ON COLUMN service_version.llm IS
-    'Of a language model: what is stated beyond the time to its first token, which is slo_latency_ms; null: it is none.';
+    'Of a language model, whose slo_latency_ms is until the first token: what else is stated; null: it is none.';
 COMMENT ON COLUMN network.config IS
     'Of a language model: the config.json beside its weights; null: as shipped, or it is none.';
 COMMENT ON COLUMN gpu_type.llm IS

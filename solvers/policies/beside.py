@@ -240,7 +240,8 @@ def _merged(
     is_proven = report.gap_percent is not None and report.gap_percent <= _OPTIMAL
     if report.status == "optimal" and not is_proven:
         report = replace(report, status="feasible")
-    return plan, _with_step(report, models), shared.memory
+    step = _with_step(report, models, others=bool(problem.services))
+    return plan, step, shared.memory
 
 
 def _with_bound(report: PlanReport, cost: float, bound: float | None) -> PlanReport:
@@ -253,7 +254,7 @@ def _with_bound(report: PlanReport, cost: float, bound: float | None) -> PlanRep
     return replace(report, lower_bound_usd_per_hour=bound, gap_percent=gap)
 
 
-def _with_step(report: PlanReport, models: LlmFleet) -> PlanReport:
+def _with_step(report: PlanReport, models: LlmFleet, *, others: bool) -> PlanReport:
     """The report with what was done for the language models."""
     step = SolveReport(
         technique=TECHNIQUE,
@@ -261,7 +262,9 @@ def _with_step(report: PlanReport, models: LlmFleet) -> PlanReport:
         status=SolveStatus.FEASIBLE,
         bound=models.cost_bound,
     )
-    method = ", ".join(filter(None, (report.method, step.method)))
+    # Without any other service the policy had nothing to do, and its method is none of this plan's.
+    own = report.method if others else ""
+    method = ", ".join(filter(None, (own, step.method)))
     return replace(report, method=method, steps=(*report.steps, step))
 
 

@@ -87,6 +87,7 @@ def bind(
         )
     before = _still_there(running, gpus)
     avoided = avoided or {}
+    # Before the others, who find a place on what is left wherever there is one.
     fleet = ModelFleet(gpus=gpus, nodes=nodes, running=before, avoided=avoided)
     models = bind_models(problem, plan, fleet, llm_terms or {}, generation)
     held = {gpu.id for gpu in models.gpus}

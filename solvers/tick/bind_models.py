@@ -14,7 +14,7 @@ from solvers.tick.replica_ids import new_replica_id
 from solvers.types.errors import InvalidInput
 from solvers.types.llm import LlmEngineSettings, LlmReplicaPlan, LlmTerms
 from solvers.types.plan import (
-    WHOLE_GPU,
+    ALL_SMS,
     BoundGpu,
     BoundReplica,
     GpuPlan,
@@ -27,6 +27,8 @@ from solvers.types.state import Gpu, GpuId, Node, NodeId, ReplicaId
 _Kind = tuple[str, str, str, int, LlmEngineSettings]
 """(service, network, GPU type, GPUs, how it is started): what a running and a planned replica share where one may stand
 for the other."""
+_Place = tuple[ReplicaId, tuple[GpuId, ...]]
+"""A replica's id and its GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,6 @@ def _wanted(
     if row is None or plan.service not in terms:
         message = f"{plan.service} has no row for {plan.tp} × {plan.gpu_type}"
         raise InvalidInput("llm_replicas", message)
-    own = terms[plan.service]
     networks = {each.name: each.network for each in problem.llm_services}
     return _Wanted(
         plan=plan,
@@ -120,18 +121,22 @@ def _wanted(
             id=ReplicaId(""),
             service=plan.service,
             network=networks[plan.service],
-            sm_percent=WHOLE_GPU,
+            sm_percent=ALL_SMS,
             batch=plan.max_num_seqs,
             arrival_rate_rps=plan.arrival_rate_rps,
             memory_mib=row.memory_mib_per_gpu,
         ),
-        settings=LlmEngineSettings(
-            gpus=(),
-            max_num_batched_tokens=plan.max_num_batched_tokens,
-            max_num_seqs=plan.max_num_seqs,
-            max_model_len=own.max_model_len,
-            precision=own.precision,
-        ),
+        settings=_settings(plan, terms[plan.service]),
+    )
+
+
+def _settings(plan: LlmReplicaPlan, terms: LlmTerms) -> LlmEngineSettings:
+    return LlmEngineSettings(
+        gpus=(),
+        max_num_batched_tokens=plan.max_num_batched_tokens,
+        max_num_seqs=plan.max_num_seqs,
+        max_model_len=terms.max_model_len,
+        precision=terms.precision,
     )
 
 
@@ -144,11 +149,8 @@ def _placed(
     keeps: bool,
 ) -> BoundModels:
     """All wanted replicas with their GPUs. `keeps`: whether what runs stays where it is."""
-    kept = _running(fleet) if keeps else {}
-    places: dict[int, tuple[ReplicaId | None, tuple[GpuId, ...]]] = {}
-    for number, each in enumerate(wanted):
-        if alike := kept.get(each.kind):
-            places[number] = alike.pop(0)
+    places = _kept_places(wanted, fleet) if keeps else {}
+    # What stays is taken first: nothing that starts may have its GPUs.
     free = _FreeGpus(fleet, {gpu for _, gpus in places.values() for gpu in gpus})
     unplaced = []
     for number, each in enumerate(wanted):
@@ -156,27 +158,38 @@ def _placed(
             continue
         gpus = free.take(each)
         if gpus:
-            places[number] = (None, gpus)
+            # Numbers from 1 on are unique: no other kind of service has this name.
+            name = new_replica_id(each.replica.service, generation, number + 1)
+            places[number] = (name, gpus)
         else:
             unplaced.append(_as_gpus(each))
-    bound = []
-    for number, (id_, gpus) in sorted(places.items()):
-        name = wanted[number].replica.service
-        # Numbers from 1 on are unique: no other kind of service has this name.
-        id_ = id_ or new_replica_id(name, generation, number + 1)
-        bound += _bound(problem, wanted[number], id_, gpus, fleet)
+    bound = [
+        gpu
+        for number, place in places.items()
+        for gpu in _bound(problem, wanted[number], place, fleet)
+    ]
     bound.sort(key=lambda gpu: gpu.id)
     return BoundModels(gpus=tuple(bound), unplaced=tuple(unplaced))
 
 
-def _running(
-    fleet: ModelFleet,
-) -> dict[_Kind, list[tuple[ReplicaId | None, tuple[GpuId, ...]]]]:
+def _kept_places(wanted: Sequence[_Wanted], fleet: ModelFleet) -> dict[int, _Place]:
+    """Where what runs may stay, by the number of the wanted replica that it stands for."""
+    running = _running(fleet)
+    # Each running replica stands for one: the lists get shorter.
+    return {
+        number: running[each.kind].pop(0)
+        for number, each in enumerate(wanted)
+        if running.get(each.kind)
+    }
+
+
+def _running(fleet: ModelFleet) -> dict[_Kind, list[_Place]]:
     """Replicas whose GPUs are all there and healthy, by kind, in the order of their ids."""
     alive = {gpu.id: gpu.node for gpu in fleet.gpus if gpu.healthy}
-    found = defaultdict[_Kind, list[tuple[ReplicaId | None, tuple[GpuId, ...]]]](list)
+    found = defaultdict[_Kind, list[_Place]](list)
     for gpu in sorted(fleet.running, key=lambda gpu: gpu.id):
         for each in gpu.replicas:
+            # A replica that has lost one of its GPUs is lost as a whole.
             if each.llm is None or not alive.keys() >= set(each.llm.gpus):
                 continue
             gpus = tuple(GpuId(name) for name in each.llm.gpus)
@@ -206,23 +219,28 @@ class _FreeGpus:
     def take(self, wanted: _Wanted) -> tuple[GpuId, ...]:
         """So many GPUs of one node as it spans, by id; none where no node has them."""
         avoided = self._avoided.get(wanted.plan.service, frozenset())
-        tp = wanted.plan.tp
-        offers = []
-        for (gpu_type, node), gpus in self._by_node.items():
-            usable = [gpu for gpu in gpus if gpu not in avoided]
-            if gpu_type != wanted.plan.gpu_type or len(usable) < tp:
-                continue
-            chosen = sorted(usable, key=lambda gpu: (self._displaces(gpu), gpu))[:tp]
-            displaced = sum(map(self._displaces, chosen))
-            offers.append((displaced, len(gpus), node, gpu_type, tuple(sorted(chosen))))
+        offers = [
+            # The least displacement first; then the fullest node, so that empty ones stay whole.
+            (sum(map(self._displaces, gpus)), len(self._by_node[place]), place, gpus)
+            for place in self._by_node
+            if place[0] == wanted.plan.gpu_type
+            if (gpus := self._offer(place, wanted.plan.tp, avoided))
+        ]
         if not offers:
             return ()
-        _, _, node, gpu_type, chosen_gpus = min(offers)
-        left = self._by_node[gpu_type, node]
-        self._by_node[gpu_type, node] = [
-            gpu for gpu in left if gpu not in set(chosen_gpus)
-        ]
-        return chosen_gpus
+        *_, place, gpus = min(offers)
+        self._by_node[place] = [gpu for gpu in self._by_node[place] if gpu not in gpus]
+        return gpus
+
+    def _offer(
+        self, place: tuple[str, NodeId], tp: int, avoided: Set[GpuId]
+    ) -> tuple[GpuId, ...]:
+        """So many of a node's GPUs, those first on which nothing runs; none where it has too few."""
+        usable = [gpu for gpu in self._by_node[place] if gpu not in avoided]
+        if len(usable) < tp:
+            return ()
+        emptiest = sorted(usable, key=lambda gpu: (self._displaces(gpu), gpu))
+        return tuple(sorted(emptiest[:tp]))
 
     def _displaces(self, gpu: GpuId) -> int:
         return self._displaced.get(gpu, 0)
@@ -233,7 +251,7 @@ def _as_gpus(wanted: _Wanted) -> GpuPlan:
     own = wanted.replica
     replica = ReplicaPlan(
         service=own.service,
-        sm_percent=WHOLE_GPU,
+        sm_percent=ALL_SMS,
         batch=own.batch,
         arrival_rate_rps=own.arrival_rate_rps,
     )
@@ -248,11 +266,11 @@ def _as_gpus(wanted: _Wanted) -> GpuPlan:
 def _bound(
     problem: Problem,
     wanted: _Wanted,
-    id_: ReplicaId,
-    gpus: tuple[GpuId, ...],
+    place: _Place,
     fleet: ModelFleet,
 ) -> list[BoundGpu]:
     """The replica's GPUs: it stands on the first, and holds the others."""
+    id_, gpus = place
     gpu_type = problem.gpu_type(wanted.plan.gpu_type)
     nodes = {gpu.id: gpu.node for gpu in fleet.gpus}
     settings = replace(wanted.settings, gpus=gpus)

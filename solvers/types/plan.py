@@ -31,7 +31,7 @@ WANT_OF_GPUS: frozenset[UnservedReason] = frozenset(
 """Reasons that more GPUs, or less demand of others, would end."""
 UNSERVED_REASONS: tuple[UnservedReason, ...] = get_args(UnservedReason)
 
-WHOLE_GPU = 100.0
+ALL_SMS = 100.0
 """SM percent of what has a GPU to itself."""
 
 Key = TypeVar("Key", bound=Hashable)
@@ -94,7 +94,7 @@ class BoundReplica:
     memory_mib: float
     """On each of its GPUs."""
     llm: LlmEngineSettings | None = None
-    """Of a language model, which has its GPUs to itself; `batch` is max_num_seqs."""
+    """Only language models have it, and their GPUs to themselves; `batch` is max_num_seqs then."""
 
 
 SPARE_NUMBER = 0
@@ -354,7 +354,7 @@ def _llm_counts(plan: Plan) -> Counter[_ReplicaKey]:
         key = _ReplicaKey(
             each.service,
             each.gpu_type,
-            WHOLE_GPU,
+            ALL_SMS,
             each.max_num_seqs,
             each.clock_mhz,
             each.tp,

@@ -155,7 +155,7 @@ class Slo:
     """At least `percentile` of the requests finish within `latency_ms`."""
 
     latency_ms: float
-    """Of language models until the first token."""
+    """With language models until the first token."""
     percentile: float
     """0.5 to 0.999."""
 
@@ -207,7 +207,7 @@ class Service:
     anti_affinity: tuple[str, ...] = ()
     """Ascending: services with a common label of these never share a GPU."""
     llm: LlmTerms | None = None
-    """Of a language model's service; None: requests are answered at once, batch by batch."""
+    """Only language models have them; other requests are answered at once, batch by batch."""
 
     @property
     def token_slo(self) -> TokenSlo | None:

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from app.base.clock import ManualControlClock
 from app.base.scopes import Scope
 from app.base.settings import Settings
-from app.catalogue.language_models import make_rows
+from app.catalogue.make_rows import make_rows
 from app.db.base.engine import make_engine
 from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.postgres_store import PostgresStore

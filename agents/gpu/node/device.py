@@ -38,7 +38,7 @@ from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, Tas
 from agents.base.waits import together
 from agents.enforce.spans import gpus_of
 from agents.gpu.knobs.applied_knobs import TurnedKnobs
-from agents.gpu.node.admission import environment_of, require_room, whole_gpus
+from agents.gpu.node.admission import environment_of, on_each_gpu, require_room
 from agents.gpu.node.devices import fail_stranded
 from agents.gpu.node.fault_watch import FaultWatch
 from agents.gpu.node.foreign_memory import Holder
@@ -173,19 +173,14 @@ class GpuDevice:
             self._require_room(index, f"replica {replica.id}", replica.memory_mib)
             for index in gpus_of(replica, gpu_index)
         ]
-        gpu = gpus[0]
-        if replica.engine is not None:
-            environment = whole_gpus(gpus)
-        else:
-            environment = await environment_of(
-                self._parts.sharings[gpu_index], gpu, replica
-            )
+        sharing = self._parts.sharings[gpu_index]
+        environment = await environment_of(sharing, gpus, replica)
         await self._parts.workers.start(
             Launch(
                 replica=replica,
                 gpu_index=gpu_index,
                 environment=environment,
-                gpu_memory_mib=gpu.memory_mib,
+                gpu_memory_mib=gpus[0].memory_mib,
             )
         )
 
@@ -217,7 +212,8 @@ class GpuDevice:
 
     async def start_task(self, gpu_index: int, task: TaskCommand) -> None:
         gpu = self._require_room(gpu_index, f"task {task.name}", task.memory_mib)
-        environment = await environment_of(self._parts.sharings[gpu_index], gpu, task)
+        sharing = self._parts.sharings[gpu_index]
+        environment = await environment_of(sharing, [gpu], task)
         await self._parts.tasks.start(
             TaskLaunch(
                 command=task,
@@ -396,12 +392,7 @@ class GpuDevice:
         return (*self._spanned(), *self._parts.tasks.holders())
 
     def _spanned(self) -> tuple[ReplicaView, ...]:
-        """Every replica, by id; one that spans GPUs once for each of them."""
-        return tuple(
-            replace(view, gpu_index=index)
-            for view in self._parts.workers.replicas()
-            for index in view.gpus or (view.gpu_index,)
-        )
+        return on_each_gpu(self._parts.workers.replicas())
 
     def _gpu(self, index: int) -> GpuIdentity:
         if index not in self._gpus:

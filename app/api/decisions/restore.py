@@ -102,7 +102,8 @@ async def _bind(
     context: Context, connection: Connection, plan_id: int
 ) -> tuple[Snapshot, Restored]:
     earlier = await _earlier(connection, plan_id)
-    snapshot = await SizedModels().sized(context.parts.solver, await context.snapshot())
+    solver = context.parts.solver
+    snapshot = await SizedModels().sized(solver, await context.snapshot())
     if (reason := why_held(snapshot.settings)) is not None:
         raise Conflict(f"nothing would push plan {plan_id}: {reason}")
     restored = await restore(snapshot, earlier, layers=load_training_layers())

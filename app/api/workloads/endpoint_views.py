@@ -1,6 +1,5 @@
 """Where the requests of services go, as the API answers it."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import Field
@@ -9,7 +8,7 @@ from app.api.http.parts import Context
 from app.api.http.views import View
 from app.db.base.tables import AnyRow
 from app.db.base.transaction import Connection
-from app.db.reports.endpoints import load_carriers, load_routers
+from app.db.reports.endpoints import load_carriers, load_models, load_routers
 
 NAMED_NODES = 4
 """Nodes that are named for a service without a replica: enough that one of them is there."""
@@ -51,7 +50,8 @@ async def load_urls(
     """Where to send the requests of these services, by service; None: nobody takes them."""
     # A gateway takes those of all services, wherever their replicas are.
     if gateway := context.parts.gateway_url:
-        return {name: _infer_url(gateway, name) for name in names}
+        models = await load_models(connection, names)
+        return {name: gateway + _path(name, name in models) for name in names}
     endpoints = await load_endpoints(context, connection, names)
     return {name: endpoints[name].url for name in names}
 
@@ -60,18 +60,33 @@ async def load_endpoints(
     context: Context, connection: Connection, names: Sequence[str]
 ) -> Mapping[str, ServiceEndpoints]:
     """Where the requests of these services go, by service."""
-    carriers: dict[str, list[AnyRow]] = defaultdict(list)
-    for row in await load_carriers(connection, names, context.now()):
-        carriers[row.service].append(row)
+    carriers = await _carriers(context, connection, names)
     routers: Sequence[AnyRow] = ()
     # Only a service without a replica is answered with nodes where its requests may wait.
-    if any(name not in carriers for name in names):
+    if not all(carriers.values()):
         routers = await load_routers(connection, NAMED_NODES, context.now())
     gateway = context.parts.gateway_url
+    models = await load_models(connection, names)
     return {
-        name: _endpoints(name, carriers[name], routers, gateway=gateway)
+        name: _endpoints(
+            name,
+            carriers[name],
+            routers,
+            gateway=gateway,
+            path=_path(name, name in models),
+        )
         for name in names
     }
+
+
+async def _carriers(
+    context: Context, connection: Connection, names: Sequence[str]
+) -> Mapping[str, list[AnyRow]]:
+    """The nodes of each service; of one that has none an empty list."""
+    found: dict[str, list[AnyRow]] = {name: [] for name in names}
+    for row in await load_carriers(connection, names, context.now()):
+        found[row.service].append(row)
+    return found
 
 
 def _endpoints(
@@ -80,6 +95,7 @@ def _endpoints(
     routers: Sequence[AnyRow],
     *,
     gateway: str | None,
+    path: str,
 ) -> ServiceEndpoints:
     nodes = _carrying(carriers) or [
         NodeEndpoint(
@@ -94,14 +110,15 @@ def _endpoints(
     base = gateway or _first(nodes)
     return ServiceEndpoints(
         service=service,
-        url=None if base is None else _infer_url(base, service),
+        url=None if base is None else base + path,
         gateway=gateway,
         nodes=nodes,
     )
 
 
-def _infer_url(base: str, service: str) -> str:
-    return f"{base}/v2/models/{service}/infer"
+def _path(service: str, is_model: bool) -> str:
+    """Where its requests go; with a language model what clients of OpenAI's API call their base URL."""
+    return f"/services/{service}/v1" if is_model else f"/v2/models/{service}/infer"
 
 
 def _carrying(rows: Sequence[AnyRow]) -> list[NodeEndpoint]:

@@ -99,9 +99,9 @@ def _slo(noun: Service) -> manifests.SloSpec:
     return manifests.SloSpec(**asdict(tokens))
 
 
-def _llm(terms: LlmTerms | None) -> manifests.LlmSpec:
+def _llm(terms: LlmTerms | None) -> manifests.LlmSpec | None:
     if terms is None:
-        return manifests.LlmSpec()
+        return None
     return manifests.LlmSpec(
         dtype=terms.precision,
         lengths=manifests.LengthsSpec(

@@ -206,7 +206,10 @@ async def _check_networks(connection: Connection, service: Service) -> None:
             raise InvalidRequest(not_for_services(network), field=field)
 
 
-async def _check_model(connection: Connection, service: Service) -> None:
+async def _check_model(
+    connection: Connection,
+    service: Service,
+) -> None:
     """Raise InvalidRequest where nothing is known of what the language model is made of."""
     found = await profiles.list_networks(connection, name=service.network)
     if any(row.config for row in found) or is_shipped(service.network):
@@ -218,7 +221,11 @@ async def _check_model(connection: Connection, service: Service) -> None:
     raise InvalidRequest(message, field="spec.network")
 
 
-async def _add_model(context: Context, connection: Connection, name: str) -> None:
+async def _add_model(
+    context: Context,
+    connection: Connection,
+    name: str,
+) -> None:
     """A network that ships gets its row with the first service that names it."""
     if not await profiles.list_networks(connection, name=name):
         description = f"language model; {ProfileOrigin.SHIPPED}"

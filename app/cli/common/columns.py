@@ -26,10 +26,15 @@ SILENT_AFTER_S = 15.0
 
 
 def slo_text(service: Document) -> str:
-    """`p98 ≤ 50 ms`."""
+    """`p98 ≤ 50 ms`; of a language model `p95 ≤ 2000 + 50 ms`, until the first token and between tokens."""
     percentile = number(service, "spec.slo.percentile") or 0
-    latency = number(service, "spec.slo.latency_ms")
-    return f"p{100 * percentile:g} ≤ {plain(latency)} ms"
+    limit = plain(number(service, "spec.slo.latency_ms"))
+    if text(service, "spec.kind") == "llm":
+        first, between = (
+            plain(number(service, f"spec.slo.{name}_ms")) for name in ("ttft", "itl")
+        )
+        limit = f"{first} + {between}"
+    return f"p{100 * percentile:g} ≤ {limit} ms"
 
 
 def condition(service: Document, kind: str) -> Document:

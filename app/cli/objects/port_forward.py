@@ -118,7 +118,8 @@ class Forwarding:
             taken = server.sockets[0].getsockname()[1]
             sys.stdout.write(
                 f"Forwarding from {HOST}:{taken} -> {target}\n"
-                f"Send requests by POST to http://{HOST}:{taken}/v2/models/{self._service}/infer\n"
+                f"Send requests by POST to http://{HOST}:{taken}/v2/models/{self._service}/infer, or to a language "
+                f"model at http://{HOST}:{taken}/services/{self._service}/v1\n"
             )
             # Programs wait for these lines in a pipe.
             sys.stdout.flush()

@@ -8,7 +8,7 @@ import uvloop
 
 from app.base.logs import configure_logs
 from app.base.settings import Settings
-from app.catalogue.language_models import make_rows
+from app.catalogue.make_rows import make_rows
 from app.cli.common.errors import CliError
 from app.cli.common.local import load_settings, open_database
 from app.db.base import migrate

@@ -131,7 +131,8 @@ def _holders(bound: BoundPlan) -> dict[ReplicaId, BoundReplica]:
 
 
 def _replica_rows(
-    gpus: Iterable[BoundGpu], holders: Mapping[ReplicaId, BoundReplica]
+    gpus: Iterable[BoundGpu],
+    holders: Mapping[ReplicaId, BoundReplica],
 ) -> list[Row]:
     """One per GPU and replica: a replica that spans several pays for each of them."""
     rows = []

@@ -177,10 +177,14 @@ async def list_networks(
 
 async def load_configs(connection: AsyncConnection) -> dict[str, str]:
     """The `config.json` of each language model that states one, by network."""
-    statement = select(network.c.name, network.c.config)
-    rows = await connection.execute(statement.where(network.c.config.is_not(None)))
-    # In one form: the same content is the same text.
-    return {row.name: json.dumps(row.config, sort_keys=True) for row in rows}
+    statement = select(network.c.name, network.c.config).where(
+        network.c.config.is_not(None)
+    )
+    found = {}
+    for row in await connection.execute(statement):
+        # In one form: the same content is the same text.
+        found[row.name] = json.dumps(row.config, sort_keys=True)
+    return found
 
 
 async def get_network(connection: AsyncConnection, name: str) -> NetworkRow:

@@ -49,6 +49,11 @@ WHERE NOT EXISTS (
 ORDER BY s.service COLLATE "C"
 """
 
+_MODELS = """
+SELECT v.service FROM service_version v JOIN service s ON s.name = v.service AND s.generation = v.generation
+WHERE v.llm IS NOT NULL AND v.service = ANY(CAST(:services AS text[]))
+"""
+
 _ROUTERS = """
 SELECT id AS node, router_url FROM node
 WHERE router_url <> '' AND last_seen_at >= :since
@@ -63,6 +68,14 @@ async def load_carriers(
     return await all_rows(
         connection, _CARRIERS, services=list(services), since=now - FRESH
     )
+
+
+async def load_models(
+    connection: AsyncConnection, services: Sequence[str]
+) -> frozenset[str]:
+    """Those of these services that are language models'."""
+    rows = await all_rows(connection, _MODELS, services=list(services))
+    return frozenset(row.service for row in rows)
 
 
 async def services_ready_elsewhere(

@@ -1,7 +1,7 @@
 """Quotas: how important a project's services and tasks may be; how many replicas, GPUs and simulations it may have.
 
-A replica and a task hold one GPU at most, with others or alone; of a language model a replica may hold MAX_TP. So GPUs are counted when something is submitted, by
-what it may ever hold, and no plan can give a project more.
+A replica and a task hold one GPU at most, with others or alone; a language model's replica may hold MAX_TP. So GPUs are
+counted when something is submitted, by what it may ever hold, and no plan can give a project more.
 
 A quota keeps a project from growing: what is there when it is lowered stays, and may be made smaller.
 """
@@ -195,7 +195,8 @@ SELECT p.name AS project, coalesce(s.replicas, 0) AS replicas, coalesce(s.gpus, 
        (SELECT count(*) FROM simulation m WHERE m.project = p.name AND m.finished_at IS NULL) AS simulations
 FROM project p LEFT JOIN (
     SELECT s.project, sum(v.max_replicas) AS replicas,
-           sum(v.max_replicas * CASE WHEN v.llm IS NULL THEN 1 ELSE {MAX_TP} END) AS gpus, bool_or(v.max_replicas IS NULL) AS is_open
+           sum(v.max_replicas * CASE WHEN v.llm IS NULL THEN 1 ELSE {MAX_TP} END) AS gpus,
+           bool_or(v.max_replicas IS NULL) AS is_open
     FROM service s JOIN service_version v ON v.service = s.name AND v.generation = s.generation
     WHERE s.deleted_at IS NULL AND s.name IS DISTINCT FROM CAST(:service AS text)
     GROUP BY s.project

@@ -4,6 +4,7 @@ A service takes seconds, for which a tick waits: for those that run all of them,
 up for want of figures; of the others so many as leave the loop its pace.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,7 @@ from app.loop.planning.limits import allowed_types
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import Solver, SolverUnavailable
 from app.store.store import Snapshot
+from solvers.types.llm import LlmPoints
 from solvers.types.plan import Plan, planned_rates_rps
 from solvers.types.state import ClusterState, GpuType, Mode, Service
 
@@ -30,10 +32,8 @@ class ModelRows:
 
     def messages(self, plan: Plan) -> tuple[str, ...]:
         """For the plan's report: how surely its replicas' capacities are known, what services lack, and who waits."""
-        used = sorted(
-            {(each.service, each.gpu_type, each.tp) for each in plan.llm_replicas}
-        )
-        known = (self._describe(*each) for each in used)
+        used = {(each.service, each.gpu_type, each.tp) for each in plan.llm_replicas}
+        known = (self._describe(*each) for each in sorted(used))
         lacks = (
             f"{name}: {'; '.join(answer.lacks)}"
             for name, answer in sorted(self.answers.items())
@@ -45,9 +45,11 @@ class ModelRows:
     def _describe(self, service: str, gpu_type: str, tp: int) -> str:
         answer = self.answers.get(service, RowsAnswer())
         interval = answer.interval(gpu_type, tp)
-        points = next((one for one in answer.points if one.gpu_type == gpu_type), None)
-        if interval is None or points is None:
+        by_type = {each.gpu_type: each for each in answer.points}
+        # What runs may have no figures any more, as after another SLO.
+        if interval is None or gpu_type not in by_type:
             return ""
+        points = by_type[gpu_type]
         (row,) = (each for each in points.rows if each.tp == tp)
         gpus = gpu_type if tp == 1 else f"{tp} × {gpu_type}"
         return (
@@ -74,60 +76,70 @@ class SizedModels:
         `at_most`: so many that do not run are sized; None: all.
         """
         requests = model_requests(snapshot.state, snapshot.llm_configs)
-        if not requests:
-            self._kept.clear()
-            return ModelRows()
         planned = planned_rates_rps(snapshot.target)
         # Those that run first: what runs without figures could only be stopped.
-        ordered = sorted(
-            requests, key=lambda each: (each.service not in planned, each.service)
-        )
-        kept: dict[RowsRequest, RowsAnswer] = {}
-        answers: dict[str, RowsAnswer] = {}
+        requests.sort(key=lambda each: (each.service not in planned, each.service))
+        answers: dict[RowsRequest, RowsAnswer] = {}
         waiting = []
-        left = len(ordered) if at_most is None else at_most
-        for request in ordered:
-            known = self._kept.get(request)
-            if known is None and request.service not in planned:
-                if not left:
-                    waiting.append(request.service)
-                    continue
-                left -= 1
-            try:
-                answer = known or await solver.size_model(request)
-            except SolverUnavailable:
-                # What runs would be stopped for want of figures: then nothing is decided.
-                if request.service in planned:
-                    raise
+        left = len(requests) if at_most is None else at_most
+        for request in requests:
+            answer = self._kept.get(request)
+            must = request.service in planned
+            if answer is None and (must or left):
+                left -= not must
+                answer = await _size(solver, request, must=must)
+            if answer is None:
                 waiting.append(request.service)
-                continue
-            kept[request] = answers[request.service] = answer
-        self._kept = kept
-        return ModelRows(answers=answers, waiting=tuple(waiting))
+            else:
+                answers[request] = answer
+        self._kept = answers
+        by_service = {request.service: found for request, found in answers.items()}
+        return ModelRows(answers=by_service, waiting=tuple(waiting))
+
+
+async def _size(
+    solver: Solver, request: RowsRequest, *, must: bool
+) -> RowsAnswer | None:
+    """None where it fails; `must`: then SolverUnavailable is raised, since nothing may be decided without it."""
+    try:
+        return await solver.size_model(request)
+    except SolverUnavailable:
+        if must:
+            raise
+        return None
 
 
 def model_requests(
-    state: ClusterState, configs: Mapping[str, str]
+    state: ClusterState,
+    configs: Mapping[str, str],
 ) -> list[RowsRequest]:
     """One for each language model's service that is planned, by name."""
-    per_node: dict[str, dict[str, int]] = {}
-    for gpu in state.gpus:
-        nodes = per_node.setdefault(gpu.gpu_type, {})
-        nodes[gpu.node] = nodes.get(gpu.node, 0) + 1
-    # Not only GPUs that are healthy now: figures must not be asked for anew whenever one fails.
-    types = [
-        _timeless(each, max_tp(per_node[each.name].values()))
-        for each in sorted(state.gpu_types, key=lambda each: each.name)
-        if each.name in per_node
+    types = _fleet_types(state)
+    return [
+        _request(service, types, configs)
+        for service in sorted(state.services, key=lambda each: each.name)
+        if service.mode is not Mode.OFF and service.llm is not None
     ]
-    found = []
-    for service in sorted(state.services, key=lambda each: each.name):
-        if service.mode is not Mode.OFF and service.llm is not None:
-            found.append(_request(service, types, configs))
-    return found
 
 
-def _timeless(gpu_type: GpuType, gpus_per_node: int) -> GpuType:
+def _fleet_types(state: ClusterState) -> list[GpuType]:
+    """The GPU types that the fleet has, by name, with the GPUs that a replica may span."""
+    # Not only GPUs that are healthy now: figures must not be asked for anew whenever one fails.
+    per_node = Counter((gpu.gpu_type, gpu.node) for gpu in state.gpus)
+    counts = defaultdict[str, list[int]](list)
+    for (name, _), count in per_node.items():
+        counts[name].append(count)
+    return [
+        _timeless(each, max_tp(counts[each.name]))
+        for each in sorted(state.gpu_types, key=lambda each: each.name)
+        if each.name in counts
+    ]
+
+
+def _timeless(
+    gpu_type: GpuType,
+    gpus_per_node: int,
+) -> GpuType:
     """The GPU type without what changes no capacity: else another price would have every service sized anew."""
     return replace(
         gpu_type,
@@ -139,7 +151,9 @@ def _timeless(gpu_type: GpuType, gpus_per_node: int) -> GpuType:
 
 
 def _request(
-    service: Service, types: list[GpuType], configs: Mapping[str, str]
+    service: Service,
+    types: list[GpuType],
+    configs: Mapping[str, str],
 ) -> RowsRequest:
     slo, terms = service.token_slo, service.llm
     assert slo is not None
@@ -157,16 +171,19 @@ def _request(
     )
 
 
-def with_rows(snapshot: Snapshot, rows: ModelRows) -> Snapshot:
+def with_rows(
+    snapshot: Snapshot,
+    rows: ModelRows,
+) -> Snapshot:
     """The snapshot with the ways to run its language models, and without those that are still to be sized."""
     if not (rows.answers or rows.waiting):
         return snapshot
-    points = tuple(
-        each for _, answer in sorted(rows.answers.items()) for each in answer.points
-    )
+    points: list[LlmPoints] = []
+    for _, answer in sorted(rows.answers.items()):
+        points += answer.points
     waiting = set(rows.waiting)
     services = tuple(
         each for each in snapshot.state.services if each.name not in waiting
     )
     state = replace(snapshot.state, services=services)
-    return replace(snapshot, state=state, llm_points=points)
+    return replace(snapshot, state=state, llm_points=tuple(points))

@@ -84,7 +84,10 @@ def too_little(problem: Problem, bound: BoundPlan, nodes: Sequence[Node]) -> str
     return f"{draw} {problem.power_budget_w or math.inf:g}: raise it, plan with policy joint, which fits it{remedy}"
 
 
-def _takers(problem: Problem, bound: BoundPlan) -> list[Taker]:
+def _takers(
+    problem: Problem,
+    bound: BoundPlan,
+) -> list[Taker]:
     """What each GPU of the plan needs, and may be given."""
     rows = OperatingRows(problem)
     governed = holds_power(bound.governor)
@@ -97,25 +100,36 @@ def _takers(problem: Problem, bound: BoundPlan) -> list[Taker]:
     ]
 
 
-def _drawn_by_models(problem: Problem, bound: BoundPlan) -> dict[str, float]:
+def _drawn_by_models(
+    problem: Problem,
+    bound: BoundPlan,
+) -> dict[str, float]:
     """Watts beyond the idle ones of every GPU that a language model has; those of no row draw nothing known."""
     drawn_w = {}
     for gpu in bound.gpus:
         for replica in gpu.replicas:
             if replica.llm is not None:
-                (alike,) = anonymous(replace(bound, gpus=(gpu,))).llm_replicas
+                alone = replace(bound, gpus=(gpu,))
+                (alike,) = anonymous(alone).llm_replicas
                 row = problem.llm_row(alike)
                 watts = 0.0 if row is None else row.power_w_per_gpu
                 drawn_w.update(dict.fromkeys(replica.llm.gpus, watts))
     return drawn_w
 
 
-def _fixed(problem: Problem, gpu: BoundGpu, watts: float) -> Taker:
+def _fixed(
+    problem: Problem,
+    gpu: BoundGpu,
+    watts: float,
+) -> Taker:
     # No governor turns the clock of a language model: its steps would all become longer.
     gpu_type = problem.gpu_type(gpu.gpu_type)
     min_w = gpu_type.idle_w + watts
     return Taker(
-        id=gpu.id, node=gpu.node, min_w=min_w, max_w=max(min_w, gpu_type.power_cap_w)
+        id=gpu.id,
+        node=gpu.node,
+        min_w=min_w,
+        max_w=max(min_w, gpu_type.power_cap_w),
     )
 
 

@@ -3,15 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.llm.scheduler import BLOCK_TOKENS, EngineSize, LlmScheduler, Request, Step
+from agents.llm.scheduler import (
+    BLOCK_TOKENS,
+    EngineRequest,
+    EngineSize,
+    LlmScheduler,
+    Step,
+)
 
 
 def scheduler(**size: int) -> LlmScheduler:
     return LlmScheduler(EngineSize(**size))
 
 
-def request(name: str, prompt: int = 10, output: int = 3) -> Request:
-    return Request(id=name, prompt_tokens=prompt, output_tokens=output)
+def request(name: str, prompt: int = 10, output: int = 3) -> EngineRequest:
+    return EngineRequest(id=name, prompt_tokens=prompt, output_tokens=output)
 
 
 def run(engine: LlmScheduler) -> list[tuple[Step, list[tuple[str, bool]]]]:

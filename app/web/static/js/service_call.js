@@ -16,7 +16,17 @@ function lines({ service, url, gateway }) {
   if (url === null) return [h("p", { class: "hint" }, "No node that others can reach takes its requests: start agents with --router-host, or a gateway.")];
   const base = new URL(url).origin;
   const model = `${base}/v2/models/${service}`;
+  const isModel = url.endsWith("/v1");
   const where = gateway ? "The gateway's address stays, whatever moves." : "This node's address changes with the plans; `plimsoll gateway` gives one that stays.";
+  if (isModel) {
+    const asked = `{"model": "${service}", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64, "stream": true}`;
+    return [
+      h("p", {}, h("code", {}, url)),
+      h("p", { class: "hint" }, `${where} Any client of OpenAI's API takes it as its base URL. A service with a key wants it as the API key.`),
+      sample("curl", `curl -N ${url}/chat/completions -H 'Content-Type: application/json' \\\n  -d '${asked}'`),
+      sample("openai", `from openai import OpenAI\n\nclient = OpenAI(base_url="${url}", api_key="KEY")\nanswer = client.chat.completions.create(\n    model="${service}", messages=[{"role": "user", "content": "Hello"}], stream=True\n)\nfor part in answer:\n    print(part.choices[0].delta.content or "", end="")`),
+    ];
+  }
   return [
     h("p", {}, h("code", {}, url)),
     h("p", { class: "hint" }, `${where} Inputs are the network's own: GET ${model} tells them. A service with a key wants the header Authorization: Bearer KEY.`),
