@@ -22,6 +22,7 @@ from agents.base.protocol import (
     TaskCommand,
     TaskState,
 )
+from agents.enforce.spans import gpus_of
 
 
 def a_running_task(want: TaskCommand, state: TaskState = "running") -> RunningTask:
@@ -110,10 +111,11 @@ class PaperDevice:
             memory_mib=replica.memory_mib,
             uid=self._uid(replica.project),
         )
-        gpu = self._state.gpus[gpu_index]
-        if len(gpu.replicas) >= gpu.max_replicas:
-            raise DeviceError(f"GPU {gpu_index} has no slot")
-        self._put_gpu(_with_room(replace(gpu, replicas=(*gpu.replicas, started))))
+        for index in gpus_of(replica, gpu_index):
+            gpu = self._state.gpus[index]
+            if len(gpu.replicas) >= gpu.max_replicas:
+                raise DeviceError(f"GPU {index} has no slot")
+            self._put_gpu(_with_room(replace(gpu, replicas=(*gpu.replicas, started))))
 
     async def switch_routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         if self.switch_error is not None:
@@ -131,13 +133,10 @@ class PaperDevice:
 
     async def stop_replica(self, replica_id: str) -> None:
         self.log.append(f"stop {replica_id}")
-        gpu, _ = self._find(replica_id)
-        self._put_gpu(
-            replace(
-                gpu,
-                replicas=tuple(each for each in gpu.replicas if each.id != replica_id),
-            )
-        )
+        self._find(replica_id)
+        for gpu in self._state.gpus:
+            left = tuple(each for each in gpu.replicas if each.id != replica_id)
+            self._put_gpu(replace(gpu, replicas=left))
 
     async def set_batch(self, replica_id: str, batch: int) -> None:
         self.log.append(f"batch {replica_id} {batch}")
@@ -201,14 +200,14 @@ class PaperDevice:
 
     def put(self, replica_id: str, **changes: object) -> None:
         """Change fields of one replica, as time would."""
-        gpu, old = self._find(replica_id)
+        _, old = self._find(replica_id)
         new = replace(old, **changes)  # type: ignore[arg-type]
-        self._put_gpu(
-            replace(
-                gpu,
-                replicas=tuple(new if each is old else each for each in gpu.replicas),
+        # One that spans GPUs stands on each of them.
+        for gpu in self._state.gpus:
+            replicas = tuple(
+                new if each.id == old.id else each for each in gpu.replicas
             )
-        )
+            self._put_gpu(replace(gpu, replicas=replicas))
 
     def make_ready(self) -> None:
         """Every starting replica becomes ready, every starting task runs, every swap ends."""

@@ -7,6 +7,7 @@ import pytest
 from app.solver.process import PlanAnswer, PlanRequest, run_policy
 from solvers.check import violations
 from solvers.check_report import report_violations
+from solvers.policies.beside import others_beside
 from solvers.types.outcome import Budget
 from solvers.types.problem import (
     OperatingPoint,
@@ -142,3 +143,30 @@ def test_a_fleet_that_is_paid_for_serves_what_it_can() -> None:
     answer = solved(mixed(4, objective="max_goodput"), "joint")
 
     assert answer.report.served_weight == pytest.approx(312.0)
+
+
+def test_a_power_budget_holds_for_both_kinds_of_services() -> None:
+    plenty = solved(mixed(16), "joint")
+    watts = sum(each.gpus * (70.0 + 400.0) for each in plenty.plan.llm_replicas)
+    # Enough for some of the model's replicas, and for the others' GPUs.
+    problem = mixed(16, power_budget_w=watts)
+
+    answer = solved(problem, "joint")
+
+    assert violations(problem, answer.plan) == ()
+    assert answer.report.lower_bound_usd_per_hour is None
+    short = mixed(16, power_budget_w=600.0)
+    left = solved(short, "joint").plan
+    assert violations(short, left) == ()
+    assert {entry.service: entry.reason for entry in left.unserved}["chat"] == "power"
+
+
+def test_who_shares_gpus_is_explained_on_what_models_leave_over() -> None:
+    problem = mixed(6)
+    plan = solved(problem, "joint").plan
+
+    others = others_beside(problem, plan)
+
+    used = sum(each.gpus for each in plan.llm_replicas if each.gpu_type == "H100")
+    assert others.llm_services == ()
+    assert others.gpu_type("H100").count == 6 - used

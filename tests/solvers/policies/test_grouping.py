@@ -11,12 +11,20 @@ from solvers.check_report import report_violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.policies.grouping import METHOD, GroupPlan, PlanGroup, merged, part_problem
 from solvers.policies.registry import policy
+from solvers.types.llm import LlmReplicaPlan
 from solvers.types.outcome import Budget, PlanReport, SolveReport, SolveStatus
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
 from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
+from tests.solvers.llm.models import (
+    CLOCK_MHZ,
+    make_points,
+    make_problem,
+    make_service,
+    make_type,
+)
 
 QUICK = Budget(seconds=10.0, work=0.2)
 
@@ -303,3 +311,35 @@ def test_the_first_group_is_served_first_where_gpus_are_short() -> None:
             served
         }
         assert {entry.service for entry in plan.unserved} == {"a", "b"} - {served}
+
+
+def test_language_models_belong_to_their_group_and_take_their_gpus_from_later_ones() -> (
+    None
+):
+    problem = make_problem(
+        llm_services=(make_service("chat"), make_service("code")),
+        llm_points=(make_points("chat"), make_points("code")),
+    )
+    first = part_problem(problem, {"chat"}, leaving={"code"})
+    assert [each.name for each in first.llm_services] == ["chat"]
+    assert [each.service for each in first.llm_points] == ["chat"]
+    replica = LlmReplicaPlan(
+        service="chat",
+        gpu_type="H100",
+        tp=4,
+        count=2,
+        clock_mhz=CLOCK_MHZ,
+        max_num_batched_tokens=1024,
+        max_num_seqs=256,
+        arrival_rate_rps=5.0,
+    )
+    plan = Plan(policy="joint", llm_replicas=(replica,))
+    stated = replace(
+        problem,
+        gpu_types=(make_type(free_slots=((2, 8), (4, 4), (8, 2))),),
+        power_budget_w=10_000.0,
+    )
+    second = part_problem(stated, {"code"}, before=[plan])
+    (left,) = second.gpu_types
+    assert (left.count, left.free_slots) == (8, ((2, 4), (4, 2), (8, 1)))
+    assert second.power_budget_w == 10_000.0 - 8 * (70.0 + 400.0)

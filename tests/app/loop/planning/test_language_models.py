@@ -1,0 +1,259 @@
+"""Language models in the loop: how GPUs lie on nodes, when services are sized, and GPUs that nobody else gets."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from app.loop.make_problem import make_problem
+from app.loop.planning.language_models import (
+    max_tp,
+    models_gpus,
+    with_models,
+    with_slots,
+    without_broken_models,
+    without_models,
+)
+from app.loop.planning.llm_rows import NEW_PER_TICK, SizedModels, with_rows
+from app.solver.inline import InlineSolver
+from app.solver.llm_rows import RowsAnswer, RowsRequest
+from app.solver.process import SolverUnavailable
+from app.store.store import Snapshot
+from solvers.types.llm import LlmEngineSettings, LlmPoints, LlmRow, LlmTerms
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
+from solvers.types.state import (
+    ClusterState,
+    Demand,
+    Gpu,
+    GpuId,
+    Mode,
+    NodeId,
+    ReplicaId,
+    Service,
+    Slo,
+)
+from tests.app.fleets import FAST, POINTS, SETTINGS, a_service
+from tests.app.snapshots import a_snapshot, a_state
+
+
+def model(name: str, **changes: object) -> Service:
+    """A language model's service."""
+    service = Service(
+        name=name,
+        network="llama",
+        slo=Slo(latency_ms=1000.0, percentile=0.95),
+        llm=LlmTerms(itl_ms=50.0),
+    )
+    return replace(service, **changes)  # type: ignore[arg-type]
+
+
+def gpus_of(node: str, count: int, gpu_type: str = FAST.name) -> list[Gpu]:
+    """Of one node."""
+    return [
+        Gpu(
+            id=GpuId(f"{node}/gpu-{index}"),
+            node=NodeId(node),
+            gpu_type=gpu_type,
+            index=index,
+        )
+        for index in range(count)
+    ]
+
+
+def state_of(*services: Service) -> ClusterState:
+    """Those services on a node of four GPUs and one of a single one."""
+    return a_state(services=services, gpus=[*gpus_of("n1", 4), *gpus_of("n2", 1)])
+
+
+def row(tp: int) -> LlmRow:
+    """One that carries five requests a second on each GPU."""
+    return LlmRow(
+        tp, 2048, 256, 100.0, FAST.clocks_mhz[-1], 5.0 * tp, 1000.0, 10.0, 60.0
+    )
+
+
+def sized(request: RowsRequest) -> RowsAnswer:
+    """What fits on one and on two GPUs."""
+    points = LlmPoints(
+        service=request.service,
+        gpu_type=FAST.name,
+        network=request.network,
+        provenance="predicted",
+        rows=(row(1), row(2)),
+    )
+    return RowsAnswer(points=(points,))
+
+
+class Counting(InlineSolver):
+    """Remembers what it was asked; fails where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(make_rows=sized)
+        self.asked: list[str] = []
+        self.fails = False
+
+    async def size_model(self, request: RowsRequest) -> RowsAnswer:
+        self.asked.append(request.service)
+        if self.fails:
+            raise SolverUnavailable("it was killed")
+        return await super().size_model(request)
+
+
+def snapshot_of(*services: Service, target: BoundPlan | None = None) -> Snapshot:
+    return replace(a_snapshot(), state=state_of(*services), target=target)
+
+
+def bound(*spans: tuple[str, ...], shared: str = "") -> BoundPlan:
+    """Replicas of `chat` on these GPUs of node n1, and one of another service on a GPU of its own."""
+    gpus = []
+    for number, names in enumerate(spans):
+        replica = BoundReplica(
+            id=ReplicaId(f"chat-{number}"),
+            service="chat",
+            network="llama",
+            sm_percent=100.0,
+            batch=256,
+            arrival_rate_rps=5.0,
+            memory_mib=1000.0,
+            llm=LlmEngineSettings(
+                gpus=names,
+                max_num_batched_tokens=2048,
+                max_num_seqs=256,
+                max_model_len=4096,
+            ),
+        )
+        gpus += [
+            BoundGpu(
+                id=GpuId(name),
+                node=NodeId("n1"),
+                gpu_type=FAST.name,
+                clock_mhz=FAST.clocks_mhz[-1],
+                power_cap_w=FAST.power_cap_w,
+                replicas=(replica,) if name == names[0] else (),
+                held_by=None if name == names[0] else replica.id,
+            )
+            for name in names
+        ]
+    if shared:
+        other = replace(gpus[0], id=GpuId(shared), replicas=(), held_by=None)
+        gpus.append(other)
+    return BoundPlan(generation=1, parent=0, policy="joint", gpus=tuple(gpus))
+
+
+def test_slots_are_counted_node_by_node() -> None:
+    usable = [*gpus_of("n1", 5), *gpus_of("n2", 3), *gpus_of("n3", 8, "other")]
+    found = with_slots(FAST, usable)
+    assert (found.gpus_per_node, found.free_slots) == (4, ((2, 3), (4, 1)))
+
+
+@pytest.mark.parametrize(
+    ("per_node", "expected"), [([], 1), ([1, 3], 2), ([8], 8), ([16], 8)]
+)
+def test_a_replica_spans_a_power_of_two_that_some_node_has(
+    per_node: list[int], expected: int
+) -> None:
+    assert max_tp(per_node) == expected
+
+
+def test_problems_without_language_models_say_nothing_of_nodes() -> None:
+    made = make_problem(state_of(a_service()), (POINTS,), (), SETTINGS, target=None)
+    assert made.gpu_types[0].free_slots == ()
+    assert made.llm_services == ()
+
+
+def test_a_model_has_its_demand_and_rows_and_is_no_other_service() -> None:
+    made = make_problem(
+        state_of(model("chat"), model("off", mode=Mode.OFF)),
+        (POINTS,),
+        (Demand(service="chat", arrival_rate_rps=7.0),),
+        SETTINGS,
+        target=None,
+        llm_points=sized(_request("chat")).points + sized(_request("gone")).points,
+    )
+    (service,) = made.llm_services
+    assert (service.name, service.arrival_rate_rps) == ("chat", 7.0)
+    assert service.slo.ttft_ms == 1000.0
+    assert [points.service for points in made.llm_points] == ["chat"]
+    assert made.services == ()
+    assert made.gpu_types[0].free_slots == ((2, 2), (4, 1))
+
+
+def _request(service: str) -> RowsRequest:
+    return RowsRequest(
+        service=service,
+        network="llama",
+        slo=model(service).token_slo,  # type: ignore[arg-type]
+        terms=LlmTerms(itl_ms=50.0),
+        gpu_types=(FAST,),
+    )
+
+
+def test_new_services_are_sized_a_few_per_tick_and_once() -> None:
+    names = [f"m{number}" for number in range(NEW_PER_TICK + 1)]
+    snapshot, solver, models = (
+        snapshot_of(*map(model, names)),
+        Counting(),
+        SizedModels(),
+    )
+    first = asyncio.run(models.of(solver, snapshot))
+    assert first.waiting == (names[-1],)
+    left = {each.name for each in with_rows(snapshot, first).state.services}
+    assert left == set(names[:-1])
+    assert f"{names[-1]} is being sized for the next plans" in first.messages(
+        Plan(policy="x")
+    )
+    second = asyncio.run(models.of(solver, snapshot))
+    assert second.waiting == ()
+    asyncio.run(models.of(solver, snapshot))
+    assert solver.asked == names
+
+
+def test_a_price_changes_no_size_and_another_slo_does() -> None:
+    solver, models = Counting(), SizedModels()
+    snapshot = snapshot_of(model("chat"))
+    asyncio.run(models.of(solver, snapshot))
+    dearer = replace(FAST, price_usd_per_hour=99.0)
+    asyncio.run(
+        models.of(
+            solver,
+            replace(snapshot, state=replace(snapshot.state, gpu_types=(dearer,))),
+        )
+    )
+    assert solver.asked == ["chat"]
+    faster = model("chat", llm=LlmTerms(itl_ms=20.0))
+    asyncio.run(models.of(solver, snapshot_of(faster)))
+    assert solver.asked == ["chat", "chat"]
+
+
+def test_where_sizing_fails_new_services_wait_and_nothing_is_decided_for_running_ones() -> (
+    None
+):
+    solver = Counting()
+    solver.fails = True
+    rows = asyncio.run(SizedModels().of(solver, snapshot_of(model("chat"))))
+    assert rows.waiting == ("chat",)
+    running = snapshot_of(model("chat"), target=bound(("n1/gpu-0",)))
+    with pytest.raises(SolverUnavailable):
+        asyncio.run(SizedModels().of(solver, running))
+
+
+def test_models_are_set_apart_and_come_back() -> None:
+    target = bound(("n1/gpu-0", "n1/gpu-1"), shared="n1/gpu-3")
+    assert models_gpus(target) == {"n1/gpu-0", "n1/gpu-1"}
+    rest = without_models(target)
+    assert [gpu.id for gpu in rest.gpus] == ["n1/gpu-3"]
+    assert with_models(rest, target) == target
+
+
+def test_a_replica_that_lost_a_gpu_is_lost_with_what_it_holds() -> None:
+    target = bound(("n1/gpu-0", "n1/gpu-1"), ("n1/gpu-2",))
+    left = replace(
+        target, gpus=tuple(gpu for gpu in target.gpus if gpu.id != "n1/gpu-1")
+    )
+    found = without_broken_models(left)
+    assert [[each.id for each in gpu.replicas] for gpu in found.gpus] == [
+        [],
+        ["chat-1"],
+    ]
+    held = replace(target, gpus=target.gpus[1:])
+    assert without_broken_models(held).gpus[0].held_by is None
