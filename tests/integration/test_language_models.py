@@ -5,59 +5,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.api_harness import Api, running_api
+from tests.integration.model_fleet import put_model, service
 
 pytestmark = pytest.mark.integration
 
-NETWORK = "Llama-3.1-70B"
 LOOSE_SLO = {"ttft_ms": 8000, "itl_ms": 200, "percentile": 0.9}
-
-
-def service(**spec: object) -> dict[str, object]:
-    """The manifest of `chat`."""
-    return {
-        "kind": "Service",
-        "metadata": {"name": "chat"},
-        "spec": {
-            "kind": "llm",
-            "network": NETWORK,
-            "slo": {"ttft_ms": 2000, "itl_ms": 100, "percentile": 0.95},
-            "scaling": {"min_replicas": 1},
-            **spec,
-        },
-    }
-
-
-def gpu_type(**spec: object) -> dict[str, object]:
-    """That of a rented H100."""
-    return {
-        "kind": "GpuType",
-        "metadata": {"name": "H100"},
-        "spec": {
-            "price_usd_per_hour": 4.5,
-            "memory_mib": 81920,
-            "idle_w": 70,
-            "power_cap_w": 700,
-            "clocks_mhz": [1980],
-            **spec,
-        },
-    }
-
-
-def node(name: str, gpus: int) -> dict[str, object]:
-    """A node of H100s."""
-    listed = [{"index": index, "gpu_type": "H100"} for index in range(gpus)]
-    return {"kind": "Node", "metadata": {"name": name}, "spec": {"gpus": listed}}
 
 
 @pytest.fixture
 def api(database: str) -> Iterator[Api]:
     """A node of two H100s and one of eight, both heard, and `chat`."""
     with running_api(database) as running:
-        running.put("gpu-types/H100", gpu_type())
-        for name, gpus in (("n1", 2), ("n2", 8)):
-            running.put(f"nodes/{name}", node(name, gpus))
-            assert running.sync(name).status_code == 200
-        running.put("services/chat", service())
+        put_model(running)
         yield running
 
 

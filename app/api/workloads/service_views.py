@@ -96,7 +96,9 @@ def _slo(noun: Service) -> manifests.SloSpec:
     tokens = noun.token_slo
     if tokens is None:
         return manifests.SloSpec(**asdict(noun.slo))
-    return manifests.SloSpec(**asdict(tokens))
+    # As a manifest states it that leaves the default out: nothing seems lost.
+    itl = None if tokens.itl == "token" else tokens.itl
+    return manifests.SloSpec(**{**asdict(tokens), "itl": itl})
 
 
 def _llm(terms: LlmTerms | None) -> manifests.LlmSpec | None:

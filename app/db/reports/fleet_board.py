@@ -75,17 +75,26 @@ ORDER BY gpu, window_start DESC
 """
 
 # Replicas of a GPU's newest window alone: an older one may list replicas that are gone. Tasks are read from their own
-# table, which follows reports; a swapped task still holds memory of the host, so it is shown.
+# table, which follows reports; a swapped task still holds memory of the host, so it is shown. A language model's
+# replica is reported on one GPU alone: the others that it spans are known from the target.
 _PARTS = """
 WITH newest AS (
     SELECT gpu, max(window_start) AS at FROM gpu_observation
     WHERE window_start > CAST(:since AS timestamptz) GROUP BY gpu
+), standing AS (
+    SELECT r.gpu, r.replica, r.service, r.state, r.sm_percent, r.batch, r.memory_mib
+    FROM replica_observation r
+    JOIN newest ON newest.gpu = r.gpu AND newest.at = r.window_start
+    WHERE r.window_start > CAST(:since AS timestamptz)
 )
-SELECT r.gpu, 'replica' AS kind, r.replica AS id, r.service AS owner, r.state, r.sm_percent, r.batch,
-       r.memory_mib
-FROM replica_observation r
-JOIN newest ON newest.gpu = r.gpu AND newest.at = r.window_start
-WHERE r.window_start > CAST(:since AS timestamptz)
+SELECT gpu, 'replica' AS kind, replica AS id, service AS owner, state, sm_percent, batch, memory_mib
+FROM standing
+UNION ALL
+SELECT p.gpu, 'replica', s.replica, s.service, s.state, s.sm_percent, s.batch, s.memory_mib
+FROM target t
+JOIN plan_replica p USING (plan_id)
+JOIN standing s USING (replica)
+WHERE upper_inf(t.valid) AND p.gpu <> s.gpu
 UNION ALL
 SELECT gpu, kind, name, name, state, coalesce(sm_percent, 0), batch, coalesce(memory_mib, 0)
 FROM task

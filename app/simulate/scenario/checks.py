@@ -36,6 +36,7 @@ def complaints(spec: "ScenarioFields") -> Iterator[Complaint]:
     yield from _names(spec)
     yield from _policies(spec)
     yield from _idle_modes(spec)
+    yield from _kinds(spec)
     yield from _gpu_choices(spec)
     yield from _tasks(spec)
     yield from _faults(spec)
@@ -167,6 +168,15 @@ def parameter_complaints(
             yield here, str(error)
         except InvalidInput as error:
             yield (*here, error.field), error.problem
+
+
+def _kinds(spec: "ScenarioFields") -> Iterator[Complaint]:
+    for place, service in enumerate(spec.services):
+        if service.kind == "llm":
+            yield (
+                ("services", place, "kind"),
+                "must be inference: language models are not simulated yet; plimsoll size sizes them",
+            )
 
 
 def _gpu_choices(spec: "ScenarioFields") -> Iterator[Complaint]:

@@ -44,6 +44,7 @@ def describe(
         "project": service.project,
         "network": service.network,
         "slo_ms": service.slo.latency_ms,
+        "slo_itl_ms": None if service.token_slo is None else service.token_slo.itl_ms,
         "percentile": service.slo.percentile,
         "replicas": {place.gpu_type: place.replicas for place in places},
         "planned_rate_rps": round(sum(place.planned_rate_rps for place in places), 2),

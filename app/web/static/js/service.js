@@ -7,7 +7,7 @@ import { ms, number, percent, rps, usd } from "./format.js";
 import { onChange, table } from "./live.js";
 import { begin, complain, content, isOperator, state } from "./page.js";
 import { budgetTable, conditionList, historyTable, replicaTable, specList } from "./service_parts.js";
-import { latencyBar, replicasText } from "./service_figures.js";
+import { latencyBar, promiseText, replicasText } from "./service_figures.js";
 import { noteForecast, noteGoal, pastOf } from "./service_charts.js";
 import { callBox } from "./service_call.js";
 import { logCard } from "./logs.js";
@@ -83,8 +83,8 @@ function showIfNew(place, data, make) {
 function factRows(now) {
   const kind = now.attainment !== null && now.attainment < now.percentile ? "bad" : "";
   const facts = [
-    ["SLO", `${percent(now.percentile, 1)} of its requests within ${ms(now.slo_ms)}`],
-    ["Latency", [latencyBar(now), `${ms(now.latency_ms)} at p${number(100 * now.percentile)} in the last minute`]],
+    ["SLO", `${percent(now.percentile, 1)} of its requests ${promiseText(now.slo_ms, now.slo_itl_ms)}`],
+    [now.slo_itl_ms === null ? "Latency" : "First token", [latencyBar(now), `${ms(now.latency_ms)} at p${number(100 * now.percentile)} in the last minute`]],
     ["Met", h("span", { class: kind }, `${percent(now.attainment)} in the last minute`)],
     ["Rate", `${rps(now.rate_rps)}, planned for ${rps(now.planned_rate_rps)}`],
     ["Runs on", replicasText(now.replicas)],

@@ -4,6 +4,7 @@ import { colour, fromZero, timeChart, veil } from "./charts.js";
 import { h, show } from "./dom.js";
 import { historyPicker, stepsOf } from "./history.js";
 import { moment, ms, number, percent, rps } from "./format.js";
+import { promiseText } from "./service_figures.js";
 
 const WIDE = 8;
 const BAND = { low: 0.05, high: 0.95 };
@@ -11,7 +12,7 @@ const OLD = "Latencies are kept for 6 hours; before that, what met the SLO is kn
 let found = null;
 let isLive = false;
 let forecast = null;
-let goal = { slo_ms: 0, percentile: 0 };
+let goal = { slo_ms: 0, slo_itl_ms: null, percentile: 0 };
 let picker = null;
 const zoom = (from_s, to_s) => picker.zoom(from_s, to_s);
 
@@ -70,11 +71,12 @@ export function pastOf(path) {
 }
 
 /** What the SLO is now. */
-export function noteGoal({ slo_ms, percentile }) {
-  if (goal.slo_ms === slo_ms && goal.percentile === percentile) return;
-  goal = { slo_ms, percentile };
-  latencies.element.querySelector("figcaption").textContent = `Latency at p${number(100 * percentile)} against the SLO of ${ms(slo_ms)}`;
-  shares.element.querySelector("figcaption").textContent = `Requests within the SLO of ${ms(slo_ms)}`;
+export function noteGoal({ slo_ms, slo_itl_ms, percentile }) {
+  if (goal.slo_ms === slo_ms && goal.slo_itl_ms === slo_itl_ms && goal.percentile === percentile) return;
+  goal = { slo_ms, slo_itl_ms, percentile };
+  const measured = slo_itl_ms === null ? "Latency" : "Time to first token";
+  latencies.element.querySelector("figcaption").textContent = `${measured} at p${number(100 * percentile)} against the SLO of ${ms(slo_ms)}`;
+  shares.element.querySelector("figcaption").textContent = `Requests ${promiseText(slo_ms, slo_itl_ms)}`;
   draw();
 }
 

@@ -10,6 +10,9 @@ export function healthOf(service) {
   return service.latency_ms !== null && service.latency_ms > 0.9 * service.slo_ms ? "tight" : "good";
 }
 
+/** What is promised; `itl_ms`: of a language model, null of other services. */
+export const promiseText = (slo_ms, itl_ms) => (itl_ms === null ? `within ${ms(slo_ms)}` : `with a first token within ${ms(slo_ms)} and further ones within ${ms(itl_ms)}`);
+
 const LINE_PERCENT = 80;
 
 /** A bar that reaches the line where the latency is the SLO's. */

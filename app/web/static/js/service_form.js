@@ -10,8 +10,12 @@ const numberOf = (text) => (text === "" ? null : Number(text));
 const listOf = (text) => text.split(/[\s,]+/).filter(Boolean);
 
 /** Fields: where they stand in the manifest, what they are called, and how they are read. */
+const time = (field, title) => ({ pointer: `/spec/slo/${field}`, title, unit: "ms", type: "number", min: 0.001, step: "any", read: numberOf, required: true });
+const TIMES = {
+  inference: [time("latency_ms", "SLO latency")],
+  llm: [time("ttft_ms", "First token within"), time("itl_ms", "Further tokens each within")],
+};
 const CHANGEABLE = [
-  { pointer: "/spec/slo/latency_ms", title: "SLO latency", unit: "ms", type: "number", min: 0.001, step: "any", read: numberOf, required: true },
   { pointer: "/spec/slo/percentile", title: "Requests that must meet it", unit: "%", type: "number", min: 50, max: 99.9, step: "any", read: shareOf, write: percentOf, required: true },
   { pointer: "/spec/scaling/min_replicas", title: "Least replicas", type: "number", min: 0, step: 1, read: (text) => numberOf(text) ?? 0 },
   { pointer: "/spec/scaling/max_replicas", title: "Most replicas", hint: "empty: any number", type: "number", min: 1, step: 1, read: numberOf },
@@ -27,7 +31,8 @@ const ALLOWED = { pointer: "/spec/gpu_types/allowed", title: "Only on GPU types"
 
 /** {element, fill(manifest), isTouched(), notePresent(manifest), complain(words, problems)}; `save(manifest, generation, query)`. */
 export function makeForm({ manifest, isNew, save }) {
-  const fields = (isNew ? [...NEW, ...CHANGEABLE, ALLOWED] : CHANGEABLE).map(makeField);
+  const usual = [...TIMES[manifest.spec.kind ?? "inference"], ...CHANGEABLE];
+  const fields = (isNew ? [...NEW, ...usual, ALLOWED] : usual).map(makeField);
   const said = h("div", { role: "alert" });
   const done = h("p", { role: "status" });
   const force = h("input", { type: "checkbox" });

@@ -1,7 +1,8 @@
 // Tables and lists of one service.
 
 import { h } from "./dom.js";
-import { gib, moment, ms, number, percent, rps, usd } from "./format.js";
+import { gib, moment, number, percent, rps, usd } from "./format.js";
+import { promiseText } from "./service_figures.js";
 
 const MOST_REPLICAS = 200;
 const heads = (names, figures = []) => h("thead", {}, h("tr", {}, names.map((title) => h("th", { scope: "col" }, title)), figures.map((title) => h("th", { scope: "col", class: "number" }, title))));
@@ -60,7 +61,7 @@ export function specList({ metadata, spec }) {
   const labels = Object.entries(metadata.labels).map(([key, value]) => `${key}=${value}`).join(", ");
   const rows = [
     ["Network", spec.variants.length ? `${spec.network}, or ${spec.variants.map((each) => `${each.network} (accuracy ${each.accuracy})`).join(", ")}; at least ${spec.accuracy_floor}` : spec.network],
-    ["SLO", `${percent(spec.slo.percentile, 1)} within ${ms(spec.slo.latency_ms)}`],
+    ["SLO", `${percent(spec.slo.percentile, 1)} ${promiseText(spec.slo.latency_ms ?? spec.slo.ttft_ms, spec.slo.itl_ms)}`],
     ["Replicas", `${scaling.min_replicas} to ${scaling.max_replicas ?? "any number"}, ${scaling.buffer_replicas} as a buffer`],
     ["Delays", `${number(scaling.upscale_delay_s)} s before more, ${number(scaling.downscale_delay_s)} s before fewer`],
     ["Priority", number(spec.priority)],

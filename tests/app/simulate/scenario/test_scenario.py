@@ -158,6 +158,18 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "spec.services[0].mode: must be auto, not approve",
         ),
         (
+            {
+                "services": [
+                    {
+                        **SERVICE,
+                        "kind": "llm",
+                        "slo": {"ttft_ms": 2000, "itl_ms": 100},
+                    }
+                ]
+            },
+            "spec.services[0].kind: must be inference: language models are not simulated yet",
+        ),
+        (
             {"services": [{**SERVICE, "gpu_types": {"allowed": ["A100-40GB", "T4"]}}]},
             "spec.services[0].gpu_types.allowed: leaves resnet50 no GPU; the fleet has V100-32GB",
         ),

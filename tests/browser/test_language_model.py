@@ -1,0 +1,76 @@
+"""A language model's service: what it promises is said in tokens, and its replica fills every GPU that it spans."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Open
+from tests.integration.api_harness import Api
+from tests.integration.model_fleet import put_model
+
+pytestmark = pytest.mark.integration
+
+_GPU = {
+    "gpu_type": "H100",
+    "memory_mib": 81920,
+    "memory_used_mib": 70000,
+    "power_w": 300,
+    "energy_j": 600,
+    "clock_mhz": 1980,
+    "busy_percent": 50,
+}
+
+
+@pytest.fixture
+def model(empty: Api) -> Api:
+    """`chat`, planned on nodes that report its replica as ready."""
+    put_model(empty)
+    outcome = empty.tick()
+    plan = empty.get(f"plans/{outcome.plan_id}")
+    (gpu,) = (each for each in plan["gpus"] if each["replicas"])
+    (replica,) = gpu["replicas"]
+    answer = empty.sync(
+        gpu["node"],
+        sequence=2,
+        window_start_s=empty.clock.now().timestamp() - 2.0,
+        generation=plan["generation"],
+        gpus=[
+            {**_GPU, "index": index} for index in range(2 if gpu["node"] == "n1" else 8)
+        ],
+        replicas=[
+            {
+                **{name: replica[name] for name in ("id", "service", "sm_percent")},
+                "batch": replica["batch"],
+                "memory_mib": replica["memory_mib"],
+                "gpu_index": int(gpu["id"].split("-")[-1]),
+                "state": "ready",
+            }
+        ],
+    )
+    assert answer.status_code == 200, answer.text
+    return empty
+
+
+def test_what_is_promised_is_said_and_changed_in_tokens(
+    model: Api, opened: Open
+) -> None:
+    page = opened(model, "services/chat")
+    expect(page.locator("#content")).to_contain_text(
+        "95.0 % of its requests with a first token within 2,000 ms and further ones within 100 ms"
+    )
+    expect(page.locator("figcaption", has_text="Time to first token")).to_be_visible()
+    page.get_by_text("Change its SLO, replicas or priority").click()
+    page.get_by_label("Further tokens each within").fill("120")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("form.form [role=status]")).to_have_text(
+        "Saved as generation 2."
+    )
+    slo = model.get("services/chat")["spec"]["slo"]
+    assert (slo["ttft_ms"], slo["itl_ms"], slo["latency_ms"]) == (2000.0, 120.0, None)
+
+
+def test_a_replica_fills_every_gpu_that_it_spans(model: Api, opened: Open) -> None:
+    plan = model.get("plans?state=target&limit=1")["items"][0]
+    (planned,) = model.get(f"plans/{plan['id']}")["document"]["llm_replicas"]
+    page = opened(model, "fleet", scope="viewer")
+    assert planned["tp"] > 1
+    expect(page.locator(".part.ready", has_text="chat")).to_have_count(planned["tp"])

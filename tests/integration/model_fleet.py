@@ -1,0 +1,51 @@
+"""Nodes of H100s and a service of a language model, for tests of the control plane."""
+
+from tests.integration.api_harness import Api
+
+NETWORK = "Llama-3.1-70B"
+
+
+def service(**spec: object) -> dict[str, object]:
+    """The manifest of `chat`."""
+    return {
+        "kind": "Service",
+        "metadata": {"name": "chat"},
+        "spec": {
+            "kind": "llm",
+            "network": NETWORK,
+            "slo": {"ttft_ms": 2000, "itl_ms": 100, "percentile": 0.95},
+            "scaling": {"min_replicas": 1},
+            **spec,
+        },
+    }
+
+
+def gpu_type(**spec: object) -> dict[str, object]:
+    """That of a rented H100."""
+    return {
+        "kind": "GpuType",
+        "metadata": {"name": "H100"},
+        "spec": {
+            "price_usd_per_hour": 4.5,
+            "memory_mib": 81920,
+            "idle_w": 70,
+            "power_cap_w": 700,
+            "clocks_mhz": [1980],
+            **spec,
+        },
+    }
+
+
+def node(name: str, gpus: int) -> dict[str, object]:
+    """A node of H100s."""
+    listed = [{"index": index, "gpu_type": "H100"} for index in range(gpus)]
+    return {"kind": "Node", "metadata": {"name": name}, "spec": {"gpus": listed}}
+
+
+def put_model(api: Api) -> None:
+    """A node of two H100s and one of eight, both heard, and `chat`."""
+    api.put("gpu-types/H100", gpu_type())
+    for name, gpus in (("n1", 2), ("n2", 8)):
+        api.put(f"nodes/{name}", node(name, gpus))
+        assert api.sync(name).status_code == 200
+    api.put("services/chat", service())
