@@ -23,7 +23,7 @@ from agents.doctor.types import (
     SystemdFacts,
     TemplateFacts,
 )
-from agents.processes.templates import BUILT_IN, BUILT_IN_TASK
+from agents.processes.templates import BUILT_IN, BUILT_IN_ENGINE, BUILT_IN_TASK
 from agents.processes.user import WorkerUser
 
 MIN_PYTHON = (3, 11)
@@ -203,7 +203,7 @@ def check_templates(facts: TemplateFacts) -> Iterator[NodeFinding]:
         )
         return
     names = [name for name, _, _ in facts.programs]
-    if set(names) <= {BUILT_IN, BUILT_IN_TASK}:
+    if set(names) <= {BUILT_IN, BUILT_IN_ENGINE, BUILT_IN_TASK}:
         words = "only the built-in ones, whose timed engine computes nothing on the GPU"
         remedy = "write a file (docs/runtimes.md) and pass it with --templates"
         yield NodeFinding(check="templates", level="warn", words=words, remedy=remedy)

@@ -33,6 +33,8 @@ class ForwardTarget:
     host: str
     port: int
     is_tls: bool
+    path: str
+    """Of its requests; of a language model, below which OpenAI's paths are."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -72,7 +74,7 @@ def port_forward(
             # In a thread, so that connections go on while the control plane thinks.
             return await asyncio.to_thread(find_target, api, named)
 
-        asyncio.run(Forwarding(find, named.name).serve(local))
+        asyncio.run(Forwarding(find).serve(local))
 
 
 def find_target(api: Api, named: NamedObject) -> ForwardTarget:
@@ -89,16 +91,15 @@ def find_target(api: Api, named: NamedObject) -> ForwardTarget:
         host=url.hostname,
         port=url.port or (443 if is_tls else 80),
         is_tls=is_tls,
+        path=url.path,
     )
 
 
 class Forwarding:
     """Takes connections and carries their bytes both ways."""
 
-    def __init__(
-        self, find: Callable[[], Awaitable[ForwardTarget]], service: str
-    ) -> None:
-        self._find, self._service = find, service
+    def __init__(self, find: Callable[[], Awaitable[ForwardTarget]]) -> None:
+        self._find = find
         self._connections: set[asyncio.Task[object]] = set()
         self._turn = asyncio.Lock()
         self._target: ForwardTarget | None = None
@@ -118,8 +119,7 @@ class Forwarding:
             taken = server.sockets[0].getsockname()[1]
             sys.stdout.write(
                 f"Forwarding from {HOST}:{taken} -> {target}\n"
-                f"Send requests by POST to http://{HOST}:{taken}/v2/models/{self._service}/infer, or to a language "
-                f"model at http://{HOST}:{taken}/services/{self._service}/v1\n"
+                f"Send requests to http://{HOST}:{taken}{target.path}\n"
             )
             # Programs wait for these lines in a pipe.
             sys.stdout.flush()

@@ -55,7 +55,7 @@ pass  state dir       /node/of-doctor/state, 76,543 MiB free
 pass  agent           no agent is using this directory
 pass  knobs           none is turned
 pass  workers         no record
-pass  templates       resnet, trainer, worker
+pass  templates       engine, resnet, trainer, worker
 pass  worker ports    100 of the 100 from 20300 on are free
 pass  shared memory   76,543 MiB free in /dev/shm
 pass  control plane   http://plane:8080 is ready
@@ -106,7 +106,7 @@ warn  workers         1 replica running, 1 ended, without an agent: chat-1
       -> start the agent: it keeps the planned ones and ends the others
 warn  state files     /node/of-doctor/state/knobs.journal, line 2, is damaged
       -> nothing; the agent continues with the rest and reports it
-pass  templates       resnet, trainer, worker
+pass  templates       engine, resnet, trainer, worker
 fail  templates       resnet runs /opt/none/serve, which is not found
       -> install it, give its full path, or remove the template
 pass  worker ports    100 of the 100 from 20300 on are free
@@ -488,7 +488,7 @@ def test_the_command_reads_the_agents_arguments(node: DoctorNode) -> None:
     assert found >= {
         "NVIDIA H100 80GB HBM3 as H100-80GB, 81920 MiB, GPU-0",
         "accepted, for node n1",
-        "resnet, trainer, worker",
+        "engine, resnet, trainer, worker",
     }
 
 

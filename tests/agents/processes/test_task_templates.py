@@ -138,7 +138,7 @@ def test_a_task_needs_a_port_only_for_its_hook(tmp_path: Path) -> None:
         ('[tasks]\noffline = "worker"', r"\[tasks\] names templates with server task"),
         (
             '[tasks]\noffline = "t"',
-            "there is no template 't'; there are trainer, worker",
+            "there is no template 't'; there are engine, trainer, worker",
         ),
     ],
 )

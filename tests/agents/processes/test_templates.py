@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.base.device import DeviceError, LaunchFailed
+from agents.base.protocol import EngineCommand
 from agents.processes.template_file import (
     MAX_FILE,
     BadTemplate,
@@ -16,6 +17,7 @@ from agents.processes.template_file import (
 )
 from agents.processes.templates import (
     BUILT_IN,
+    BUILT_IN_ENGINE,
     BUILT_IN_TASK,
     NAME,
     Parameters,
@@ -94,7 +96,7 @@ def test_the_built_in_command_is_one_that_our_worker_takes() -> None:
 
 def test_a_file_adds_templates_and_says_who_uses_them(tmp_path: Path) -> None:
     templates = load_templates(a_file(tmp_path, VLLM))
-    assert set(templates.by_name) == {BUILT_IN, BUILT_IN_TASK, "vllm"}
+    assert set(templates.by_name) == {BUILT_IN, BUILT_IN_ENGINE, BUILT_IN_TASK, "vllm"}
     assert templates.find("resnet50").name == BUILT_IN
     template = templates.find("llama-3.1-8b")
     assert (template.server, template.batch_change, template.start_limit_s) == (
@@ -130,7 +132,7 @@ def test_the_control_plane_may_ask_for_a_template_but_only_for_one_that_is_there
     assert templates.find("resnet50", "vllm").name == "vllm"
     with pytest.raises(
         LaunchFailed,
-        match=r"'sh' is not allowed on this node; it has trainer, vllm, worker",
+        match=r"'sh' is not allowed on this node; it has engine, trainer, vllm, worker",
     ):
         templates.find("resnet50", "sh")
 
@@ -379,6 +381,15 @@ def test_the_digest_tells_commands_apart_and_nothing_else() -> None:
     assert len({each.digest for each in (a_template(), *others)}) == 4
 
 
+SOME_ENGINE = EngineCommand(
+    gpus=(0, 1),
+    max_num_batched_tokens=8192,
+    max_num_seqs=256,
+    max_model_len=4096,
+    drain_s=30.0,
+)
+
+
 def test_the_documented_file_is_read(tmp_path: Path) -> None:
     """docs/runtimes.md shows a whole file; what it shows must be what is taken."""
     text = (Path(__file__).parents[3] / "docs" / "runtimes.md").read_text(
@@ -388,6 +399,7 @@ def test_the_documented_file_is_read(tmp_path: Path) -> None:
     templates = load_templates(a_file(tmp_path, example))
     assert set(templates.by_name) == {
         "worker",
+        "engine",
         "trainer",
         "resnet",
         "triton",
@@ -398,6 +410,6 @@ def test_the_documented_file_is_read(tmp_path: Path) -> None:
         template = templates.by_name[name]
         ports = tuple(range(21000, 21000 + len(template.ports)))
         assert (
-            template.fill(some_parameters(ports=ports)).command[0]
+            template.fill(some_parameters(ports=ports, engine=SOME_ENGINE)).command[0]
             == template.command[0]
         )
