@@ -34,7 +34,7 @@ class ForwardTarget:
     port: int
     is_tls: bool
     path: str
-    """Of its requests; of a language model, below which OpenAI's paths are."""
+    """Where its requests go; OpenAI's paths are below that of a language model."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
