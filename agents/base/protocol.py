@@ -66,8 +66,7 @@ LOG_BYTES = 65_536
 """The most that one answer holds of a log."""
 
 
-# Refused and not ignored: a command that is carried out without a field that its agent does not know would be another
-# command than the one that was planned.
+# Refused and not ignored: without a field that its agent does not know a command would be another one than was planned.
 class Wire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of every message: immutable, named fields only, unknown fields refused."""
 
@@ -123,7 +122,8 @@ class TaskReading(Wire, frozen=True, kw_only=True):
 
 
 # Counts, since those of windows of any length and of several nodes can be added, and rates cannot.
-class ServiceReading(Wire, frozen=True, kw_only=True):
+# Defaults are omitted: control planes that know no tokens take readings of services without any.
+class ServiceReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One service as this node's router saw it over the window; counts, never rates."""
 
     service: Name
@@ -135,6 +135,8 @@ class ServiceReading(Wire, frozen=True, kw_only=True):
     """Requests refused by a full queue or lost with a replica; each counts as an SLO miss."""
     queued: Count = 0
     """Requests that wait at the end of the window."""
+    output_tokens: Count = 0
+    """Tokens in a language model's answers that finished; 0 of other services, and where nobody counts them."""
     latency_buckets: Annotated[
         tuple[tuple[Bucket, Count], ...], Meta(max_length=BUCKET_COUNT)
     ] = ()

@@ -26,7 +26,7 @@ def finish(job: RouterJob, took_ms: float) -> None:
     if meter is None:
         job.service_queue.finish(took_ms)
     elif meter.ttft_ms is not None:
-        job.service_queue.finish(meter.ttft_ms, meter.itl_ms)
+        job.service_queue.finish(meter.ttft_ms, meter.itl_ms, tokens=meter.tokens)
     else:
         # One that came whole tells nothing of its first token: the others are taken to have come just in time.
         job.service_queue.finish_at_once(took_ms, job.answer_tokens)

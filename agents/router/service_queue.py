@@ -45,6 +45,8 @@ class Counts:
     """Times between arrivals, in the same buckets."""
     to_spares: int = 0
     """Requests sent to spares."""
+    output_tokens: int = 0
+    """Tokens of language models' answers."""
 
     def add(self, other: "Counts") -> None:
         """Count what another one counted too."""
@@ -57,6 +59,7 @@ class Counts:
         self.buckets.update(other.buckets)
         self.gaps.update(other.gaps)
         self.to_spares += other.to_spares
+        self.output_tokens += other.output_tokens
 
 
 @dataclass(slots=True)
@@ -273,14 +276,17 @@ class ServiceQueue:
     def finish_at_once(self, took_ms: float, tokens: int) -> None:
         """Count a language model's answer of so many tokens that came all at once."""
         itl_ms = self._route.slo_itl_ms or 0.0
-        self.finish(max(0.0, took_ms - itl_ms * (tokens - 1)))
+        self.finish(max(0.0, took_ms - itl_ms * (tokens - 1)), tokens=tokens)
 
-    def finish(self, latency_ms: float, itl_ms: float | None = None) -> None:
+    def finish(
+        self, latency_ms: float, itl_ms: float | None = None, *, tokens: int = 0
+    ) -> None:
         """Count a request that was answered; of a language model until its first token, and from one to the next."""
         limit_ms = self._route.slo_itl_ms
         is_steady = itl_ms is None or limit_ms is None or itl_ms <= limit_ms
         counts = self._counts
         counts.served += 1
+        counts.output_tokens += tokens
         counts.in_slo += latency_ms <= self._route.slo_ms and is_steady
         counts.latency_ms_sum += latency_ms
         counts.buckets[bucket_of(latency_ms)] += 1
@@ -304,6 +310,7 @@ class ServiceQueue:
             in_slo=counts.in_slo,
             rejected=counts.rejected.total(),
             queued=len(self._waiting) + self._in_flight.total(),
+            output_tokens=counts.output_tokens,
             latency_buckets=tuple(sorted(counts.buckets.items())),
         )
 

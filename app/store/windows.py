@@ -47,6 +47,7 @@ class Sums:
     served: int = 0
     in_slo: int = 0
     rejected: int = 0
+    output_tokens: int = 0
     latency_buckets: dict[int, int] = field(default_factory=dict)
 
     def add(self, other: "Sums") -> None:
@@ -55,12 +56,13 @@ class Sums:
         self.served += other.served
         self.in_slo += other.in_slo
         self.rejected += other.rejected
+        self.output_tokens += other.output_tokens
         for bucket, count in other.latency_buckets.items():
             self.latency_buckets[bucket] = self.latency_buckets.get(bucket, 0) + count
 
     def part(self, index: int, parts: int) -> "Sums":
         """One of `parts` nearly equal parts, which add up to the whole."""
-        counts = ("arrivals", "served", "in_slo", "rejected")
+        counts = ("arrivals", "served", "in_slo", "rejected", "output_tokens")
         return Sums(
             **{name: _part(getattr(self, name), index, parts) for name in counts},
             latency_buckets={
@@ -122,6 +124,7 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
                 served=reading.served,
                 in_slo=reading.in_slo,
                 rejected=reading.rejected,
+                output_tokens=reading.output_tokens,
                 latency_buckets=dict(reading.latency_buckets),
             ),
         )

@@ -220,6 +220,30 @@ def test_attainment_counts_rejected_requests_as_misses_and_is_null_without_traff
     ]
 
 
+async def an_hour_of_tokens(engine: AsyncEngine) -> None:
+    """chat has a T4 at 1.20 USD for an hour, in which it answers 360,000 tokens."""
+    store = await make_fleet(engine, {"web": ["chat"]})
+    await push(store, at(10), {"n1/gpu-0": [("chat", 100, 4096)]})
+    for sequence, minute in enumerate((20, 59), 1):
+        reading = make_service_reading("chat", in_slo=9, output_tokens=180_000)
+        seen = make_observation(sequence, at(10, minute), services=(reading,))
+        await store.ingest((seen,), at(10, minute))
+    await store.ingest((make_observation(3, at(11)),), at(11))
+
+
+def test_a_million_tokens_cost_what_the_gpus_did_meanwhile(database: str) -> None:
+    (rows,) = query(
+        database,
+        an_hour_of_tokens,
+        "SELECT project, service, output_tokens, tokens_per_s, goodput_rps, round(cost_usd, 6), "
+        "usd_per_million_tokens FROM report.tokens_by_service_hour",
+    )
+    (row,) = rows
+    assert row[:5] == ("web", "chat", 360_000, Decimal(100), Decimal("0.005"))
+    # 1.20 USD, 360,000 tokens.
+    assert row[5:] == (Decimal("1.200000"), Decimal("3.333333"))
+
+
 async def an_hour_of_energy(engine: AsyncEngine) -> PostgresStore:
     """gpu-0 runs chat at a profiled point (30 W above 10 W idle) for the hour in which 2 s with 80 J were seen."""
     store = await make_fleet(engine, {"default": ["chat"]})

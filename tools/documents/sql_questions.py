@@ -24,6 +24,15 @@ ORDER BY usd_per_1000_requests DESC NULLS LAST, service;
 """,
     ),
     SqlQuestion(
+        "What do a million tokens of each language model cost this month, prompts included?",
+        """
+SELECT service, sum(output_tokens) AS tokens, sum(cost_usd) AS usd,
+       round(1000000 * sum(cost_usd) / sum(output_tokens), 2) AS usd_per_million_tokens
+FROM report.tokens_by_service_hour WHERE hour >= date_trunc('month', now(), 'UTC')
+GROUP BY service ORDER BY usd_per_million_tokens DESC NULLS LAST, service;
+""",
+    ),
+    SqlQuestion(
         "Who would pay for what is idle, if everybody paid for the idle part of the GPUs that they are on?",
         """
 SELECT project, sum(cost_usd) AS own_usd, sum(whole_gpu_cost_usd - cost_usd) AS idle_usd

@@ -302,9 +302,9 @@ async def add_hours(
     if sums:
         keys = sorted(sums)
         starts = [datetime.fromtimestamp(number * 3600, UTC) for _, number in keys]
-        await connection.execute(
-            text(_ADD_HOURS), {**_columns(keys, sums), "starts": starts}
-        )
+        columns = _columns(keys, sums)
+        columns["tokens"] = [sums[key].output_tokens for key in keys]
+        await connection.execute(text(_ADD_HOURS), {**columns, "starts": starts})
 
 
 def _columns(
@@ -349,11 +349,13 @@ ON CONFLICT (service, start) DO UPDATE SET
 
 # Added, not replaced: every observation comes here once, since replayed ones were left out before.
 _ADD_HOURS = f"""
-INSERT INTO service_hour AS s (service, hour, arrivals, served, in_slo, rejected)
-SELECT w.* FROM {_COUNTS}) AS w (service, hour, arrivals, served, in_slo, rejected)
+INSERT INTO service_hour AS s (service, hour, arrivals, served, in_slo, rejected, output_tokens)
+SELECT w.* FROM {_COUNTS}, CAST(:tokens AS bigint[]))
+     AS w (service, hour, arrivals, served, in_slo, rejected, output_tokens)
 ON CONFLICT (service, hour) DO UPDATE SET
     arrivals = s.arrivals + excluded.arrivals, served = s.served + excluded.served,
-    in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected
+    in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected,
+    output_tokens = s.output_tokens + excluded.output_tokens
 """
 
 # As `is_notable`, over all services at once. Only a rise wakes the loop: a fall costs money until the next period, a

@@ -127,7 +127,9 @@ class PostgresForecasts:
                 burst_confidence=settings.burst_confidence,
                 slo=nouns[name].slo,
                 scaling=nouns[name].scaling,
-                launch_s=usual_launch_s(launches.get(name, {})),
+                launch_s=usual_launch_s(
+                    launches.get(name, {}), is_model=nouns[name].llm is not None
+                ),
             )
             # Read in two statements: a service may have been deleted between them.
             for name, choice in due.items()

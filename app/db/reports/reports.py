@@ -25,6 +25,7 @@ REPORTS: Mapping[str, tuple[str | None, str]] = {
     "tasks_by_project_hour": ("hour", "hour, project"),
     "task_progress": ("submitted_at", "submitted_at, task, run"),
     "slo_attainment_hour": ("hour", "hour, service"),
+    "tokens_by_service_hour": ("hour", "hour, service"),
     "slo_budget": (None, "service, period_s"),
     "energy_by_service_hour": ("hour", "hour, service"),
     "gpu_utilisation_hour": ("hour", "hour, gpu"),

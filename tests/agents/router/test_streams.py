@@ -137,6 +137,8 @@ def test_tokens_pass_as_they_come_and_are_counted(kind: str, tmp_path: Path) -> 
             assert len(times) > 10
             (reading,) = await read_all(router)
             assert (reading.arrivals, reading.served, reading.in_slo) == (1, 1, 1)
+            # HAProxy reads no streams.
+            assert reading.output_tokens == (20 if kind == "own" else 0)
 
     within_limit(scenario)
 
@@ -201,5 +203,6 @@ def test_models_are_listed_and_whole_answers_count_by_their_tokens() -> None:
                 assert (await answer.json())["usage"]["completion_tokens"] == 10
             (reading,) = await read_all(router)
             assert (reading.served, reading.in_slo) == (1, 1)
+            assert reading.output_tokens == 10
 
     within_limit(scenario)

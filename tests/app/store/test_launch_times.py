@@ -7,6 +7,7 @@ from app.store.launch_times import (
     KEPT,
     MAX_LAUNCH_S,
     USUAL_LAUNCH_S,
+    USUAL_MODEL_LAUNCH_S,
     LaunchTimes,
     SecondsByType,
     usual_launch_s,
@@ -51,6 +52,11 @@ def test_the_median_of_the_slowest_type_is_expected(
     seconds: SecondsByType, expected_s: float
 ) -> None:
     assert usual_launch_s(seconds) == expected_s
+
+
+def test_a_model_that_was_never_started_is_expected_to_take_minutes() -> None:
+    assert usual_launch_s({}, is_model=True) == USUAL_MODEL_LAUNCH_S
+    assert usual_launch_s({"big": (4.0,)}, is_model=True) == 4.0
 
 
 def test_the_newest_are_kept_by_type_and_none_counts_for_hours() -> None:
