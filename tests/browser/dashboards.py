@@ -21,6 +21,7 @@ from tests.integration.api_harness import (
     fill,
     keep_solver,
     node,
+    ready_replicas,
     service,
 )
 from tests.integration.measured import fit_here, measured
@@ -110,27 +111,20 @@ def fill_fits(api: Api) -> None:
 def report(api: Api, sequence: int, *, one_late_in: int = 20) -> None:
     """Both nodes say what runs, as the plan in force has it, and what came in; of `search` one in so many is late."""
     plans = api.get("plans?state=target&limit=1")["items"]
-    target = (
-        api.get(f"plans/{plans[0]['id']}") if plans else {"gpus": [], "generation": 0}
-    )
+    generation = api.get(f"plans/{plans[0]['id']}")["generation"] if plans else 0
     for name in ("n1", "n2"):
-        gpus = [gpu for gpu in target["gpus"] if gpu["node"] == name]
         answer = api.sync(
             name,
             sequence=sequence,
             window_start_s=api.clock.now().timestamp() - 2.0,
-            generation=target["generation"] or 0,
+            generation=generation or 0,
             services=[
                 _service(each, arrivals, one_late_in)
                 for each, arrivals in SERVICES.items()
             ]
             if name == "n1"
             else [],
-            replicas=[
-                _replica(replica, int(gpu["id"].split("-")[-1]))
-                for gpu in gpus
-                for replica in gpu["replicas"]
-            ],
+            replicas=ready_replicas(api, name),
         )
         assert answer.status_code == 200, answer.text
 
@@ -143,14 +137,4 @@ def _service(name: str, arrivals: int, one_late_in: int) -> dict[str, object]:
         "served": arrivals,
         "in_slo": arrivals - late,
         "latency_buckets": [[20, arrivals - late], *([[40, late]] if late else [])],
-    }
-
-
-def _replica(replica: dict[str, object], gpu_index: int) -> dict[str, object]:
-    names = ("id", "service", "sm_percent", "batch", "memory_mib")
-    return {
-        **{name: replica[name] for name in names},
-        "gpu_index": gpu_index,
-        "state": "ready",
-        "batches": 10,
     }

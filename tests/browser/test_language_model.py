@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Open
-from tests.integration.api_harness import Api
+from tests.integration.api_harness import Api, ready_replicas
 from tests.integration.model_fleet import put_model
 
 pytestmark = pytest.mark.integration
@@ -27,7 +27,6 @@ def model(empty: Api) -> Api:
     outcome = empty.tick()
     plan = empty.get(f"plans/{outcome.plan_id}")
     (gpu,) = (each for each in plan["gpus"] if each["replicas"])
-    (replica,) = gpu["replicas"]
     answer = empty.sync(
         gpu["node"],
         sequence=2,
@@ -36,15 +35,7 @@ def model(empty: Api) -> Api:
         gpus=[
             {**_GPU, "index": index} for index in range(2 if gpu["node"] == "n1" else 8)
         ],
-        replicas=[
-            {
-                **{name: replica[name] for name in ("id", "service", "sm_percent")},
-                "batch": replica["batch"],
-                "memory_mib": replica["memory_mib"],
-                "gpu_index": int(gpu["id"].split("-")[-1]),
-                "state": "ready",
-            }
-        ],
+        replicas=ready_replicas(empty, gpu["node"]),
     )
     assert answer.status_code == 200, answer.text
     return empty

@@ -420,6 +420,24 @@ def reading(name: str = "chat", arrivals: int = 100) -> dict[str, object]:
     }
 
 
+def ready_replicas(api: Api, name: str) -> list[dict[str, object]]:
+    """What a node reports of the replicas that the plan in force has there, once all are ready."""
+    plans = api.get("plans?state=target&limit=1")["items"]
+    gpus = api.get(f"plans/{plans[0]['id']}")["gpus"] if plans else []
+    fields = ("id", "service", "sm_percent", "batch", "memory_mib")
+    return [
+        {
+            **{field: replica[field] for field in fields},
+            "gpu_index": int(gpu["id"].split("-")[-1]),
+            "state": "ready",
+            "batches": 10,
+        }
+        for gpu in gpus
+        if gpu["node"] == name
+        for replica in gpu["replicas"]
+    ]
+
+
 def observation(
     name: str = "n1", sequence: int = 1, **fields: object
 ) -> dict[str, Any]:

@@ -9,7 +9,14 @@ from app.db.base.engine import make_engine
 from app.db.base.transaction import transaction
 from app.db.decisions import plans
 from tests.app.runner import Result, cli
-from tests.integration.api_harness import Api, Prepared, reading, run_apart, service
+from tests.integration.api_harness import (
+    Api,
+    Prepared,
+    reading,
+    ready_replicas,
+    run_apart,
+    service,
+)
 from tests.integration.fleet import START, make_record
 from tests.integration.test_api_tasks import task
 
@@ -53,10 +60,16 @@ def planned(api: Api) -> None:
 
 
 def followed(api: Api) -> None:
-    """The node has put the plan in force."""
+    """The node has put the plan in force, and its replicas are ready."""
     api.clock.advance(1.0)
     began_s = api.clock.now_s() - 1.0
-    answer = api.sync(sequence=2, generation=1, window_start_s=began_s, window_s=1.0)
+    answer = api.sync(
+        sequence=2,
+        generation=1,
+        window_start_s=began_s,
+        window_s=1.0,
+        replicas=ready_replicas(api, "n1"),
+    )
     assert answer.status_code == 200
 
 

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from app.cli.common.client import Api, Document, text
+from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import cli_context
 from app.cli.common.durations import parse_timeout
 from app.cli.common.errors import CliError
-from app.cli.common.kinds import parse_objects
+from app.cli.common.kinds import NamedObject, parse_objects
 from app.cli.common.options import command_group
 from app.cli.common.output import show_line
 from app.cli.objects.completion import complete_references
@@ -49,7 +49,7 @@ def status(
         bool, typer.Option("-w/-W", "--watch/--no-watch", help="Until it is complete")
     ] = True,
 ) -> None:
-    """Follow a service until the plan in force meets its demand and its nodes run that plan.
+    """Follow a service until the plan in force meets its demand and its nodes have its replicas ready.
 
     Prints a line whenever something changes. Exits with 0 when the rollout is complete, and with 1 if it times out
     or if only a different manifest can help.
@@ -67,11 +67,13 @@ def status(
 
         def look() -> bool:
             item = fetch_one(api, named[0].kind, named[0].name)
-            line = _line(item)
+            # Nodes take a command up at once; their replicas may take minutes, as language models' do.
+            starting = _starting(api, named[0]) if _is_complete(item) else ""
+            line = starting or _line(item)
             if line not in shown[-1:]:
                 show_line(line)
                 shown.append(line)
-            return _is_complete(item)
+            return _is_complete(item) and not starting
 
         # Without watching one look is enough, as of a time that is over.
         is_complete = poll(cli, look, until_s=until_s if watch else -math.inf)
@@ -80,6 +82,21 @@ def status(
             f"timed out waiting for {named[0]} to be rolled out",
             hint=f"`plimsoll describe {named[0]}` shows how far it got",
         )
+
+
+def _starting(api: Api, service: NamedObject) -> str:
+    """That replicas of the plan in force are not ready yet; empty: all are."""
+    nodes = documents(api.get(f"{service.kind.one(service.name)}/endpoints"), "nodes")
+    counts = [
+        (number(node, "planned_replicas") or 0.0, number(node, "ready_replicas") or 0.0)
+        for node in nodes
+    ]
+    planned = sum(each for each, _ in counts)
+    # By node: what is still there of an older plan does not stand in for what another node is to start.
+    missing = sum(max(0.0, each - ready) for each, ready in counts)
+    if not missing:
+        return ""
+    return f"Waiting: {planned - missing:.0f} of {planned:.0f} replicas are ready"
 
 
 def _is_complete(item: Document) -> bool:

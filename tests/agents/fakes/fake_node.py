@@ -75,9 +75,10 @@ def run(options: argparse.Namespace) -> None:
     gpus.state.now_ns = 0  # The real clock, which began anew when the machine did.
     for index in range(options.gpus):
         gpus.gpu(index).energy_at_ns = time.monotonic_ns()
-    templates = state_dir / "templates.toml"
-    templates.write_text(TEMPLATES.format(python=sys.executable, here=HERE))
-    templates.chmod(0o600)
+    templates = options.templates or state_dir / "templates.toml"
+    if options.templates is None:
+        templates.write_text(TEMPLATES.format(python=sys.executable, here=HERE))
+        templates.chmod(0o600)
     program, *arguments = options.command
     environment = _environment(gpus, options.library)
     # The daemons of MPS apart from the agent.
@@ -194,6 +195,11 @@ def make_parser() -> argparse.ArgumentParser:
         default=2,
         metavar="COUNT",
         help="(default: 2)",
+    )
+    start.add_argument(
+        "--templates",
+        type=Path,
+        help="programs of replicas and tasks (default: clients of the fake MPS)",
     )
     start.add_argument(
         "command",

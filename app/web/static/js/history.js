@@ -70,6 +70,9 @@ export function historyPicker(path, draw) {
 
   /** Two times to choose, at first those of the last hour by the reader's clock. */
   function offer() {
+    // The next refresh, or one on its way, would put the range of before back in the middle of the choice.
+    window.clearTimeout(timer);
+    asked += 1;
     custom.hidden = false;
     if (!from.value) [from.value, to.value] = [Date.now() - 3600000, Date.now()].map(localTime);
     from.focus();

@@ -197,23 +197,37 @@ def test_wrong_usage_names_the_remedy_and_asks_nobody(
     assert words in " ".join(result.err.split())
 
 
+def endpoints(*, ready: int) -> Json:
+    """Two replicas are planned for n1; what n2 still has of an older plan does not count."""
+    names = ("planned_replicas", "ready_replicas")
+    nodes = [dict(zip(names, counts, strict=True)) for counts in ((2, ready), (0, 1))]
+    return {"service": "chat", "url": None, "gateway": None, "nodes": nodes}
+
+
 def test_a_rollout_is_followed_line_by_line_until_it_is_complete() -> None:
     waits = condition("Ready", "False", "WaitsForApproval", "plan 9 waits")
     fails = condition("Launches", "False", "LaunchesFail", "chat fails on n1")
     time = Passing(
-        FakeApi(objects={"services/chat": chat(waits)}),
+        FakeApi(
+            objects={"services/chat": chat(waits)},
+            answers={"GET services/chat/endpoints": endpoints(ready=1)},
+        ),
         changes={
             2.0: becomes("services/chat", chat(ROLLING)),
             4.0: becomes("services/chat", chat(READY, APPLIED, fails)),
             5.0: becomes("services/chat", chat(READY, APPLIED)),
+            7.0: lambda api: api.answers.update(
+                {"GET services/chat/endpoints": endpoints(ready=2)}
+            ),
         },
     )
     result = time.run("rollout", "status", "service/chat")
-    assert (result.code, time.at_s) == (0, 5.0)
+    assert (result.code, time.at_s) == (0, 7.0)
     assert result.out.splitlines() == [
         "Waiting: plan 9 waits (WaitsForApproval)",
         f"Waiting: {NOT_YET} (RollingOut)",
         "Waiting: chat fails on n1 (LaunchesFail)",
+        "Waiting: 1 of 2 replicas are ready",
         "service chat is rolled out: generation 7 is in force on its nodes: 1; replicas in service: 2",
     ]
 
