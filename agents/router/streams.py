@@ -5,15 +5,20 @@
     meter.ttft_ms, meter.itl_ms             None: no token came, or one alone
 
 Events are told apart by their blank lines and nothing of them is decoded: five hundred streams of fifty tokens a second
-pass through one process. An event is taken for a token; engines merge some and speculate, so that their own counts are
-those of record. What comes before the first token (the role), and after the last one (usage, `[DONE]`), is none.
+pass through one process. An event is taken for a token, unless the last ones tell the usage, as clients may ask:
+engines merge tokens and speculate. What comes before the first token (the role), and after the last one (`[DONE]`), is
+none.
 """
+
+import re
 
 import msgspec
 
 _EVENT_END = b"\n\n"
 _LAST_BYTES = 2048
 """Usage and `[DONE]` are within so many bytes of the end."""
+_STATED = re.compile(rb'"completion_tokens": ?(\d{1,9})\b')
+"""Within a text that was generated the quotes have backslashes before them."""
 
 
 class TokenMeter:
@@ -27,7 +32,7 @@ class TokenMeter:
         self._events = 0
         self._first_s = self._last_s = 0.0
         self._head = b""
-        """What came before the first token."""
+        """What came before the first token, and together with it."""
         self._tail = b""
 
     def feed(self, piece: bytes, now_s: float) -> None:
@@ -37,10 +42,11 @@ class TokenMeter:
             # The first events are looked at one by one: which of them has the first token?
             *events, rest = self._head.split(_EVENT_END)
             self._events = sum(map(_is_token, events))
-            self._head = rest
             if self._events:
                 self._first_s = self._last_s = now_s
                 self._tail = rest
+            else:
+                self._head = rest
             return
         joined = self._tail[-1:] + piece
         ends = joined.count(_EVENT_END)
@@ -52,6 +58,8 @@ class TokenMeter:
     @property
     def tokens(self) -> int:
         """Tokens that came."""
+        if self._events and (stated := _STATED.findall(self._head + self._tail)):
+            return max(1, int(stated[-1]))
         after = sum(
             not _is_token(each) for each in self._tail.split(_EVENT_END)[1:] if each
         )

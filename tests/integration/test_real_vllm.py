@@ -120,6 +120,8 @@ class Streams:
             "max_tokens": TOKENS,
             "ignore_eos": True,
             "stream": True,
+            # Random bytes are often no characters: vLLM sends them with what follows.
+            "stream_options": {"include_usage": True},
         }
         while not self.is_over:
             try:

@@ -61,6 +61,18 @@ def test_a_meter_counts_events_wherever_they_are_cut(cut: int) -> None:
     assert meter.tokens == 3
 
 
+def test_a_meter_believes_the_usage_where_events_hold_several_tokens() -> None:
+    meter = TokenMeter(0.0)
+    meter.feed(event("a"), 1.0)
+    meter.feed(event('b \\"completion_tokens\\":9') + event("c"), 2.0)
+    assert (meter.tokens, meter.itl_ms) == (3, 500.0)
+    meter.feed(END.replace(b":3}", b":11}"), 2.0)
+    assert (meter.tokens, meter.itl_ms) == (11, 100.0)
+    meter = TokenMeter(0.0)
+    meter.feed(event("a") + END, 1.0)
+    assert (meter.tokens, meter.itl_ms) == (3, 0.0)
+
+
 def test_one_token_alone_has_no_time_between_tokens() -> None:
     meter = TokenMeter(0.0)
     meter.feed(event("a") + b"data: [DONE]\n\n", 1.0)
