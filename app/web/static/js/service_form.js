@@ -10,12 +10,11 @@ const numberOf = (text) => (text === "" ? null : Number(text));
 const listOf = (text) => text.split(/[\s,]+/).filter(Boolean);
 
 /** Fields: where they stand in the manifest, what they are called, and how they are read. */
-const time = (field, title) => ({ pointer: `/spec/slo/${field}`, title, unit: "ms", type: "number", min: 0.001, step: "any", read: numberOf, required: true });
-const TIMES = {
-  inference: [time("latency_ms", "SLO latency")],
-  llm: [time("ttft_ms", "First token within"), time("itl_ms", "Further tokens each within")],
-};
+const time = (of, field, title) => ({ of, pointer: `/spec/slo/${field}`, title, unit: "ms", type: "number", min: 0.001, step: "any", read: numberOf, required: true });
 const CHANGEABLE = [
+  time("inference", "latency_ms", "SLO latency"),
+  time("llm", "ttft_ms", "First token within"),
+  time("llm", "itl_ms", "Further tokens each within"),
   { pointer: "/spec/slo/percentile", title: "Requests that must meet it", unit: "%", type: "number", min: 50, max: 99.9, step: "any", read: shareOf, write: percentOf, required: true },
   { pointer: "/spec/scaling/min_replicas", title: "Least replicas", type: "number", min: 0, step: 1, read: (text) => numberOf(text) ?? 0 },
   { pointer: "/spec/scaling/max_replicas", title: "Most replicas", hint: "empty: any number", type: "number", min: 1, step: 1, read: numberOf },
@@ -31,14 +30,14 @@ const ALLOWED = { pointer: "/spec/gpu_types/allowed", title: "Only on GPU types"
 
 /** {element, fill(manifest), isTouched(), notePresent(manifest), complain(words, problems)}; `save(manifest, generation, query)`. */
 export function makeForm({ manifest, isNew, save }) {
-  const usual = [...TIMES[manifest.spec.kind ?? "inference"], ...CHANGEABLE];
-  const fields = (isNew ? [...NEW, ...usual, ALLOWED] : usual).map(makeField);
+  const all = (isNew ? [...NEW, ...CHANGEABLE, ALLOWED] : CHANGEABLE).map(makeField);
+  let fields = all;
   const said = h("div", { role: "alert" });
   const done = h("p", { role: "status" });
   const force = h("input", { type: "checkbox" });
   const forced = h("label", { class: "controls", hidden: true }, force, " Accept an SLO that no operating point can meet");
   const button = h("button", { class: "primary" }, isNew ? "Apply" : "Save");
-  const element = h("form", { class: "form", novalidate: true, onsubmit: submit }, said, h("div", { class: "fields" }, fields.map((field) => field.element)), forced, h("div", { class: "controls" }, button), done);
+  const element = h("form", { class: "form", novalidate: true, onsubmit: submit }, said, h("div", { class: "fields" }, all.map((field) => field.element)), forced, h("div", { class: "controls" }, button), done);
   let base = manifest;
   let isTouched = false;
   element.addEventListener("input", () => { isTouched = true; show(done); });
@@ -46,6 +45,9 @@ export function makeForm({ manifest, isNew, save }) {
   function fill(fresh) {
     base = fresh;
     isTouched = false;
+    const kind = fresh.spec.kind ?? "inference";
+    fields = all.filter((field) => (field.of ?? kind) === kind);
+    for (const field of all) field.element.hidden = !fields.includes(field);
     for (const field of fields) field.write(at(fresh, field.pointer));
     complain(null);
     forced.hidden = true;
