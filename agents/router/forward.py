@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from aiohttp import web
 
 from agents.router.access import ASKS_FOR_KEYS
+from agents.router.counts import Reason
 from agents.router.http_messages import RawHeaders, make_head
 from agents.router.pool import (
     ConnectionPool,
@@ -19,7 +20,7 @@ from agents.router.pool import (
     WorkerAnswer,
     WorkerAnswerLost,
 )
-from agents.router.service_queue import Reason, ServiceQueue
+from agents.router.service_queue import ServiceQueue
 from agents.router.streams import TokenMeter, answered_tokens
 from agents.serving.http_problems import problem
 

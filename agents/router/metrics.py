@@ -15,7 +15,8 @@ from agents.base.latency_buckets import (
     BUCKETS_PER_DOUBLING,
     bucket_end_ms,
 )
-from agents.router.service_queue import Counts, Reason, ServiceQueue
+from agents.router.counts import Counts, Reason
+from agents.router.service_queue import ServiceQueue
 
 MAX_SERVICES = 256
 OTHERS = "(others)"
@@ -121,6 +122,11 @@ _COUNTERS: tuple[_Quantity, ...] = (
         "to_spares_total",
         "Requests sent to spares.",
         lambda each: each.counts.to_spares,
+    ),
+    (
+        "output_tokens_total",
+        "Tokens in answers of language models; HAProxy counts none.",
+        lambda each: each.counts.output_tokens,
     ),
 )
 _GAUGES: tuple[_Quantity, ...] = (

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading
-from agents.router.service_queue import Counts
+from agents.router.counts import Counts
 
 
 class RequestRouter(Protocol):

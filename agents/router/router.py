@@ -28,6 +28,7 @@ from aiohttp import web
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.router.access import READINESS_PATH
+from agents.router.counts import Counts
 from agents.router.forward import Forwarder, Outcome, RouterJob, expired
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
 from agents.router.pool import NotConnected
@@ -42,7 +43,7 @@ from agents.router.router_answers import (
     unknown,
     without_replica,
 )
-from agents.router.service_queue import Counts, Overloaded, ServiceQueue
+from agents.router.service_queue import Overloaded, ServiceQueue
 from agents.router.streams import TokenMeter
 from agents.serving.http_problems import (
     DEADLINE,

@@ -8,58 +8,24 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
 
 from agents.base.device import ServiceRoute
 from agents.base.latency_buckets import bucket_of
 from agents.base.lateness import Lateness
 from agents.base.protocol import ServiceReading
+from agents.router.counts import MAX_COUNT, Counts, Reason
 from agents.router.health import ReplicaHealth
-
-Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
-"""Why a request was not served: no room, its deadline passed, no good answer of a replica, its client left."""
 
 MAX_RETRY_S = 60
 MIN_RETRY_S = 1
+_MAX_COUNT = (
+    10**9
+)  # As `protocol.Count`: what exceeds it would have the entire observation refused.
 
 
 class Overloaded(Exception):
     """The service's queue is full; the request must be answered with "come again"."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """What was counted; whoever is served or rejected is so once per arrival."""
-
-    arrivals: int = 0
-    served: int = 0
-    in_slo: int = 0
-    latency_ms_sum: float = 0.0
-    gap_ms_sum: float = 0.0
-    """The sum of the times between arrivals."""
-    rejected: Counter[Reason] = field(default_factory=Counter)
-    buckets: Counter[int] = field(default_factory=Counter)
-    """Latencies of those served; see `latency_buckets.bucket_of`."""
-    gaps: Counter[int] = field(default_factory=Counter)
-    """Times between arrivals, in the same buckets."""
-    to_spares: int = 0
-    """Requests sent to spares."""
-    output_tokens: int = 0
-    """Tokens of language models' answers."""
-
-    def add(self, other: "Counts") -> None:
-        """Count what another one counted too."""
-        self.arrivals += other.arrivals
-        self.served += other.served
-        self.in_slo += other.in_slo
-        self.latency_ms_sum += other.latency_ms_sum
-        self.gap_ms_sum += other.gap_ms_sum
-        self.rejected.update(other.rejected)
-        self.buckets.update(other.buckets)
-        self.gaps.update(other.gaps)
-        self.to_spares += other.to_spares
-        self.output_tokens += other.output_tokens
 
 
 @dataclass(slots=True)
@@ -286,7 +252,7 @@ class ServiceQueue:
         is_steady = itl_ms is None or limit_ms is None or itl_ms <= limit_ms
         counts = self._counts
         counts.served += 1
-        counts.output_tokens += tokens
+        counts.output_tokens = min(counts.output_tokens + tokens, MAX_COUNT)
         counts.in_slo += latency_ms <= self._route.slo_ms and is_steady
         counts.latency_ms_sum += latency_ms
         counts.buckets[bucket_of(latency_ms)] += 1

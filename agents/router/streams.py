@@ -19,6 +19,8 @@ _LAST_BYTES = 2048
 """Usage and `[DONE]` are within so many bytes of the end."""
 _STATED = re.compile(rb'"completion_tokens": ?(\d{1,9})\b')
 """Within a text that was generated the quotes have backslashes before them."""
+MAX_TOKENS = 1_000_000
+"""Of one answer. Replicas are their tenants' own programs, which may say anything."""
 
 
 class TokenMeter:
@@ -59,7 +61,7 @@ class TokenMeter:
     def tokens(self) -> int:
         """Tokens that came."""
         if self._events and (stated := _STATED.findall(self._head + self._tail)):
-            return max(1, int(stated[-1]))
+            return _believed(int(stated[-1]))
         after = sum(
             not _is_token(each) for each in self._tail.split(_EVENT_END)[1:] if each
         )
@@ -100,4 +102,8 @@ def answered_tokens(body: bytes) -> int:
         usage = msgspec.json.decode(body, type=_Answer).usage
     except msgspec.DecodeError:
         return 1
-    return 1 if usage is None else max(1, usage.completion_tokens)
+    return 1 if usage is None else _believed(usage.completion_tokens)
+
+
+def _believed(tokens: int) -> int:
+    return min(max(1, tokens), MAX_TOKENS)

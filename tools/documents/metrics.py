@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agents.base.exposition import Family
 from agents.daemon import metrics as agent_metrics
+from agents.router.counts import Counts
 from agents.router.metrics import Shown, exposition
-from agents.router.service_queue import Counts
 from agents.serving.metrics import GAUGES, WorkerMetrics
 from app.api.caches import cluster_families
 from app.api.caches.request_metrics import ApiMetrics

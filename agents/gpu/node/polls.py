@@ -7,7 +7,7 @@ from agents.base.device import NotSupported, ReplicaPoll, within
 from agents.base.protocol import Amount, Count
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
-from agents.router.service_queue import Counts
+from agents.router.counts import Counts
 
 
 @dataclass(slots=True)

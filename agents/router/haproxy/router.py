@@ -16,12 +16,12 @@ from collections.abc import Mapping
 
 from agents.base.device import NotSupported, ServiceRoute
 from agents.base.protocol import ServiceReading
+from agents.router.counts import Counts
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.counts import Counter, read_counts
 from agents.router.haproxy.process import HaProxy
 from agents.router.haproxy.state import HaProxyError, ProxyState
 from agents.router.haproxy.supervised import ProxyServer
-from agents.router.service_queue import Counts
 
 STATE_AGE_S = 0.1
 """How old a look at what is in flight may be: one state asks for every replica."""

@@ -7,7 +7,8 @@ import pytest
 
 from agents.base.device import ServiceRoute
 from agents.base.lateness import CALM_S
-from agents.router.service_queue import Reason, ServiceQueue
+from agents.router.counts import Reason
+from agents.router.service_queue import ServiceQueue
 
 
 class Clock:

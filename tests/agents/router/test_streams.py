@@ -7,9 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from agents.base.device import ServiceRoute
+from agents.base.protocol import ServiceReading
 from agents.llm.scheduler import EngineSize, LlmScheduler
 from agents.llm.server import LlmServer, StepTime
 from agents.router.haproxy.config import HaProxySettings
@@ -17,7 +19,8 @@ from agents.router.haproxy.router import open_haproxy
 from agents.router.haproxy.supervised import PLACES
 from agents.router.request_router import RequestRouter
 from agents.router.router import Router
-from agents.router.streams import TokenMeter, answered_tokens
+from agents.router.service_queue import ServiceQueue
+from agents.router.streams import MAX_TOKENS, TokenMeter, answered_tokens
 from tests.agents.router_harness import read_all, served, within_limit
 from tests.ports import a_free_port
 
@@ -82,6 +85,20 @@ def test_one_token_alone_has_no_time_between_tokens() -> None:
 def test_whole_answers_tell_their_tokens() -> None:
     assert answered_tokens(b'{"usage":{"completion_tokens":7,"x":1}}') == 7
     assert answered_tokens(b'{"error":{}}') == answered_tokens(b"no JSON") == 1
+
+
+def test_no_replica_can_state_more_tokens_than_a_report_may_hold() -> None:
+    lie = b'{"usage":{"completion_tokens":999999999}}'
+    assert answered_tokens(lie) == MAX_TOKENS
+    meter = TokenMeter(0.0)
+    meter.feed(event("a") + b"data: " + lie + b"\n\n", 1.0)
+    assert meter.tokens == MAX_TOKENS
+    queue = ServiceQueue(a_route("r1"), queue_limit=1, replica_limit=1)
+    for _ in range(1001):
+        queue.finish(1.0, tokens=MAX_TOKENS)
+    # What the control plane does not take is lost with all that was reported beside it.
+    told = msgspec.json.encode(queue.read())
+    assert msgspec.json.decode(told, type=ServiceReading).output_tokens == 10**9
 
 
 @asynccontextmanager
