@@ -13,11 +13,11 @@ from agents.serving.http_problems import problem
 
 def own_target(request: web.Request) -> str:
     """What a language model's server is asked, whose paths know no services; empty: what came."""
-    path = request.match_info.get("path")
-    if path is None:
+    if "path" not in request.match_info:
         return ""
-    query = f"?{request.query_string}" if request.query_string else ""
-    return f"/v1/{path}{query}"
+    # As it was sent: decoded, a line break in it would begin a request of the client's own making.
+    *_, target = request.path_qs.split("/", 3)
+    return f"/{target}"
 
 
 def finish(job: RouterJob, took_ms: float) -> None:

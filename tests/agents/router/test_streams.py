@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
+from yarl import URL
 
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading
@@ -233,5 +234,39 @@ def test_models_are_listed_and_whole_answers_count_by_their_tokens() -> None:
             (reading,) = await read_all(router)
             assert (reading.served, reading.in_slo) == (1, 1)
             assert reading.output_tokens == 10
+
+    within_limit(scenario)
+
+
+@pytest.mark.integration
+def test_nothing_in_a_path_becomes_another_request() -> None:
+    heads: list[bytes] = []
+
+    async def answer(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            router, url = await stack.enter_async_context(front("own", Path()))
+            server = await asyncio.start_server(answer, "127.0.0.1", 0)
+            await stack.enter_async_context(server)
+            port = server.sockets[0].getsockname()[1]
+            await router.switch_routes(
+                (a_route("r1"),), {"r1": f"http://127.0.0.1:{port}"}
+            )
+            for sent in ("x%20HTTP/1.1?a=%0D%0AX-Evil:1", "..%2F?b=%20c"):
+                target = URL(f"{url}/services/chat/v1/{sent}", encoded=True)
+                async with session.post(target, json={}) as answered:
+                    assert answered.status == 200
+                # One line, with what was sent as it was sent.
+                first, *others = heads.pop().split(b"\r\n")
+                assert first == f"POST /v1/{sent} HTTP/1.1".encode()
+                assert not any(each.startswith(b"X-Evil") for each in others)
 
     within_limit(scenario)
