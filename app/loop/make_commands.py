@@ -153,6 +153,9 @@ def _replicas(
             continue
         engine = None
         if replica.llm is not None:
+            # A replica that has lost one of its GPUs is lost as a whole.
+            if not known.indices.keys() >= set(replica.llm.gpus):
+                continue
             terms = known.llm_terms.get(replica.service)
             engine = _engine(replica.llm, terms, known)
         fields = asdict(replica)

@@ -6,6 +6,7 @@ import pytest
 
 from agents.base.protocol import GovernorCommand, Route, TaskCommand
 from app.loop.make_commands import make_commands
+from solvers.types.llm import LlmEngineSettings
 from tests.app.fleets import a_service
 from tests.app.snapshots import a_bound_plan, a_replica, a_state
 from tests.solvers.factories import a_task, bound_task
@@ -74,6 +75,26 @@ def test_a_gpu_that_left_the_fleet_is_told_to_nobody() -> None:
     state = a_state()
     commands = make_commands(PLAN, replace(state, gpus=state.gpus[:1]))
     assert [len(command.gpus) for command in commands] == [1, 0]
+
+
+def test_a_model_that_spans_a_gpu_that_left_the_fleet_is_told_to_nobody() -> None:
+    first, state = PLAN.gpus[0], a_state()
+    second = replace(state.gpus[0], id="n1/gpu-1", index=1)
+    settings = LlmEngineSettings(
+        gpus=(first.id, second.id),
+        max_num_batched_tokens=2048,
+        max_num_seqs=256,
+        max_model_len=4096,
+    )
+    model = replace(first.replicas[0], llm=settings)
+    plan = replace(PLAN, gpus=(replace(first, replicas=(model,)),))
+    both = replace(state, gpus=(state.gpus[0], second))
+    (command, *_) = make_commands(plan, both)
+    (told,) = command.gpus[0].replicas
+    assert told.engine is not None
+    assert told.engine.gpus == (0, 1)
+    (command, *_) = make_commands(plan, replace(state, gpus=state.gpus[:1]))
+    assert [gpu.replicas for gpu in command.gpus] == [()]
 
 
 @pytest.mark.parametrize(
