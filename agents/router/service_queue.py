@@ -19,9 +19,6 @@ from agents.router.health import ReplicaHealth
 
 MAX_RETRY_S = 60
 MIN_RETRY_S = 1
-_MAX_COUNT = (
-    10**9
-)  # As `protocol.Count`: what exceeds it would have the entire observation refused.
 
 
 class Overloaded(Exception):

@@ -20,7 +20,7 @@ _LAST_BYTES = 2048
 _STATED = re.compile(rb'"completion_tokens": ?(\d{1,9})\b')
 """Within a text that was generated the quotes have backslashes before them."""
 MAX_TOKENS = 1_000_000
-"""Of one answer. Replicas are their tenants' own programs, which may say anything."""
+"""In one answer. Replicas are their tenants' own programs, which may say anything."""
 
 
 class TokenMeter:

@@ -153,7 +153,7 @@ def _replicas(
             continue
         engine = None
         if replica.llm is not None:
-            # A replica that has lost one of its GPUs is lost as a whole.
+            # A replica that has lost one of its GPUs is lost with all of them.
             if not known.indices.keys() >= set(replica.llm.gpus):
                 continue
             terms = known.llm_terms.get(replica.service)

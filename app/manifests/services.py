@@ -75,7 +75,6 @@ class LlmSpec(Strict):
         le=MAX_CONTEXT,
         description="Tokens of the longest prompt with its answer",
     )
-
     tp: Degree | None = Field(
         default=None,
         description="GPUs of one node that each replica spans; absent: as many as is best",

@@ -30,6 +30,8 @@ REQUESTS = 40_000
 """Drawn for one capacity: 1 % off 200,000 at the median."""
 _FEW_REQUESTS = 2_000
 """They tell roughly where the capacity lies; all are served only near it."""
+_USUAL_TOKENS, _MIN_SHARE = 15_000.0, 0.05
+"""Fewer of longer requests are drawn, down to that share: else a million tokens each would take minutes."""
 _HALVINGS = 8
 _FIRST_WIDTH = 0.05
 """A share of the rough capacity, to either side: where that of all requests is looked for first."""
@@ -65,8 +67,14 @@ def shares_kept(
 
 def kept_alone(replica: Replica, lengths: LengthTable, slo: TokenSlo) -> KeptShares:
     """What is in time where requests hardly ever meet: what no lower rate improves."""
-    draw = draw_requests(lengths, _FEW_REQUESTS)
+    draw = draw_requests(lengths, drawn_requests(lengths, _FEW_REQUESTS))
     return shares_kept(replica, draw, slo, _LONELY * saturation_rps(replica, lengths))
+
+
+def drawn_requests(lengths: LengthTable, usual: int) -> int:
+    """How many requests of these lengths are drawn where `usual` ones of usual lengths are."""
+    share = _USUAL_TOKENS / (lengths.mean_prompt + lengths.mean_output)
+    return round(usual * min(1.0, max(_MIN_SHARE, share)))
 
 
 def saturation_rps(replica: Replica, lengths: LengthTable) -> float:
@@ -116,7 +124,7 @@ def capacity_rps(
     if rough <= 0.0:
         return 0.0
     highest = MAX_LOAD * saturation_rps(planned, lengths)
-    draw = draw_requests(lengths, requests, cv=cv)
+    draw = draw_requests(lengths, drawn_requests(lengths, requests), cv=cv)
     return _located(_Excess(planned, draw, slo), rough, highest)
 
 
@@ -128,7 +136,7 @@ def rough_capacity_rps(
     highest = MAX_LOAD * saturation_rps(planned, lengths)
     if planned.kv_tokens < lengths.longest or highest <= 0.0:
         return 0.0
-    draw = draw_requests(lengths, _FEW_REQUESTS, cv=cv)
+    draw = draw_requests(lengths, drawn_requests(lengths, _FEW_REQUESTS), cv=cv)
     return _halved(_Excess(planned, draw, slo), highest)
 
 

@@ -13,7 +13,8 @@ from solvers.llm.calendar import (
     serve,
     share_of_tokens,
 )
-from solvers.llm.lengths import MeanLengths, length_table
+from solvers.llm.capacity import drawn_requests
+from solvers.llm.lengths import NAMED, MeanLengths, length_table, named_lengths
 from tests.solvers.llm.models import make_replica, make_table
 
 
@@ -161,3 +162,15 @@ def test_it_serves_as_an_engine_that_goes_through_every_sequence(seed: int) -> N
 
     assert passed.ttft_ms == pytest.approx(ttft_ms, rel=1e-6)
     assert passed.decode_ms == pytest.approx(decode_ms, rel=1e-6, abs=1e-6)
+
+
+def test_of_requests_of_a_million_tokens_few_are_drawn() -> None:
+    for name in NAMED:
+        usual = length_table(named_lengths(name), longest=131_072)
+        assert drawn_requests(usual, 40_000) == 40_000
+    means = MeanLengths(prompt=1000.0, output=50_000.0, spread=0.0)
+    half = length_table(means, longest=131_072)
+    assert 10_000 < drawn_requests(half, 40_000) < 13_000
+    means = MeanLengths(prompt=1000.0, output=1_000_000.0, spread=0.0)
+    huge = length_table(means, longest=1_048_576)
+    assert drawn_requests(huge, 40_000) == 2_000
