@@ -44,7 +44,9 @@ async def _fill(engine: AsyncEngine) -> None:
     """
     await a_busy_morning(engine)
     seen = [
-        make_service_reading("chat", arrivals=400, served=400, in_slo=390),
+        make_service_reading(
+            "chat", arrivals=400, served=400, in_slo=390, output_tokens=10**6
+        ),
         make_service_reading("search", arrivals=100, served=100, in_slo=100),
     ]
     drawn = [make_gpu_reading(0, energy_j=80.0), make_gpu_reading(1, energy_j=70.0)]
@@ -104,6 +106,8 @@ ANSWERS: dict[str, Rows] = {
         ("vision", None, usd("0.30"), None),
     ],
     # In whole GPUs: web 1.48 + 0.60, default 0.92 + 0.60; by SM percent 1.38 and 1.44.
+    # 60 % of a quarter of an hour at 2.40 USD.
+    "What do a million tokens": [("chat", 1_000_000, Decimal("0.36"), Decimal("0.36"))],
     "Who would pay": [
         ("web", usd("1.38"), usd("0.70")),
         ("default", usd("1.44"), usd("0.08")),
@@ -151,15 +155,15 @@ ANSWERS: dict[str, Rows] = {
 }
 
 
-def test_there_are_twelve_and_each_is_answered_below() -> None:
-    assert len(QUESTIONS) == 12
+def test_there_are_thirteen_and_each_is_answered_below() -> None:
+    assert len(QUESTIONS) == 13
     assert [
         [words for words in ANSWERS if each.words.startswith(words)]
         for each in QUESTIONS
     ] == [[words] for words in ANSWERS]
 
 
-@pytest.mark.parametrize("place", range(12), ids=list(ANSWERS))
+@pytest.mark.parametrize("place", range(13), ids=list(ANSWERS))
 def test_a_reader_gets_what_hand_arithmetic_says(url: str, place: int) -> None:
     question = QUESTIONS[place]
     with psycopg.connect(conninfo(url)) as connection:
