@@ -14,10 +14,13 @@ from solvers.llm.architecture import (
     Precision,
 )
 from solvers.llm.hardware import KernelEfficiency, LlmHardware
+from solvers.llm.lengths import LengthTable
 from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.step_law import LlmEngine, Runtime
 
 Row = Mapping[str, str]
+_CLIENTS = 32.0
+"""A batch at which engines are often run: measured servers speak of other batches, too, but less surely."""
 _EFFICIENCIES = (
     "gemm_bandwidth",
     "gemm_flops",
@@ -82,6 +85,22 @@ def full_name(name: str) -> str:
     # People leave the publisher out, and no two shipped networks differ in it alone.
     short = {full.partition("/")[2].lower(): full for full in load_architectures()}
     return short.get(name.lower(), name)
+
+
+def usual_conditions(
+    network: str, precision: Precision, lengths: LengthTable, gpu_type: str, tp: int
+) -> RunConditions:
+    """How a replica is run of which nothing more is known."""
+    return RunConditions(
+        network=full_name(network),
+        runtime="vllm",
+        gpu_type=gpu_type,
+        precision=precision,
+        tp=tp,
+        clients=_CLIENTS,
+        prompt=lengths.mean_prompt,
+        output=lengths.mean_output,
+    )
 
 
 def shipped_names() -> tuple[str, ...]:

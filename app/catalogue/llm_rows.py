@@ -8,9 +8,9 @@ from functools import cache, lru_cache
 from app.catalogue.catalogue import CatalogueError
 from app.catalogue.language_models import (
     find_architecture,
-    full_name,
     load_hardware,
     load_runs,
+    usual_conditions,
 )
 from app.solver.llm_rows import RowInterval, RowsAnswer, RowsRequest
 from solvers.llm.architecture import Architecture, Precision
@@ -19,15 +19,12 @@ from solvers.llm.config_json import architecture_from_config, precision_from_con
 from solvers.llm.correction import StepBeliefs
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.lengths import LengthTable, MeanLengths, length_table
-from solvers.llm.measured import RunConditions
 from solvers.llm.sizing import DEGREES, Sized, SizeLimit, SizeRequest, size
 from solvers.types.errors import InvalidInput
 from solvers.types.llm import LlmPoints, LlmRow
 from solvers.types.plan import ALL_SMS
 from solvers.types.state import GpuType
 
-CLIENTS = 32.0
-"""A batch at which engines are often run: measured servers speak of other batches, too, but less surely."""
 _POWER_SHARE = 0.73
 """The share of its limit that a GPU draws while it serves a language model: H100s were measured at 450 to 570 of 700 W
 (ML.ENERGY's benchmark of vLLM)."""
@@ -95,7 +92,7 @@ def _known(
     """What measured servers say of steps, by GPU type and degree."""
     places = [(name, tp) for name in gpu_types for tp in DEGREES]
     return {
-        place: _beliefs().of(_conditions(network, precision, lengths, *place))
+        place: _beliefs().of(usual_conditions(network, precision, lengths, *place))
         for place in places
     }
 
@@ -159,25 +156,6 @@ def _unknown(gpu_types: Sequence[GpuType]) -> Iterator[str]:
                 f"no link between {each.name}s is known, so that a replica spans one alone: state "
                 "llm.link_gb_per_s in its GpuType"
             )
-
-
-def _conditions(
-    network: str,
-    precision: Precision,
-    lengths: LengthTable,
-    gpu_type: str,
-    tp: int,
-) -> RunConditions:
-    return RunConditions(
-        network=full_name(network),
-        runtime="vllm",
-        gpu_type=gpu_type,
-        precision=precision,
-        tp=tp,
-        clients=CLIENTS,
-        prompt=lengths.mean_prompt,
-        output=lengths.mean_output,
-    )
 
 
 @cache

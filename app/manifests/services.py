@@ -13,10 +13,8 @@ from app.manifests.parts import (
     camel,
     named_priority,
 )
-from solvers.types.llm import Degree, LlmTerms, Precision
+from solvers.types.llm import MAX_CONTEXT, Degree, LlmTerms, Precision
 
-MAX_CONTEXT = 1_048_576
-"""Tokens that the longest request has at most."""
 _USUAL = LlmTerms(itl_ms=1.0)
 """For its defaults."""
 

@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 ItlKind = Literal["token", "request"]
 MAX_TP = 8
 """GPUs that a replica spans at most."""
+MAX_CONTEXT = 1_048_576
+"""Tokens that the longest request, with its answer, has at most."""
 Degree = Literal[1, 2, 4, 8]
 Precision = Literal["bf16", "fp8", "fp4", "int4"]
 """What the weights of linear layers are kept in; embedding and output stay in bf16."""

@@ -12,9 +12,9 @@ import typer
 from app.catalogue.catalogue import CatalogueError, load_gpu_types
 from app.catalogue.language_models import (
     find_architecture,
-    full_name,
     load_hardware,
     load_runs,
+    usual_conditions,
 )
 from app.cli.common.errors import CliError
 from app.cli.common.output import (
@@ -34,17 +34,14 @@ from solvers.llm.lengths import NAMED, LengthTable, MeanLengths
 from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.step_law import LlmEngine
 from solvers.types.errors import InvalidInput
-from solvers.types.llm import TokenSlo
+from solvers.types.llm import MAX_CONTEXT, TokenSlo
 
 if TYPE_CHECKING:
     from solvers.llm.belief import StepBelief
     from solvers.llm.sizing import Sized
 
-MAX_CONTEXT = 1_048_576
 _SECONDS_PER_HOUR = 3600.0
 _MILLION = 1e6
-_CLIENTS = 32.0
-"""A batch at which engines are often run: measured runs speak of other batches, too, but less surely."""
 _WHY = {
     "weights": "the weights do not fit on so many GPUs",
     "context": "its cache does not hold the longest request: more GPUs, or a lower --max-model-len",
@@ -186,16 +183,7 @@ def _beliefs(
     from solvers.llm.sizing import DEGREES
 
     def conditions(gpu_type: str, tp: int) -> RunConditions:
-        return RunConditions(
-            network=full_name(asked.network),
-            runtime="vllm",
-            gpu_type=gpu_type,
-            precision=precision,
-            tp=tp,
-            clients=_CLIENTS,
-            prompt=table.mean_prompt,
-            output=table.mean_output,
-        )
+        return usual_conditions(asked.network, precision, table, gpu_type, tp)
 
     # Whatever its file is called, the network is the one that is asked for.
     own = [
