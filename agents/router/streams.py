@@ -12,8 +12,6 @@ none.
 
 import re
 
-import msgspec
-
 _EVENT_END = b"\n\n"
 _LAST_BYTES = 2048
 """Usage and `[DONE]` are within so many bytes of the end."""
@@ -88,21 +86,11 @@ def _is_token(event: bytes) -> bool:
     return not is_role
 
 
-class _Usage(msgspec.Struct):
-    completion_tokens: int = 1
-
-
-class _Answer(msgspec.Struct):
-    usage: _Usage | None = None
-
-
 def answered_tokens(body: bytes) -> int:
-    """Tokens of an answer that came whole, by its usage; 1 where it tells none."""
-    try:
-        usage = msgspec.json.decode(body, type=_Answer).usage
-    except msgspec.DecodeError:
-        return 1
-    return 1 if usage is None else _believed(usage.completion_tokens)
+    """Tokens of an answer that came at once, by its usage, else by its events; 1 where it has neither."""
+    if stated := _STATED.findall(body):
+        return _believed(int(stated[-1]))
+    return _believed(sum(map(_is_token, body.split(_EVENT_END))))
 
 
 def _believed(tokens: int) -> int:

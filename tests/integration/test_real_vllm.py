@@ -292,3 +292,11 @@ def test_a_model_is_served_scaled_and_drained_without_a_broken_stream(
             before = streams.finished
             until(lambda: streams.finished >= before + CLIENTS, START_S)
         assert streams.broken == []
+
+        def tokens() -> int:
+            table = plane.get("reports/tokens_by_service_hour")
+            place = table["columns"].index("output_tokens")
+            return sum(int(row[place]) for row in table["rows"])
+
+        # The node reports what it counted within seconds.
+        until(lambda: tokens() == TOKENS * streams.finished, 60.0)

@@ -86,6 +86,9 @@ def test_one_token_alone_has_no_time_between_tokens() -> None:
 def test_whole_answers_tell_their_tokens() -> None:
     assert answered_tokens(b'{"usage":{"completion_tokens":7,"x":1}}') == 7
     assert answered_tokens(b'{"error":{}}') == answered_tokens(b"no JSON") == 1
+    # A stream is whole where its first and last events were read together.
+    assert answered_tokens(ROLE + event("a") + event("b") + b"data: [DONE]\n\n") == 2
+    assert answered_tokens(event("a") + END) == 3
 
 
 def test_no_replica_can_state_more_tokens_than_a_report_may_hold() -> None:
