@@ -90,7 +90,7 @@ class LlmServer:
         """`load_s`: it is not ready before."""
         self._served_as, self._scheduler = served_as, scheduler
         self._step_time, self._load_s = step_time, load_s
-        self._metrics = EngineMetrics(served_as)
+        self._metrics = EngineMetrics(served_as, scheduler)
         self._ids = itertools.count(1)
         self._answers: dict[str, asyncio.Queue[bool]] = {}
         """By request: whether each token is the last."""
@@ -141,7 +141,7 @@ class LlmServer:
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, "the engine is loading")
         try:
             body = msgspec.json.decode(await request.read(), type=_Body)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        except msgspec.DecodeError as error:
             return _error(HTTPStatus.BAD_REQUEST, str(error))
         if body.model not in ("", self._served_as):
             return _error(HTTPStatus.NOT_FOUND, f"no model is called {body.model!r}")
@@ -198,8 +198,7 @@ class LlmServer:
         return web.Response(status=200 if self.is_ready else 503)
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
-        text = self._metrics.text(self._scheduler)
-        return web.Response(text=text, content_type="text/plain")
+        return web.Response(body=self._metrics.text(), content_type="text/plain")
 
 
 @dataclass(slots=True)

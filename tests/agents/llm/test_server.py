@@ -102,7 +102,7 @@ def test_who_leaves_is_aborted_and_metrics_are_read_as_those_of_vllm() -> None:
         )
         await leaving.content.readany()
         leaving.close()
-        running = 'vllm:num_requests_running{model_name="chat"} 0'
+        running = 'vllm:num_requests_running{model_name="chat"} 0.0'
         # The engine hears of it when its next token cannot be sent.
         for _ in range(200):
             async with session.get(f"{url}/metrics") as answer:
