@@ -5,7 +5,7 @@ import sys
 
 from aiohttp import web
 
-from agents.base.arguments import integer
+from agents.base.arguments import amount, integer, positive
 from agents.llm.scheduler import BLOCK_TOKENS, EngineSize, LlmScheduler
 from agents.llm.server import LlmServer, StepTime
 
@@ -29,18 +29,21 @@ def main(arguments: list[str]) -> int:
         )
     options.add_argument(
         "--step-ms",
-        type=float,
+        type=positive,
         default=8.0,
         help="of the smallest step (default: %(default)s)",
     )
     options.add_argument(
         "--load-s",
-        type=float,
+        type=amount(3600.0),
         default=0.0,
         help="until it is ready (default: %(default)s)",
     )
     options.add_argument(
-        "--speed", type=float, default=1.0, help="times as fast (default: %(default)s)"
+        "--speed",
+        type=positive,
+        default=1.0,
+        help="times as fast (default: %(default)s)",
     )
     chosen = options.parse_args(arguments)
     size = EngineSize(

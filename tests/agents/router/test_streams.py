@@ -132,6 +132,20 @@ async def front(kind: str, folder: Path) -> AsyncIterator[tuple[RequestRouter, s
         await proxy.close(keep=False)
 
 
+@asynccontextmanager
+async def served_model(
+    kind: str, folder: Path, *, base_ms: float, ttft_ms: float = 5000.0
+) -> AsyncIterator[tuple[aiohttp.ClientSession, RequestRouter, str]]:
+    """A client, and a router of that kind with its URL, which routes to one stand-in."""
+    async with (
+        aiohttp.ClientSession() as session,
+        front(kind, folder) as (router, url),
+        engine(base_ms) as where,
+    ):
+        await router.switch_routes((a_route("r1", ttft_ms=ttft_ms),), {"r1": where})
+        yield session, router, url
+
+
 def a_route(*names: str, ttft_ms: float = 5000.0) -> ServiceRoute:
     return ServiceRoute(
         service="chat",
@@ -159,11 +173,7 @@ async def stream(session: aiohttp.ClientSession, url: str, tokens: int) -> list[
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokens_pass_as_they_come_and_are_counted(kind: str, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(aiohttp.ClientSession())
-            router, url = await stack.enter_async_context(front(kind, tmp_path))
-            where = await stack.enter_async_context(engine(base_ms=20.0))
-            await router.switch_routes((a_route("r1"),), {"r1": where})
+        async with served_model(kind, tmp_path, base_ms=20.0) as (session, router, url):
             times = await stream(session, url, 20)
             # Held back, they would all have come together.
             assert times[-1] - times[0] > 0.2
@@ -182,11 +192,8 @@ def test_a_first_token_that_comes_late_is_no_answer_in_time(
     kind: str, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(aiohttp.ClientSession())
-            router, url = await stack.enter_async_context(front(kind, tmp_path))
-            where = await stack.enter_async_context(engine(base_ms=300.0))
-            await router.switch_routes((a_route("r1", ttft_ms=100.0),), {"r1": where})
+        node = served_model(kind, tmp_path, base_ms=300.0, ttft_ms=100.0)
+        async with node as (session, router, url):
             await stream(session, url, 2)
             (reading,) = await read_all(router)
             assert (reading.served, reading.in_slo) == (1, 0)
@@ -223,12 +230,9 @@ def test_streams_go_on_where_they_are_when_their_replica_leaves_the_route(
 @pytest.mark.integration
 def test_models_are_listed_and_whole_answers_count_by_their_tokens() -> None:
     async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(aiohttp.ClientSession())
-            router, url = await stack.enter_async_context(front("own", Path()))
-            where = await stack.enter_async_context(engine(base_ms=20.0))
-            # Ten tokens take 200 ms: more than the first may take, and less than all ten.
-            await router.switch_routes((a_route("r1", ttft_ms=100.0),), {"r1": where})
+        # Ten tokens take 200 ms: more than the first may take, and less than all ten.
+        node = served_model("own", Path(), base_ms=20.0, ttft_ms=100.0)
+        async with node as (session, router, url):
             async with session.get(f"{url}/services/chat/v1/models") as answer:
                 assert (await answer.json())["data"][0]["id"] == "chat"
             body = {"prompt": "a", "max_tokens": 10}
