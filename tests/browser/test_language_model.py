@@ -5,19 +5,9 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import Open
 from tests.integration.api_harness import Api, ready_replicas
-from tests.integration.model_fleet import put_model
+from tests.integration.model_fleet import GPU_READING, put_model
 
 pytestmark = pytest.mark.integration
-
-_GPU = {
-    "gpu_type": "H100",
-    "memory_mib": 81920,
-    "memory_used_mib": 70000,
-    "power_w": 300,
-    "energy_j": 600,
-    "clock_mhz": 1980,
-    "busy_percent": 50,
-}
 
 
 @pytest.fixture
@@ -33,7 +23,8 @@ def model(empty: Api) -> Api:
         window_start_s=empty.clock.now().timestamp() - 2.0,
         generation=plan["generation"],
         gpus=[
-            {**_GPU, "index": index} for index in range(2 if gpu["node"] == "n1" else 8)
+            {**GPU_READING, "index": index}
+            for index in range(2 if gpu["node"] == "n1" else 8)
         ],
         replicas=ready_replicas(empty, gpu["node"]),
     )

@@ -4,6 +4,17 @@ from tests.integration.api_harness import Api
 
 NETWORK = "Llama-3.1-70B"
 
+GPU_READING = {
+    "gpu_type": "H100",
+    "memory_mib": 81920,
+    "memory_used_mib": 70000,
+    "power_w": 300,
+    "energy_j": 600,
+    "clock_mhz": 1980,
+    "busy_percent": 50,
+}
+"""Of a busy H100, but for its index."""
+
 
 def service(**spec: object) -> dict[str, object]:
     """The manifest of `chat`."""

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.api_harness import Api, running_api
-from tests.integration.model_fleet import put_model, service
+from tests.integration.api_harness import Api, ready_replicas, running_api
+from tests.integration.model_fleet import GPU_READING, put_model, service
+from tests.integration.test_api_metrics import scraped
 
 pytestmark = pytest.mark.integration
 
@@ -103,3 +104,26 @@ def test_what_cannot_be_planned_says_why_in_one_sentence(api: Api) -> None:
         if text.startswith("chat:")
     )
     assert "raise it" in said
+
+
+def test_metrics_count_a_replica_that_spans_gpus_once(api: Api) -> None:
+    plan = api.get(f"plans/{api.tick().plan_id}")
+    (node,) = {gpu["node"] for gpu in plan["gpus"] if gpu["replicas"]}
+    gpus = [
+        {**GPU_READING, "index": index} for index in range(2 if node == "n1" else 8)
+    ]
+    answer = api.sync(
+        node,
+        sequence=2,
+        window_start_s=api.clock.now_s(),
+        gpus=gpus,
+        replicas=ready_replicas(api, node),
+    )
+    assert answer.status_code == 200, answer.text
+    shown = scraped(api)
+    (count,) = (
+        count
+        for series, count in shown.items()
+        if series.startswith("service_current_replicas{")
+    )
+    assert count == 1

@@ -295,11 +295,13 @@ def _add_desired(
 
 def _add_replicas(page: ScrapePage, seen: _Seen, projects: Mapping[str, str]) -> None:
     types = {gpu.id: cast(str, gpu.gpu_type) for gpu in seen.gpus}
-    counts = Counter(
-        (part.owner, types[part.gpu], part.state)
+    # By id: one that spans GPUs is a part of each.
+    standing = {
+        part.id: (part.owner, types[part.gpu], part.state)
         for part in seen.parts
         if part.kind == "replica" and part.gpu in types and part.owner in projects
-    )
+    }
+    counts = Counter(standing.values())
     for (service, gpu_type, state), count in sorted(counts.items()):
         page.add(
             "plimsoll_service_current_replicas",
