@@ -92,7 +92,7 @@ def _starting(api: Api, service: NamedObject) -> str:
         for node in nodes
     ]
     planned = sum(each for each, _ in counts)
-    # By node: what is still there of an older plan does not stand in for what another node is to start.
+    # By node: what is still there of an older plan does not count for what another node is to start.
     missing = sum(max(0.0, each - ready) for each, ready in counts)
     if not missing:
         return ""
