@@ -19,7 +19,7 @@ from random import Random
 import aiohttp
 import numpy as np
 
-from agents.sim.arrivals import ArrivalProcess, LoadShape
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape
 from bench.report import Figures, print_table
 
 READY_PERIOD_S = 2.0

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
-from agents.sim.tally import ServiceTally
+from agents.sim.queues.replica_queue import ExecutionPace, ReplicaQueue
+from agents.sim.queues.tally import ServiceTally
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from app.simulate.run.planned_world import PlannedWorld
 from bench.report import Figures, print_table, write_results

@@ -21,9 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import NodeCommand, Observation, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
-from agents.sim.arrivals import ArrivalProcess, LoadShape, Spike
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Spike
 from agents.sim.spec import make_node
 from agents.sim.truth.truth import load_truth
 from agents.sync.ledger import Ledger

@@ -20,13 +20,13 @@ from agents.base.clock import ManualClock
 from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand, Route
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions
-from agents.sim.arrivals import ArrivalProcess, LoadShape
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape
 from agents.sim.pace import draw_noise
-from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
+from agents.sim.queues.replica_queue import ExecutionPace, ReplicaQueue
+from agents.sim.queues.tally import ServiceTally
 from agents.sim.spec import make_node
-from agents.sim.tally import ServiceTally
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.truth import load_truth
 

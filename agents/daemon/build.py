@@ -282,12 +282,12 @@ def _worker_user(options: argparse.Namespace) -> WorkerUser | None:
 
 
 def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
-    from agents.sim.arrivals import ArrivalProcess, LoadShape
     from agents.sim.cluster import (
         ClusterScript,  # numba: half a second
         SimulatedCluster,
     )
     from agents.sim.device import SimulatedDevice
+    from agents.sim.load.arrivals import ArrivalProcess, LoadShape
     from agents.sim.spec import make_node
     from agents.sim.truth.truth import load_truth
 

@@ -12,14 +12,15 @@ import numpy as np
 
 from agents.base.clock import Clock
 from agents.base.device import UnknownPart
-from agents.sim.clients import ClientLoad, Clients, Target, make_clients
 from agents.sim.faults import ClusterFaults, NodeLoss
+from agents.sim.gpu import SimReplica
 from agents.sim.layout import ClusterSpares, WorkLayout, make_layout
-from agents.sim.load_balancer import ArrivalSource, make_balancers
-from agents.sim.node import SimNode, SimReplica
+from agents.sim.load.clients import ClientLoad, Clients, Target, make_clients
+from agents.sim.load.load_balancer import ArrivalSource, make_balancers
+from agents.sim.node import SimNode
 from agents.sim.pace import PaceMaker, SimulatedWorld
+from agents.sim.queues.tally import PRESENT_S, Floats, ServiceTally
 from agents.sim.spec import Fault, SimulatedNodeSpec
-from agents.sim.tally import PRESENT_S, Floats, ServiceTally
 
 _SAME_S = 1e-6
 """Moments so near to each other are one: a clock that counts from 1970 tells no finer ones apart."""

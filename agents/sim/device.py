@@ -20,9 +20,9 @@ from agents.base.protocol import (
     TaskCommand,
 )
 from agents.sim.cluster import SimulatedCluster
-from agents.sim.node import SimGpu, SimReplica
+from agents.sim.gpu import SimGpu, SimReplica
 from agents.sim.polls import PollWindows
-from agents.sim.tally import Ints
+from agents.sim.queues.tally import Ints
 
 
 class SimulatedDevice:

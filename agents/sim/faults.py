@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agents.sim.load_balancer import DETECTION_S
-from agents.sim.node import SimGpu, SimNode
+from agents.sim.gpu import SimGpu
+from agents.sim.load.load_balancer import DETECTION_S
+from agents.sim.node import SimNode
+from agents.sim.queues.tally import ServiceTally
 from agents.sim.spec import BUSIEST, Fault
-from agents.sim.tally import ServiceTally
 
 _GPU_LOSSES = ("gpu_lost", "node_lost")
 

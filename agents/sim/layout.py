@@ -15,8 +15,9 @@ from typing import TypeAlias
 
 from agents.base.device import ServiceRoute
 from agents.base.lateness import Lateness
-from agents.sim.node import SimNode, SimReplica
-from agents.sim.replica_queue import ExecutionPace
+from agents.sim.gpu import SimReplica
+from agents.sim.node import SimNode
+from agents.sim.queues.replica_queue import ExecutionPace
 from agents.sim.tasks import SimTask
 
 LOOK_S = 0.1

@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from agents.base.device import Part
-from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
-from agents.sim.tally import Floats
+from agents.sim.queues.replica_queue import ExecutionPace, ReplicaQueue
+from agents.sim.queues.tally import Floats
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.training import STALLED
 

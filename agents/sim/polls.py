@@ -14,8 +14,9 @@ import numpy as np
 
 from agents.base.device import GpuPoll, ReplicaPoll
 from agents.base.latency_buckets import BUCKET_COUNT
-from agents.sim.node import SimGpu, SimNode, SimReplica
-from agents.sim.tally import Floats
+from agents.sim.gpu import SimGpu, SimReplica
+from agents.sim.node import SimNode
+from agents.sim.queues.tally import Floats
 
 _BATCHES, _REQUESTS, _EXECUTION_S, _BUSY_S, _ENERGY_J = range(5)
 

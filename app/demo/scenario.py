@@ -6,8 +6,8 @@ RegNetX-8GF for the Transformer. Latencies on the T4 are scaled from the V100 an
 
 from dataclasses import dataclass
 
-from agents.sim.arrivals import ArrivalProcess, LoadShape, Spike
 from agents.sim.cluster import ClusterScript
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Spike
 from agents.sim.spec import SimulatedNodeSpec, make_node
 from app.catalogue.catalogue import load_gpu_types, load_profiles
 from app.simulate.run.closed_loop import ClusterPlan

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from agents.sim.arrivals import ArrivalProcess, LoadShape, Spike
 from agents.sim.cluster import ClusterScript, ServiceTotals
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Spike
 from agents.sim.spec import Fault, make_node
 from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agents.sim.arrivals import Spike
+from agents.sim.load.arrivals import Spike
 from agents.sim.spec import Fault
 from app.simulate.run.closed_loop import ClusterPlan
 from tests.simulation.scenes import RATES_RPS, Scene, a_scene, a_service

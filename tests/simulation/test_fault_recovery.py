@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from agents.sim.load_balancer import DETECTION_S
+from agents.sim.load.load_balancer import DETECTION_S
 from agents.sim.spec import Fault
 from solvers.tick.spares import spares_of
 from tests.simulation.scenes import LAUNCH_S, PERIOD_S, Scene, a_scene

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from agents.sim.node import SimGpu
+from agents.sim.gpu import SimGpu
 from agents.sim.spec import Fault
 from app.simulate.run.closed_loop import ClusterPlan
 from bench.governors import CAP_W, half_known

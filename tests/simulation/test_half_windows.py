@@ -14,11 +14,11 @@ from agents.base.device import DeviceError
 from agents.base.protocol import NodeCommand
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions
-from agents.sim.arrivals import ArrivalProcess, LoadShape, Modulation, Spike
-from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript, ServiceTotals, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.rates import Shape
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Modulation, Spike
+from agents.sim.load.clients import ClientLoad
+from agents.sim.load.rates import Shape
 from agents.sim.spec import Fault
 from solvers.types.state import Task
 from tests.agents.factories import a_command, a_gpu, a_replica, a_task, run

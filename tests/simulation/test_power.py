@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from agents.base.clock import ManualClock
 from agents.base.device import DeviceReadings, ServiceRoute
 from agents.base.protocol import ReplicaCommand
-from agents.sim.arrivals import ArrivalProcess, LoadShape
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape
 from agents.sim.spec import make_node
 from agents.sim.truth.running import RunningPart
 from agents.sim.truth.truth import load_truth

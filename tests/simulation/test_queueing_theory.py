@@ -5,10 +5,10 @@ import pytest
 
 from agents.base.clock import ManualClock
 from agents.base.device import ServiceRoute
-from agents.sim.arrivals import ArrivalProcess, LoadShape
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.tally import ServiceTally
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape
+from agents.sim.queues.tally import ServiceTally
 from solvers.laws.bulk_queue import miss_probability
 from tests.agents.factories import a_replica, run
 from tests.agents.sim.worlds import PlainWorld, a_node

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from agents.sim.arrivals import Spike
+from agents.sim.load.arrivals import Spike
 from agents.sim.spec import Fault
 from app.catalogue.catalogue import load_profiles
 from app.simulate.run.closed_loop import ClusterPlan

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agents.sim.arrivals import LoadShape, Modulation, Spike
+from agents.sim.load.arrivals import LoadShape, Modulation, Spike
 from app.cli.common.files import STDIO
 from app.cli.common.options import command_group
 from app.cli.common.scenario_flags import parse_rate

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agents.sim.rates import Shape
+from agents.sim.load.rates import Shape
 from app.cli.common.durations import parse_duration
 from app.cli.simulation.trace_files import write
 from app.simulate.traces.generate import generate

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from agents.sim import arrivals
-from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript as Course
+from agents.sim.load import arrivals
+from agents.sim.load.clients import ClientLoad
+from agents.sim.load.rates import Shape
 from agents.sim.pace import SimulatedWorld
-from agents.sim.rates import Shape
 from agents.sim.spec import Fault, GpuSpec, SimulatedNodeSpec
 from agents.sim.truth.truth import load_truth
 from app.base.errors import InvalidRequest

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.faults import NodeLoss
-from agents.sim.load_balancer import ArrivalSource
+from agents.sim.load.load_balancer import ArrivalSource
 from agents.sim.spec import Fault
 from app.simulate.run.record import count_overdue
 from app.simulate.run.results import LossImpact, NodeLossResult

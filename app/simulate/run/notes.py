@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agents.base.plurals import counted
-from agents.sim.arrivals import ArrivalProcess
+from agents.sim.load.arrivals import ArrivalProcess
 from app.answers.feasible import infeasibility
 from app.simulate.figures import duration
 from app.simulate.run.closed_loop import ClusterPlan

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
-from agents.sim.tally import Floats
+from agents.sim.queues.tally import Floats
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.training import STALLED
 from agents.sim.truth.truth import TruthError

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from agents.sim.cluster import ServiceTotals, SimulatedCluster
-from agents.sim.load_balancer import ArrivalSource
-from agents.sim.replica_queue import HEAD, LENGTH, ReplicaQueue
-from agents.sim.tally import ServiceTally
+from agents.sim.load.load_balancer import ArrivalSource
+from agents.sim.queues.replica_queue import HEAD, LENGTH, ReplicaQueue
+from agents.sim.queues.tally import ServiceTally
 from app.base.clock import ControlClock
 from app.loop.tick import TickOutcome
 from app.simulate.run.accounting import Bill, Targets, make_bill, sum_bills, within

@@ -4,7 +4,7 @@ import math
 from functools import lru_cache
 from pathlib import Path
 
-from agents.sim.rates import TraceShape
+from agents.sim.load.rates import TraceShape
 from app.base.errors import InvalidRequest
 from app.simulate.scenario.load import TraceRef
 from app.simulate.traces.files import read_trace

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from agents.sim.rates import ArrivalRates, FloatArray, stepped
+from agents.sim.load.rates import ArrivalRates, FloatArray, stepped
 
 _NOISE_S = 30.0
 """Time in which noise forgets itself: longer than a window of the loop, shorter than a crowd."""

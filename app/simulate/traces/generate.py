@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from agents.sim.arrivals import ArrivalProcess
-from agents.sim.rates import Shape
+from agents.sim.load.arrivals import ArrivalProcess
+from agents.sim.load.rates import Shape
 from app.measurements.tables import Reals
 from app.simulate.traces.trace import RateTrace, check_size
 

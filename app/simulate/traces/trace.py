@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from agents.sim.rates import TraceShape
+from agents.sim.load.rates import TraceShape
 from app.base.errors import InvalidRequest, no_such
 from app.measurements.tables import NOT_NEGATIVE, Reals
 from app.measurements.traces import MAX_STEPS, SECONDS_PER

@@ -20,11 +20,11 @@ from agents.base.latency_buckets import bucket_of
 from agents.base.protocol import NodeCommand
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
-from agents.sim.arrivals import ArrivalProcess, LoadShape
-from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load_balancer import HOLD_CAPACITY, ServiceBalancer
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape
+from agents.sim.load.clients import ClientLoad
+from agents.sim.load.load_balancer import HOLD_CAPACITY, ServiceBalancer
 from agents.sim.pace import QUEUE_CAPACITY
 from agents.sim.spec import Fault, FaultKind, make_node
 from agents.sim.truth.truth import load_truth

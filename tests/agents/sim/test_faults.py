@@ -7,7 +7,7 @@ from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load_balancer import DETECTION_S
+from agents.sim.load.load_balancer import DETECTION_S
 from agents.sim.spec import BUSIEST, Fault
 from tests.agents.factories import a_command, a_gpu, a_replica, run
 from tests.agents.sim.worlds import a_cluster, a_node

@@ -8,7 +8,7 @@ import pytest
 
 from agents.base.device import Part
 from agents.sim.pace import GpuUnderLoad, PaceMaker, SimulatedPart
-from agents.sim.tally import Floats
+from agents.sim.queues.tally import Floats
 from agents.sim.truth.running import RunningPart
 
 MOST = 20_000

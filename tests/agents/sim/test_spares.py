@@ -7,8 +7,8 @@ from agents.base.device import ServiceRoute
 from agents.base.lateness import CALM_S
 from agents.base.protocol import ReplicaCommand
 from agents.sim.cluster import SimulatedCluster
-from agents.sim.load_balancer import DETECTION_S
-from agents.sim.node import SimReplica
+from agents.sim.gpu import SimReplica
+from agents.sim.load.load_balancer import DETECTION_S
 from agents.sim.spec import Fault
 from tests.agents.factories import a_replica
 from tests.agents.sim.worlds import a_cluster, a_node

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.base.clock import ManualClock
-from agents.sim.clients import ClientLoad
 from agents.sim.cluster import ClusterScript, SimulatedCluster
+from agents.sim.load.clients import ClientLoad
+from agents.sim.queues.tally import Floats
 from agents.sim.spec import Fault, GpuSpec, SimulatedNodeSpec
-from agents.sim.tally import Floats
 from agents.sim.truth.running import RunningPart
 from agents.sim.truth.truth import TruthError
 

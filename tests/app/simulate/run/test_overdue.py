@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
-from agents.sim.tally import ServiceTally
+from agents.sim.queues.replica_queue import ExecutionPace, ReplicaQueue
+from agents.sim.queues.tally import ServiceTally
 from app.simulate.run.record import count_older
 
 

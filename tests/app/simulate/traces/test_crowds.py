@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agents.sim.rates import FloatArray
+from agents.sim.load.rates import FloatArray
 from app.simulate.traces.crowds import Crowd, CrowdedLoad, FlashCrowds
 
 QUIET = FlashCrowds(seed=1, mean_gap_s=1e9, noise=0.0)

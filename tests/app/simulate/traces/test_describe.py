@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from agents.sim.arrivals import LoadShape, Modulation, Spike
-from agents.sim.rates import Shape
+from agents.sim.load.arrivals import LoadShape, Modulation, Spike
+from agents.sim.load.rates import Shape
 from app.base.errors import InvalidRequest
 from app.simulate.traces.describe import (
     OUTLINE,

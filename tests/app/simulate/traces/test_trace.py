@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from agents.sim.arrivals import ArrivalProcess
+from agents.sim.load.arrivals import ArrivalProcess
 from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
 from app.measurements.traces import MAX_STEPS

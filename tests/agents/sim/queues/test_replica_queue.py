@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 
 from agents.base.latency_buckets import BUCKET_COUNT, bucket_end_ms, bucket_of
 from agents.sim.pace import draw_noise
-from agents.sim.replica_queue import ExecutionPace, ReplicaQueue, fine_bucket_of_s
-from agents.sim.tally import FINE_COUNT, PARTS, Floats, ServiceTally
+from agents.sim.queues.replica_queue import (
+    ExecutionPace,
+    ReplicaQueue,
+    fine_bucket_of_s,
+)
+from agents.sim.queues.tally import FINE_COUNT, PARTS, Floats, ServiceTally
 from solvers.laws.bulk_queue import miss_probability
 from tests.examples import examples
 

@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 from numba.typed import List as TypedList
 
-from agents.sim.replica_queue import (
+from agents.sim.queues.replica_queue import (
     LENGTH,
     RUNNING,
     ExecutionPace,
@@ -29,7 +29,7 @@ from agents.sim.replica_queue import (
     run_until_end,
     start,
 )
-from agents.sim.tally import PRESENT_S, Floats, Ints, ServiceTally
+from agents.sim.queues.tally import PRESENT_S, Floats, Ints, ServiceTally
 
 RETRY_S = 1.0
 _STREAM = 2_000_000

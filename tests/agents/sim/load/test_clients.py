@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from agents.sim.clients import ClientLoad, Clients, Target
+from agents.sim.load.clients import ClientLoad, Clients, Target
 from agents.sim.pace import draw_noise
-from agents.sim.replica_queue import ExecutionPace, ReplicaQueue
-from agents.sim.tally import ServiceTally
+from agents.sim.queues.replica_queue import ExecutionPace, ReplicaQueue
+from agents.sim.queues.tally import ServiceTally
 
 
 def a_target(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from agents.base.latency_buckets import BUCKET_COUNT, bucket_of
-from agents.sim.replica_queue import fine_bucket_of_s
-from agents.sim.tally import FINE_COUNT, ServiceTally
+from agents.sim.queues.replica_queue import fine_bucket_of_s
+from agents.sim.queues.tally import FINE_COUNT, ServiceTally
 
 
 def a_tally(latencies_s: list[float]) -> ServiceTally:

@@ -2,7 +2,7 @@
 
 Every service has its own stream, so that adding a service changes nothing for the others, and any cut of the time
 axis into windows gives the same arrivals. The curve of a day with spikes, and bursts resampled from a real trace, is
-here, as are Markov-modulated rates; traces are in `agents.sim.rates`.
+here, as are Markov-modulated rates; traces are in `agents.sim.load.rates`.
 
 Arrivals are drawn by array functions, 30 to 100 million per second and core at 100 to 1000 rps: compiled loops would
 gain nothing beside a simulated queue that takes some million per second.
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from agents.sim.rates import ArrivalRates, FloatArray, Shape, stepped
+from agents.sim.load.rates import ArrivalRates, FloatArray, Shape, stepped
 from agents.sim.truth.tables import read
 
 BLOCK_S = 10

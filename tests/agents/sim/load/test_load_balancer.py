@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.sim.load_balancer import find_places
+from agents.sim.load.load_balancer import find_places
 
 
 @given(

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from agents.sim.tally import Floats
+from agents.sim.queues.tally import Floats
 
 Indices = NDArray[np.intp]
 
@@ -23,11 +23,11 @@ DETECTION_S = 1.0
 HOLD_CAPACITY = 512
 """Requests per service that wait while there is no replica."""
 _BLOCK_S = 10.0
-"""Arrivals are asked for in blocks of this length; `load.ArrivalProcess` draws them so."""
+"""Arrivals are asked for in blocks of this length; `arrivals.ArrivalProcess` draws them so."""
 
 
 class ArrivalSource(Protocol):
-    """Where the requests of one service come from, e.g. `agents.sim.arrivals.ArrivalProcess`."""
+    """Where the requests of one service come from, e.g. `agents.sim.load.arrivals.ArrivalProcess`."""
 
     def arrivals(
         self,

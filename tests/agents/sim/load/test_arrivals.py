@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from agents.sim.arrivals import ArrivalProcess, LoadShape, Spike, burst_factors
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Spike, burst_factors
 
 
 def make_load(

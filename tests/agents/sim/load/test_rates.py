@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.sim.arrivals import ArrivalProcess, LoadShape, Modulation
-from agents.sim.rates import ArrivalRates, Shape, TraceShape, stepped
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Modulation
+from agents.sim.load.rates import ArrivalRates, Shape, TraceShape, stepped
 
 PIECES = ArrivalRates(
     edges_s=np.array([0.0, 0.5, 2.0, 2.25, 5.0]),

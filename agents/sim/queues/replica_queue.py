@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from agents.base.latency_buckets import MIN_BUCKET_MS
-from agents.sim.tally import (
+from agents.sim.queues.tally import (
     FINE_COUNT,
     FINE_PER_DOUBLING,
     IN_SLO,

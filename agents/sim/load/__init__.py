@@ -1,0 +1,1 @@
+"""Where simulated requests come from, and which replica gets which."""

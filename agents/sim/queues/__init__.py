@@ -1,0 +1,1 @@
+"""What waits and runs on one simulated replica, and what is counted of it."""
