@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agents.sim.cluster import ServiceTotals
+from agents.sim.queues.tally import ServiceTotals
 from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged

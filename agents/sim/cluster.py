@@ -4,7 +4,6 @@ Nothing runs in the background. A device's method first advances the whole clust
 (launches that end, faults that begin or end) cut the way there into steps in which nothing changes. One thread only.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,41 +11,22 @@ import numpy as np
 
 from agents.base.clock import Clock
 from agents.base.device import UnknownPart
-from agents.sim.faults import ClusterFaults, NodeLoss
+from agents.sim.faults import ClusterFaults, NodeLoss, before_loss
 from agents.sim.gpu import SimReplica
-from agents.sim.layout import ClusterSpares, WorkLayout, make_layout
+from agents.sim.layout import ClusterSpares, RoutedTarget, WorkLayout, make_layout
 from agents.sim.load.clients import ClientLoad, Clients, Target, make_clients
-from agents.sim.load.load_balancer import ArrivalSource, make_balancers
+from agents.sim.load.load_balancer import ArrivalSource, HandOut, make_balancers
+from agents.sim.load.models import ModelService, RoutedEngine, SimulatedModels
 from agents.sim.node import SimNode
 from agents.sim.pace import PaceMaker, SimulatedWorld
-from agents.sim.queues.tally import PRESENT_S, Floats, ServiceTally
+from agents.sim.queues.engine_queue import EngineQueue
+from agents.sim.queues.tally import PRESENT_S, Floats, ServiceTally, ServiceTotals
 from agents.sim.spec import Fault, SimulatedNodeSpec
 
 _SAME_S = 1e-6
 """Moments so near to each other are one: a clock that counts from 1970 tells no finer ones apart."""
 _NOISE_STREAM = 1_000_000
 """Random stream of the first node's noise, far from the services' streams."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceTotals:
-    """Counts of one service over the whole run so far: arrivals = served + rejected + queued."""
-
-    service: str
-    arrivals: int
-    served: int
-    in_slo: int
-    rejected: int
-    queued: int
-    replicas: int
-    """Replicas that take requests now."""
-    latency_buckets: tuple[int, ...]
-    """(BUCKET_COUNT,) finished requests by latency bucket."""
-    present_s: float = field(compare=False)
-    """Requests in the system, integrated over time, in request-seconds."""
-    sojourn_s: float = field(compare=False)
-    """Time in the system of all that left, served or not, and of those that are still there, summed: the same by
-    Little's law, counted in another way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +39,8 @@ class ClusterScript:
     faults: tuple[Fault, ...] = ()
     clients: Mapping[str, ClientLoad] = field(default_factory=dict)
     """Services whose clients wait for an answer before they send again, in place of a load."""
+    models: Mapping[str, ModelService] = field(default_factory=dict)
+    """The services of language models."""
 
 
 class SimulatedCluster:
@@ -82,11 +64,13 @@ class SimulatedCluster:
             )
         # One for all nodes, so that a time that one has looked up serves the others.
         paces = PaceMaker(world)
+        self._models = SimulatedModels(scenario.models, scenario.seed)
         self.nodes = {
             node.name: SimNode(
                 node,
                 paces,
                 np.random.default_rng([scenario.seed, _NOISE_STREAM + number]),
+                self._models,
             )
             for number, node in enumerate(ordered)
         }
@@ -274,15 +258,22 @@ class SimulatedCluster:
         before = self.spares.read_counts(layout)
         handed_to: dict[SimReplica, tuple[Floats, Floats]] = {}
         for service in self._balancers:
-            handed_to.update(self._hand_out(service, window))
+            if service in self._models:
+                self._step_model(service, window)
+            else:
+                handed_to.update(self._hand_out(service, window))
         for service, clients in self._clients.items():
             self._step_clients(service, clients, window)
         for _, task in layout.tasks:
             task.run(start_s, end_s)
         for node, each in layout.executing:
-            if each.command.service not in self._clients:
+            queue, service = each.queue, each.command.service
+            # Engines are advanced together with the others of their service.
+            if service in self._clients or isinstance(queue, EngineQueue):
+                continue
+            if each.pace is not None:
                 share = handed_to.get(each, _NOTHING)
-                self._work(node, each, share, window)
+                queue.advance(window, share, each.pace, node.tally(service))
         for place, (served, rejected) in self.spares.read_counts(layout).items():
             self.spares.count(
                 place,
@@ -296,18 +287,8 @@ class SimulatedCluster:
         window: tuple[float, float],
     ) -> Iterator[tuple[SimReplica, tuple[Floats, Floats]]]:
         """Deal a service's requests; every replica that gets some, with them."""
-        lost = self._faults.lost_targets(service, window[0])
-        targets = self.spares.targets(self._layout(), service, knows_losses=not lost)
-        weights = [weight for _, _, weight in targets]
-        weights += [each.weight for each in lost]
-        handed = self._balancers[service].step(*window, weights)
-        home = self.home.tally(service)
-        home.reject(handed.dropped, after_s=handed.dropped_age_s)
-        home.sums[PRESENT_S] += handed.waited_s
-        if not weights:
-            # What no node serves is counted by one node, which is the same in each run.
-            home.arrivals += handed.arrived
-            return
+        targets = self._targets(service, window)
+        handed = self._deal(service, window, [weight for _, _, weight in targets])
         here = len(targets)
         for (node, each, _), share, new in zip(
             targets,
@@ -317,6 +298,32 @@ class SimulatedCluster:
         ):
             node.tally(service).arrivals += new
             yield each, share
+
+    def _targets(
+        self, service: str, window: tuple[float, float]
+    ) -> Sequence[RoutedTarget]:
+        lost = self._faults.lost_targets(service, window[0])
+        return self.spares.targets(self._layout(), service, knows_losses=not lost)
+
+    def _deal(
+        self,
+        service: str,
+        window: tuple[float, float],
+        weights: Sequence[float],
+    ) -> HandOut:
+        """A service's requests over targets of these weights; what goes to lost nodes beside them is lost."""
+        lost = self._faults.lost_targets(service, window[0])
+        handed = self._balancers[service].step(
+            *window, [*weights, *(each.weight for each in lost)]
+        )
+        home = self.home.tally(service)
+        home.reject(handed.dropped, after_s=handed.dropped_age_s)
+        home.sums[PRESENT_S] += handed.waited_s
+        here = len(weights)
+        if not (weights or lost):
+            # What no node serves is counted by one node, which is the same in each run.
+            home.arrivals += handed.arrived
+            return handed
         for astray, (reached_s, since_s), new in zip(
             lost,
             handed.shares[here:],
@@ -327,19 +334,24 @@ class SimulatedCluster:
             tally.arrivals += new
             waited_s = float(np.sum(reached_s - since_s))
             tally.reject(len(since_s), after_s=waited_s)
+        return handed
 
-    def _work(
-        self,
-        node: SimNode,
-        each: SimReplica,
-        share: tuple[Floats, Floats],
-        window: tuple[float, float],
-    ) -> None:
-        """Let a replica serve; `share`: what was handed to it."""
-        if each.pace is None:
-            return
-        tally = node.tally(each.command.service)
-        each.queue.advance(window, share, each.pace, tally)
+    def _step_model(self, service: str, window: tuple[float, float]) -> None:
+        """Deal a language model's requests, each to the engine that has least to do, and let all engines work."""
+        weights = {each: weight for _, each, weight in self._targets(service, window)}
+        handed = self._deal(service, window, [1.0] if weights else [])
+        engines = [
+            RoutedEngine(
+                queue=each.queue,
+                tally=node.tally(service),
+                weight=weights.get(each, 0.0),
+                is_open=each in weights,
+            )
+            for node, each in self._layout().executing
+            if each.command.service == service and isinstance(each.queue, EngineQueue)
+        ]
+        share = handed.shares[0] if weights else _NOTHING
+        self._models.serve(service, engines, share, window)
 
     def _step_clients(
         self,
@@ -353,12 +365,15 @@ class SimulatedCluster:
         }
         tallies, targets = [], []
         for node, each in layout.executing:
-            if each.command.service == service and each.pace is not None:
+            queue = each.queue
+            if each.command.service != service or isinstance(queue, EngineQueue):
+                continue
+            if each.pace is not None:
                 tallies.append(node.tally(service))
                 weight = weights.get(each, 0.0)
                 targets.append(
                     Target(
-                        queue=each.queue,
+                        queue=queue,
                         pace=each.pace,
                         tally=tallies[-1],
                         weight=weight,
@@ -374,24 +389,9 @@ class SimulatedCluster:
     def _apply_faults(self) -> None:
         for fault in self._faults.lose_nodes(self._now_s):
             # Before anything is lost, since the requests that were there count as lost with the node.
-            self.node_losses.append(self._before_loss(fault))
+            tallies = {service: self._tally(service) for service in self.services}
+            self.node_losses.append(before_loss(fault, self.nodes, tallies))
         self._faults.apply(self._now_s)
-
-    def _before_loss(self, fault: Fault) -> NodeLoss:
-        ready = [
-            (node.spec.name, each.command.service)
-            for node in self.nodes.values()
-            for _, each in node.replicas()
-            if each.state == "ready" and not node.is_spare(each)
-        ]
-        return NodeLoss(
-            fault=fault,
-            tallies={service: self._tally(service) for service in self.services},
-            replicas=Counter(service for _, service in ready),
-            replicas_lost=Counter(
-                service for name, service in ready if name == fault.node
-            ),
-        )
 
 
 _NOTHING = (np.empty(0), np.empty(0))

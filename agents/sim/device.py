@@ -61,7 +61,7 @@ class SimulatedDevice:
         )
         for gpu, reading in zip(self._node.gpus, readings.gpus, strict=True):
             # A GPU that was emptied within the window was in use for a part of it.
-            if gpu.replicas or gpu.tasks or gpu.departed_energy_j > 0.0:
+            if any(gpu.carried) or gpu.tasks or gpu.departed_energy_j > 0.0:
                 gpu.used_energy_j += reading.energy_j
             gpu.busy_s += (reading.busy_percent or 0.0) / 100.0 * window_s
             gpu.departed_energy_j = 0.0
@@ -131,9 +131,7 @@ class SimulatedDevice:
 
     def _read_gpu(self, gpu: SimGpu, window_s: float) -> GpuReading:
         idle_w = self._cluster.world.idle_w(gpu.spec.gpu_type)
-        works = [
-            (each.queue.busy_s, each.queue.energy_j) for each in gpu.replicas.values()
-        ]
+        works = [(each.queue.busy_s, each.queue.energy_j) for each in gpu.carried]
         works += [(each.busy_s, each.energy_j) for each in gpu.tasks.values()]
         energy_j = (
             idle_w * window_s
@@ -192,6 +190,7 @@ class SimulatedDevice:
                     in_slo=tally.in_slo,
                     rejected=tally.rejected,
                     queued=queued[service],
+                    output_tokens=tally.output_tokens,
                     latency_buckets=_counted(tally.buckets),
                 )
             )
@@ -217,7 +216,7 @@ def _gpu_state(gpu: SimGpu, now_s: float) -> GpuState:
         power_limit_w=gpu.power_limit_w,
         clocks_mhz=gpu.clocks_mhz,
         max_replicas=gpu.spec.max_replicas,
-        replicas=tuple(_replica_state(each, now_s) for each in gpu.replicas.values()),
+        replicas=tuple(_replica_state(each, now_s) for each in gpu.carried),
         tasks=tuple(each.running_task() for each in gpu.tasks.values()),
     )
 
@@ -233,6 +232,7 @@ def _replica_state(each: SimReplica, now_s: float) -> RunningReplica:
         memory_mib=each.command.memory_mib,
         in_flight=each.queue.in_flight,
         draining_s=max(0.0, now_s - each.draining_since_s),
+        drain_s=None if each.command.engine is None else each.command.engine.drain_s,
     )
 
 

@@ -1,6 +1,7 @@
 """What goes wrong on a simulated cluster: faults begin and end, and the balancer learns late that a node is lost."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -37,6 +38,24 @@ class NodeLoss:
     """Ready replicas by service, on all nodes; spares are not counted."""
     replicas_lost: Mapping[str, int]
     """Those of them that were on the node."""
+
+
+def before_loss(
+    fault: Fault, nodes: Mapping[str, SimNode], tallies: Mapping[str, ServiceTally]
+) -> NodeLoss:
+    """How things stand before a fault takes its node; tallies: by service."""
+    ready = [
+        (node.spec.name, each.command.service)
+        for node in nodes.values()
+        for _, each in node.replicas()
+        if each.state == "ready" and not node.is_spare(each)
+    ]
+    return NodeLoss(
+        fault=fault,
+        tallies=tallies,
+        replicas=Counter(service for _, service in ready),
+        replicas_lost=Counter(service for name, service in ready if name == fault.node),
+    )
 
 
 class ClusterFaults:

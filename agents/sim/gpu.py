@@ -4,6 +4,7 @@ All times are seconds of trace time.
 """
 
 import math
+from collections.abc import Iterator
 
 from agents.base.device import Part
 from agents.base.protocol import ReplicaCommand, ReplicaState
@@ -14,6 +15,7 @@ from agents.sim.pace import (
     SimulatedPart,
     clocks_mhz,
 )
+from agents.sim.queues.engine_queue import EngineQueue
 from agents.sim.queues.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.spec import GpuSpec
 from agents.sim.tasks import SimTask
@@ -23,7 +25,11 @@ class SimReplica:
     """One simulated replica."""
 
     def __init__(
-        self, command: ReplicaCommand, *, ready_at_s: float, queue: ReplicaQueue
+        self,
+        command: ReplicaCommand,
+        *,
+        ready_at_s: float,
+        queue: ReplicaQueue | EngineQueue,
     ) -> None:
         self.command = command
         self.state: ReplicaState = "starting"
@@ -33,6 +39,11 @@ class SimReplica:
         self.pace: ExecutionPace | None = None
         self.rests = command.is_spare
         """Whether it is a spare without work, which its neighbours do not feel."""
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is a language model's, whose steps take as long as they do whatever GPU they stand on says."""
+        return isinstance(self.queue, EngineQueue)
 
     @property
     def executes(self) -> bool:
@@ -52,6 +63,8 @@ class SimGpu:
         self.slowdown = 1.0
         self.launch_fails = False
         self.replicas: dict[str, SimReplica] = {}
+        self.spanned: dict[str, SimReplica] = {}
+        """Replicas that stand on another GPU of the node and span this one."""
         self.tasks: dict[str, SimTask] = {}
         self.departed_energy_j = 0.0
         """The energy that replicas and tasks which are gone took in the window."""
@@ -68,12 +81,16 @@ class SimGpu:
         """What the paces were looked up for."""
 
     @property
+    def carried(self) -> Iterator[SimReplica]:
+        """Every replica that uses it, whichever GPU it stands on."""
+        yield from self.replicas.values()
+        yield from self.spanned.values()
+
+    @property
     def memory_used_mib(self) -> float:
         """Memory of every replica that is alive and every task that holds some."""
         replicas_mib = sum(
-            each.command.memory_mib
-            for each in self.replicas.values()
-            if each.state != "failed"
+            each.command.memory_mib for each in self.carried if each.state != "failed"
         )
         return replicas_mib + sum(
             each.command.memory_mib for each in self.tasks.values() if each.holds_memory
@@ -98,7 +115,7 @@ class SimGpu:
                 slo_s=slos_s.get(each.command.service, math.inf),
             )
             for replica_id, each in self.replicas.items()
-            if each.executes and not each.rests
+            if each.executes and not each.rests and not each.is_model
         }
         tenants |= {
             ("task", name): each.tenant

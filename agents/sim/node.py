@@ -18,7 +18,10 @@ from agents.base.device import (
 )
 from agents.base.protocol import ReplicaCommand, TaskCommand, TaskState
 from agents.sim.gpu import SimGpu, SimReplica
+from agents.sim.load.models import SimulatedModels
 from agents.sim.pace import LOWEST_CLOCK_SHARE, PaceMaker, make_queue
+from agents.sim.queues.engine_queue import EngineQueue
+from agents.sim.queues.replica_queue import ReplicaQueue
 from agents.sim.queues.tally import ServiceTally
 from agents.sim.spec import SimulatedNodeSpec
 from agents.sim.tasks import SimTask
@@ -29,7 +32,11 @@ class SimNode:
     """One simulated machine. Errors are those of `agents.base.device`."""
 
     def __init__(
-        self, spec: SimulatedNodeSpec, paces: PaceMaker, random: np.random.Generator
+        self,
+        spec: SimulatedNodeSpec,
+        paces: PaceMaker,
+        random: np.random.Generator,
+        models: SimulatedModels,
     ) -> None:
         self.spec = spec
         self.world = paces.world
@@ -40,7 +47,7 @@ class SimNode:
         self.changes = 0
         """How often routes, replicas, tasks or their states have changed."""
         self.tallies: dict[str, ServiceTally] = {}
-        self._random = random
+        self._random, self._models = random, models
         (self._random_of_tasks,) = random.spawn(
             1
         )  # with or without tasks, replicas draw the same
@@ -101,25 +108,42 @@ class SimNode:
 
     def start(self, gpu_index: int, command: ReplicaCommand, now_s: float) -> None:
         """Begin to start a replica."""
-        gpu = self.gpu(gpu_index)
+        gpu, *others = self._gpus_of(command, gpu_index)
         # Ids are unique on a node, as processes' records are on a real one.
         if any(command.id in each.replicas for each in self.gpus):
             raise LaunchFailed(f"replica {command.id} runs already; stop it first")
-        _check_room(gpu, f"replica {command.id}", command.memory_mib)
+        for each in (gpu, *others):
+            _check_room(each, f"replica {command.id}", command.memory_mib)
         # The limit of MPS, so that a plan that breaks it fails here as it would on a real GPU.
         if len(gpu.replicas) >= gpu.spec.max_replicas:
             raise LaunchFailed(
                 f"GPU {gpu_index} already has {gpu.spec.max_replicas} replicas"
             )
-        self._check_batch(command)
-        # Drawn at the start and used in turn: the same replica meets the same noise however time is cut.
-        queue = make_queue(self.world, command.network, self._random)
-        ready_at_s = now_s + self.spec.launch_s
-        gpu.replicas[command.id] = SimReplica(
-            command, ready_at_s=ready_at_s, queue=queue
+        replica = SimReplica(
+            command,
+            ready_at_s=now_s + self.spec.launch_s,
+            queue=self._make_queue(command, gpu.spec.gpu_type),
         )
+        gpu.replicas[command.id] = replica
+        for each in others:
+            each.spanned[command.id] = replica
         self.changes += 1
         self.launch_ends(now_s)  # Some need no time.
+
+    def _gpus_of(self, command: ReplicaCommand, first: int) -> list[SimGpu]:
+        """The healthy GPUs that a replica uses, that of its entry first; raises UnknownPart or GpuLost."""
+        indices = (first,) if command.engine is None else command.engine.gpus
+        return [self.gpu(index) for index in indices]
+
+    def _make_queue(
+        self, command: ReplicaCommand, gpu_type: str
+    ) -> ReplicaQueue | EngineQueue:
+        """What a new replica works off; raises LaunchFailed or OutOfRange."""
+        if command.engine is not None:
+            return self._models.make_queue(command, gpu_type)
+        self._check_batch(command)
+        # Drawn at the start and used in turn: the same replica meets the same noise however time is cut.
+        return make_queue(self.world, command.network, self._random)
 
     def start_task(self, gpu_index: int, command: TaskCommand, now_s: float) -> None:
         """Begin to start a task."""
@@ -189,14 +213,17 @@ class SimNode:
         self._lose(each, now_s)
         del gpu.replicas[replica_id]
         self.changes += 1
-        gpu.departed_energy_j += each.queue.energy_j
+        spanned = [other for other in self.gpus if other.spanned.pop(replica_id, None)]
+        for used in (gpu, *spanned):
+            used.departed_energy_j += each.queue.energy_j
         self.set_paces(gpu)
 
     def set_batch(self, replica_id: str, batch: int) -> None:
         """Change the largest batch."""
         gpu, each = self.find(replica_id)
         changed = msgspec.structs.replace(each.command, batch=batch)
-        self._check_batch(changed)
+        if not each.is_model:
+            self._check_batch(changed)
         each.command = changed
         self.set_paces(gpu)
 
@@ -242,7 +269,7 @@ class SimNode:
         gpu.is_healthy = False
         # A reset undoes them, as on a real board.
         gpu.clock_mhz = gpu.power_limit_w = None
-        for each in gpu.replicas.values():
+        for each in gpu.carried:
             self._lose(each, now_s)
             each.state = "failed"
         for task in gpu.tasks.values():
@@ -251,6 +278,12 @@ class SimNode:
 
     def set_paces(self, gpu: SimGpu) -> None:
         """Look the execution times on a GPU up again."""
+        for each in gpu.carried:
+            if isinstance(each.queue, EngineQueue):
+                # Each step takes all of its GPUs, and as long as the slowest of them.
+                each.queue.slowdown = max(
+                    other.slowdown for other in self.gpus if each in other.carried
+                )
         gpu.set_paces({route.service: route.slo_ms / 1000.0 for route in self.routes})
 
     def _lose(self, each: SimReplica, now_s: float) -> None:

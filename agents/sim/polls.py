@@ -79,7 +79,7 @@ class PollWindows:
             yield key, counter - (mark if is_same else 0.0) + carried.get(key, 0.0)
 
     def _counters(self, gpu: SimGpu) -> Iterator[tuple[_Key, Floats]]:
-        for replica_id, each in gpu.replicas.items():
+        for each in gpu.carried:
             queue = each.queue
             counts = [
                 queue.batches,
@@ -88,7 +88,7 @@ class PollWindows:
                 queue.busy_s,
                 queue.energy_j,
             ]
-            yield ("replica", replica_id), np.array(counts, float)
+            yield ("replica", each.command.id), np.array(counts, float)
         for name, task in gpu.tasks.items():
             yield ("task", name), np.array([0.0, 0.0, 0.0, task.busy_s, task.energy_j])
         for service in {each.command.service: None for each in gpu.replicas.values()}:

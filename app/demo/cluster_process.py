@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import TypeAlias
 
 from agents.base.protocol import NodeCommand, Observation
-from agents.sim.cluster import ServiceTotals
+from agents.sim.queues.tally import ServiceTotals
 from agents.sim.truth.truth import load_truth
 from app.base.clock import CatchingUpClock
 from app.base.errors import Conflict

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from agents.base.protocol import Observation
-from agents.sim.cluster import ServiceTotals, SimulatedCluster
+from agents.sim.cluster import SimulatedCluster
+from agents.sim.queues.tally import ServiceTotals
 from app.demo.view import Frame, GpuLine, ServiceLine
 from app.loop.events import describe_change
 from app.loop.observe import bucket_percentile_ms

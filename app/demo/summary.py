@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from agents.sim.cluster import ServiceTotals
+from agents.sim.queues.tally import ServiceTotals
 from app.db.base.transaction import Connection
 from app.db.decisions import plans
 from app.db.reports import reports

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from agents.sim.cluster import ServiceTotals
+from agents.sim.queues.tally import ServiceTotals
 from app.simulate.run.accounting import Bill
 from bench.closed_runs import ClosedRun
 from bench.demo import DemoSeed, headline, policies

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from agents.sim.cluster import ServiceTotals
+from agents.sim.queues.tally import ServiceTotals
 from app.demo.baseline import (
     TUNED_PODS,
     baseline_cluster,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from agents.sim.cluster import ClusterScript, ServiceTotals
+from agents.sim.cluster import ClusterScript
 from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Spike
+from agents.sim.queues.tally import ServiceTotals
 from agents.sim.spec import Fault, make_node
 from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock

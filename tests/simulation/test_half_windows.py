@@ -14,11 +14,12 @@ from agents.base.device import DeviceError
 from agents.base.protocol import NodeCommand
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions
-from agents.sim.cluster import ClusterScript, ServiceTotals, SimulatedCluster
+from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Modulation, Spike
 from agents.sim.load.clients import ClientLoad
 from agents.sim.load.rates import Shape
+from agents.sim.queues.tally import ServiceTotals
 from agents.sim.spec import Fault
 from solvers.types.state import Task
 from tests.agents.factories import a_command, a_gpu, a_replica, a_task, run

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agents.sim.cluster import ServiceTotals
+from agents.sim.queues.tally import ServiceTotals
 from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan

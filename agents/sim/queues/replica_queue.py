@@ -161,8 +161,17 @@ class ReplicaQueue:
 
     def age_s(self, now_s: float) -> float:
         """Summed time since the arrival of all that waits or runs."""
+        return float(np.sum(now_s - self._arrived_s))
+
+    def count_older(self, before_s: float) -> int:
+        """Requests that wait or run and arrived before a moment."""
+        return int(np.sum(self._arrived_s < before_s))
+
+    @property
+    def _arrived_s(self) -> Floats:
+        # A ring: the oldest request is at HEAD, and places go on at the array's beginning.
         places = (self._cursor[HEAD] + np.arange(self.in_flight)) % len(self._ring)
-        return float(np.sum(now_s - self._ring[places]))
+        return np.asarray(self._ring[places])
 
     def drop(self) -> int:
         """Lose everything that waits or runs; returns how many requests that were."""

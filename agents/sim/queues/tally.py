@@ -5,6 +5,7 @@ half a percent; the contract's buckets are sums of these.
 """
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,8 @@ class ServiceTally:
         self.fine: Ints = np.zeros(FINE_COUNT, np.int64)
         """(FINE_COUNT,) finished requests by fine bucket of their latency."""
         self.sums: Floats = np.zeros(2)
+        self.output_tokens = 0
+        """Tokens of language models' answers that finished."""
 
     @property
     def served(self) -> int:
@@ -84,6 +87,7 @@ class ServiceTally:
         self.counts += other.counts
         self.fine += other.fine
         self.sums += other.sums
+        self.output_tokens += other.output_tokens
 
     def copy(self) -> "ServiceTally":
         """The same counts, which no longer change."""
@@ -98,6 +102,7 @@ class ServiceTally:
         later.counts -= earlier.counts
         later.fine -= earlier.fine
         later.sums -= earlier.sums
+        later.output_tokens -= earlier.output_tokens
         return later
 
     def latency_ms(self, percentile: float) -> float | None:
@@ -115,3 +120,24 @@ class ServiceTally:
         # An empty bucket can only be met by a percentile of 0, whose place within it does not matter.
         part = 1.0 - (float(below[place]) - wanted) / float(inside) if inside else 1.0
         return MIN_BUCKET_MS * math.exp2((place - 1 + part) / FINE_PER_DOUBLING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceTotals:
+    """Counts of one service over the whole run so far: arrivals = served + rejected + queued."""
+
+    service: str
+    arrivals: int
+    served: int
+    in_slo: int
+    rejected: int
+    queued: int
+    replicas: int
+    """Replicas that take requests now."""
+    latency_buckets: tuple[int, ...]
+    """(BUCKET_COUNT,) finished requests by latency bucket."""
+    present_s: float = field(compare=False)
+    """Requests in the system, integrated over time, in request-seconds."""
+    sojourn_s: float = field(compare=False)
+    """Time in the system of all that left, served or not, and of those that are still there, summed: the same by
+    Little's law, counted in another way."""

@@ -22,6 +22,7 @@ from app.manifests.to_types import to_service, to_settings
 from app.simulate.run.closed_loop import ClusterPlan
 from app.simulate.run.planned_world import PlannedWorld
 from app.simulate.scenario.load import ServiceLoad
+from app.simulate.scenario.models import model_services
 from app.simulate.scenario.parts import FaultSpec, NodePool, PolicyRun, SimulatedService
 from app.simulate.scenario.scenario import SimulationScenario, loop_of
 from app.simulate.scenario.tasks import works_of
@@ -50,6 +51,7 @@ def shipped_catalogue(scenario: SimulationScenario) -> Catalogue:
     served = {
         name
         for each in services
+        if each.kind == "inference"
         for name in (each.network, *(one.network for one in each.variants))
     }
     networks = sorted(served | {work.network for _, work, _ in works})
@@ -168,6 +170,7 @@ def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
             for name, entry in services.items()
             if entry.clients is not None
         },
+        models=model_services(scenario.spec.services),
         seed=seed,
         faults=tuple(_fault(fault) for fault in scenario.spec.faults),
     )

@@ -20,6 +20,9 @@ def notes_on(
 ) -> Iterator[str]:
     """SLOs that no GPU of the fleet can keep; replicas that are ready late; traces and job lists that are cut."""
     for service in plan.services:
+        # How language models may run is found out while the run goes on.
+        if service.llm is not None:
+            continue
         reason = infeasibility(service, plan.gpu_types, plan.points)
         if reason is not None:
             yield f"service {service.name}: {reason}"

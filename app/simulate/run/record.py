@@ -6,12 +6,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-import numpy as np
-
-from agents.sim.cluster import ServiceTotals, SimulatedCluster
+from agents.sim.cluster import SimulatedCluster
 from agents.sim.load.load_balancer import ArrivalSource
-from agents.sim.queues.replica_queue import HEAD, LENGTH, ReplicaQueue
-from agents.sim.queues.tally import ServiceTally
+from agents.sim.queues.tally import ServiceTally, ServiceTotals
 from app.base.clock import ControlClock
 from app.loop.tick import TickOutcome
 from app.simulate.run.accounting import Bill, Targets, make_bill, sum_bills, within
@@ -383,17 +380,9 @@ def count_overdue(
         for _, each in node.replicas()
         if each.command.service == service.name
     )
-    at_replicas = sum(count_older(queue, before_s) for queue in queues)
+    at_replicas = sum(queue.count_older(before_s) for queue in queues)
     if source is None:
         return at_replicas
     # At the front door wait the newest ones: all that came since the service lost its last replica, but the oldest.
     newest = len(source.arrivals(before_s, now_s))
     return at_replicas + max(0, cluster.waiting(service.name) - newest)
-
-
-def count_older(queue: ReplicaQueue, before_s: float) -> int:
-    """Requests that wait or run in a queue and arrived before a moment."""
-    # A ring buffer: the oldest request is at HEAD, and places go on at the array's beginning.
-    arrived_s, cursor, _, _ = queue.state
-    places = (cursor[HEAD] + np.arange(cursor[LENGTH])) % len(arrived_s)
-    return int(np.sum(arrived_s[places] < before_s))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
+from app.catalogue.make_rows import make_rows
 from app.simulate.run.build import Catalogue, make_cluster, make_world
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.run.foresight import foreseen, with_true_times
@@ -110,7 +111,7 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
         plan,
         world=world,
         clock=clock,
-        solver=SeriesSolver(),
+        solver=SeriesSolver(make_rows=make_rows),
         promises_may_break=True,
     )
     # At the default period a day has 17,000 ticks, each with its problem.

@@ -36,7 +36,7 @@ def complaints(spec: "ScenarioFields") -> Iterator[Complaint]:
     yield from _names(spec)
     yield from _policies(spec)
     yield from _idle_modes(spec)
-    yield from _kinds(spec)
+    yield from _models(spec)
     yield from _gpu_choices(spec)
     yield from _tasks(spec)
     yield from _faults(spec)
@@ -170,12 +170,19 @@ def parameter_complaints(
             yield (*here, error.field), error.problem
 
 
-def _kinds(spec: "ScenarioFields") -> Iterator[Complaint]:
+def _models(spec: "ScenarioFields") -> Iterator[Complaint]:
     for place, service in enumerate(spec.services):
-        if service.kind == "llm":
+        if service.kind != "llm":
+            continue
+        if spec.truth != "measured":
             yield (
-                ("services", place, "kind"),
-                "must be inference: language models are not simulated yet; plimsoll size sizes them",
+                ("truth",),
+                f"must be measured, as {service.name} is a language model: its engines are simulated by kernels",
+            )
+        if service.load.clients is not None:
+            yield (
+                ("services", place, "load", "clients"),
+                "are for services of kind inference: give rate_rps, a trace or levels",
             )
 
 

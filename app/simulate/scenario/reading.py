@@ -17,6 +17,7 @@ from app.catalogue.catalogue import (
 )
 from app.manifests.validation_hints import remedy
 from app.simulate.scenario.checks import Complaint
+from app.simulate.scenario.models import model_complaints
 from app.simulate.scenario.parts import NodePool
 from app.simulate.scenario.scenario import ScenarioSpec, SimulationScenario
 from app.simulate.scenario.tasks import works_of
@@ -69,7 +70,7 @@ def unknown_names(scenario: SimulationScenario) -> Iterator[Complaint]:
     spec = scenario.spec
     # Batches are looked up last: a network that is not there has none.
     found = [*_gpu_types(spec), *_networks(spec), *_works(spec)]
-    yield from found or _batches(spec)
+    yield from found or (*model_complaints(spec), *_batches(spec))
 
 
 def _gpu_types(spec: ScenarioSpec) -> Iterator[Complaint]:
@@ -99,6 +100,8 @@ def _networks(spec: ScenarioSpec) -> Iterator[Complaint]:
     known = list_networks("inference")
     training = list_networks("training")
     for place, service in enumerate(spec.services):
+        if service.kind == "llm":
+            continue
         named: dict[tuple[str | int, ...], str] = {("network",): service.network}
         named |= {
             ("variants", number, "network"): each.network

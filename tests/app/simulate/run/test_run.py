@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agents.sim.cluster import ServiceTotals
+from agents.sim.queues.tally import ServiceTotals
 from app.simulate.report.report import make_report, report_to_json
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.record import LawBroken, check_laws

@@ -5,7 +5,6 @@ import pytest
 
 from agents.sim.queues.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.queues.tally import ServiceTally
-from app.simulate.run.record import count_older
 
 
 @pytest.mark.parametrize(
@@ -25,4 +24,4 @@ def test_only_those_that_are_still_there_count_also_where_the_ring_has_turned(
     )
     queue, arrived = ReplicaQueue(capacity=6, noise=np.ones(1)), np.arange(8.0)
     queue.advance((0.0, 7.4), (arrived, arrived), pace, ServiceTally())
-    assert count_older(queue, before_s) == older
+    assert queue.count_older(before_s) == older

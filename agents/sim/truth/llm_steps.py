@@ -1,0 +1,151 @@
+"""How long an engine's steps really take: the measured times of the kernels that a step runs, added up.
+
+    step = 1.5 ms + 0.012 ms per sequence                                 what the host does between two steps
+         + 0.93 · L · (four products of matrices + two all-reduces)       for all tokens of the step
+         + L · (attention of decoding sequences + attention within chunks of prompts)
+         + 0.93 · the product that makes the next tokens                  for every sequence
+
+L layers. `python -m bench.llm.engine_truth` holds it against measured servers, to whose median the 0.93 is fitted. The
+predictions (`solvers.llm`) know data sheets, efficiencies and servers, and none of these times: truth and law share no
+formula. Of dense networks alone: experts' kernels add up to 40 to 90 % more than servers take.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from agents.llm.scheduler import BLOCK_TOKENS, Step
+from agents.sim.truth.kernels import Kernels, Surface, at, kernels_by_type
+from agents.sim.truth.tables import read_types
+from agents.sim.truth.truth import TruthError
+
+_STEP_MS, _SEQUENCE_MS = 1.5, 0.012
+"""Assumed: scheduling, sampling and sending."""
+_RESERVED = 0.05
+"""Assumed: the share of an engine's memory that activations, graphs and buffers take, beside weights and cache."""
+_IN_GRAPHS = 0.93
+"""Within a captured graph kernels follow each other without gaps: so much of what they take one by one."""
+_REDUCES = 2
+_HEAD_DIM = 128.0
+"""That attention was measured with; it takes as many times as long as heads are larger."""
+_WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0}
+_VALUE_BYTES = 2.0
+_MIB = 2.0**20
+_BUSY_SHARE = 0.73
+"""Of the board's limit while a step runs: H100s were measured at 450 to 570 of 700 W (ML.ENERGY's benchmark)."""
+_SEQUENCES = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
+_CACHED = np.array([1.0, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072])
+"""Where one engine's attention is tabulated, so that a step looks up one surface: the measured sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A dense language model: what its kernels are looked up by."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlace:
+    """Where a replica runs, and in what it computes."""
+
+    gpu_type: str
+    gpus: int
+    precision: str
+    memory_mib: float
+    """That it takes of each GPU."""
+
+
+class EngineTruth:
+    """One replica's steps, cache and power."""
+
+    def __init__(self, shape: ModelShape, place: EnginePlace) -> None:
+        """Raises TruthError for a GPU type, a precision on it, or a number of GPUs, that nobody measured."""
+        kernels = measured_kernels(place)
+        gpus, layers = place.gpus, shape.layers
+        kv_heads = max(1.0, shape.kv_heads / gpus)
+        matrices = _matrices(shape, gpus, kv_heads)
+        layer_ms = np.zeros(len(kernels.rows))
+        for each in matrices:
+            layer_ms += kernels.product_ms(place.precision, *each)
+        if gpus > 1:
+            sent = _VALUE_BYTES * shape.hidden * kernels.rows
+            reduce_ms = [kernels.all_reduce_ms(gpus, each) for each in sent]
+            layer_ms += _REDUCES * np.array(reduce_ms)
+        self._rows = kernels.rows
+        self._tokens_ms = _IN_GRAPHS * layers * layer_ms
+        # The output is kept in bf16, whatever the other weights are in.
+        output = shape.vocab / gpus, shape.hidden
+        self._output_ms = _IN_GRAPHS * kernels.product_ms("bf16", *output)
+        size = layers * shape.head_dim / _HEAD_DIM
+        attention = [
+            [size * kernels.decode_ms(kv_heads, count, cached) for cached in _CACHED]
+            for count in _SEQUENCES
+        ]
+        self._decode = Surface(_SEQUENCES, _CACHED, np.array(attention))
+        self._prompts = kernels.prompts
+        self._prompt_ms = size * kernels.prompt_ms(shape.heads / gpus)
+        weights = layers * sum(outputs * inputs for outputs, inputs in matrices)
+        weights *= _WEIGHT_BYTES[place.precision]
+        # Embedding and output.
+        weights += 2.0 * output[0] * output[1] * _VALUE_BYTES
+        room = place.memory_mib * _MIB * (1.0 - _RESERVED) - weights
+        per_token = 2.0 * layers * kv_heads * shape.head_dim * _VALUE_BYTES
+        self.kv_blocks = max(0, int(room / per_token / BLOCK_TOKENS))
+        """Blocks of the cache; 0: the weights do not fit."""
+        board = read_types()[place.gpu_type]
+        self.busy_w = _BUSY_SHARE * board.tdp_w - board.idle_w
+        """That each of its GPUs draws above idle while a step runs."""
+
+    def step_s(self, step: Step) -> float:
+        """How long a step takes."""
+        decoding = len(step.decoding)
+        sequences = decoding + len(step.chunks)
+        ms = _STEP_MS + _SEQUENCE_MS * sequences
+        ms += at(step.tokens, self._rows, self._tokens_ms)
+        ms += at(sequences, self._rows, self._output_ms)
+        if decoding:
+            ms += self._decode.at(decoding, step.cached_tokens / decoding)
+        if step.pairs > 0.0:
+            # As one prompt with so many pairs takes, which has half of its tokens' square.
+            ms += at((2.0 * step.pairs) ** 0.5, self._prompts, self._prompt_ms)
+        return ms / 1000.0
+
+
+def measured_kernels(place: EnginePlace) -> Kernels:
+    """The kernels that an engine runs there. Raises TruthError where nobody measured them."""
+    known = kernels_by_type()
+    if place.gpu_type not in known:
+        raise TruthError(
+            f"no kernels of language models were measured on {place.gpu_type}; on {', '.join(known)} they were"
+        )
+    kernels = known[place.gpu_type]
+    if place.precision not in kernels.products:
+        raise TruthError(
+            f"weights in {place.precision} were not measured on {place.gpu_type}; "
+            f"{' and '.join(kernels.products)} were"
+        )
+    if place.gpus > 1 and place.gpus not in kernels.all_reduces:
+        raise TruthError(f"nobody measured {place.gpus} {place.gpu_type} together")
+    return kernels
+
+
+def _matrices(
+    shape: ModelShape, gpus: int, kv_heads: float
+) -> tuple[tuple[float, float], ...]:
+    """(outputs, inputs) of a layer's four matrices on each GPU: for attention, its result, and twice forward."""
+    head_dim, intermediate = shape.head_dim, shape.intermediate / gpus
+    heads = shape.heads / gpus
+    return (
+        ((heads + 2.0 * kv_heads) * head_dim, shape.hidden),
+        (shape.hidden, heads * head_dim),
+        # Gate and up are one product.
+        (2.0 * intermediate, shape.hidden),
+        (shape.hidden, intermediate),
+    )
