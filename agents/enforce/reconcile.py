@@ -61,6 +61,10 @@ _OF_REPLICA = attrgetter(
 )
 
 
+MODEL_LIMIT_S = 1800.0
+"""A language model's replica that moves serves on so long at most: as long as the longest drain."""
+
+
 class MoveLimits(Protocol):
     """How long old replicas serve on; in seconds of the agent's clock."""
 
@@ -230,12 +234,18 @@ class Enforcing:
             for each in unwanted.values()
             if each.state == "ready"
             and each.service not in self._ready_elsewhere
-            and now_s < self._unwanted_since_s[each.id] + self._limits.migration_limit_s
+            and now_s < self._unwanted_since_s[each.id] + self._limit_s(each)
         ]
         self.awaited = frozenset(
             each.service for each in migrating
         ) - planned_here_alone(command)
         return {each.id for each in migrating}
+
+    def _limit_s(self, each: RunningReplica) -> float:
+        """How long an old replica serves on at most."""
+        limit_s = self._limits.migration_limit_s
+        # Only language models have a drain of their own. Their successors load weights for minutes.
+        return limit_s if each.drain_s is None else max(limit_s, MODEL_LIMIT_S)
 
     def _leaving(self, state: NodeState, now_s: float) -> set[str]:
         """Services that balancers may still send here: all but those whose leaving they have had the time to see."""

@@ -109,6 +109,7 @@ class PaperDevice:
             sm_percent=replica.sm_percent,
             batch=replica.batch,
             memory_mib=replica.memory_mib,
+            drain_s=None if replica.engine is None else replica.engine.drain_s,
             uid=self._uid(replica.project),
         )
         for index in gpus_of(replica, gpu_index):

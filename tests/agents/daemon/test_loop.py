@@ -4,12 +4,13 @@ import asyncio
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 from agents.base.backoff import Restarts, delay_s, jittered
 from agents.base.clock import ManualClock, ScaledClock
 from agents.base.device import DeviceError, DeviceReadings, NoDriver
-from agents.base.protocol import Observation, ReplicaState, TaskReading
+from agents.base.protocol import EngineCommand, Observation, ReplicaState, TaskReading
 from agents.sync.ledger import Ledger
 from agents.sync.outbox import Outbox
 from agents.sync.transport import ControlPlaneSilent, NotAuthorised, Unacceptable
@@ -251,10 +252,11 @@ def test_what_tasks_have_done_is_told() -> None:
     assert bench.last.tasks == (reading,)
 
 
-def with_a_replica_that_moved() -> Bench:
+def with_a_replica_that_moved(engine: EngineCommand | None = None) -> Bench:
     """Its node no longer has `old`; the service's 10 rps are planned elsewhere."""
     bench = Bench()
-    bench.plane.command = a_command(a_gpu(a_replica("old")))
+    old = msgspec.structs.replace(a_replica("old"), engine=engine)
+    bench.plane.command = a_command(a_gpu(old))
     bench.step()
     bench.device.make_ready()
     bench.step()

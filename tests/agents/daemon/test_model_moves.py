@@ -1,0 +1,24 @@
+"""Language models that move to another node: their successors load weights for minutes."""
+
+from agents.base.protocol import EngineCommand
+from agents.enforce.reconcile import MODEL_LIMIT_S
+from tests.agents.daemon.test_loop import with_a_replica_that_moved
+
+ENGINE = EngineCommand(
+    gpus=(0,),
+    max_num_batched_tokens=512,
+    max_num_seqs=8,
+    max_model_len=1024,
+    drain_s=30.0,
+)
+
+
+def test_a_language_model_serves_on_for_as_long_as_its_successor_loads() -> None:
+    bench = with_a_replica_that_moved(ENGINE)
+    bench.step(2.0 * bench.agent.settings.migration_limit_s)
+    bench.step()
+    assert "drain old" not in bench.device.log
+    # A successor that never comes keeps no GPUs for ever.
+    bench.step(MODEL_LIMIT_S)
+    bench.step()
+    assert "drain old" in bench.device.log
