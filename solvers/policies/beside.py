@@ -25,6 +25,7 @@ from solvers.laws.cost import (
     served_weight,
 )
 from solvers.llm.planner.fleet import LlmFleet, bound_llms, plan_llms
+from solvers.policies.looks import plan_models, remembered
 from solvers.types.llm import LlmReplicaPlan
 from solvers.types.outcome import (
     Budget,
@@ -65,16 +66,28 @@ def plan_beside(
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The policy's plan with the replicas of language models beside it; the policy's own where there are none."""
+    past = remembered(memory)
     if not problem.llm_services:
-        return make_plan(problem, observed, memory, budget)
-    models = plan_llms(_models_of(problem), _part(budget, _MODELS_SHARE))
-    others = _others_of(problem)
+        return make_plan(problem, observed, past.policy, budget)
+    part = _part(budget, _MODELS_SHARE)
+    models, past = plan_models(_models_of(problem), observed.at_s, past, part)
 
     def planned(asked: Problem) -> _Shared:
         part = _part(budget, _POLICY_SHARE)
-        plan, report, kept = make_plan(asked, observed, memory, part)
+        plan, report, kept = make_plan(asked, observed, past.policy, part)
         return _Shared(plan=plan, report=report, memory=kept)
 
+    plan, report, kept = _beside(problem, planned, models, budget)
+    return plan, report, replace(past, policy=kept).document()
+
+
+def _beside(
+    problem: Problem,
+    planned: Callable[[Problem], _Shared],
+    models: LlmFleet,
+    budget: Budget,
+) -> tuple[Plan, PlanReport, Json]:
+    others = _others_of(problem)
     if problem.power_budget_w is not None:
         models, left_w = _within_watts(problem, models, problem.power_budget_w)
         rest = _without(replace(others, power_budget_w=left_w), _llm_gpus(models))

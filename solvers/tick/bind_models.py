@@ -1,9 +1,9 @@
 """Language models' replicas on physical GPUs, each on as many of one node as it spans, and nothing beside it.
 
 What runs as the plan wants it stays where it is. The others are placed from the largest on, which leaves room for the
-smaller ones wherever the rule of slots holds (`solvers.check_llm`): on the node where they displace the fewest replicas
-of services that share GPUs, of equal ones on that with the fewest free GPUs, so that whole nodes stay whole. Where what
-stays is in the way of a large one, all are placed anew.
+smaller ones wherever the rule of slots holds (`solvers.check_llm`): on the node where they displace the fewest
+replicas, so that what is replaced serves until then; of equal ones on that with the fewest free GPUs, so that whole
+nodes stay whole. Where what stays is in the way of a large one, all are placed anew.
 """
 
 from collections import defaultdict
@@ -204,9 +204,9 @@ class _FreeGpus:
 
     def __init__(self, fleet: ModelFleet, taken: Set[GpuId]) -> None:
         cordoned = {node.id for node in fleet.nodes if node.cordoned}
-        # Replicas of language models that are not kept end anyway: whoever comes waits for that.
+        # Also replicas that the plan does not want any more: they serve until their successors are ready elsewhere.
         self._displaced = {
-            gpu.id: sum(each.llm is None for each in gpu.replicas)
+            gpu.id: len(gpu.replicas) + (gpu.held_by is not None)
             for gpu in fleet.running
         }
         self._avoided = fleet.avoided

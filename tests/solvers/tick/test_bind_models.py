@@ -134,6 +134,15 @@ def test_what_runs_stays_and_only_another_engine_is_started_anew() -> None:
     assert not before & {each.id for gpu in found.plan.gpus for each in gpu.replicas}
 
 
+def test_what_is_replaced_serves_on_wherever_other_gpus_are_free() -> None:
+    running = bound(plan(2), fleet(2, 2)).plan
+    used = {gpu.id for gpu in running.gpus}
+    (after,) = spans(bound(plan(1), fleet(2, 2), running))
+    assert not used & set(after)
+    # Where none are, successors wait for the GPUs of their predecessor.
+    assert len(spans(bound(plan(1, 1), fleet(2), running))) == 2
+
+
 def test_what_runs_moves_where_a_large_one_has_no_room_otherwise() -> None:
     where = fleet(8, 8)
     gpus, nodes = where
