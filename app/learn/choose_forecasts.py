@@ -23,6 +23,7 @@ from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import make_seasons
 from solvers.forecast.techniques import forecast_by
 from solvers.forecast.types import History, RequestSeries, Season, widen, windows_ahead
+from solvers.types.llm import MAX_LOAD
 from solvers.types.state import Scaling, Slo
 
 CHOOSE_PERIOD_S = 60.0
@@ -42,6 +43,9 @@ MAX_ORIGINS = 120
 
 MIN_OF_PROJECT = 3
 """So many services of a project that are heard say how unsteady its load is; with fewer all services say it."""
+
+MODEL_SLACK = 1.0 / MAX_LOAD
+"""Language models are planned below what they carry for some minutes, until load as high has lasted."""
 
 SHOWN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
@@ -65,6 +69,8 @@ class Case:
     scaling: Scaling
     launch_s: float
     """From the start of a new replica until it is ready."""
+    is_model: bool = False
+    """Whether it is a language model's."""
 
 
 class ForecastHistory(Protocol):
@@ -170,6 +176,7 @@ def needed_reserve_rps(
     launch_s: float,
     confidence: float,
     unsteady: float,
+    is_model: bool,
 ) -> float:
     """The reserve that one service's windows of the last hour ask for.
 
@@ -187,6 +194,7 @@ def needed_reserve_rps(
         reaction_s=reaction_s,
         confidence=confidence,
         unsteadiness=unsteady,
+        slack=MODEL_SLACK if is_model else 1.0,
     )
 
 
@@ -211,6 +219,7 @@ def _chosen(
             launch_s=case.launch_s,
             confidence=case.burst_confidence,
             unsteady=unsteady,
+            is_model=case.is_model,
         ),
         scores=scores,
         judged_until_s=case.until_s,

@@ -24,6 +24,7 @@ from solvers.forecast.types import (
     RequestSeries,
     widen,
 )
+from solvers.types.llm import LlmTerms
 from solvers.types.plan import planned_rates_rps
 from solvers.types.state import Demand, Service
 
@@ -174,8 +175,10 @@ def _follow(
     now_s = snapshot.at.timestamp()
     scaling = service.scaling
     rising = _ends(series, now_s, scaling.upscale_delay_s)
-    falling = _ends(series, now_s, scaling.downscale_delay_s)
-    made = _forecasts(service.name, series, {*rising, *falling}, snapshot)
+    # What is given up is missed for as long as its successor takes to start.
+    hold_s = max(scaling.downscale_delay_s, _start_s(service, snapshot))
+    falling = _ends(series, now_s, hold_s)
+    made = _forecasts(service, series, {*rising, *falling}, snapshot)
     # Up only when all forecasts of the delay ask for more, and down only when all ask for less.
     low = min(made[end].rates_rps[0] for end in rising)
     high = max(made[end].rates_rps[0] for end in falling)
@@ -183,6 +186,30 @@ def _follow(
     # Within the two the planned rate stays, so that a plan is not changed for noise.
     followed_rps = min(max(planned_rps, headroom * low), headroom * high)
     return made[rising[0]], followed_rps
+
+
+def _evened(terms: LlmTerms | None, window_s: float) -> float:
+    """The part of a window's chance that is left after an answer of a language model; 1 of others, who answer at once.
+
+    The rest evens out while answers last, and is in what a replica is planned for already.
+    """
+    if terms is None:
+        return 1.0
+    answer_s = terms.output_tokens * terms.itl_ms / 1000.0
+    return math.sqrt(window_s / max(window_s, answer_s))
+
+
+def _start_s(service: Service, snapshot: Snapshot) -> float:
+    """How long a language model's replica takes to start, by the slowest row; 0 of other services."""
+    return max(
+        (
+            row.start_s
+            for points in snapshot.llm_points
+            if points.service == service.name
+            for row in points.rows
+        ),
+        default=0.0,
+    )
 
 
 def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
@@ -201,11 +228,12 @@ def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
 
 
 def _forecasts(
-    service: str, series: RequestSeries, ends: Set[int], snapshot: Snapshot
+    service: Service, series: RequestSeries, ends: Set[int], snapshot: Snapshot
 ) -> Mapping[int, Forecast]:
     """The forecast as of each end."""
-    choice = snapshot.choices.get(service, _DEFAULT)
+    choice = snapshot.choices.get(service.name, _DEFAULT)
     ahead_s = horizon_s(snapshot.settings)
+    margin = choice.margin * _evened(service.llm, series.window_s)
     made: dict[int, Forecast] = {}
     for end in ends:
         history = History(recent=series.part(0, end), seasons=choice.seasons)
@@ -213,5 +241,5 @@ def _forecasts(
             choice.technique, history, horizon_s=ahead_s, levels=_LEVELS
         )
         assert forecast is not None, "the last window of each end was heard"
-        made[end] = widen(forecast, choice.margin)
+        made[end] = widen(forecast, margin)
     return made

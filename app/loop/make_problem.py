@@ -38,6 +38,9 @@ from solvers.types.state import (
 
 Sigma = tuple[float, ...]
 
+PLAN_LIFE_S = 600.0
+"""So long what starts is expected to serve: what it costs meanwhile must be saved within that time."""
+
 
 class PointInputs(NamedTuple):
     """What the planned times of one network on one GPU type follow from."""
@@ -153,12 +156,7 @@ def make_problem(
     `without_cordoned`: count none of them, for when a plan with them found no place. `survives`: whether replicas are
     made so that services can survive losses, which serves less where GPUs are short.
     """
-    carrying = (
-        set()
-        if target is None or without_cordoned
-        else {gpu.id for gpu in target.gpus if gpu.replicas or gpu.held_by}
-    )
-    usable = _usable(state, carrying)
+    usable = _usable(state, set() if without_cordoned else _carrying(target))
     gpu_types = _stocked(state, usable, also)
     active = [each for each in state.services if each.mode is not Mode.OFF]
     services = _service_demands(active, demands, gpu_types)
@@ -189,10 +187,24 @@ def make_problem(
         llm_points=usable_points(llm_points, models, known),
         current=None if target is None else anonymous(_alive(target, state)),
         migration_cost_usd_per_hour=settings.migration_cost_usd_per_hour,
+        start_usd_per_second_and_gpu=_start_usd(gpu_types) if models else 0.0,
         power_budget_w=settings.power_budget_w,
     )
     chosen = with_choices(problem, state.services, settings, target)
     return with_survival(chosen, state, demands, settings, has_limits=survives)
+
+
+def _carrying(target: BoundPlan | None) -> Set[GpuId]:
+    """The GPUs on which something runs that may stay."""
+    gpus = () if target is None else target.gpus
+    return {gpu.id for gpu in gpus if gpu.replicas or gpu.held_by}
+
+
+def _start_usd(gpu_types: Sequence[GpuType]) -> float:
+    """What a second costs in which a GPU loads a language model and serves nothing, spread over a plan's life."""
+    # One figure for all types, as the contract has it.
+    prices = [each.price_usd_per_hour for each in gpu_types]
+    return fmean(prices) / PLAN_LIFE_S if prices else 0.0
 
 
 def _points_in_use(

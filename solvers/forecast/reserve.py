@@ -69,6 +69,7 @@ class _Past(NamedTuple):
     usual: float
     reaction_s: float
     unsteadiness: float
+    slack: float
 
 
 def unsteadiness(pasts: Sequence[RequestSeries], reaction_s: float) -> float:
@@ -127,14 +128,16 @@ def reserve_rps(
     reaction_s: float,
     confidence: float,
     unsteadiness: float,
+    slack: float = 1.0,
 ) -> float:
     """The rate that plans of a service should carry at least; 0 where they do without.
 
     series: of the past, an hour or so; windows that were not heard, or follow such, are left out. percentile: of the
     SLO, 0 to 1. confidence: 0 to 1, that no more bursts come than are reckoned with. unsteadiness: of the load, 0 to 1.
+    slack: so many times the planned rate is carried for as long as a reaction takes.
     O(windows · hold_s / window).
     """
-    past = _past(series, hold_s, reaction_s, unsteadiness)
+    past = _past(series, hold_s, reaction_s, unsteadiness)._replace(slack=slack)
     heard = past.window_s * float(past.rates.sum())
     shape = _count_bursts(past) + unsteadiness * PRIOR_BURSTS
     if min(confidence, shape) == 0.0 or (1.0 - percentile) * heard < MIN_MISSES:
@@ -165,6 +168,7 @@ def _past(
         usual=float(np.median(newest)) if len(newest) else 0.0,
         reaction_s=reaction_s,
         unsteadiness=unsteadiness,
+        slack=1.0,
     )
 
 
@@ -198,9 +202,9 @@ def _caution(shape: float, confidence: float) -> float:
 
 def _late(past: _Past, level: float) -> float:
     """How many requests come beyond a reserve, in the past and in the bursts of the prior."""
-    carried = np.maximum(past.followed, level)
+    carried = past.slack * np.maximum(past.followed, level)
     beyond = np.maximum(0.0, past.rates - carried)
-    jumps = np.maximum(0.0, _PRIOR_JUMPS * past.usual - level)
+    jumps = np.maximum(0.0, _PRIOR_JUMPS * past.usual - past.slack * level)
     burst = past.reaction_s * float(jumps.mean())
     prior = past.unsteadiness * PRIOR_BURSTS * burst
     return past.window_s * float(beyond.sum()) + prior

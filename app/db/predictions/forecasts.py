@@ -130,6 +130,7 @@ class PostgresForecasts:
                 launch_s=usual_launch_s(
                     launches.get(name, {}), is_model=nouns[name].llm is not None
                 ),
+                is_model=nouns[name].llm is not None,
             )
             # Read in two statements: a service may have been deleted between them.
             for name, choice in due.items()

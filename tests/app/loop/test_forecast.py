@@ -8,6 +8,7 @@ from app.loop.forecast import make_demands
 from app.loop.observe import LONGEST_LAG, HeardNodes, describe_late
 from app.store.node_book import AgentStatus
 from app.store.store import ServiceWindow
+from solvers.types.llm import LlmPoints, LlmRow, LlmTerms
 from solvers.types.plan import BoundPlan, planned_rates_rps
 from tests.app.fleets import SETTINGS, a_service
 from tests.app.snapshots import a_bound_plan, a_replica, a_snapshot, a_state, windows_of
@@ -147,3 +148,49 @@ def test_demands_come_by_name_one_for_every_service() -> None:
         "chat",
         "photo",
     ]
+
+
+def of_a_model(
+    windows: tuple[ServiceWindow, ...],
+    *,
+    start_s: float = 0.0,
+    target: BoundPlan | None = None,
+) -> float:
+    """The rate to plan for of a language model whose answers last for twenty seconds."""
+    service = replace(
+        a_service(downscale_delay_s=20.0),
+        llm=LlmTerms(itl_ms=100.0, output_tokens=200.0),
+    )
+    row = LlmRow(1, 512, 64, 100.0, 1980.0, 5.0, 1000.0, 300.0, start_s)
+    points = LlmPoints(
+        service="chat",
+        gpu_type="H100",
+        network="net",
+        provenance="predicted",
+        rows=(row,),
+    )
+    (demand,) = make_demands(
+        replace(
+            a_snapshot(
+                state=a_state(services=(service,)), windows=windows, target=target
+            ),
+            llm_points=(points,),
+        )
+    )
+    return demand.arrival_rate_rps
+
+
+def test_the_chance_of_single_windows_evens_out_while_answers_last() -> None:
+    windows = windows_of("chat", [10] * 60)
+    mean_rps = SETTINGS.headroom * 5.0
+    single = rate_rps(windows, target=None) - mean_rps
+    # Ten windows long: what is left of their scatter is its root's part.
+    assert of_a_model(windows) - mean_rps == pytest.approx(single / 10.0**0.5)
+
+
+def test_a_model_is_given_up_only_when_its_load_was_low_for_as_long_as_it_starts() -> (
+    None
+):
+    fell = windows_of("chat", [*[40] * 60, *[4] * 20])
+    assert of_a_model(fell, target=TARGET) < 20.0
+    assert of_a_model(fell, target=TARGET, start_s=60.0) > 20.0
