@@ -135,6 +135,15 @@ SERVICE_LABEL: Mapping[ServerKind, str] = {
 SERVERS: Mapping[ServerKind, Mapping[str, tuple[Name, ...]]] = {
     "vllm": {
         "served": (Name("vllm:request_success"),),
+        # A token that follows another one counts as a batch: their mean time is what steps take.
+        "batches": (
+            Name("vllm:inter_token_latency_seconds_count"),
+            Name("vllm:time_per_output_token_seconds_count"),
+        ),
+        "busy_s": (
+            Name("vllm:inter_token_latency_seconds_sum"),
+            Name("vllm:time_per_output_token_seconds_sum"),
+        ),
         "waiting": (Name("vllm:num_requests_waiting"),),
         "running": (Name("vllm:num_requests_running"),),
         "memory_used_ratio": (

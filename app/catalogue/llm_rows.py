@@ -1,7 +1,7 @@
 """How a language model's service may run on GPU types, by what ships: architectures, data sheets, measured servers."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 
@@ -19,9 +19,11 @@ from solvers.llm.config_json import architecture_from_config, precision_from_con
 from solvers.llm.correction import StepBeliefs
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.lengths import LengthTable, MeanLengths, length_table
+from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.sizing import DEGREES, Sized, SizeLimit, SizeRequest, size
+from solvers.llm.step_law import LlmEngine
 from solvers.types.errors import InvalidInput
-from solvers.types.llm import LlmPoints, LlmRow
+from solvers.types.llm import LlmPoints, LlmRow, ServedSpeed
 from solvers.types.plan import ALL_SMS
 from solvers.types.state import GpuType
 
@@ -56,7 +58,7 @@ def make_rows(request: RowsRequest) -> RowsAnswer:
         precision=precision,
         lengths=lengths,
         slo=request.slo,
-        beliefs=_known(request.network, precision, lengths, hardware),
+        beliefs=_known(request, network, precision, lengths, hardware),
     )
     read_s = network.weight_bytes(precision) / _READ_BYTES_PER_S
     return _answer(request, size(asked, hardware), _ENGINE_START_S + read_s)
@@ -84,17 +86,45 @@ def _answer(
 
 
 def _known(
-    network: str,
+    request: RowsRequest,
+    network: Architecture,
     precision: Precision,
     lengths: LengthTable,
-    gpu_types: Iterable[str],
+    hardware: Mapping[str, LlmHardware],
 ) -> dict[tuple[str, int], StepBelief]:
-    """What measured servers say of steps, by GPU type and degree."""
-    places = [(name, tp) for name in gpu_types for tp in DEGREES]
-    return {
-        place: _beliefs().of(usual_conditions(network, precision, lengths, *place))
-        for place in places
-    }
+    """What measured servers say of steps, and the service's own replicas, by GPU type and degree."""
+
+    def conditions(gpu_type: str, tp: int) -> RunConditions:
+        return usual_conditions(request.network, precision, lengths, gpu_type, tp)
+
+    served = [
+        _served_run(
+            each, network, hardware[each.gpu_type], conditions(each.gpu_type, each.tp)
+        )
+        for each in request.served
+        if each.gpu_type in hardware
+    ]
+    beliefs = _beliefs().with_served(served)
+    places = [(name, tp) for name in hardware for tp in DEGREES]
+    return {place: beliefs.of(conditions(*place)) for place in places}
+
+
+def _served_run(
+    speed: ServedSpeed,
+    network: Architecture,
+    hardware: LlmHardware,
+    usual: RunConditions,
+) -> MeasuredRun:
+    """What a service's own replicas were measured at, as if by so many clients."""
+    conditions = replace(
+        usual,
+        clients=speed.sequences,
+        budget=float(speed.max_num_batched_tokens),
+    )
+    engine = LlmEngine(
+        network=network, hardware=hardware, precision=usual.precision, tp=speed.tp
+    )
+    return MeasuredRun(engine=engine, conditions=conditions, tpot_ms=speed.itl_ms)
 
 
 def _network(request: RowsRequest) -> tuple[Architecture, Precision]:

@@ -16,13 +16,15 @@ from app.db.fleet.launches import load_avoided, load_launch_s
 from app.db.fleet.windows import load_windows
 from app.db.predictions import forecasts, health, profiles
 from app.db.workloads import budgets, services, tasks
+from app.store.observation_book import model_gpus, served_speeds, stretch
 from app.store.store import Correction, PolicySettings, Proposal, Snapshot
 from app.store.trained_actors import fleet_fingerprint, wants_actor
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group
+from solvers.types.llm import ServedSpeed
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoints
-from solvers.types.state import ClusterState, Gpu, Service
+from solvers.types.state import ClusterState, Gpu, Node, Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +152,35 @@ async def _load_actor(
     return await actors.load_newest(connection, fleet_fingerprint(state))
 
 
+async def _load_state(
+    connection: AsyncConnection,
+    catalogue: _Catalogue,
+    all_nodes: tuple[Node, ...],
+    now: datetime,
+) -> ClusterState:
+    return ClusterState(
+        # Not remembered: a price may begin to hold without a change.
+        gpu_types=await gpu_types.load_all(connection, now),
+        nodes=all_nodes,
+        gpus=catalogue.gpus,
+        services=catalogue.services,
+        tasks=await tasks.load_open(connection, now),
+        catalogue_revision=catalogue.revision,
+    )
+
+
+async def _load_speeds(
+    connection: AsyncConnection, target: BoundPlan | None, now: datetime
+) -> tuple[ServedSpeed, ...]:
+    """How fast language models were lately."""
+    gpus = model_gpus(target)
+    # Most fleets have none, and need not be asked.
+    if not gpus:
+        return ()
+    executions = await health.load_executions(connection, *stretch(now), gpus)
+    return served_speeds(target, executions)
+
+
 class SnapshotReader:
     """Reads snapshots, each with what is of its own revisions: some are older than others, as the tick is not alone."""
 
@@ -175,25 +206,16 @@ class SnapshotReader:
         catalogue = await memory.read_catalogue(
             connection, revisions.catalogue_revision
         )
-        state = ClusterState(
-            # Not remembered: a price may begin to hold without a change.
-            gpu_types=await gpu_types.load_all(connection, now),
-            nodes=all_nodes,
-            gpus=catalogue.gpus,
-            services=catalogue.services,
-            tasks=await tasks.load_open(connection, now),
-            catalogue_revision=catalogue.revision,
-        )
+        state = await _load_state(connection, catalogue, all_nodes, now)
         target = await memory.read_target(connection, revisions.target_generation)
         approved = await load_bound(connection, "approved", known=memory.target)
-        proposal = await plans.newest_proposed(
+        memory.proposal = await plans.newest_proposed(
             connection,
             parent=revisions.target_generation,
             catalogue_revision=state.catalogue_revision,
             known=memory.proposal,
             base=memory.target,
         )
-        memory.proposal = proposal
         known = await memory.read_known(
             connection, revisions.profile_revision, revisions.fit_revision
         )
@@ -210,7 +232,7 @@ class SnapshotReader:
             statuses=statuses,
             approved=None if approved is None else approved.plan,
             approved_id=None if approved is None else approved.plan_id,
-            proposal=proposal,
+            proposal=memory.proposal,
             memory=await policies.load_memory(connection, settings.policy),
             group_memory=await policies.load_group_memory(connection, settings),
             latency_sigma=known.latency_sigma,
@@ -219,6 +241,7 @@ class SnapshotReader:
             avoided=await load_avoided(connection, now),
             launch_s=await load_launch_s(connection),
             llm_configs=await profiles.load_configs(connection),
+            served_speeds=await _load_speeds(connection, target.bound, now),
             degradations=await budgets.load_degradations(connection),
             actor=await _load_actor(connection, settings, state),
         )

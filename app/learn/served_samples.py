@@ -54,7 +54,8 @@ def _sampled(
     gpu: BoundGpu, executed: Mapping[str, Execution], period_s: float
 ) -> Iterator[BoundReplica]:
     """Replicas whose time is worth a sample: they executed enough, beside neighbours that were busy."""
-    if not runs_as_planned(gpu, executed):
+    # Engines count tokens, not batches: their speed is learned elsewhere (`app.store.observation_book`).
+    if gpu.is_models_own or not runs_as_planned(gpu, executed):
         return
     idle = {
         replica

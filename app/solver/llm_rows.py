@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from solvers.types.llm import LlmPoints, LlmTerms, TokenSlo
+from solvers.types.llm import LlmPoints, LlmTerms, ServedSpeed, TokenSlo
 from solvers.types.state import GpuType
 
 
@@ -20,6 +20,8 @@ class RowsRequest:
     terms: LlmTerms
     gpu_types: tuple[GpuType, ...]
     """Without counts and prices, which change nothing."""
+    served: tuple[ServedSpeed, ...] = ()
+    """What its replicas themselves say of their speed."""
 
 
 class RowInterval(NamedTuple):

@@ -1,16 +1,33 @@
-"""The observation book: what nodes reported, for `MemoryStore`: windows of services and readings of replicas."""
+"""What nodes reported: windows of services and readings of replicas, kept for `MemoryStore`; and what these say.
+
+How fast language models' replicas were lately, by what engines count of their own tokens, is remembered nowhere: the
+last minutes' readings say it, whoever asks, also after a restart.
+"""
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from statistics import geometric_mean
+from typing import TypeAlias
 
 from agents.base.protocol import Observation, ReplicaReading
 from app.store.store import Execution, ServiceWindow
 from app.store.windows import Sums, is_notable, make_windows, parts_of
+from solvers.types.llm import ServedSpeed
+from solvers.types.plan import BoundPlan
 from solvers.types.state import Demand, GpuId, gpu_id
 
 EXECUTIONS_KEPT_S = 120.0
 """Readings of replicas are kept for so long; whoever learns from them looks back a minute."""
+
+LOOK_BACK_S = 100.0
+SETTLE_S = 10.0
+"""Windows arrive this late at most: an agent's period and the way."""
+MIN_TOKENS = 500
+"""Fewer say little: the times of single steps scatter."""
+_Kind: TypeAlias = tuple[str, str, int, int]
+"""Service, GPU type, degree and token budget."""
 
 
 @dataclass(slots=True)
@@ -107,6 +124,14 @@ class ObservationBook:
             for one in _made(recent[number], number, window_s)
         )
 
+    def load_speeds(
+        self, target: BoundPlan | None, now: datetime
+    ) -> tuple[ServedSpeed, ...]:
+        """How fast language models were lately."""
+        first, last = (moment.timestamp() for moment in stretch(now))
+        executions = self.load_executions(first, last, model_gpus(target))
+        return served_speeds(target, executions)
+
     def load_executions(
         self,
         first_s: float,
@@ -150,3 +175,57 @@ def make_execution(gpu: str, readings: Sequence[ReplicaReading]) -> Execution:
         requests=sum(each.requests for each in readings),
         execution_ms=busy_ms / batches if batches else 0.0,
     )
+
+
+def stretch(now: datetime) -> tuple[datetime, datetime]:
+    """From when to when windows are looked at."""
+    until = now - timedelta(seconds=SETTLE_S)
+    return until - timedelta(seconds=LOOK_BACK_S), until
+
+
+def model_gpus(target: BoundPlan | None) -> tuple[GpuId, ...]:
+    """The GPUs on which language models' replicas stand."""
+    gpus = () if target is None else target.gpus
+    return tuple(gpu.id for gpu in gpus if any(each.llm for each in gpu.replicas))
+
+
+def served_speeds(
+    target: BoundPlan | None, executions: Iterable[Execution]
+) -> tuple[ServedSpeed, ...]:
+    """The mean over replicas of a kind, of those that were ready all the time; by service, GPU type and degree.
+
+    `executions`: of the stretch, where batches are tokens that followed another one, and their time is the time since.
+    """
+    kinds = _planned_kinds(target)
+    found = defaultdict[_Kind, list[Execution]](list)
+    for each in executions:
+        kind = kinds.get(each.replica)
+        if kind is not None and each.is_steady and each.batches >= MIN_TOKENS:
+            found[kind].append(each)
+    return tuple(_speed(kind, seen) for kind, seen in sorted(found.items()))
+
+
+def _planned_kinds(target: BoundPlan | None) -> dict[str, _Kind]:
+    """The kinds of language models' replicas, by their ids."""
+    return {
+        replica.id: (
+            replica.service,
+            gpu.gpu_type,
+            len(replica.llm.gpus),
+            replica.llm.max_num_batched_tokens,
+        )
+        for gpu in (target.gpus if target else ())
+        for replica in gpu.replicas
+        if replica.llm is not None
+    }
+
+
+def _speed(kind: _Kind, seen: Sequence[Execution]) -> ServedSpeed:
+    """Geometric means: what is learned of is the logarithm."""
+    itl_ms = geometric_mean(each.execution_ms for each in seen)
+    # Little's law: so many sequences have a token under way at a time, on average.
+    sequences = geometric_mean(
+        max(1.0, each.batches * each.execution_ms / 1000.0 / LOOK_BACK_S)
+        for each in seen
+    )
+    return ServedSpeed(*kind, sequences, itl_ms)

@@ -18,7 +18,7 @@ from app.store.reportable import Ingested
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
 from solvers.predict.learn.online import FitState
-from solvers.types.llm import LlmPoints
+from solvers.types.llm import LlmPoints, ServedSpeed
 from solvers.types.outcome import TICK, PlanReport, Stability, Violation
 from solvers.types.parameters import Setting
 from solvers.types.plan import BoundPlan, Plan
@@ -263,12 +263,12 @@ class Snapshot:
     """Nodes that come and go, on which nothing starts where others have room; set by the loop, too."""
     must_renew: bool = False
     """Nodes may hold commands that this store never made: the target is pushed again even if nothing would change."""
-    actor: bytes | None = None
-    """The newest trained actor for the fleet, where the policy asks for one (`app.store.trained_actors`)."""
+    actor: bytes | None = None  # The newest, where the policy asks for one.
     launch_s: Mapping[str, float] = field(default_factory=dict)
     """How long a launch takes by GPU type, where one was seen."""
     llm_configs: Mapping[str, str] = field(default_factory=dict)
     """The `config.json` of each network that states one, by name."""
+    served_speeds: tuple[ServedSpeed, ...] = ()
     llm_points: tuple[LlmPoints, ...] = ()  # Set by the loop, too.
 
 

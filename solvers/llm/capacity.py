@@ -22,10 +22,8 @@ from solvers.llm.calendar import (
 )
 from solvers.llm.kv_cache import PLANNED_SHARE, places
 from solvers.llm.lengths import LengthTable
-from solvers.types.llm import TokenSlo
+from solvers.types.llm import MAX_LOAD, TokenSlo
 
-MAX_LOAD = 0.8
-"""The share of the saturation rate that plans count on at most."""
 REQUESTS = 40_000
 """Drawn for one capacity: 1 % off 200,000 at the median."""
 _FEW_REQUESTS = 2_000

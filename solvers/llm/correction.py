@@ -11,14 +11,14 @@ the catalogue; `python -m bench.llm.accuracy` prints what follows from them for 
 Rasmussen, Williams 2006, chapter 2. Intervals are widened until about nine in ten rows that were left out lie within.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from solvers.llm.belief import UNMEASURED, StepBelief
-from solvers.llm.closed_loop import DEFAULT_BUDGET, ClosedClients, closed_loop_means
+from solvers.llm.closed_loop import ClosedClients, closed_loop_means
 from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.runtimes import RUNTIMES
 from solvers.llm.step_law import Reals, engine_work
@@ -32,6 +32,8 @@ _CONFIGURATION = 0.07
 _SMOOTH_NETWORK = 0.09
 _SMOOTH_CONFIGURATION = 0.09
 _NOISE = 0.035
+_SERVED_NOISE = 0.01
+"""The same of a service's own replicas, whose every token is counted, and which are planned for as they are run."""
 _WIDENING = 1.7
 """Times as wide as the process says: its errors have heavier tails."""
 _SCALES = np.log([9.0, 5.0, 9.0])
@@ -50,10 +52,16 @@ def correct(
     measured: Sequence[RunConditions],
     log_ratio: Reals,
     asked: Sequence[RunConditions],
+    served: Collection[RunConditions] = (),
 ) -> CorrectedTimes:
-    """What runs that were measured, with their (M,) ln(measured / law), say of N others. O(M³); M ≥ 1."""
+    """What runs that were measured, with their (M,) ln(measured / law), say of N others. O(M³); M ≥ 1.
+
+    `served`: those of them that are of replicas of one's own.
+    """
+    own = set(map(_configuration, served))
+    noises = [_SERVED_NOISE if each in served else _NOISE for each in measured]
     known = _covariance(measured, measured)
-    known[np.diag_indices_from(known)] += _NOISE**2
+    known[np.diag_indices_from(known)] += np.square(noises)
     between = _covariance(asked, measured)
     factor = np.linalg.cholesky(known)
     solved = solve_triangular(factor, log_ratio, lower=True)
@@ -62,9 +70,11 @@ def correct(
     # Before anything is measured; what the measurements explain is known.
     before = _covariance(asked, asked).diagonal()
     left = np.maximum(before - np.sum(explained**2, axis=0), 0.0)
+    # Another measurement of theirs would scatter as little.
+    noise = [_SERVED_NOISE if _configuration(each) in own else _NOISE for each in asked]
     return CorrectedTimes(
         log_factor=np.asarray(mean),
-        deviation=_WIDENING * np.sqrt(left + _NOISE**2),
+        deviation=_WIDENING * np.sqrt(left + np.square(noise)),
     )
 
 
@@ -128,13 +138,26 @@ class StepBeliefs:
     def __init__(self, runs: Sequence[MeasuredRun]) -> None:
         self._conditions = [run.conditions for run in runs]
         self._measured = {_configuration(each) for each in self._conditions}
+        self._served: frozenset[RunConditions] = frozenset()
         self._log_ratio = np.log([run.tpot_ms for run in runs]) - np.log(_law_ms(runs))
+
+    def with_served(self, runs: Sequence[MeasuredRun]) -> "StepBeliefs":
+        """These and what a service's own replicas say."""
+        if not runs:
+            return self
+        # Not made of all runs anew: the law of a thousand takes a second.
+        own, both = StepBeliefs(runs), StepBeliefs(())
+        both._conditions = [*self._conditions, *own._conditions]
+        both._measured = self._measured | own._measured
+        both._served = frozenset(own._conditions)
+        both._log_ratio = np.concatenate([self._log_ratio, own._log_ratio])
+        return both
 
     def of(self, asked: RunConditions) -> StepBelief:
         """The belief under those conditions."""
         if not self._conditions:
             return UNMEASURED
-        found = correct(self._conditions, self._log_ratio, [asked])
+        found = correct(self._conditions, self._log_ratio, [asked], self._served)
         deviation = float(found.deviation[0])
         return StepBelief(
             log_factor=float(found.log_factor[0]),
@@ -152,7 +175,7 @@ def _law_ms(runs: Sequence[MeasuredRun]) -> Reals:
             count=np.array([run.conditions.clients]),
             prompt=np.array([run.conditions.prompt]),
             output=np.array([max(2.0, run.conditions.output)]),
-            budget=np.array([DEFAULT_BUDGET]),
+            budget=np.array([run.conditions.budget]),
         )
         factors = RUNTIMES[run.engine.runtime]
         means = closed_loop_means(engine_work(run.engine), factors, clients)

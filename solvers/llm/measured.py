@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from solvers.llm.architecture import Precision
+from solvers.llm.closed_loop import DEFAULT_BUDGET
 from solvers.llm.step_law import LlmEngine, Runtime
 
 
@@ -20,6 +21,8 @@ class RunConditions:
     """Mean tokens."""
     output: float
     """Mean tokens."""
+    budget: float = DEFAULT_BUDGET
+    """Tokens of one step at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ MAX_TP = 8
 """GPUs that a replica spans at most."""
 MAX_CONTEXT = 1_048_576
 """Tokens that the longest request, with its answer, has at most."""
+MAX_LOAD = 0.8
+"""The share of the rate at which a replica saturates that plans count on at most: beyond it no law of rates holds."""
 Degree = Literal[1, 2, 4, 8]
 Precision = Literal["bf16", "fp8", "fp4", "int4"]
 """What the weights of linear layers are kept in; embedding and output stay in bf16."""
@@ -117,6 +119,19 @@ class LlmPoints:
     network: str
     provenance: Provenance
     rows: tuple[LlmRow, ...]
+
+
+class ServedSpeed(NamedTuple):
+    """How fast the replicas of one kind were lately, as they counted themselves."""
+
+    service: str
+    gpu_type: str
+    tp: int
+    max_num_batched_tokens: int
+    sequences: float
+    """That each decoded at a time, on average; ≥ 1."""
+    itl_ms: float
+    """Mean time from one token to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

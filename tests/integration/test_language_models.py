@@ -1,6 +1,7 @@
 """Services of language models: from a manifest to whole GPUs of a node, which the node is told to start them on."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -127,3 +128,35 @@ def test_metrics_count_a_replica_that_spans_gpus_once(api: Api) -> None:
         if series.startswith("service_current_replicas{")
     )
     assert count == 1
+
+
+def test_what_engines_count_of_their_tokens_is_what_the_next_plan_is_sized_with(
+    api: Api,
+) -> None:
+    plan = api.get(f"plans/{api.tick().plan_id}")
+    (node,) = {gpu["node"] for gpu in plan["gpus"] if gpu["replicas"]}
+    before = _capacity_message(plan)
+    # Sixteen sequences at a time, each with a token every 400 ms: far slower than predicted.
+    tokens = {"batches": 4000, "execution_ms": 400.0}
+    api.clock.advance(60.0)
+    answer = api.sync(
+        node,
+        sequence=2,
+        window_start_s=api.clock.now_s() - 50.0,
+        gpus=[
+            {**GPU_READING, "index": index} for index in range(2 if node == "n1" else 8)
+        ],
+        replicas=[{**each, **tokens} for each in ready_replicas(api, node)],
+    )
+    assert answer.status_code == 200, answer.text
+    for name in ("n1", "n2"):
+        api.sync(name, sequence=3, window_start_s=api.clock.now_s() - 5.0)
+    after = _capacity_message(api.get(f"plans/{api.tick().plan_id}"))
+    # The same degree carries less than was thought, or another one carries it now.
+    assert after != before
+
+
+def _capacity_message(plan: dict[str, Any]) -> str:
+    messages = plan["document"]["report"]["messages"]
+    (said,) = (text for text in messages if "is planned for" in text)
+    return str(said)

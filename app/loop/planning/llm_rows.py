@@ -4,6 +4,7 @@ A service takes seconds, for which a tick waits: for those that run all of them,
 up for want of figures; of the others so many as leave the loop its pace.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,12 +14,18 @@ from app.loop.planning.limits import allowed_types
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import Solver, SolverUnavailable
 from app.store.store import Snapshot
-from solvers.types.llm import LlmPoints
+from solvers.types.llm import LlmPoints, ServedSpeed
 from solvers.types.plan import Plan, planned_rates_rps
 from solvers.types.state import ClusterState, GpuType, Mode, Service
 
 NEW_PER_TICK = 2
-"""Services that do not run yet are sized so many per tick."""
+"""Services that do not run yet are sized so many per tick, as are those whose replicas turn out faster or slower."""
+_DRIFT = 0.08
+"""ln of how far a served speed must be from the one that was sized with, for another look."""
+_OTHER_LOAD = math.log(2.0)
+"""The same of the sequences: speeds at other loads tell more."""
+_SLOPE = 0.5
+"""So much of the logarithm of sequences is that of times between tokens, roughly: weights are read for all at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +82,21 @@ class SizedModels:
 
         `at_most`: so many that do not run are sized; None: all.
         """
-        requests = model_requests(snapshot.state, snapshot.llm_configs)
+        requests = model_requests(snapshot)
         planned = planned_rates_rps(snapshot.target)
         # Those that run first: what runs without figures could only be stopped.
         requests.sort(key=lambda each: (each.service not in planned, each.service))
         answers: dict[RowsRequest, RowsAnswer] = {}
         waiting = []
         left = len(requests) if at_most is None else at_most
-        for request in requests:
+        older = {replace(each, served=()): each for each in self._kept}
+        for asked in requests:
+            before = older.get(replace(asked, served=()))
+            # What was sized is used on until there is time to look at its replicas' speeds again.
+            is_kept = before is not None and (not left or _is_near(asked, before))
+            request = before if before is not None and is_kept else asked
             answer = self._kept.get(request)
-            must = request.service in planned
+            must = request.service in planned and before is None
             if answer is None and (must or left):
                 left -= not must
                 answer = await _size(solver, request, must=must)
@@ -95,6 +107,21 @@ class SizedModels:
         self._kept = answers
         by_service = {request.service: found for request, found in answers.items()}
         return ModelRows(answers=by_service, waiting=tuple(waiting))
+
+
+def _is_near(asked: RowsRequest, before: RowsRequest) -> bool:
+    """Whether served speeds say what they said when a service was sized."""
+    known = {each[:4]: each for each in before.served}
+    return all(
+        each[:4] in known and _is_same_speed(each, known[each[:4]])
+        for each in asked.served
+    )
+
+
+def _is_same_speed(now: ServedSpeed, then: ServedSpeed) -> bool:
+    loads = math.log(now.sequences / then.sequences)
+    times = math.log(now.itl_ms / then.itl_ms)
+    return abs(loads) < _OTHER_LOAD and abs(times - _SLOPE * loads) < _DRIFT
 
 
 async def _size(
@@ -109,15 +136,12 @@ async def _size(
         return None
 
 
-def model_requests(
-    state: ClusterState,
-    configs: Mapping[str, str],
-) -> list[RowsRequest]:
+def model_requests(snapshot: Snapshot) -> list[RowsRequest]:
     """One for each language model's service that is planned, by name."""
-    types = _fleet_types(state)
+    types = _fleet_types(snapshot.state)
     return [
-        _request(service, types, configs)
-        for service in sorted(state.services, key=lambda each: each.name)
+        _request(service, types, snapshot)
+        for service in sorted(snapshot.state.services, key=lambda each: each.name)
         if service.mode is not Mode.OFF and service.llm is not None
     ]
 
@@ -153,7 +177,7 @@ def _timeless(
 def _request(
     service: Service,
     types: list[GpuType],
-    configs: Mapping[str, str],
+    snapshot: Snapshot,
 ) -> RowsRequest:
     slo, terms = service.token_slo, service.llm
     assert slo is not None
@@ -162,11 +186,14 @@ def _request(
     return RowsRequest(
         service=service.name,
         network=service.network,
-        config=configs.get(service.network, ""),
+        config=snapshot.llm_configs.get(service.network, ""),
         slo=slo,
         terms=terms,
         gpu_types=tuple(
             each for each in types if allowed is None or each.name in allowed
+        ),
+        served=tuple(
+            each for each in snapshot.served_speeds if each.service == service.name
         ),
     )
 

@@ -101,3 +101,17 @@ def test_the_order_of_runs_changes_nothing() -> None:
 
     assert found.log_factor == pytest.approx(turned.log_factor)
     assert found.deviation == pytest.approx(turned.deviation)
+
+
+def test_what_replicas_of_ones_own_say_is_surer_than_a_run_of_somebody_elses() -> None:
+    run = slower_run(1.2)
+    others = StepBeliefs([run]).of(CONDITIONS)
+    own = StepBeliefs([]).with_served([run]).of(CONDITIONS)
+    assert own.is_measured
+    assert own.factor(0.0) == pytest.approx(1.2, rel=0.01)
+    assert own.deviation < 0.5 * others.deviation
+    # Nothing served changes nothing, and what was known before stays known.
+    beliefs = StepBeliefs([run])
+    assert beliefs.with_served([]) is beliefs
+    elsewhere = replace(run, conditions=replace(CONDITIONS, tp=2))
+    assert beliefs.with_served([elsewhere]).of(CONDITIONS).is_measured

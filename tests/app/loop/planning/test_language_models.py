@@ -19,7 +19,13 @@ from app.solver.inline import InlineSolver
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import SolverUnavailable
 from app.store.store import Snapshot
-from solvers.types.llm import LlmEngineSettings, LlmPoints, LlmRow, LlmTerms
+from solvers.types.llm import (
+    LlmEngineSettings,
+    LlmPoints,
+    LlmRow,
+    LlmTerms,
+    ServedSpeed,
+)
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
 from solvers.types.state import (
     ClusterState,
@@ -223,6 +229,42 @@ def test_a_price_changes_no_size_and_another_slo_does() -> None:
     faster = model("chat", llm=LlmTerms(itl_ms=20.0))
     asyncio.run(models.of(solver, snapshot_of(faster)))
     assert solver.asked == ["chat", "chat"]
+
+
+def served(itl_ms: float, sequences: float = 20.0) -> ServedSpeed:
+    return ServedSpeed("chat", FAST.name, 1, 2048, sequences, itl_ms)
+
+
+def test_speeds_are_sized_with_anew_when_they_or_the_load_are_others() -> None:
+    solver, models = Counting(), SizedModels()
+    snapshot = snapshot_of(model("chat"))
+
+    def asked_with(*speeds: ServedSpeed) -> int:
+        asyncio.run(models.of(solver, replace(snapshot, served_speeds=speeds)))
+        return len(solver.asked)
+
+    assert asked_with() == 1
+    assert asked_with(served(20.0)) == 2
+    # As the same law says: more sequences at a time take longer.
+    assert asked_with(served(21.0)) == 2
+    assert asked_with(served(22.5, sequences=25.0)) == 2
+    assert asked_with(served(25.0)) == 3
+    assert asked_with(served(40.0, sequences=60.0)) == 4
+    # Silence is no other speed.
+    assert asked_with() == 4
+
+
+def test_what_is_sized_already_is_planned_with_until_there_is_time_for_its_speeds() -> (
+    None
+):
+    names = [f"m{number}" for number in range(NEW_PER_TICK + 1)]
+    solver, models = Counting(), SizedModels()
+    snapshot = snapshot_of(*map(model, names))
+    asyncio.run(models.of(solver, snapshot, at_most=None))
+    speeds = tuple(served(20.0)._replace(service=name) for name in names)
+    rows = asyncio.run(models.of(solver, replace(snapshot, served_speeds=speeds)))
+    assert rows.waiting == ()
+    assert solver.asked == [*names, *names[:NEW_PER_TICK]]
 
 
 def test_where_sizing_fails_new_services_wait_and_nothing_is_decided_for_running_ones() -> (

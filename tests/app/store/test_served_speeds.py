@@ -1,0 +1,105 @@
+"""How fast language models were lately, by hand."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from app.store.observation_book import (
+    LOOK_BACK_S,
+    MIN_TOKENS,
+    model_gpus,
+    served_speeds,
+    stretch,
+)
+from app.store.store import Execution
+from solvers.types.llm import LlmEngineSettings
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica
+from solvers.types.state import GpuId, NodeId, ReplicaId
+
+
+def a_gpu(number: int, *, tp: int = 1, is_model: bool = True) -> BoundGpu:
+    """With one replica of `chat`, or of another service."""
+    engine = LlmEngineSettings(
+        gpus=("g",) * tp,
+        max_num_batched_tokens=512,
+        max_num_seqs=64,
+        max_model_len=4096,
+    )
+    replica = BoundReplica(
+        id=ReplicaId(f"r{number}"),
+        service="chat" if is_model else "images",
+        network="llama",
+        sm_percent=100.0,
+        batch=64,
+        arrival_rate_rps=1.0,
+        memory_mib=1000.0,
+        llm=engine if is_model else None,
+    )
+    return BoundGpu(
+        id=GpuId(f"g{number}"),
+        node=NodeId("n"),
+        gpu_type="H100",
+        clock_mhz=1980.0,
+        power_cap_w=700.0,
+        replicas=(replica,),
+    )
+
+
+def executed(
+    number: int, tokens: int, itl_ms: float, *, is_steady: bool = True
+) -> Execution:
+    return Execution(
+        replica=f"r{number}",
+        gpu=f"g{number}",
+        service="chat",
+        sm_percent=100.0,
+        batch=64,
+        is_steady=is_steady,
+        batches=tokens,
+        requests=10,
+        execution_ms=itl_ms,
+    )
+
+
+def target(*gpus: BoundGpu) -> BoundPlan:
+    return BoundPlan(generation=1, parent=0, policy="joint", gpus=gpus)
+
+
+def test_tokens_and_the_time_between_them_tell_sequences_and_speed() -> None:
+    plan = target(a_gpu(1), a_gpu(2), a_gpu(3, tp=2))
+    # 100,000 tokens in 100 s, each 20 ms after the one before: twenty sequences at a time.
+    tokens = round(1000 * LOOK_BACK_S)
+    seen = (
+        executed(1, tokens, 20.0),
+        executed(2, tokens, 80.0),
+        executed(3, tokens, 10.0),
+    )
+    one, two = served_speeds(plan, seen)
+    assert (one.service, one.gpu_type, one.tp) == ("chat", "H100", 1)
+    assert one.max_num_batched_tokens == 512
+    # Replicas that are alike are one, by the geometric mean.
+    assert (one.sequences, one.itl_ms) == (pytest.approx(40.0), pytest.approx(40.0))
+    assert (two.tp, two.sequences) == (2, pytest.approx(10.0))
+
+
+def test_few_tokens_starts_and_other_replicas_tell_nothing() -> None:
+    plan = target(a_gpu(1), a_gpu(2, is_model=False))
+    seen = (
+        executed(1, MIN_TOKENS - 1, 20.0),
+        executed(1, 10_000, 20.0, is_steady=False),
+        executed(2, 10_000, 20.0),
+        executed(9, 10_000, 20.0),
+    )
+    assert served_speeds(plan, seen) == ()
+    assert served_speeds(None, seen) == ()
+    (alone,) = served_speeds(plan, (executed(1, MIN_TOKENS, 20.0),))
+    assert alone.sequences == 1.0
+
+
+def test_only_gpus_of_models_are_asked_for_and_only_what_is_complete() -> None:
+    assert model_gpus(target(a_gpu(1), a_gpu(2, is_model=False))) == ("g1",)
+    assert model_gpus(None) == ()
+    now = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
+    since, until = stretch(now)
+    assert (until - since).total_seconds() == LOOK_BACK_S
+    assert until < now
