@@ -87,6 +87,13 @@ class SimNode:
                 return gpu, each
         raise UnknownPart(f"no replica {replica_id} on node {self.spec.name}")
 
+    def is_ready(self, replica_id: str) -> bool:
+        """Whether a replica of that id is there and ready."""
+        return any(
+            each.command.id == replica_id and each.state == "ready"
+            for _, each in self.replicas()
+        )
+
     def find_task(self, name: str) -> tuple[SimGpu, SimTask]:
         """The task of that name; raises UnknownPart."""
         for gpu, each in self.tasks():

@@ -23,6 +23,13 @@ SERVICE = {
     "scaling": {"min_replicas": 1},
     "load": {"rate_rps": 100},
 }
+MODEL = {
+    "name": "chat",
+    "kind": "llm",
+    "network": "Llama-3.1-8B-Instruct",
+    "slo": {"ttft_ms": 2000, "itl_ms": 100, "percentile": 0.95},
+    "load": {"rate_rps": 2},
+}
 POOL = {"name": "v100", "gpu_type": "V100-32GB", "nodes": 2, "launch_s": 5}
 
 

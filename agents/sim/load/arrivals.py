@@ -89,7 +89,7 @@ class LoadShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalProcess:
-    """Arrivals of one service: Poisson at the rates of its shape.
+    """Arrivals of one service at the rates of its shape: Poisson, or even.
 
     `stream` is the service's own number; two loads with the same seed and different streams are independent.
     """
@@ -98,6 +98,8 @@ class ArrivalProcess:
     duration_s: int
     seed: int
     stream: int
+    is_even: bool = False
+    """Whether requests come at even distances, as load generators at a constant rate send them."""
     rates: ArrivalRates = field(init=False, repr=False, compare=False)
     """Expected arrivals over the run."""
 
@@ -124,8 +126,18 @@ class ArrivalProcess:
         times = np.concatenate(blocks) if blocks else np.empty(0)
         return times[np.searchsorted(times, start_s) : np.searchsorted(times, end_s)]
 
+    def _even_block(self, start_s: float, end_s: float) -> FloatArray:
+        """When the sum of the rates passes whole numbers."""
+        edges_s, lengths_s = self.rates.edges_s, np.diff(self.rates.edges_s)
+        sums = np.concatenate([[0.0], np.cumsum(self.rates.rates_rps * lengths_s)])
+        first, last = np.floor(np.interp([start_s, end_s], edges_s, sums))
+        times: FloatArray = np.interp(np.arange(first + 1, last + 1), sums, edges_s)
+        return np.minimum(times, np.nextafter(end_s, 0.0))
+
     def _block(self, block: int) -> FloatArray:
         end_s = float((block + 1) * BLOCK_S)
+        if self.is_even:
+            return self._even_block(end_s - BLOCK_S, end_s)
         edges_s, rates_rps = self.rates.pieces(block * BLOCK_S, end_s)
         lengths_s = np.diff(edges_s)
         random = np.random.default_rng([self.seed, self.stream, _ARRIVAL_STREAM, block])

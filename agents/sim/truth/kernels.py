@@ -23,7 +23,11 @@ from agents.sim.truth.curves import FloatArray
 from agents.sim.truth.tables import Row, read
 
 
-def at(x: float, places: FloatArray, values: FloatArray) -> float:
+def at(
+    x: float,
+    places: FloatArray,
+    values: FloatArray,
+) -> float:
     """Linear between places, constant before the first one, and in proportion beyond the last one."""
     if x > places[-1]:
         return float(values[-1] * x / places[-1])
@@ -33,14 +37,23 @@ def at(x: float, places: FloatArray, values: FloatArray) -> float:
 class Surface:
     """Times over two sizes."""
 
-    def __init__(self, first: FloatArray, second: FloatArray, ms: FloatArray) -> None:
+    def __init__(
+        self,
+        first: FloatArray,
+        second: FloatArray,
+        ms: FloatArray,
+    ) -> None:
         """`ms`: (first, second)."""
         # Plain lists: a step looks up one point, for which arrays take ten times as long.
         self._first: list[float] = np.log(first).tolist()
         self._second: list[float] = np.log(second).tolist()
         self._log_ms: list[list[float]] = np.log(ms).tolist()
 
-    def at(self, first: float, second: float) -> float:
+    def at(
+        self,
+        first: float,
+        second: float,
+    ) -> float:
         """The time of such sizes."""
         row, down, over_first = _place(self._first, first)
         column, right, over_second = _place(self._second, second)
@@ -50,7 +63,10 @@ class Surface:
         return math.exp(upper + down * (lower - upper) + over_first + over_second)
 
 
-def _place(logs: list[float], size: float) -> tuple[int, float, float]:
+def _place(
+    logs: list[float],
+    size: float,
+) -> tuple[int, float, float]:
     """Where a size lies: after which entry, how far towards the next one, and by how much beyond the last one."""
     log = math.log(max(size, 1.0))
     over = max(0.0, log - logs[-1])
@@ -76,23 +92,40 @@ class Kernels:
     attention: Mapping[float, FloatArray]
     """By heads: (P,) ms."""
 
-    def product_ms(self, precision: str, outputs: float, inputs: float) -> FloatArray:
+    def product_ms(
+        self,
+        precision: str,
+        outputs: float,
+        inputs: float,
+    ) -> FloatArray:
         """(R,) rows times a matrix."""
         surfaces = self.products[precision]
         return np.array([each.at(outputs, inputs) for each in surfaces])
 
-    def all_reduce_ms(self, gpus: int, bytes_: float) -> float:
+    def all_reduce_ms(
+        self,
+        gpus: int,
+        bytes_: float,
+    ) -> float:
         """One all-reduce of a message."""
         return at(bytes_, *self.all_reduces[gpus])
 
-    def decode_ms(self, kv_heads: float, sequences: float, cached: float) -> float:
+    def decode_ms(
+        self,
+        kv_heads: float,
+        sequences: float,
+        cached: float,
+    ) -> float:
         """Attention of so many sequences' newest tokens to those that each has cached."""
         return _between(
             kv_heads,
             {heads: each.at(sequences, cached) for heads, each in self.decode.items()},
         )
 
-    def prompt_ms(self, heads: float) -> FloatArray:
+    def prompt_ms(
+        self,
+        heads: float,
+    ) -> FloatArray:
         """(P,) attention within one prompt."""
         columns = zip(*self.attention.values(), strict=True)
         return np.array(
@@ -103,7 +136,10 @@ class Kernels:
         )
 
 
-def _between(x: float, values: Mapping[float, float]) -> float:
+def _between(
+    x: float,
+    values: Mapping[float, float],
+) -> float:
     return at(x, np.array(list(values)), np.array(list(values.values())))
 
 
@@ -115,37 +151,47 @@ def kernels_by_type() -> Mapping[str, Kernels]:
     attentions = _by_type("llm_prompt_attention.csv")
     return {
         gpu_type: Kernels(
-            rows=np.array(_distinct(float(row["rows"]) for row in lines)),
-            products=_products(lines),
-            all_reduces={
-                int(gpus): (_column(group, "bytes"), _column(group, "ms"))
-                for gpus, group in _grouped(reduces[gpu_type], "gpus").items()
-            },
-            decode={
-                float(heads): _decode_surface(group)
-                for heads, group in _grouped(decodes[gpu_type], "kv_heads").items()
-            },
+            rows=_distinct(products, "rows"),
+            products=_products(products),
+            all_reduces=_all_reduces(reduces[gpu_type]),
+            decode=_decode(decodes[gpu_type]),
             prompts=_sizes(attentions[gpu_type][0]),
-            attention={
-                float(row["heads"]): _times(row) for row in attentions[gpu_type]
-            },
+            attention=_attention(attentions[gpu_type]),
         )
-        for gpu_type, lines in _by_type("llm_gemm.csv").items()
+        for gpu_type, products in _by_type("llm_gemm.csv").items()
     }
+
+
+def _all_reduces(lines: list[Row]) -> dict[int, tuple[FloatArray, FloatArray]]:
+    return {
+        int(gpus): (_column(group, "bytes"), _column(group, "ms"))
+        for gpus, group in _grouped(lines, "gpus").items()
+    }
+
+
+def _decode(lines: list[Row]) -> dict[float, Surface]:
+    return {
+        float(heads): _decode_surface(group)
+        for heads, group in _grouped(lines, "kv_heads").items()
+    }
+
+
+def _attention(lines: list[Row]) -> dict[float, FloatArray]:
+    return {float(row["heads"]): _times(row) for row in lines}
 
 
 def _products(lines: list[Row]) -> dict[str, tuple[Surface, ...]]:
-    return {
-        precision: tuple(
-            Surface(
-                _column(group, "outputs"),
-                _sizes(group[0]),
-                np.array([_times(row) for row in group]),
-            )
-            for group in _grouped(of_precision, "rows").values()
-        )
-        for precision, of_precision in _grouped(lines, "precision").items()
-    }
+    """By precision, a surface for each number of rows."""
+    found = {}
+    for precision, of_precision in _grouped(lines, "precision").items():
+        by_rows = _grouped(of_precision, "rows").values()
+        found[precision] = tuple(map(_product_surface, by_rows))
+    return found
+
+
+def _product_surface(group: list[Row]) -> Surface:
+    ms = np.array([_times(row) for row in group])
+    return Surface(_column(group, "outputs"), _sizes(group[0]), ms)
 
 
 def _decode_surface(group: list[Row]) -> Surface:
@@ -163,19 +209,29 @@ def _by_type(name: str) -> dict[str, list[Row]]:
     return _grouped(list(read(name)), "gpu_type")
 
 
-def _grouped(lines: Iterable[Row], column: str) -> dict[str, list[Row]]:
+def _grouped(
+    lines: Iterable[Row],
+    column: str,
+) -> dict[str, list[Row]]:
     found: defaultdict[str, list[Row]] = defaultdict(list)
     for row in lines:
         found[row[column]].append(row)
     return dict(found)
 
 
-def _column(lines: Iterable[Row], name: str) -> FloatArray:
+def _column(
+    lines: Iterable[Row],
+    name: str,
+) -> FloatArray:
     return np.array([float(row[name]) for row in lines])
 
 
-def _distinct(values: Iterable[float]) -> list[float]:
-    return list(dict.fromkeys(values))
+def _distinct(
+    lines: Iterable[Row],
+    name: str,
+) -> FloatArray:
+    """A column's values, each once, in their order."""
+    return np.array(list(dict.fromkeys(float(row[name]) for row in lines)))
 
 
 def _sizes(row: Row) -> FloatArray:

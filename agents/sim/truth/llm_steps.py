@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from agents.llm.scheduler import BLOCK_TOKENS, Step
+from agents.sim.truth.curves import FloatArray
 from agents.sim.truth.kernels import Kernels, Surface, at, kernels_by_type
 from agents.sim.truth.tables import read_types
 from agents.sim.truth.truth import TruthError
@@ -32,7 +33,7 @@ _WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0}
 _VALUE_BYTES = 2.0
 _MIB = 2.0**20
 _BUSY_SHARE = 0.73
-"""Of the board's limit while a step runs: H100s were measured at 450 to 570 of 700 W (ML.ENERGY's benchmark)."""
+"""While a step runs, the share of the board's limit: H100s were measured at 450 to 570 of 700 W (ML.ENERGY)."""
 _SEQUENCES = np.array([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024])
 _CACHED = np.array([1.0, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072])
 """Where one engine's attention is tabulated, so that a step looks up one surface: the measured sizes."""
@@ -65,45 +66,34 @@ class EnginePlace:
 class EngineTruth:
     """One replica's steps, cache and power."""
 
-    def __init__(self, shape: ModelShape, place: EnginePlace) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        place: EnginePlace,
+    ) -> None:
         """Raises TruthError for a GPU type, a precision on it, or a number of GPUs, that nobody measured."""
         kernels = measured_kernels(place)
-        gpus, layers = place.gpus, shape.layers
-        kv_heads = max(1.0, shape.kv_heads / gpus)
-        matrices = _matrices(shape, gpus, kv_heads)
-        layer_ms = np.zeros(len(kernels.rows))
-        for each in matrices:
-            layer_ms += kernels.product_ms(place.precision, *each)
-        if gpus > 1:
-            sent = _VALUE_BYTES * shape.hidden * kernels.rows
-            reduce_ms = [kernels.all_reduce_ms(gpus, each) for each in sent]
-            layer_ms += _REDUCES * np.array(reduce_ms)
         self._rows = kernels.rows
-        self._tokens_ms = _IN_GRAPHS * layers * layer_ms
-        # The output is kept in bf16, whatever the other weights are in.
-        output = shape.vocab / gpus, shape.hidden
-        self._output_ms = _IN_GRAPHS * kernels.product_ms("bf16", *output)
-        size = layers * shape.head_dim / _HEAD_DIM
-        attention = [
-            [size * kernels.decode_ms(kv_heads, count, cached) for cached in _CACHED]
-            for count in _SEQUENCES
-        ]
-        self._decode = Surface(_SEQUENCES, _CACHED, np.array(attention))
         self._prompts = kernels.prompts
-        self._prompt_ms = size * kernels.prompt_ms(shape.heads / gpus)
-        weights = layers * sum(outputs * inputs for outputs, inputs in matrices)
-        weights *= _WEIGHT_BYTES[place.precision]
-        # Embedding and output.
-        weights += 2.0 * output[0] * output[1] * _VALUE_BYTES
-        room = place.memory_mib * _MIB * (1.0 - _RESERVED) - weights
-        per_token = 2.0 * layers * kv_heads * shape.head_dim * _VALUE_BYTES
-        self.kv_blocks = max(0, int(room / per_token / BLOCK_TOKENS))
+        layer_ms = _layer_ms(kernels, shape, place)
+        self._tokens_ms = _IN_GRAPHS * shape.layers * layer_ms
+        # The output is kept in bf16, whatever the other weights are in.
+        output_ms = kernels.product_ms("bf16", shape.vocab / place.gpus, shape.hidden)
+        self._output_ms = _IN_GRAPHS * output_ms
+        longer = shape.layers * shape.head_dim / _HEAD_DIM
+        self._prompt_ms = longer * kernels.prompt_ms(shape.heads / place.gpus)
+        kv_heads = _kv_heads(shape, place.gpus)
+        self._decode = _decode_surface(kernels, kv_heads, longer)
+        self.kv_blocks = _kv_blocks(shape, place)
         """Blocks of the cache; 0: the weights do not fit."""
         board = read_types()[place.gpu_type]
         self.busy_w = _BUSY_SHARE * board.tdp_w - board.idle_w
         """That each of its GPUs draws above idle while a step runs."""
 
-    def step_s(self, step: Step) -> float:
+    def step_s(
+        self,
+        step: Step,
+    ) -> float:
         """How long a step takes."""
         decoding = len(step.decoding)
         sequences = decoding + len(step.chunks)
@@ -136,15 +126,70 @@ def measured_kernels(place: EnginePlace) -> Kernels:
     return kernels
 
 
+def _layer_ms(
+    kernels: Kernels,
+    shape: ModelShape,
+    place: EnginePlace,
+) -> FloatArray:
+    """(R,) a layer's matrices, and what GPUs tell each other of their results."""
+    layer_ms = np.zeros(len(kernels.rows))
+    for outputs, inputs in _matrices(shape, place.gpus):
+        layer_ms += kernels.product_ms(place.precision, outputs, inputs)
+    if place.gpus == 1:
+        return layer_ms
+    sent = _VALUE_BYTES * shape.hidden * kernels.rows
+    reduce_ms = [kernels.all_reduce_ms(place.gpus, each) for each in sent]
+    return np.asarray(layer_ms + _REDUCES * np.array(reduce_ms))
+
+
+def _decode_surface(
+    kernels: Kernels,
+    kv_heads: float,
+    longer: float,
+) -> Surface:
+    """Attention of all layers, `longer` times as long as that of one which was measured."""
+    ms = [
+        [kernels.decode_ms(kv_heads, sequences, cached) for cached in _CACHED]
+        for sequences in _SEQUENCES
+    ]
+    return Surface(_SEQUENCES, _CACHED, longer * np.array(ms))
+
+
+def _kv_blocks(
+    shape: ModelShape,
+    place: EnginePlace,
+) -> int:
+    """What the weights leave of the memory, in blocks."""
+    matrices = _matrices(shape, place.gpus)
+    weights = sum(outputs * inputs for outputs, inputs in matrices)
+    weights *= shape.layers * _WEIGHT_BYTES[place.precision]
+    embedding = shape.vocab * shape.hidden / place.gpus * _VALUE_BYTES
+    # The output has as many weights as the embedding.
+    room = place.memory_mib * _MIB * (1.0 - _RESERVED) - weights - 2.0 * embedding
+    values = 2.0 * _kv_heads(shape, place.gpus) * shape.head_dim
+    per_token = shape.layers * values * _VALUE_BYTES
+    return max(0, int(room / per_token / BLOCK_TOKENS))
+
+
+def _kv_heads(
+    shape: ModelShape,
+    gpus: int,
+) -> float:
+    """The heads of keys that each GPU has; where there are more GPUs than heads, they have the same ones."""
+    return max(1.0, shape.kv_heads / gpus)
+
+
 def _matrices(
-    shape: ModelShape, gpus: int, kv_heads: float
+    shape: ModelShape,
+    gpus: int,
 ) -> tuple[tuple[float, float], ...]:
     """(outputs, inputs) of a layer's four matrices on each GPU: for attention, its result, and twice forward."""
-    head_dim, intermediate = shape.head_dim, shape.intermediate / gpus
     heads = shape.heads / gpus
+    kv_heads = _kv_heads(shape, gpus)
+    intermediate = shape.intermediate / gpus
     return (
-        ((heads + 2.0 * kv_heads) * head_dim, shape.hidden),
-        (shape.hidden, heads * head_dim),
+        ((heads + 2.0 * kv_heads) * shape.head_dim, shape.hidden),
+        (shape.hidden, heads * shape.head_dim),
         # Gate and up are one product.
         (2.0 * intermediate, shape.hidden),
         (shape.hidden, intermediate),

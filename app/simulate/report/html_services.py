@@ -79,9 +79,8 @@ def _in_full(
     closed: set[str],
 ) -> Iterator[str]:
     first = _first(runs, place)
-    slo = f"{100.0 * first.percentile:g} % within {first.slo_ms:g} ms"
     yield f"<h3>{escape(first.service)}</h3>"
-    yield paragraph(f"Network {first.network}; SLO {slo}", "faint")
+    yield paragraph(f"Network {first.network}; SLO {first.slo}", "faint")
     yield _table(runs, place)
     yield legend(list(runs), asked=ARRIVALS)
     yield (
@@ -177,7 +176,7 @@ def _charts(
     )
     yield figure(chart.title, line_chart(chart))
     chart = LineChart(
-        title="p99 latency, ms",
+        title="p99 latency, ms" if service.itl_ms is None else "p99 first token, ms",
         times=times,
         lines=policy_lines(runs, lambda series: mine(series).p99_ms),
         limit=service.slo_ms,
@@ -233,7 +232,7 @@ def _in_rows(runs: Runs, places: Sequence[int]) -> str:
     def row(place: int) -> Iterator[str | FigureCell]:
         first = _first(runs, place)
         yield first.service
-        yield f"{100.0 * first.percentile:g} % ≤ {first.slo_ms:g} ms"
+        yield first.slo
         for each in runs.values():
             results = [run.services[place] for run in each]
             attainment = _over(results, lambda result: result.attainment)

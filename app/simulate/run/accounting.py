@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 
-from solvers.types.plan import BoundGpu, BoundPlan
+from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica
 from solvers.types.state import GpuType
 
 Targets = Sequence[tuple[datetime, BoundPlan]]
@@ -42,11 +42,16 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
     ends = [*(at for at, _ in pushed), until][1:]
     for (begin, plan), end in zip(pushed, ends, strict=True):
         hours = (end - begin).total_seconds() / 3600.0
+        known = {each.id: each for gpu in plan.gpus for each in gpu.replicas}
         for gpu in (each for each in plan.gpus if each.is_used):
             gpu_hours[gpu.gpu_type] += hours
-            _charge(gpu, types[gpu.gpu_type], hours, entire, memory)
+            replicas = gpu.replicas
+            # Who spans a GPU pays for it, wherever it stands itself.
+            if gpu.held_by in known:
+                replicas = (known[gpu.held_by],)
+            _charge(replicas, types[gpu.gpu_type], hours, entire, memory)
             # Tasks beside replicas use what is paid for already.
-            if not gpu.replicas:
+            if not replicas:
                 _charge_tasks(gpu, types[gpu.gpu_type], hours, tasks)
     return Bill(
         whole_gpu_usd=dict(entire),
@@ -79,15 +84,15 @@ def _sum(parts: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
 
 
 def _charge(
-    gpu: BoundGpu,
+    replicas: Sequence[BoundReplica],
     gpu_type: GpuType,
     hours: float,
     entire: dict[str, float],
     memory: dict[str, float],
 ) -> None:
     price_usd = gpu_type.price_usd_per_hour * hours
-    used_percent = sum(replica.sm_percent for replica in gpu.replicas)
-    for replica in gpu.replicas:
+    used_percent = sum(replica.sm_percent for replica in replicas)
+    for replica in replicas:
         # By the part of what is used, so that the services together pay for all of the GPU.
         entire[replica.service] += price_usd * replica.sm_percent / used_percent
         memory[replica.service] += price_usd * replica.memory_mib / gpu_type.memory_mib

@@ -160,6 +160,7 @@ def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
                     duration_s=duration_s,
                     seed=seed,
                     stream=stream,
+                    is_even=entry.even,
                 ),
             )
             for stream, (name, entry) in enumerate(sorted(services.items()))

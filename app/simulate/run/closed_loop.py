@@ -6,7 +6,7 @@ Simulations, benchmarks and tests keep everything in memory; the demo keeps it i
 import asyncio
 import math
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -97,6 +97,7 @@ class ClosedLoop:
         self.clock = clock
         self.store = make_store(plan, clock)
         self._begun_s = clock.now_s()
+        self._models = plan.scenario.models
         self.ticks = Timer(plan.settings.period_s, first_s=plan.agent_period_s)
         """Those of the period, in seconds since the loop was made. The first one comes after the first reports: without
         any it could only hold."""
@@ -218,7 +219,24 @@ class ClosedLoop:
             command=await self.loop.store.command_for(
                 observation.node, observation.generation
             ),
+            ready_elsewhere=tuple(self._ready_elsewhere(observation)),
         )
+
+    def _ready_elsewhere(self, observation: Observation) -> Iterator[str]:
+        """Language models that a node awaits and whose replicas on other nodes are ready; others serve on for as long
+        as the plan says."""
+        target = self.store.pushed[-1][1] if self.store.pushed else None
+        models = {service for service in observation.awaited if service in self._models}
+        if target is None or not models:
+            return
+        missing = {
+            replica.service
+            for gpu in target.gpus
+            if gpu.node != observation.node
+            for replica in gpu.replicas
+            if not self.cluster.node(gpu.node).is_ready(replica.id)
+        }
+        yield from sorted(models - missing)
 
     async def _ingest_one(self, observation: Observation) -> int:
         result = await self.loop.store.ingest((observation,), self.clock.now())
@@ -315,7 +333,10 @@ class RememberedForecast:
             service.name: HeardLoad(
                 project=service.project,
                 windows=make_series(self._windows[service.name]),
-                launch_s=usual_launch_s(self._launch_times.of(service.name)),
+                launch_s=usual_launch_s(
+                    self._launch_times.of(service.name),
+                    is_model=service.llm is not None,
+                ),
             )
             for service in snapshot.state.services
             if self._windows.get(service.name)
@@ -329,6 +350,7 @@ class RememberedForecast:
                 launch_s=loads[service.name].launch_s,
                 confidence=snapshot.settings.burst_confidence,
                 unsteady=unsteady[service.project],
+                is_model=service.llm is not None,
             )
             for service in snapshot.state.services
             if service.name in loads

@@ -87,7 +87,7 @@ class Migrations:
         """Whether a replica is still there; one that failed does not serve on."""
         gpus = self.cluster.node(gpu.node).gpus
         simulated = next(each for each in gpus if gpu_id(gpu.node, each.index) == key)
-        return any(each.state != "failed" for each in simulated.replicas.values())
+        return any(each.state != "failed" for each in simulated.carried)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -260,6 +260,8 @@ class Recorder:
             memory_usd=bill.memory_usd.get(service.name, 0.0),
             present_s=total.present_s - begun.present_s,
             sojourn_s=total.sojourn_s - begun.sojourn_s,
+            itl_ms=service.llm.itl_ms if service.llm else None,
+            output_tokens=counted.output_tokens,
         )
 
     def _series(self) -> RunSeries:

@@ -39,6 +39,20 @@ class ServiceResult:
     """Requests in the system, integrated over the time that counts: request-seconds."""
     sojourn_s: float
     """The same by Little's law: the times that requests spent in the system then, summed."""
+    itl_ms: float | None = None
+    """From one token to the next, of language models, whose `slo_ms` and latencies are until the first token."""
+    output_tokens: int = 0
+    """Tokens of language models' answers that finished."""
+
+    @property
+    def slo(self) -> str:
+        """What was promised, in words."""
+        promise = f"{100.0 * self.percentile:g} % within {self.slo_ms:g} ms"
+        if self.itl_ms is None:
+            return promise
+        return (
+            f"{promise} until the first token, {self.itl_ms:g} ms from one to the next"
+        )
 
     @property
     def judged(self) -> int:

@@ -102,6 +102,10 @@ class ServiceLoad(Strict):
     day: DayCurve | None = None
     spikes: list[LoadSpike] = Field(default_factory=list, max_length=100)
     bursts: MeasuredBursts | None = None
+    even: bool = Field(
+        default=False,
+        description="Requests come at even distances, as load generators send them, and not at random",
+    )
     trace: TraceRef | None = None
     levels: Levels | None = None
     clients: (
@@ -133,6 +137,8 @@ class ServiceLoad(Strict):
             raise ValueError(
                 f"give one of {', '.join(sources)}, not {' and '.join(given) or 'none of them'}"
             )
+        if self.even and self.clients is not None:
+            raise ValueError("even means nothing with clients, who wait for answers")
         shapes = [name for name in ("day", "spikes", "bursts") if getattr(self, name)]
         if shapes and given != ["rate_rps"]:
             raise ValueError(

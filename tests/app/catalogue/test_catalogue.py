@@ -274,6 +274,7 @@ def test_the_scripts_make_the_shipped_files_byte_for_byte(tmp_path: Path) -> Non
     for script, folders in (
         ("make_catalogue", ("--out", made["believed"])),
         ("make_truth", ("--out", made["truth"])),
+        ("make_llm_kernels", ("--out", made["truth"])),
         ("make_training", ("--out", made["believed"], "--truth", made["truth"])),
         ("make_plant", ("--out", made["plant"])),
     ):

@@ -48,6 +48,21 @@ def test_the_same_seed_repeats_and_another_seed_or_stream_does_not() -> None:
     assert not np.array_equal(base, make_load(stream=1).arrivals(0, 60))
 
 
+def test_even_arrivals_keep_their_distance_whatever_the_windows() -> None:
+    rates = LoadShape(mean_rps=4.0, spikes=(Spike(start_s=30, length_s=10),))
+    load = ArrivalProcess(shape=rates, duration_s=60, seed=1, stream=0, is_even=True)
+    whole = load.arrivals(0, 60)
+    gaps_s = np.diff(whole[whole < 5.0])
+    assert gaps_s == pytest.approx(np.full(len(gaps_s), 0.25))
+    # Four times as near while the spike lasts.
+    inside_s = np.diff(whole[(whole > 31.0) & (whole < 39.0)])
+    assert inside_s == pytest.approx(np.full(len(inside_s), 1.0 / 16.0))
+    cuts = [0, 0.1, 9.9, 10, 35.5, 60]
+    pieces = [load.arrivals(start, end) for start, end in pairwise(cuts)]
+    assert np.array_equal(np.concatenate(pieces), whole)
+    assert len(whole) == int(load.rates_rps.sum())
+
+
 def test_counts_per_second_are_poisson_around_the_rate() -> None:
     load = make_load(duration_s=3000, mean_rps=20.0)
     counts = np.histogram(load.arrivals(0, 3000), bins=np.arange(3001))[0]

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from app.base.yaml_lines import dotted
 from app.simulate.scenario.scenario import SimulationScenario, loop_of
-from tests.app.runs import POOL, SERVICE, a_document, a_scenario
+from tests.app.runs import MODEL, POOL, SERVICE, a_document, a_scenario
 
 WORK = {"network": "resnet18-training", "batch": 128}
 TASK = {"name": "t-1", "kind": "training", "iterations": 5, **WORK}
@@ -158,16 +158,12 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "spec.services[0].mode: must be auto, not approve",
         ),
         (
-            {
-                "services": [
-                    {
-                        **SERVICE,
-                        "kind": "llm",
-                        "slo": {"ttft_ms": 2000, "itl_ms": 100},
-                    }
-                ]
-            },
-            "spec.services[0].kind: must be inference: language models are not simulated yet",
+            {"services": [{**MODEL, "load": {"clients": 4}}]},
+            "spec.services[0].load.clients: are for services of kind inference: give rate_rps, a trace or levels",
+        ),
+        (
+            {"services": [MODEL], "truth": "planned"},
+            "spec.truth: must be measured, as chat is a language model",
         ),
         (
             {"services": [{**SERVICE, "gpu_types": {"allowed": ["A100-40GB", "T4"]}}]},
