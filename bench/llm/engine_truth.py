@@ -41,7 +41,7 @@ def main() -> None:
     together = [ratio for each in ratios.values() for ratio in each]
     table.append(_line("all", together))
     print_table(table)
-    write_results("llm_engine_truth", {"engines": table})
+    write_results("llm_engine_truth", table)
 
 
 def _is_simulated(run: MeasuredRun) -> bool:
