@@ -4,6 +4,7 @@ How fast language models' replicas were lately, by what engines count of their o
 last minutes' readings say it, whoever asks, also after a restart.
 """
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import TypeAlias
 from agents.base.protocol import Observation, ReplicaReading
 from app.store.store import Execution, ServiceWindow
 from app.store.windows import Sums, is_notable, make_windows, parts_of
-from solvers.types.llm import ServedSpeed
+from solvers.types.llm import SPEED_SLOPE, ServedSpeed
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Demand, GpuId, gpu_id
 
@@ -26,6 +27,7 @@ SETTLE_S = 10.0
 """Windows arrive this late at most: an agent's period and the way."""
 MIN_TOKENS = 500
 """Fewer say little: the times of single steps scatter."""
+_SEQUENCES_STEP, _ITL_STEP = math.log(1.5), 0.04
 _Kind: TypeAlias = tuple[str, str, int, int]
 """Service, GPU type, degree and token budget."""
 
@@ -221,11 +223,19 @@ def _planned_kinds(target: BoundPlan | None) -> dict[str, _Kind]:
 
 
 def _speed(kind: _Kind, seen: Sequence[Execution]) -> ServedSpeed:
-    """Geometric means: what is learned of is the logarithm."""
+    """Geometric means, as what is learned of is the logarithm; in steps, so that who asks again finds the same."""
     itl_ms = geometric_mean(each.execution_ms for each in seen)
     # Little's law: so many sequences have a token under way at a time, on average.
     sequences = geometric_mean(
         max(1.0, each.batches * each.execution_ms / 1000.0 / LOOK_BACK_S)
         for each in seen
     )
-    return ServedSpeed(*kind, sequences, itl_ms)
+    rounded = max(1.0, _in_steps(sequences, _SEQUENCES_STEP))
+    # The time goes with the sequences to where they are rounded to.
+    itl_ms *= (rounded / sequences) ** SPEED_SLOPE
+    return ServedSpeed(*kind, rounded, _in_steps(itl_ms, _ITL_STEP))
+
+
+def _in_steps(value: float, step: float) -> float:
+    """The nearest of values that lie so far apart by their logarithms."""
+    return math.exp(step * round(math.log(value) / step))

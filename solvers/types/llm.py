@@ -121,6 +121,10 @@ class LlmPoints:
     rows: tuple[LlmRow, ...]
 
 
+SPEED_SLOPE = 0.5
+"""So much of the logarithm of sequences is that of times between tokens, roughly: weights are read for all at once."""
+
+
 class ServedSpeed(NamedTuple):
     """How fast the replicas of one kind were lately, as they counted themselves."""
 

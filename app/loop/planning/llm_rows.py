@@ -14,7 +14,7 @@ from app.loop.planning.limits import allowed_types
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import Solver, SolverUnavailable
 from app.store.store import Snapshot
-from solvers.types.llm import LlmPoints, ServedSpeed
+from solvers.types.llm import SPEED_SLOPE, LlmPoints, ServedSpeed
 from solvers.types.plan import Plan, planned_rates_rps
 from solvers.types.state import ClusterState, GpuType, Mode, Service
 
@@ -24,8 +24,6 @@ _DRIFT = 0.08
 """ln of how far a served speed must be from the one that was sized with, for another look."""
 _OTHER_LOAD = math.log(2.0)
 """The same of the sequences: speeds at other loads tell more."""
-_SLOPE = 0.5
-"""So much of the logarithm of sequences is that of times between tokens, roughly: weights are read for all at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +119,7 @@ def _is_near(asked: RowsRequest, before: RowsRequest) -> bool:
 def _is_same_speed(now: ServedSpeed, then: ServedSpeed) -> bool:
     loads = math.log(now.sequences / then.sequences)
     times = math.log(now.itl_ms / then.itl_ms)
-    return abs(loads) < _OTHER_LOAD and abs(times - _SLOPE * loads) < _DRIFT
+    return abs(loads) < _OTHER_LOAD and abs(times - SPEED_SLOPE * loads) < _DRIFT
 
 
 async def _size(

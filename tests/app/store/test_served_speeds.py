@@ -12,7 +12,7 @@ from app.store.observation_book import (
     stretch,
 )
 from app.store.store import Execution
-from solvers.types.llm import LlmEngineSettings
+from solvers.types.llm import SPEED_SLOPE, LlmEngineSettings
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica
 from solvers.types.state import GpuId, NodeId, ReplicaId
 
@@ -78,8 +78,17 @@ def test_tokens_and_the_time_between_them_tell_sequences_and_speed() -> None:
     assert (one.service, one.gpu_type, one.tp) == ("chat", "H100", 1)
     assert one.max_num_batched_tokens == 512
     # Replicas that are alike are one, by the geometric mean.
-    assert (one.sequences, one.itl_ms) == (pytest.approx(40.0), pytest.approx(40.0))
-    assert (two.tp, two.sequences) == (2, pytest.approx(10.0))
+    # In steps, so that a second look says the same.
+    assert one.sequences == pytest.approx(40.0, rel=0.25)
+    slower = one.itl_ms * (40.0 / one.sequences) ** SPEED_SLOPE
+    assert slower == pytest.approx(40.0, rel=0.03)
+    assert (two.tp, two.sequences) == (2, pytest.approx(10.0, rel=0.25))
+    again = (
+        executed(1, tokens, 20.1),
+        executed(2, tokens, 80.3),
+        executed(3, tokens, 10.0),
+    )
+    assert served_speeds(plan, again) == (one, two)
 
 
 def test_few_tokens_starts_and_other_replicas_tell_nothing() -> None:
