@@ -59,6 +59,10 @@ def make_rows(request: RowsRequest) -> RowsAnswer:
         lengths=lengths,
         slo=request.slo,
         beliefs=_known(request, network, precision, lengths, hardware),
+        running={
+            (each.gpu_type, each.tp): each.max_num_batched_tokens
+            for each in request.served
+        },
     )
     read_s = network.weight_bytes(precision) / _READ_BYTES_PER_S
     return _answer(request, size(asked, hardware), _ENGINE_START_S + read_s)

@@ -18,6 +18,8 @@ from solvers.types.llm import Provenance, TokenSlo
 BUDGETS = (512, 1024, 2048, 4096, 8192)
 """Tokens of a step that are tried: a long step is efficient, and keeps every answer waiting for its next token."""
 DEGREES = (1, 2, 4, 8)
+_WORTH = 0.9
+"""The share of the best budget's capacity with which one that runs is kept."""
 _MIB_PER_GIB = 1024.0
 
 
@@ -45,6 +47,8 @@ class SizeRequest:
     max_num_seqs: int = 256
     beliefs: Mapping[tuple[str, int], StepBelief] = field(default_factory=dict)
     """By GPU type and degree, what measurements say of steps; `UNMEASURED` where they say nothing."""
+    running: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """The token budget of replicas that run, by GPU type and degree."""
 
     def belief(self, gpu_type: str, tp: int) -> StepBelief:
         """What is known of steps there."""
@@ -109,10 +113,21 @@ def _sized(
         nothing = Replica(table=law, limits=limits, kv_tokens=0.0)
         return _stated(request, engine, gpu_type, nothing, SizeLimit.WEIGHTS)
     # Few requests tell which budget is best; its capacity is that of many.
-    roughly = [_rough(request, each) for each in replicas]
-    best = replicas[roughly.index(max(roughly))]
-    limit = None if max(roughly) > 0.0 else _limit(request, best)
+    roughly = {each: _rough(request, each) for each in replicas}
+    best = _best(roughly, request.running.get((gpu_type, tp)))
+    limit = None if roughly[best] > 0.0 else _limit(request, best)
     return _stated(request, engine, gpu_type, best, limit)
+
+
+def _best(roughly: Mapping[Replica, float], running: int | None) -> Replica:
+    """The replica that carries most; that with the budget which runs, where it carries nearly as much."""
+    best = max(roughly, key=lambda each: roughly[each])
+    for each, rate_rps in roughly.items():
+        runs = each.limits.max_num_batched_tokens == running
+        # With another budget all replicas would have to start anew.
+        if runs and rate_rps >= _WORTH * roughly[best]:
+            return each
+    return best
 
 
 def _rough(request: SizeRequest, replica: Replica) -> float:
