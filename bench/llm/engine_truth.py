@@ -16,7 +16,8 @@ from agents.llm.scheduler import EngineRequest, EngineSize, LlmScheduler
 from agents.sim.truth.kernels import kernels_by_type
 from agents.sim.truth.llm_steps import EnginePlace, EngineTruth
 from app.catalogue.language_models import find_architecture, load_hardware, load_runs
-from app.simulate.scenario.models import is_dense, shape_of
+from app.simulate.run.model_services import shape_of
+from app.simulate.scenario.models import is_dense
 from bench.report import Figures, print_table, write_results
 from solvers.llm.closed_loop import DEFAULT_BUDGET
 from solvers.llm.kv_cache import MEMORY_SHARE

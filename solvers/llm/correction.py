@@ -34,6 +34,9 @@ _SMOOTH_CONFIGURATION = 0.09
 _NOISE = 0.035
 _SERVED_NOISE = 0.01
 """The same of a service's own replicas, whose every token is counted, and which are planned for as they are run."""
+_BELIEVED = np.log(2.0)
+"""How far replicas may be from what was known before: beyond it they have a fault, such as a throttled GPU, which says
+nothing of others, and for which nothing is to be stopped."""
 _WIDENING = 1.7
 """Times as wide as the process says: its errors have heavier tails."""
 _SCALES = np.log([9.0, 5.0, 9.0])
@@ -142,7 +145,8 @@ class StepBeliefs:
         self._log_ratio = np.log([run.tpot_ms for run in runs]) - np.log(_law_ms(runs))
 
     def with_served(self, runs: Sequence[MeasuredRun]) -> "StepBeliefs":
-        """These and what a service's own replicas say."""
+        """These and what a service's own replicas say, as far as it can be."""
+        runs = [run for run in runs if self._is_believed(run)]
         if not runs:
             return self
         # Not made of all runs anew: the law of a thousand takes a second.
@@ -152,6 +156,11 @@ class StepBeliefs:
         both._served = frozenset(own._conditions)
         both._log_ratio = np.concatenate([self._log_ratio, own._log_ratio])
         return both
+
+    def _is_believed(self, run: MeasuredRun) -> bool:
+        (log_ratio,) = StepBeliefs([run])._log_ratio
+        expected = self.of(run.conditions).log_factor
+        return bool(abs(log_ratio - expected) <= _BELIEVED)
 
     def of(self, asked: RunConditions) -> StepBelief:
         """The belief under those conditions."""

@@ -136,8 +136,8 @@ def test_what_engines_count_of_their_tokens_is_what_the_next_plan_is_sized_with(
     plan = api.get(f"plans/{api.tick().plan_id}")
     (node,) = {gpu["node"] for gpu in plan["gpus"] if gpu["replicas"]}
     before = _capacity_message(plan)
-    # Sixteen sequences at a time, each with a token every 400 ms: far slower than predicted.
-    tokens = {"batches": 4000, "execution_ms": 400.0}
+    # Twenty sequences at a time, each with a token every 40 ms: not what was predicted.
+    tokens = {"batches": 50_000, "execution_ms": 40.0}
     api.clock.advance(60.0)
     answer = api.sync(
         node,

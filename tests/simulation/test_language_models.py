@@ -103,9 +103,10 @@ def test_both_kinds_of_services_share_a_fleet_and_the_same_seed_gives_the_same()
     assert first.series == second.series
 
 
-def test_on_slow_gpus_tokens_are_late_until_the_loop_has_seen_it() -> None:
+def test_slow_gpus_make_late_tokens_and_stop_nothing() -> None:
     slow = {"kind": "straggler", "node": "busiest", "start_s": 60, "factor": 6.0}
-    attainment = run(faults=[slow]).series.services["writer"].attainment
-    assert attainment[0] == 0.0
-    # Its engines say themselves how slow they are: more replicas are planned, on other GPUs.
-    assert attainment[-1] == 1.0
+    done = run(faults=[slow]).series.services["writer"]
+    assert done.attainment[0] == 0.0
+    # So slow is a fault and no model: it says nothing of what replicas elsewhere would carry.
+    assert min(done.replicas) >= 1
+    assert done.served_rps[-1] > 0.5

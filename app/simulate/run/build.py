@@ -20,9 +20,9 @@ from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_service, to_settings
 from app.simulate.run.closed_loop import ClusterPlan
+from app.simulate.run.model_services import model_services
 from app.simulate.run.planned_world import PlannedWorld
 from app.simulate.scenario.load import ServiceLoad
-from app.simulate.scenario.models import model_services
 from app.simulate.scenario.parts import FaultSpec, NodePool, PolicyRun, SimulatedService
 from app.simulate.scenario.scenario import SimulationScenario, loop_of
 from app.simulate.scenario.tasks import works_of

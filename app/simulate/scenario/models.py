@@ -1,28 +1,17 @@
-"""Language models in a scenario: what their engines run and are asked, and which of them can be simulated."""
+"""Language models in a scenario: which of them can be simulated, and on which of the fleet's GPU types."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from agents.sim.load.models import ModelService
-from agents.sim.queues.engine_queue import TokenLimits
-from agents.sim.truth.llm_steps import EnginePlace, ModelShape, measured_kernels
+from agents.sim.truth.llm_steps import EnginePlace, measured_kernels
 from agents.sim.truth.truth import TruthError
 from app.catalogue.catalogue import CatalogueError
 from app.catalogue.language_models import find_architecture
-from app.manifests.objects import LlmSpec
 from app.simulate.scenario.checks import Complaint
 from app.simulate.scenario.parts import ScenarioFields, SimulatedService
 from solvers.llm.architecture import Architecture
-from solvers.llm.lengths import MeanLengths, length_table
 
-_PUBLISHED = "bf16"
+PUBLISHED = "bf16"
 """What shipped networks' weights are taken for, as the planner takes them."""
-
-
-def model_services(
-    services: Iterable[SimulatedService],
-) -> dict[str, ModelService]:
-    """The language models among the services, by name."""
-    return {each.name: _model(each) for each in services if each.kind == "llm"}
 
 
 def model_complaints(spec: ScenarioFields) -> Iterator[Complaint]:
@@ -59,49 +48,14 @@ def _complaints(
             yield ("gpu_types",), f"exclude {gpu_type}: {error}"
 
 
-def _model(service: SimulatedService) -> ModelService:
-    network, llm = find_architecture(service.network), service.llm or LlmSpec()
-    lengths = length_table(
-        MeanLengths(
-            prompt=llm.lengths.prompt,
-            output=llm.lengths.output,
-            spread=llm.lengths.spread,
-        ),
-        longest=llm.max_model_len,
-    )
-    return ModelService(
-        shape=shape_of(network),
-        precision=_PUBLISHED,
-        limits=TokenLimits(
-            ttft_s=(service.slo.ttft_ms or 0.0) / 1000.0,
-            itl_s=(service.slo.itl_ms or 0.0) / 1000.0,
-        ),
-        prompt_tokens=lengths.prompt,
-        output_tokens=lengths.output,
-    )
-
-
 def is_dense(network: Architecture) -> bool:
     """Whether all of its layers are of the kinds whose kernels were measured."""
     return network.experts is None and network.compressed_keys is None
-
-
-def shape_of(network: Architecture) -> ModelShape:
-    """What kernels of a dense network are looked up by."""
-    return ModelShape(
-        layers=network.layers,
-        hidden=network.hidden,
-        heads=network.heads,
-        kv_heads=network.kv_heads,
-        head_dim=network.head_dim,
-        intermediate=network.dense_intermediate,
-        vocab=network.vocab,
-    )
 
 
 def _place(service: SimulatedService, gpu_type: str) -> EnginePlace:
     """Any place on that type: precisions and links are the same whatever a replica takes of it."""
     precision = service.llm.dtype if service.llm else None
     return EnginePlace(
-        gpu_type=gpu_type, gpus=1, precision=precision or _PUBLISHED, memory_mib=0.0
+        gpu_type=gpu_type, gpus=1, precision=precision or PUBLISHED, memory_mib=0.0
     )

@@ -32,11 +32,16 @@ def speed(itl_ms: float, budget: int) -> ServedSpeed:
 def test_slow_replicas_carry_less_and_fast_ones_more_than_predicted() -> None:
     predicted = the_row()
     budget = predicted.max_num_batched_tokens
-    slow, fast = the_row(speed(40.0, budget)), the_row(speed(6.0, budget))
-    assert slow.capacity_rps < 0.6 * predicted.capacity_rps
+    slow, fast = the_row(speed(14.0, budget)), the_row(speed(6.0, budget))
+    assert slow.capacity_rps < 0.9 * predicted.capacity_rps
     assert fast.capacity_rps > 1.2 * predicted.capacity_rps
     (points,) = make_rows(replace(REQUEST, served=(speed(6.0, budget),))).points
     assert points.provenance == "calibrated"
+
+
+def test_what_is_slower_than_can_be_is_a_fault_and_stops_nothing() -> None:
+    predicted = the_row()
+    assert the_row(speed(100.0, predicted.max_num_batched_tokens)) == predicted
 
 
 def test_a_token_budget_that_runs_stays_unless_another_one_is_worth_a_start() -> None:

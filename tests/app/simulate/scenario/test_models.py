@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.simulate.scenario.models import model_services
+from app.simulate.run.model_services import model_services
 from app.simulate.scenario.reading import scenario_of
 from tests.app.runs import MODEL, POOL, a_document, a_scenario
 
