@@ -364,3 +364,8 @@ def within(value: float, kind: object) -> float:
     except msgspec.ValidationError:
         return 0.0
     return found
+
+
+def gpus_of(replica: ReplicaCommand, own: int) -> tuple[int, ...]:
+    """Indices of the GPUs that it spans; `own`: that of its entry."""
+    return (own,) if replica.engine is None else replica.engine.gpus

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from agents.base.device import gpus_of
 from agents.base.protocol import GpuCommand, NodeCommand, ReplicaCommand
 from agents.enforce.actions import StartReplica
 
@@ -39,11 +40,6 @@ def _beside_own(command: NodeCommand) -> Iterator[tuple[int, ReplicaCommand]]:
     for own, replica in spanning:
         others = (index for index in gpus_of(replica, own) if index != own)
         yield from ((index, replica) for index in others)
-
-
-def gpus_of(replica: ReplicaCommand, own: int) -> tuple[int, ...]:
-    """Indices of the GPUs that it spans; `own`: that of its entry."""
-    return (own,) if replica.engine is None else replica.engine.gpus
 
 
 def on_all_gpus(starts: Iterable[StartReplica]) -> Iterator[StartReplica]:

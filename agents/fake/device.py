@@ -28,6 +28,7 @@ from agents.base.device import (
     RunningReplica,
     ServiceRoute,
     UnknownPart,
+    gpus_of,
 )
 from agents.base.protocol import (
     GpuReading,
@@ -36,7 +37,6 @@ from agents.base.protocol import (
     ReplicaState,
     TaskCommand,
 )
-from agents.enforce.spans import gpus_of
 from agents.fake.tasks import FakeTasks, IterationTime
 from agents.fake.worker import FakeWorker
 from agents.llm.scheduler import EngineSize, LlmScheduler

@@ -23,11 +23,7 @@ _TOKENS = (1.0, *(2.0**power for power in range(3, 15)))
 class EngineMetrics:
     """What the stand-in has counted, in a registry of its own."""
 
-    def __init__(
-        self,
-        served_as: str,
-        scheduler: LlmScheduler,
-    ) -> None:
+    def __init__(self, served_as: str, scheduler: LlmScheduler) -> None:
         self._model = served_as
         # Not the global registry: several stand-ins live in one process on nodes without GPUs.
         self._registry = CollectorRegistry()
@@ -50,30 +46,17 @@ class EngineMetrics:
         self._steps = self._histogram("iteration_tokens_total", _TOKENS)
         self._answers = self._histogram("request_generation_tokens", _TOKENS)
 
-    def note_step(
-        self,
-        step: Step,
-        tokens: int,
-    ) -> None:
+    def note_step(self, step: Step, tokens: int) -> None:
         """A step is over; `tokens`: that it gave."""
         self._steps.observe(step.tokens)
         self._prompt_tokens.inc(sum(chunk for _, chunk in step.chunks))
         self._tokens.inc(tokens)
 
-    def note_token(
-        self,
-        seconds: float,
-        *,
-        is_first: bool,
-    ) -> None:
+    def note_token(self, seconds: float, *, is_first: bool) -> None:
         """A request has a token; `seconds`: since it came, or since the token before."""
         (self._first if is_first else self._between).observe(seconds)
 
-    def note_end(
-        self,
-        seconds: float,
-        tokens: int,
-    ) -> None:
+    def note_end(self, seconds: float, tokens: int) -> None:
         """A request is over."""
         self._ended.inc()
         self._lasted.observe(seconds)
@@ -83,29 +66,17 @@ class EngineMetrics:
         """The page in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def _gauge(
-        self,
-        name: str,
-        read: Callable[[], float],
-    ) -> None:
+    def _gauge(self, name: str, read: Callable[[], float]) -> None:
         full = f"vllm:{name}"
         gauge = Gauge(full, full, ("model_name",), registry=self._registry)
         gauge.labels(self._model).set_function(read)
 
-    def _counter(
-        self,
-        name: str,
-        **labels: str,
-    ) -> Counter:
+    def _counter(self, name: str, **labels: str) -> Counter:
         full, values = f"vllm:{name}", {"model_name": self._model, **labels}
         counter = Counter(full, full, tuple(values), registry=self._registry)
         return counter.labels(**values)
 
-    def _histogram(
-        self,
-        name: str,
-        bounds: tuple[float, ...],
-    ) -> Histogram:
+    def _histogram(self, name: str, bounds: tuple[float, ...]) -> Histogram:
         full = f"vllm:{name}"
         histogram = Histogram(
             full, full, ("model_name",), buckets=bounds, registry=self._registry

@@ -106,18 +106,12 @@ class LlmScheduler:
         """Blocks of the cache that are taken."""
         return sum(each.blocks for each in self._running)
 
-    def fits(
-        self,
-        request: EngineRequest,
-    ) -> bool:
+    def fits(self, request: EngineRequest) -> bool:
         """Whether the request alone has room in the cache."""
         tokens = request.prompt_tokens + request.output_tokens
         return -(-tokens // BLOCK_TOKENS) <= self.size.kv_blocks
 
-    def add(
-        self,
-        request: EngineRequest,
-    ) -> None:
+    def add(self, request: EngineRequest) -> None:
         """Take a request that fits. Raises ValueError for one that does not, and for an id that is there."""
         if request.id in self._known or not self.fits(request):
             raise ValueError(
@@ -127,10 +121,7 @@ class LlmScheduler:
         self._known[request.id] = sequence
         self._waiting.append(sequence)
 
-    def abort(
-        self,
-        request_id: str,
-    ) -> None:
+    def abort(self, request_id: str) -> None:
         """Forget a request, whatever it is at; nothing where it is over."""
         sequence = self._known.pop(request_id, None)
         if sequence is None:
@@ -175,10 +166,7 @@ class LlmScheduler:
             pairs=sum(chunk * (each.computed + chunk / 2.0) for each, chunk in chunks),
         )
 
-    def finish(
-        self,
-        step: Step,
-    ) -> list[tuple[str, bool]]:
+    def finish(self, step: Step) -> list[tuple[str, bool]]:
         """The step is over: what got a token, and whether it was the last one. Aborted ones get none."""
         got = []
         for request_id, tokens in (

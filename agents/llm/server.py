@@ -40,10 +40,7 @@ class StepTime:
     speed: float = 1.0
     """It takes so many times less."""
 
-    def seconds(
-        self,
-        step: Step,
-    ) -> float:
+    def seconds(self, step: Step) -> float:
         """That one step takes."""
         ms = self.base + self.per_token * step.tokens
         ms += self.per_sequence * len(step.decoding)
@@ -212,10 +209,7 @@ class _Answer:
     request: EngineRequest
     is_chat: bool = field(kw_only=True)
 
-    def complete(
-        self,
-        tokens: list[str],
-    ) -> dict[str, object]:
+    def complete(self, tokens: list[str]) -> dict[str, object]:
         text = "".join(tokens)
         choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
         if self.is_chat:
@@ -232,10 +226,7 @@ class _Answer:
         delta = {"role": "assistant", "content": ""}
         return self._event([{"index": 0, "delta": delta, "finish_reason": None}])
 
-    def token(
-        self,
-        text: str,
-    ) -> bytes:
+    def token(self, text: str) -> bytes:
         choice: dict[str, object] = {"index": 0, "finish_reason": None}
         if self.is_chat:
             choice["delta"] = {"content": text}
@@ -243,31 +234,19 @@ class _Answer:
             choice["text"] = text
         return self._event([choice])
 
-    def usage(
-        self,
-        tokens: int,
-    ) -> bytes:
+    def usage(self, tokens: int) -> bytes:
         event = {**self._head(".chunk"), "choices": [], "usage": self._usage(tokens)}
         return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
-    def _event(
-        self,
-        choices: list[dict[str, object]],
-    ) -> bytes:
+    def _event(self, choices: list[dict[str, object]]) -> bytes:
         event = {**self._head(".chunk"), "choices": choices}
         return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
-    def _head(
-        self,
-        kind: str,
-    ) -> dict[str, object]:
+    def _head(self, kind: str) -> dict[str, object]:
         name = f"chat.completion{kind}" if self.is_chat else "text_completion"
         return {"id": self.request.id, "object": name, "model": self.model}
 
-    def _usage(
-        self,
-        tokens: int,
-    ) -> dict[str, int]:
+    def _usage(self, tokens: int) -> dict[str, int]:
         prompt = self.request.prompt_tokens
         return {
             "prompt_tokens": prompt,
@@ -300,9 +279,6 @@ async def _stream(
     return response
 
 
-def _error(
-    status: HTTPStatus,
-    message: str,
-) -> web.Response:
+def _error(status: HTTPStatus, message: str) -> web.Response:
     body = {"error": {"message": message, "code": int(status)}}
     return web.json_response(body, status=int(status))

@@ -28,11 +28,7 @@ from agents.sim.queues.tally import Ints
 class SimulatedDevice:
     """Every method first moves the whole cluster on to the clock's present."""
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        node: str,
-    ) -> None:
+    def __init__(self, cluster: SimulatedCluster, node: str) -> None:
         """Raises UnknownPart when the cluster has no such node."""
         self._cluster = cluster
         self._node = cluster.node(node)
@@ -46,10 +42,7 @@ class SimulatedDevice:
             routes=self._node.routes,
         )
 
-    def on_change(
-        self,
-        notify: Callable[[], None],
-    ) -> None:
+    def on_change(self, notify: Callable[[], None]) -> None:
         pass
 
     async def read(self) -> DeviceReadings:
@@ -136,11 +129,7 @@ class SimulatedDevice:
                 self._node.stop_task(name)
             gpu.clock_mhz = gpu.power_limit_w = None
 
-    def _read_gpu(
-        self,
-        gpu: SimGpu,
-        window_s: float,
-    ) -> GpuReading:
+    def _read_gpu(self, gpu: SimGpu, window_s: float) -> GpuReading:
         idle_w = self._cluster.world.idle_w(gpu.spec.gpu_type)
         works = [(each.queue.busy_s, each.queue.energy_j) for each in gpu.carried]
         works += [(each.busy_s, each.energy_j) for each in gpu.tasks.values()]
@@ -213,16 +202,11 @@ def _counted(buckets: Ints) -> tuple[tuple[int, int], ...]:
     return tuple(zip(places.tolist(), buckets[places].tolist(), strict=True))
 
 
-def _slos(
-    routes: tuple[ServiceRoute, ...],
-) -> set[tuple[str, float]]:
+def _slos(routes: tuple[ServiceRoute, ...]) -> set[tuple[str, float]]:
     return {(route.service, route.slo_ms) for route in routes}
 
 
-def _gpu_state(
-    gpu: SimGpu,
-    now_s: float,
-) -> GpuState:
+def _gpu_state(gpu: SimGpu, now_s: float) -> GpuState:
     return GpuState(
         index=gpu.index,
         gpu_type=gpu.spec.gpu_type,
@@ -237,10 +221,7 @@ def _gpu_state(
     )
 
 
-def _replica_state(
-    each: SimReplica,
-    now_s: float,
-) -> RunningReplica:
+def _replica_state(each: SimReplica, now_s: float) -> RunningReplica:
     return RunningReplica(
         id=each.command.id,
         service=each.command.service,
@@ -255,10 +236,7 @@ def _replica_state(
     )
 
 
-def _read_replica(
-    gpu: SimGpu,
-    each: SimReplica,
-) -> ReplicaReading:
+def _read_replica(gpu: SimGpu, each: SimReplica) -> ReplicaReading:
     queue = each.queue
     return ReplicaReading(
         id=each.command.id,

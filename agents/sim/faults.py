@@ -41,9 +41,7 @@ class NodeLoss:
 
 
 def before_loss(
-    fault: Fault,
-    nodes: Mapping[str, SimNode],
-    tallies: Mapping[str, ServiceTally],
+    fault: Fault, nodes: Mapping[str, SimNode], tallies: Mapping[str, ServiceTally]
 ) -> NodeLoss:
     """How things stand before a fault takes its node; tallies: by service."""
     ready = [
@@ -73,10 +71,7 @@ class ClusterFaults:
         self._lost: set[str] = set()
         self._lost_targets: dict[str, tuple[LostTarget, ...]] = {}
 
-    def is_node_lost(
-        self,
-        name: str,
-    ) -> bool:
+    def is_node_lost(self, name: str) -> bool:
         """Whether the node is lost now."""
         return name in self._lost
 
@@ -94,10 +89,7 @@ class ClusterFaults:
             if fault.node == name and fault.is_on(now_s)
         )
 
-    def moments_s(
-        self,
-        after_s: float,
-    ) -> Iterator[float]:
+    def moments_s(self, after_s: float) -> Iterator[float]:
         """When something begins or ends after that."""
         for fault in self._faults:
             yield from (
@@ -115,10 +107,7 @@ class ClusterFaults:
         known = self._lost_targets.get(service, ())
         return tuple(each for each in known if now_s < each.until_s)
 
-    def lose_nodes(
-        self,
-        now_s: float,
-    ) -> tuple[Fault, ...]:
+    def lose_nodes(self, now_s: float) -> tuple[Fault, ...]:
         """Faults that take a node now, each with its node's name. Call it before `apply`.
 
         From now on requests go astray until the load balancer has noticed.
@@ -135,10 +124,7 @@ class ClusterFaults:
                 new.append(fault)
         return tuple(new)
 
-    def apply(
-        self,
-        now_s: float,
-    ) -> None:
+    def apply(self, now_s: float) -> None:
         """GPUs are lost, come back, become slow or fail to launch, as the faults say."""
         # Most nodes have no fault, and this is asked at every event.
         named = {fault.node for fault in self._faults}
@@ -173,10 +159,7 @@ class ClusterFaults:
             gpu.slowdown = slowdown
             node.set_paces(gpu)
 
-    def _name_busiest(
-        self,
-        now_s: float,
-    ) -> None:
+    def _name_busiest(self, now_s: float) -> None:
         """Faults of the busiest node get the name of the one that is it when they begin, and keep it."""
         begun = [fault for fault in self._faults if fault.is_on(now_s)]
         if all(fault.node != BUSIEST for fault in begun):
@@ -219,10 +202,7 @@ def planned_rate_rps(node: SimNode) -> float:
     )
 
 
-def _ready_shares(
-    node: SimNode,
-    service: str,
-) -> Iterator[tuple[str, float]]:
+def _ready_shares(node: SimNode, service: str) -> Iterator[tuple[str, float]]:
     """The shares of a service's route whose replicas are ready; a weight is the plan's rate."""
     ready = {each.command.id for _, each in node.replicas() if each.state == "ready"}
     return (

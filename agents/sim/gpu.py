@@ -54,12 +54,7 @@ class SimReplica:
 class SimGpu:
     """One simulated GPU."""
 
-    def __init__(
-        self,
-        spec: GpuSpec,
-        index: int,
-        paces: PaceMaker,
-    ) -> None:
+    def __init__(self, spec: GpuSpec, index: int, paces: PaceMaker) -> None:
         self.spec = spec
         self.index = index
         self.clock_mhz: float | None = None
@@ -101,10 +96,7 @@ class SimGpu:
             each.command.memory_mib for each in self.tasks.values() if each.holds_memory
         )
 
-    def set_paces(
-        self,
-        slos_s: dict[str, float],
-    ) -> None:
+    def set_paces(self, slos_s: dict[str, float]) -> None:
         """Look all execution times up again, after anything on this GPU has changed."""
         board = GpuUnderLoad(
             gpu_type=self.spec.gpu_type,

@@ -15,6 +15,7 @@ from agents.base.device import (
     OutOfRange,
     ServiceRoute,
     UnknownPart,
+    gpus_of,
 )
 from agents.base.protocol import ReplicaCommand, TaskCommand, TaskState
 from agents.sim.gpu import SimGpu, SimReplica
@@ -139,8 +140,7 @@ class SimNode:
 
     def _gpus_of(self, command: ReplicaCommand, first: int) -> list[SimGpu]:
         """The healthy GPUs that a replica uses, that of its entry first; raises UnknownPart or GpuLost."""
-        indices = (first,) if command.engine is None else command.engine.gpus
-        return [self.gpu(index) for index in indices]
+        return [self.gpu(index) for index in gpus_of(command, first)]
 
     def _make_queue(
         self, command: ReplicaCommand, gpu_type: str

@@ -130,8 +130,12 @@ class ObservationBook:
         self, target: BoundPlan | None, now: datetime
     ) -> tuple[ServedSpeed, ...]:
         """How fast language models were lately."""
+        gpus = model_gpus(target)
+        # Most fleets have none, and a look goes through all readings.
+        if not gpus:
+            return ()
         first, last = (moment.timestamp() for moment in stretch(now))
-        executions = self.load_executions(first, last, model_gpus(target))
+        executions = self.load_executions(first, last, gpus)
         return served_speeds(target, executions)
 
     def load_executions(

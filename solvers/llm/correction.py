@@ -12,6 +12,7 @@ Rasmussen, Williams 2006, chapter 2. Intervals are widened until about nine in t
 """
 
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,27 +141,25 @@ class StepBeliefs:
 
     def __init__(self, runs: Sequence[MeasuredRun]) -> None:
         self._conditions = [run.conditions for run in runs]
-        self._measured = {_configuration(each) for each in self._conditions}
         self._served: frozenset[RunConditions] = frozenset()
-        self._log_ratio = np.log([run.tpot_ms for run in runs]) - np.log(_law_ms(runs))
+        self._log_ratio = _log_ratio(runs)
 
     def with_served(self, runs: Sequence[MeasuredRun]) -> "StepBeliefs":
         """These and what a service's own replicas say, as far as it can be."""
-        runs = [run for run in runs if self._is_believed(run)]
-        if not runs:
+        believed = [
+            (run.conditions, ratio)
+            for run, ratio in zip(runs, _log_ratio(runs), strict=True)
+            if abs(ratio - self.of(run.conditions).log_factor) <= _BELIEVED
+        ]
+        if not believed:
             return self
-        # Not made of all runs anew: the law of a thousand takes a second.
-        own, both = StepBeliefs(runs), StepBeliefs(())
-        both._conditions = [*self._conditions, *own._conditions]
-        both._measured = self._measured | own._measured
-        both._served = frozenset(own._conditions)
-        both._log_ratio = np.concatenate([self._log_ratio, own._log_ratio])
+        conditions, ratios = zip(*believed, strict=True)
+        # A copy, and not made of all runs anew: the law of a thousand takes a second.
+        both = copy(self)
+        both._conditions = [*self._conditions, *conditions]
+        both._served = frozenset(conditions)
+        both._log_ratio = np.append(self._log_ratio, ratios)
         return both
-
-    def _is_believed(self, run: MeasuredRun) -> bool:
-        (log_ratio,) = StepBeliefs([run])._log_ratio
-        expected = self.of(run.conditions).log_factor
-        return bool(abs(log_ratio - expected) <= _BELIEVED)
 
     def of(self, asked: RunConditions) -> StepBelief:
         """The belief under those conditions."""
@@ -172,8 +171,13 @@ class StepBeliefs:
             log_factor=float(found.log_factor[0]),
             # What was left out as a whole was off by less than the sum of all parts may be.
             deviation=min(deviation, UNMEASURED.deviation),
-            is_measured=_configuration(asked) in self._measured,
+            is_measured=_configuration(asked) in map(_configuration, self._conditions),
         )
+
+
+def _log_ratio(runs: Sequence[MeasuredRun]) -> Reals:
+    """(M,) ln(measured / law)."""
+    return np.asarray(np.log([run.tpot_ms for run in runs]) - np.log(_law_ms(runs)))
 
 
 def _law_ms(runs: Sequence[MeasuredRun]) -> Reals:

@@ -25,7 +25,7 @@ from solvers.laws.cost import (
     served_weight,
 )
 from solvers.llm.planner.fleet import LlmFleet, bound_llms, plan_llms
-from solvers.policies.looks import plan_models, remembered
+from solvers.policies.rearrange import plan_models, remembered
 from solvers.types.llm import LlmReplicaPlan
 from solvers.types.outcome import (
     Budget,

@@ -137,6 +137,11 @@ class ServedSpeed(NamedTuple):
     itl_ms: float
     """Mean time from one token to the next."""
 
+    @property
+    def kind(self) -> tuple[str, str, int, int]:
+        """Which replicas it is of."""
+        return self.service, self.gpu_type, self.tp, self.max_num_batched_tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlmReplicaPlan:

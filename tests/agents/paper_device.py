@@ -14,6 +14,7 @@ from agents.base.device import (
     RunningReplica,
     RunningTask,
     ServiceRoute,
+    gpus_of,
 )
 from agents.base.protocol import (
     GpuReading,
@@ -22,7 +23,6 @@ from agents.base.protocol import (
     TaskCommand,
     TaskState,
 )
-from agents.enforce.spans import gpus_of
 
 
 def a_running_task(want: TaskCommand, state: TaskState = "running") -> RunningTask:

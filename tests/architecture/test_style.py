@@ -32,7 +32,8 @@ MAX_TOKENS_P90 = {
 }
 MAX_TOKENS_PER_CODE_LINE = {
     "app": 7.1,
-    "agents": 7.3,
+    # 7.3 until the stand-in's own histograms, a hundred sparse lines, gave way to a library's.
+    "agents": 7.4,
     "solvers": 8.6,
 }
 MIN_COMMENTS_PER_100_LINES = {

@@ -33,10 +33,10 @@ from agents.base.device import (
     NotSupported,
     ServiceRoute,
     UnknownPart,
+    gpus_of,
 )
 from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, TaskCommand
 from agents.base.waits import together
-from agents.enforce.spans import gpus_of
 from agents.gpu.knobs.applied_knobs import TurnedKnobs
 from agents.gpu.node.admission import environment_of, on_each_gpu, require_room
 from agents.gpu.node.devices import fail_stranded

@@ -48,11 +48,7 @@ class RoutedEngine:
 class SimulatedModels:
     """All services of language models."""
 
-    def __init__(
-        self,
-        services: Mapping[str, ModelService],
-        seed: int,
-    ) -> None:
+    def __init__(self, services: Mapping[str, ModelService], seed: int) -> None:
         self._services = services
         # By name, so that another service changes nothing for this one.
         self._randoms = {
@@ -60,17 +56,10 @@ class SimulatedModels:
             for number, service in enumerate(sorted(services))
         }
 
-    def __contains__(
-        self,
-        service: str,
-    ) -> bool:
+    def __contains__(self, service: str) -> bool:
         return service in self._services
 
-    def make_queue(
-        self,
-        command: ReplicaCommand,
-        gpu_type: str,
-    ) -> EngineQueue:
+    def make_queue(self, command: ReplicaCommand, gpu_type: str) -> EngineQueue:
         """A new replica's engine. Raises LaunchFailed for what could not run, or what nobody measured."""
         engine, service = command.engine, self._services.get(command.service)
         if engine is None or service is None:
@@ -125,11 +114,7 @@ class SimulatedModels:
         for each in engines:
             each.queue.end(end_s, each.tally)
 
-    def _lengths(
-        self,
-        service: str,
-        count: int,
-    ) -> tuple[Ints, Ints]:
+    def _lengths(self, service: str, count: int) -> tuple[Ints, Ints]:
         """(count,) tokens of prompts, and of answers."""
         known = self._services[service]
         # One draw per request, so that no cut of the time changes them.

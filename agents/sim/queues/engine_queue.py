@@ -43,10 +43,7 @@ class EngineQueue:
     """The engine of one replica and its requests."""
 
     def __init__(
-        self,
-        truth: EngineTruth,
-        size: EngineSize,
-        limits: TokenLimits,
+        self, truth: EngineTruth, size: EngineSize, limits: TokenLimits
     ) -> None:
         self._truth, self._size, self._limits = truth, size, limits
         self._scheduler = LlmScheduler(size)
@@ -75,10 +72,7 @@ class EngineQueue:
         """Energy of the window above idle, of each of its GPUs."""
         return self.busy_s * self._truth.busy_w
 
-    def begin(
-        self,
-        start_s: float,
-    ) -> None:
+    def begin(self, start_s: float) -> None:
         """A window begins."""
         self._counted_to_s = start_s
 
@@ -106,36 +100,22 @@ class EngineQueue:
         if self._step is None:
             self._start_step(now_s)
 
-    def advance(
-        self,
-        until_s: float,
-        tally: ServiceTally,
-    ) -> None:
+    def advance(self, until_s: float, tally: ServiceTally) -> None:
         """Do every step that ends by then."""
         while self._step is not None and self._ends_s <= until_s:
             self._end_step(self._step, tally)
             self._start_step(self._ends_s)
 
-    def end(
-        self,
-        end_s: float,
-        tally: ServiceTally,
-    ) -> None:
+    def end(self, end_s: float, tally: ServiceTally) -> None:
         """The window ends then."""
         self.advance(end_s, tally)
         self._count(end_s, tally)
 
-    def age_s(
-        self,
-        now_s: float,
-    ) -> float:
+    def age_s(self, now_s: float) -> float:
         """Summed time since the arrival of all that waits or runs."""
         return sum(now_s - each.since_s for each in self._answers.values())
 
-    def count_older(
-        self,
-        before_s: float,
-    ) -> int:
+    def count_older(self, before_s: float) -> int:
         """Requests without a token that arrived before a moment."""
         return sum(
             not each.tokens and each.since_s < before_s
@@ -155,20 +135,13 @@ class EngineQueue:
         self.batches = self.requests = 0
         self.execution_s = self.busy_s = 0.0
 
-    def _start_step(
-        self,
-        now_s: float,
-    ) -> None:
+    def _start_step(self, now_s: float) -> None:
         self._step = self._scheduler.step()
         if self._step is not None:
             self._begun_s = now_s
             self._ends_s = now_s + self._truth.step_s(self._step) * self.slowdown
 
-    def _end_step(
-        self,
-        step: Step,
-        tally: ServiceTally,
-    ) -> None:
+    def _end_step(self, step: Step, tally: ServiceTally) -> None:
         now_s = self._ends_s
         self._count(now_s, tally)
         decoding = len(step.decoding)
@@ -183,12 +156,7 @@ class EngineQueue:
                 del self._answers[request_id]
                 self._finish(answer, now_s, tally)
 
-    def _finish(
-        self,
-        answer: _Answer,
-        now_s: float,
-        tally: ServiceTally,
-    ) -> None:
+    def _finish(self, answer: _Answer, now_s: float, tally: ServiceTally) -> None:
         self.requests += 1
         ttft_s = answer.first_s - answer.since_s
         # An answer of one token has no time between tokens.
@@ -200,11 +168,7 @@ class EngineQueue:
         tally.sums[SOJOURN_S] += now_s - answer.since_s
         tally.output_tokens += answer.tokens
 
-    def _count(
-        self,
-        now_s: float,
-        tally: ServiceTally,
-    ) -> None:
+    def _count(self, now_s: float, tally: ServiceTally) -> None:
         """Sum up to now, before something changes."""
         passed_s = now_s - self._counted_to_s
         tally.sums[PRESENT_S] += self.in_flight * passed_s

@@ -76,20 +76,12 @@ class ServiceTally:
         """Summed time that those who left, served or not, had spent in the system."""
         return float(self.sums[SOJOURN_S])
 
-    def reject(
-        self,
-        requests: int,
-        *,
-        after_s: float = 0.0,
-    ) -> None:
+    def reject(self, requests: int, *, after_s: float = 0.0) -> None:
         """Count requests that will never be served; `after_s`: the time that they had spent, summed."""
         self.counts[REJECTED] += requests
         self.sums[SOJOURN_S] += after_s
 
-    def add(
-        self,
-        other: "ServiceTally",
-    ) -> None:
+    def add(self, other: "ServiceTally") -> None:
         """Add another tally to this one."""
         self.arrivals += other.arrivals
         self.counts += other.counts
@@ -103,10 +95,7 @@ class ServiceTally:
         same.add(self)
         return same
 
-    def since(
-        self,
-        earlier: "ServiceTally",
-    ) -> "ServiceTally":
+    def since(self, earlier: "ServiceTally") -> "ServiceTally":
         """What was counted after an earlier copy."""
         later = self.copy()
         later.arrivals -= earlier.arrivals
@@ -116,10 +105,7 @@ class ServiceTally:
         later.output_tokens -= earlier.output_tokens
         return later
 
-    def latency_ms(
-        self,
-        percentile: float,
-    ) -> float | None:
+    def latency_ms(self, percentile: float) -> float | None:
         """The latency within which that share (0 to 1) of the finished requests was served; None: none was.
 
         Inside a bucket latencies are taken to be spread evenly over its logarithm.

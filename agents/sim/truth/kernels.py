@@ -23,11 +23,7 @@ from agents.sim.truth.curves import FloatArray
 from agents.sim.truth.tables import Row, read
 
 
-def at(
-    x: float,
-    places: FloatArray,
-    values: FloatArray,
-) -> float:
+def at(x: float, places: FloatArray, values: FloatArray) -> float:
     """Linear between places, constant before the first one, and in proportion beyond the last one."""
     if x > places[-1]:
         return float(values[-1] * x / places[-1])
@@ -37,23 +33,14 @@ def at(
 class Surface:
     """Times over two sizes."""
 
-    def __init__(
-        self,
-        first: FloatArray,
-        second: FloatArray,
-        ms: FloatArray,
-    ) -> None:
+    def __init__(self, first: FloatArray, second: FloatArray, ms: FloatArray) -> None:
         """`ms`: (first, second)."""
         # Plain lists: a step looks up one point, for which arrays take ten times as long.
         self._first: list[float] = np.log(first).tolist()
         self._second: list[float] = np.log(second).tolist()
         self._log_ms: list[list[float]] = np.log(ms).tolist()
 
-    def at(
-        self,
-        first: float,
-        second: float,
-    ) -> float:
+    def at(self, first: float, second: float) -> float:
         """The time of such sizes."""
         row, down, over_first = _place(self._first, first)
         column, right, over_second = _place(self._second, second)
@@ -63,10 +50,7 @@ class Surface:
         return math.exp(upper + down * (lower - upper) + over_first + over_second)
 
 
-def _place(
-    logs: list[float],
-    size: float,
-) -> tuple[int, float, float]:
+def _place(logs: list[float], size: float) -> tuple[int, float, float]:
     """Where a size lies: after which entry, how far towards the next one, and by how much beyond the last one."""
     log = math.log(max(size, 1.0))
     over = max(0.0, log - logs[-1])
@@ -92,40 +76,23 @@ class Kernels:
     attention: Mapping[float, FloatArray]
     """By heads: (P,) ms."""
 
-    def product_ms(
-        self,
-        precision: str,
-        outputs: float,
-        inputs: float,
-    ) -> FloatArray:
+    def product_ms(self, precision: str, outputs: float, inputs: float) -> FloatArray:
         """(R,) rows times a matrix."""
         surfaces = self.products[precision]
         return np.array([each.at(outputs, inputs) for each in surfaces])
 
-    def all_reduce_ms(
-        self,
-        gpus: int,
-        bytes_: float,
-    ) -> float:
+    def all_reduce_ms(self, gpus: int, bytes_: float) -> float:
         """One all-reduce of a message."""
         return at(bytes_, *self.all_reduces[gpus])
 
-    def decode_ms(
-        self,
-        kv_heads: float,
-        sequences: float,
-        cached: float,
-    ) -> float:
+    def decode_ms(self, kv_heads: float, sequences: float, cached: float) -> float:
         """Attention of so many sequences' newest tokens to those that each has cached."""
         return _between(
             kv_heads,
             {heads: each.at(sequences, cached) for heads, each in self.decode.items()},
         )
 
-    def prompt_ms(
-        self,
-        heads: float,
-    ) -> FloatArray:
+    def prompt_ms(self, heads: float) -> FloatArray:
         """(P,) attention within one prompt."""
         columns = zip(*self.attention.values(), strict=True)
         return np.array(
@@ -136,10 +103,7 @@ class Kernels:
         )
 
 
-def _between(
-    x: float,
-    values: Mapping[float, float],
-) -> float:
+def _between(x: float, values: Mapping[float, float]) -> float:
     return at(x, np.array(list(values)), np.array(list(values.values())))
 
 
@@ -209,27 +173,18 @@ def _by_type(name: str) -> dict[str, list[Row]]:
     return _grouped(list(read(name)), "gpu_type")
 
 
-def _grouped(
-    lines: Iterable[Row],
-    column: str,
-) -> dict[str, list[Row]]:
+def _grouped(lines: Iterable[Row], column: str) -> dict[str, list[Row]]:
     found: defaultdict[str, list[Row]] = defaultdict(list)
     for row in lines:
         found[row[column]].append(row)
     return dict(found)
 
 
-def _column(
-    lines: Iterable[Row],
-    name: str,
-) -> FloatArray:
+def _column(lines: Iterable[Row], name: str) -> FloatArray:
     return np.array([float(row[name]) for row in lines])
 
 
-def _distinct(
-    lines: Iterable[Row],
-    name: str,
-) -> FloatArray:
+def _distinct(lines: Iterable[Row], name: str) -> FloatArray:
     """A column's values, each once, in their order."""
     return np.array(list(dict.fromkeys(float(row[name]) for row in lines)))
 

@@ -66,11 +66,7 @@ class EnginePlace:
 class EngineTruth:
     """One replica's steps, cache and power."""
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        place: EnginePlace,
-    ) -> None:
+    def __init__(self, shape: ModelShape, place: EnginePlace) -> None:
         """Raises TruthError for a GPU type, a precision on it, or a number of GPUs, that nobody measured."""
         kernels = measured_kernels(place)
         self._rows = kernels.rows
@@ -90,10 +86,7 @@ class EngineTruth:
         self.busy_w = _BUSY_SHARE * board.tdp_w - board.idle_w
         """That each of its GPUs draws above idle while a step runs."""
 
-    def step_s(
-        self,
-        step: Step,
-    ) -> float:
+    def step_s(self, step: Step) -> float:
         """How long a step takes."""
         decoding = len(step.decoding)
         sequences = decoding + len(step.chunks)
@@ -126,11 +119,7 @@ def measured_kernels(place: EnginePlace) -> Kernels:
     return kernels
 
 
-def _layer_ms(
-    kernels: Kernels,
-    shape: ModelShape,
-    place: EnginePlace,
-) -> FloatArray:
+def _layer_ms(kernels: Kernels, shape: ModelShape, place: EnginePlace) -> FloatArray:
     """(R,) a layer's matrices, and what GPUs tell each other of their results."""
     layer_ms = np.zeros(len(kernels.rows))
     for outputs, inputs in _matrices(shape, place.gpus):
@@ -142,11 +131,7 @@ def _layer_ms(
     return np.asarray(layer_ms + _REDUCES * np.array(reduce_ms))
 
 
-def _decode_surface(
-    kernels: Kernels,
-    kv_heads: float,
-    longer: float,
-) -> Surface:
+def _decode_surface(kernels: Kernels, kv_heads: float, longer: float) -> Surface:
     """Attention of all layers, `longer` times as long as that of one which was measured."""
     ms = [
         [kernels.decode_ms(kv_heads, sequences, cached) for cached in _CACHED]
@@ -155,10 +140,7 @@ def _decode_surface(
     return Surface(_SEQUENCES, _CACHED, longer * np.array(ms))
 
 
-def _kv_blocks(
-    shape: ModelShape,
-    place: EnginePlace,
-) -> int:
+def _kv_blocks(shape: ModelShape, place: EnginePlace) -> int:
     """What the weights leave of the memory, in blocks."""
     matrices = _matrices(shape, place.gpus)
     weights = sum(outputs * inputs for outputs, inputs in matrices)
@@ -171,18 +153,12 @@ def _kv_blocks(
     return max(0, int(room / per_token / BLOCK_TOKENS))
 
 
-def _kv_heads(
-    shape: ModelShape,
-    gpus: int,
-) -> float:
+def _kv_heads(shape: ModelShape, gpus: int) -> float:
     """The heads of keys that each GPU has; where there are more GPUs than heads, they have the same ones."""
     return max(1.0, shape.kv_heads / gpus)
 
 
-def _matrices(
-    shape: ModelShape,
-    gpus: int,
-) -> tuple[tuple[float, float], ...]:
+def _matrices(shape: ModelShape, gpus: int) -> tuple[tuple[float, float], ...]:
     """(outputs, inputs) of a layer's four matrices on each GPU: for attention, its result, and twice forward."""
     heads = shape.heads / gpus
     kv_heads = _kv_heads(shape, gpus)

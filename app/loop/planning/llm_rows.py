@@ -109,9 +109,9 @@ class SizedModels:
 
 def _is_near(asked: RowsRequest, before: RowsRequest) -> bool:
     """Whether served speeds say what they said when a service was sized."""
-    known = {each[:4]: each for each in before.served}
+    known = {each.kind: each for each in before.served}
     return all(
-        each[:4] in known and _is_same_speed(each, known[each[:4]])
+        each.kind in known and _is_same_speed(each, known[each.kind])
         for each in asked.served
     )
 
