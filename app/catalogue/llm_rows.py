@@ -64,8 +64,13 @@ def make_rows(request: RowsRequest) -> RowsAnswer:
             for each in request.served
         },
     )
-    read_s = network.weight_bytes(precision) / _READ_BYTES_PER_S
-    return _answer(request, size(asked, hardware), _ENGINE_START_S + read_s)
+    start_s = usual_start_s(network, precision)
+    return _answer(request, size(asked, hardware), start_s)
+
+
+def usual_start_s(network: Architecture, precision: Precision) -> float:
+    """Seconds until a replica serves, where nobody has seen one start."""
+    return _ENGINE_START_S + network.weight_bytes(precision) / _READ_BYTES_PER_S
 
 
 def _answer(
@@ -216,15 +221,16 @@ def _points(
         gpu_type=gpu_type.name,
         network=request.network,
         provenance="calibrated" if kinds == {"calibrated"} else "predicted",
-        rows=tuple(_row(each, gpu_type, start_s) for each in of_type),
+        rows=tuple(row_of(each, gpu_type, start_s) for each in of_type),
     )
 
 
-def _row(
+def row_of(
     sized: Sized,
     gpu_type: GpuType,
     start_s: float,
 ) -> LlmRow:
+    """The contract's row of one way to run a replica."""
     watts = _POWER_SHARE * gpu_type.power_cap_w - gpu_type.idle_w
     return LlmRow(
         tp=sized.tp,

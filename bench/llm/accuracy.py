@@ -7,6 +7,7 @@
 * gpu types: the same for each GPU type, from its data sheet and the law fitted to the other types.
 * quarter: TPOT of a random quarter of the rows at a time, from the law corrected by the others; how many lie within the
   stated 90 % intervals; inner points: of those, the ones between others of their curve, beside interpolation.
+* first tokens: the mean time to them (TTFT) of a random quarter at a time, corrected in the same way; all, and vLLM's.
 * points: TPOT of each network, or GPU type, after so many measured points per configuration: the least and the most
   clients with the shortest prompts, with the longest, then any.
 * kv tokens: of a network on four H100, as an engine stated it (`llm_steps`).
@@ -44,6 +45,8 @@ STATED_KV_TOKENS = 501_696
 MANY = 200_000
 CONTEXT = 16_384
 POINTS = (1, 2, 4, 8)
+TTFT_NOISE = 0.08
+"""The deviation of the logarithm of times to first tokens: they hold the way to the server too."""
 OTHER_SEED = 12
 OTHER_REQUESTS = 500_000
 
@@ -142,6 +145,29 @@ def quarters(rows: Sequence[ClosedLoop]) -> Iterator[Figures]:
     yield judged.stated("quarter")
     yield inner.stated("quarter, inner points")
     yield _percentiles("inner points by interpolation", np.array(between))
+
+
+def first_tokens(rows: Sequence[ClosedLoop]) -> Iterator[Figures]:
+    """TTFT of each random quarter from the other three."""
+    law_ms = predict(rows, dict(RUNTIMES)).ttft_ms
+    measured = np.array([row.ttft_ms for row in rows])
+    conditions = [run_conditions(row) for row in rows]
+    order = np.random.default_rng(1).permutation(len(rows))
+    percent = np.empty(len(rows))
+    for part in range(4):
+        asked = order[part::4]
+        known = np.setdiff1d(order, asked)
+        found = correct(
+            [conditions[at] for at in known],
+            np.log(measured[known] / law_ms[known]),
+            [conditions[at] for at in asked],
+            noise=TTFT_NOISE,
+        )
+        ms = law_ms[asked] * np.exp(found.log_factor)
+        percent[asked] = 100.0 * np.abs(ms / measured[asked] - 1.0)
+    yield _percentiles("quarter, first tokens", percent)
+    is_vllm = np.array([row.engine.runtime == "vllm" for row in rows])
+    yield _percentiles("quarter, first tokens of vLLM", percent[is_vllm])
 
 
 def interpolated_ms(
@@ -308,7 +334,7 @@ def _others(case: Case) -> Draw:
     table = LengthTable(prompt=prompt, output=np.minimum(output, CONTEXT - prompt))
     order = draw_requests(table, OTHER_REQUESTS)
     gaps = generator.exponential(size=OTHER_REQUESTS)
-    return Draw(gaps=gaps, prompt=order.prompt, output=order.output)
+    return Draw(gaps=gaps, prompt=order.prompt, found=order.found, output=order.output)
 
 
 def _drawn(
@@ -343,7 +369,8 @@ def main() -> None:
     rows = load_closed_loops(shared / "data" / "llm_closed_loop" / "runs.csv")
     held_out = [*left_out(rows, "model"), *left_out(rows, "system")]
     print_table(held_out)
-    known = [*quarters(rows), *points(rows, "model"), *points(rows, "system")]
+    known = [*quarters(rows), *first_tokens(rows)]
+    known += [*points(rows, "model"), *points(rows, "system")]
     print_table(known)
     kv = [kv_row()]
     print_table(kv)

@@ -19,7 +19,7 @@ from solvers.llm.calendar_kernel import (
 )
 from solvers.llm.kv_cache import EngineLimits
 from solvers.llm.lengths import Counts, LengthTable
-from solvers.llm.step_law import Reals, StepTable
+from solvers.llm.step_law import WAY_STEPS, Reals, StepTable
 
 _SEED = 751
 """The draw, among twelve, whose capacities come nearest to those of 300,000 requests in ten cases: 2 % off at most."""
@@ -59,6 +59,8 @@ class Draw:
     gaps: Reals
     """(R,) mean 1."""
     prompt: Counts
+    found: Counts
+    """(R,) tokens of the prompt that the engine's cache has already."""
     output: Counts
 
 
@@ -72,31 +74,36 @@ def draw_requests(lengths: LengthTable, count: int, *, cv: float = 1.0) -> Draw:
     ranks = (np.arange(count) + 0.5) / count
     shape = 1.0 / cv**2
     gaps = generator.permutation(gamma.ppf(ranks, shape, scale=1.0 / shape))
-    # Each length as often as any other, whatever the number of requests.
-    rows = np.concatenate(
-        [
-            generator.permutation(len(lengths.prompt))
-            for _ in range(-(-count // len(lengths.prompt)))
-        ]
-    )[:count]
+    rows = _shuffled(len(lengths.prompt), count, generator)
+    prompt = lengths.prompt[rows]
     return Draw(
         gaps=gaps / gaps.mean(),
-        prompt=lengths.prompt[rows],
+        prompt=prompt,
+        found=lengths.found(prompt),
         output=lengths.output[rows],
     )
+
+
+def _shuffled(size: int, count: int, generator: np.random.Generator) -> Counts:
+    """(count,) places of a table, each as often as any other, whatever their number."""
+    rounds = -(-count // size)
+    return np.concatenate([generator.permutation(size) for _ in range(rounds)])[:count]
 
 
 def serve(replica: Replica, draw: Draw, rate_rps: float) -> Passed:
     """What the requests of a draw experience at a rate."""
     arrival_ms = np.cumsum(draw.gaps) * (1000.0 / rate_rps)
-    load = Load(arrival_ms, draw.prompt, draw.output)
+    load = Load(arrival_ms, draw.prompt, draw.found, draw.output)
     return run_calendar(replica.numbers(), load)
 
 
-def seen_ttft_ms(passed: Passed, prompt: Counts, table: StepTable) -> Reals:
+def seen_ttft_ms(passed: Passed, draw: Draw, table: StepTable) -> Reals:
     """(R,) times to the first token as clients see them, with the way into the engine and back."""
-    way_ms = table.request_ms + table.prompt_token_ms * prompt
-    return np.asarray(passed.ttft_ms + way_ms)
+    way_ms = table.request_ms + table.prompt_token_ms * draw.prompt
+    # Answers of one token alone tell of no steps, and meet none.
+    steps = max(1, int((draw.output - 1).sum()))
+    mean_step_ms = float(passed.decode_ms.sum()) / steps
+    return np.asarray(passed.ttft_ms + way_ms + WAY_STEPS * mean_step_ms)
 
 
 def share_of_tokens(passed: Passed, limit_ms: float) -> float:

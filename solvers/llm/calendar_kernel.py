@@ -27,6 +27,8 @@ class Load(NamedTuple):
     arrival_ms: Reals
     """(R,) ascending."""
     prompt: Counts
+    found: Counts
+    """(R,) tokens of the prompt that the cache has already, fewer than it has."""
     output: Counts
 
 
@@ -147,13 +149,13 @@ def _read_prompts(
         at = course.read[0]
         if at == course.taken[0] and not _admit(engine, load, course, at - before):
             break
-        done = course.read_of_next[0]
+        done = max(course.read_of_next[0], load.found[at])
         part = min(room, load.prompt[at] - done)
         # Each token of the part attends to all before it, and to half of the part on average.
         pairs += part * (done + 0.5 * part)
         room -= part
         chunk += part
-        course.read_of_next[0] += part
+        course.read_of_next[0] = done + part
         if done + part < load.prompt[at]:
             break
         course.read[0] += 1

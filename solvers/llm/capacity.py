@@ -53,7 +53,7 @@ def shares_kept(
 ) -> KeptShares:
     """What is in time at a rate."""
     passed = serve(replica, draw, rate_rps)
-    ttft_ms = seen_ttft_ms(passed, draw.prompt, replica.table)
+    ttft_ms = seen_ttft_ms(passed, draw, replica.table)
     if slo.itl == "token":
         itl = share_of_tokens(passed, slo.itl_ms)
     else:
@@ -89,7 +89,8 @@ def saturation_rps(replica: Replica, lengths: LengthTable) -> float:
     # All places taken: each step makes one token per place, and reads prompts as fast as requests end.
     decode_ms = table.decode_ms(sequences, sequences * lengths.mean_cached)
     per_request_ms = lengths.mean_output * decode_ms / sequences
-    per_request_ms += lengths.mean_prompt * _prompt_token_ms(replica, lengths)
+    computed = (1.0 - lengths.found_share) * lengths.mean_prompt
+    per_request_ms += computed * _prompt_token_ms(replica, lengths)
     return 1000.0 / per_request_ms
 
 
@@ -99,8 +100,10 @@ def _prompt_token_ms(replica: Replica, lengths: LengthTable) -> float:
     budget = float(replica.limits.max_num_batched_tokens)
     full, none = np.interp([budget, 1.0], table.tokens, table.step_ms)
     prompt = lengths.prompt.astype(np.float64)
-    # Long prompts attend to themselves: the mean of squares, not the square of the mean.
+    # Long prompts attend to themselves: the mean of squares, not the square of the mean. What is computed comes after
+    # what is found, and attends to that as well.
     pairs_per_token = float((prompt**2).mean() / (2.0 * prompt.mean()))
+    pairs_per_token *= 1.0 + lengths.found_share
     marginal = (full - none + table.prompt_step_ms) / budget
     return float(marginal + table.pair_ms * pairs_per_token)
 

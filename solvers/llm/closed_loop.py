@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.llm.step_law import EngineWork, Reals, RuntimeFactors, base_ms
+from solvers.llm.step_law import WAY_STEPS, EngineWork, Reals, RuntimeFactors, base_ms
 
 DEFAULT_BUDGET = 8192.0
 """Tokens of a step where a server's own limit is not known: the default of vLLM for large GPUs."""
@@ -56,6 +56,7 @@ def closed_loop_means(
         wanted = clients.count / (1.0 + ttft_ms / (per_answer * tpot_ms))
         sequences = _DAMPING * sequences + (1.0 - _DAMPING) * wanted
     way_ms = factors.request_ms + factors.prompt_token_ms * clients.prompt
+    way_ms = way_ms + WAY_STEPS * tpot_ms
     return ClosedLoopMeans(ttft_ms=ttft_ms + way_ms, tpot_ms=tpot_ms)
 
 

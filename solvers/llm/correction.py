@@ -57,13 +57,14 @@ def correct(
     log_ratio: Reals,
     asked: Sequence[RunConditions],
     served: Collection[RunConditions] = (),
+    noise: float = _NOISE,
 ) -> CorrectedTimes:
     """What runs that were measured, with their (M,) ln(measured / law), say of N others. O(M³); M ≥ 1.
 
-    `served`: those of them that are of replicas of one's own.
+    `served`: those of them that are of replicas of one's own; `noise`: the deviation of single others.
     """
     own = set(map(_configuration, served))
-    noises = [_SERVED_NOISE if each in served else _NOISE for each in measured]
+    noises = [_SERVED_NOISE if each in served else noise for each in measured]
     known = _covariance(measured, measured)
     known[np.diag_indices_from(known)] += np.square(noises)
     between = _covariance(asked, measured)
@@ -75,10 +76,10 @@ def correct(
     before = _covariance(asked, asked).diagonal()
     left = np.maximum(before - np.sum(explained**2, axis=0), 0.0)
     # Another measurement of theirs would scatter as little.
-    noise = [_SERVED_NOISE if _configuration(each) in own else _NOISE for each in asked]
+    again = [_SERVED_NOISE if _configuration(each) in own else noise for each in asked]
     return CorrectedTimes(
         log_factor=np.asarray(mean),
-        deviation=_WIDENING * np.sqrt(left + np.square(noise)),
+        deviation=_WIDENING * np.sqrt(left + np.square(again)),
     )
 
 

@@ -24,6 +24,13 @@ class LengthTable:
     """(R,) ≥ 1."""
     output: Counts
     """(R,) ≥ 1."""
+    found_share: float = 0.0
+    """The part of prompts that engines find in their caches of prefixes, 0 to 1: it takes room, and no time."""
+
+    def found(self, prompt: Counts) -> Counts:
+        """(R,) tokens of these prompts that caches have already; the last token of each is always computed."""
+        found = (self.found_share * prompt).astype(np.int64)
+        return np.asarray(np.minimum(found, prompt - 1))
 
     @property
     def mean_prompt(self) -> float:

@@ -68,6 +68,8 @@ class Sized:
     """That plans count on; 0 where `limit` says why."""
     interval_rps: tuple[float, float]
     """Nine in ten true capacities lie between."""
+    steps: StepTable
+    """What its capacity was found with: slower than nine in ten predictions."""
     provenance: Provenance
     """`calibrated` where the network was measured on that GPU type and degree."""
     limit: SizeLimit | None
@@ -185,6 +187,7 @@ def _stated(
         memory_mib_per_gpu=MEMORY_SHARE * engine.hardware.memory_gib * _MIB_PER_GIB,
         capacity_rps=planned,
         interval_rps=(low, high),
+        steps=replica.table,
         provenance="calibrated" if belief.is_measured else "predicted",
         limit=limit,
     )

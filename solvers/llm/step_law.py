@@ -7,6 +7,8 @@
          + K·kv_bytes/(BW·ε_a·a) + P·pair_flop/(peak_bf16·ε_b·b)
          + [d > 1]·2L·(lat·log2 d + T·2·hidden·2(d − 1)/d / (link·e_n))
 
+    way = request_ms + prompt_token_ms·prompt + 2·step      of a request into the engine, and of its first token back
+
 L layers (L_moe with experts), T tokens of the step, n decoding sequences, K tokens that they have cached, P attended
 pairs of prompt chunks, d GPUs per replica; ε are the efficiencies of the GPU type's kernels, the small letters factors
 of the runtime. `python -m bench.llm.fit_law` fits them to measured servers of four networks on three GPU types.
@@ -34,6 +36,9 @@ _GIGA = 1e9
 _TERA = 1e12
 _ACTIVATION_BYTES = 2.0
 _FEW_TOKENS = 64.0
+WAY_STEPS = 2.0
+"""Steps that a request's way takes: it is handed over while one runs, and its token leaves while the next one does. Of
+0 to 3 it fits measured times to first tokens best, of closed loops as of open ones (`bench.llm.open_loop`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

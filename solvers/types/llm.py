@@ -121,6 +121,43 @@ class LlmPoints:
     rows: tuple[LlmRow, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLaw:
+    """How long the steps of a network's engine take: what the capacities of rows were found with, for audits."""
+
+    network: str
+    gpu_type: str
+    tp: int
+    tokens: tuple[float, ...]
+    """(K,) tokens of a step, ascending."""
+    step_ms: tuple[float, ...]
+    """(K,) what a step of so many tokens takes, without what follows."""
+    per_sequence_ms: float
+    per_cached_token_ms: float
+    per_attended_pair_ms: float
+    prompt_step_ms: float
+    """What every step with a part of a prompt takes beside."""
+    request_ms: float
+    """On a request's way into the engine and back."""
+    per_1000_prompt_tokens_ms: float
+    """The same, by the length of its prompt."""
+    kv_tokens: float
+    """That the cache holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthPairs:
+    """Paired token counts of prompts and answers that stand for all requests, for audits."""
+
+    name: str
+    input_tokens: tuple[int, ...]
+    """(R,)"""
+    output_tokens: tuple[int, ...]
+    """(R,)"""
+
+
+MAX_LENGTH_PAIRS = 4096
+
 SPEED_SLOPE = 0.5
 """So much of the logarithm of sequences is that of times between tokens, roughly: weights are read for all at once."""
 

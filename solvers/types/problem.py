@@ -7,7 +7,14 @@ from functools import cached_property
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from solvers.types.llm import LlmDemand, LlmPoints, LlmReplicaPlan, LlmRow
+from solvers.types.llm import (
+    LengthPairs,
+    LlmDemand,
+    LlmPoints,
+    LlmReplicaPlan,
+    LlmRow,
+    StepLaw,
+)
 from solvers.types.plan import Plan
 from solvers.types.slices import SlicePoint, SlicePoints
 from solvers.types.state import GpuType
@@ -140,6 +147,10 @@ class Problem:
     llm_services: tuple[LlmDemand, ...] = ()
     llm_points: tuple[LlmPoints, ...] = ()
     """At most one entry per (service, GPU type); no entry: the service cannot run there."""
+    step_laws: tuple[StepLaw, ...] = ()
+    """What capacities of `llm_points` were found with, for audits; at most one per (network, GPU type, degree)."""
+    length_tables: tuple[LengthPairs, ...] = ()
+    """The same, by the names that services have as `lengths`."""
     current: Plan | None = None
     """The plan that is running now."""
     power_budget_w: float | None = None

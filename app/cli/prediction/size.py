@@ -26,6 +26,7 @@ from app.cli.common.output import (
     show_table,
     usd,
 )
+from app.cli.prediction.size_problem import problem_target, write_problem
 from app.measurements.llm_runs import ServerRun, read_runs
 from app.measurements.rows import read_bytes
 from solvers.llm.architecture import Architecture, Precision
@@ -38,7 +39,7 @@ from solvers.types.llm import MAX_CONTEXT, TokenSlo
 
 if TYPE_CHECKING:
     from solvers.llm.belief import StepBelief
-    from solvers.llm.sizing import Sized
+    from solvers.llm.sizing import Sized, SizeRequest
 
 _SECONDS_PER_HOUR = 3600.0
 _MILLION = 1e6
@@ -48,6 +49,28 @@ _WHY = {
     "ttft": "too slow for --ttft-ms even for a request alone",
     "itl": "one step takes longer than --itl-ms",
 }
+
+
+_Cv = Annotated[
+    float,
+    typer.Option(
+        min=0.1, max=10.0, help="Variation of the gaps between requests; 1: Poisson"
+    ),
+]
+_Measured = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="GPU_TYPE/TP=FILE",
+        help="Closed-loop runs of vLLM bench, GuideLLM, AIPerf or GenAI-Perf; repeatable",
+    ),
+]
+_Problem = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RPS=FILE",
+        help="Write the Problem of a service of so many requests per second, for `plimsoll plan`, and print nothing",
+    ),
+]
 
 
 class PrecisionName(StrEnum):
@@ -91,12 +114,7 @@ def size(
             help=f"Token lengths: PROMPT,OUTPUT (means) or one of {', '.join(NAMED)}"
         ),
     ] = "conversation",
-    cv: Annotated[
-        float,
-        typer.Option(
-            min=0.1, max=10.0, help="Variation of the gaps between requests; 1: Poisson"
-        ),
-    ] = 1.0,
+    cv: _Cv = 1.0,
     max_model_len: Annotated[
         int,
         typer.Option(min=16, max=MAX_CONTEXT, help="Tokens of prompt and answer"),
@@ -109,13 +127,8 @@ def size(
         list[str] | None,
         typer.Option(metavar="NAME", help="GPU type; repeatable; default: all shipped"),
     ] = None,
-    measured: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GPU_TYPE/TP=FILE",
-            help="Closed-loop runs of vLLM bench, GuideLLM, AIPerf or GenAI-Perf; repeatable",
-        ),
-    ] = None,
+    measured: _Measured = None,
+    problem: _Problem = None,
     output: Annotated[
         Format, typer.Option("-o", "--output", help="How to print")
     ] = Format.TABLE,
@@ -135,7 +148,11 @@ def size(
     # All that may be wrong with the options is found before anything takes seconds.
     table = _table(lengths, max_model_len)
     asked = _Asked(network, precision, _hardware(gpu_type), _files(measured or ()))
-    found = _sizes(asked, table, slo, cv=cv)
+    target = None if problem is None else problem_target(problem)
+    request, found = _sizes(asked, table, slo, cv=cv)
+    if target is not None:
+        write_problem(target, network, request, found)
+        return
     rows = [_row(each, table) for each in found]
     if not show_items(rows, output):
         _show(rows)
@@ -153,8 +170,8 @@ class _Asked(NamedTuple):
 
 def _sizes(
     asked: _Asked, table: LengthTable, slo: TokenSlo, *, cv: float
-) -> "Sequence[Sized]":
-    """Every way to run the network. Raises CliError."""
+) -> "tuple[SizeRequest, Sequence[Sized]]":
+    """What is asked, and every way to run the network. Raises CliError."""
     # Here: the laws take SciPy and numba, and --help does not.
     from solvers.llm.sizing import SizeRequest
     from solvers.llm.sizing import size as size_of
@@ -169,7 +186,7 @@ def _sizes(
         arrival_cv=cv,
         beliefs=_beliefs(asked, architecture, precision, table),
     )
-    return size_of(request, asked.hardware)
+    return request, size_of(request, asked.hardware)
 
 
 def _beliefs(

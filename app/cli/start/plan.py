@@ -28,6 +28,7 @@ from app.cli.common.output import (
 )
 from app.solver.process import PlanRequest, run_policy
 from solvers.check import violations
+from solvers.check_laws import audit
 from solvers.check_report import report_violations
 from solvers.laws.cost import gpu_power_w, llm_row
 from solvers.policies.registry import (
@@ -107,6 +108,13 @@ def plan(
             help="Parameter of the policy, see `plimsoll policy describe`; repeatable",
         ),
     ] = None,
+    laws: Annotated[
+        bool,
+        typer.Option(
+            "--laws",
+            help="Check, too, that language models' replicas carry what their rows state, by step_laws; takes seconds",
+        ),
+    ] = False,
 ) -> None:
     """Solve a Problem file into a Plan file, without any server.
 
@@ -133,7 +141,8 @@ def plan(
             export,
             replace(budget, parameters=parameters_of(policy, parameters)),
         )
-    deliver(question, *run(question, policy, budget, parameters), output)
+    solved = run(question, policy, budget, parameters)
+    deliver(question, *solved, output, laws=laws)
 
 
 def _parameters(policy: str, stated: Sequence[str]) -> dict[str, Setting]:
@@ -182,14 +191,28 @@ def _export(problem: Problem, policy: str, path: Path | None, budget: Budget) ->
 
 
 def deliver(
-    problem: Problem, plan: Plan, report: PlanReport, output: Path | None
+    problem: Problem,
+    plan: Plan,
+    report: PlanReport,
+    output: Path | None,
+    *,
+    laws: bool = False,
 ) -> None:
-    """Show a plan, and write it if it keeps every rule. Raises CliError for one that breaks any."""
+    """Show a plan, and write it if it keeps every rule. Raises CliError for one that breaks any.
+
+    `laws`: language models' capacities are audited as well.
+    """
     # Whoever made the plan, the checker has the last word: figures in a report may be wrong as well.
     broken = violations(problem, plan) + report_violations(problem, plan, report)
     # The plan itself may go to stdout; the summary then stays out of its way.
     stream = summary_stream(output)
     _show_summary(problem, plan, report, stream)
+    if laws:
+        audited = audit(problem, plan)
+        for line in audited.unknown:
+            stream.write(f"Not checked by laws: {line}\n")
+        stream.write(f"Checked by laws: {counted(audited.audited, 'row')}\n")
+        broken += audited.violations
     if broken:
         _show_violations(broken, stream)
         # Shown, so that people see what is wrong; not written, so that no program takes it.

@@ -21,6 +21,11 @@ from solvers.types.documents.llm_json import (
     read_llm_points,
     read_llm_service,
 )
+from solvers.types.documents.llm_laws_json import (
+    check_step_laws,
+    read_length_pairs,
+    read_step_law,
+)
 from solvers.types.documents.plan_json import (
     plan_document,
     plan_from_document,
@@ -91,6 +96,12 @@ def problem_from_document(document: object) -> Problem:
         llm_points=fields.each("llm_points", read_llm_points)
         if fields.given("llm_points")
         else (),
+        step_laws=fields.each("step_laws", read_step_law)
+        if fields.given("step_laws")
+        else (),
+        length_tables=fields.each("length_tables", read_length_pairs)
+        if fields.given("length_tables")
+        else (),
         current=fields.read("current", _plan) if fields.has("current") else None,
         migration_cost_usd_per_hour=_number_or_0(fields, "migration_cost_usd_per_hour"),
         start_usd_per_second_and_gpu=fields.read("start_cost", _start_cost)
@@ -101,7 +112,7 @@ def problem_from_document(document: object) -> Problem:
     if version == 1 and _needs_version_2(problem):
         message = (
             "must be 2 where GPUs are uncapped or cut into slices, or services have "
-            "anti_affinity or are of kind llm"
+            "anti_affinity or are of kind llm, and with step_laws or length_tables"
         )
         raise InvalidInput("version", message)
     # Last, since a reference can be judged only once all names are known.
@@ -115,7 +126,7 @@ def _needs_version_2(problem: Problem) -> bool:
         any(each.slices or each.overload is not None for each in problem.gpu_types)
         or bool(problem.slice_points)
         or problem.has_labels
-        or bool(problem.llm_services)
+        or bool(problem.llm_services or problem.step_laws or problem.length_tables)
         or any(each.gpus_per_node > 1 for each in problem.gpu_types)
     )
 
@@ -257,6 +268,7 @@ def _check_references(problem: Problem) -> None:
     refuse_repeats("llm_points", tuple(keys))
     for index, llm_points in enumerate(problem.llm_points):
         check_llm_points(models, types, llm_points, f"llm_points[{index}]")
+    check_step_laws(problem)
     for slice_points in problem.slice_points:
         check_slice_points(problem.capacity_law.batches, types, slice_points)
     for index, service in enumerate(problem.services):
@@ -346,6 +358,10 @@ def problem_document(problem: Problem) -> dict[str, object]:
     # What version 1 lacks is written only where there is any.
     if problem.llm_points:
         document["llm_points"] = [*map(llm_points_document, problem.llm_points)]
+    if problem.step_laws:
+        document["step_laws"] = [*map(fields_document, problem.step_laws)]
+    if problem.length_tables:
+        document["length_tables"] = [*map(fields_document, problem.length_tables)]
     if problem.start_usd_per_second_and_gpu:
         usd = problem.start_usd_per_second_and_gpu
         document["start_cost"] = {"usd_per_start_second_and_gpu": usd}

@@ -8,7 +8,7 @@ from solvers.llm.hardware import LlmHardware
 from solvers.llm.kv_cache import EngineLimits
 from solvers.llm.lengths import LengthTable
 from solvers.llm.step_law import StepTable
-from solvers.types.llm import LlmDemand, LlmPoints, LlmRow, TokenSlo
+from solvers.types.llm import LlmDemand, LlmPoints, LlmRow, StepLaw, TokenSlo
 from solvers.types.problem import CapacityLaw, Problem
 from solvers.types.state import GpuType
 
@@ -68,6 +68,26 @@ def make_replica(
     """A replica of that law and these limits."""
     limits = EngineLimits(max_num_batched_tokens=budget, max_num_seqs=seqs)
     return Replica(table=table or make_table(), limits=limits, kv_tokens=kv_tokens)
+
+
+def make_step_law(replica: Replica, **changes: object) -> StepLaw:
+    """What the contract states of a replica's steps."""
+    table = replica.table
+    fields: dict[str, object] = {
+        "network": "llama-3.1-70b-fp8",
+        "gpu_type": "H100",
+        "tp": 2,
+        "tokens": tuple(table.tokens),
+        "step_ms": tuple(table.step_ms),
+        "per_sequence_ms": table.sequence_ms,
+        "per_cached_token_ms": table.cached_token_ms,
+        "per_attended_pair_ms": table.pair_ms,
+        "prompt_step_ms": table.prompt_step_ms,
+        "request_ms": table.request_ms,
+        "per_1000_prompt_tokens_ms": 1000.0 * table.prompt_token_ms,
+        "kv_tokens": replica.kv_tokens,
+    }
+    return StepLaw(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def make_lengths(prompt: int = 100, output: int = 20, count: int = 64) -> LengthTable:

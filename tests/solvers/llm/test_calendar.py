@@ -1,28 +1,32 @@
 """The calendar against hand-computed courses, and against an engine that goes through every sequence."""
 
-from collections import deque
-from dataclasses import dataclass, field
-
 import numpy as np
 import pytest
 
+from solvers.check_laws import AuditLoad, PlainEngine
 from solvers.llm.calendar import (
     Draw,
-    Replica,
     draw_requests,
+    seen_ttft_ms,
     serve,
     share_of_tokens,
 )
 from solvers.llm.capacity import drawn_requests
 from solvers.llm.lengths import NAMED, MeanLengths, length_table, named_lengths
-from tests.solvers.llm.models import make_replica, make_table
+from tests.solvers.llm.models import make_replica, make_step_law, make_table
 
 
-def draw_of(gaps_s: list[float], prompt: list[int], output: list[int]) -> Draw:
-    """Requests whose gaps are seconds at a rate of one per second."""
+def draw_of(
+    gaps_s: list[float],
+    prompt: list[int],
+    output: list[int],
+    found: list[int] | None = None,
+) -> Draw:
+    """AuditLoad whose gaps are seconds at a rate of one per second."""
     return Draw(
         gaps=np.array(gaps_s, dtype=np.float64),
         prompt=np.array(prompt, dtype=np.int64),
+        found=np.array(found or [0] * len(prompt), dtype=np.int64),
         output=np.array(output, dtype=np.int64),
     )
 
@@ -40,6 +44,23 @@ def test_a_long_prompt_is_read_in_parts() -> None:
     passed = serve(make_replica(budget=64), draw_of([1.0], [128], [1]), 1.0)
 
     assert passed.ttft_ms[0] == pytest.approx(2 * (10.0 + 0.01 * 63))
+
+
+def test_what_the_cache_has_of_a_prompt_is_not_read() -> None:
+    draw = draw_of([1.0], [128], [1], found=[100])
+
+    passed = serve(make_replica(budget=64), draw, 1.0)
+
+    assert passed.ttft_ms[0] == pytest.approx(10.0 + 0.01 * 27)
+
+
+def test_clients_wait_for_the_way_and_two_steps_more() -> None:
+    draw = draw_of([1.0], [101], [3])
+    table = make_table(request_ms=5.0, prompt_token_ms=0.1)
+    passed = serve(make_replica(table), draw, 1.0)
+
+    # 11 ms in the engine, 5 and 10.1 on the way, and two steps of 10.
+    assert seen_ttft_ms(passed, draw, table)[0] == pytest.approx(46.1)
 
 
 def test_who_decodes_goes_before_prompts() -> None:
@@ -76,72 +97,6 @@ def test_a_limit_within_a_bin_counts_a_part_of_it() -> None:
     assert share_of_tokens(passed, 11.0) == 1.0
 
 
-@dataclass
-class PlainEngine:
-    """The same rules, sequence by sequence, with nothing clever."""
-
-    replica: Replica
-    now_ms: float = 0.0
-    waiting: deque[int] = field(default_factory=deque)
-    reading: list[list[int]] = field(default_factory=list)
-    """[request, tokens read]"""
-    decoding: dict[int, int] = field(default_factory=dict)
-    """Tokens made, by request."""
-
-    def run(self, draw: Draw, rate_rps: float) -> tuple[np.ndarray, np.ndarray]:
-        """Times to first tokens, and from there to the last."""
-        arrival = np.cumsum(draw.gaps) * 1000.0 / rate_rps
-        first, last = np.full(len(arrival), np.inf), np.zeros(len(arrival))
-        coming = deque(range(len(arrival)))
-        while coming or self.waiting or self.reading or self.decoding:
-            while coming and arrival[coming[0]] <= self.now_ms:
-                self.waiting.append(coming.popleft())
-            tokens, pairs, done = self._read(draw)
-            if tokens + len(self.decoding) == 0:
-                self.now_ms = arrival[coming[0]]
-                continue
-            self.now_ms += self._length(draw, tokens, pairs)
-            for request in list(self.decoding):
-                self.decoding[request] += 1
-                if self.decoding[request] == draw.output[request]:
-                    last[request] = self.now_ms
-                    del self.decoding[request]
-            for request in done:
-                first[request] = last[request] = self.now_ms
-                if draw.output[request] > 1:
-                    self.decoding[request] = 1
-        return first - arrival, last - first
-
-    def _read(self, draw: Draw) -> tuple[int, float, list[int]]:
-        limits = self.replica.limits
-        room, pairs, done = limits.max_num_batched_tokens - len(self.decoding), 0.0, []
-        read = 0
-        while room > 0:
-            if not self.reading:
-                running = len(self.decoding) + len(done)
-                if not self.waiting or running >= limits.max_num_seqs:
-                    break
-                self.reading.append([self.waiting.popleft(), 0])
-            request, before = self.reading[0]
-            part = min(room, int(draw.prompt[request]) - before)
-            pairs += part * (before + part / 2)
-            room, read = room - part, read + part
-            self.reading[0][1] += part
-            if before + part == draw.prompt[request]:
-                done.append(request)
-                self.reading.pop()
-        return read, pairs, done
-
-    def _length(self, draw: Draw, tokens: int, pairs: float) -> float:
-        table = self.replica.table
-        cached = sum(draw.prompt[each] + made for each, made in self.decoding.items())
-        total = tokens + len(self.decoding)
-        length = float(np.interp(total, table.tokens, table.step_ms))
-        length += table.sequence_ms * len(self.decoding)
-        length += table.cached_token_ms * cached + table.pair_ms * pairs
-        return length + (table.prompt_step_ms if tokens else 0.0)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_it_serves_as_an_engine_that_goes_through_every_sequence(seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -158,10 +113,21 @@ def test_it_serves_as_an_engine_that_goes_through_every_sequence(seed: int) -> N
     rate_rps = float(generator.uniform(1.0, 8.0))
 
     passed = serve(replica, draw, rate_rps)
-    ttft_ms, decode_ms = PlainEngine(replica).run(draw, rate_rps)
+    engine = PlainEngine(
+        law=make_step_law(replica),
+        budget=replica.limits.max_num_batched_tokens,
+        places=replica.limits.max_num_seqs,
+        load=AuditLoad(
+            arrival_ms=np.cumsum(draw.gaps) * 1000.0 / rate_rps,
+            prompt=tuple(map(int, draw.prompt)),
+            output=tuple(map(int, draw.output)),
+        ),
+    )
+    answers = engine.run()
 
-    assert passed.ttft_ms == pytest.approx(ttft_ms, rel=1e-6)
-    assert passed.decode_ms == pytest.approx(decode_ms, rel=1e-6, abs=1e-6)
+    assert passed.ttft_ms == pytest.approx(answers.ttft_ms, rel=1e-6)
+    assert passed.decode_ms == pytest.approx(answers.decode_ms, rel=1e-6, abs=1e-6)
+    assert passed.token_ms.sum() == sum(answers.token_ms.values())
 
 
 def test_of_requests_of_a_million_tokens_few_are_drawn() -> None:

@@ -132,3 +132,42 @@ def test_where_a_run_was_measured_must_be_said(measured: str, words: str) -> Non
 
     assert result.code != 0
     assert words in result.err
+
+
+def test_what_was_sized_is_planned_and_audited(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    asked = ("Llama-3.1-8B-Instruct", *SLO, "--gpu-type", "L40S")
+
+    written = cli("size", *asked, "--problem", f"20={path}")
+    planned = cli("plan", path, "--laws")
+
+    assert written.code == 0, written.err
+    assert planned.code == 0, planned.err
+    assert "Checked by laws: 1 row" in planned.out
+
+    # The same capacities with half as much time for each token.
+    document = json.loads(path.read_text())
+    document["services"][0]["llm"]["slo_itl_ms"] = 20.0
+    path.write_text(json.dumps(document))
+    broken = cli("plan", path, "--laws", "-o", tmp_path / "plan.json")
+    assert broken.code == 1
+    assert "\nlaw " in broken.out
+    assert not (tmp_path / "plan.json").exists()
+
+    del document["step_laws"]
+    path.write_text(json.dumps(document))
+    unknown = cli("plan", path, "--laws")
+    assert "Not checked by laws: service on" in unknown.out
+    assert "nothing in step_laws" in unknown.out
+
+
+def test_a_problem_needs_a_rate_and_something_that_serves_it(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+
+    alone = cli("size", "Llama-3.1-8B-Instruct", *SLO, "--problem", "problem.json")
+    slow = ("--ttft-ms", "2000", "--itl-ms", "0.1", "--gpu-type", "L40S")
+    nothing = cli("size", "Llama-3.1-8B-Instruct", *slow, "--problem", f"2={path}")
+
+    assert "must be RPS=FILE, such as 20=problem.json" in alone.err
+    assert "no GPU type can serve it" in nothing.err
+    assert not path.exists()

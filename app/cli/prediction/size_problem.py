@@ -1,0 +1,152 @@
+"""What `plimsoll size` found, as a Problem file: one service, and all ways to run it."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from app.catalogue.catalogue import load_gpu_types
+from app.catalogue.language_models import load_hardware
+from app.cli.common.errors import CliError
+from app.cli.common.files import summary_stream, write_text
+from solvers.types.documents.problem_json import problem_to_json
+from solvers.types.llm import LengthPairs, LlmDemand, LlmPoints, Provenance, StepLaw
+from solvers.types.problem import Problem
+
+if TYPE_CHECKING:
+    from solvers.llm.sizing import Sized, SizeRequest
+
+_SERVICE = "service"
+_LENGTHS = "stated"
+_PER_1000 = 1000.0
+_MAX_RPS = 1e6
+
+
+class ProblemTarget(NamedTuple):
+    """What a Problem is written for, and where to."""
+
+    rate_rps: float
+    path: Path
+
+
+def problem_target(text: str) -> ProblemTarget:
+    """What --problem says. Raises CliError."""
+    rate, equals, path = text.partition("=")
+    try:
+        target = ProblemTarget(float(rate), Path(path))
+    except ValueError:
+        target = ProblemTarget(0.0, Path(path))
+    # Written so that NaN is refused, too.
+    if not (equals and path and 0.0 < target.rate_rps <= _MAX_RPS):
+        raise CliError(f"--problem {text}: must be RPS=FILE, such as 20=problem.json")
+    return target
+
+
+def write_problem(
+    target: ProblemTarget,
+    network: str,
+    request: "SizeRequest",
+    sizes: "Sequence[Sized]",
+) -> None:
+    """The Problem of one service. Raises CliError where nothing can serve it."""
+    if not any(each.capacity_rps > 0.0 for each in sizes):
+        raise CliError(
+            "no GPU type can serve it",
+            hint="the same command without --problem says why",
+        )
+    service = SizedService(
+        network=network, request=request, rate_rps=target.rate_rps, sizes=tuple(sizes)
+    )
+    text = problem_to_json(service.problem()) + "\n"
+    write_text(target.path, text, stream=summary_stream(target.path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedService:
+    """One service with all ways to run it."""
+
+    network: str
+    request: "SizeRequest"
+    rate_rps: float
+    sizes: "tuple[Sized, ...]"
+
+    def problem(self) -> Problem:
+        """As many GPUs as wanted of each type that has a price, with what audits look at."""
+        # Here: they take SciPy and numba, and --help does not.
+        from app.catalogue.llm_rows import row_of, usual_start_s
+        from solvers.laws.capacity_law import make_capacity_law
+
+        by_type: dict[str, list[Sized]] = defaultdict(list)
+        for each in self.sizes:
+            if each.capacity_rps > 0.0:
+                by_type[each.gpu_type].append(each)
+        types = [each for each in load_gpu_types() if each.name in by_type]
+        request = self.request
+        start_s = usual_start_s(request.network, request.precision)
+        points = (
+            LlmPoints(
+                service=_SERVICE,
+                gpu_type=each.name,
+                network=self.network,
+                provenance=_provenance(by_type[each.name]),
+                rows=tuple(row_of(one, each, start_s) for one in by_type[each.name]),
+            )
+            for each in types
+        )
+        laws = (self._law(one) for each in types for one in by_type[each.name])
+        return Problem(
+            max_replicas_per_gpu=1,
+            # Of no use here; a Problem has one.
+            capacity_law=make_capacity_law([request.slo.percentile], [1]),
+            gpu_types=tuple(
+                replace(each, gpus_per_node=load_hardware()[each.name].gpus_per_node)
+                for each in types
+            ),
+            services=(),
+            points=(),
+            llm_services=(self._demand(),),
+            llm_points=tuple(points),
+            step_laws=tuple(laws),
+            length_tables=(self._lengths(),),
+        )
+
+    def _demand(self) -> LlmDemand:
+        return LlmDemand(
+            name=_SERVICE,
+            network=self.network,
+            slo=self.request.slo,
+            arrival_rate_rps=self.rate_rps,
+            lengths=_LENGTHS,
+            arrival_cv=self.request.arrival_cv,
+        )
+
+    def _lengths(self) -> LengthPairs:
+        lengths = self.request.lengths
+        return LengthPairs(
+            name=_LENGTHS,
+            input_tokens=tuple(map(int, lengths.prompt)),
+            output_tokens=tuple(map(int, lengths.output)),
+        )
+
+    def _law(self, sized: "Sized") -> StepLaw:
+        steps = sized.steps
+        return StepLaw(
+            network=self.network,
+            gpu_type=sized.gpu_type,
+            tp=sized.tp,
+            tokens=tuple(map(float, steps.tokens)),
+            step_ms=tuple(map(float, steps.step_ms)),
+            per_sequence_ms=steps.sequence_ms,
+            per_cached_token_ms=steps.cached_token_ms,
+            per_attended_pair_ms=steps.pair_ms,
+            prompt_step_ms=steps.prompt_step_ms,
+            request_ms=steps.request_ms,
+            per_1000_prompt_tokens_ms=_PER_1000 * steps.prompt_token_ms,
+            kv_tokens=sized.kv_tokens,
+        )
+
+
+def _provenance(sizes: "Iterable[Sized]") -> Provenance:
+    kinds = {each.provenance for each in sizes}
+    return "calibrated" if kinds == {"calibrated"} else "predicted"
