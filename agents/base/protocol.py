@@ -4,7 +4,7 @@ An agent posts an Observation to `/api/v1/nodes/{node}/sync` and gets a SyncRepl
 are durable, and a NodeCommand when there is a newer one. JSON; what has no default is required, unknown fields refused.
 """
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -30,8 +30,7 @@ GpuIndex: TypeAlias = Annotated[int, Meta(ge=0, le=64_999)]
 MAX_GPUS = 128
 """Sixteen GPUs in seven or eight slices each."""
 MAX_PROBLEMS = 64
-MAX_LAUNCH_FAILURES = 64
-MAX_LAUNCH_TIMES = 64
+MAX_LAUNCHES = 64
 BatchSize: TypeAlias = Annotated[int, Meta(ge=1, le=65_536)]
 Bucket: TypeAlias = Annotated[int, Meta(ge=0, le=BUCKET_COUNT - 1)]
 Amount: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e12)]
@@ -46,20 +45,15 @@ TaskKind: TypeAlias = Literal["training", "offline"]
 TaskState: TypeAlias = Literal[
     "starting", "running", "swapping", "swapped", "finished", "failed"
 ]
-UseKind: TypeAlias = Literal["replica", "task", "others", "idle"]
-Quantity: TypeAlias = Literal["memory", "sm_count", "sm_use"]
-AckStatus: TypeAlias = Literal["applied", "applying", "refused", "failed"]
 LeaseEnd: TypeAlias = Literal["keep", "restore"]
+AckStatus: TypeAlias = Literal["applied", "applying", "refused", "failed"]
 
 TIME_HEADER = "Plimsoll-Agent-Time"
 """The agent's clock when it sends, in Unix seconds: so that a wrong clock can be told from an old window."""
-
 METRICS_HEADER = "Plimsoll-Metrics"
 """host:port of the agent's own metrics, where it has some."""
-
 ROUTER_HEADER = "Plimsoll-Router"
 """Base URL of the node's router, where it takes requests: http or https, host and port."""
-
 LOGS_HEADER = "Plimsoll-Logs"
 """Sent by agents that answer a `LogRequest`: the others would refuse a reply with one."""
 LOG_BYTES = 65_536
@@ -82,14 +76,22 @@ class GpuReading(Wire, frozen=True, kw_only=True):
     power_w: Amount
     """Mean over the window."""
     energy_j: Amount
-    """Energy of the window."""
     clock_mhz: Amount
     busy_percent: PercentOrZero | None
     """Share of the window in which at least one replica executed; None = the driver does not tell."""
     healthy: bool = True
 
 
-class ReplicaReading(Wire, frozen=True, kw_only=True):
+class TokenCounts(NamedTuple):
+    """Tokens of a language model's requests, as its engine counts them."""
+
+    prompts: Count
+    found: Count
+    """The part that it had cached, of earlier prompts that begin alike."""
+    answers: Count
+
+
+class ReplicaReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One replica over the window."""
 
     id: Name
@@ -100,11 +102,11 @@ class ReplicaReading(Wire, frozen=True, kw_only=True):
     batch: BatchSize
     memory_mib: Amount
     batches: Count = 0
-    """Batches executed in the window."""
     requests: Count = 0
-    """Requests finished in the window."""
+    """Both finished in the window."""
     execution_ms: Amount = 0.0
     """Mean execution time of those batches."""
+    tokens: TokenCounts | None = None
 
 
 class TaskReading(Wire, frozen=True, kw_only=True):
@@ -122,7 +124,7 @@ class TaskReading(Wire, frozen=True, kw_only=True):
 
 
 # Counts, since those of windows of any length and of several nodes can be added, and rates cannot.
-# Defaults are omitted: control planes that know no tokens take readings of services without any.
+# Defaults are omitted, here and of replicas: control planes that know no tokens take readings without any.
 class ServiceReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One service as this node's router saw it over the window; counts, never rates."""
 
@@ -146,7 +148,7 @@ class ServiceReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
 class Overuse(Wire, frozen=True, kw_only=True):
     """Something of which a part has used more than it was granted, for several windows in a row."""
 
-    quantity: Quantity
+    quantity: Literal["memory", "sm_count", "sm_use"]
     granted: Amount
     used: Amount
     """The most since it began: MiB of memory, else percent of the GPU's SMs."""
@@ -156,7 +158,7 @@ class Overuse(Wire, frozen=True, kw_only=True):
 class UseReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """What one part of a GPU used over the window; the energies of a GPU's parts add up to its own."""
 
-    kind: UseKind
+    kind: Literal["replica", "task", "others", "idle"]
     """`others`: processes that are not the node's; `idle`: what nobody used."""
     name: Name
     gpu_index: GpuIndex
@@ -231,11 +233,9 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     # 1024 replicas and tasks, and `others` and `idle` of each of MAX_GPUS GPUs.
     uses: Annotated[tuple[UseReading, ...], Meta(max_length=1280)] = ()
     """Who used what of the GPUs, where that was measured."""
-    failures: Annotated[
-        tuple[LaunchFailure, ...], Meta(max_length=MAX_LAUNCH_FAILURES)
-    ] = ()
+    failures: Annotated[tuple[LaunchFailure, ...], Meta(max_length=MAX_LAUNCHES)] = ()
     """Launches that failed since the last observation."""
-    launches: Annotated[tuple[LaunchTime, ...], Meta(max_length=MAX_LAUNCH_TIMES)] = ()
+    launches: Annotated[tuple[LaunchTime, ...], Meta(max_length=MAX_LAUNCHES)] = ()
     """Launches that succeeded since then."""
     awaited: Annotated[tuple[Name, ...], Meta(max_length=1024)] = ()
     """Services that moved to other nodes, and that this one serves on until they are ready there."""

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from agents.base.device import GpuState, NodeState, Part
 from agents.base.protocol import (
-    MAX_LAUNCH_FAILURES,
+    MAX_LAUNCHES,
     MAX_TEXT,
     LaunchFailure,
     ReplicaState,
@@ -79,7 +79,7 @@ class FailedLaunches:
             gpu_index=gpu_index,
             detail=detail,
         )
-        self._found = [*self._found, failure][-MAX_LAUNCH_FAILURES:]
+        self._found = [*self._found, failure][-MAX_LAUNCHES:]
 
     def take(self, problems: Sequence[str]) -> tuple[LaunchFailure, ...]:
         """All since the last call, each with the device's own words on it where it has some."""

@@ -6,7 +6,7 @@ Only what this agent started counts: of what an earlier one started the beginnin
 from dataclasses import dataclass, field
 
 from agents.base.device import NodeState, RunningReplica
-from agents.base.protocol import MAX_LAUNCH_TIMES, LaunchTime
+from agents.base.protocol import MAX_LAUNCHES, LaunchTime
 from agents.base.successors import base_id
 
 
@@ -53,7 +53,7 @@ class LaunchTimer:
             seconds=seconds,
         )
         self._found.append(launch)
-        del self._found[:-MAX_LAUNCH_TIMES]
+        del self._found[:-MAX_LAUNCHES]
 
     def take(self) -> tuple[LaunchTime, ...]:
         """All since the last call."""

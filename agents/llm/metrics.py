@@ -38,6 +38,9 @@ class EngineMetrics:
         info = Info(name, name, ("model_name",), registry=self._registry)
         info.labels(served_as).info(cache)
         self._prompt_tokens = self._counter("prompt_tokens")
+        # It has no cache of prefixes, of which vLLM says so with zeros.
+        self._counter("prefix_cache_queries")
+        self._counter("prefix_cache_hits")
         self._tokens = self._counter("generation_tokens")
         self._ended = self._counter("request_success", finished_reason="length")
         self._first = self._histogram("time_to_first_token_seconds", _SECONDS)

@@ -70,6 +70,10 @@ class ReplicaCounts:
     """In which batches ran."""
     queued: int | None = None
     """Now: that wait."""
+    prompt_tokens: int | None = None
+    found_tokens: int | None = None
+    """The part of them that its cache of prefixes had."""
+    answer_tokens: int | None = None
 
 
 class Adapter(Protocol):
@@ -192,6 +196,9 @@ class Http:
             batches=read_count(found.batches),
             busy_s=read_amount(found.busy_s),
             queued=read_count(found.waiting),
+            prompt_tokens=read_count(found.prompt_tokens),
+            found_tokens=read_count(found.found_tokens),
+            answer_tokens=read_count(found.generated_tokens),
         )
 
 

@@ -89,6 +89,8 @@ class ServerCounts:
     memory_used_ratio: float | None = None
     """Used share of the memory for keys and values, now."""
     prompt_tokens: float | None = None
+    found_tokens: float | None = None
+    """The part of them that its cache of prefixes had."""
     generated_tokens: float | None = None
     preemptions: float | None = None
     total_s: float | None = None
@@ -151,6 +153,10 @@ SERVERS: Mapping[ServerKind, Mapping[str, tuple[Name, ...]]] = {
             Name("vllm:gpu_cache_usage_perc"),
         ),
         "prompt_tokens": (Name("vllm:prompt_tokens"),),
+        "found_tokens": (
+            Name("vllm:prefix_cache_hits"),
+            Name("vllm:gpu_prefix_cache_hits"),
+        ),
         "generated_tokens": (Name("vllm:generation_tokens"),),
         "preemptions": (Name("vllm:num_preemptions"),),
         "total_s": (Name("vllm:e2e_request_latency_seconds_sum"),),

@@ -22,6 +22,7 @@ from agents.base.protocol import (
 from agents.sim.cluster import SimulatedCluster
 from agents.sim.gpu import SimGpu, SimReplica
 from agents.sim.polls import PollWindows
+from agents.sim.queues.engine_queue import EngineQueue
 from agents.sim.queues.tally import Ints
 
 
@@ -251,4 +252,5 @@ def _read_replica(gpu: SimGpu, each: SimReplica) -> ReplicaReading:
         execution_ms=1000.0 * queue.execution_s / queue.batches
         if queue.batches
         else 0.0,
+        tokens=queue.tokens if isinstance(queue, EngineQueue) else None,
     )

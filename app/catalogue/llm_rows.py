@@ -91,6 +91,7 @@ def _answer(
         points=tuple(points for points in rows if points.rows),
         intervals=tuple(intervals),
         lacks=(*_unknown(request.gpu_types), *_lacking(sized)),
+        lengths=request.lengths,
     )
 
 
@@ -145,11 +146,19 @@ def _network(request: RowsRequest) -> tuple[Architecture, Precision]:
 
 
 def _lengths(request: RowsRequest) -> LengthTable:
-    terms = request.terms
-    means = MeanLengths(
-        prompt=terms.prompt_tokens, output=terms.output_tokens, spread=terms.spread
-    )
-    return length_table(means, longest=terms.max_model_len)
+    """As counted, where that is known and wanted, else as stated."""
+    terms, served = request.terms, request.lengths
+    if served is None:
+        means = MeanLengths(
+            prompt=terms.prompt_tokens, output=terms.output_tokens, spread=terms.spread
+        )
+        return length_table(means, longest=terms.max_model_len)
+    # Counted over hours in which max_model_len may have been another one: what exceeds it now is refused.
+    output = min(served.output, terms.max_model_len / 2)
+    prompt = min(served.prompt, terms.max_model_len - output)
+    means = MeanLengths(prompt=prompt, output=output, spread=terms.spread)
+    table = length_table(means, longest=terms.max_model_len)
+    return replace(table, found_share=served.found_share)
 
 
 def _hardware(gpu_types: Sequence[GpuType]) -> dict[str, LlmHardware]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.tables import cluster
@@ -16,12 +16,19 @@ from app.db.fleet.launches import load_avoided, load_launch_s
 from app.db.fleet.windows import load_windows
 from app.db.predictions import forecasts, health, profiles
 from app.db.workloads import budgets, services, tasks
-from app.store.observation_book import model_gpus, served_speeds, stretch
+from app.store.observation_book import (
+    model_gpus,
+    oldest_hour,
+    served_lengths,
+    served_speeds,
+    stretch,
+)
 from app.store.store import Correction, PolicySettings, Proposal, Snapshot
 from app.store.trained_actors import fleet_fingerprint, wants_actor
+from app.store.windows import EngineTokens
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group
-from solvers.types.llm import ServedSpeed
+from solvers.types.llm import ServedModels
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import ClusterState, Gpu, Node, Service
@@ -169,16 +176,28 @@ async def _load_state(
     )
 
 
-async def _load_speeds(
+async def _load_served(
     connection: AsyncConnection, target: BoundPlan | None, now: datetime
-) -> tuple[ServedSpeed, ...]:
-    """How fast language models were lately."""
+) -> ServedModels:
+    """What language models' replicas said of themselves lately."""
     gpus = model_gpus(target)
     # Most fleets have none, and need not be asked.
     if not gpus:
-        return ()
+        return ServedModels()
     executions = await health.load_executions(connection, *stretch(now), gpus)
-    return served_speeds(target, executions)
+    counted = await connection.execute(text(_TOKENS), {"since": oldest_hour(now)})
+    return ServedModels(
+        speeds=served_speeds(target, executions),
+        lengths=served_lengths(
+            (service, EngineTokens(*tokens)) for service, *tokens in counted
+        ),
+    )
+
+
+_TOKENS = """
+SELECT service, engine_requests, prompt_tokens, found_tokens, answer_tokens FROM service_hour
+WHERE hour >= :since AND engine_requests > 0 ORDER BY service COLLATE "C", hour
+"""
 
 
 class SnapshotReader:
@@ -241,7 +260,7 @@ class SnapshotReader:
             avoided=await load_avoided(connection, now),
             launch_s=await load_launch_s(connection),
             llm_configs=await profiles.load_configs(connection),
-            served_speeds=await _load_speeds(connection, target.bound, now),
+            served=await _load_served(connection, target.bound, now),
             degradations=await budgets.load_degradations(connection),
             actor=await _load_actor(connection, settings, state),
         )

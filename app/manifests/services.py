@@ -66,7 +66,10 @@ class LlmSpec(Strict):
     dtype: Precision | None = Field(
         default=None, description="Of its weights; absent: as they are published"
     )
-    lengths: LengthsSpec = LengthsSpec()
+    lengths: LengthsSpec | None = Field(
+        default=None,
+        description="Absent: as its replicas count them, and those of conversations until they have",
+    )
     max_model_len: int = Field(
         default=_USUAL.max_model_len,
         ge=16,

@@ -63,15 +63,25 @@ def _llm_terms(spec: manifests.ServiceSpec) -> LlmTerms | None:
     if spec.kind != "llm" or spec.slo.itl_ms is None:
         return None
     llm = spec.llm or manifests.LlmSpec()
+    lengths = llm.lengths or _usual_lengths(llm.max_model_len)
     return LlmTerms(
         itl_ms=spec.slo.itl_ms,
         itl=spec.slo.itl or "token",
         precision=llm.dtype,
-        prompt_tokens=llm.lengths.prompt,
-        output_tokens=llm.lengths.output,
-        spread=llm.lengths.spread,
+        learns_lengths=llm.lengths is None,
+        prompt_tokens=lengths.prompt,
+        output_tokens=lengths.output,
+        spread=lengths.spread,
         max_model_len=llm.max_model_len,
         tp=llm.tp,
+    )
+
+
+def _usual_lengths(longest: int) -> manifests.LengthsSpec:
+    """Those of conversations, as far as they fit into the context."""
+    usual = manifests.LengthsSpec()
+    return manifests.LengthsSpec(
+        prompt=min(usual.prompt, longest / 2), output=min(usual.output, longest / 4)
     )
 
 

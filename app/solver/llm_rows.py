@@ -4,7 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from solvers.types.llm import LlmPoints, LlmTerms, ServedSpeed, TokenSlo
+from solvers.types.llm import (
+    LlmPoints,
+    LlmTerms,
+    ServedLengths,
+    ServedSpeed,
+    TokenSlo,
+)
 from solvers.types.state import GpuType
 
 
@@ -22,6 +28,8 @@ class RowsRequest:
     """Without counts and prices, which change nothing."""
     served: tuple[ServedSpeed, ...] = ()
     """What its replicas themselves say of their speed."""
+    lengths: ServedLengths | None = None
+    """What they say of its requests; None: what is stated holds."""
 
 
 class RowInterval(NamedTuple):
@@ -42,6 +50,8 @@ class RowsAnswer:
     intervals: tuple[RowInterval, ...] = ()
     lacks: tuple[str, ...] = ()
     """Why it cannot run on GPU types, or on any, in words."""
+    lengths: ServedLengths | None = None
+    """That it was sized for; None: those that are stated."""
 
     def interval(self, gpu_type: str, tp: int) -> RowInterval | None:
         """That of one row."""

@@ -183,7 +183,7 @@ class MemoryStore:
             avoided=self._launches.avoided(now),
             launch_s=self._launch_times.by_type(),
             llm_configs=dict(self.llm_configs),
-            served_speeds=self._observations.load_speeds(self._target, now),
+            served=self._observations.load_served(self._target, now),
             corrections=tuple(
                 self._fit_health[group].planned for group in sorted(self._fit_health)
             ),

@@ -1,7 +1,8 @@
 """What nodes reported: windows of services and readings of replicas, kept for `MemoryStore`; and what these say.
 
 How fast language models' replicas were lately, by what engines count of their own tokens, is remembered nowhere: the
-last minutes' readings say it, whoever asks, also after a restart.
+last minutes' readings say it, whoever asks, also after a restart. So do the last two hours' sums of how long their
+requests are.
 """
 
 import math
@@ -9,13 +10,22 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import reduce
 from statistics import geometric_mean
 from typing import TypeAlias
 
 from agents.base.protocol import Observation, ReplicaReading
 from app.store.store import Execution, ServiceWindow
-from app.store.windows import Sums, is_notable, make_windows, parts_of
-from solvers.types.llm import SPEED_SLOPE, ServedSpeed
+from app.store.windows import (
+    NO_TOKENS,
+    EngineTokens,
+    Sums,
+    engine_sums_of,
+    is_notable,
+    make_windows,
+    parts_of,
+)
+from solvers.types.llm import SPEED_SLOPE, ServedLengths, ServedModels, ServedSpeed
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Demand, GpuId, gpu_id
 
@@ -27,6 +37,9 @@ SETTLE_S = 10.0
 """Windows arrive this late at most: an agent's period and the way."""
 MIN_TOKENS = 500
 """Fewer say little: the times of single steps scatter."""
+HOUR_S = 3600.0
+MIN_REQUESTS = 100
+"""From fewer no lengths are learned: their means are off by 13 % or more."""
 _SEQUENCES_STEP, _ITL_STEP = math.log(1.5), 0.04
 _Kind: TypeAlias = tuple[str, str, int, int]
 """Service, GPU type, degree and token budget."""
@@ -54,6 +67,8 @@ class ObservationBook:
     """What the newest decision planned for, or foresaw where that is higher, by service."""
     _readings: deque[tuple[float, str, ReplicaReading]] = field(default_factory=deque)
     """(start of the window, GPU, reading)."""
+    _hours: dict[tuple[str, int], EngineTokens] = field(default_factory=dict)
+    """What engines counted, by service and hour since 1970."""
 
     def receive(self, observation: Observation) -> bool:
         """Whether it came for the first time."""
@@ -93,6 +108,7 @@ class ObservationBook:
             window.made = None
             planned_rps = self._planned_rps.get(service, 0.0)
             notable |= is_notable(window.sums[service].arrivals, planned_rps, window_s)
+        self._count_tokens(observation, int(start_s // HOUR_S))
         for each in observation.replicas:
             gpu = gpu_id(observation.node, each.gpu_index)
             self._readings.append((start_s, gpu, each))
@@ -126,17 +142,30 @@ class ObservationBook:
             for one in _made(recent[number], number, window_s)
         )
 
-    def load_speeds(
-        self, target: BoundPlan | None, now: datetime
-    ) -> tuple[ServedSpeed, ...]:
-        """How fast language models were lately."""
+    def _count_tokens(self, observation: Observation, hour: int) -> None:
+        for service, sums in engine_sums_of(observation):
+            before = self._hours.get((service, hour), NO_TOKENS)
+            self._hours[service, hour] = before.plus(sums.engine_tokens)
+
+    def load_served(self, target: BoundPlan | None, now: datetime) -> ServedModels:
+        """What language models' replicas said of themselves lately."""
         gpus = model_gpus(target)
         # Most fleets have none, and a look goes through all readings.
         if not gpus:
-            return ()
+            return ServedModels()
         first, last = (moment.timestamp() for moment in stretch(now))
         executions = self.load_executions(first, last, gpus)
-        return served_speeds(target, executions)
+        oldest = oldest_hour(now).timestamp() // HOUR_S
+        self._hours = {
+            key: tokens for key, tokens in self._hours.items() if key[1] >= oldest
+        }
+        return ServedModels(
+            speeds=served_speeds(target, executions),
+            lengths=served_lengths(
+                (service, tokens)
+                for (service, _), tokens in sorted(self._hours.items())
+            ),
+        )
 
     def load_executions(
         self,
@@ -209,6 +238,46 @@ def served_speeds(
         if kind is not None and each.is_steady and each.batches >= MIN_TOKENS:
             found[kind].append(each)
     return tuple(_speed(kind, seen) for kind, seen in sorted(found.items()))
+
+
+def oldest_hour(now: datetime) -> datetime:
+    """The hour before the one that is under way."""
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    return hour - timedelta(hours=1)
+
+
+def served_lengths(
+    hours: Iterable[tuple[str, EngineTokens]],
+) -> tuple[ServedLengths, ...]:
+    """How long requests were in the last two hours, by service; the worse of both where both have enough of them."""
+    found = defaultdict[str, list[EngineTokens]](list)
+    for service, tokens in hours:
+        found[service].append(tokens)
+    means = (_lengths(service, counted) for service, counted in sorted(found.items()))
+    return tuple(each for each in means if each is not None)
+
+
+def _enough(hours: Sequence[EngineTokens]) -> list[EngineTokens]:
+    """The hours that say something; all together where none does alone."""
+    alone = [each for each in hours if each.requests >= MIN_REQUESTS]
+    together = reduce(EngineTokens.plus, hours, NO_TOKENS)
+    return alone or [each for each in (together,) if each.requests >= MIN_REQUESTS]
+
+
+def _lengths(service: str, hours: Sequence[EngineTokens]) -> ServedLengths | None:
+    enough = _enough(hours)
+    if not enough:
+        return None
+    # Of an hour and the one before: plans must hold for either.
+    prompt = max(each.prompts / each.requests for each in enough)
+    output = max(each.answers / each.requests for each in enough)
+    found = min(each.found / max(1, each.prompts) for each in enough)
+    return ServedLengths(
+        service,
+        max(1.0, prompt),
+        max(1.0, output),
+        min(found, 1.0),
+    )
 
 
 def _planned_kinds(target: BoundPlan | None) -> dict[str, _Kind]:

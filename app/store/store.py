@@ -18,7 +18,7 @@ from app.store.reportable import Ingested
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
 from solvers.predict.learn.online import FitState
-from solvers.types.llm import LlmPoints, ServedSpeed
+from solvers.types.llm import LlmPoints, ServedModels
 from solvers.types.outcome import TICK, PlanReport, Stability, Violation
 from solvers.types.parameters import Setting
 from solvers.types.plan import BoundPlan, Plan
@@ -268,7 +268,7 @@ class Snapshot:
     """How long a launch takes by GPU type, where one was seen."""
     llm_configs: Mapping[str, str] = field(default_factory=dict)
     """The `config.json` of each network that states one, by name."""
-    served_speeds: tuple[ServedSpeed, ...] = ()
+    served: ServedModels = field(default_factory=ServedModels)
     llm_points: tuple[LlmPoints, ...] = ()  # Set by the loop, too.
 
 

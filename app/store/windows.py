@@ -8,8 +8,9 @@ equal parts in each of them, or it would look like a burst.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from agents.base.protocol import Observation
 from app.store.store import ServiceWindow
@@ -39,6 +40,24 @@ WindowKey = tuple[str, int]
 """(service, number of the window: its start divided by its length)."""
 
 
+class EngineTokens(NamedTuple):
+    """What engines of language models count of their requests; kept by the hour, and in no window."""
+
+    requests: int = 0
+    """That were answered."""
+    prompts: int = 0
+    found: int = 0
+    """The part of the prompts' tokens that engines had cached."""
+    answers: int = 0
+
+    def plus(self, other: "EngineTokens") -> "EngineTokens":
+        """The counts of both."""
+        return EngineTokens(*map(sum, zip(self, other, strict=True)))
+
+
+NO_TOKENS = EngineTokens()
+
+
 @dataclass(slots=True, kw_only=True)
 class Sums:
     """Counts of one service over all nodes."""
@@ -48,6 +67,8 @@ class Sums:
     in_slo: int = 0
     rejected: int = 0
     output_tokens: int = 0
+    """That routers counted."""
+    engine_tokens: EngineTokens = NO_TOKENS
     latency_buckets: dict[int, int] = field(default_factory=dict)
 
     def add(self, other: "Sums") -> None:
@@ -57,20 +78,24 @@ class Sums:
         self.in_slo += other.in_slo
         self.rejected += other.rejected
         self.output_tokens += other.output_tokens
+        self.engine_tokens = self.engine_tokens.plus(other.engine_tokens)
         for bucket, count in other.latency_buckets.items():
             self.latency_buckets[bucket] = self.latency_buckets.get(bucket, 0) + count
 
     def part(self, index: int, parts: int) -> "Sums":
         """One of `parts` nearly equal parts, which add up to the whole."""
         counts = ("arrivals", "served", "in_slo", "rejected", "output_tokens")
-        return Sums(
-            **{name: _part(getattr(self, name), index, parts) for name in counts},
+        parted = replace(
+            self,
             latency_buckets={
                 bucket: part
                 for bucket, count in self.latency_buckets.items()
                 if (part := _part(count, index, parts))
             },
         )
+        for name in counts:
+            setattr(parted, name, _part(getattr(self, name), index, parts))
+        return parted
 
 
 def _part(count: int, index: int, parts: int) -> int:
@@ -128,6 +153,14 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
                 latency_buckets=dict(reading.latency_buckets),
             ),
         )
+
+
+def engine_sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
+    """What the engines of language models counted in one observation."""
+    for replica in observation.replicas:
+        if replica.tokens is not None:
+            tokens = EngineTokens(replica.requests, *replica.tokens)
+            yield replica.service, Sums(engine_tokens=tokens)
 
 
 def snapshot_numbers(

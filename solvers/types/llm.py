@@ -43,6 +43,8 @@ class LlmTerms:
     itl: ItlKind = "token"
     precision: Precision | None = None
     """None = as the network's publisher states."""
+    learns_lengths: bool = False
+    """Whether the means that follow hold only until its replicas have counted enough requests."""
     # Means of conversations (Azure's hour of 2023), as `solvers.llm.lengths` has them.
     prompt_tokens: float = 1155.0
     """Mean of a request."""
@@ -178,6 +180,26 @@ class ServedSpeed(NamedTuple):
     def kind(self) -> tuple[str, str, int, int]:
         """Which replicas it is of."""
         return self.service, self.gpu_type, self.tp, self.max_num_batched_tokens
+
+
+class ServedLengths(NamedTuple):
+    """How long a service's requests were lately, in tokens, as its replicas counted them."""
+
+    service: str
+    prompt: float
+    """Mean."""
+    output: float
+    """Mean of answers."""
+    found_share: float
+    """The part of prompts that replicas had cached, of earlier ones that begin alike; 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModels:
+    """What the replicas of language models themselves say."""
+
+    speeds: tuple[ServedSpeed, ...] = ()
+    lengths: tuple[ServedLengths, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,20 @@ from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from agents.base.protocol import GpuReading, NodeCommand, Observation, ServiceReading
+from agents.base.protocol import (
+    GpuReading,
+    NodeCommand,
+    Observation,
+    ReplicaReading,
+    ServiceReading,
+)
 from app.db.base.engine import make_engine
 from app.db.fleet import gpu_types, nodes
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.workloads import projects, services
 from app.store.store import PlanRecord
+from solvers.types.llm import LlmEngineSettings
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
 from solvers.types.problem import OperatingPoint, OperatingPoints
@@ -120,6 +127,13 @@ def make_bound(parent: int, shares_by_gpu: Mapping[str, Sequence[Share]]) -> Bou
     )
 
 
+def engine_on(gpu: GpuId) -> LlmEngineSettings:
+    """What makes a replica one of a language model, whose engine counts tokens."""
+    return LlmEngineSettings(
+        gpus=(gpu,), max_num_batched_tokens=512, max_num_seqs=64, max_model_len=4096
+    )
+
+
 async def push(
     store: PostgresStore, at: datetime, shares_by_gpu: Mapping[str, Sequence[Share]]
 ) -> int:
@@ -168,6 +182,7 @@ def make_observation(
     window_s: float = 2.0,
     services: Sequence[ServiceReading] = (),
     gpus: Sequence[GpuReading] = (),
+    replicas: Sequence[ReplicaReading] = (),
 ) -> Observation:
     """An observation whose window ends at `end`."""
     return Observation(
@@ -179,6 +194,7 @@ def make_observation(
         generation=0,
         services=tuple(services),
         gpus=tuple(gpus),
+        replicas=tuple(replicas),
     )
 
 

@@ -12,6 +12,7 @@ from msgspec import structs
 from sqlalchemy import create_engine, pool, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from agents.base.protocol import ReplicaReading, TokenCounts
 from app.base.errors import Conflict
 from app.db import maintenance
 from app.db.base.engine import make_engine
@@ -220,13 +221,35 @@ def test_attainment_counts_rejected_requests_as_misses_and_is_null_without_traff
     ]
 
 
+def a_model_reading(tokens: TokenCounts) -> ReplicaReading:
+    """Of the replica that `push` puts on the first GPU."""
+    return ReplicaReading(
+        id="chat-0",
+        service="chat",
+        gpu_index=0,
+        state="ready",
+        sm_percent=100.0,
+        batch=8,
+        memory_mib=4096.0,
+        requests=5,
+        tokens=tokens,
+    )
+
+
 async def an_hour_of_tokens(engine: AsyncEngine) -> None:
-    """chat has a T4 at 1.20 USD for an hour, in which it answers 360,000 tokens."""
+    """chat has a T4 at 1.20 USD for an hour, in which it answers 370,000 tokens."""
     store = await make_fleet(engine, {"web": ["chat"]})
     await push(store, at(10), {"n1/gpu-0": [("chat", 100, 4096)]})
     for sequence, minute in enumerate((20, 59), 1):
         reading = make_service_reading("chat", in_slo=9, output_tokens=180_000)
-        seen = make_observation(sequence, at(10, minute), services=(reading,))
+        # Of an answer that is under way engines have counted tokens already.
+        tokens = TokenCounts(50_000, 5_000, 170_000 if sequence == 1 else 200_000)
+        seen = make_observation(
+            sequence,
+            at(10, minute),
+            services=(reading,),
+            replicas=(a_model_reading(tokens),),
+        )
         await store.ingest((seen,), at(10, minute))
     await store.ingest((make_observation(3, at(11)),), at(11))
 
@@ -236,12 +259,13 @@ def test_a_million_tokens_cost_what_the_gpus_did_meanwhile(database: str) -> Non
         database,
         an_hour_of_tokens,
         "SELECT project, service, output_tokens, tokens_per_s, goodput_rps, round(cost_usd, 6), "
-        "usd_per_million_tokens FROM report.tokens_by_service_hour",
+        "usd_per_million_tokens, prompt_tokens, found_percent FROM report.tokens_by_service_hour",
     )
     (row,) = rows
-    assert row[:5] == ("web", "chat", 360_000, Decimal(100), Decimal("0.005"))
-    # 1.20 USD, 360,000 tokens.
-    assert row[5:] == (Decimal("1.200000"), Decimal("3.333333"))
+    assert row[:5] == ("web", "chat", 370_000, Decimal("102.778"), Decimal("0.005"))
+    # 1.20 USD, 370,000 tokens.
+    assert row[5:7] == (Decimal("1.200000"), Decimal("3.243243"))
+    assert row[7:] == (100_000, Decimal("10.0"))
 
 
 async def an_hour_of_energy(engine: AsyncEngine) -> PostgresStore:

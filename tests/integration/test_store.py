@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import ClassVar, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from agents.base.protocol import (
     Observation,
     ReplicaReading,
     ServiceReading,
-    UseKind,
+    TokenCounts,
     UseReading,
 )
 from app.base.errors import Conflict
@@ -61,6 +61,7 @@ from solvers.types.state import (
 )
 from tests.conftest import copied_database
 from tests.examples import examples
+from tests.integration.fleet import engine_on
 
 pytestmark = pytest.mark.integration
 
@@ -68,8 +69,14 @@ Value = TypeVar("Value")
 P = ParamSpec("P")
 START = datetime(2026, 3, 1, 11, 59, 30, tzinfo=UTC)
 NODES = ("n1", "n2", "nobody")
-USE_KINDS: tuple[UseKind, ...] = ("replica", "task", "others", "idle")
+USE_KINDS: tuple[Literal["replica", "task", "others", "idle"], ...] = (
+    "replica",
+    "task",
+    "others",
+    "idle",
+)
 SERVICES = ("chat", "search", "never")
+TOKENS = (None, TokenCounts(90_000, 0, 300), TokenCounts(600, 200, 9))
 counts = st.integers(0, 20)
 
 
@@ -120,8 +127,9 @@ def observations(draw: st.DrawFn, now: datetime, newest: int) -> Observation:
                 batch=draw(st.sampled_from([4, 4, 8])),
                 memory_mib=900.0,
                 batches=draw(st.sampled_from([0, 3, 8])),
-                requests=draw(counts),
+                requests=draw(st.sampled_from([0, 7, 150])),
                 execution_ms=16.0,
+                tokens=draw(st.sampled_from(TOKENS)),
             )
             for number in range(draw(st.integers(0, 2)))
         ),
@@ -425,7 +433,7 @@ class Stores(RuleBasedStateMachine):
                 gpu_type="T4",
                 clock_mhz=1000.0,
                 power_cap_w=70.0,
-                replicas=(replica,),
+                replicas=(replace(replica, llm=engine_on(gpu.id)),),
             )
             for gpu in snapshot.state.gpus[:1]
         )

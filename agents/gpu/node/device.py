@@ -318,7 +318,6 @@ class GpuDevice:
         """What its server counted since the last reading."""
         before = self._counted.get(view.id, ReplicaCounts())
         after = self._counted[view.id] = counts or before
-        work = work_between(before, after)
         return ReplicaReading(
             id=view.id,
             service=view.service,
@@ -327,9 +326,7 @@ class GpuDevice:
             sm_percent=view.sm_percent,
             batch=view.batch,
             memory_mib=view.memory_mib,
-            batches=work.batches,
-            requests=work.requests,
-            execution_ms=work.execution_ms,
+            **work_between(before, after)._asdict(),
         )
 
     def _forget_all_but(self, present: Collection[str]) -> None:

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agents.base.device import NotSupported, ReplicaPoll, within
-from agents.base.protocol import Amount, Count
+from agents.base.protocol import Amount, Count, TokenCounts
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 from agents.router.counts import Counts
@@ -54,14 +55,15 @@ class PollCounters:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaWork:
-    """What a replica did between two looks at its counters."""
+class ReplicaWork(NamedTuple):
+    """What a replica did between two looks at its counters; fields of a `ReplicaReading`."""
 
     batches: int
     requests: int
     execution_ms: float
     """Mean of those batches."""
+    tokens: TokenCounts | None
+    """None: its server counts none."""
 
 
 def work_between(
@@ -79,7 +81,23 @@ def work_between(
         batches=int(within(batches, Count)),
         requests=int(within(requests, Count)),
         execution_ms=within(execution_ms, Amount),
+        tokens=_tokens_between(before, after),
     )
+
+
+def _tokens_between(
+    before: ReplicaCounts,
+    after: ReplicaCounts,
+) -> TokenCounts | None:
+    if after.prompt_tokens is None or after.answer_tokens is None:
+        return None
+    grew = (
+        grown(before.prompt_tokens, after.prompt_tokens),
+        # Engines without such a cache count nothing of it.
+        grown(before.found_tokens, after.found_tokens),
+        grown(before.answer_tokens, after.answer_tokens),
+    )
+    return TokenCounts(*(int(within(each, Count)) for each in grew))
 
 
 def grown(before: float | None, after: float | None) -> float:

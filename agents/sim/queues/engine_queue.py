@@ -6,6 +6,7 @@ the stand-in engine runs in real time. The cut of the time axis into windows cha
 
 from dataclasses import dataclass
 
+from agents.base.protocol import TokenCounts
 from agents.llm.scheduler import EngineRequest, EngineSize, LlmScheduler, Step
 from agents.sim.queues.replica_queue import fine_bucket_of_s
 from agents.sim.queues.tally import (
@@ -17,6 +18,7 @@ from agents.sim.queues.tally import (
 )
 from agents.sim.truth.llm_steps import EngineTruth
 
+_NO_TOKENS = TokenCounts(0, 0, 0)
 MAX_PRESENT = 512
 """Requests that one replica has at most, waiting ones included, as replicas of other networks."""
 
@@ -35,6 +37,7 @@ class _Answer:
     """A request and how far its answer is."""
 
     since_s: float
+    prompt_tokens: int
     first_s: float = 0.0
     tokens: int = 0
 
@@ -61,6 +64,8 @@ class EngineQueue:
         self.execution_s = 0.0
         """Summed time from one token to the next."""
         self.busy_s = 0.0
+        self.tokens = _NO_TOKENS
+        """What the window's requests had that ended."""
 
     @property
     def in_flight(self) -> int:
@@ -96,7 +101,7 @@ class EngineQueue:
             return
         self._count(now_s, tally)
         self._scheduler.add(request)
-        self._answers[request.id] = _Answer(since_s=since_s)
+        self._answers[request.id] = _Answer(since_s=since_s, prompt_tokens=lengths[0])
         if self._step is None:
             self._start_step(now_s)
 
@@ -134,6 +139,7 @@ class EngineQueue:
         """Start counting work anew."""
         self.batches = self.requests = 0
         self.execution_s = self.busy_s = 0.0
+        self.tokens = _NO_TOKENS
 
     def _start_step(self, now_s: float) -> None:
         self._step = self._scheduler.step()
@@ -167,6 +173,8 @@ class EngineQueue:
         tally.fine[fine_bucket_of_s(ttft_s)] += 1
         tally.sums[SOJOURN_S] += now_s - answer.since_s
         tally.output_tokens += answer.tokens
+        counts = TokenCounts(answer.prompt_tokens, 0, answer.tokens)
+        self.tokens = TokenCounts(*map(sum, zip(self.tokens, counts, strict=True)))
 
     def _count(self, now_s: float, tally: ServiceTally) -> None:
         """Sum up to now, before something changes."""

@@ -106,7 +106,10 @@ def _llm(terms: LlmTerms | None) -> manifests.LlmSpec | None:
         return None
     return manifests.LlmSpec(
         dtype=terms.precision,
-        lengths=manifests.LengthsSpec(
+        # Learned ones belong to the status, not to what was stated.
+        lengths=None
+        if terms.learns_lengths
+        else manifests.LengthsSpec(
             prompt=terms.prompt_tokens,
             output=terms.output_tokens,
             spread=terms.spread,

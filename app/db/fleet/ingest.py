@@ -32,9 +32,11 @@ from app.store.event_limits import LimitedEvents
 from app.store.reportable import Ingested, Reportable, add_counts, admit, dropped_in
 from app.store.windows import (
     NOTABLE_DEVIATIONS,
+    EngineTokens,
     Sums,
     WindowKey,
     add_all,
+    engine_sums_of,
     parts_of,
     sums_of,
 )
@@ -297,13 +299,18 @@ async def add_hours(
     sums = add_all(
         ((service, int(entry.start.timestamp()) // 3600), counts)
         for entry in fresh
-        for service, counts in sums_of(entry.observation)
+        for service, counts in (
+            *sums_of(entry.observation),
+            *engine_sums_of(entry.observation),
+        )
     )
     if sums:
         keys = sorted(sums)
         starts = [datetime.fromtimestamp(number * 3600, UTC) for _, number in keys]
         columns = _columns(keys, sums)
         columns["tokens"] = [sums[key].output_tokens for key in keys]
+        for name in EngineTokens._fields:
+            columns[name] = [getattr(sums[key].engine_tokens, name) for key in keys]
         await connection.execute(text(_ADD_HOURS), {**columns, "starts": starts})
 
 
@@ -349,13 +356,20 @@ ON CONFLICT (service, start) DO UPDATE SET
 
 # Added, not replaced: every observation comes here once, since replayed ones were left out before.
 _ADD_HOURS = f"""
-INSERT INTO service_hour AS s (service, hour, arrivals, served, in_slo, rejected, output_tokens)
-SELECT w.* FROM {_COUNTS}, CAST(:tokens AS bigint[]))
-     AS w (service, hour, arrivals, served, in_slo, rejected, output_tokens)
+INSERT INTO service_hour AS s (service, hour, arrivals, served, in_slo, rejected, output_tokens,
+    engine_requests, prompt_tokens, found_tokens, answer_tokens)
+SELECT w.* FROM {_COUNTS}, CAST(:tokens AS bigint[]), CAST(:requests AS bigint[]), CAST(:prompts AS bigint[]),
+                 CAST(:found AS bigint[]), CAST(:answers AS bigint[]))
+     AS w (service, hour, arrivals, served, in_slo, rejected, output_tokens, engine_requests, prompt_tokens,
+           found_tokens, answer_tokens)
 ON CONFLICT (service, hour) DO UPDATE SET
     arrivals = s.arrivals + excluded.arrivals, served = s.served + excluded.served,
     in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected,
-    output_tokens = s.output_tokens + excluded.output_tokens
+    output_tokens = s.output_tokens + excluded.output_tokens,
+    engine_requests = s.engine_requests + excluded.engine_requests,
+    prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
+    found_tokens = s.found_tokens + excluded.found_tokens,
+    answer_tokens = s.answer_tokens + excluded.answer_tokens
 """
 
 # As `is_notable`, over all services at once. Only a rise wakes the loop: a fall costs money until the next period, a

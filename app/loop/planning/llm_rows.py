@@ -14,7 +14,7 @@ from app.loop.planning.limits import allowed_types
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import Solver, SolverUnavailable
 from app.store.store import Snapshot
-from solvers.types.llm import SPEED_SLOPE, LlmPoints, ServedSpeed
+from solvers.types.llm import SPEED_SLOPE, LlmPoints, ServedLengths, ServedSpeed
 from solvers.types.plan import Plan, planned_rates_rps
 from solvers.types.state import ClusterState, GpuType, Mode, Service
 
@@ -22,6 +22,8 @@ NEW_PER_TICK = 2
 """Services that do not run yet are sized so many per tick, as are those whose replicas turn out faster or slower."""
 _DRIFT = 0.08
 """ln of how far a served speed must be from the one that was sized with, for another look."""
+_OTHER_LENGTHS = 0.1
+"""ln of how far mean lengths must be from those that were sized with; of the share that was cached, its difference."""
 _OTHER_LOAD = math.log(2.0)
 """The same of the sequences: speeds at other loads tell more."""
 
@@ -39,13 +41,14 @@ class ModelRows:
         """For the plan's report: how surely its replicas' capacities are known, what services lack, and who waits."""
         used = {(each.service, each.gpu_type, each.tp) for each in plan.llm_replicas}
         known = (self._describe(*each) for each in sorted(used))
+        counted = map(self._describe_lengths, sorted({name for name, _, _ in used}))
         lacks = (
             f"{name}: {'; '.join(answer.lacks)}"
             for name, answer in sorted(self.answers.items())
             if answer.lacks and not answer.points
         )
         waiting = (f"{name} is being sized for the next plans" for name in self.waiting)
-        return (*filter(None, known), *lacks, *waiting)
+        return (*filter(None, (*known, *counted)), *lacks, *waiting)
 
     def _describe(self, service: str, gpu_type: str, tp: int) -> str:
         answer = self.answers.get(service, RowsAnswer())
@@ -60,6 +63,16 @@ class ModelRows:
         return (
             f"{service}: a replica on {gpus} is planned for {row.capacity_rps:.3g} requests per second "
             f"({points.provenance}; nine in ten between {interval.low_rps:.3g} and {interval.high_rps:.3g})"
+        )
+
+    def _describe_lengths(self, service: str) -> str:
+        lengths = self.answers.get(service, RowsAnswer()).lengths
+        if lengths is None:
+            return ""
+        found = f", {100 * lengths.found_share:.0f} % of prompts cached already"
+        return (
+            f"{service}: prompts of {lengths.prompt:.0f} and answers of {lengths.output:.0f} tokens, as replicas "
+            f"counted them{found if lengths.found_share > 0.0 else ''}"
         )
 
 
@@ -87,9 +100,9 @@ class SizedModels:
         answers: dict[RowsRequest, RowsAnswer] = {}
         waiting = []
         left = len(requests) if at_most is None else at_most
-        older = {replace(each, served=()): each for each in self._kept}
+        older = {_stated(each): each for each in self._kept}
         for asked in requests:
-            before = older.get(replace(asked, served=()))
+            before = older.get(_stated(asked))
             # What was sized is used on until there is time to look at its replicas' speeds again.
             is_kept = before is not None and (not left or _is_near(asked, before))
             request = before if before is not None and is_kept else asked
@@ -107,13 +120,28 @@ class SizedModels:
         return ModelRows(answers=by_service, waiting=tuple(waiting))
 
 
+def _stated(request: RowsRequest) -> RowsRequest:
+    """The request without what replicas say."""
+    return replace(request, served=(), lengths=None)
+
+
 def _is_near(asked: RowsRequest, before: RowsRequest) -> bool:
-    """Whether served speeds say what they said when a service was sized."""
+    """Whether replicas say what they said when a service was sized."""
     known = {each.kind: each for each in before.served}
-    return all(
+    return _are_same_lengths(asked.lengths, before.lengths) and all(
         each.kind in known and _is_same_speed(each, known[each.kind])
         for each in asked.served
     )
+
+
+def _are_same_lengths(now: ServedLengths | None, then: ServedLengths | None) -> bool:
+    # What was learned is used on where too few requests came lately to say anything.
+    if now is None:
+        return True
+    if then is None or abs(now.found_share - then.found_share) > _OTHER_LENGTHS:
+        return False
+    ratios = (now.prompt / then.prompt, now.output / then.output)
+    return all(abs(math.log(each)) < _OTHER_LENGTHS for each in ratios)
 
 
 def _is_same_speed(now: ServedSpeed, then: ServedSpeed) -> bool:
@@ -191,9 +219,16 @@ def _request(
             each for each in types if allowed is None or each.name in allowed
         ),
         served=tuple(
-            each for each in snapshot.served_speeds if each.service == service.name
+            each for each in snapshot.served.speeds if each.service == service.name
         ),
+        lengths=_counted(snapshot, service.name) if terms.learns_lengths else None,
     )
+
+
+def _counted(snapshot: Snapshot, service: str) -> ServedLengths | None:
+    """What the service's replicas say of its requests, where they say anything."""
+    own = (each for each in snapshot.served.lengths if each.service == service)
+    return next(own, None)
 
 
 def with_rows(

@@ -6,7 +6,7 @@ from agents.sim.load.models import ModelService
 from agents.sim.queues.engine_queue import TokenLimits
 from agents.sim.truth.llm_steps import ModelShape
 from app.catalogue.language_models import find_architecture
-from app.manifests.objects import LlmSpec
+from app.manifests.objects import LengthsSpec, LlmSpec
 from app.simulate.scenario.models import PUBLISHED
 from app.simulate.scenario.parts import SimulatedService
 from solvers.llm.architecture import Architecture
@@ -22,12 +22,10 @@ def model_services(
 
 def _model(service: SimulatedService) -> ModelService:
     network, llm = find_architecture(service.network), service.llm or LlmSpec()
+    # What is asked may be other than what the service states, or learns.
+    true = service.load.lengths or llm.lengths or LengthsSpec()
     lengths = length_table(
-        MeanLengths(
-            prompt=llm.lengths.prompt,
-            output=llm.lengths.output,
-            spread=llm.lengths.spread,
-        ),
+        MeanLengths(prompt=true.prompt, output=true.output, spread=true.spread),
         longest=llm.max_model_len,
     )
     return ModelService(

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from app.manifests.objects import LengthsSpec
 from app.manifests.parts import Amount, Strict
 
 # 31,536,000 s are a year of 365 days.
@@ -105,6 +106,10 @@ class ServiceLoad(Strict):
     even: bool = Field(
         default=False,
         description="Requests come at even distances, as load generators send them, and not at random",
+    )
+    lengths: LengthsSpec | None = Field(
+        default=None,
+        description="Of a language model's requests; absent: as the service states them",
     )
     trace: TraceRef | None = None
     levels: Levels | None = None

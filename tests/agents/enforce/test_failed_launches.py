@@ -6,7 +6,7 @@ import msgspec
 
 from agents.base.device import GpuState, Part, RunningReplica
 from agents.base.protocol import (
-    MAX_LAUNCH_FAILURES,
+    MAX_LAUNCHES,
     LaunchFailure,
     ReplicaState,
     TaskState,
@@ -119,10 +119,10 @@ def test_a_successor_that_fails_is_reported_as_the_replica_that_was_commanded() 
 
 def test_more_failures_than_an_observation_holds_are_forgotten_oldest_first() -> None:
     launches = a_tracker()
-    for number in range(MAX_LAUNCH_FAILURES + 3):
+    for number in range(MAX_LAUNCHES + 3):
         launches.note("r1", "chat", 0, str(number))
     taken = launches.take(())
-    assert (len(taken), taken[0].detail) == (MAX_LAUNCH_FAILURES, "3")
+    assert (len(taken), taken[0].detail) == (MAX_LAUNCHES, "3")
 
 
 def test_no_failure_says_more_than_the_wire_takes() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from agents.base.device import NodeState, RunningReplica
-from agents.base.protocol import MAX_LAUNCH_TIMES, LaunchTime, ReplicaState
+from agents.base.protocol import MAX_LAUNCHES, LaunchTime, ReplicaState
 from agents.enforce.launch_timer import LaunchTimer
 from tests.agents.factories import a_replica, an_empty_node
 
@@ -63,8 +63,8 @@ def test_a_successor_tells_of_the_replica_that_the_control_plane_knows() -> None
 
 def test_of_too_many_the_oldest_are_forgotten() -> None:
     launches = LaunchTimer()
-    for number in range(MAX_LAUNCH_TIMES + 3):
+    for number in range(MAX_LAUNCHES + 3):
         launches.start(f"r{number}", 0.0)
         launches.look(a_node_with((f"r{number}", "ready")), 1.0)
     told = launches.take()
-    assert (len(told), told[0].replica) == (MAX_LAUNCH_TIMES, "r3")
+    assert (len(told), told[0].replica) == (MAX_LAUNCHES, "r3")

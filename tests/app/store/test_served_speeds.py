@@ -6,13 +6,16 @@ import pytest
 
 from app.store.observation_book import (
     LOOK_BACK_S,
+    MIN_REQUESTS,
     MIN_TOKENS,
     model_gpus,
+    served_lengths,
     served_speeds,
     stretch,
 )
 from app.store.store import Execution
-from solvers.types.llm import SPEED_SLOPE, LlmEngineSettings
+from app.store.windows import EngineTokens
+from solvers.types.llm import SPEED_SLOPE, LlmEngineSettings, ServedLengths
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica
 from solvers.types.state import GpuId, NodeId, ReplicaId
 
@@ -112,3 +115,31 @@ def test_only_gpus_of_models_are_asked_for_and_only_what_is_complete() -> None:
     since, until = stretch(now)
     assert (until - since).total_seconds() == LOOK_BACK_S
     assert until < now
+
+
+def hour(requests: int, prompt: int, output: int, found: int = 0) -> EngineTokens:
+    """An hour of requests that are alike."""
+    return EngineTokens(
+        requests, prompt * requests, found * requests, output * requests
+    )
+
+
+def test_lengths_are_the_worse_of_the_last_two_hours() -> None:
+    both = [("chat", hour(500, 1000, 200, 400)), ("chat", hour(200, 800, 300, 80))]
+
+    (found,) = served_lengths(both)
+
+    assert found == ServedLengths("chat", 1000.0, 300.0, 0.1)
+
+
+def test_an_hour_that_has_just_begun_says_nothing_alone() -> None:
+    enough = ("chat", hour(MIN_REQUESTS, 1000, 200))
+    begun = ("chat", hour(MIN_REQUESTS - 1, 4000, 50))
+
+    assert served_lengths([enough, begun]) == served_lengths([enough])
+    (together,) = served_lengths([begun, begun])
+    assert together.prompt == 4000.0
+    assert served_lengths([begun]) == ()
+    # Engines that are asked for nothing but one token, and prompts of none.
+    (least,) = served_lengths([("chat", EngineTokens(MIN_REQUESTS, 0, 0, 0))])
+    assert least == ServedLengths("chat", 1.0, 1.0, 0.0)

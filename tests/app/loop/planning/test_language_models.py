@@ -14,7 +14,12 @@ from app.loop.planning.language_models import (
     without_broken_models,
     without_models,
 )
-from app.loop.planning.llm_rows import NEW_PER_TICK, SizedModels, with_rows
+from app.loop.planning.llm_rows import (
+    NEW_PER_TICK,
+    ModelRows,
+    SizedModels,
+    with_rows,
+)
 from app.solver.inline import InlineSolver
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import SolverUnavailable
@@ -22,8 +27,11 @@ from app.store.store import Snapshot
 from solvers.types.llm import (
     LlmEngineSettings,
     LlmPoints,
+    LlmReplicaPlan,
     LlmRow,
     LlmTerms,
+    ServedLengths,
+    ServedModels,
     ServedSpeed,
 )
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
@@ -240,7 +248,9 @@ def test_speeds_are_sized_with_anew_when_they_or_the_load_are_others() -> None:
     snapshot = snapshot_of(model("chat"))
 
     def asked_with(*speeds: ServedSpeed) -> int:
-        asyncio.run(models.of(solver, replace(snapshot, served_speeds=speeds)))
+        asyncio.run(
+            models.of(solver, replace(snapshot, served=ServedModels(speeds=speeds)))
+        )
         return len(solver.asked)
 
     assert asked_with() == 1
@@ -254,6 +264,50 @@ def test_speeds_are_sized_with_anew_when_they_or_the_load_are_others() -> None:
     assert asked_with() == 4
 
 
+def test_lengths_that_replicas_counted_are_sized_with_where_none_are_stated() -> None:
+    learning = model("chat", llm=LlmTerms(itl_ms=50.0, learns_lengths=True))
+    solver, models = Counting(), SizedModels()
+
+    def asked_with(service: Service, *lengths: ServedLengths) -> int:
+        snapshot = snapshot_of(service)
+        served = ServedModels(lengths=lengths)
+        asyncio.run(models.of(solver, replace(snapshot, served=served)))
+        return len(solver.asked)
+
+    long = ServedLengths("chat", 2000.0, 400.0, 0.3)
+    assert asked_with(learning) == 1
+    assert asked_with(learning, long) == 2
+    # A few per cent are chance, and silence is no other length.
+    assert asked_with(learning, long._replace(prompt=2100.0)) == 2
+    assert asked_with(learning) == 2
+    assert asked_with(learning, long._replace(output=500.0)) == 3
+    assert asked_with(learning, long._replace(output=500.0, found_share=0.5)) == 4
+    # What is stated is not asked of replicas.
+    assert asked_with(model("chat")) == 5
+    assert asked_with(model("chat"), long) == 5
+
+
+def test_the_plan_says_what_lengths_it_was_made_for() -> None:
+    long = ServedLengths("chat", 2000.0, 400.0, 0.3)
+    rows = ModelRows(answers={"chat": RowsAnswer(lengths=long)})
+    replica = LlmReplicaPlan(
+        service="chat",
+        gpu_type=FAST.name,
+        tp=1,
+        clock_mhz=1000.0,
+        max_num_batched_tokens=2048,
+        max_num_seqs=256,
+        arrival_rate_rps=1.0,
+    )
+
+    said = rows.messages(Plan(policy="joint", gpus=(), llm_replicas=(replica,)))
+
+    assert said == (
+        "chat: prompts of 2000 and answers of 400 tokens, as replicas counted them, 30 % of prompts cached already",
+    )
+    assert rows.messages(Plan(policy="joint", gpus=())) == ()
+
+
 def test_what_is_sized_already_is_planned_with_until_there_is_time_for_its_speeds() -> (
     None
 ):
@@ -262,7 +316,9 @@ def test_what_is_sized_already_is_planned_with_until_there_is_time_for_its_speed
     snapshot = snapshot_of(*map(model, names))
     asyncio.run(models.of(solver, snapshot, at_most=None))
     speeds = tuple(served(20.0)._replace(service=name) for name in names)
-    rows = asyncio.run(models.of(solver, replace(snapshot, served_speeds=speeds)))
+    rows = asyncio.run(
+        models.of(solver, replace(snapshot, served=ServedModels(speeds=speeds)))
+    )
     assert rows.waiting == ()
     assert solver.asked == [*names, *names[:NEW_PER_TICK]]
 
