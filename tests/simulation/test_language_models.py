@@ -110,3 +110,29 @@ def test_slow_gpus_make_late_tokens_and_stop_nothing() -> None:
     # So slow is a fault and no model: it says nothing of what replicas elsewhere would carry.
     assert min(done.replicas) >= 1
     assert done.served_rps[-1] > 0.5
+
+
+def test_lengths_that_nobody_stated_are_learned() -> None:
+    short = {"rate_rps": 18, "lengths": {"prompt": 200, "output": 40}}
+    stated = {"prompt": 1155, "output": 211}
+    learning, believing = (
+        run(
+            services=[{**MODEL, "llm": {**llm, "max_model_len": 8192}, "load": short}],
+            duration_s=420,
+        )
+        for llm in ({}, {"lengths": stated})
+    )
+    # Conversations, which a service is taken for until its replicas have counted, would need another GPU.
+    assert learning.series.services["chat"].replicas[-1] == 1
+    assert believing.series.services["chat"].replicas[-1] == 2
+    assert learning.services[0].attainment == 1.0
+
+
+def test_longer_requests_than_thought_get_more_gpus() -> None:
+    long = {"rate_rps": 8, "lengths": {"prompt": 2400, "output": 500, "spread": 0.8}}
+    done = run(
+        services=[{**MODEL, "llm": {"max_model_len": 8192}, "load": long}],
+        duration_s=420,
+    ).series.services["chat"]
+    assert done.attainment[0] < 0.8
+    assert done.attainment[-1] == 1.0
