@@ -28,7 +28,7 @@ HOST = "PLIMSOLL_HOST"
 CONTAINER = "worker"
 GPU_CLAIM = "gpus"
 LEAVES_ROUTES_S = 5
-"""From somebody else's deletion to SIGTERM: routes have long been switched then."""
+"""Within it routes have long been switched."""
 ENDED_BEFORE_S = TERMINATE_LIMIT_S + KILL_LIMIT_S + 10.0
 """So long before kubelet's SIGKILL the agent begins with its own."""
 _UNSAFE = re.compile(r"[^a-z0-9]+")
@@ -77,11 +77,17 @@ def label_value(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def serves_on_s(prepared: Prepared) -> int:
+    """From somebody else's deletion to SIGTERM: routes are switched meanwhile, and streams of tokens end."""
+    streams_s = 0.0 if prepared.engine is None else prepared.engine.drain_s
+    return max(LEAVES_ROUTES_S, math.ceil(streams_s))
+
+
 def grace_s(prepared: Prepared) -> int:
     """From a deletion to kubelet's SIGKILL. The agent must be done before: SIGKILL can hang a GPU for all clients of
     MPS that have not been asked to let go."""
     drain_s = prepared.template.drain_limit_s
-    return LEAVES_ROUTES_S + math.ceil(drain_s + ENDED_BEFORE_S)
+    return serves_on_s(prepared) + math.ceil(drain_s + ENDED_BEFORE_S)
 
 
 def manifest(prepared: Prepared, settings: PodSettings) -> dict[str, object]:
@@ -170,7 +176,7 @@ def _container(prepared: Prepared, settings: PodSettings) -> dict[str, object]:
         **_readiness(prepared),
         # The agent asks the server itself, and proves its share; a liveness probe would only kill what is busy.
         "lifecycle": {
-            "preStop": {"exec": {"command": ["sleep", str(LEAVES_ROUTES_S)]}}
+            "preStop": {"exec": {"command": ["sleep", str(serves_on_s(prepared))]}}
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
@@ -208,6 +214,9 @@ def _volumes(
     # Looked at now, since the daemons' Pod, which makes it, may start after the agent.
     if settings.shared_memory is not None and settings.shared_memory.is_dir():
         found.append(("shm", _host(settings.shared_memory), "/dev/shm", False))
+    # GPUs of one replica talk to each other through it, for which a container's usual 64 MiB are too few.
+    elif prepared.engine is not None and len(prepared.engine.gpus) > 1:
+        found.append(("shm", {"emptyDir": {"medium": "Memory"}}, "/dev/shm", False))
     for number, each in enumerate(prepared.template.pod.volumes):
         source: dict[str, object] = (
             {

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agents.base.backoff import delay_s
 from agents.base.device import LaunchFailed
-from agents.base.protocol import ReplicaCommand
+from agents.base.protocol import EngineCommand, ReplicaCommand
 from agents.processes.process import HOST, Spawn
 from agents.processes.records import R, Records
 from agents.processes.templates import PASSED_ON, Filled, Parameters, Template
@@ -67,6 +67,8 @@ class Prepared:
     spawn: Spawn
     filled: Filled
     template: Template
+    engine: EngineCommand | None = None
+    """Of a language model: what it spans, and how long its streams last."""
 
 
 def place_in(
@@ -159,6 +161,7 @@ def make_ready(
         spawn=spawn,
         filled=filled,
         template=template,
+        engine=parameters.engine,
     )
 
 

@@ -52,6 +52,8 @@ class Kubelet:
         """Pods that had to be killed at the end of their grace."""
         self.pulls = True
         """False: no image can be pulled."""
+        self.runs_pre_stop = False
+        """True: a deleted Pod gets its SIGTERM after its hook, as with a real kubelet, which takes seconds."""
         self._address, self._node, self._logs = address, node, logs
         self._api = KubernetesApi(address)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
@@ -150,6 +152,8 @@ class Kubelet:
         process = self._processes.get(pod.metadata.uid)
         if process is not None and process.returncode is None:
             grace_s = pod.metadata.deletion_grace_period_seconds or 0
+            if self.runs_pre_stop:
+                await self._pre_stop(pod, process)
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             try:
@@ -163,6 +167,13 @@ class Kubelet:
             f"/api/v1/namespaces/{metadata.namespace}/pods/{metadata.name}",
             {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata.uid}},
         )
+
+    async def _pre_stop(self, pod: AnyPod, process: asyncio.subprocess.Process) -> None:
+        """Wait as the container asks for before SIGTERM, unless it ends meanwhile."""
+        hook = pod.spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        assert hook[0] == "sleep"
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), float(hook[1]))
 
     async def _kill(self, uid: str) -> None:
         process = self._processes.pop(uid, None)

@@ -6,7 +6,9 @@ from pathlib import Path
 import kubernetes_validate
 import msgspec
 import pytest
+from msgspec import structs
 
+from agents.base.protocol import EngineCommand
 from agents.kubernetes.manifest import PodSettings, grace_s, manifest, pod_name
 from agents.kubernetes.pod import Pod
 from agents.kubernetes.pod_log import PodLog
@@ -120,6 +122,30 @@ def test_a_pod_has_only_its_own_folders_and_those_of_its_template(
     # The Pod of the daemons came after the agent.
     (tmp_path / "shm").mkdir()
     assert "/dev/shm" in repr(container(manifest(prepared(tmp_path), shared)))
+
+
+def test_streams_of_tokens_end_before_sigterm_and_gpus_share_memory(
+    tmp_path: Path,
+) -> None:
+    engine = EngineCommand(
+        gpus=(0, 1),
+        max_num_batched_tokens=512,
+        max_num_seqs=64,
+        max_model_len=4096,
+        drain_s=300.0,
+    )
+    model = replace(prepared(tmp_path), engine=engine)
+
+    made = manifest(model, SETTINGS)
+
+    sleep = ["sleep", "300"]
+    assert container(made)["lifecycle"] == {"preStop": {"exec": {"command": sleep}}}
+    assert grace_s(model) >= 300 + 60 + 20
+    volumes = msgspec.convert(spec(made)["volumes"], list[dict[str, object]])
+    assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in volumes
+    # One GPU has nobody to talk to.
+    alone = replace(model, engine=structs.replace(engine, gpus=(0,)))
+    assert "/dev/shm" not in repr(container(manifest(alone, SETTINGS)))
 
 
 def test_kubelets_sigkill_comes_after_the_agents_own(tmp_path: Path) -> None:

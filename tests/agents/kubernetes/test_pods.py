@@ -13,10 +13,13 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
+from msgspec import structs
 
+from agents.base.protocol import EngineCommand
 from agents.kubernetes.api import ApiAddress, KubernetesApi
 from agents.kubernetes.pods import Pods
 from agents.processes.templates import Template
+from tests.agents.factories import a_replica
 from tests.agents.fakes.replicas import (
     Node,
     a_launch,
@@ -346,5 +349,57 @@ async def test_what_is_being_answered_is_answered_whoever_ends_the_pod(
         async with await asked as response:
             assert response.status == 200
         await until(lambda: all(each.state == "failed" for each in workers.replicas()))
+        await until_no_pods(cluster)
+    assert cluster.kubelet.killed == []
+
+
+CUTS_STREAMS = """
+import sys
+from aiohttp import web
+run = web.run_app
+web.run_app = lambda app, **given: run(app, **{**given, "shutdown_timeout": 0.0})
+from agents.llm.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The stand-in of a language model's engine, which ends at SIGTERM whoever reads, as vLLM does."""
+
+
+@in_loop
+async def test_streams_of_a_language_model_end_before_its_deleted_pod_does(
+    node: Node, cluster: Cluster
+) -> None:
+    cluster.kubelet.runs_pre_stop = True
+    node.own_template = Template(
+        name="engine",
+        server="vllm",
+        command=(
+            *(sys.executable, "-c", CUTS_STREAMS, "--served-model-name", "{service}"),
+            *("--host", "{host}", "--port", "{port}", "--step-ms", "30"),
+        ),
+        environment={"PYTHONPATH": str(Path(__file__).parents[3])},
+        batch_change="restart",
+    )
+    engine = EngineCommand(
+        gpus=(1, 0),
+        max_num_batched_tokens=512,
+        max_num_seqs=64,
+        max_model_len=4096,
+        drain_s=8.0,
+    )
+    launch = a_launch(replica=structs.replace(a_replica(), engine=engine))
+    async with node.workers() as workers, aiohttp.ClientSession() as session:
+        await workers.start(launch)
+        await until(lambda: the(workers).state == "ready")
+        body = {"model": "chat", "prompt": "a b c", "max_tokens": 100, "stream": True}
+        url = f"{the(workers).url}/v1/completions"
+        async with session.post(url, json=body) as stream:
+            await stream.content.readuntil(b"\n\n")
+            await delete_as_others_do(cluster)
+            await until(lambda: the(workers).state != "ready")
+            rest = await stream.read()
+        # Three seconds of tokens after the deletion, of which none is missing.
+        assert rest.count(b"data:") == 100
+        assert rest.rstrip().endswith(b"[DONE]")
+        await until(lambda: the(workers).state == "failed")
         await until_no_pods(cluster)
     assert cluster.kubelet.killed == []
