@@ -2,11 +2,12 @@
 
 What runs as the plan wants it stays where it is. The others are placed from the largest on, which leaves room for the
 smaller ones wherever the rule of slots holds (`solvers.check_llm`): on the node where they displace the fewest
-replicas, so that what is replaced serves until then; of equal ones on that with the fewest free GPUs, so that whole
-nodes stay whole. Where what stays is in the way of a large one, all are placed anew.
+replicas, so that what is replaced serves until then; of equal ones on one that has less than half of the service's, so
+that no loss of a node takes all of it; then on that with the fewest free GPUs, so that whole nodes stay whole. Where
+what stays is in the way of a large one, all are placed anew.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
@@ -152,12 +153,14 @@ def _placed(
     places = _kept_places(wanted, fleet) if keeps else {}
     # What stays is taken first: nothing that starts may have its GPUs.
     free = _FreeGpus(fleet, {gpu for _, gpus in places.values() for gpu in gpus})
+    halves = _Halves(wanted, places, fleet)
     unplaced = []
     for number, each in enumerate(wanted):
         if number in places:
             continue
-        gpus = free.take(each)
+        gpus = free.take(each, halves)
         if gpus:
+            halves.count(each, gpus[0])
             # Numbers from 1 on are unique: no other kind of service has this name.
             name = new_replica_id(each.replica.service, generation, number + 1)
             places[number] = (name, gpus)
@@ -184,7 +187,10 @@ def _kept_places(wanted: Sequence[_Wanted], fleet: ModelFleet) -> dict[int, _Pla
 
 
 def _running(fleet: ModelFleet) -> dict[_Kind, list[_Place]]:
-    """Replicas whose GPUs are all there and healthy, by kind, in the order of their ids."""
+    """Replicas whose GPUs are all there and healthy, by kind: one of each node, then the second of each, and so on.
+
+    Where fewer are wanted the first stay, on as many nodes as there are.
+    """
     alive = {gpu.id: gpu.node for gpu in fleet.gpus if gpu.healthy}
     found = defaultdict[_Kind, list[_Place]](list)
     for gpu in sorted(fleet.running, key=lambda gpu: gpu.id):
@@ -196,7 +202,38 @@ def _running(fleet: ModelFleet) -> dict[_Kind, list[_Place]]:
             settings = replace(each.llm, gpus=())
             kind = each.service, each.network, gpu.gpu_type, len(gpus), settings
             found[kind].append((each.id, gpus))
-    return found
+    return {kind: _by_turns(places, alive) for kind, places in found.items()}
+
+
+def _by_turns(places: Sequence[_Place], nodes: Mapping[GpuId, NodeId]) -> list[_Place]:
+    turns = Counter[NodeId]()
+    in_turn = []
+    for place in places:
+        node = nodes[place[1][0]]
+        in_turn.append((turns[node], place))
+        turns[node] += 1
+    return [place for _, place in sorted(in_turn)]
+
+
+class _Halves:
+    """How many replicas of each service a node may have for it to be no more than half of them."""
+
+    def __init__(
+        self, wanted: Sequence[_Wanted], places: Mapping[int, _Place], fleet: ModelFleet
+    ) -> None:
+        self._node_of = {gpu.id: gpu.node for gpu in fleet.gpus}
+        self._total = Counter(each.replica.service for each in wanted)
+        self._on_node = Counter[tuple[str, NodeId]]()
+        for number, (_, gpus) in places.items():
+            self.count(wanted[number], gpus[0])
+
+    def count(self, wanted: _Wanted, gpu: GpuId) -> None:
+        """The replica has its place, on the node of that GPU."""
+        self._on_node[wanted.replica.service, self._node_of[gpu]] += 1
+
+    def are_full(self, service: str, node: NodeId) -> bool:
+        """Whether one more there would be more than half of the service, rounded up."""
+        return 2 * self._on_node[service, node] >= self._total[service]
 
 
 class _FreeGpus:
@@ -216,12 +253,18 @@ class _FreeGpus:
             if gpu.healthy and not is_closed and gpu.id not in taken:
                 self._by_node[gpu.gpu_type, gpu.node].append(gpu.id)
 
-    def take(self, wanted: _Wanted) -> tuple[GpuId, ...]:
+    def take(self, wanted: _Wanted, halves: _Halves) -> tuple[GpuId, ...]:
         """So many GPUs of one node as it spans, by id; none where no node has them."""
-        avoided = self._avoided.get(wanted.plan.service, frozenset())
+        service = wanted.plan.service
+        avoided = self._avoided.get(service, frozenset())
         offers = [
-            # The least displacement first; then the fullest node, so that empty ones stay whole.
-            (sum(map(self._displaces, gpus)), len(self._by_node[place]), place, gpus)
+            (
+                sum(map(self._displaces, gpus)),
+                halves.are_full(service, place[1]),
+                len(self._by_node[place]),
+                place,
+                gpus,
+            )
             for place in self._by_node
             if place[0] == wanted.plan.gpu_type
             if (gpus := self._offer(place, wanted.plan.tp, avoided))

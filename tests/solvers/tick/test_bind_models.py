@@ -1,5 +1,6 @@
 """Language models on physical GPUs: sets of one node, kept where they run, packed so that large ones find room."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -113,6 +114,24 @@ def test_small_ones_fill_nodes_that_are_in_parts_so_that_whole_ones_stay() -> No
     assert found.unplaced == ()
     nodes = {gpus[0].split("/")[0] for gpus in spans(found) if len(gpus) == 2}
     assert len(nodes) == 1
+
+
+def test_no_node_has_all_of_a_service_where_there_are_others() -> None:
+    where = fleet(8, 8, 8)
+    for count in (2, 3, 6):
+        nodes = Counter(gpus[0][:2] for gpus in spans(bound(plan(*[2] * count), where)))
+        # Half of them at most, and as few nodes as that allows.
+        assert max(nodes.values()) == -(-count // 2)
+        assert len(nodes) == 2
+
+
+def test_who_stays_of_too_many_is_on_as_many_nodes_as_before() -> None:
+    where = fleet(8, 8)
+    running = bound(plan(2, 2, 2), where).plan
+    assert [gpus[0][:2] for gpus in spans(bound(plan(2, 2), where, running))] == [
+        "n0",
+        "n1",
+    ]
 
 
 def test_what_runs_stays_and_only_another_engine_is_started_anew() -> None:

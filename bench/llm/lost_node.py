@@ -1,0 +1,102 @@
+"""How long a language model's SLO is broken when a node is lost, beside how long a replica takes to start.
+
+    python -m bench.llm.lost_node [seeds]
+
+Simulated, with the production loop and the settings that ship: Qwen3-32B at TP 2 on three nodes of four H100, a load
+that two nodes carry, and the busiest node lost for good. Broken: from the loss to the end of the last step of five
+seconds in which less than the percentile was in time. In the table each seed's run, with the seconds beyond a start.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.simulate.run.build import shipped_catalogue
+from app.simulate.run.results import RunResult
+from app.simulate.run.run import jobs_of, simulate
+from app.simulate.scenario.scenario import SimulationScenario
+from bench.report import Figures, print_table, write_results
+
+SEEDS = 4
+START_S = 100
+"""That a replica takes from its command until it serves."""
+LOST_S, DURATION_S, STEP_S = 600, 1200, 5
+PERCENTILE = 0.95
+
+
+def main(seeds: int = SEEDS) -> None:
+    """One line per seed."""
+    scenario = SimulationScenario.model_validate(a_scenario(seeds))
+    jobs = jobs_of(scenario, shipped_catalogue(scenario), Path())
+    table = [_line(seed, simulate(job)) for seed, job in enumerate(jobs, 1)]
+    print_table(table)
+    write_results("llm_lost_node", table)
+
+
+def a_scenario(seeds: int) -> Mapping[str, Any]:
+    """The scenario's document."""
+    return {
+        "metadata": {"name": "lost-node"},
+        "spec": {
+            "duration_s": DURATION_S,
+            "warm_up_s": 300,
+            "step_s": STEP_S,
+            "seeds": list(range(1, seeds + 1)),
+            "policies": ["joint"],
+            "fleet": [
+                {
+                    "name": "h100",
+                    "gpu_type": "H100",
+                    "nodes": 3,
+                    "gpus_per_node": 4,
+                    "launch_s": START_S,
+                }
+            ],
+            "services": [
+                {
+                    "name": "qwen",
+                    "kind": "llm",
+                    "network": "Qwen3-32B",
+                    "slo": {
+                        "ttft_ms": 3000,
+                        "itl_ms": 100,
+                        "itl": "request",
+                        "percentile": PERCENTILE,
+                    },
+                    "llm": {
+                        "lengths": {"prompt": 2000, "output": 200, "spread": 0.3},
+                        "max_model_len": 8192,
+                        "tp": 2,
+                    },
+                    "load": {"rate_rps": 10.0},
+                }
+            ],
+            "faults": [{"kind": "node_lost", "node": "busiest", "start_s": LOST_S}],
+        },
+    }
+
+
+def _line(seed: int, done: RunResult) -> Figures:
+    series = done.series.services["qwen"]
+    # A series begins with the time that counts.
+    first = DURATION_S - STEP_S * len(series.attainment)
+    ends = [first + STEP_S * (at + 1) for at in range(len(series.attainment))]
+    broken = [
+        end
+        for end, share in zip(ends, series.attainment, strict=True)
+        if end > LOST_S and share is not None and share < PERCENTILE
+    ]
+    broken_s = max(broken, default=LOST_S) - LOST_S
+    return {
+        "seed": seed,
+        "replicas before": series.replicas[(LOST_S - first) // STEP_S - 1],
+        "replicas after": series.replicas[-1],
+        "broken s": broken_s,
+        "beyond a start s": broken_s - START_S,
+        "in SLO %": round(100.0 * (done.services[0].attainment or 0.0), 2),
+    }
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:2]))
