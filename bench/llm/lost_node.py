@@ -4,7 +4,8 @@
 
 Simulated, with the production loop and the settings that ship: Qwen3-32B at TP 2 on three nodes of four H100, a load
 that two nodes carry, and the busiest node lost for good. Broken: from the loss to the end of the last step of five
-seconds in which less than the percentile was in time. In the table each seed's run, with the seconds beyond a start.
+seconds in which less than the percentile of the requests that ended was in time; those that had to wait meanwhile are
+among them, and are late whenever they end. In the table each seed's run, with the seconds beyond a start.
 """
 
 import sys
@@ -90,7 +91,7 @@ def _line(seed: int, done: RunResult) -> Figures:
     broken_s = max(broken, default=LOST_S) - LOST_S
     return {
         "seed": seed,
-        "replicas before": series.replicas[(LOST_S - first) // STEP_S - 1],
+        "replicas before": series.replicas[(LOST_S - first) // STEP_S - 2],
         "replicas after": series.replicas[-1],
         "broken s": broken_s,
         "beyond a start s": broken_s - START_S,
