@@ -37,7 +37,7 @@ PATIENCE_S = 90.0
 LOOK_S = 0.2
 ANSWER_S = 30.0
 GPU_TYPES = {"g1": "V100-32GB", "g2": "A100-80GB", "g3": "V100-32GB"}
-MEMORY_MIB = {"V100-32GB": 32768, "A100-80GB": 81920}
+MEMORY_MIB = {"V100-32GB": 32768, "A100-80GB": 81920, "H100": 81920}
 RUN = "from app.cli.main import main; main()"
 BODY = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}
 
@@ -197,11 +197,11 @@ async def start_agent(
     gpu_type: str,
     *,
     launch_s: float = 1.0,
+    gpus: int = 1,
 ) -> contextlib.AbstractContextManager[None]:
-    """A node with one fake GPU, whose replicas take so long to start."""
-    token = await made.call(
-        "POST", "tokens", {"name": node, "scope": "agent", "node": node}
-    )
+    """A node with so many fake GPUs, whose replicas take so long to start."""
+    asked = {"name": node, "scope": "agent", "node": node}
+    token = await made.call("POST", "tokens", asked)
     (folder / f"{node}.token").write_text(token["secret"])
     return process(
         folder,
@@ -210,7 +210,8 @@ async def start_agent(
         "agents.main",
         *("--url", made.url, "--token-file", str(folder / f"{node}.token")),
         *("--node", node, "--device", "fake", "--gpu-type", gpu_type),
-        *("--gpu-memory-mib", str(MEMORY_MIB[gpu_type]), "--launch-s", str(launch_s)),
+        *("--gpu-memory-mib", str(MEMORY_MIB[gpu_type]), "--gpus", str(gpus)),
+        *("--launch-s", str(launch_s)),
     )
 
 
@@ -275,14 +276,13 @@ async def send(
     """Requests at an even rate until `stop`, whatever becomes of those before."""
     answers = CallerAnswers()
     pending: set[asyncio.Task[None]] = set()
-    loop = asyncio.get_running_loop()
-    begun_s, sent = loop.time(), 0
+    begun_s, sent = time.monotonic(), 0
     while not stop.is_set():
         task = asyncio.create_task(_one(made, answers))
         pending.add(task)
         task.add_done_callback(pending.discard)
         sent += 1
-        await asyncio.sleep(max(0.0, begun_s + sent / rate_rps - loop.time()))
+        await asyncio.sleep(max(0.0, begun_s + sent / rate_rps - time.monotonic()))
     await asyncio.gather(*pending)
     return answers
 

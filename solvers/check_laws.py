@@ -90,6 +90,7 @@ def _used_rows(problem: Problem, plan: Plan) -> Iterator[tuple[str, str, LlmRow]
 def _judge(
     service: LlmDemand, law: StepLaw, pairs: LengthPairs, row: LlmRow, where: str
 ) -> Iterator[Violation]:
+    # Shares in time fall with the rate: one rate says which side of it the capacity is on.
     rate_rps = row.capacity_rps / (1.0 + TOLERANCE)
     if rate_rps <= 0.0:
         return
@@ -135,10 +136,12 @@ def shares_kept(
     """The shares within each SLO, 0 to 1, by its name."""
     slo = service.slo
     prompt = np.array(load.prompt)
+    # Clients see the way into the engine and back as well.
     way_ms = law.request_ms + law.per_1000_prompt_tokens_ms * prompt / 1000.0
     ttft = float(np.mean(answers.ttft_ms + way_ms <= slo.ttft_ms))
     if slo.itl == "token":
         return {"ttft": ttft, "itl": _tokens_within(answers, slo.itl_ms)}
+    # An answer of one token has no time between tokens, and is in time.
     gaps = np.maximum(1, np.array(load.output) - 1)
     return {
         "ttft": ttft,
@@ -201,6 +204,7 @@ class PlainEngine:
 
     def _read_prompts(self) -> tuple[int, float]:
         """Tokens of prompts in the step, and their attended pairs."""
+        # Who decodes goes first.
         room, pairs = self.budget - len(self._left), 0.0
         tokens = 0
         while room > 0 and (self._reading is not None or self._admit()):
@@ -218,6 +222,7 @@ class PlainEngine:
         """Begin with the request that has waited longest, where there is one and it has room."""
         if not self._coming or self.load.arrival_ms[self._coming[0]] > self._now_ms:
             return False
+        # Room for all of the prompt, though only a part of it is read now.
         needed = self._cached + self.load.prompt[self._coming[0]]
         needed += sum(self.load.prompt[each] for each in self._done)
         running = len(self._left) + len(self._done)
@@ -232,6 +237,7 @@ class PlainEngine:
         self._now_ms += step_ms
         times = self.answers.token_ms
         times[step_ms] = times.get(step_ms, 0) + len(self._left)
+        # Before those that begin to decode: their first token is that of their prompt's end.
         self._decode()
         for request in self._done:
             arrival_ms = float(self.load.arrival_ms[request])

@@ -68,7 +68,7 @@ class Prepared:
     filled: Filled
     template: Template
     engine: EngineCommand | None = None
-    """Of a language model: what it spans, and how long its streams last."""
+    """A language model's: what it spans, and how long its streams last."""
 
 
 def place_in(

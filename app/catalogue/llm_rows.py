@@ -116,7 +116,8 @@ def _known(
     ]
     beliefs = _beliefs().with_served(served)
     places = [(name, tp) for name in hardware for tp in DEGREES]
-    return {place: beliefs.of(conditions(*place)) for place in places}
+    known = beliefs.of_each([conditions(*place) for place in places])
+    return dict(zip(places, known, strict=True))
 
 
 def _served_run(

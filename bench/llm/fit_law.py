@@ -27,6 +27,7 @@ from solvers.llm.step_law import (
     Runtime,
     RuntimeFactors,
     engine_work,
+    stack_works,
 )
 
 RUNTIMES: tuple[Runtime, ...] = ("vllm", "trtllm", "sglang")
@@ -70,18 +71,13 @@ NAMES = tuple(each.name for each in fields(RuntimeFactors))
 
 def stack(rows: Sequence[ClosedLoop]) -> tuple[EngineWork, ClosedClients]:
     """The rows' engines and clients as arrays."""
-    works = [engine_work(row.engine) for row in rows]
-    stacked = {
-        each.name: np.array([float(getattr(work, each.name)) for work in works])
-        for each in fields(EngineWork)
-    }
     clients = ClosedClients(
         count=np.array([float(row.clients) for row in rows]),
         prompt=np.array([row.isl for row in rows]),
         output=np.array([row.osl for row in rows]),
         budget=np.full(len(rows), DEFAULT_BUDGET),
     )
-    return EngineWork(**stacked), clients
+    return stack_works([engine_work(row.engine) for row in rows]), clients
 
 
 def fit(rows: Sequence[ClosedLoop]) -> dict[Runtime, RuntimeFactors]:

@@ -17,7 +17,8 @@ Rooflines: Williams, Waterman, Patterson 2009. Ours: the norm of 3 between both 
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -163,6 +164,17 @@ class EngineWork:
     """log2 of the GPUs that take part in an all-reduce; 0: there is none."""
     sent_ms: Reals
     """Per token and all-reduce, at the link's full bandwidth."""
+
+
+def stack_works(works: Sequence[EngineWork]) -> EngineWork:
+    """(N,) those of N engines as one."""
+    names = [each.name for each in fields(EngineWork)]
+    return EngineWork(
+        **{
+            name: np.array([float(getattr(work, name)) for work in works])
+            for name in names
+        }
+    )
 
 
 def engine_work(engine: LlmEngine) -> EngineWork:

@@ -231,8 +231,9 @@ class _Halves:
         """The replica has its place, on the node of that GPU."""
         self._on_node[wanted.replica.service, self._node_of[gpu]] += 1
 
-    def are_full(self, service: str, node: NodeId) -> bool:
+    def are_full(self, wanted: _Wanted, node: NodeId) -> bool:
         """Whether one more there would be more than half of the service, rounded up."""
+        service = wanted.replica.service
         return 2 * self._on_node[service, node] >= self._total[service]
 
 
@@ -255,12 +256,12 @@ class _FreeGpus:
 
     def take(self, wanted: _Wanted, halves: _Halves) -> tuple[GpuId, ...]:
         """So many GPUs of one node as it spans, by id; none where no node has them."""
-        service = wanted.plan.service
-        avoided = self._avoided.get(service, frozenset())
+        avoided = self._avoided.get(wanted.plan.service, frozenset())
+        # In the order of what matters: whoever serves goes on, no node has it all, whole nodes stay whole.
         offers = [
             (
                 sum(map(self._displaces, gpus)),
-                halves.are_full(service, place[1]),
+                halves.are_full(wanted, place[1]),
                 len(self._by_node[place]),
                 place,
                 gpus,

@@ -224,11 +224,9 @@ def _beliefs(
     ]
     # Shipped runs of other networks, too: they tell how the runtime does on each GPU type.
     beliefs = StepBeliefs([*load_runs(), *own])
-    return {
-        (name, tp): beliefs.of(conditions(name, tp))
-        for name in asked.hardware
-        for tp in DEGREES
-    }
+    places = [(name, tp) for name in asked.hardware for tp in DEGREES]
+    known = beliefs.of_each([conditions(*place) for place in places])
+    return dict(zip(places, known, strict=True))
 
 
 def _files(texts: Sequence[str]) -> list[tuple[str, int, tuple[ServerRun, ...]]]:

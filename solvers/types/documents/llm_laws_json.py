@@ -51,6 +51,7 @@ def read_length_pairs(document: object, path: str) -> LengthPairs:
         output_tokens=fields.each("output_tokens", _tokens, at_least=1),
     )
     fields.done()
+    # A file that is a million requests long says no more, and is drawn from for seconds.
     if len(pairs.input_tokens) > MAX_LENGTH_PAIRS:
         message = f"must have at most {MAX_LENGTH_PAIRS} values, not {len(pairs.input_tokens)}"
         raise InvalidInput(fields.at("input_tokens"), message)
