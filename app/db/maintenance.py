@@ -155,6 +155,7 @@ def _telemetry_rules(keep: Retention) -> Mapping[str, timedelta]:
     return {
         "service_window WHERE window_start < :before": windows,
         "service_step WHERE start < :before": windows,
+        "token_step WHERE start < :before": windows,
         "pushed_window WHERE window_start < :before": timedelta(days=keep.pushed_days),
         "service_rate WHERE start < :before": rates,
         # A choice is renewed with every judgement, so an old one belongs to a service that nobody judges any more.

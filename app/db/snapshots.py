@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.tables import cluster
@@ -13,19 +13,19 @@ from app.db.decisions import actors, plans, policies
 from app.db.decisions.bindings import StoredBinding, load_bound
 from app.db.fleet import gpu_types, nodes
 from app.db.fleet.launches import load_avoided, load_launch_s
+from app.db.fleet.tokens import load_token_steps
 from app.db.fleet.windows import load_windows
 from app.db.predictions import forecasts, health, profiles
 from app.db.workloads import budgets, services, tasks
 from app.store.observation_book import (
     model_gpus,
-    oldest_hour,
+    oldest_step,
     served_lengths,
     served_speeds,
     stretch,
 )
 from app.store.store import Correction, PolicySettings, Proposal, Snapshot
 from app.store.trained_actors import fleet_fingerprint, wants_actor
-from app.store.windows import EngineTokens
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group
 from solvers.types.llm import ServedModels
@@ -185,19 +185,10 @@ async def _load_served(
     if not gpus:
         return ServedModels()
     executions = await health.load_executions(connection, *stretch(now), gpus)
-    counted = await connection.execute(text(_TOKENS), {"since": oldest_hour(now)})
+    counted = await load_token_steps(connection, oldest_step(now))
     return ServedModels(
-        speeds=served_speeds(target, executions),
-        lengths=served_lengths(
-            (service, EngineTokens(*tokens)) for service, *tokens in counted
-        ),
+        speeds=served_speeds(target, executions), lengths=served_lengths(counted)
     )
-
-
-_TOKENS = """
-SELECT service, engine_requests, prompt_tokens, found_tokens, answer_tokens FROM service_hour
-WHERE hour >= :since AND engine_requests > 0 ORDER BY service COLLATE "C", hour
-"""
 
 
 class SnapshotReader:

@@ -1,16 +1,15 @@
 """What nodes reported: windows of services and readings of replicas, kept for `MemoryStore`; and what these say.
 
 How fast language models' replicas were lately, by what engines count of their own tokens, is remembered nowhere: the
-last minutes' readings say it, whoever asks, also after a restart. So do the last two hours' sums of how long their
+last minutes' readings say it, whoever asks, also after a restart. So do the sums of the last two hours how long their
 requests are.
 """
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from functools import reduce
+from datetime import UTC, datetime, timedelta
 from statistics import geometric_mean
 from typing import TypeAlias
 
@@ -37,9 +36,13 @@ SETTLE_S = 10.0
 """Windows arrive this late at most: an agent's period and the way."""
 MIN_TOKENS = 500
 """Fewer say little: the times of single steps scatter."""
-HOUR_S = 3600.0
+TOKEN_STEP_S = 300.0
+TOKEN_HOURS = 2.0
+"""Lengths are those of the worst minutes of so long: they drift within an hour, and come again the next."""
 MIN_REQUESTS = 100
 """From fewer no lengths are learned: their means are off by 13 % or more."""
+_MANY_REQUESTS = 300
+"""Together these tell lengths well enough to be the worst ones."""
 _SEQUENCES_STEP, _ITL_STEP = math.log(1.5), 0.04
 _Kind: TypeAlias = tuple[str, str, int, int]
 """Service, GPU type, degree and token budget."""
@@ -67,8 +70,8 @@ class ObservationBook:
     """What the newest decision planned for, or foresaw where that is higher, by service."""
     _readings: deque[tuple[float, str, ReplicaReading]] = field(default_factory=deque)
     """(start of the window, GPU, reading)."""
-    _hours: dict[tuple[str, int], EngineTokens] = field(default_factory=dict)
-    """What engines counted, by service and hour since 1970."""
+    _tokens: dict[tuple[str, int], EngineTokens] = field(default_factory=dict)
+    """What engines counted, by service and number of the step."""
 
     def receive(self, observation: Observation) -> bool:
         """Whether it came for the first time."""
@@ -108,7 +111,7 @@ class ObservationBook:
             window.made = None
             planned_rps = self._planned_rps.get(service, 0.0)
             notable |= is_notable(window.sums[service].arrivals, planned_rps, window_s)
-        self._count_tokens(observation, int(start_s // HOUR_S))
+        self._count_tokens(observation, int(start_s // TOKEN_STEP_S))
         for each in observation.replicas:
             gpu = gpu_id(observation.node, each.gpu_index)
             self._readings.append((start_s, gpu, each))
@@ -142,10 +145,10 @@ class ObservationBook:
             for one in _made(recent[number], number, window_s)
         )
 
-    def _count_tokens(self, observation: Observation, hour: int) -> None:
+    def _count_tokens(self, observation: Observation, step: int) -> None:
         for service, sums in engine_sums_of(observation):
-            before = self._hours.get((service, hour), NO_TOKENS)
-            self._hours[service, hour] = before.plus(sums.engine_tokens)
+            before = self._tokens.get((service, step), NO_TOKENS)
+            self._tokens[service, step] = before.plus(sums.engine_tokens)
 
     def load_served(self, target: BoundPlan | None, now: datetime) -> ServedModels:
         """What language models' replicas said of themselves lately."""
@@ -155,15 +158,15 @@ class ObservationBook:
             return ServedModels()
         first, last = (moment.timestamp() for moment in stretch(now))
         executions = self.load_executions(first, last, gpus)
-        oldest = oldest_hour(now).timestamp() // HOUR_S
-        self._hours = {
-            key: tokens for key, tokens in self._hours.items() if key[1] >= oldest
+        oldest = oldest_step(now).timestamp() // TOKEN_STEP_S
+        self._tokens = {
+            key: tokens for key, tokens in self._tokens.items() if key[1] >= oldest
         }
         return ServedModels(
             speeds=served_speeds(target, executions),
             lengths=served_lengths(
                 (service, tokens)
-                for (service, _), tokens in sorted(self._hours.items())
+                for (service, _), tokens in sorted(self._tokens.items())
             ),
         )
 
@@ -240,44 +243,49 @@ def served_speeds(
     return tuple(_speed(kind, seen) for kind, seen in sorted(found.items()))
 
 
-def oldest_hour(now: datetime) -> datetime:
-    """The hour before the one that is under way."""
-    hour = now.replace(minute=0, second=0, microsecond=0)
-    return hour - timedelta(hours=1)
+def oldest_step(now: datetime) -> datetime:
+    """Where the first step begins whose lengths are looked at."""
+    since_s = now.timestamp() - 3600.0 * TOKEN_HOURS
+    return datetime.fromtimestamp(since_s // TOKEN_STEP_S * TOKEN_STEP_S, UTC)
 
 
 def served_lengths(
-    hours: Iterable[tuple[str, EngineTokens]],
+    steps: Iterable[tuple[str, EngineTokens]],
 ) -> tuple[ServedLengths, ...]:
-    """How long requests were in the last two hours, by service; the worse of both where both have enough of them."""
+    """How long requests were at worst, by service. `steps`: what engines counted, in the order of time."""
     found = defaultdict[str, list[EngineTokens]](list)
-    for service, tokens in hours:
+    for service, tokens in steps:
         found[service].append(tokens)
     means = (_lengths(service, counted) for service, counted in sorted(found.items()))
     return tuple(each for each in means if each is not None)
 
 
-def _enough(hours: Sequence[EngineTokens]) -> list[EngineTokens]:
-    """The hours that say something; all together where none does alone."""
-    alone = [each for each in hours if each.requests >= MIN_REQUESTS]
-    together = reduce(EngineTokens.plus, hours, NO_TOKENS)
-    return alone or [each for each in (together,) if each.requests >= MIN_REQUESTS]
-
-
-def _lengths(service: str, hours: Sequence[EngineTokens]) -> ServedLengths | None:
-    enough = _enough(hours)
-    if not enough:
+def _lengths(service: str, steps: Sequence[EngineTokens]) -> ServedLengths | None:
+    parts = list(_parts(steps))
+    if not parts:
         return None
-    # Of an hour and the one before: plans must hold for either.
-    prompt = max(each.prompts / each.requests for each in enough)
-    output = max(each.answers / each.requests for each in enough)
-    found = min(each.found / max(1, each.prompts) for each in enough)
+    # Not of the same part: plans must hold for any of them.
+    prompt = max(each.prompts / each.requests for each in parts)
+    output = max(each.answers / each.requests for each in parts)
+    found = min(each.found / max(1, each.prompts) for each in parts)
     return ServedLengths(
         service,
         max(1.0, prompt),
         max(1.0, output),
         min(found, 1.0),
     )
+
+
+def _parts(steps: Sequence[EngineTokens]) -> Iterator[EngineTokens]:
+    """Steps that follow each other, as many together as tell lengths well; all together where those are too few."""
+    together, is_any = NO_TOKENS, False
+    for each in steps:
+        together = together.plus(each)
+        if together.requests >= _MANY_REQUESTS:
+            yield together
+            together, is_any = NO_TOKENS, True
+    if not is_any and together.requests >= MIN_REQUESTS:
+        yield together
 
 
 def _planned_kinds(target: BoundPlan | None) -> dict[str, _Kind]:

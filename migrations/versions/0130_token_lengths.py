@@ -20,15 +20,24 @@ def downgrade() -> None:
 
 _ADD = """
 ALTER TABLE service_hour
-    ADD engine_requests bigint NOT NULL DEFAULT 0 CHECK (engine_requests >= 0),
     ADD prompt_tokens bigint NOT NULL DEFAULT 0 CHECK (prompt_tokens >= 0),
     ADD found_tokens bigint NOT NULL DEFAULT 0 CHECK (found_tokens >= 0),
     ADD answer_tokens bigint NOT NULL DEFAULT 0 CHECK (answer_tokens >= 0);
-COMMENT ON COLUMN service_hour.engine_requests IS
-    'Requests that engines of language models answered, as these count them; for lengths, as routers count the rest.';
-COMMENT ON COLUMN service_hour.prompt_tokens IS 'Tokens of the prompts that they read.';
+COMMENT ON COLUMN service_hour.prompt_tokens IS 'Tokens of prompts that engines of language models read.';
 COMMENT ON COLUMN service_hour.found_tokens IS 'Of these: that they had cached, of earlier prompts that begin alike.';
 COMMENT ON COLUMN service_hour.answer_tokens IS 'Tokens that they answered.';
+
+CREATE TABLE token_step (
+    service text NOT NULL,
+    start timestamptz NOT NULL,
+    requests bigint NOT NULL CHECK (requests >= 0),
+    prompt_tokens bigint NOT NULL CHECK (prompt_tokens >= 0),
+    found_tokens bigint NOT NULL CHECK (found_tokens >= 0),
+    answer_tokens bigint NOT NULL CHECK (answer_tokens >= 0),
+    PRIMARY KEY (service, start)
+);
+COMMENT ON TABLE token_step IS
+    'What engines of language models counted of their requests in five minutes; how long requests were lately.';
 
 DROP VIEW report.tokens_by_service_hour;
 CREATE VIEW report.tokens_by_service_hour AS
@@ -69,7 +78,8 @@ COMMENT ON COLUMN report.tokens_by_service_hour.found_percent IS
 
 _DROP = """
 DROP VIEW report.tokens_by_service_hour;
-ALTER TABLE service_hour DROP engine_requests, DROP prompt_tokens, DROP found_tokens, DROP answer_tokens;
+DROP TABLE token_step;
+ALTER TABLE service_hour DROP prompt_tokens, DROP found_tokens, DROP answer_tokens;
 CREATE VIEW report.tokens_by_service_hour AS
 SELECT h.hour, s.project, h.service, h.output_tokens, round(h.output_tokens / t.seconds, 3) AS tokens_per_s,
        round(h.in_slo / t.seconds, 3) AS goodput_rps, c.cost_usd,

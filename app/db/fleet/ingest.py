@@ -1,8 +1,8 @@
 """Observations into the database: many in one transaction, each exactly once, rows by COPY.
 
 COPY has no ON CONFLICT, so new observations are told from replayed ones first, while their nodes are locked. Rows are
-locked in one order everywhere (node, then launch_time, service_window, service_step, service_hour, then task, each
-sorted by key): two processes that ingest at once wait for each other and never deadlock.
+locked in one order everywhere (node, then launch_time, service_window, service_step, service_hour, token_step, then
+task, each sorted by key): two processes that ingest at once wait for each other and never deadlock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,12 +27,12 @@ from app.db.fleet.agent_events import note_refusals, note_shared_names, save_hea
 from app.db.fleet.launches import note_failures, note_launch_times
 from app.db.fleet.nodes import MAX_AHEAD
 from app.db.fleet.overuses import note_overuses
+from app.db.fleet.tokens import add_token_steps
 from app.db.workloads.task_progress import note_reports
 from app.store.event_limits import LimitedEvents
 from app.store.reportable import Ingested, Reportable, add_counts, admit, dropped_in
 from app.store.windows import (
     NOTABLE_DEVIATIONS,
-    EngineTokens,
     Sums,
     WindowKey,
     add_all,
@@ -128,6 +128,7 @@ async def _write(
     strange_acks = await _save_acks(connection, fresh, received, limited)
     await add_windows(connection, fresh)
     await add_hours(connection, fresh)
+    await add_token_steps(connection, fresh)
     await note_reports(connection, fresh, received, limited)
     return strange_acks
 
@@ -309,7 +310,7 @@ async def add_hours(
         starts = [datetime.fromtimestamp(number * 3600, UTC) for _, number in keys]
         columns = _columns(keys, sums)
         columns["tokens"] = [sums[key].output_tokens for key in keys]
-        for name in EngineTokens._fields:
+        for name in ("prompts", "found", "answers"):
             columns[name] = [getattr(sums[key].engine_tokens, name) for key in keys]
         await connection.execute(text(_ADD_HOURS), {**columns, "starts": starts})
 
@@ -357,16 +358,15 @@ ON CONFLICT (service, start) DO UPDATE SET
 # Added, not replaced: every observation comes here once, since replayed ones were left out before.
 _ADD_HOURS = f"""
 INSERT INTO service_hour AS s (service, hour, arrivals, served, in_slo, rejected, output_tokens,
-    engine_requests, prompt_tokens, found_tokens, answer_tokens)
-SELECT w.* FROM {_COUNTS}, CAST(:tokens AS bigint[]), CAST(:requests AS bigint[]), CAST(:prompts AS bigint[]),
-                 CAST(:found AS bigint[]), CAST(:answers AS bigint[]))
-     AS w (service, hour, arrivals, served, in_slo, rejected, output_tokens, engine_requests, prompt_tokens,
-           found_tokens, answer_tokens)
+    prompt_tokens, found_tokens, answer_tokens)
+SELECT w.* FROM {_COUNTS}, CAST(:tokens AS bigint[]), CAST(:prompts AS bigint[]), CAST(:found AS bigint[]),
+                 CAST(:answers AS bigint[]))
+     AS w (service, hour, arrivals, served, in_slo, rejected, output_tokens, prompt_tokens, found_tokens,
+           answer_tokens)
 ON CONFLICT (service, hour) DO UPDATE SET
     arrivals = s.arrivals + excluded.arrivals, served = s.served + excluded.served,
     in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected,
     output_tokens = s.output_tokens + excluded.output_tokens,
-    engine_requests = s.engine_requests + excluded.engine_requests,
     prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
     found_tokens = s.found_tokens + excluded.found_tokens,
     answer_tokens = s.answer_tokens + excluded.answer_tokens

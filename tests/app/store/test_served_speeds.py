@@ -117,29 +117,31 @@ def test_only_gpus_of_models_are_asked_for_and_only_what_is_complete() -> None:
     assert until < now
 
 
-def hour(requests: int, prompt: int, output: int, found: int = 0) -> EngineTokens:
-    """An hour of requests that are alike."""
+def step(requests: int, prompt: int, output: int, found: int = 0) -> EngineTokens:
+    """Five minutes of requests that are alike."""
     return EngineTokens(
         requests, prompt * requests, found * requests, output * requests
     )
 
 
-def test_lengths_are_the_worse_of_the_last_two_hours() -> None:
-    both = [("chat", hour(500, 1000, 200, 400)), ("chat", hour(200, 800, 300, 80))]
+def test_lengths_are_the_worst_of_the_last_hours() -> None:
+    steps = [step(500, 1000, 200, 400), step(900, 800, 300, 80), step(300, 400, 90, 60)]
 
-    (found,) = served_lengths(both)
+    (found,) = served_lengths([("chat", each) for each in steps])
 
     assert found == ServedLengths("chat", 1000.0, 300.0, 0.1)
 
 
-def test_an_hour_that_has_just_begun_says_nothing_alone() -> None:
-    enough = ("chat", hour(MIN_REQUESTS, 1000, 200))
-    begun = ("chat", hour(MIN_REQUESTS - 1, 4000, 50))
+def test_steps_of_few_requests_are_looked_at_together() -> None:
+    few = [step(100, 1000, 100), step(100, 1000, 400), step(100, 1000, 100)]
+    begun = step(99, 9000, 9000)
 
-    assert served_lengths([enough, begun]) == served_lengths([enough])
-    (together,) = served_lengths([begun, begun])
+    (found,) = served_lengths([("chat", each) for each in (*few, begun)])
+
+    assert found == ServedLengths("chat", 1000.0, 200.0, 0.0)
+    (together,) = served_lengths([("chat", step(60, 4000, 50))] * 2)
     assert together.prompt == 4000.0
-    assert served_lengths([begun]) == ()
+    assert served_lengths([("chat", begun)]) == ()
     # Engines that are asked for nothing but one token, and prompts of none.
     (least,) = served_lengths([("chat", EngineTokens(MIN_REQUESTS, 0, 0, 0))])
     assert least == ServedLengths("chat", 1.0, 1.0, 0.0)
