@@ -74,6 +74,8 @@ class ReplicaCounts:
     found_tokens: int | None = None
     """The part of them that its cache of prefixes had."""
     answer_tokens: int | None = None
+    preemptions: int | None = None
+    """How often a request had to give its part of the cache back."""
 
 
 class Adapter(Protocol):
@@ -199,6 +201,7 @@ class Http:
             prompt_tokens=read_count(found.prompt_tokens),
             found_tokens=read_count(found.found_tokens),
             answer_tokens=read_count(found.generated_tokens),
+            preemptions=read_count(found.preemptions),
         )
 
 

@@ -17,8 +17,7 @@ A knob that a GPU does not have, or that this user may not turn, is not asked fo
 import asyncio
 import contextlib
 import logging
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from msgspec import structs
@@ -35,7 +34,7 @@ from agents.base.device import (
     UnknownPart,
     gpus_of,
 )
-from agents.base.protocol import GpuReading, ReplicaCommand, ReplicaReading, TaskCommand
+from agents.base.protocol import GpuReading, ReplicaCommand, TaskCommand
 from agents.base.waits import together
 from agents.gpu.knobs.applied_knobs import TurnedKnobs
 from agents.gpu.node.admission import environment_of, on_each_gpu, require_room
@@ -43,11 +42,10 @@ from agents.gpu.node.devices import fail_stranded
 from agents.gpu.node.fault_watch import FaultWatch
 from agents.gpu.node.foreign_memory import Holder
 from agents.gpu.node.parts import DEFAULT_LOOKS, POLL_LIMIT_S, GpuParts, Looks
-from agents.gpu.node.polls import PollCounters, work_between
+from agents.gpu.node.polls import PollCounters, ServerCounters
 from agents.gpu.node.readonly_device import ADVICE
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.launch import Launch
-from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 from agents.tasks.task import TaskLaunch
 
@@ -74,10 +72,10 @@ class GpuDevice:
         self._faults = FaultWatch(
             parts.sharings, parts.workers, parts.tasks, clock, period_s=looks.fault_s
         )
-        self._counted: dict[str, ReplicaCounts] = {}
+        self._counters = ServerCounters(
+            parts.workers, parts.use, clock, period_s=looks.counts_s
+        )
         self._poll_counters = PollCounters()
-        self._counts_s = looks.counts_s
-        self._asked_s: dict[str, float] = {}
         self._uids = uids
 
     async def state(self) -> NodeState:
@@ -103,11 +101,8 @@ class GpuDevice:
             self._parts.slices, self._parts.workers, self._parts.tasks
         )
         views = self._parts.workers.replicas()
-        self._forget_all_but({view.id for view in views})
-        counts = await self._server_counts(views)
-        replicas = tuple(
-            self._replica_reading(view, counts.get(view.id)) for view in views
-        )
+        self._poll_counters.forget_all_but({view.id for view in views})
+        replicas = await self._counters.read(views)
         running = self._spanned(), self._parts.tasks.holders()
         # In a thread: listing processes and reading /proc may take many milliseconds, and requests wait for this loop.
         uses = await asyncio.to_thread(self._parts.use.read, readings.gpus, *running)
@@ -295,60 +290,6 @@ class GpuDevice:
             tasks=self._parts.tasks.running(gpu.index),
         )
 
-    async def _server_counts(
-        self, views: tuple[ReplicaView, ...]
-    ) -> dict[str, ReplicaCounts]:
-        """What the servers counted that are due to be asked, by replica; of one that does not tell nothing."""
-        serving = (view for view in views if view.state in ("ready", "draining"))
-        asked_s = self._clock.now_s() - self._counts_s
-        due = [
-            view for view in serving if asked_s >= self._asked_s.get(view.id, -math.inf)
-        ]
-        # At once: several that do not answer must not make the node itself late.
-        answers = await asyncio.gather(*map(self._metrics, due))
-        return {
-            view.id: counts
-            for view, counts in zip(due, answers, strict=True)
-            if counts is not None
-        }
-
-    def _replica_reading(
-        self, view: ReplicaView, counts: ReplicaCounts | None
-    ) -> ReplicaReading:
-        """What its server counted since the last reading."""
-        before = self._counted.get(view.id, ReplicaCounts())
-        after = self._counted[view.id] = counts or before
-        return ReplicaReading(
-            id=view.id,
-            service=view.service,
-            gpu_index=view.gpu_index,
-            state=view.state,
-            sm_percent=view.sm_percent,
-            batch=view.batch,
-            memory_mib=view.memory_mib,
-            **work_between(before, after)._asdict(),
-        )
-
-    def _forget_all_but(self, present: Collection[str]) -> None:
-        """Counts of replicas that are gone; one that is only being stopped still counts."""
-        for replica_id in self._counted.keys() - present:
-            del self._counted[replica_id]
-            self._asked_s.pop(replica_id, None)
-            self._poll_counters.replicas.pop(replica_id, None)
-            self._parts.use.forget(replica_id)
-
-    async def _metrics(self, view: ReplicaView) -> ReplicaCounts | None:
-        self._asked_s[view.id] = self._clock.now_s()
-        try:
-            return self._parts.use.noted(
-                view.id, await self._parts.workers.metrics(view.id)
-            )
-        except DeviceError as error:
-            # One that drains may end at any moment, and its port with it.
-            level = logging.DEBUG if view.state == "draining" else logging.WARNING
-            log.log(level, "replica %s does not tell what it did: %s", view.id, error)
-            return None
-
     def _problems(self) -> tuple[str, ...]:
         sharing = (
             self._parts.sharings[index].problem
@@ -375,6 +316,7 @@ class GpuDevice:
                 *foreign,
                 *self._turned.problems,
                 *failed,
+                *self._counters.problems,
                 self._parts.errors.problem,
             )
             if problem

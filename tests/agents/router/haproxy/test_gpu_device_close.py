@@ -81,6 +81,6 @@ def test_of_a_replica_that_is_gone_no_counts_are_kept(tmp_path: Path) -> None:
             assert reading.state == "draining"
             await until(is_gone)
             assert (await device.read()).replicas == ()
-            assert not device._counted and not device._asked_s
+            assert not device._counters._counted and not device._counters._asked_s
 
     play(scenario)
