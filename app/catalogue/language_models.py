@@ -1,8 +1,10 @@
 """Language models and what GPU types offer them, as shipped: architectures, data sheets, kernel efficiencies."""
 
 import csv
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import resources
 from typing import cast
 
@@ -19,6 +21,12 @@ from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.step_law import LlmEngine, Runtime
 
 Row = Mapping[str, str]
+SLICE_MARK = "-MIG-"
+"""Between a GPU type and the profile of a slice of it, in the names of slices' types."""
+_SLICE = re.compile(r"([1-9])g\.([0-9]{1,3})gb.*")
+_MEMORY_PARTS = 8
+_USUAL_COMPUTE_PARTS = 7
+_COMPUTE_PARTS = {"RTX-PRO-6000": 4}
 _CLIENTS = 32.0
 """A batch at which engines are often run: measured servers speak of other batches, too, but less surely."""
 _EFFICIENCIES = (
@@ -44,6 +52,39 @@ def load_hardware() -> Mapping[str, LlmHardware]:
         row["name"]: _hardware(row, kernels.get(row["kernels"]))
         for row in _rows("llm_gpu_types.csv")
     }
+
+
+def find_hardware(name: str) -> LlmHardware | None:
+    """What a shipped GPU type of that name offers, or a slice of one (MIG), such as `H100-MIG-3g.40gb`; None: no such.
+
+    Nobody has measured language models in slices: they are taken for as many parts of the GPU as their names say.
+    """
+    gpu_type, _, profile = name.partition(SLICE_MARK)
+    gpu, parts = load_hardware().get(gpu_type), _SLICE.fullmatch(profile)
+    if gpu is None or not profile:
+        return gpu
+    compute_parts = _COMPUTE_PARTS.get(gpu_type, _USUAL_COMPUTE_PARTS)
+    # A profile that NVIDIA has no such name for is none.
+    return (
+        _slice(gpu, int(parts[1]) / compute_parts, float(parts[2])) if parts else None
+    )
+
+
+def _slice(gpu: LlmHardware, compute: float, memory_gb: float) -> LlmHardware:
+    """A part of the GPU's SMs, and so much of its memory."""
+    # NVIDIA cuts memory, with its bandwidth, into eight parts, whatever the gigabytes are rounded to.
+    memory = round(_MEMORY_PARTS * memory_gb / gpu.memory_gib) / _MEMORY_PARTS
+    return replace(
+        gpu,
+        memory_gib=gpu.memory_gib * memory,
+        memory_gb_per_s=gpu.memory_gb_per_s * memory,
+        bf16_tflops=gpu.bf16_tflops * compute,
+        fp8_tflops=gpu.fp8_tflops and gpu.fp8_tflops * compute,
+        fp4_tflops=gpu.fp4_tflops and gpu.fp4_tflops * compute,
+        # No program spans slices.
+        link_gb_per_s=None,
+        gpus_per_node=1,
+    )
 
 
 def load_runs() -> tuple[MeasuredRun, ...]:

@@ -1,14 +1,15 @@
 """How a language model's service may run on GPU types, by what ships: architectures, data sheets, measured servers."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 
 from app.catalogue.catalogue import CatalogueError
 from app.catalogue.language_models import (
+    SLICE_MARK,
     find_architecture,
-    load_hardware,
+    find_hardware,
     load_runs,
     usual_conditions,
 )
@@ -23,7 +24,7 @@ from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.sizing import DEGREES, Sized, SizeLimit, SizeRequest, size
 from solvers.llm.step_law import LlmEngine
 from solvers.types.errors import InvalidInput
-from solvers.types.llm import LlmPoints, LlmRow, ServedSpeed
+from solvers.types.llm import LlmPoints, LlmRow, Provenance, ServedSpeed
 from solvers.types.plan import ALL_SMS
 from solvers.types.state import GpuType
 
@@ -178,7 +179,7 @@ def _hardware(gpu_types: Sequence[GpuType]) -> dict[str, LlmHardware]:
 
 def _of_type(gpu_type: GpuType) -> LlmHardware | None:
     """As its owner states it, else as shipped for a type of that name."""
-    shipped = load_hardware().get(gpu_type.name)
+    shipped = find_hardware(gpu_type.name)
     stated = gpu_type.llm
     if stated is None:
         return shipped
@@ -200,7 +201,11 @@ def _unknown(gpu_types: Sequence[GpuType]) -> Iterator[str]:
         known = _of_type(each)
         if known is None:
             yield f"nothing is known of {each.name} for language models: state llm in its GpuType"
-        elif each.gpus_per_node > 1 and known.link_gb_per_s is None:
+        elif (
+            each.gpus_per_node > 1
+            and known.link_gb_per_s is None
+            and SLICE_MARK not in each.name
+        ):
             yield (
                 f"no link between {each.name}s is known, so that a replica spans one alone: state "
                 "llm.link_gb_per_s in its GpuType"
@@ -224,15 +229,21 @@ def _points(
         for each in sized
         if each.gpu_type == gpu_type.name and each.capacity_rps > 0.0
     ]
-    # The least certain one counts.
-    kinds = {each.provenance for each in of_type}
     return LlmPoints(
         service=request.service,
         gpu_type=gpu_type.name,
         network=request.network,
-        provenance="calibrated" if kinds == {"calibrated"} else "predicted",
+        provenance=provenance_of(gpu_type.name, of_type),
         rows=tuple(row_of(each, gpu_type, start_s) for each in of_type),
     )
+
+
+def provenance_of(gpu_type: str, sized: Iterable[Sized]) -> Provenance:
+    """That of all ways to run on a GPU type: the least certain one counts."""
+    if {each.provenance for each in sized} == {"calibrated"}:
+        return "calibrated"
+    # Nobody has measured a language model in a slice, of whatever network and type.
+    return "unmeasured" if SLICE_MARK in gpu_type else "predicted"
 
 
 def row_of(

@@ -12,6 +12,7 @@ import typer
 from app.catalogue.catalogue import CatalogueError, load_gpu_types
 from app.catalogue.language_models import (
     find_architecture,
+    find_hardware,
     load_hardware,
     load_runs,
     usual_conditions,
@@ -207,7 +208,7 @@ def _beliefs(
         MeasuredRun(
             engine=LlmEngine(
                 network=architecture,
-                hardware=load_hardware()[gpu_type],
+                hardware=_hardware([gpu_type])[gpu_type],
                 precision=precision,
                 tp=tp,
             ),
@@ -295,17 +296,25 @@ def _lengths(text: str) -> MeanLengths:
 
 def _hardware(names: Sequence[str] | None) -> Mapping[str, LlmHardware]:
     """The GPU types asked for. Raises CliError."""
-    known = load_hardware()
-    for name in names or ():
-        if name not in known:
+    if not names:
+        return load_hardware()
+    found = {}
+    for name in names:
+        hardware = find_hardware(name)
+        if hardware is None:
+            known = ", ".join(load_hardware())
             raise CliError(
-                f"--gpu-type {name}: nothing is known of it for language models; there are {', '.join(known)}"
+                f"--gpu-type {name}: nothing is known of it for language models; there are {known}, and their slices, "
+                "such as H100-MIG-3g.40gb"
             )
-    return {name: known[name] for name in names or known}
+        found[name] = hardware
+    return found
 
 
 def _row(sized: "Sized", table: LengthTable) -> Mapping[str, object]:
     """One way to run a replica, as programs read it."""
+    from app.catalogue.llm_rows import provenance_of
+
     # Types that the catalogue has no price for are sized all the same.
     prices = {each.name: each.price_usd_per_hour for each in load_gpu_types()}
     price = prices.get(sized.gpu_type)
@@ -324,7 +333,7 @@ def _row(sized: "Sized", table: LengthTable) -> Mapping[str, object]:
         "kv_tokens": round(sized.kv_tokens),
         "output_tokens_per_s": tokens_per_s,
         "usd_per_million_output_tokens": usd_per_million,
-        "provenance": sized.provenance,
+        "provenance": provenance_of(sized.gpu_type, [sized]),
         "limit": None if sized.limit is None else sized.limit.value,
     }
 

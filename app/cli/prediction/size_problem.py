@@ -1,7 +1,7 @@
 """What `plimsoll size` found, as a Problem file: one service, and all ways to run it."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,7 +11,7 @@ from app.catalogue.language_models import load_hardware
 from app.cli.common.errors import CliError
 from app.cli.common.files import summary_stream, write_text
 from solvers.types.documents.problem_json import problem_to_json
-from solvers.types.llm import LengthPairs, LlmDemand, LlmPoints, Provenance, StepLaw
+from solvers.types.llm import LengthPairs, LlmDemand, LlmPoints, StepLaw
 from solvers.types.problem import Problem
 
 if TYPE_CHECKING:
@@ -50,10 +50,11 @@ def write_problem(
     sizes: "Sequence[Sized]",
 ) -> None:
     """The Problem of one service. Raises CliError where nothing can serve it."""
-    if not any(each.capacity_rps > 0.0 for each in sizes):
+    priced = {each.name for each in load_gpu_types()}
+    if not any(each.capacity_rps > 0.0 and each.gpu_type in priced for each in sizes):
         raise CliError(
-            "no GPU type can serve it",
-            hint="the same command without --problem says why",
+            "no GPU type that has a price can serve it",
+            hint="the same command without --problem says what each carries, or why it carries nothing",
         )
     service = SizedService(
         network=network, request=request, rate_rps=target.rate_rps, sizes=tuple(sizes)
@@ -74,7 +75,7 @@ class SizedService:
     def problem(self) -> Problem:
         """As many GPUs as wanted of each type that has a price, with what audits look at."""
         # Here: they take SciPy and numba, and --help does not.
-        from app.catalogue.llm_rows import row_of, usual_start_s
+        from app.catalogue.llm_rows import provenance_of, row_of, usual_start_s
         from solvers.laws.capacity_law import make_capacity_law
 
         by_type: dict[str, list[Sized]] = defaultdict(list)
@@ -89,7 +90,7 @@ class SizedService:
                 service=_SERVICE,
                 gpu_type=each.name,
                 network=self.network,
-                provenance=_provenance(by_type[each.name]),
+                provenance=provenance_of(each.name, by_type[each.name]),
                 rows=tuple(row_of(one, each, start_s) for one in by_type[each.name]),
             )
             for each in types
@@ -145,8 +146,3 @@ class SizedService:
             per_1000_prompt_tokens_ms=_PER_1000 * steps.prompt_token_ms,
             kv_tokens=sized.kv_tokens,
         )
-
-
-def _provenance(sizes: "Iterable[Sized]") -> Provenance:
-    kinds = {each.provenance for each in sizes}
-    return "calibrated" if kinds == {"calibrated"} else "predicted"

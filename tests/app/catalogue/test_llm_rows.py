@@ -6,7 +6,7 @@ from app.catalogue.catalogue import load_gpu_types
 from app.catalogue.llm_rows import make_rows
 from app.solver.llm_rows import RowsRequest
 from solvers.llm.sizing import BUDGETS
-from solvers.types.llm import LlmRow, LlmTerms, ServedSpeed, TokenSlo
+from solvers.types.llm import LlmRow, LlmTerms, ServedLengths, ServedSpeed, TokenSlo
 
 (H100,) = load_gpu_types(["H100"])
 REQUEST = RowsRequest(
@@ -49,3 +49,35 @@ def test_a_token_budget_that_runs_stays_unless_another_one_is_worth_a_start() ->
     assert kept[:3] == [512, 1024, 2048]
     # Steps of so many tokens keep answers waiting for longer than these are to.
     assert kept[-1] != 8192
+
+
+def test_small_models_have_slices_of_a_gpu_that_nobody_has_measured() -> None:
+    small = replace(H100, name="H100-MIG-2g.20gb", memory_mib=20_000.0, gpus_per_node=2)
+    answer = make_rows(replace(REQUEST, gpu_types=(small,)))
+    (points,) = answer.points
+    # No program spans slices, whose link nobody need state.
+    assert [row.tp for row in points.rows] == [1]
+    assert points.provenance == "unmeasured"
+    assert answer.lacks == ()
+    whole = the_row()
+    assert points.rows[0].capacity_rps < 0.5 * whole.capacity_rps
+    # Its replicas say how fast they are, as those on whole GPUs do.
+    seen = ServedSpeed(
+        "chat", small.name, 1, points.rows[0].max_num_batched_tokens, 10.0, 20.0
+    )
+    (known,) = make_rows(replace(REQUEST, gpu_types=(small,), served=(seen,))).points
+    assert known.provenance == "calibrated"
+
+
+def test_lengths_that_were_counted_take_the_place_of_the_usual_ones() -> None:
+    def capacity(lengths: ServedLengths | None) -> float:
+        (points,) = make_rows(replace(REQUEST, lengths=lengths)).points
+        return points.rows[0].capacity_rps
+
+    usual = capacity(None)
+    long = ServedLengths("chat", 3000.0, 400.0, 0.0)
+    assert capacity(long) < 0.5 * usual
+    # What is cached already needs no time.
+    assert capacity(long._replace(found_share=0.8)) > 1.1 * capacity(long)
+    # Counted before the context was cut: what exceeds it is refused now.
+    assert capacity(long._replace(prompt=900_000.0, output=90_000.0)) > 0.0

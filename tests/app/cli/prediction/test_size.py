@@ -41,6 +41,19 @@ def test_a_configuration_says_what_programs_read(tmp_path: Path) -> None:
     assert first["usd_per_million_output_tokens"] > 0.0
 
 
+def test_a_slice_is_sized_as_the_part_of_its_gpu_that_its_name_says() -> None:
+    types = ("--gpu-type", "H100", "--gpu-type", "H100-MIG-3g.40gb")
+    result = cli("size", "Llama-3.1-8B-Instruct", *SLO, *types, "-o", "json")
+
+    whole, *_, part = json.loads(result.out)["items"]
+    assert (part["gpu_type"], part["tp"]) == ("H100-MIG-3g.40gb", 1)
+    assert 0.2 * whole["capacity_rps"] < part["capacity_rps"] < whole["capacity_rps"]
+    assert (whole["provenance"], part["provenance"]) == ("predicted", "unmeasured")
+
+    refused = cli("size", "Llama-3.1-8B-Instruct", *SLO, "--gpu-type", "H100-MIG-half")
+    assert "and their slices, such as H100-MIG-3g.40gb" in refused.err
+
+
 def test_more_gpus_carry_more_and_slower_slos_no_less() -> None:
     def capacity(tp: int, ttft_ms: str) -> float:
         found = cli(
@@ -169,5 +182,5 @@ def test_a_problem_needs_a_rate_and_something_that_serves_it(tmp_path: Path) -> 
     nothing = cli("size", "Llama-3.1-8B-Instruct", *slow, "--problem", f"2={path}")
 
     assert "must be RPS=FILE, such as 20=problem.json" in alone.err
-    assert "no GPU type can serve it" in nothing.err
+    assert "no GPU type that has a price can serve it" in nothing.err
     assert not path.exists()
