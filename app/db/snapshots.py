@@ -250,7 +250,7 @@ class SnapshotReader:
             choices=await memory.read_choices(connection),
             avoided=await load_avoided(connection, now),
             launch_s=await load_launch_s(connection),
-            llm_configs=await profiles.load_configs(connection),
+            llm_networks=await profiles.load_llm_networks(connection),
             served=await _load_served(connection, target.bound, now),
             degradations=await budgets.load_degradations(connection),
             actor=await _load_actor(connection, settings, state),

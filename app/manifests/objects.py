@@ -39,8 +39,30 @@ from app.manifests.services import ScalingSpec as ScalingSpec
 from app.manifests.services import ServiceSpec as ServiceSpec
 from app.manifests.services import SloSpec as SloSpec
 from app.manifests.services import VariantManifest as VariantManifest
+from solvers.types.llm import MAX_CONTEXT, Degree, Precision
 
 API_VERSION = "plimsoll/v1"
+
+
+class RunSpec(Strict):
+    """A benchmark of a language model's server: clients that each send one request at a time."""
+
+    gpu_type: TypeName
+    tp: Degree = 1
+    dtype: Precision = "bf16"
+    clients: float = Field(ge=1, le=100_000, allow_inf_nan=False)
+    prompt_tokens: float = Field(
+        ge=1, le=MAX_CONTEXT, allow_inf_nan=False, description="Mean"
+    )
+    output_tokens: float = Field(
+        ge=1, le=MAX_CONTEXT, allow_inf_nan=False, description="Mean"
+    )
+    tpot_ms: float = Field(
+        gt=0,
+        le=1e6,
+        allow_inf_nan=False,
+        description="Mean time from one token to the next",
+    )
 
 
 class NetworkSpec(Strict):
@@ -51,6 +73,12 @@ class NetworkSpec(Strict):
     config: dict[str, Any] | None = Field(
         default=None,
         description="Of a language model that does not ship: the config.json beside its weights, as it is",
+    )
+    runs: list[RunSpec] = Field(
+        default_factory=list,
+        max_length=500,
+        description="Of a language model: benchmarks of its servers, which correct its sizes; `plimsoll samples "
+        "runs` makes them of files of vLLM bench, GuideLLM, AIPerf and GenAI-Perf",
     )
 
 

@@ -1,10 +1,11 @@
 """How a language model's service may run: asked by the loop, found out where policies run, as it takes seconds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from solvers.types.llm import (
+    LlmNetwork,
     LlmPoints,
     LlmTerms,
     ServedLengths,
@@ -20,8 +21,8 @@ class RowsRequest:
 
     service: str
     network: str
-    config: str = ""
-    """Its `config.json`; empty: the network of that name that ships."""
+    stated: LlmNetwork = field(default_factory=LlmNetwork)
+    """What is stated of the network, which else is the one of that name that ships."""
     slo: TokenSlo
     terms: LlmTerms
     gpu_types: tuple[GpuType, ...]

@@ -36,6 +36,7 @@ from app.store.trained_actors import fleet_fingerprint, wants_actor
 from app.store.windows import placed_start_s, snapshot_numbers
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group
+from solvers.types.llm import LlmNetwork
 from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import (
@@ -71,7 +72,7 @@ class MemoryStore:
     """Measurements, and when each came in."""
     actors: dict[str, bytes] = field(default_factory=dict)
     """Trained actors for policies that need one, by the fleet's fingerprint."""
-    llm_configs: dict[str, str] = field(default_factory=dict)
+    llm_networks: dict[str, LlmNetwork] = field(default_factory=dict)
     """The `config.json` of networks that state one."""
     on_wake: Callable[[], None] = lambda: None
     """Called where PostgreSQL would notify the loop."""
@@ -182,7 +183,7 @@ class MemoryStore:
             choices=dict(self.choices),
             avoided=self._launches.avoided(now),
             launch_s=self._launch_times.by_type(),
-            llm_configs=dict(self.llm_configs),
+            llm_networks=dict(self.llm_networks),
             served=self._observations.load_served(self._target, now),
             corrections=tuple(
                 self._fit_health[group].planned for group in sorted(self._fit_health)

@@ -18,7 +18,7 @@ from app.store.reportable import Ingested
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.predict.data.samples import Group, NeighbourSet
 from solvers.predict.learn.online import FitState
-from solvers.types.llm import LlmPoints, ServedModels
+from solvers.types.llm import LlmNetwork, LlmPoints, ServedModels
 from solvers.types.outcome import TICK, PlanReport, Stability, Violation
 from solvers.types.parameters import Setting
 from solvers.types.plan import BoundPlan, Plan
@@ -266,8 +266,8 @@ class Snapshot:
     actor: bytes | None = None  # The newest, where the policy asks for one.
     launch_s: Mapping[str, float] = field(default_factory=dict)
     """How long a launch takes by GPU type, where one was seen."""
-    llm_configs: Mapping[str, str] = field(default_factory=dict)
-    """The `config.json` of each network that states one, by name."""
+    llm_networks: Mapping[str, LlmNetwork] = field(default_factory=dict)
+    """What is stated of language models, by network."""
     served: ServedModels = field(default_factory=ServedModels)
     llm_points: tuple[LlmPoints, ...] = ()  # Set by the loop, too.
 

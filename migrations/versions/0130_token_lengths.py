@@ -1,4 +1,4 @@
-"""How long requests of language models are, as their engines count them."""
+"""How long requests of language models are, as their engines count them, and benchmarks of their servers."""
 
 from alembic import op
 
@@ -38,6 +38,9 @@ CREATE TABLE token_step (
 );
 COMMENT ON TABLE token_step IS
     'What engines of language models counted of their requests in five minutes; how long requests were lately.';
+
+ALTER TABLE network ADD runs jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(runs) = 'array');
+COMMENT ON COLUMN network.runs IS 'Of a language model: benchmarks of its servers, as their owner states them.';
 
 DROP VIEW report.tokens_by_service_hour;
 CREATE VIEW report.tokens_by_service_hour AS
@@ -79,6 +82,7 @@ COMMENT ON COLUMN report.tokens_by_service_hour.found_percent IS
 _DROP = """
 DROP VIEW report.tokens_by_service_hour;
 DROP TABLE token_step;
+ALTER TABLE network DROP runs;
 ALTER TABLE service_hour DROP prompt_tokens, DROP found_tokens, DROP answer_tokens;
 CREATE VIEW report.tokens_by_service_hour AS
 SELECT h.hour, s.project, h.service, h.output_tokens, round(h.output_tokens / t.seconds, 3) AS tokens_per_s,

@@ -195,6 +195,31 @@ class ServedLengths(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatedRun:
+    """A benchmark of a language model's server, as its owner states it: clients that each send one request at a time."""
+
+    gpu_type: str
+    tp: int = 1
+    precision: Precision = "bf16"
+    clients: float
+    prompt_tokens: float
+    """Mean."""
+    output_tokens: float
+    """Mean."""
+    tpot_ms: float
+    """Mean time from one token to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlmNetwork:
+    """What is stated of a language model's network."""
+
+    config: str = ""
+    """Its `config.json`, in one form; empty: it ships."""
+    runs: tuple[StatedRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModels:
     """What the replicas of language models themselves say."""
 

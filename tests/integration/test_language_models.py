@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.integration.api_harness import Api, ready_replicas, running_api
-from tests.integration.model_fleet import GPU_READING, put_model, service
+from tests.integration.model_fleet import GPU_READING, NETWORK, put_model, service
 from tests.integration.test_api_metrics import scraped
 
 pytestmark = pytest.mark.integration
@@ -160,3 +160,34 @@ def _capacity_message(plan: dict[str, Any]) -> str:
     messages = plan["document"]["report"]["messages"]
     (said,) = (text for text in messages if "is planned for" in text)
     return str(said)
+
+
+def test_benchmarks_of_a_network_correct_the_next_plan(api: Api) -> None:
+    def said() -> str:
+        plan = api.get(f"plans/{api.tick().plan_id}")
+        messages = plan["document"]["report"]["messages"]
+        return next(text for text in messages if text.startswith("chat: a replica"))
+
+    assert "(predicted;" in said()
+    run = {
+        "gpu_type": "H100",
+        "tp": 2,
+        "dtype": "bf16",
+        "clients": 16,
+        "prompt_tokens": 1000,
+        "output_tokens": 200,
+        "tpot_ms": 40,
+    }
+    runs = [run, {**run, "tp": 4}, {**run, "tp": 8}]
+    network = {
+        "kind": "Network",
+        "metadata": {"name": NETWORK},
+        "spec": {"runs": runs},
+    }
+    api.put(f"networks/{NETWORK}", network)
+    assert "(calibrated;" in said()
+    assert api.get(f"networks/{NETWORK}")["spec"]["runs"] == runs
+    wrong = {**network, "spec": {"runs": [{**run, "tpot_ms": 0}]}}
+    refused = api.call("PUT", f"networks/{NETWORK}", wrong, **{"If-Match": "*"})
+    assert refused.status_code == 422
+    assert "tpot_ms" in refused.text

@@ -33,6 +33,7 @@ from app.manifests.parts import TypeName
 from app.store.store import FitHealth
 from solvers.llm.config_json import architecture_from_config
 from solvers.types.errors import InvalidInput
+from solvers.types.llm import StatedRun
 
 
 class PredictionView(View):
@@ -84,6 +85,7 @@ def network_view(
         spec=manifests.NetworkSpec(
             description=row.description,
             config=None if row.config is None else dict(row.config),
+            runs=[_run_spec(each) for each in row.runs],
         ),
         status=NetworkStatus(
             gpu_types=list(row.gpu_types),
@@ -91,6 +93,11 @@ def network_view(
             predictions=None if predictions is None else list(predictions),
         ),
     )
+
+
+def _run_spec(run: Mapping[str, Any]) -> manifests.RunSpec:
+    fields = {name: value for name, value in run.items() if name != "precision"}
+    return manifests.RunSpec(**fields, dtype=run["precision"])
 
 
 router = resource_router("networks", prefix="/networks", route_class=ManifestRoute)
@@ -156,6 +163,10 @@ async def _save(
         description=manifest.spec.description,
         labels=manifest.metadata.labels,
         config=manifest.spec.config,
+        runs=[
+            StatedRun(**each.model_dump(exclude={"dtype"}), precision=each.dtype)
+            for each in manifest.spec.runs
+        ],
     )
 
 

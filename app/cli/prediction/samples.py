@@ -9,15 +9,22 @@ from typing import Annotated
 import typer
 
 from agents.base.plurals import counted
+from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, write_csv
 from app.cli.common.options import command_group
+from app.cli.common.output import show_yaml
 from app.cli.prediction.samples_fit import fit
 from app.cli.prediction.samples_plan import plan
 from app.cli.prediction.samples_send import send
+from app.cli.prediction.size import PrecisionName
+from app.manifests import objects as manifests
 from app.measurements.benchmarks import BenchmarkConditions, Imported, Latency
 from app.measurements.csv_files import sample_rows
+from app.measurements.llm_runs import read_runs
+from solvers.types.errors import InvalidInput
 
 app = command_group("Plan, convert, send and fit measurements.")
+_DEGREES = (1, 2, 4, 8)
 
 
 class Source(StrEnum):
@@ -133,6 +140,57 @@ def _read(
 
     # vLLM's results have no server time: a request's is what a client saw.
     return read_vllm(file, conditions, latency=latency or Latency.REQUEST)
+
+
+@app.command()
+def runs(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES",
+            help="What vLLM bench, GuideLLM, AIPerf or GenAI-Perf wrote",
+        ),
+    ],
+    *,
+    network: Annotated[str, typer.Option(metavar="NAME", help="The Network's name")],
+    gpu_type: Annotated[
+        str, typer.Option(metavar="NAME", help="GPU type of the server")
+    ],
+    tp: Annotated[int, typer.Option(help="GPUs that it spanned: 1, 2, 4 or 8")] = 1,
+    dtype: Annotated[
+        PrecisionName, typer.Option(help="What its weights were kept in")
+    ] = PrecisionName.BF16,
+) -> None:
+    """Turn benchmarks of a language model's server into a Network manifest.
+
+    Sizes of the network's services are corrected by them. Only runs with a fixed number of clients tell how long
+    steps take. A Network that exists is replaced: add what else it states, such as its config.
+    """
+    if tp not in _DEGREES:
+        raise CliError(f"--tp {tp}: must be 1, 2, 4 or 8")
+    try:
+        found = [
+            {
+                "gpu_type": gpu_type,
+                "tp": tp,
+                "dtype": dtype.value,
+                "clients": run.clients,
+                "prompt_tokens": round(run.prompt, 1),
+                "output_tokens": round(run.output, 1),
+                "tpot_ms": round(run.tpot_ms, 3),
+            }
+            for file in files
+            for run in read_runs(file)
+        ]
+    except InvalidInput as error:
+        raise CliError(str(error)) from error
+    document = {
+        "apiVersion": manifests.API_VERSION,
+        "kind": "Network",
+        "metadata": {"name": network},
+        "spec": {"runs": found},
+    }
+    show_yaml([document])
 
 
 app.command()(plan)

@@ -1,6 +1,5 @@
 """What `plimsoll size` found, as a Problem file: one service, and all ways to run it."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from app.cli.common.files import summary_stream, write_text
 from solvers.types.documents.problem_json import problem_to_json
 from solvers.types.llm import LengthPairs, LlmDemand, LlmPoints, StepLaw
 from solvers.types.problem import Problem
+from solvers.types.state import GpuType
 
 if TYPE_CHECKING:
     from solvers.llm.sizing import Sized, SizeRequest
@@ -74,32 +74,14 @@ class SizedService:
 
     def problem(self) -> Problem:
         """As many GPUs as wanted of each type that has a price, with what audits look at."""
-        # Here: they take SciPy and numba, and --help does not.
-        from app.catalogue.llm_rows import provenance_of, row_of, usual_start_s
+        # Here: it takes SciPy, and --help does not.
         from solvers.laws.capacity_law import make_capacity_law
 
-        by_type: dict[str, list[Sized]] = defaultdict(list)
-        for each in self.sizes:
-            if each.capacity_rps > 0.0:
-                by_type[each.gpu_type].append(each)
-        types = [each for each in load_gpu_types() if each.name in by_type]
-        request = self.request
-        start_s = usual_start_s(request.network, request.precision)
-        points = (
-            LlmPoints(
-                service=_SERVICE,
-                gpu_type=each.name,
-                network=self.network,
-                provenance=provenance_of(each.name, by_type[each.name]),
-                rows=tuple(row_of(one, each, start_s) for one in by_type[each.name]),
-            )
-            for each in types
-        )
-        laws = (self._law(one) for each in types for one in by_type[each.name])
+        types = [each for each in load_gpu_types() if self._ways(each.name)]
         return Problem(
             max_replicas_per_gpu=1,
             # Of no use here; a Problem has one.
-            capacity_law=make_capacity_law([request.slo.percentile], [1]),
+            capacity_law=make_capacity_law([self.request.slo.percentile], [1]),
             gpu_types=tuple(
                 replace(each, gpus_per_node=load_hardware()[each.name].gpus_per_node)
                 for each in types
@@ -107,9 +89,29 @@ class SizedService:
             services=(),
             points=(),
             llm_services=(self._demand(),),
-            llm_points=tuple(points),
-            step_laws=tuple(laws),
+            llm_points=tuple(map(self._points, types)),
+            step_laws=tuple(
+                self._law(one) for each in types for one in self._ways(each.name)
+            ),
             length_tables=(self._lengths(),),
+        )
+
+    def _ways(self, gpu_type: str) -> "list[Sized]":
+        """The ways to run it on a GPU type."""
+        own = (each for each in self.sizes if each.gpu_type == gpu_type)
+        return [each for each in own if each.capacity_rps > 0.0]
+
+    def _points(self, gpu_type: GpuType) -> LlmPoints:
+        from app.catalogue.llm_rows import provenance_of, row_of, usual_start_s
+
+        ways = self._ways(gpu_type.name)
+        start_s = usual_start_s(self.request.network, self.request.precision)
+        return LlmPoints(
+            service=_SERVICE,
+            gpu_type=gpu_type.name,
+            network=self.network,
+            provenance=provenance_of(gpu_type.name, ways),
+            rows=tuple(row_of(each, gpu_type, start_s) for each in ways),
         )
 
     def _demand(self) -> LlmDemand:

@@ -116,6 +116,7 @@ network = _table(
     must("description", Text),
     must("labels", JSON),
     Column("config", JSON),
+    must("runs", JSON),
     must("created_at", TIME),
 )
 

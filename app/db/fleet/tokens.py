@@ -23,16 +23,13 @@ async def add_token_steps(
     # Most fleets have no language models, and need no statement.
     if not sums:
         return
-    keys = sorted(sums)
-    counts = [sums[key].engine_tokens for key in keys]
-    columns = {
-        name: [getattr(each, name) for each in counts] for name in EngineTokens._fields
-    }
-    starts = [datetime.fromtimestamp(step * TOKEN_STEP_S, UTC) for _, step in keys]
-    services = [service for service, _ in keys]
-    await connection.execute(
-        text(_ADD), {**columns, "services": services, "starts": starts}
-    )
+    rows = [
+        (service, datetime.fromtimestamp(step * TOKEN_STEP_S, UTC), *each.engine_tokens)
+        for (service, step), each in sorted(sums.items())
+    ]
+    columns = map(list, zip(*rows, strict=True))
+    names = ("services", "starts", *EngineTokens._fields)
+    await connection.execute(text(_ADD), dict(zip(names, columns, strict=True)))
 
 
 async def load_token_steps(

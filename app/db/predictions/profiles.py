@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from app.db.base.tables import network, profile
 from app.db.base.upsert import upsert
 from solvers.predict.data.samples import Group
 from solvers.predict.estimate.operating_points import Performance
+from solvers.types.llm import LlmNetwork, StatedRun
 from solvers.types.problem import OperatingPoint, OperatingPoints
 
 Provenance = Literal["measured", "scaled", "estimated"]
@@ -66,6 +67,8 @@ class NetworkRow:
     gpu_types: tuple[str, ...] = ()
     config: Mapping[str, Any] | None = None
     """The `config.json` of a language model that states one."""
+    runs: Sequence[Mapping[str, Any]] = ()
+    """Benchmarks of its servers, as `StatedRun` has them."""
 
     @property
     def is_training(self) -> bool:
@@ -131,12 +134,14 @@ async def save_network(
     description: str = "",
     labels: Mapping[str, str] | None = None,
     config: Mapping[str, Any] | None = None,
+    runs: Sequence[StatedRun] = (),
 ) -> None:
     """Add or replace a network."""
     values = {
         "description": description,
         "labels": dict(labels or {}),
         "config": config,
+        "runs": [asdict(each) for each in runs],
     }
     await upsert(
         connection, network, {"name": name}, values, only_new={"created_at": at}
@@ -175,16 +180,18 @@ async def list_networks(
     )
 
 
-async def load_configs(connection: AsyncConnection) -> dict[str, str]:
-    """The `config.json` of each language model that states one, by network."""
-    statement = select(network.c.name, network.c.config).where(
-        network.c.config.is_not(None)
-    )
-    found = {}
-    for row in await connection.execute(statement):
-        # In one form: the same content is the same text.
-        found[row.name] = json.dumps(row.config, sort_keys=True)
-    return found
+async def load_llm_networks(connection: AsyncConnection) -> dict[str, LlmNetwork]:
+    """What is stated of each language model of which anything is, by network."""
+    is_stated = network.c.config.is_not(None) | (cast(network.c.runs, Text) != "[]")
+    statement = select(network.c.name, network.c.config, network.c.runs)
+    return {
+        row.name: LlmNetwork(
+            # In one form: the same content is the same text.
+            config=json.dumps(row.config, sort_keys=True) if row.config else "",
+            runs=tuple(StatedRun(**each) for each in row.runs),
+        )
+        for row in await connection.execute(statement.where(is_stated))
+    }
 
 
 async def get_network(connection: AsyncConnection, name: str) -> NetworkRow:

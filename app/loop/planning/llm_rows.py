@@ -14,7 +14,13 @@ from app.loop.planning.limits import allowed_types
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import Solver, SolverUnavailable
 from app.store.store import Snapshot
-from solvers.types.llm import SPEED_SLOPE, LlmPoints, ServedLengths, ServedSpeed
+from solvers.types.llm import (
+    SPEED_SLOPE,
+    LlmNetwork,
+    LlmPoints,
+    ServedLengths,
+    ServedSpeed,
+)
 from solvers.types.plan import Plan, planned_rates_rps
 from solvers.types.state import ClusterState, GpuType, Mode, Service
 
@@ -206,13 +212,12 @@ def _request(
     snapshot: Snapshot,
 ) -> RowsRequest:
     slo, terms = service.token_slo, service.llm
-    assert slo is not None
-    assert terms is not None, "the caller looks"
+    assert slo and terms, "the caller looks"
     allowed = allowed_types(service, types)
     return RowsRequest(
         service=service.name,
         network=service.network,
-        config=snapshot.llm_configs.get(service.network, ""),
+        stated=snapshot.llm_networks.get(service.network, LlmNetwork()),
         slo=slo,
         terms=terms,
         gpu_types=tuple(

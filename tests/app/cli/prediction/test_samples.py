@@ -1,9 +1,12 @@
 """`plimsoll samples convert`: other tools' results to what `plimsoll fit` reads."""
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 
+from app.manifests.objects import Network
 from app.measurements.csv_files import read_samples
 from tests.app.runner import cli
 
@@ -105,3 +108,35 @@ def test_what_is_missing_or_wrong_is_named(
     result = cli("samples", "convert", DATA / "perf_analyzer.csv", *arguments)
     assert (result.code, result.out) == (code, "")
     assert words in result.err
+
+
+def test_benchmarks_of_a_language_model_become_a_network(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run = {
+        "max_concurrency": 32,
+        "completed": 100,
+        "total_input_tokens": 100_000,
+        "total_output_tokens": 20_000,
+        "mean_tpot_ms": 25.0,
+    }
+    path.write_text(json.dumps(run))
+    words = ("--network", "Llama-3.1-70B", "--gpu-type", "H100", "--tp", "2")
+
+    made = cli("samples", "runs", path, path, *words, "--dtype", "fp8")
+
+    assert made.code == 0, made.err
+    manifest = Network.model_validate(yaml.safe_load(made.out))
+    assert [each.model_dump() for each in manifest.spec.runs] == [
+        {
+            "gpu_type": "H100",
+            "tp": 2,
+            "dtype": "fp8",
+            "clients": 32.0,
+            "prompt_tokens": 1000.0,
+            "output_tokens": 200.0,
+            "tpot_ms": 25.0,
+        }
+    ] * 2
+    assert "must be 1, 2, 4 or 8" in cli("samples", "runs", path, *words[:-1], "3").err
+    path.write_text("{}")
+    assert "is no result of" in cli("samples", "runs", path, *words).err
