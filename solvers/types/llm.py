@@ -196,7 +196,7 @@ class ServedLengths(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedRun:
-    """A benchmark of a language model's server, as its owner states it: clients that each send one request at a time."""
+    """A benchmark of a language model's server, as its owner states it: each client sends one request at a time."""
 
     gpu_type: str
     tp: int = 1
