@@ -112,7 +112,7 @@ def _judge(
 
 
 def draw(pairs: LengthPairs, rate_rps: float, cv: float) -> AuditLoad:
-    """AuditLoad of these lengths at random, with gamma distributed gaps."""
+    """Requests of these lengths at random, with gamma distributed gaps."""
     generator = np.random.default_rng(_SEED)
     shape = 1.0 / cv**2
     gaps_ms = generator.gamma(shape, 1000.0 / rate_rps / shape, size=REQUESTS)

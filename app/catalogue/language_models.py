@@ -66,14 +66,17 @@ def find_hardware(name: str) -> LlmHardware | None:
     compute_parts = _COMPUTE_PARTS.get(gpu_type, _USUAL_COMPUTE_PARTS)
     # A profile that NVIDIA has no such name for is none.
     return (
-        _slice(gpu, int(parts[1]) / compute_parts, float(parts[2])) if parts else None
+        _slice(gpu, min(1.0, int(parts[1]) / compute_parts), float(parts[2]))
+        if parts
+        else None
     )
 
 
 def _slice(gpu: LlmHardware, compute: float, memory_gb: float) -> LlmHardware:
     """A part of the GPU's SMs, and so much of its memory."""
     # NVIDIA cuts memory, with its bandwidth, into eight parts, whatever the gigabytes are rounded to.
-    memory = round(_MEMORY_PARTS * memory_gb / gpu.memory_gib) / _MEMORY_PARTS
+    parts = round(_MEMORY_PARTS * memory_gb / gpu.memory_gib)
+    memory = min(max(1, parts), _MEMORY_PARTS) / _MEMORY_PARTS
     return replace(
         gpu,
         memory_gib=gpu.memory_gib * memory,

@@ -41,7 +41,7 @@ WindowKey = tuple[str, int]
 
 
 class EngineTokens(NamedTuple):
-    """What engines of language models count of their requests; kept by the hour, and in no window."""
+    """What engines of language models count of their requests; bursts do not matter here, so that no window has it."""
 
     requests: int = 0
     """That were answered."""

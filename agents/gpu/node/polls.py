@@ -141,7 +141,10 @@ class ServerCounters:
         before = self._counted.get(view.id, ReplicaCounts())
         after = self._counted[view.id] = counts or before
         work = work_between(before, after)
-        self._note(view, grown(before.preemptions, after.preemptions), work.requests)
+        # What an adopted server did before is none of this minute's.
+        known = before.preemptions is not None
+        preempted = grown(before.preemptions, after.preemptions) if known else 0.0
+        self._note(view, preempted, work.requests)
         return ReplicaReading(
             id=view.id,
             service=view.service,

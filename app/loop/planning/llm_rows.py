@@ -6,7 +6,7 @@ up for want of figures; of the others so many as leave the loop its pace.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from app.loop.planning.language_models import max_tp
@@ -30,6 +30,8 @@ _DRIFT = 0.08
 """ln of how far a served speed must be from the one that was sized with, for another look."""
 _OTHER_LENGTHS = 0.1
 """ln of how far mean lengths must be from those that were sized with; of the share that was cached, its difference."""
+_FAR_LONGER = 1.25
+"""Times as long as stated, from which on it is said."""
 _OTHER_LOAD = math.log(2.0)
 """The same of the sequences: speeds at other loads tell more."""
 
@@ -42,6 +44,8 @@ class ModelRows:
     """By service."""
     waiting: tuple[str, ...] = ()
     """Services that are to be sized in the next ticks."""
+    longer: tuple[str, ...] = ()
+    """Services whose requests are longer than is stated of them, in words."""
 
     def messages(self, plan: Plan) -> tuple[str, ...]:
         """For the plan's report: how surely its replicas' capacities are known, what services lack, and who waits."""
@@ -54,7 +58,7 @@ class ModelRows:
             if answer.lacks and not answer.points
         )
         waiting = (f"{name} is being sized for the next plans" for name in self.waiting)
-        return (*filter(None, (*known, *counted)), *lacks, *waiting)
+        return (*filter(None, (*known, *counted)), *self.longer, *lacks, *waiting)
 
     def _describe(self, service: str, gpu_type: str, tp: int) -> str:
         answer = self.answers.get(service, RowsAnswer())
@@ -123,7 +127,11 @@ class SizedModels:
                 answers[request] = answer
         self._kept = answers
         by_service = {request.service: found for request, found in answers.items()}
-        return ModelRows(answers=by_service, waiting=tuple(waiting))
+        return ModelRows(
+            answers=by_service,
+            waiting=tuple(waiting),
+            longer=tuple(_longer(snapshot)),
+        )
 
 
 def _stated(request: RowsRequest) -> RowsRequest:
@@ -228,6 +236,22 @@ def _request(
         ),
         lengths=_counted(snapshot, service.name) if terms.learns_lengths else None,
     )
+
+
+def _longer(snapshot: Snapshot) -> Iterator[str]:
+    """What replicas count far above what is stated: their plans cannot hold what they promise."""
+    stated = {each.name: each.llm for each in snapshot.state.services}
+    for each in snapshot.served.lengths:
+        terms = stated.get(each.service)
+        if terms is None or terms.learns_lengths:
+            continue
+        ratios = each.prompt / terms.prompt_tokens, each.output / terms.output_tokens
+        if max(ratios) > _FAR_LONGER:
+            yield (
+                f"{each.service}: prompts of {each.prompt:.0f} and answers of {each.output:.0f} tokens were counted, "
+                f"and llm.lengths states {terms.prompt_tokens:.0f} and {terms.output_tokens:.0f}: state longer ones, "
+                "or leave lengths out so that they are learned"
+            )
 
 
 def _counted(snapshot: Snapshot, service: str) -> ServedLengths | None:

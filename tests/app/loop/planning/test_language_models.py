@@ -287,6 +287,23 @@ def test_lengths_that_replicas_counted_are_sized_with_where_none_are_stated() ->
     assert asked_with(model("chat"), long) == 5
 
 
+def test_requests_that_are_longer_than_stated_are_said_with_the_remedy() -> None:
+    def said(service: Service, prompt: float, output: float) -> tuple[str, ...]:
+        counted = ServedLengths(service.name, prompt, output, 0.0)
+        served = ServedModels(lengths=(counted,))
+        snapshot = replace(snapshot_of(service), served=served)
+        rows = asyncio.run(SizedModels().of(Counting(), snapshot))
+        return rows.messages(Plan(policy="joint", gpus=()))
+
+    stated = model("chat", llm=LlmTerms(itl_ms=50.0, prompt_tokens=800.0))
+    (message,) = said(stated, 100_000.0, 200.0)
+    assert message.startswith("chat: prompts of 100000 and answers of 200 tokens")
+    assert "llm.lengths states 800 and 211: state longer ones" in message
+    assert said(stated, 900.0, 220.0) == ()
+    learning = model("chat", llm=LlmTerms(itl_ms=50.0, learns_lengths=True))
+    assert said(learning, 100_000.0, 200.0) == ()
+
+
 def test_the_plan_says_what_lengths_it_was_made_for() -> None:
     long = ServedLengths("chat", 2000.0, 400.0, 0.3)
     rows = ModelRows(answers={"chat": RowsAnswer(lengths=long)})
