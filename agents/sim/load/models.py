@@ -4,6 +4,7 @@ As routers do it, a request goes to the engine that has least in flight for its 
 are, and turns would pile long ones up.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ class ModelService:
     prompt_tokens: Ints
     """(K,) with `output_tokens`: pairs of lengths, each as likely as any other."""
     output_tokens: Ints
+    is_in_order: bool = False
+    """They come one after the other, and again from the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class SimulatedModels:
             service: np.random.default_rng([seed, _STREAM + number])
             for number, service in enumerate(sorted(services))
         }
+        self._begun = Counter[str]()
+        """Requests so far, by service."""
 
     def __contains__(self, service: str) -> bool:
         return service in self._services
@@ -117,6 +122,11 @@ class SimulatedModels:
     def _lengths(self, service: str, count: int) -> tuple[Ints, Ints]:
         """(count,) tokens of prompts, and of answers."""
         known = self._services[service]
+        if known.is_in_order:
+            places = np.arange(count) + self._begun[service]
+            self._begun[service] += count
+            places %= len(known.prompt_tokens)
+            return known.prompt_tokens[places], known.output_tokens[places]
         # One draw per request, so that no cut of the time changes them.
         draws = self._randoms[service].random(count)
         places = (draws * len(known.prompt_tokens)).astype(np.int64)

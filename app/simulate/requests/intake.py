@@ -195,8 +195,9 @@ def _files(spec: ScenarioSpec) -> Iterator[Complaint]:
     if spec.grid_intensity is not None:
         yield ("grid_intensity",), problem
     for place, service in enumerate(spec.services):
-        if service.load.trace is not None:
-            yield ("services", place, "load", "trace"), problem
+        for field in ("trace", "requests"):
+            if getattr(service.load, field) is not None:
+                yield ("services", place, "load", field), problem
     for place, _ in enumerate(spec.task_lists):
         yield ("task_lists", place, "file"), problem
 

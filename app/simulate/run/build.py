@@ -171,7 +171,7 @@ def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
             for name, entry in services.items()
             if entry.clients is not None
         },
-        models=model_services(scenario.spec.services),
+        models=model_services(scenario.spec.services, folder),
         seed=seed,
         faults=tuple(_fault(fault) for fault in scenario.spec.faults),
     )

@@ -1,6 +1,9 @@
 """What the engines of a scenario's language models run and are asked."""
 
 from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
 
 from agents.sim.load.models import ModelService
 from agents.sim.queues.engine_queue import TokenLimits
@@ -9,25 +12,21 @@ from app.catalogue.language_models import find_architecture
 from app.manifests.objects import LengthsSpec, LlmSpec
 from app.simulate.scenario.models import PUBLISHED
 from app.simulate.scenario.parts import SimulatedService
+from app.simulate.scenario.trace_shapes import request_lengths
 from solvers.llm.architecture import Architecture
-from solvers.llm.lengths import MeanLengths, length_table
+from solvers.llm.lengths import Counts, MeanLengths, length_table
 
 
 def model_services(
-    services: Iterable[SimulatedService],
+    services: Iterable[SimulatedService], folder: Path
 ) -> dict[str, ModelService]:
-    """The language models among the services, by name."""
-    return {each.name: _model(each) for each in services if each.kind == "llm"}
+    """The language models among the services, by name. `folder`: where the scenario's files are."""
+    return {each.name: _model(each, folder) for each in services if each.kind == "llm"}
 
 
-def _model(service: SimulatedService) -> ModelService:
+def _model(service: SimulatedService, folder: Path) -> ModelService:
     network, llm = find_architecture(service.network), service.llm or LlmSpec()
-    # What is asked may be other than what the service states, or learns.
-    true = service.load.lengths or llm.lengths or LengthsSpec()
-    lengths = length_table(
-        MeanLengths(prompt=true.prompt, output=true.output, spread=true.spread),
-        longest=llm.max_model_len,
-    )
+    prompt, output = _lengths(service, llm, folder)
     return ModelService(
         shape=shape_of(network),
         precision=PUBLISHED,
@@ -35,9 +34,26 @@ def _model(service: SimulatedService) -> ModelService:
             ttft_s=(service.slo.ttft_ms or 0.0) / 1000.0,
             itl_s=(service.slo.itl_ms or 0.0) / 1000.0,
         ),
-        prompt_tokens=lengths.prompt,
-        output_tokens=lengths.output,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        is_in_order=service.load.requests is not None,
     )
+
+
+def _lengths(
+    service: SimulatedService, llm: LlmSpec, folder: Path
+) -> tuple[Counts, Counts]:
+    """(K,) tokens of prompts and of answers: what is asked may be other than what the service states, or learns."""
+    longest = llm.max_model_len
+    if service.load.requests is not None:
+        prompt, output = request_lengths(service.load.requests, folder)
+        # Engines refuse what exceeds the context: such prompts are as long as they may be, and answers are cut.
+        prompt = np.minimum(prompt, longest - 1)
+        return prompt, np.minimum(output, longest - prompt)
+    true = service.load.lengths or llm.lengths or LengthsSpec()
+    means = MeanLengths(prompt=true.prompt, output=true.output, spread=true.spread)
+    table = length_table(means, longest=longest)
+    return table.prompt, table.output
 
 
 def shape_of(network: Architecture) -> ModelShape:

@@ -86,6 +86,14 @@ class TraceRef(Strict):
     )
 
 
+class RequestsRef(Strict):
+    """Requests with their lengths, of a CSV file with a row for each, such as those that are published as traces."""
+
+    file: PurePath = Field(description="Relative to the scenario's own file")
+    prompt: str = Field(min_length=1, max_length=253, description="Column of tokens")
+    output: str = Field(min_length=1, max_length=253, description="Column of tokens")
+
+
 class ClientStep(Strict):
     """So many clients from a moment on, until the next one."""
 
@@ -110,6 +118,11 @@ class ServiceLoad(Strict):
     lengths: LengthsSpec | None = Field(
         default=None,
         description="Of a language model's requests; absent: as the service states them",
+    )
+    requests: RequestsRef | None = Field(
+        default=None,
+        description="Lengths of a language model's requests one after the other, and again from the first; in place of "
+        "lengths",
     )
     trace: TraceRef | None = None
     levels: Levels | None = None
@@ -142,6 +155,8 @@ class ServiceLoad(Strict):
             raise ValueError(
                 f"give one of {', '.join(sources)}, not {' and '.join(given) or 'none of them'}"
             )
+        if self.requests is not None and self.lengths is not None:
+            raise ValueError("give one of lengths and requests, not both")
         if self.even and self.clients is not None:
             raise ValueError("even means nothing with clients, who wait for answers")
         shapes = [name for name in ("day", "spikes", "bursts") if getattr(self, name)]

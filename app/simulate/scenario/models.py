@@ -20,11 +20,13 @@ def model_complaints(spec: ScenarioFields) -> Iterator[Complaint]:
         if service.kind == "llm":
             for field, problem in _complaints(service, spec):
                 yield ("services", place, *field), problem
-        elif service.load.lengths is not None:
-            yield (
-                ("services", place, "load", "lengths"),
-                "is for services of kind llm: leave it out",
-            )
+            continue
+        for name in ("lengths", "requests"):
+            if getattr(service.load, name) is not None:
+                yield (
+                    ("services", place, "load", name),
+                    "is for services of kind llm: leave it out",
+                )
 
 
 def _complaints(

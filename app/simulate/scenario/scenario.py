@@ -117,9 +117,10 @@ def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:
     if spec.grid_intensity is not None:
         yield spec.grid_intensity
     yield from (
-        service.load.trace.file
+        each.file
         for service in spec.services
-        if service.load.trace is not None
+        for each in (service.load.trace, service.load.requests)
+        if each is not None
     )
     yield from (entry.file for entry in spec.task_lists)
 

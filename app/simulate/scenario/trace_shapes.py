@@ -1,14 +1,23 @@
-"""The rates of the traces that a scenario names."""
+"""The rates of the traces that a scenario names, and the lengths of the requests."""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from agents.sim.load.rates import TraceShape
 from app.base.errors import InvalidRequest
-from app.simulate.scenario.load import TraceRef
+from app.measurements.rows import refusal
+from app.measurements.tables import NumberRange, read_table
+from app.simulate.scenario.load import RequestsRef, TraceRef
 from app.simulate.traces.files import read_trace
 from app.simulate.traces.trace import RateTrace
+from solvers.llm.lengths import Counts
+from solvers.types.llm import MAX_CONTEXT
+
+_TOKENS = NumberRange(at_least=0.0, at_most=float(MAX_CONTEXT))
 
 
 def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
@@ -31,7 +40,27 @@ def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
     )
 
 
+def request_lengths(ref: RequestsRef, folder: Path) -> tuple[Counts, Counts]:
+    """(R,) tokens of prompts and of answers, in the order of the file. Raises InvalidRequest."""
+    return _read_lengths(folder / ref.file, ref.prompt, ref.output)
+
+
 # Every run of a scenario reads the same traces.
+@lru_cache(maxsize=16)
+def _read_lengths(file: Path, prompt: str, output: str) -> tuple[Counts, Counts]:
+    def check_header(place: str, names: Sequence[str]) -> None:
+        for column in (prompt, output):
+            if column not in names:
+                problem = f"has no column {column}; it has {', '.join(names)}"
+                raise refusal(problem, file=place)
+
+    table = read_table(file, check_header)
+    # Answers of no token are of requests that failed: an engine gives one at least.
+    columns = (table.numbers(name, _TOKENS) for name in (prompt, output))
+    lengths = (np.maximum(1, np.rint(each)).astype(np.int64) for each in columns)
+    return next(lengths), next(lengths)
+
+
 @lru_cache(maxsize=16)
 def _read(file: Path) -> RateTrace:
     return read_trace(file)

@@ -10,7 +10,7 @@ from app.simulate.scenario.checks import Complaint
 from app.simulate.scenario.checks import Path as FieldPath
 from app.simulate.scenario.scenario import SimulationScenario
 from app.simulate.scenario.tasks import jobs_in
-from app.simulate.scenario.trace_shapes import trace_shape
+from app.simulate.scenario.trace_shapes import request_lengths, trace_shape
 
 
 def unusable_files(scenario: SimulationScenario, folder: Path) -> Iterator[Complaint]:
@@ -31,6 +31,11 @@ def _readings(
             yield (
                 ("services", place, "load", "trace"),
                 partial(trace_shape, service.load.trace, folder),
+            )
+        if service.load.requests is not None:
+            yield (
+                ("services", place, "load", "requests"),
+                partial(request_lengths, service.load.requests, folder),
             )
     if scenario.spec.grid_intensity is not None:
         yield (

@@ -1,12 +1,15 @@
 """Language models in scenarios: which can be simulated, and what their engines are asked."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from agents.sim.load.models import SimulatedModels
 from app.simulate.run.model_services import model_services
 from app.simulate.scenario.reading import scenario_of
+from app.simulate.scenario.unusable_files import unusable_files
 from tests.app.runs import MODEL, POOL, a_document, a_scenario
 
 H100 = {**POOL, "gpu_type": "H100", "gpus_per_node": 2}
@@ -70,8 +73,57 @@ def test_engines_are_asked_for_what_the_manifest_states() -> None:
         },
     }
     scenario = a_scenario(services=[service], fleet=[H100])
-    (found,) = model_services(scenario.spec.services).values()
+    (found,) = model_services(scenario.spec.services, Path()).values()
     assert (found.limits.ttft_s, found.limits.itl_s) == (2.0, 0.1)
     assert np.unique(found.prompt_tokens).tolist() == [500]
     assert np.unique(found.output_tokens).tolist() == [100]
     assert (found.shape.layers, found.shape.kv_heads) == (32, 8)
+
+
+REQUESTS = {"file": "requests.csv", "prompt": "context_tokens", "output": "generated"}
+
+
+def test_requests_of_a_file_come_one_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "requests.csv").write_text(
+        "t_s,context_tokens,generated\n0.1,700,20\n0.2,900000,40\n0.4,50,0\n"
+    )
+    service = {
+        **MODEL,
+        "llm": {"max_model_len": 2048},
+        "load": {"rate_rps": 1, "requests": REQUESTS},
+    }
+    scenario = a_scenario(services=[service], fleet=[H100])
+    (found,) = model_services(scenario.spec.services, tmp_path).values()
+    # What exceeds the context is as long as it may be, and an answer has a token at least.
+    assert found.prompt_tokens.tolist() == [700, 2047, 50]
+    assert found.output_tokens.tolist() == [20, 1, 1]
+    models = SimulatedModels({"chat": found}, seed=1)
+    drawn = [models._lengths("chat", count)[0].tolist() for count in (2, 3)]
+    assert drawn == [[700, 2047], [50, 700, 2047]]
+
+
+def test_a_file_without_the_columns_is_named_with_those_that_it_has(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "requests.csv").write_text("t_s,context_tokens\n0.1,700\n")
+    load = {"rate_rps": 1, "requests": REQUESTS}
+    scenario = a_scenario(services=[{**MODEL, "load": load}], fleet=[H100])
+    ((path, problem),) = unusable_files(scenario, tmp_path)
+    assert path == ("services", 0, "load", "requests")
+    assert "has no column generated; it has t_s, context_tokens" in problem
+
+
+def test_lengths_are_stated_once_and_of_language_models_alone() -> None:
+    load = {"rate_rps": 1, "requests": REQUESTS, "lengths": {"prompt": 10}}
+    with pytest.raises(ValueError, match="one of lengths and requests, not both"):
+        a_scenario(services=[{**MODEL, "load": load}], fleet=[H100])
+    other = {
+        "name": "classify",
+        "network": "resnet50",
+        "slo": {"latency_ms": 300},
+        "load": {"rate_rps": 60, "requests": REQUESTS},
+    }
+    document = a_document(services=[other], fleet=[POOL])
+    found = scenario_of(document, lambda _scenario: iter(()))
+    assert isinstance(found, tuple)
+    assert "is for services of kind llm" in str(found)
