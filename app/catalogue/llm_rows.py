@@ -28,7 +28,7 @@ from solvers.types.llm import LlmPoints, LlmRow, Provenance, ServedSpeed
 from solvers.types.plan import ALL_SMS
 from solvers.types.state import GpuType
 
-_POWER_SHARE = 0.73
+POWER_SHARE = 0.73
 """The share of its limit that a GPU draws while it serves a language model: H100s were measured at 450 to 570 of 700 W
 (ML.ENERGY's benchmark of vLLM)."""
 _READ_BYTES_PER_S = 2e9
@@ -280,7 +280,7 @@ def row_of(
     start_s: float,
 ) -> LlmRow:
     """The contract's row of one way to run a replica."""
-    watts = _POWER_SHARE * gpu_type.power_cap_w - gpu_type.idle_w
+    watts = POWER_SHARE * gpu_type.power_cap_w - gpu_type.idle_w
     return LlmRow(
         tp=sized.tp,
         max_num_batched_tokens=sized.limits.max_num_batched_tokens,

@@ -15,7 +15,7 @@ from agents.base.protocol import ReplicaCommand
 from agents.llm.scheduler import EngineSize
 from agents.sim.queues.engine_queue import EngineQueue, TokenLimits
 from agents.sim.queues.tally import Floats, Ints, ServiceTally
-from agents.sim.truth.llm_steps import EnginePlace, EngineTruth, ModelShape
+from agents.sim.truth.llm_steps import EnginePlace, MakeEngine
 from agents.sim.truth.truth import TruthError
 
 _STREAM = 3_000_000
@@ -26,7 +26,7 @@ _STREAM = 3_000_000
 class ModelService:
     """One language model's service: what its engines run, and what it is asked."""
 
-    shape: ModelShape
+    make_truth: MakeEngine
     precision: str
     """What the published weights are kept in."""
     limits: TokenLimits
@@ -78,7 +78,7 @@ class SimulatedModels:
             memory_mib=command.memory_mib,
         )
         try:
-            truth = EngineTruth(service.shape, place)
+            truth = service.make_truth(place)
         except TruthError as error:
             raise LaunchFailed(str(error)) from error
         size = EngineSize(

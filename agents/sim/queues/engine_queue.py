@@ -16,7 +16,7 @@ from agents.sim.queues.tally import (
     SOJOURN_S,
     ServiceTally,
 )
-from agents.sim.truth.llm_steps import EngineTruth
+from agents.sim.truth.llm_steps import EngineTimes
 
 _NO_TOKENS = TokenCounts(0, 0, 0)
 MAX_PRESENT = 512
@@ -46,7 +46,7 @@ class EngineQueue:
     """The engine of one replica and its requests."""
 
     def __init__(
-        self, truth: EngineTruth, size: EngineSize, limits: TokenLimits
+        self, truth: EngineTimes, size: EngineSize, limits: TokenLimits
     ) -> None:
         self._truth, self._size, self._limits = truth, size, limits
         self._scheduler = LlmScheduler(size)

@@ -10,7 +10,9 @@ predictions (`solvers.llm`) know data sheets, efficiencies and servers, and none
 formula. Of dense networks alone: experts' kernels add up to 40 to 90 % more than servers take.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -63,8 +65,25 @@ class EnginePlace:
     """That it takes of each GPU."""
 
 
+class EngineTimes(Protocol):
+    """One replica's steps, cache and power, wherever they come from."""
+
+    kv_blocks: int
+    """Blocks of the cache; 0: the weights do not fit."""
+    busy_w: float
+    """That each of its GPUs draws above idle while a step runs."""
+
+    def step_s(self, step: Step) -> float:
+        """How long a step takes."""
+        ...
+
+
+MakeEngine: TypeAlias = Callable[[EnginePlace], EngineTimes]
+"""The engine of a replica at a place. Raises TruthError where nothing is known of it."""
+
+
 class EngineTruth:
-    """One replica's steps, cache and power."""
+    """One replica's steps, cache and power, by measured kernels: an `EngineTimes`."""
 
     def __init__(self, shape: ModelShape, place: EnginePlace) -> None:
         """Raises TruthError for a GPU type, a precision on it, or a number of GPUs, that nobody measured."""
@@ -81,13 +100,10 @@ class EngineTruth:
         kv_heads = _kv_heads(shape, place.gpus)
         self._decode = _decode_surface(kernels, kv_heads, longer)
         self.kv_blocks = _kv_blocks(shape, place)
-        """Blocks of the cache; 0: the weights do not fit."""
         board = read_types()[place.gpu_type]
         self.busy_w = _BUSY_SHARE * board.tdp_w - board.idle_w
-        """That each of its GPUs draws above idle while a step runs."""
 
     def step_s(self, step: Step) -> float:
-        """How long a step takes."""
         decoding = len(step.decoding)
         sequences = decoding + len(step.chunks)
         ms = _STEP_MS + _SEQUENCE_MS * sequences

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,12 @@ from app.catalogue.catalogue import list_networks, load_gpu_types, load_profiles
 from app.manifests import objects as manifests
 from app.manifests.to_types import to_service, to_settings
 from app.simulate.run.closed_loop import ClusterPlan
-from app.simulate.run.model_services import model_services
-from app.simulate.run.planned_world import PlannedWorld
+from app.simulate.run.model_services import (
+    EngineOf,
+    measured_engine,
+    model_services,
+)
+from app.simulate.run.planned_world import PlannedWorld, planned_engine
 from app.simulate.scenario.load import ServiceLoad
 from app.simulate.scenario.parts import FaultSpec, NodePool, PolicyRun, SimulatedService
 from app.simulate.scenario.scenario import SimulationScenario, loop_of
@@ -96,7 +101,7 @@ def make_cluster(
         gpu_types=_paid_types(catalogue.gpu_types, spec.fleet),
         points=catalogue.points,
         services=tuple(to_service(_manifest(service)) for service in spec.services),
-        scenario=_course(scenario, seed, folder),
+        scenario=_course(scenario, seed, folder, _engines(scenario, catalogue)),
         settings=settings,
         agent_period_s=spec.agent_period_s,
         handover_s=spec.handover_s,
@@ -145,7 +150,16 @@ def _manifest(service: SimulatedService) -> manifests.ServiceManifest:
     )
 
 
-def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
+def _engines(scenario: SimulationScenario, catalogue: Catalogue) -> EngineOf:
+    """How engines of language models are made, by the truth that the scenario asks for."""
+    if scenario.spec.truth == "measured":
+        return measured_engine
+    return partial(planned_engine, catalogue.gpu_types)
+
+
+def _course(
+    scenario: SimulationScenario, seed: int, folder: Path, engines: EngineOf
+) -> Course:
     # Rates are drawn second by second, so the last second is begun even where the run ends within it.
     duration_s = math.ceil(scenario.spec.duration_s)
     services = {service.name: service.load for service in scenario.spec.services}
@@ -171,7 +185,7 @@ def _course(scenario: SimulationScenario, seed: int, folder: Path) -> Course:
             for name, entry in services.items()
             if entry.clients is not None
         },
-        models=model_services(scenario.spec.services, folder),
+        models=model_services(scenario.spec.services, folder, engines),
         seed=seed,
         faults=tuple(_fault(fault) for fault in scenario.spec.faults),
     )

@@ -1,13 +1,15 @@
 """What the engines of a scenario's language models run and are asked."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from agents.sim.load.models import ModelService
 from agents.sim.queues.engine_queue import TokenLimits
-from agents.sim.truth.llm_steps import ModelShape
+from agents.sim.truth.llm_steps import EngineTruth, MakeEngine, ModelShape
 from app.catalogue.language_models import find_architecture
 from app.manifests.objects import LengthsSpec, LlmSpec
 from app.simulate.scenario.models import PUBLISHED
@@ -16,19 +18,33 @@ from app.simulate.scenario.trace_shapes import request_lengths
 from solvers.llm.architecture import Architecture
 from solvers.llm.lengths import Counts, MeanLengths, length_table
 
+EngineOf: TypeAlias = Callable[[str], MakeEngine]
+"""How engines of a network are made, by its name."""
+
 
 def model_services(
-    services: Iterable[SimulatedService], folder: Path
+    services: Iterable[SimulatedService], folder: Path, make_engine: EngineOf
 ) -> dict[str, ModelService]:
     """The language models among the services, by name. `folder`: where the scenario's files are."""
-    return {each.name: _model(each, folder) for each in services if each.kind == "llm"}
+    return {
+        each.name: _model(each, folder, make_engine(each.network))
+        for each in services
+        if each.kind == "llm"
+    }
 
 
-def _model(service: SimulatedService, folder: Path) -> ModelService:
-    network, llm = find_architecture(service.network), service.llm or LlmSpec()
+def measured_engine(network: str) -> MakeEngine:
+    """Engines of a dense network whose steps are sums of measured kernels."""
+    return partial(EngineTruth, shape_of(find_architecture(network)))
+
+
+def _model(
+    service: SimulatedService, folder: Path, make_truth: MakeEngine
+) -> ModelService:
+    llm = service.llm or LlmSpec()
     prompt, output = _lengths(service, llm, folder)
     return ModelService(
-        shape=shape_of(network),
+        make_truth=make_truth,
         precision=PUBLISHED,
         limits=TokenLimits(
             ttft_s=(service.slo.ttft_ms or 0.0) / 1000.0,

@@ -9,17 +9,31 @@ that nobody has measured can be simulated. Whether predictions hold is what `age
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import cast
 
 import numpy as np
 
+from agents.llm.scheduler import BLOCK_TOKENS, Step
 from agents.sim.queues.tally import Floats
+from agents.sim.truth.llm_steps import EnginePlace, MakeEngine
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.training import STALLED
 from agents.sim.truth.truth import TruthError
+from app.catalogue.language_models import find_architecture, find_hardware
+from app.catalogue.llm_rows import POWER_SHARE
 from solvers.laws.colocation import execution_ms, neighbours_with
+from solvers.llm.architecture import Precision
+from solvers.llm.belief import PLANNED, UNMEASURED
+from solvers.llm.kv_cache import MEMORY_SHARE, EngineLimits, kv_tokens
+from solvers.llm.runtimes import RUNTIMES
+from solvers.llm.step_law import LlmEngine, step_table
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
 
+_USUAL_LIMITS = EngineLimits(max_num_batched_tokens=8192)
+"""Of the engines whose caches are simulated: another token budget changes them by a per cent."""
+_MIB_PER_GIB = 1024.0
 Key = tuple[str, str, float, int]
 """Network, GPU type, SM percent, batch."""
 
@@ -126,3 +140,49 @@ class PlannedWorld:
             )
         # The first of two that are equally near, which is the row that the catalogue lists first.
         return min(rows, key=lambda row: abs(row.clock_mhz - on.clock_mhz))
+
+
+def planned_engine(gpu_types: Iterable[GpuType], network: str) -> MakeEngine:
+    """Engines of a network that ships, whose steps take what a plan counts on before anything was served."""
+    return partial(PlannedEngine, {each.name: each for each in gpu_types}, network)
+
+
+class PlannedEngine:
+    """A replica of a language model by the step law itself: an `agents.sim.truth.llm_steps.EngineTimes`."""
+
+    def __init__(
+        self, gpu_types: Mapping[str, GpuType], network: str, place: EnginePlace
+    ) -> None:
+        """Raises TruthError for a GPU type of which nothing is known for language models."""
+        hardware = find_hardware(place.gpu_type)
+        if hardware is None:
+            raise TruthError(
+                f"nothing is known of {place.gpu_type} for language models"
+            )
+        precision = cast(Precision, place.precision)
+        engine = LlmEngine(
+            network=find_architecture(network),
+            hardware=hardware,
+            precision=precision,
+            tp=place.gpus,
+        )
+        factor = UNMEASURED.factor(PLANNED)
+        self._table = step_table(engine, RUNTIMES[engine.runtime]).times(factor)
+        memory_gib = place.memory_mib / _MIB_PER_GIB / MEMORY_SHARE
+        kv = kv_tokens(
+            engine.network,
+            precision,
+            place.gpus,
+            memory_gib=memory_gib,
+            limits=_USUAL_LIMITS,
+        )
+        self.kv_blocks = max(0, int(kv) // BLOCK_TOKENS)
+        gpu_type = gpu_types[place.gpu_type]
+        self.busy_w = POWER_SHARE * gpu_type.power_cap_w - gpu_type.idle_w
+
+    def step_s(self, step: Step) -> float:
+        table, decoding = self._table, len(step.decoding)
+        ms = float(np.interp(step.tokens, table.tokens, table.step_ms))
+        ms += table.sequence_ms * decoding
+        ms += table.cached_token_ms * step.cached_tokens + table.pair_ms * step.pairs
+        return (ms + (table.prompt_step_ms if step.chunks else 0.0)) / 1000.0

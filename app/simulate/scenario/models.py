@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from agents.sim.truth.llm_steps import EnginePlace, measured_kernels
 from agents.sim.truth.truth import TruthError
 from app.catalogue.catalogue import CatalogueError
-from app.catalogue.language_models import find_architecture
+from app.catalogue.language_models import find_architecture, find_hardware
 from app.simulate.scenario.checks import Complaint
 from app.simulate.scenario.parts import ScenarioFields, SimulatedService
 from solvers.llm.architecture import Architecture
@@ -37,11 +37,12 @@ def _complaints(
     except CatalogueError as error:
         yield ("network",), str(error)
         return
-    if not is_dense(network):
+    is_planned = spec.truth == "planned"
+    if not (is_planned or is_dense(network)):
         yield (
             ("network",),
             f"{service.network} has experts or compressed keys, whose kernels do not add up to what servers take: "
-            "dense language models alone are simulated",
+            "state truth: planned",
         )
     choice = service.gpu_types
     for gpu_type in sorted({pool.gpu_type for pool in spec.fleet}):
@@ -49,10 +50,24 @@ def _complaints(
             choice.allowed or [gpu_type]
         ):
             continue
-        try:
-            measured_kernels(_place(service, gpu_type))
-        except TruthError as error:
-            yield ("gpu_types",), f"exclude {gpu_type}: {error}"
+        problem = (_unknown if is_planned else _unmeasured)(service, gpu_type)
+        if problem:
+            yield ("gpu_types",), f"exclude {gpu_type}: {problem}"
+
+
+def _unknown(_: SimulatedService, gpu_type: str) -> str:
+    """Why no engine can be planned there; empty: one can."""
+    is_known = find_hardware(gpu_type) is not None
+    return "" if is_known else "nothing is known of it for language models"
+
+
+def _unmeasured(service: SimulatedService, gpu_type: str) -> str:
+    """Why nobody knows how long an engine's kernels take there; empty: they were measured."""
+    try:
+        measured_kernels(_place(service, gpu_type))
+    except TruthError as error:
+        return str(error)
+    return ""
 
 
 def is_dense(network: Architecture) -> bool:

@@ -1,5 +1,7 @@
 """Which engine gets which request, and what cannot be started."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,11 +10,12 @@ from agents.base.protocol import EngineCommand, ReplicaCommand
 from agents.sim.load.models import ModelService, RoutedEngine, SimulatedModels
 from agents.sim.queues.engine_queue import TokenLimits
 from agents.sim.queues.tally import ServiceTally
+from agents.sim.truth.llm_steps import EngineTruth
 from tests.agents.sim.queues.test_engine_queue import a_queue
 from tests.agents.sim.truth.test_llm_steps import SHAPE
 
 SERVICE = ModelService(
-    shape=SHAPE,
+    make_truth=partial(EngineTruth, SHAPE),
     precision="bf16",
     limits=TokenLimits(ttft_s=2.0, itl_s=1.5),
     prompt_tokens=np.array([10, 20]),

@@ -6,13 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agents.sim.load.models import SimulatedModels
-from app.simulate.run.model_services import model_services
+from agents.sim.load.models import ModelService, SimulatedModels
+from agents.sim.truth.llm_steps import EnginePlace
+from app.simulate.run.model_services import measured_engine, model_services
 from app.simulate.scenario.reading import scenario_of
+from app.simulate.scenario.scenario import SimulationScenario
 from app.simulate.scenario.unusable_files import unusable_files
 from tests.app.runs import MODEL, POOL, a_document, a_scenario
 
 H100 = {**POOL, "gpu_type": "H100", "gpus_per_node": 2}
+
+
+def services_of(
+    scenario: SimulationScenario, folder: Path = Path()
+) -> dict[str, ModelService]:
+    return model_services(scenario.spec.services, folder, measured_engine)
 
 
 def complaints(service: dict[str, Any], pool: dict[str, Any]) -> dict[str, str]:
@@ -36,7 +44,7 @@ def complaints(service: dict[str, Any], pool: dict[str, Any]) -> dict[str, str]:
             {**MODEL, "network": "Kimi-K2.5"},
             H100,
             "spec.services.0.network",
-            "dense language models alone are simulated",
+            "state truth: planned",
         ),
         (
             MODEL,
@@ -73,11 +81,14 @@ def test_engines_are_asked_for_what_the_manifest_states() -> None:
         },
     }
     scenario = a_scenario(services=[service], fleet=[H100])
-    (found,) = model_services(scenario.spec.services, Path()).values()
+    (found,) = services_of(scenario).values()
     assert (found.limits.ttft_s, found.limits.itl_s) == (2.0, 0.1)
     assert np.unique(found.prompt_tokens).tolist() == [500]
     assert np.unique(found.output_tokens).tolist() == [100]
-    assert (found.shape.layers, found.shape.kv_heads) == (32, 8)
+    place = EnginePlace(
+        gpu_type="H100", gpus=1, precision="bf16", memory_mib=0.9 * 81_920
+    )
+    assert found.make_truth(place).kv_blocks > 10_000
 
 
 REQUESTS = {"file": "requests.csv", "prompt": "context_tokens", "output": "generated"}
@@ -93,7 +104,7 @@ def test_requests_of_a_file_come_one_after_the_other(tmp_path: Path) -> None:
         "load": {"rate_rps": 1, "requests": REQUESTS},
     }
     scenario = a_scenario(services=[service], fleet=[H100])
-    (found,) = model_services(scenario.spec.services, tmp_path).values()
+    (found,) = services_of(scenario, tmp_path).values()
     # What exceeds the context is as long as it may be, and an answer has a token at least.
     assert found.prompt_tokens.tolist() == [700, 2047, 50]
     assert found.output_tokens.tolist() == [20, 1, 1]

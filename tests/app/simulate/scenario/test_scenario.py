@@ -162,10 +162,6 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "spec.services[0].load.clients: are for services of kind inference: give rate_rps, a trace or levels",
         ),
         (
-            {"services": [MODEL], "truth": "planned"},
-            "spec.truth: must be measured, as chat is a language model",
-        ),
-        (
             {"services": [{**SERVICE, "gpu_types": {"allowed": ["A100-40GB", "T4"]}}]},
             "spec.services[0].gpu_types.allowed: leaves resnet50 no GPU; the fleet has V100-32GB",
         ),
