@@ -60,16 +60,17 @@ def find_hardware(name: str) -> LlmHardware | None:
     Nobody has measured language models in slices: they are taken for as many parts of the GPU as their names say.
     """
     gpu_type, _, profile = name.partition(SLICE_MARK)
-    gpu, parts = load_hardware().get(gpu_type), _SLICE.fullmatch(profile)
+    gpu = load_hardware().get(gpu_type)
     if gpu is None or not profile:
         return gpu
-    compute_parts = _COMPUTE_PARTS.get(gpu_type, _USUAL_COMPUTE_PARTS)
+    parts = _SLICE.fullmatch(profile)
     # A profile that NVIDIA has no such name for is none.
-    return (
-        _slice(gpu, min(1.0, int(parts[1]) / compute_parts), float(parts[2]))
-        if parts
-        else None
-    )
+    if parts is None:
+        return None
+    compute_parts = _COMPUTE_PARTS.get(gpu_type, _USUAL_COMPUTE_PARTS)
+    compute = min(1.0, int(parts[1]) / compute_parts)
+    memory_gb = float(parts[2])
+    return _slice(gpu, compute, memory_gb)
 
 
 def _slice(gpu: LlmHardware, compute: float, memory_gb: float) -> LlmHardware:

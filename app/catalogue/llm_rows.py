@@ -268,10 +268,13 @@ def _points(
 
 def provenance_of(gpu_type: str, sized: Iterable[Sized]) -> Provenance:
     """That of all ways to run on a GPU type: the least certain one counts."""
-    if {each.provenance for each in sized} == {"calibrated"}:
+    kinds = {each.provenance for each in sized}
+    if kinds == {"calibrated"}:
         return "calibrated"
     # Nobody has measured a language model in a slice, of whatever network and type.
-    return "unmeasured" if SLICE_MARK in gpu_type else "predicted"
+    if SLICE_MARK in gpu_type:
+        return "unmeasured"
+    return "predicted"
 
 
 def row_of(

@@ -246,7 +246,8 @@ def served_speeds(
 def oldest_step(now: datetime) -> datetime:
     """Where the first step begins whose lengths are looked at."""
     since_s = now.timestamp() - 3600.0 * TOKEN_HOURS
-    return datetime.fromtimestamp(since_s // TOKEN_STEP_S * TOKEN_STEP_S, UTC)
+    step = since_s // TOKEN_STEP_S
+    return datetime.fromtimestamp(step * TOKEN_STEP_S, UTC)
 
 
 def served_lengths(
@@ -264,26 +265,26 @@ def _lengths(service: str, steps: Sequence[EngineTokens]) -> ServedLengths | Non
     parts = list(_parts(steps))
     if not parts:
         return None
+    means = [each.means(service) for each in parts]
     # Not of the same part: plans must hold for any of them.
-    prompt = max(each.prompts / each.requests for each in parts)
-    output = max(each.answers / each.requests for each in parts)
-    found = min(each.found / max(1, each.prompts) for each in parts)
     return ServedLengths(
         service,
-        max(1.0, prompt),
-        max(1.0, output),
-        min(found, 1.0),
+        prompt=max(each.prompt for each in means),
+        output=max(each.output for each in means),
+        found_share=min(each.found_share for each in means),
     )
 
 
 def _parts(steps: Sequence[EngineTokens]) -> Iterator[EngineTokens]:
     """Steps that follow each other, as many together as tell lengths well; all together where those are too few."""
-    together, is_any = NO_TOKENS, False
+    together = NO_TOKENS
+    is_any = False
     for each in steps:
         together = together.plus(each)
         if together.requests >= _MANY_REQUESTS:
             yield together
-            together, is_any = NO_TOKENS, True
+            together = NO_TOKENS
+            is_any = True
     if not is_any and together.requests >= MIN_REQUESTS:
         yield together
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from agents.base.protocol import Observation
 from app.store.store import ServiceWindow
+from solvers.types.llm import ServedLengths
 from solvers.types.state import Service
 
 OLDEST_WINDOW_S = 7 * 86400.0
@@ -53,6 +54,19 @@ class EngineTokens(NamedTuple):
     def plus(self, other: "EngineTokens") -> "EngineTokens":
         """The counts of both."""
         return EngineTokens(*map(sum, zip(self, other, strict=True)))
+
+    def means(self, service: str) -> ServedLengths:
+        """How long the requests were; at least one was answered."""
+        prompt = self.prompts / self.requests
+        output = self.answers / self.requests
+        found = self.found / max(1, self.prompts)
+        # Servers are their tenants' own programs, which may count anything.
+        return ServedLengths(
+            service,
+            prompt=max(1.0, prompt),
+            output=max(1.0, output),
+            found_share=min(1.0, found),
+        )
 
 
 NO_TOKENS = EngineTokens()

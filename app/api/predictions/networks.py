@@ -96,8 +96,9 @@ def network_view(
 
 
 def _run_spec(run: Mapping[str, Any]) -> manifests.RunSpec:
-    fields = {name: value for name, value in run.items() if name != "precision"}
-    return manifests.RunSpec(**fields, dtype=run["precision"])
+    fields = dict(run)
+    dtype = fields.pop("precision")
+    return manifests.RunSpec(**fields, dtype=dtype)
 
 
 router = resource_router("networks", prefix="/networks", route_class=ManifestRoute)

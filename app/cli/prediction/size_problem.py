@@ -32,15 +32,15 @@ class ProblemTarget(NamedTuple):
 
 def problem_target(text: str) -> ProblemTarget:
     """What --problem says. Raises CliError."""
-    rate, equals, path = text.partition("=")
+    rate, _, path = text.partition("=")
     try:
-        target = ProblemTarget(float(rate), Path(path))
+        rate_rps = float(rate)
     except ValueError:
-        target = ProblemTarget(0.0, Path(path))
+        rate_rps = 0.0
     # Written so that NaN is refused, too.
-    if not (equals and path and 0.0 < target.rate_rps <= _MAX_RPS):
+    if not (path and 0.0 < rate_rps <= _MAX_RPS):
         raise CliError(f"--problem {text}: must be RPS=FILE, such as 20=problem.json")
-    return target
+    return ProblemTarget(rate_rps, Path(path))
 
 
 def write_problem(

@@ -24,12 +24,19 @@ async def add_token_steps(
     if not sums:
         return
     rows = [
-        (service, datetime.fromtimestamp(step * TOKEN_STEP_S, UTC), *each.engine_tokens)
+        {"service": service, "start": _start(step), **each.engine_tokens._asdict()}
         for (service, step), each in sorted(sums.items())
     ]
-    columns = map(list, zip(*rows, strict=True))
-    names = ("services", "starts", *EngineTokens._fields)
-    await connection.execute(text(_ADD), dict(zip(names, columns, strict=True)))
+    columns = {
+        "services": [row["service"] for row in rows],
+        "starts": [row["start"] for row in rows],
+        **{name: [row[name] for row in rows] for name in EngineTokens._fields},
+    }
+    await connection.execute(text(_ADD), columns)
+
+
+def _start(step: int) -> datetime:
+    return datetime.fromtimestamp(step * TOKEN_STEP_S, UTC)
 
 
 async def load_token_steps(

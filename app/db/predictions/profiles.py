@@ -184,14 +184,15 @@ async def load_llm_networks(connection: AsyncConnection) -> dict[str, LlmNetwork
     """What is stated of each language model of which anything is, by network."""
     is_stated = network.c.config.is_not(None) | (cast(network.c.runs, Text) != "[]")
     statement = select(network.c.name, network.c.config, network.c.runs)
-    return {
-        row.name: LlmNetwork(
+    found = {}
+    for row in await connection.execute(statement.where(is_stated)):
+        config = ""
+        if row.config:
             # In one form: the same content is the same text.
-            config=json.dumps(row.config, sort_keys=True) if row.config else "",
-            runs=tuple(StatedRun(**each) for each in row.runs),
-        )
-        for row in await connection.execute(statement.where(is_stated))
-    }
+            config = json.dumps(row.config, sort_keys=True)
+        runs = tuple(StatedRun(**each) for each in row.runs)
+        found[row.name] = LlmNetwork(config=config, runs=runs)
+    return found
 
 
 async def get_network(connection: AsyncConnection, name: str) -> NetworkRow:

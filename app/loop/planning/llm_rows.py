@@ -79,11 +79,14 @@ class ModelRows:
         lengths = self.answers.get(service, RowsAnswer()).lengths
         if lengths is None:
             return ""
-        found = f", {100 * lengths.found_share:.0f} % of prompts cached already"
-        return (
+        counted = (
             f"{service}: prompts of {lengths.prompt:.0f} and answers of {lengths.output:.0f} tokens, as replicas "
-            f"counted them{found if lengths.found_share > 0.0 else ''}"
+            "counted them"
         )
+        if lengths.found_share == 0.0:
+            return counted
+        found_percent = 100.0 * lengths.found_share
+        return f"{counted}, {found_percent:.0f} % of prompts cached already"
 
 
 @dataclass(slots=True)
@@ -152,10 +155,14 @@ def _are_same_lengths(now: ServedLengths | None, then: ServedLengths | None) -> 
     # What was learned is used on where too few requests came lately to say anything.
     if now is None:
         return True
-    if then is None or abs(now.found_share - then.found_share) > _OTHER_LENGTHS:
+    if then is None:
         return False
-    ratios = (now.prompt / then.prompt, now.output / then.output)
-    return all(abs(math.log(each)) < _OTHER_LENGTHS for each in ratios)
+    differences = (
+        now.found_share - then.found_share,
+        math.log(now.prompt / then.prompt),
+        math.log(now.output / then.output),
+    )
+    return all(abs(each) < _OTHER_LENGTHS for each in differences)
 
 
 def _is_same_speed(now: ServedSpeed, then: ServedSpeed) -> bool:
@@ -245,8 +252,9 @@ def _longer(snapshot: Snapshot) -> Iterator[str]:
         terms = stated.get(each.service)
         if terms is None or terms.learns_lengths:
             continue
-        ratios = each.prompt / terms.prompt_tokens, each.output / terms.output_tokens
-        if max(ratios) > _FAR_LONGER:
+        prompts = each.prompt / terms.prompt_tokens
+        answers = each.output / terms.output_tokens
+        if max(prompts, answers) > _FAR_LONGER:
             yield (
                 f"{each.service}: prompts of {each.prompt:.0f} and answers of {each.output:.0f} tokens were counted, "
                 f"and llm.lengths states {terms.prompt_tokens:.0f} and {terms.output_tokens:.0f}: state longer ones, "

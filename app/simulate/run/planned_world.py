@@ -32,7 +32,7 @@ from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
 
 _USUAL_LIMITS = EngineLimits(max_num_batched_tokens=8192)
-"""Of the engines whose caches are simulated: another token budget changes them by a per cent."""
+"""What caches are simulated by: another token budget changes them by a per cent."""
 _MIB_PER_GIB = 1024.0
 Key = tuple[str, str, float, int]
 """Network, GPU type, SM percent, batch."""
@@ -154,35 +154,46 @@ class PlannedEngine:
         self, gpu_types: Mapping[str, GpuType], network: str, place: EnginePlace
     ) -> None:
         """Raises TruthError for a GPU type of which nothing is known for language models."""
-        hardware = find_hardware(place.gpu_type)
-        if hardware is None:
-            raise TruthError(
-                f"nothing is known of {place.gpu_type} for language models"
-            )
-        precision = cast(Precision, place.precision)
-        engine = LlmEngine(
-            network=find_architecture(network),
-            hardware=hardware,
-            precision=precision,
-            tp=place.gpus,
-        )
+        engine = _engine(network, place)
         factor = UNMEASURED.factor(PLANNED)
-        self._table = step_table(engine, RUNTIMES[engine.runtime]).times(factor)
-        memory_gib = place.memory_mib / _MIB_PER_GIB / MEMORY_SHARE
-        kv = kv_tokens(
-            engine.network,
-            precision,
-            place.gpus,
-            memory_gib=memory_gib,
-            limits=_USUAL_LIMITS,
-        )
-        self.kv_blocks = max(0, int(kv) // BLOCK_TOKENS)
+        law = step_table(engine, RUNTIMES[engine.runtime])
+        self._table = law.times(factor)
+        self.kv_blocks = _kv_blocks(engine, place)
         gpu_type = gpu_types[place.gpu_type]
         self.busy_w = POWER_SHARE * gpu_type.power_cap_w - gpu_type.idle_w
 
     def step_s(self, step: Step) -> float:
-        table, decoding = self._table, len(step.decoding)
+        table = self._table
+        decoding = len(step.decoding)
         ms = float(np.interp(step.tokens, table.tokens, table.step_ms))
         ms += table.sequence_ms * decoding
-        ms += table.cached_token_ms * step.cached_tokens + table.pair_ms * step.pairs
-        return (ms + (table.prompt_step_ms if step.chunks else 0.0)) / 1000.0
+        ms += table.cached_token_ms * step.cached_tokens
+        ms += table.pair_ms * step.pairs
+        if step.chunks:
+            ms += table.prompt_step_ms
+        return ms / 1000.0
+
+
+def _engine(network: str, place: EnginePlace) -> LlmEngine:
+    hardware = find_hardware(place.gpu_type)
+    if hardware is None:
+        raise TruthError(f"nothing is known of {place.gpu_type} for language models")
+    return LlmEngine(
+        network=find_architecture(network),
+        hardware=hardware,
+        precision=cast(Precision, place.precision),
+        tp=place.gpus,
+    )
+
+
+def _kv_blocks(engine: LlmEngine, place: EnginePlace) -> int:
+    # A replica takes a share of each GPU, which the law counts on by itself.
+    memory_gib = place.memory_mib / _MIB_PER_GIB / MEMORY_SHARE
+    tokens = kv_tokens(
+        engine.network,
+        engine.precision,
+        engine.tp,
+        memory_gib=memory_gib,
+        limits=_USUAL_LIMITS,
+    )
+    return max(0, int(tokens) // BLOCK_TOKENS)

@@ -50,15 +50,16 @@ def _complaints(
             choice.allowed or [gpu_type]
         ):
             continue
-        problem = (_unknown if is_planned else _unmeasured)(service, gpu_type)
+        problem = _unknown(gpu_type) if is_planned else _unmeasured(service, gpu_type)
         if problem:
             yield ("gpu_types",), f"exclude {gpu_type}: {problem}"
 
 
-def _unknown(_: SimulatedService, gpu_type: str) -> str:
+def _unknown(gpu_type: str) -> str:
     """Why no engine can be planned there; empty: one can."""
-    is_known = find_hardware(gpu_type) is not None
-    return "" if is_known else "nothing is known of it for language models"
+    if find_hardware(gpu_type) is None:
+        return "nothing is known of it for language models"
+    return ""
 
 
 def _unmeasured(service: SimulatedService, gpu_type: str) -> str:

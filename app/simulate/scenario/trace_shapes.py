@@ -10,7 +10,7 @@ import numpy as np
 from agents.sim.load.rates import TraceShape
 from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal
-from app.measurements.tables import NumberRange, read_table
+from app.measurements.tables import CsvTable, NumberRange, read_table
 from app.simulate.scenario.load import RequestsRef, TraceRef
 from app.simulate.traces.files import read_trace
 from app.simulate.traces.trace import RateTrace
@@ -50,15 +50,21 @@ def request_lengths(ref: RequestsRef, folder: Path) -> tuple[Counts, Counts]:
 def _read_lengths(file: Path, prompt: str, output: str) -> tuple[Counts, Counts]:
     def check_header(place: str, names: Sequence[str]) -> None:
         for column in (prompt, output):
-            if column not in names:
-                problem = f"has no column {column}; it has {', '.join(names)}"
-                raise refusal(problem, file=place)
+            if column in names:
+                continue
+            there = ", ".join(names)
+            problem = f"has no column {column}; it has {there}"
+            raise refusal(problem, file=place)
 
     table = read_table(file, check_header)
+    return _tokens(table, prompt), _tokens(table, output)
+
+
+def _tokens(table: CsvTable, column: str) -> Counts:
+    tokens = np.rint(table.numbers(column, _TOKENS))
     # Answers of no token are of requests that failed: an engine gives one at least.
-    columns = (table.numbers(name, _TOKENS) for name in (prompt, output))
-    lengths = (np.maximum(1, np.rint(each)).astype(np.int64) for each in columns)
-    return next(lengths), next(lengths)
+    at_least_one = np.maximum(1, tokens)
+    return at_least_one.astype(np.int64)
 
 
 @lru_cache(maxsize=16)
