@@ -15,6 +15,8 @@ def values(kind: inspect.Type, names: st.SearchStrategy[str]) -> st.SearchStrate
             return st.one_of(values(each, names) for each in kind.types)
         case inspect.TupleType():
             return st.tuples(*(values(each, names) for each in kind.item_types))
+        case inspect.NamedTupleType():
+            return st.tuples(*(values(each.type, names) for each in kind.fields))
         case inspect.VarTupleType():
             # A few: how many there may be at most is a test of its own.
             most = 4 if kind.max_length is None else min(4, kind.max_length)
