@@ -20,7 +20,7 @@ from agents.router.counts import Counts
 log = logging.getLogger(__name__)
 
 SILENT_S = 60.0
-"""From then on a server that does not tell what it did is a problem of its node."""
+"""From then on a server that does not show its metrics is a problem of its node."""
 PREEMPTED_WITHIN_S = 60.0
 MIN_PREEMPTED, MANY_PREEMPTED = 10, 0.1
 """Preemptions in that time, and per request that ended, above which the cache is too small."""
@@ -101,10 +101,10 @@ class ServerCounters:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Servers that tell nothing, and language models whose caches are too small for what they are asked."""
+        """Servers that show no metrics, and language models whose caches are too small for what they are asked."""
         now_s = self._clock.now_s()
         silent = (
-            f"replica {each}: its server has not told for {now_s - since_s:.0f} s what it did, so that nothing is "
+            f"replica {each}: its server has not shown its metrics for {now_s - since_s:.0f} s, so that nothing is "
             f"learned of its speed: see `plimsoll logs`, and the path of metrics in its template"
             for each, since_s in sorted(self._answered_s.items())
             if now_s - since_s >= SILENT_S
@@ -172,7 +172,7 @@ class ServerCounters:
 
 @dataclass(slots=True)
 class _Minute:
-    """How often a language model's engine took the cache away from a request again, minute by minute."""
+    """How often a language model's engine preempted requests, minute by minute."""
 
     begun_s: float
     preempted: float = 0.0
@@ -189,12 +189,12 @@ class _Minute:
         if now_s - self.begun_s < PREEMPTED_WITHIN_S:
             return
         self.problem = ""
-        # Now and then an engine does so at its limit, which costs little.
+        # Now and then an engine does so at the limit of its cache, which costs little.
         if self.preempted > max(MIN_PREEMPTED, MANY_PREEMPTED * self.requests):
             self.problem = (
-                f"replica {view.id} of {view.service} took the cache away from requests {self.preempted:.0f} times in "
-                f"a minute in which {self.requests} ended, as they are longer than planned: state longer "
-                "llm.lengths, or leave them out so that they are learned"
+                f"replica {view.id} of {view.service} preempted requests {self.preempted:.0f} times in a minute in "
+                f"which {self.requests} ended, as they are longer than planned: state longer llm.lengths, or leave "
+                "them out so that they are learned"
             )
         self.begun_s, self.preempted, self.requests = now_s, 0.0, 0
 

@@ -95,14 +95,16 @@ def test_tokens_are_those_since_the_last_reading_and_none_of_who_counts_none() -
     assert bench.read(ReplicaCounts(batches=3, busy_s=0.1), after_s=5.0).tokens is None
 
 
-def test_a_server_that_stops_telling_is_named_with_where_to_look() -> None:
+def test_a_server_that_stops_showing_metrics_is_named_with_where_to_look() -> None:
     bench = Bench()
     bench.read(engine(1), after_s=0.0)
     bench.read(None, after_s=SILENT_S - 1.0)
     assert bench.counters.problems == ()
     bench.read(None, after_s=1.0)
     (problem,) = bench.counters.problems
-    assert problem.startswith("replica r1: its server has not told for 60 s")
+    assert problem.startswith(
+        "replica r1: its server has not shown its metrics for 60 s"
+    )
     assert "plimsoll logs" in problem
     bench.read(engine(2), after_s=5.0)
     assert bench.counters.problems == ()
