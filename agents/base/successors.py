@@ -93,11 +93,11 @@ def _together(replica_id: str, parts: list[ReplicaReading]) -> ReplicaReading:
         batches=batches,
         requests=sum(each.requests for each in parts),
         execution_ms=busy_ms / batches if batches else 0.0,
-        tokens=sum_of_tokens(each.tokens for each in parts),
+        tokens=_sum_of_tokens(each.tokens for each in parts),
     )
 
 
-def sum_of_tokens(parts: Iterable[TokenCounts | None]) -> TokenCounts | None:
+def _sum_of_tokens(parts: Iterable[TokenCounts | None]) -> TokenCounts | None:
     """What several counted together; None where nobody did."""
     known = [each for each in parts if each is not None]
     return TokenCounts(*map(sum, zip(*known, strict=True))) if known else None

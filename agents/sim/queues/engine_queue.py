@@ -173,8 +173,12 @@ class EngineQueue:
         tally.fine[fine_bucket_of_s(ttft_s)] += 1
         tally.sums[SOJOURN_S] += now_s - answer.since_s
         tally.output_tokens += answer.tokens
-        counts = TokenCounts(answer.prompt_tokens, 0, answer.tokens)
-        self.tokens = TokenCounts(*map(sum, zip(self.tokens, counts, strict=True)))
+        # No cache of prefixes is simulated.
+        self.tokens = TokenCounts(
+            prompts=self.tokens.prompts + answer.prompt_tokens,
+            found=0,
+            answers=self.tokens.answers + answer.tokens,
+        )
 
     def _count(self, now_s: float, tally: ServiceTally) -> None:
         """Sum up to now, before something changes."""
