@@ -3,7 +3,7 @@
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
 from typing import cast
@@ -19,6 +19,7 @@ from solvers.llm.hardware import KernelEfficiency, LlmHardware
 from solvers.llm.lengths import LengthTable
 from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.step_law import LlmEngine, Runtime
+from solvers.types.llm import StatedRun
 
 Row = Mapping[str, str]
 SLICE_MARK = "-MIG-"
@@ -146,6 +147,36 @@ def usual_conditions(
         prompt=lengths.mean_prompt,
         output=lengths.mean_output,
     )
+
+
+def stated_runs(
+    runs: Iterable[StatedRun],
+    name: str,
+    network: Architecture,
+    lengths: LengthTable,
+) -> Iterator[MeasuredRun]:
+    """Benchmarks of the network's servers, of GPU types of which anything is known."""
+    for run in runs:
+        hardware = find_hardware(run.gpu_type)
+        if hardware is None:
+            continue
+        # Whatever its owner's server is called, the network is the one that is asked for.
+        usual = usual_conditions(name, run.precision, lengths, run.gpu_type, run.tp)
+        yield MeasuredRun(
+            engine=LlmEngine(
+                network=network,
+                hardware=hardware,
+                precision=run.precision,
+                tp=run.tp,
+            ),
+            conditions=replace(
+                usual,
+                clients=run.clients,
+                prompt=run.prompt_tokens,
+                output=run.output_tokens,
+            ),
+            tpot_ms=run.tpot_ms,
+        )
 
 
 def shipped_names() -> tuple[str, ...]:

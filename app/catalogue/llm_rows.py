@@ -11,6 +11,7 @@ from app.catalogue.language_models import (
     find_architecture,
     find_hardware,
     load_runs,
+    stated_runs,
     usual_conditions,
 )
 from app.solver.llm_rows import RowInterval, RowsAnswer, RowsRequest
@@ -115,38 +116,13 @@ def _known(
         for each in request.served
         if each.gpu_type in hardware
     ]
-    stated = tuple(_stated_runs(request, network, lengths))
+    stated = list(stated_runs(request.stated.runs, request.network, network, lengths))
     # As known as the runs that ship, of which they are more.
     known_runs = StepBeliefs([*load_runs(), *stated]) if stated else _beliefs()
     beliefs = known_runs.with_served(served)
     places = [(name, tp) for name in hardware for tp in DEGREES]
     known = beliefs.of_each([conditions(*place) for place in places])
     return dict(zip(places, known, strict=True))
-
-
-def _stated_runs(
-    request: RowsRequest, network: Architecture, lengths: LengthTable
-) -> Iterator[MeasuredRun]:
-    """Benchmarks of the network's servers, of GPU types of which anything is known."""
-    for run in request.stated.runs:
-        hardware = find_hardware(run.gpu_type)
-        if hardware is None:
-            continue
-        conditions = usual_conditions(
-            request.network, run.precision, lengths, run.gpu_type, run.tp
-        )
-        yield MeasuredRun(
-            engine=LlmEngine(
-                network=network, hardware=hardware, precision=run.precision, tp=run.tp
-            ),
-            conditions=replace(
-                conditions,
-                clients=run.clients,
-                prompt=run.prompt_tokens,
-                output=run.output_tokens,
-            ),
-            tpot_ms=run.tpot_ms,
-        )
 
 
 def _served_run(

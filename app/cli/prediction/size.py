@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
@@ -15,6 +14,7 @@ from app.catalogue.language_models import (
     find_hardware,
     load_hardware,
     load_runs,
+    stated_runs,
     usual_conditions,
 )
 from app.cli.common.errors import CliError
@@ -33,10 +33,9 @@ from app.measurements.rows import read_bytes
 from solvers.llm.architecture import Architecture, Precision
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.lengths import NAMED, LengthTable, MeanLengths
-from solvers.llm.measured import MeasuredRun, RunConditions
-from solvers.llm.step_law import LlmEngine
+from solvers.llm.measured import RunConditions
 from solvers.types.errors import InvalidInput
-from solvers.types.llm import MAX_CONTEXT, TokenSlo
+from solvers.types.llm import MAX_CONTEXT, StatedRun, TokenSlo
 
 if TYPE_CHECKING:
     from solvers.llm.belief import StepBelief
@@ -203,26 +202,20 @@ def _beliefs(
     def conditions(gpu_type: str, tp: int) -> RunConditions:
         return usual_conditions(asked.network, precision, table, gpu_type, tp)
 
-    # Whatever its file is called, the network is the one that is asked for.
-    own = [
-        MeasuredRun(
-            engine=LlmEngine(
-                network=architecture,
-                hardware=_hardware([gpu_type])[gpu_type],
-                precision=precision,
-                tp=tp,
-            ),
-            conditions=replace(
-                conditions(gpu_type, tp),
-                clients=run.clients,
-                prompt=run.prompt,
-                output=run.output,
-            ),
+    stated = [
+        StatedRun(
+            gpu_type=gpu_type,
+            tp=tp,
+            precision=precision,
+            clients=run.clients,
+            prompt_tokens=run.prompt,
+            output_tokens=run.output,
             tpot_ms=run.tpot_ms,
         )
         for gpu_type, tp, runs in asked.measured
         for run in runs
     ]
+    own = stated_runs(stated, asked.network, architecture, table)
     # Shipped runs of other networks, too: they tell how the runtime does on each GPU type.
     beliefs = StepBeliefs([*load_runs(), *own])
     places = [(name, tp) for name in asked.hardware for tp in DEGREES]
