@@ -89,7 +89,7 @@ def bind(
     avoided = avoided or {}
     # Before the others, who find a place on what is left wherever there is one.
     fleet = ModelFleet(gpus=gpus, nodes=nodes, running=before, avoided=avoided)
-    models = bind_models(problem, plan, fleet, llm_terms or {}, generation)
+    models = bind_models(problem, plan, fleet, llm_terms or {})
     held = {gpu.id for gpu in models.gpus}
     left = [gpu for gpu in gpus if gpu.id not in held]
     places = _places(left, nodes, before)

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from solvers.tick.replica_ids import new_replica_id
+from solvers.tick.replica_ids import placed_replica_id
 from solvers.types.errors import InvalidInput
 from solvers.types.llm import LlmEngineSettings, LlmReplicaPlan, LlmTerms
 from solvers.types.plan import (
@@ -60,7 +60,6 @@ def bind_models(
     plan: Plan,
     fleet: ModelFleet,
     terms: Mapping[str, LlmTerms],
-    generation: int,
 ) -> BoundModels:
     """The plan's language models on the fleet. `terms`: of each service that the plan has.
 
@@ -73,13 +72,9 @@ def bind_models(
     ]
     if not wanted:
         return BoundModels()
-    found = _placed(problem, wanted, fleet, generation, keeps=True)
+    found = _placed(problem, wanted, fleet, keeps=True)
     # Only slots can be missing then: the checker has counted GPUs.
-    return (
-        _placed(problem, wanted, fleet, generation, keeps=False)
-        if found.unplaced
-        else found
-    )
+    return _placed(problem, wanted, fleet, keeps=False) if found.unplaced else found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +91,10 @@ class _Wanted:
         """What a running replica must be to stand for it."""
         own = self.replica
         return own.service, own.network, self.plan.gpu_type, self.plan.tp, self.settings
+
+    def id_on(self, gpus: tuple[GpuId, ...]) -> ReplicaId:
+        """Its name there."""
+        return placed_replica_id(self.replica.service, (*self.kind, *gpus))
 
 
 def _order(replica: LlmReplicaPlan) -> tuple[int, str, str, int]:
@@ -145,7 +144,6 @@ def _placed(
     problem: Problem,
     wanted: Sequence[_Wanted],
     fleet: ModelFleet,
-    generation: int,
     *,
     keeps: bool,
 ) -> BoundModels:
@@ -161,9 +159,7 @@ def _placed(
         gpus = free.take(each, halves)
         if gpus:
             halves.count(each, gpus[0])
-            # Numbers from 1 on are unique: no other kind of service has this name.
-            name = new_replica_id(each.replica.service, generation, number + 1)
-            places[number] = (name, gpus)
+            places[number] = (each.id_on(gpus), gpus)
         else:
             unplaced.append(_as_gpus(each))
     bound = [
@@ -189,7 +185,7 @@ def _kept_places(wanted: Sequence[_Wanted], fleet: ModelFleet) -> dict[int, _Pla
 def _running(fleet: ModelFleet) -> dict[_Kind, list[_Place]]:
     """Replicas whose GPUs are all there and healthy, by kind: one of each node, then the second of each, and so on.
 
-    Where fewer are wanted the first stay, on as many nodes as there are.
+    Where fewer are wanted the first stay, on as many nodes as there are: the GPUs that the next one would have go.
     """
     alive = {gpu.id: gpu.node for gpu in fleet.gpus if gpu.healthy}
     found = defaultdict[_Kind, list[_Place]](list)
@@ -208,11 +204,11 @@ def _running(fleet: ModelFleet) -> dict[_Kind, list[_Place]]:
 def _by_turns(places: Sequence[_Place], nodes: Mapping[GpuId, NodeId]) -> list[_Place]:
     turns = Counter[NodeId]()
     in_turn = []
-    for place in places:
-        node = nodes[place[1][0]]
-        in_turn.append((turns[node], place))
+    for id_, gpus in places:
+        node = nodes[gpus[0]]
+        in_turn.append((turns[node], gpus, id_))
         turns[node] += 1
-    return [place for _, place in sorted(in_turn)]
+    return [(id_, gpus) for _, gpus, id_ in sorted(in_turn)]
 
 
 class _Halves:
