@@ -23,23 +23,22 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
 from agents.base.waits import cancel
-from agents.processes.care import end_for_good, keep_tidy
+from agents.processes.care import keep_tidy
 from agents.processes.launch import Crashes, Launch, Ports, place_in, prepare
 from agents.processes.launcher import PROCESSES, Launcher
-from agents.processes.process import Ending
 from agents.processes.procfs import boot_id
 from agents.processes.records import Record, Records
 from agents.processes.templates import Templates
 from agents.processes.user import WorkerUsers
 from agents.replicas.adapters import BatchOutcome, ReplicaCounts, make_adapters
+from agents.replicas.life import ReplicaLives, given_up
 from agents.replicas.readiness import FIRST_ASK_S, ReplicaWatch
 from agents.replicas.replica import (
     Hooks,
@@ -95,7 +94,7 @@ class Workers:
         self._ports = Ports(first=settings.first_port, count=settings.port_count)
         self._replicas: dict[str, ReplicaProcess] = {}
         self._records: Records[Record] | None = None
-        self._watch: ReplicaWatch | None = None
+        self._lives: ReplicaLives | None = None
         self._logs: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -108,12 +107,20 @@ class Workers:
             connector=aiohttp.TCPConnector(force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        self._watch = ReplicaWatch(
+        watch = ReplicaWatch(
             adapters=make_adapters(session),
             records=records,
             session=session,
             hooks=self._hooks,
             now_s=self._now_s,
+        )
+        self._lives = ReplicaLives(
+            replicas=self._replicas,
+            records=records,
+            watch=watch,
+            hooks=self._hooks,
+            crashes=self.crashes,
+            notify=lambda: self.on_change(),
         )
         found = records.load()
         self.problems = records.problems
@@ -174,7 +181,7 @@ class Workers:
         )
         # Entered before its life begins, which may end at once.
         self._replicas[replica_id] = started
-        started.task = asyncio.create_task(self._live(started))
+        started.task = asyncio.create_task(self._alive().live(started))
 
     async def drain(self, replica_id: str) -> None:
         """Let a replica finish what it has; its server is told so where the template says so."""
@@ -185,7 +192,8 @@ class Workers:
         # Routes are switched first, so the server hears of it only to refuse what comes by another way.
         if each.record.template.drain == "server":
             try:
-                await self._watched().adapter(each).drain(each.endpoint(self._opened()))
+                adapter = self._alive().watch.adapter(each)
+                await adapter.drain(each.endpoint(self._opened()))
             except DeviceError as error:
                 log.warning(
                     "replica %s could not be told to drain: %s", replica_id, error
@@ -195,19 +203,19 @@ class Workers:
         """Begin to end a replica, or forget one that has failed."""
         each = self._find(replica_id)
         if each.state == "failed":
-            self._forget(each)
+            self._alive().forget(each)
         # A second stop would cancel the first one, and begin its grace anew.
         elif not each.is_stopping:
-            self._leave(each)
-            each.task = asyncio.create_task(self._stop(each, _given_up(each)))
+            self._alive().leave(each)
+            each.task = asyncio.create_task(self._alive().stop(each, given_up(each)))
 
     async def fail(self, replica_id: str, reason: str) -> None:
         """Begin to end a replica that cannot go on, and tell why; one that is being ended anyway is left to that."""
         each = self._find(replica_id)
         if each.state != "failed" and not each.is_stopping:
-            self._leave(each)
+            self._alive().leave(each)
             each.task = asyncio.create_task(
-                self._fail_after(each, reason, _given_up(each))
+                self._alive().fail_after(each, reason, given_up(each))
             )
 
     async def set_batch(self, replica_id: str, batch: int) -> BatchOutcome:
@@ -224,15 +232,19 @@ class Workers:
         if each.record.template.batch_change == "reload":
             # No traffic while it loads: replicas that are not ready are left out of the routes.
             each.state = "starting"
-            each.task = asyncio.create_task(self._reload(each, batch, _given_up(each)))
+            each.task = asyncio.create_task(
+                self._alive().reload(each, batch, given_up(each))
+            )
             return "reloading"
-        return await self._apply_batch(each, batch)
+        return await self._alive().apply_batch(each, batch)
 
     async def metrics(self, replica_id: str) -> ReplicaCounts:
         """What a replica's server counted. Raises DeviceError where it does not tell."""
         each = self._find(replica_id)
         return (
-            await self._watched().adapter(each).metrics(each.endpoint(self._opened()))
+            await self._alive()
+            .watch.adapter(each)
+            .metrics(each.endpoint(self._opened()))
         )
 
     async def end_unwanted(self, wanted: Collection[str]) -> None:
@@ -260,8 +272,8 @@ class Workers:
             if each.process is not None:
                 each.process.abandon()
         self._replicas.clear()
-        if self._watch is not None:
-            await self._watch.session.close()
+        if self._lives is not None:
+            await self._lives.watch.session.close()
         if self._records is not None:
             if not keep:
                 await self._records.tidy()
@@ -278,10 +290,10 @@ class Workers:
         )
         self._replicas[record.id] = each
         if process is not None:
-            each.task = asyncio.create_task(self._live(each))
+            each.task = asyncio.create_task(self._alive().live(each))
             return
         # Its children may have outlived it, and hold memory of the GPU.
-        await self._launcher.end_left_over(record.mark, self._ending(each))
+        await self._launcher.end_left_over(record.mark, self._alive().ending(each))
         identity = record.identity
         is_rebooted = identity is not None and identity.boot != boot_id()
         reason = (
@@ -291,89 +303,6 @@ class Workers:
         )
         each.message = with_log(reason, self._opened().log(record.id))
         each.state = "failed"
-
-    async def _live(self, each: ReplicaProcess) -> None:
-        """From the start of its process, or its adoption, to its end."""
-        reason = await self._watched().come_up(each)
-        if not reason:
-            each.state, each.message = "ready", ""
-            self.on_change()
-            reason = await self._watched().watch(each)
-        await self._fail(each, reason)
-
-    async def _reload(
-        self, each: ReplicaProcess, batch: int, before: "asyncio.Task[None] | None"
-    ) -> None:
-        """Another batch by loading again; a server that fails at that is as good as dead."""
-        await cancel(before)
-        try:
-            await self._apply_batch(each, batch)
-        except DeviceError as error:
-            await self._fail(each, f"batch {batch} could not be loaded: {error}")
-        else:
-            await self._live(each)
-
-    async def _fail(self, each: ReplicaProcess, reason: str) -> None:
-        """End what is left, then say why it failed."""
-        self._leave(each)
-        # It may take long to end, and is to get no request meanwhile.
-        self.on_change()
-        await self._end(each)
-        each.message = with_log(reason, self._opened().log(each.record.id))
-        if loop := self.crashes.note(each.record.id):
-            each.message = f"{loop}; {each.message}"
-        log.error("replica %s failed: %s", each.record.id, each.message)
-        each.state = "failed"
-        self.on_change()
-
-    async def _fail_after(
-        self, each: ReplicaProcess, reason: str, before: "asyncio.Task[None] | None"
-    ) -> None:
-        await cancel(before)
-        await self._fail(each, reason)
-
-    async def _stop(
-        self, each: ReplicaProcess, before: "asyncio.Task[None] | None"
-    ) -> None:
-        await cancel(before)
-        await self._end(each)
-        self._forget(each)
-
-    def _leave(self, each: ReplicaProcess) -> None:
-        each.is_stopping = True
-        if each.state != "draining":
-            each.state, each.draining_since_s = "draining", self._now_s()
-
-    async def _end(self, each: ReplicaProcess) -> None:
-        """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
-        assert each.process is not None
-
-        def report(problem: str) -> None:
-            each.message = problem
-            log.error("replica %s: %s", each.record.id, problem)
-
-        await end_for_good(each.process, self._ending(each), report)
-
-    def _ending(self, each: ReplicaProcess) -> Ending:
-        record = each.record
-        return Ending(
-            grace_s=record.template.drain_limit_s,
-            terminate=partial(self._hooks.terminate, record.gpu_index),
-        )
-
-    def _forget(self, each: ReplicaProcess) -> None:
-        self._opened().remove(each.record.id)
-        del self._replicas[each.record.id]
-        self.on_change()
-
-    async def _apply_batch(self, each: ReplicaProcess, batch: int) -> BatchOutcome:
-        adapter, endpoint = self._watched().adapter(each), each.endpoint(self._opened())
-        outcome = await adapter.apply_batch(endpoint, batch)
-        # Else it was stopped meanwhile, and has no record any more.
-        if self._replicas.get(each.record.id) is each:
-            each.record = replace(each.record, batch=batch)
-            self._opened().save(each.record)
-        return outcome
 
     def _opened(self) -> Records[Record]:
         if self._records is None:
@@ -385,14 +314,7 @@ class Workers:
             raise UnknownPart(f"no replica {replica_id} on this node")
         return self._replicas[replica_id]
 
-    def _watched(self) -> ReplicaWatch:
-        if self._watch is None:
+    def _alive(self) -> ReplicaLives:
+        if self._lives is None:
             raise DeviceError("the workers' state directory is not open")
-        return self._watch
-
-
-def _given_up(each: ReplicaProcess) -> "asyncio.Task[None] | None":
-    """Its task, cancelled at once: what takes its place may be cancelled before it has begun."""
-    if each.task is not None:
-        each.task.cancel()
-    return each.task
+        return self._lives
