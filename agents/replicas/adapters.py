@@ -14,13 +14,11 @@ makers document is the only thing relied on:
 import asyncio
 import json
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 import aiohttp
 
-from agents.processes.logs import error_text, excerpt
 from agents.processes.templates import Server, WarmUp
 from agents.processes.user import read_file, write_file
 from agents.replicas.answers import (
@@ -31,17 +29,15 @@ from agents.replicas.answers import (
     read_object,
     reading,
 )
+from agents.replicas.http_calls import Http
 from agents.replicas.server_metrics import ServerKind, read_page, read_server
 
 BatchOutcome: TypeAlias = Literal["applied_live", "reloading", "needs_restart"]
 
-ASK_S = 5.0
-"""For a question."""
 WARM_UP_S = 120.0
 """For one of the first requests, for which libraries compile and tune."""
 RELOAD_S = 300.0
 """For a server that answers when it has loaded the network again."""
-MAX_ANSWER = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,85 +119,6 @@ async def warm_up(session: aiohttp.ClientSession, url: str, requests: WarmUp) ->
     for _ in range(requests.requests):
         await http.demand(
             "POST", url + requests.path, text=requests.body.encode(), limit_s=WARM_UP_S
-        )
-
-
-class Http:
-    """Calls with limits; foreign errors are translated here, once."""
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-
-    async def demand(
-        self,
-        method: str,
-        url: str,
-        *,
-        body: Json = None,
-        text: bytes | None = None,
-        limit_s: float = ASK_S,
-    ) -> bytes:
-        """The body of a good answer to JSON, or to a text that holds it. Raises ServerUnanswered."""
-        data = json.dumps(body).encode() if body is not None else text
-        headers = {"Content-Type": "application/json"} if data is not None else {}
-        timeout = aiohttp.ClientTimeout(total=limit_s)
-        try:
-            async with self._session.request(
-                method,
-                url,
-                data=data,
-                headers=headers,
-                timeout=timeout,
-                allow_redirects=False,
-            ) as answer:
-                status = answer.status
-                answered = await _read(answer)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ServerUnanswered(
-                f"{method} {url} has no answer: {error_text(error)}"
-            ) from error
-        if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            raise ServerUnanswered(
-                f"{method} {url} answers {status}: {excerpt(answered)}"
-            )
-        return answered
-
-    async def is_fine(self, url: str) -> bool:
-        """Whether a GET is answered well; no answer is a no."""
-        try:
-            await self.demand("GET", url)
-        except ServerUnanswered:
-            return False
-        return True
-
-    async def is_answered(self, url: str, *, limit_s: float) -> bool:
-        """Whether a GET is answered at all, be it by an error."""
-        timeout = aiohttp.ClientTimeout(total=limit_s)
-        try:
-            # The status does not matter: a server that refuses is alive.
-            async with self._session.get(url, timeout=timeout, allow_redirects=False):
-                return True
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
-
-    async def counts(self, endpoint: Endpoint, kind: ServerKind) -> ReplicaCounts:
-        """What a server's own Prometheus metrics say of what it serves there. Raises ServerUnanswered."""
-        answered = await self.demand("GET", endpoint.metrics_url)
-        text = answered.decode("utf-8", errors="replace")
-        with reading(endpoint.metrics_url):
-            # In a thread: a page as long as MAX_ANSWER takes seconds, and requests wait for this loop.
-            page = await asyncio.to_thread(read_page, text)
-            found = read_server(page, kind, endpoint.served_as)
-        return ReplicaCounts(
-            requests=read_count(found.served),
-            failures=read_count(found.failed),
-            batches=read_count(found.batches),
-            busy_s=read_amount(found.busy_s),
-            queued=read_count(found.waiting),
-            prompt_tokens=read_count(found.prompt_tokens),
-            found_tokens=read_count(found.found_tokens),
-            answer_tokens=read_count(found.generated_tokens),
-            preemptions=read_count(found.preemptions),
         )
 
 
@@ -291,7 +208,7 @@ class TritonAdapter(_Server):
         )
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
-        return await self._http.counts(endpoint, "triton")
+        return await _counts(self._http, endpoint, "triton")
 
 
 class VllmAdapter(_Server):
@@ -306,7 +223,7 @@ class VllmAdapter(_Server):
         """Nothing: it finishes what it has when it is asked to stop."""
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
-        return await self._http.counts(endpoint, "vllm")
+        return await _counts(self._http, endpoint, "vllm")
 
 
 class MlserverAdapter(_Server):
@@ -338,19 +255,28 @@ class MlserverAdapter(_Server):
         """Nothing: it finishes what it has when it is asked to stop."""
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
-        return await self._http.counts(endpoint, "mlserver")
+        return await _counts(self._http, endpoint, "mlserver")
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    parts, length = [], 0
-    async for part in answer.content.iter_chunked(64 * 1024):
-        parts.append(part)
-        length += len(part)
-        # Cut while it comes: a server that went wrong must not fill the agent's memory.
-        if length > MAX_ANSWER:
-            answer.close()
-            break
-    return b"".join(parts)[:MAX_ANSWER]
+async def _counts(http: Http, endpoint: Endpoint, kind: ServerKind) -> ReplicaCounts:
+    """What a server's own Prometheus metrics say of what it serves there. Raises ServerUnanswered."""
+    answered = await http.demand("GET", endpoint.metrics_url)
+    text = answered.decode("utf-8", errors="replace")
+    with reading(endpoint.metrics_url):
+        # In a thread: a page as long as MAX_ANSWER takes seconds, and requests wait for this loop.
+        page = await asyncio.to_thread(read_page, text)
+        found = read_server(page, kind, endpoint.served_as)
+    return ReplicaCounts(
+        requests=read_count(found.served),
+        failures=read_count(found.failed),
+        batches=read_count(found.batches),
+        busy_s=read_amount(found.busy_s),
+        queued=read_count(found.waiting),
+        prompt_tokens=read_count(found.prompt_tokens),
+        found_tokens=read_count(found.found_tokens),
+        answer_tokens=read_count(found.generated_tokens),
+        preemptions=read_count(found.preemptions),
+    )
 
 
 def _with_batch(config: dict[str, Json], batch: int) -> dict[str, Json]:

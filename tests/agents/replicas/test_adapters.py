@@ -13,7 +13,6 @@ from aiohttp import web
 from agents.processes.template_file import load_templates
 from agents.processes.templates import Server, WarmUp
 from agents.replicas.adapters import (
-    MAX_ANSWER,
     Adapter,
     Endpoint,
     ReplicaCounts,
@@ -21,6 +20,7 @@ from agents.replicas.adapters import (
     warm_up,
 )
 from agents.replicas.answers import ServerUnanswered
+from agents.replicas.http_calls import MAX_ANSWER
 from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.fakes.replicas import FIRST_PORT, a_launch, gone, in_loop, the, until
 from tests.ports import PORTS

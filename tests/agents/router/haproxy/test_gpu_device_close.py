@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.replicas.adapters import ASK_S
+from agents.replicas.http_calls import ASK_S
 from agents.router.haproxy.state import HaProxyError
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, play, states, until
