@@ -88,6 +88,11 @@ class UnknownPart(DeviceError, LookupError):
     """No GPU or replica of that name on this node."""
 
 
+ASLEEP_SHARE = 1 / 9
+"""The part of its memory that a replica may hold while it sleeps: engines take nine tenths of a GPU, so that the next
+one has room beside what CUDA contexts and graphs still hold."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningReplica:
     """One replica as it is now."""
@@ -99,6 +104,7 @@ class RunningReplica:
     sm_percent: float
     batch: int
     memory_mib: float
+    """What it may hold now: of one that sleeps ASLEEP_SHARE of what it had."""
     has_live_batch: bool = True
     """Whether it takes another batch; False: a successor has to be started for it."""
     in_flight: int = 0
@@ -107,6 +113,10 @@ class RunningReplica:
     """How long it has been draining."""
     drain_s: float | None = None
     """It may drain so long; None = as long as the node's replicas do."""
+    can_return: bool = False
+    """Whether it drains, or sleeps, and may take requests again."""
+    can_sleep: bool = False
+    """Whether its server can give the GPU's memory back and keep its weights in the host's."""
     # Not None: it is compared with the UID that is wanted, which no -1 equals, so that what nobody knows is replaced.
     uid: int = -1
     """Who it runs as; -1 = not known."""
@@ -280,6 +290,14 @@ class Device(Protocol):
 
     async def stop_replica(self, replica_id: str) -> None:
         """End a replica; what it has not finished is lost."""
+        ...
+
+    async def sleep(self, replica_id: str) -> None:
+        """Begin to put a drained replica to sleep; where that fails, or nobody wakes it for long, it is stopped."""
+        ...
+
+    async def wake(self, replica_id: str) -> None:
+        """Let one that drains take requests again, or begin to wake one that sleeps."""
         ...
 
     async def set_batch(self, replica_id: str, batch: int) -> None:

@@ -40,7 +40,7 @@ Iterations: TypeAlias = Annotated[float, Meta(ge=0.0, le=2.0**53)]
 Percent: TypeAlias = Annotated[float, Meta(gt=0.0, le=100.0)]
 PercentOrZero: TypeAlias = Annotated[float, Meta(ge=0.0, le=100.0)]
 
-ReplicaState: TypeAlias = Literal["starting", "ready", "draining", "failed"]
+ReplicaState: TypeAlias = Literal["starting", "ready", "draining", "asleep", "failed"]
 TaskKind: TypeAlias = Literal["training", "offline"]
 TaskState: TypeAlias = Literal[
     "starting", "running", "swapping", "swapped", "finished", "failed"

@@ -24,7 +24,7 @@ from agents.base.protocol import (
 )
 
 _SUCCESSOR = re.compile(r"(.+)~[0-9]+")
-_FIRST_REPORTED = ("ready", "starting", "draining", "failed")
+_FIRST_REPORTED = ("ready", "starting", "draining", "asleep", "failed")
 
 
 def base_id(replica_id: str) -> str:
@@ -65,9 +65,8 @@ def _id_here(
     """The id of a replica here that has the wanted batch or takes it, also of a failed one that waits; else free."""
     mine = (running[each] for each in here if base_id(each) == want.id)
     for each in sorted(mine, key=lambda each: (each.state == "failed", each.id)):
-        if each.state != "draining" and (
-            each.has_live_batch or each.batch == want.batch
-        ):
+        is_leaving = each.state == "draining" and not each.can_return
+        if not is_leaving and (each.has_live_batch or each.batch == want.batch):
             return each.id
     # Whoever has the id and could take any batch is replaced for another reason, under its own id.
     if want.id not in running or running[want.id].has_live_batch:

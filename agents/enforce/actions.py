@@ -37,6 +37,20 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sleep:
+    """Put a drained replica to sleep."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """Put a replica to work again that drains or sleeps."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetBatch:
     """Change the largest batch of a running replica."""
 
@@ -94,6 +108,8 @@ Action: TypeAlias = (
     | SwitchRoutes
     | Drain
     | Stop
+    | Sleep
+    | Wake
     | SetBatch
     | LockClock
     | LimitPower
@@ -115,6 +131,10 @@ async def perform(device: Device, action: Action) -> None:
             await device.drain(action.replica_id)
         case Stop():
             await device.stop_replica(action.replica_id)
+        case Sleep():
+            await device.sleep(action.replica_id)
+        case Wake():
+            await device.wake(action.replica_id)
         case SetBatch():
             await device.set_batch(action.replica_id, action.batch)
         case LockClock():

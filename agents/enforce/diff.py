@@ -20,6 +20,9 @@ Tasks have what the replicas leave over and make room for them: see `diff_tasks`
 
 A replica whose server cannot change its batch is replaced for that as well: see `successors`.
 
+A language model's replica that is wanted again while it drains is taken back. One that has drained sleeps, where its
+server can, for as long as all that is wanted has room beside it; wanted again, it is woken and not started.
+
 Memory is never overcommitted: a start is given only when what is alive after the stops before it leaves room.
 """
 
@@ -36,6 +39,7 @@ from agents.enforce.actions import (
     LimitPower,
     LockClock,
     SetBatch,
+    Sleep,
     StartReplica,
     StartTask,
     Stop,
@@ -43,8 +47,16 @@ from agents.enforce.actions import (
     SwapIn,
     SwapOut,
     SwitchRoutes,
+    Wake,
 )
 from agents.enforce.diff_routes import last_serving, routes_for_now, still_serving
+from agents.enforce.diff_sleep import (
+    in_the_way_asleep,
+    may_sleep,
+    returning,
+    started_or_woken,
+    taken_back,
+)
 from agents.enforce.diff_tasks import (
     are_tasks_settled,
     displaced_tasks,
@@ -82,9 +94,10 @@ def actions(
     held_tasks = _names("task", held)
     gpus = compare_gpus(wanted, actual, held_tasks)
     # Stops come first, since what they free is given away below.
-    stops = tuple(dict.fromkeys(_stops(gpus, held_replicas, drain_deadline_s)))
-    gone = {stop.replica_id for stop in stops}
-    taken = _ids(actual) - gone
+    woken = returning(gpus)
+    stops, gone = _all_stops(gpus, held_replicas, drain_deadline_s, woken)
+    # Those that are woken need what they had before they slept, as if they were started.
+    taken = _ids(actual) - gone - woken
     starts = tuple(on_all_gpus(_all_starts(gpus, taken, held_replicas)))
     started = {start.replica.id for start in starts}
     waiting = (
@@ -110,10 +123,10 @@ def actions(
         *_task_stops(gpus),
         *displaced,
         *_knobs(gpus, gone),
-        *dict.fromkeys(_batches(gpus)),
+        *dict.fromkeys(_changes(gpus)),
         *((SwitchRoutes(routes=routes),) if routes != actual.routes else ()),
         *dict.fromkeys(_drains(gpus, routes)),
-        *starts,
+        *started_or_woken(starts, woken),
         *_task_starts(gpus, held_tasks),
     )
 
@@ -147,10 +160,25 @@ def is_settled(
     )
 
 
+def _all_stops(
+    gpus: tuple[GpuDiff, ...],
+    held: Collection[str],
+    drain_deadline_s: float,
+    woken: Collection[str],
+) -> tuple[tuple[Stop | Sleep, ...], set[str]]:
+    """What ends or falls asleep, each once, and the ids of those that end."""
+    found = dict.fromkeys(_stops(gpus, held, drain_deadline_s, woken))
+    return tuple(found), {each.replica_id for each in found if isinstance(each, Stop)}
+
+
 def _stops(
-    gpus: tuple[GpuDiff, ...], held: Collection[str], drain_deadline_s: float
-) -> Iterator[Stop]:
+    gpus: tuple[GpuDiff, ...],
+    held: Collection[str],
+    drain_deadline_s: float,
+    woken: Collection[str],
+) -> Iterator[Stop | Sleep]:
     """Retired replicas that carry nothing; a failed one that is wanted stays visible until it may start again."""
+    in_the_way = {each for gpu in gpus for each in in_the_way_asleep(gpu, woken)}
     for gpu in gpus:
         for replica in gpu.retired:
             deadline_s = replica.drain_s or drain_deadline_s
@@ -158,7 +186,13 @@ def _stops(
             idle = replica.state in ("starting", "failed") or (
                 replica.state == "draining" and drained
             )
-            if idle and not (replica.state == "failed" and replica.id in held):
+            if not idle or (replica.state == "failed" and replica.id in held):
+                continue
+            is_kept = may_sleep(replica) and replica.id not in in_the_way
+            end = Sleep if is_kept else Stop
+            yield end(replica_id=replica.id)
+        for replica in gpu.asleep:
+            if replica.id in in_the_way:
                 yield Stop(replica_id=replica.id)
 
 
@@ -261,7 +295,9 @@ def _task_starts(
             and not gpu.missing
             and not gpu.retired
         ):
-            free_mib, _ = free_room(gpu, {want.id for want, _ in gpu.kept})
+            there = {each.id for each in gpu.asleep}
+            there.update(want.id for want, _ in gpu.kept)
+            free_mib, _ = free_room(gpu, there)
             staying = replace(gpu.actual, tasks=gpu.tasks)
             yield from returning_tasks(
                 gpu.wanted.tasks, staying, free_mib=free_mib, taken=taken
@@ -343,7 +379,9 @@ def _is_raised(before: float | None, after: float | None) -> bool:
     return before is not None and (after is None or after > before)
 
 
-def _batches(gpus: tuple[GpuDiff, ...]) -> Iterator[SetBatch]:
+def _changes(gpus: tuple[GpuDiff, ...]) -> Iterator[SetBatch | Wake]:
+    """What is changed of replicas that are kept."""
+    yield from taken_back(gpus)
     for gpu in gpus:
         for want, running in gpu.kept:
             if running.batch != want.batch:

@@ -1,4 +1,4 @@
-"""One GPU, wanted against actual: what is kept, what is missing, what is retired, and the room that is left."""
+"""One GPU, wanted against actual: what is kept, missing, retired or asleep, and the room that is left."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,10 +21,13 @@ class GpuDiff:
     wanted: GpuCommand | None
     actual: GpuState
     kept: tuple[tuple[ReplicaCommand, RunningReplica], ...]
-    """Replicas that run, or come up, as wanted; perhaps with another batch."""
+    """Replicas that run, or come up, as wanted, or drain and can return; perhaps with another batch."""
     missing: tuple[ReplicaCommand, ...]
+    """Those that sleep are among them: they need their memory."""
     retired: tuple[RunningReplica, ...]
-    """Replicas that are not wanted, or not as they are, or failed, or already draining; by id."""
+    """Replicas that are not wanted, or not as they are, or failed, or drain and cannot return; by id."""
+    asleep: tuple[RunningReplica, ...]
+    """Wanted or not; who was awake last comes first."""
     tasks: tuple[RunningTask, ...]
     """Tasks that are not to be stopped at once."""
 
@@ -59,34 +62,43 @@ def _compare_gpu(
     )
     # What is neither kept nor missing is retired, so that every running replica is in one of them.
     kept_ids = {want.id for want, _ in kept}
+    asleep = [each for each in actual.replicas if each.state == "asleep"]
     return GpuDiff(
         wanted=command,
         actual=actual,
         kept=kept,
         missing=tuple(want for want in wanted if want.id not in kept_ids),
         retired=tuple(
-            running[each] for each in sorted(running) if each not in kept_ids
+            running[each]
+            for each in sorted(running)
+            if each not in kept_ids and running[each].state != "asleep"
         ),
+        asleep=tuple(sorted(asleep, key=lambda each: (each.draining_s, each.id))),
         tasks=tasks,
     )
 
 
 def _serves(running: RunningReplica, want: ReplicaCommand) -> bool:
     """Whether the running replica is, or will be, the wanted one; a live batch may differ, all else is fixed."""
-    same = (
-        running.service,
-        running.network,
-        running.sm_percent,
-        running.memory_mib,
-    ) == (
+    # A replica with a live batch is changed in place; another one is replaced for its batch.
+    has_batch = running.has_live_batch or running.batch == want.batch
+    is_there = running.state in ("starting", "ready")
+    can_return = running.state == "draining" and running.can_return
+    return (
+        is_same(running, want)
+        and running.memory_mib == want.memory_mib
+        and has_batch
+        and (is_there or can_return)
+    )
+
+
+def is_same(running: RunningReplica, want: ReplicaCommand) -> bool:
+    """Whether it serves the same with the same share."""
+    return (running.service, running.network, running.sm_percent) == (
         want.service,
         want.network,
         want.sm_percent,
-        want.memory_mib,
     )
-    # A replica with a live batch is changed in place; another one is replaced for its batch.
-    has_batch = running.has_live_batch or running.batch == want.batch
-    return same and has_batch and running.state in ("starting", "ready")
 
 
 def free_room(gpu: GpuDiff, taken: set[str]) -> tuple[float, int]:

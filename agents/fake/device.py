@@ -182,6 +182,14 @@ class FakeDevice:
         if each.state == "ready":
             each.state, each.draining_since_s = "draining", self._clock.now_s()
 
+    async def sleep(self, replica_id: str) -> None:
+        raise NotSupported(f"replica {replica_id} cannot sleep: it has no GPU")
+
+    async def wake(self, replica_id: str) -> None:
+        each = self._find(replica_id)
+        if each.state == "draining":
+            each.state, each.draining_since_s = "ready", math.inf
+
     async def stop_replica(self, replica_id: str) -> None:
         each = self._find(replica_id)
         del self._replicas[replica_id]
@@ -299,6 +307,7 @@ class FakeDevice:
             drain_s=None
             if each.command.engine is None
             else each.command.engine.drain_s,
+            can_return=each.state == "draining" and each.command.engine is not None,
         )
 
     def _read_gpu(self, gpu: GpuState, busy_s: float, window_s: float) -> GpuReading:

@@ -45,6 +45,11 @@ def main(arguments: list[str]) -> int:
         default=1.0,
         help="times as fast (default: %(default)s)",
     )
+    options.add_argument(
+        "--enable-sleep-mode",
+        action="store_true",
+        help="it can be put to sleep and woken",
+    )
     chosen = options.parse_args(arguments)
     size = EngineSize(
         max_num_batched_tokens=chosen.max_num_batched_tokens,
@@ -56,6 +61,7 @@ def main(arguments: list[str]) -> int:
         LlmScheduler(size),
         StepTime(base=chosen.step_ms, speed=chosen.speed),
         load_s=chosen.load_s,
+        can_sleep=chosen.enable_sleep_mode,
     )
     web.run_app(
         server.make_app(),

@@ -4,6 +4,7 @@
     GET  /v1/models                                the one that is served
     GET  /health                                   503 until it has loaded
     GET  /metrics                                  vLLM's names
+    POST /sleep, /wake_up, GET /is_sleeping        as vLLM has them with --enable-sleep-mode; asleep it takes nothing
 
 A prompt has as many tokens as it has words. Who leaves is aborted, as vLLM does. For tests and demonstrations without a
 GPU; see `agents.llm.scheduler`.
@@ -86,8 +87,10 @@ class LlmServer:
         step_time: StepTime,
         *,
         load_s: float = 0.0,
+        can_sleep: bool = False,
     ) -> None:
         """`load_s`: it is not ready before."""
+        self._can_sleep, self._is_asleep = can_sleep, False
         self._served_as, self._scheduler = served_as, scheduler
         self._step_time, self._load_s = step_time, load_s
         self._metrics = EngineMetrics(served_as, scheduler)
@@ -105,6 +108,10 @@ class LlmServer:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._show_metrics)
+        if self._can_sleep:
+            app.router.add_post("/sleep", self._sleep)
+            app.router.add_post("/wake_up", self._wake_up)
+            app.router.add_get("/is_sleeping", self._show_sleep)
         app.cleanup_ctx.append(self._running)
         return app
 
@@ -139,6 +146,8 @@ class LlmServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         if not self.is_ready:
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, "the engine is loading")
+        if self._is_asleep:
+            return _error(HTTPStatus.SERVICE_UNAVAILABLE, "the engine sleeps")
         try:
             body = msgspec.json.decode(await request.read(), type=_Body)
         except msgspec.DecodeError as error:
@@ -196,6 +205,17 @@ class LlmServer:
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(status=200 if self.is_ready else 503)
+
+    async def _sleep(self, _: web.Request) -> web.Response:
+        self._is_asleep = True
+        return web.Response()
+
+    async def _wake_up(self, _: web.Request) -> web.Response:
+        self._is_asleep = False
+        return web.Response()
+
+    async def _show_sleep(self, _: web.Request) -> web.Response:
+        return web.json_response({"is_sleeping": self._is_asleep})
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self._metrics.text(), content_type="text/plain")

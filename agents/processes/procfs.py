@@ -26,11 +26,13 @@ def boot_id() -> str:
 
 def host_memory_used() -> float:
     """Share of the machine's memory that a new process cannot have, 0 to 1."""
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    kib = {
-        name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)
-    }
+    kib = _memory_kib()
     return 1.0 - kib["MemAvailable"] / kib["MemTotal"]
+
+
+def host_memory_free_mib() -> float:
+    """What of the machine's memory a new process can have."""
+    return _memory_kib()["MemAvailable"] / 1024.0
 
 
 def is_alive(identity: Identity) -> bool:
@@ -127,6 +129,12 @@ def listening_ports(pid: int) -> frozenset[int]:
                 if row[3] == _LISTEN and f"socket:[{row[9]}]" in mine
             }
     return frozenset(found)
+
+
+def _memory_kib() -> dict[str, int]:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    parts = (line.split(":") for line in lines)
+    return {name: int(rest.split()[0]) for name, rest in parts}
 
 
 def _sockets(pid: int) -> set[str]:

@@ -47,6 +47,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """What a service, a network or a template may be called: no blank, no slash, no leading dash, so neither an option nor
 a way out of a folder."""
 
+SLEEP_OPTION, SLEEP_VARIABLE = "--enable-sleep-mode", "VLLM_SERVER_DEV_MODE"
+"""What vLLM offers sleep by."""
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 PORTS = ("port", "grpc_port", "metrics_port")
 ENGINE = (
@@ -181,6 +183,11 @@ class Template:
     def is_task(self) -> bool:
         """Whether tasks run by it, and no replicas."""
         return self.server == "task"
+
+    @property
+    def can_sleep(self) -> bool:
+        """Whether its server gives the GPU's memory back when it is asked to."""
+        return self.server == "vllm" and SLEEP_OPTION in self.command
 
     @property
     def ports(self) -> tuple[str, ...]:

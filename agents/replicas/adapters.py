@@ -1,4 +1,4 @@
-"""How each kind of model server is asked: is it ready, take another batch, stop taking requests, how much did it do.
+"""How each kind of model server is asked: is it ready, take another batch, take no requests, sleep, how much was done.
 
     make_adapters(session) -> {"worker": …, "triton": …, "vllm": …, "mlserver": …}
 
@@ -7,7 +7,8 @@ makers document is the only thing relied on:
 
     worker    PUT /batch, which takes effect between two batches
     triton    GET /v2/models/S/config, changed, goes to POST /v2/repository/models/S/load (needs explicit mode)
-    vllm      --max-num-seqs is fixed for life: needs a restart
+    vllm      --max-num-seqs is fixed for life: needs a restart; POST /sleep and /wake_up, GET /is_sleeping with
+              --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1
     mlserver  max_batch_size in model-settings.json of the replica's directory, then POST …/models/S/unload and load
 """
 
@@ -97,6 +98,18 @@ class Adapter(Protocol):
         """Tell it to take nothing more; nothing where it knows no such thing."""
         ...
 
+    async def sleep(self, endpoint: Endpoint) -> None:
+        """Have it move its weights to the host's memory, and give the GPU's back."""
+        ...
+
+    async def wake(self, endpoint: Endpoint) -> None:
+        """Have it move them back; it is ready as soon as it says so."""
+        ...
+
+    async def is_asleep(self, endpoint: Endpoint) -> bool:
+        """Whether it has, and has not."""
+        ...
+
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         """What it did since its start."""
         ...
@@ -141,6 +154,15 @@ class _Server:
 
     async def sm_count(self, endpoint: Endpoint) -> int | None:  # noqa: ARG002
         return None
+
+    async def sleep(self, endpoint: Endpoint) -> None:
+        raise ServerUnanswered(f"{endpoint.served_as} is of a kind that cannot sleep")
+
+    async def wake(self, endpoint: Endpoint) -> None:
+        """Nothing: it never sleeps."""
+
+    async def is_asleep(self, endpoint: Endpoint) -> bool:  # noqa: ARG002
+        return False
 
     def _readiness_url(self, endpoint: Endpoint) -> str:
         own = self.own_path.replace("{served_as}", endpoint.served_as)
@@ -221,6 +243,20 @@ class VllmAdapter(_Server):
 
     async def drain(self, endpoint: Endpoint) -> None:
         """Nothing: it finishes what it has when it is asked to stop."""
+
+    async def sleep(self, endpoint: Endpoint) -> None:
+        # At level 1 the weights stay in the host's memory; at 2 they would have to be loaded again.
+        url = f"{endpoint.url}/sleep?level=1"
+        await self._http.demand("POST", url, limit_s=RELOAD_S)
+
+    async def wake(self, endpoint: Endpoint) -> None:
+        url = f"{endpoint.url}/wake_up"
+        await self._http.demand("POST", url, limit_s=RELOAD_S)
+
+    async def is_asleep(self, endpoint: Endpoint) -> bool:
+        url = f"{endpoint.url}/is_sleeping"
+        answered = read_object(await self._http.demand("GET", url), url)
+        return answered.get("is_sleeping") is True
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
         return await _counts(self._http, endpoint, "vllm")

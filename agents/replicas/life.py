@@ -1,4 +1,4 @@
-"""What becomes of one replica's process: it comes up, is watched, loads again, fails, or is stopped.
+"""What becomes of one replica's process: it comes up, is watched, loads again, sleeps, wakes, fails, or is stopped.
 
 Each function is a task of its replica, begun by `agents.replicas.replicas.Workers`; the next one ends the one before.
 """
@@ -10,15 +10,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from agents.base.device import DeviceError
-from agents.base.waits import cancel
+from agents.base.waits import cancel, first
 from agents.processes.care import end_for_good
 from agents.processes.launch import Crashes
 from agents.processes.process import Ending
+from agents.processes.procfs import host_memory_free_mib
 from agents.processes.records import Record, Records
 from agents.replicas.adapters import BatchOutcome
 from agents.replicas.readiness import ReplicaWatch
 from agents.replicas.replica import Hooks, ReplicaProcess, with_log
 
+SLEEP_LIMIT_S = 1800.0
+"""One that nobody wakes for so long is ended: the host's memory is others' as well."""
 log = logging.getLogger(__name__)
 
 
@@ -38,6 +41,9 @@ class ReplicaLives:
     async def live(self, each: ReplicaProcess) -> None:
         """From the start of its process, or its adoption, to its end."""
         reason = await self.watch.come_up(each)
+        if not reason and await self.watch.is_asleep(each):
+            await self._rest(each)
+            return
         if not reason:
             each.state, each.message = "ready", ""
             self.notify()
@@ -84,6 +90,33 @@ class ReplicaLives:
         await self._end(each)
         self.forget(each)
 
+    async def sleep(
+        self, each: ReplicaProcess, before: "asyncio.Task[None] | None"
+    ) -> None:
+        """Put it to sleep, in place of what it was at; where that fails it is ended."""
+        await cancel(before)
+        try:
+            _require_host_memory(each.record)
+            await self.watch.adapter(each).sleep(each.endpoint(self.records))
+        except DeviceError as error:
+            log.warning("replica %s ends and does not sleep: %s", each.record.id, error)
+            await self._end(each)
+            self.forget(each)
+        else:
+            await self._rest(each)
+
+    async def wake(
+        self, each: ReplicaProcess, before: "asyncio.Task[None] | None"
+    ) -> None:
+        """From its sleep on as from a start."""
+        await cancel(before)
+        try:
+            await self.watch.adapter(each).wake(each.endpoint(self.records))
+        except DeviceError as error:
+            await self.fail(each, f"it did not wake: {error}")
+        else:
+            await self.live(each)
+
     def leave(self, each: ReplicaProcess) -> None:
         """It takes nothing more, and does not come back."""
         each.is_stopping = True
@@ -114,6 +147,16 @@ class ReplicaLives:
             self.records.save(each.record)
         return outcome
 
+    async def _rest(self, each: ReplicaProcess) -> None:
+        """Sleep until it is woken or stopped, which cancels this; one that nobody wakes for long, or dies, is ended."""
+        assert each.process is not None
+        each.state, each.message, each.is_stopping = "asleep", "", False
+        self.notify()
+        await first(each.process.wait(), limit_s=SLEEP_LIMIT_S)
+        self.leave(each)
+        await self._end(each)
+        self.forget(each)
+
     async def _end(self, each: ReplicaProcess) -> None:
         """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
         assert each.process is not None
@@ -123,6 +166,16 @@ class ReplicaLives:
             log.error("replica %s: %s", each.record.id, problem)
 
         await end_for_good(each.process, self.ending(each), report)
+
+
+def _require_host_memory(record: Record) -> None:
+    """Raises DeviceError where the host has less than its GPUs gave the replica, of which the weights are a part."""
+    needed_mib = record.memory_mib * max(1, len(record.gpus))
+    free_mib = host_memory_free_mib()
+    if needed_mib > free_mib:
+        raise DeviceError(
+            f"it may take {needed_mib:.0f} MiB of the host's memory, which has {free_mib:.0f} free"
+        )
 
 
 def given_up(each: ReplicaProcess) -> "asyncio.Task[None] | None":

@@ -1,6 +1,7 @@
 """What is seen of a replica from outside: that it becomes ready, that its share is proven, and that it hangs."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from agents.processes.records import Record, Records
 from agents.processes.templates import Server
 from agents.replicas.adapters import Adapter, Endpoint, warm_up
 from agents.replicas.replica import Hooks, ReplicaProcess, listens
+
+log = logging.getLogger(__name__)
 
 FIRST_ASK_S = 0.05
 MAX_ASK_S = 0.25
@@ -51,6 +54,18 @@ class ReplicaWatch:
             await asyncio.sleep(max(0.0, limit_s - (self.now_s() - asked_s)))
         spent_s = each.record.template.hung_after_s
         return f"it hung: its server answered none of {HUNG_QUESTIONS} questions in {spent_s:g} s"
+
+    async def is_asleep(self, each: ReplicaProcess) -> bool:
+        """Whether its server sleeps, as one may that an earlier agent started."""
+        if not each.can_sleep:
+            return False
+        try:
+            return await self.adapter(each).is_asleep(self._endpoint(each))
+        except DeviceError as error:
+            log.warning(
+                "replica %s does not say whether it sleeps: %s", each.record.id, error
+            )
+            return False
 
     async def come_up(self, each: ReplicaProcess) -> str:
         """Why it does not become ready; empty = it is."""

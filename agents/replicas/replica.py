@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from agents.base.device import DeviceError, LaunchFailed, RunningReplica
+from agents.base.device import (
+    ASLEEP_SHARE,
+    DeviceError,
+    LaunchFailed,
+    RunningReplica,
+)
 from agents.base.protocol import ReplicaState
 from agents.processes.launch import Launch, LaunchPlace, Prepared
 from agents.processes.launcher import Launcher, Running
@@ -82,6 +87,8 @@ class ReplicaView:
     """What keeps it from being started, where somebody has to do something about it."""
     draining_s: float = 0.0
     drain_s: float | None = None
+    can_return: bool = False
+    can_sleep: bool = False
     is_adopted: bool = False
     """An earlier agent had started it."""
     is_outdated: bool = False
@@ -103,6 +110,8 @@ class ReplicaView:
             in_flight=in_flight,
             draining_s=self.draining_s,
             drain_s=self.drain_s,
+            can_return=self.can_return,
+            can_sleep=self.can_sleep,
             uid=self.uid,
         )
 
@@ -121,7 +130,7 @@ class ReplicaProcess:
     is_adopted: bool = False
     is_outdated: bool = False
     is_stopping: bool = False
-    """It is being ended, by a stop or a failure."""
+    """It is being ended, by a stop or a failure, or put to sleep."""
     task: "asyncio.Task[None] | None" = None
 
     @property
@@ -129,9 +138,18 @@ class ReplicaProcess:
         """What keeps it from running."""
         return "" if self.process is None else self.process.pending
 
+    @property
+    def can_sleep(self) -> bool:
+        """Whether its server can, and its GPUs may be another's then: a Pod's are its own for life."""
+        return self.record.template.can_sleep and self.record.identity is not None
+
     def view(self, now_s: float) -> ReplicaView:
         """What others may see of it."""
         record = self.record
+        is_asleep = self.state == "asleep"
+        is_leaving = self.state == "draining" and not self.is_stopping
+        # Other replicas' names never come back.
+        can_drain = record.drain_s is not None and record.template.drain == "router"
         return ReplicaView(
             id=record.id,
             service=record.service,
@@ -140,7 +158,7 @@ class ReplicaProcess:
             gpus=record.gpus,
             sm_percent=record.sm_percent,
             batch=record.batch,
-            memory_mib=record.memory_mib,
+            memory_mib=record.memory_mib * (ASLEEP_SHARE if is_asleep else 1.0),
             state=self.state,
             url=self._url(record.ports[0]),
             served_as=record.served_as,
@@ -152,6 +170,8 @@ class ReplicaProcess:
             pending=self.pending if self.state == "starting" else "",
             draining_s=max(0.0, now_s - self.draining_since_s),
             drain_s=record.drain_s,
+            can_return=is_asleep or (is_leaving and can_drain),
+            can_sleep=self.can_sleep,
             is_adopted=self.is_adopted,
             is_outdated=self.is_outdated,
             uid=record.uid,

@@ -1,6 +1,8 @@
 """Processes of replicas: started, made ready, watched, drained and ended; after a restart of the agent adopted.
 
     starting ──▶ ready ──drain()──▶ draining ──stop()──▶ gone
+       ▲           ▲                ├─wake()─▶ ready
+       └──wake()── asleep ◀──sleep()┘
        │ ▲         │ set_batch() with a reload goes back to starting
        └─┴─────────┴──────────┴──▶ draining ──▶ failed ──stop()──▶ gone     what is left of it is ended first
 
@@ -8,7 +10,8 @@
         await open()                     take the state directory, adopt what runs, tell what does not
         replicas()                       -> every replica as it is now, failed ones with the end of their log
         await start(Launch)              raises LaunchFailed; a replica in a crash loop must wait
-        await drain(id), await stop(id)  return at once; what becomes of it shows in `replicas()`
+        await drain(id), await stop(id), await sleep(id), await wake(id)
+                                         return at once; what becomes of it shows in `replicas()`
         await set_batch(id, batch)       -> applied_live, reloading or needs_restart
         await end_unwanted(ids)          stop every replica that is not among them
         await close(keep=…)              leave the workers alone for the next agent, or end them all
@@ -20,6 +23,7 @@ real processes know no other.
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -208,6 +212,23 @@ class Workers:
         elif not each.is_stopping:
             self._alive().leave(each)
             each.task = asyncio.create_task(self._alive().stop(each, given_up(each)))
+
+    async def sleep(self, replica_id: str) -> None:
+        """Begin to put a drained replica to sleep; where that fails, or it sleeps for too long, it is ended."""
+        each = self._find(replica_id)
+        if each.state == "draining" and not each.is_stopping:
+            # From here on it cannot be taken back until it sleeps.
+            each.is_stopping = True
+            each.task = asyncio.create_task(self._alive().sleep(each, given_up(each)))
+
+    async def wake(self, replica_id: str) -> None:
+        """Have one that drains take requests again, or begin to wake one that sleeps."""
+        each = self._find(replica_id)
+        if each.state == "draining" and not each.is_stopping:
+            each.state, each.draining_since_s = "ready", math.inf
+        elif each.state == "asleep":
+            each.state, each.draining_since_s = "starting", math.inf
+            each.task = asyncio.create_task(self._alive().wake(each, given_up(each)))
 
     async def fail(self, replica_id: str, reason: str) -> None:
         """Begin to end a replica that cannot go on, and tell why; one that is being ended anyway is left to that."""

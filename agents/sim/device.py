@@ -9,6 +9,7 @@ from agents.base.device import (
     GpuPoll,
     GpuState,
     NodeState,
+    NotSupported,
     RunningReplica,
     ServiceRoute,
 )
@@ -91,6 +92,13 @@ class SimulatedDevice:
 
     async def drain(self, replica_id: str) -> None:
         self._node.drain(replica_id, self._cluster.advance())
+
+    async def sleep(self, replica_id: str) -> None:
+        raise NotSupported(f"replica {replica_id} cannot sleep: it has no server")
+
+    async def wake(self, replica_id: str) -> None:
+        self._cluster.advance()
+        self._node.wake(replica_id)
 
     async def stop_replica(self, replica_id: str) -> None:
         self._node.stop(replica_id, self._cluster.advance())
@@ -234,6 +242,7 @@ def _replica_state(each: SimReplica, now_s: float) -> RunningReplica:
         in_flight=each.queue.in_flight,
         draining_s=max(0.0, now_s - each.draining_since_s),
         drain_s=None if each.command.engine is None else each.command.engine.drain_s,
+        can_return=each.state == "draining" and each.is_model,
     )
 
 

@@ -214,6 +214,13 @@ class SimNode:
             each.state, each.draining_since_s = "draining", now_s
             self.changes += 1
 
+    def wake(self, replica_id: str) -> None:
+        """Take requests again."""
+        _, each = self.find(replica_id)
+        if each.state == "draining":
+            each.state, each.draining_since_s = "ready", np.inf
+            self.changes += 1
+
     def stop(self, replica_id: str, now_s: float) -> None:
         """End a replica; its requests are lost."""
         gpu, each = self.find(replica_id)

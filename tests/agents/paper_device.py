@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from agents.base.device import (
+    ASLEEP_SHARE,
     DeviceError,
     DeviceReadings,
     GpuPoll,
@@ -66,6 +67,8 @@ class PaperDevice:
         self.polls: dict[int, GpuPoll] = {}
         """What is measured of each GPU; none = this cannot be measured."""
         self.switch_error: DeviceError | None = None
+        self.can_sleep = False
+        """Whether language models' servers do."""
         self.is_closed = False
         self.notify: Callable[[], None] = lambda: None
         """A test calls it as a device would that has changed."""
@@ -110,6 +113,7 @@ class PaperDevice:
             batch=replica.batch,
             memory_mib=replica.memory_mib,
             drain_s=None if replica.engine is None else replica.engine.drain_s,
+            can_sleep=replica.engine is not None and self.can_sleep,
             uid=self._uid(replica.project),
         )
         for index in gpus_of(replica, gpu_index):
@@ -130,7 +134,25 @@ class PaperDevice:
 
     async def drain(self, replica_id: str) -> None:
         self.log.append(f"drain {replica_id}")
-        self.put(replica_id, state="draining")
+        _, each = self._find(replica_id)
+        self.put(replica_id, state="draining", can_return=each.drain_s is not None)
+
+    async def sleep(self, replica_id: str) -> None:
+        self.log.append(f"sleep {replica_id}")
+        _, each = self._find(replica_id)
+        held_mib = each.memory_mib * ASLEEP_SHARE
+        self.put(replica_id, state="asleep", memory_mib=held_mib)
+
+    async def wake(self, replica_id: str) -> None:
+        self.log.append(f"wake {replica_id}")
+        _, each = self._find(replica_id)
+        if each.state == "draining":
+            self.put(replica_id, state="ready", can_return=False)
+            return
+        full_mib = each.memory_mib / ASLEEP_SHARE
+        self.put(replica_id, state="starting", memory_mib=full_mib, can_return=False)
+        for gpu in self._state.gpus:
+            _with_room(gpu)
 
     async def stop_replica(self, replica_id: str) -> None:
         self.log.append(f"stop {replica_id}")

@@ -199,6 +199,12 @@ class GpuDevice:
     async def stop_replica(self, replica_id: str) -> None:
         await self._parts.workers.stop(replica_id)
 
+    async def sleep(self, replica_id: str) -> None:
+        await self._parts.workers.sleep(replica_id)
+
+    async def wake(self, replica_id: str) -> None:
+        await self._parts.workers.wake(replica_id)
+
     async def set_batch(self, replica_id: str, batch: int) -> None:
         if await self._parts.workers.set_batch(replica_id, batch) == "needs_restart":
             raise NotSupported(

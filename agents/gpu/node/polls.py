@@ -92,7 +92,9 @@ class ServerCounters:
 
     async def read(self, views: Sequence[ReplicaView]) -> tuple[ReplicaReading, ...]:
         """A reading of each replica, whether its server is due to be asked or not."""
-        self._forget_all_but({view.id for view in views})
+        # One that sleeps shows nothing, and is none that fell silent.
+        awake = {view.id for view in views if view.state != "asleep"}
+        self._forget_all_but(awake)
         due = [view for view in views if self._is_due(view)]
         # At once: several that do not answer must not make the node itself late.
         answers = await asyncio.gather(*map(self._ask, due))

@@ -104,6 +104,12 @@ class ReadOnlyDevice:
     async def stop_replica(self, replica_id: str) -> None:
         raise NotSupported(f"replica {replica_id} cannot be stopped: {ADVICE}")
 
+    async def sleep(self, replica_id: str) -> None:
+        raise NotSupported(f"replica {replica_id} cannot sleep: {ADVICE}")
+
+    async def wake(self, replica_id: str) -> None:
+        raise NotSupported(f"replica {replica_id} cannot be woken: {ADVICE}")
+
     async def set_batch(self, replica_id: str, batch: int) -> None:
         raise NotSupported(f"replica {replica_id} cannot take batch {batch}: {ADVICE}")
 

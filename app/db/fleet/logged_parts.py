@@ -75,7 +75,7 @@ WITH planned AS (
 SELECT p.replica, p.node, p.is_planned, s.state
 FROM planned p LEFT JOIN seen s USING (gpu, replica)
 ORDER BY p.is_planned DESC,
-    array_position(ARRAY['failed', 'starting', 'ready', 'draining'], s.state), p.replica COLLATE "C"
+    array_position(ARRAY['failed', 'starting', 'ready', 'draining', 'asleep'], s.state), p.replica COLLATE "C"
 """
 
 _TASK = """

@@ -84,7 +84,7 @@ async def list_drains(
 _DRAINS = """
 SELECT n.id, n.drain_at,
     (SELECT count(DISTINCT r.replica) FROM replica_observation r
-     WHERE r.gpu IN (SELECT g.id FROM gpu g WHERE g.node = n.id) AND r.state <> 'failed'
+     WHERE r.gpu IN (SELECT g.id FROM gpu g WHERE g.node = n.id) AND r.state NOT IN ('asleep', 'failed')
        AND r.window_start >= n.last_window_end - interval '1 hour' AND r.window_start < n.last_window_end
        AND r.window_start >= n.last_window_end - 1.5 * r.window_s * interval '1 second') AS replicas_left,
     (SELECT count(*) FROM task t

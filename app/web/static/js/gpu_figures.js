@@ -4,7 +4,7 @@ import { gib, number, watts } from "./format.js";
 import { table } from "./live.js";
 
 // Who serves comes first: while one replica takes over from another both are there, and the last is past the line.
-const PLACES = { ready: 0, running: 0, starting: 1, draining: 2, swapping: 2, failed: 3 };
+const PLACES = { ready: 0, running: 0, starting: 1, draining: 2, swapping: 2, asleep: 2, failed: 3 };
 
 /** Parts that occupy the GPU, in the order in which bars show them. */
 export const inOrder = (parts) => parts.filter((part) => part.state in PLACES).sort((one, other) => PLACES[one.state] - PLACES[other.state]);
