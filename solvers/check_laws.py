@@ -138,6 +138,7 @@ def shares_kept(
     prompt = np.array(load.prompt)
     # Clients see the way into the engine and back as well.
     way_ms = law.request_ms + law.per_1000_prompt_tokens_ms * prompt / 1000.0
+    way_ms = way_ms + law.request_steps * _mean_step_ms(answers)
     ttft = float(np.mean(answers.ttft_ms + way_ms <= slo.ttft_ms))
     if slo.itl == "token":
         return {"ttft": ttft, "itl": _tokens_within(answers, slo.itl_ms)}
@@ -147,6 +148,13 @@ def shares_kept(
         "ttft": ttft,
         "itl": float(np.mean(answers.decode_ms <= slo.itl_ms * gaps)),
     }
+
+
+def _mean_step_ms(answers: Answers) -> float:
+    """As decoding sequences see it; 0 where answers have one token."""
+    total = sum(answers.token_ms.values())
+    passed_ms = sum(ms * n for ms, n in answers.token_ms.items())
+    return passed_ms / total if total else 0.0
 
 
 def _tokens_within(answers: Answers, limit_ms: float) -> float:

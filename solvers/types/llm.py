@@ -89,6 +89,9 @@ class LlmDemand:
     max_replicas: int | None = None
     allowed_gpu_types: tuple[str, ...] | None = None
     """None = all."""
+    max_replica_rps: float | None = None
+    """What counts of a replica's capacity, so that no loss takes too much at once; None = all of it. Ours, as that of
+    other services is."""
 
     def allows(self, gpu_type: str) -> bool:
         """Whether the service may run on that GPU type."""
@@ -145,6 +148,8 @@ class StepLaw:
     """The same, by the length of its prompt."""
     kv_tokens: float
     """That the cache holds."""
+    request_steps: float = 0.0
+    """Steps that a request waits for on its way, each as long as their mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

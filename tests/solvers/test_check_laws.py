@@ -92,6 +92,14 @@ def test_requests_that_never_have_room_are_late() -> None:
     assert "keep ttft" in found.violations[0].detail
 
 
+def test_steps_on_a_requests_way_make_it_late() -> None:
+    law = make_step_law(REPLICA, request_steps=20.0)
+
+    found = audit(problem_of(1.0, step_laws=(law,)), PLAN)
+
+    assert ["keep ttft" in each.detail for each in found.violations] == [True]
+
+
 def test_rows_without_a_law_or_lengths_are_named() -> None:
     without = audit(problem_of(1.0, step_laws=()), PLAN)
     nameless = audit(problem_of(1.0, length_tables=()), PLAN)

@@ -133,6 +133,9 @@ class SizedService:
         )
 
     def _law(self, sized: "Sized") -> StepLaw:
+        # Laws take a second to load, which `plimsoll --help` has no use for.
+        from solvers.llm.step_law import WAY_STEPS
+
         steps = sized.steps
         return StepLaw(
             network=self.network,
@@ -146,5 +149,6 @@ class SizedService:
             prompt_step_ms=steps.prompt_step_ms,
             request_ms=steps.request_ms,
             per_1000_prompt_tokens_ms=_PER_1000 * steps.prompt_token_ms,
+            request_steps=WAY_STEPS,
             kv_tokens=sized.kv_tokens,
         )

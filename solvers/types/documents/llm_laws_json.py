@@ -33,6 +33,7 @@ def read_step_law(document: object, path: str) -> StepLaw:
         request_ms=fields.number("request_ms"),
         per_1000_prompt_tokens_ms=fields.number("per_1000_prompt_tokens_ms"),
         kv_tokens=fields.number("kv_tokens"),
+        request_steps=_request_steps(fields),
     )
     fields.done()
     _refuse_other_length(fields.at("step_ms"), law.step_ms, law.tokens, "tokens")
@@ -69,6 +70,10 @@ def check_step_laws(problem: Problem) -> None:
     laws = ((each.network, each.gpu_type, each.tp) for each in problem.step_laws)
     refuse_repeats("step_laws", tuple(laws))
     refuse_repeats("length_tables", tuple(each.name for each in problem.length_tables))
+
+
+def _request_steps(fields: Fields) -> float:
+    return fields.number("request_steps") if fields.given("request_steps") else 0.0
 
 
 def _tokens(value: object, path: str) -> int:

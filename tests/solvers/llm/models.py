@@ -7,7 +7,7 @@ from solvers.llm.calendar import Replica
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.kv_cache import EngineLimits
 from solvers.llm.lengths import LengthTable
-from solvers.llm.step_law import StepTable
+from solvers.llm.step_law import WAY_STEPS, StepTable
 from solvers.types.llm import LlmDemand, LlmPoints, LlmRow, StepLaw, TokenSlo
 from solvers.types.problem import CapacityLaw, Problem
 from solvers.types.state import GpuType
@@ -86,6 +86,7 @@ def make_step_law(replica: Replica, **changes: object) -> StepLaw:
         "request_ms": table.request_ms,
         "per_1000_prompt_tokens_ms": 1000.0 * table.prompt_token_ms,
         "kv_tokens": replica.kv_tokens,
+        "request_steps": WAY_STEPS,
     }
     return StepLaw(**{**fields, **changes})  # type: ignore[arg-type]
 
