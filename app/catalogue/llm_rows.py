@@ -117,9 +117,7 @@ def _known(
         if each.gpu_type in hardware
     ]
     stated = list(stated_runs(request.stated.runs, request.network, network, lengths))
-    # As known as the runs that ship, of which they are more.
-    known_runs = StepBeliefs([*load_runs(), *stated]) if stated else _beliefs()
-    beliefs = known_runs.with_served(served)
+    beliefs = _beliefs().with_stated(stated).with_served(served)
     places = [(name, tp) for name in hardware for tp in DEGREES]
     known = beliefs.of_each([conditions(*place) for place in places])
     return dict(zip(places, known, strict=True))

@@ -32,7 +32,7 @@ from solvers.llm.architecture import Precision
 from solvers.llm.belief import INTERVAL
 from solvers.llm.calendar import Draw, Replica, draw_requests
 from solvers.llm.capacity import capacity_rps, shares_kept
-from solvers.llm.correction import CorrectedTimes, correct
+from solvers.llm.correction import CorrectedTimes, correct, weigh
 from solvers.llm.kv_cache import PLANNED_SHARE, EngineLimits, kv_tokens
 from solvers.llm.lengths import LengthTable, MeanLengths, length_table, named_lengths
 from solvers.llm.runtimes import RUNTIMES
@@ -116,11 +116,8 @@ def corrected(rows: Sequence[ClosedLoop], law_ms: np.ndarray) -> Predict:
     log_ratio = np.log([row.tpot_ms for row in rows]) - np.log(law_ms)
 
     def predicted(known: Sequence[int], asked: Sequence[int]) -> CorrectedTimes:
-        return correct(
-            [conditions[at] for at in known],
-            log_ratio[list(known)],
-            [conditions[at] for at in asked],
-        )
+        runs = weigh([conditions[at] for at in known], log_ratio[list(known)])
+        return correct(runs, [conditions[at] for at in asked])
 
     return predicted
 
@@ -157,12 +154,12 @@ def first_tokens(rows: Sequence[ClosedLoop]) -> Iterator[Figures]:
     for part in range(4):
         asked = order[part::4]
         known = np.setdiff1d(order, asked)
-        found = correct(
+        runs = weigh(
             [conditions[at] for at in known],
             np.log(measured[known] / law_ms[known]),
-            [conditions[at] for at in asked],
             noise=TTFT_NOISE,
         )
+        found = correct(runs, [conditions[at] for at in asked])
         ms = law_ms[asked] * np.exp(found.log_factor)
         percent[asked] = 100.0 * np.abs(ms / measured[asked] - 1.0)
     yield _percentiles("quarter, first tokens", percent)

@@ -217,7 +217,7 @@ def _beliefs(
     ]
     own = stated_runs(stated, asked.network, architecture, table)
     # Shipped runs of other networks, too: they tell how the runtime does on each GPU type.
-    beliefs = StepBeliefs([*load_runs(), *own])
+    beliefs = StepBeliefs(load_runs()).with_stated(list(own))
     places = [(name, tp) for name in asked.hardware for tp in DEGREES]
     known = beliefs.of_each([conditions(*place) for place in places])
     return dict(zip(places, known, strict=True))

@@ -8,7 +8,7 @@ import pytest
 from app.catalogue.language_models import load_runs
 from solvers.llm.belief import UNMEASURED
 from solvers.llm.closed_loop import ClosedClients, closed_loop_means
-from solvers.llm.correction import StepBeliefs, correct
+from solvers.llm.correction import StepBeliefs, correct, weigh
 from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.runtimes import RUNTIMES
 from solvers.llm.step_law import LlmEngine, engine_work
@@ -96,11 +96,38 @@ def test_the_order_of_runs_changes_nothing() -> None:
     runs = [replace(CONDITIONS, clients=float(each)) for each in (1, 8, 64)]
     ratios = np.array([0.1, 0.2, 0.05])
 
-    found = correct(runs, ratios, [CONDITIONS])
-    turned = correct(runs[::-1], ratios[::-1], [CONDITIONS])
+    found = correct(weigh(runs, ratios), [CONDITIONS])
+    turned = correct(weigh(runs[::-1], ratios[::-1]), [CONDITIONS])
 
     assert found.log_factor == pytest.approx(turned.log_factor)
     assert found.deviation == pytest.approx(turned.deviation)
+
+
+def test_a_run_that_others_contradict_counts_less() -> None:
+    runs = [replace(CONDITIONS, clients=float(each)) for each in (28, 30, 34, 36)]
+    agreeing = weigh(runs, np.full(4, 0.1))
+    contradicted = weigh([*runs, CONDITIONS], np.array([0.1, 0.1, 0.1, 0.1, 0.7]))
+
+    # All are of the same server on the same load: the plain mean of five would be 0.22.
+    assert correct(contradicted, [CONDITIONS]).log_factor[0] < 0.14
+    assert contradicted.noises[4] > 5.0 * contradicted.noises[:4].max()
+    assert agreeing.noises == pytest.approx(agreeing.noise, rel=0.2)
+
+
+def test_what_a_user_measured_counts_in_full_though_others_contradict_it() -> None:
+    shipped = [
+        replace(slower_run(1.0), conditions=replace(CONDITIONS, clients=float(each)))
+        for each in (28, 30, 34, 36)
+    ]
+    stated = slower_run(1.8)
+
+    one_of_many = StepBeliefs([*shipped, stated]).of(CONDITIONS)
+    own = StepBeliefs(shipped).with_stated([stated]).of(CONDITIONS)
+
+    assert one_of_many.factor(0.0) < 1.1
+    assert own.factor(0.0) > one_of_many.factor(0.0)
+    alone = StepBeliefs([]).with_stated([stated]).of(CONDITIONS)
+    assert alone.factor(0.0) == pytest.approx(1.8, rel=0.05)
 
 
 def test_what_replicas_of_ones_own_say_is_surer_than_a_run_of_somebody_elses() -> None:
