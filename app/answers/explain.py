@@ -364,6 +364,8 @@ def _limit(
     # Limits on the number before the load: at such a limit the replicas' load decides nothing.
     if service.max_replicas is not None and count == service.max_replicas:
         return f"max_replicas {service.max_replicas}"
+    if count == service.min_replicas and service.max_replica_rps is not None:
+        return f"survive: {count} replicas, so that enough of them is left after a loss"
     if count == service.min_replicas:
         return f"the minimum number of replicas: min_replicas + buffer_replicas = {service.min_replicas}"
     return _fullest(groups)

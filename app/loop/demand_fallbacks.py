@@ -220,7 +220,7 @@ async def _decide_for(
 
     outcome = await decide_on(demands, survives=True)
     # To serve comes before to survive: replicas for losses go before anything that is asked for today.
-    has_limits = any(each.max_replica_rps for each in outcome.problem.services)
+    has_limits = any(each.max_replica_rps for each in outcome.problem.all_services)
     if has_limits and _is_short(outcome.decision):
         outcome = await decide_on(demands)
     # Reserves go next: they are for bursts that may never come.

@@ -197,15 +197,6 @@ class ServiceSpec(SurvivalSpec):
     def _named_priority(cls, value: Any) -> Any:
         return named_priority(value)
 
-    @field_validator("kind")
-    @classmethod
-    def _keeps_promises(cls, kind: str, info: ValidationInfo) -> str:
-        if kind == "llm" and info.data.get("survive") is not None:
-            raise ValueError(
-                "llm: nothing is kept ready for losses yet: leave survive out, and state scaling.min_replicas"
-            )
-        return kind
-
     @field_validator("slo")
     @classmethod
     def _is_of_kind(cls, slo: SloSpec, info: ValidationInfo) -> SloSpec:

@@ -2,14 +2,16 @@
 
     python -m bench.llm.lost_node [seeds]
 
-Simulated, with the production loop and the settings that ship: Qwen3-32B at TP 2 on three nodes of four H100, a load
-that two nodes carry, and the busiest node lost for good. Broken: from the loss to the end of the last step of five
-seconds in which less than the percentile of the requests that ended was in time; those that had to wait meanwhile are
-among them, and are late whenever they end. In the table each seed's run, with the seconds beyond a start.
+Simulated, with the production loop and the settings that ship: Qwen3-32B at TP 2 on three nodes of four H100, two loads
+that two nodes carry, and the busiest node lost for good; each with and without `survive: node`, by which replicas for
+all of the load are left. Broken: from the loss to the end of the last step of five seconds in which less than the
+percentile of the requests that ended was in time; those that had to wait meanwhile are among them, and are late
+whenever they end. In the table each seed's run, with the seconds beyond a start.
 """
 
 import sys
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from app.simulate.scenario.scenario import SimulationScenario
 from bench.report import Figures, print_table, write_results
 
 SEEDS = 4
+RATES_RPS = (10.0, 15.0)
 START_S = 100
 """That a replica takes from its command until it serves."""
 LOST_S, DURATION_S, STEP_S = 600, 1200, 5
@@ -27,16 +30,21 @@ PERCENTILE = 0.95
 
 
 def main(seeds: int = SEEDS) -> None:
-    """One line per seed."""
-    scenario = SimulationScenario.model_validate(a_scenario(seeds))
-    jobs = jobs_of(scenario, shipped_catalogue(scenario), Path())
-    table = [_line(seed, simulate(job)) for seed, job in enumerate(jobs, 1)]
+    """One line per load, seed and what it survives."""
+    table: list[Figures] = []
+    for rate_rps, survive in product(RATES_RPS, ("none", "node")):
+        document = a_scenario(seeds, rate_rps, survive)
+        scenario = SimulationScenario.model_validate(document)
+        jobs = jobs_of(scenario, shipped_catalogue(scenario), Path())
+        for seed, job in enumerate(jobs, 1):
+            asked: Figures = {"rps": rate_rps, "survive": survive, "seed": seed}
+            table.append({**asked, **_figures(simulate(job))})
     print_table(table)
     write_results("llm_lost_node", table)
 
 
-def a_scenario(seeds: int) -> Mapping[str, Any]:
-    """The scenario's document."""
+def a_scenario(seeds: int, rate_rps: float, survive: str) -> Mapping[str, Any]:
+    """The scenario's document, in which the service survives the loss of that with all of its load."""
     return {
         "metadata": {"name": "lost-node"},
         "spec": {
@@ -70,7 +78,8 @@ def a_scenario(seeds: int) -> Mapping[str, Any]:
                         "max_model_len": 8192,
                         "tp": 2,
                     },
-                    "load": {"rate_rps": 10.0},
+                    "survive": survive,
+                    "load": {"rate_rps": rate_rps},
                 }
             ],
             "faults": [{"kind": "node_lost", "node": "busiest", "start_s": LOST_S}],
@@ -78,7 +87,7 @@ def a_scenario(seeds: int) -> Mapping[str, Any]:
     }
 
 
-def _line(seed: int, done: RunResult) -> Figures:
+def _figures(done: RunResult) -> Figures:
     series = done.series.services["qwen"]
     # A series begins with the time that counts.
     first = DURATION_S - STEP_S * len(series.attainment)
@@ -90,7 +99,6 @@ def _line(seed: int, done: RunResult) -> Figures:
     ]
     broken_s = max(broken, default=LOST_S) - LOST_S
     return {
-        "seed": seed,
         "replicas before": series.replicas[(LOST_S - first) // STEP_S - 2],
         "replicas after": series.replicas[-1],
         "broken s": broken_s,

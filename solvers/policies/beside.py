@@ -26,7 +26,7 @@ from solvers.laws.cost import (
 )
 from solvers.llm.planner.fleet import LlmFleet, bound_llms, plan_llms
 from solvers.policies.rearrange import plan_models, remembered
-from solvers.types.llm import LlmReplicaPlan
+from solvers.types.llm import LlmPoints, LlmReplicaPlan
 from solvers.types.outcome import (
     Budget,
     PlanReport,
@@ -307,8 +307,27 @@ def _llm_gpus(models: LlmFleet) -> Counter[str]:
 
 
 def _models_of(problem: Problem) -> Problem:
-    """The problem without the services that share GPUs."""
-    return replace(problem, services=(), points=(), slice_points=())
+    """The problem without the services that share GPUs, with as much of each replica's capacity as may count."""
+    limits = {each.name: each.max_replica_rps for each in problem.llm_services}
+    points = (_limited(each, limits.get(each.service)) for each in problem.llm_points)
+    return replace(
+        problem,
+        services=(),
+        points=(),
+        slice_points=(),
+        llm_points=tuple(points),
+    )
+
+
+def _limited(points: LlmPoints, limit_rps: float | None) -> LlmPoints:
+    """The ways to run a service, none of which carries more than that."""
+    if limit_rps is None:
+        return points
+    rows = (
+        row._replace(capacity_rps=min(row.capacity_rps, limit_rps))
+        for row in points.rows
+    )
+    return replace(points, rows=tuple(rows))
 
 
 def _others_of(problem: Problem) -> Problem:

@@ -5,12 +5,18 @@ smaller ones wherever the rule of slots holds (`solvers.check_llm`): on the node
 replicas, so that what is replaced serves until then; of equal ones on one that has less than half of the service's, so
 that no loss of a node takes all of it; then on that with the fewest free GPUs, so that whole nodes stay whole. Where
 what stays is in the way of a large one, all are placed anew.
+
+A service whose team asked that it survives the loss of a node or a zone is spread as evenly as there is room: its
+replicas are placed where the fewest requests would be lost. While a loss would leave less than is needed, those that
+run move, too, to free GPUs where fewer would be lost.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from solvers.tick.model_losses import ModelLosses
 from solvers.tick.replica_ids import placed_replica_id
 from solvers.types.errors import InvalidInput
 from solvers.types.llm import LlmEngineSettings, LlmReplicaPlan, LlmTerms
@@ -151,17 +157,27 @@ def _placed(
     places = _kept_places(wanted, fleet) if keeps else {}
     # What stays is taken first: nothing that starts may have its GPUs.
     free = _FreeGpus(fleet, {gpu for _, gpus in places.values() for gpu in gpus})
-    halves = _Halves(wanted, places, fleet)
+    nodes = {gpu.id: gpu.node for gpu in fleet.gpus}
+    losses = ModelLosses(
+        (each.replica for each in wanted), fleet.nodes, problem.survival
+    )
+    for number, (_, gpus) in places.items():
+        losses.add(wanted[number].replica, nodes[gpus[0]])
     unplaced = []
     for number, each in enumerate(wanted):
         if number in places:
             continue
-        gpus = free.take(each, halves)
+        gpus = free.take(each, losses)
         if gpus:
-            halves.count(each, gpus[0])
             places[number] = (each.id_on(gpus), gpus)
+            losses.add(each.replica, nodes[gpus[0]])
         else:
             unplaced.append(_as_gpus(each))
+    # Last, so that a move takes no GPUs from what has none yet.
+    for number, (_, gpus) in places.items():
+        better = free.take_better(wanted[number], losses, nodes[gpus[0]])
+        if better:
+            places[number] = (wanted[number].id_on(better), better)
     bound = [
         gpu
         for number, place in places.items()
@@ -211,26 +227,19 @@ def _by_turns(places: Sequence[_Place], nodes: Mapping[GpuId, NodeId]) -> list[_
     return [(id_, gpus) for _, gpus, id_ in sorted(in_turn)]
 
 
-class _Halves:
-    """How many replicas of each service a node may have for it to be no more than half of them."""
+class _GpuOffer(NamedTuple):
+    """GPUs of one node for a replica. In the order of what matters: who serves goes on, a loss takes little, and whole
+    nodes stay whole."""
 
-    def __init__(
-        self, wanted: Sequence[_Wanted], places: Mapping[int, _Place], fleet: ModelFleet
-    ) -> None:
-        self._node_of = {gpu.id: gpu.node for gpu in fleet.gpus}
-        self._total = Counter(each.replica.service for each in wanted)
-        self._on_node = Counter[tuple[str, NodeId]]()
-        for number, (_, gpus) in places.items():
-            self.count(wanted[number], gpus[0])
-
-    def count(self, wanted: _Wanted, gpu: GpuId) -> None:
-        """The replica has its place, on the node of that GPU."""
-        self._on_node[wanted.replica.service, self._node_of[gpu]] += 1
-
-    def are_full(self, wanted: _Wanted, node: NodeId) -> bool:
-        """Whether one more there would be more than half of the service, rounded up."""
-        service = wanted.replica.service
-        return 2 * self._on_node[service, node] >= self._total[service]
+    displaced: int
+    """What runs there."""
+    rank: float
+    """As `ModelLosses` has it."""
+    free: int
+    """GPUs of the node."""
+    place: tuple[str, NodeId]
+    """(GPU type, node)."""
+    gpus: tuple[GpuId, ...]
 
 
 class _FreeGpus:
@@ -250,27 +259,49 @@ class _FreeGpus:
             if gpu.healthy and not is_closed and gpu.id not in taken:
                 self._by_node[gpu.gpu_type, gpu.node].append(gpu.id)
 
-    def take(self, wanted: _Wanted, halves: _Halves) -> tuple[GpuId, ...]:
+    def take(self, wanted: _Wanted, losses: ModelLosses) -> tuple[GpuId, ...]:
         """So many GPUs of one node as it spans, by id; none where no node has them."""
-        avoided = self._avoided.get(wanted.plan.service, frozenset())
-        # In the order of what matters: whoever serves goes on, no node has it all, whole nodes stay whole.
-        offers = [
-            (
-                sum(map(self._displaces, gpus)),
-                halves.are_full(wanted, place[1]),
-                len(self._by_node[place]),
-                place,
-                gpus,
-            )
-            for place in self._by_node
-            if place[0] == wanted.plan.gpu_type
-            if (gpus := self._offer(place, wanted.plan.tp, avoided))
-        ]
-        if not offers:
+        offers = list(self._offers(wanted, losses))
+        return self._taken(min(offers)) if offers else ()
+
+    def take_better(
+        self, wanted: _Wanted, losses: ModelLosses, node: NodeId
+    ) -> tuple[GpuId, ...]:
+        """Others for a replica whose node's loss would leave too little of its service; none where none are better."""
+        replica = wanted.replica
+        if not losses.is_too_much(replica.service, node):
             return ()
-        *_, place, gpus = min(offers)
+        # Without itself, as it would find every other node.
+        losses.remove(replica, node)
+        rank = losses.rank(replica.service, node)
+        better = [
+            each
+            for each in self._offers(wanted, losses)
+            if each.displaced == 0 and each.rank < rank
+        ]
+        losses.add(replica, min(better).place[1] if better else node)
+        return self._taken(min(better)) if better else ()
+
+    def _taken(self, offer: _GpuOffer) -> tuple[GpuId, ...]:
+        place, gpus = offer.place, offer.gpus
         self._by_node[place] = [gpu for gpu in self._by_node[place] if gpu not in gpus]
         return gpus
+
+    def _offers(self, wanted: _Wanted, losses: ModelLosses) -> Iterator[_GpuOffer]:
+        """What each node that has as many GPUs can give."""
+        avoided = self._avoided.get(wanted.plan.service, frozenset())
+        for place, free in self._by_node.items():
+            if place[0] != wanted.plan.gpu_type:
+                continue
+            gpus = self._offer(place, wanted.plan.tp, avoided)
+            if gpus:
+                yield _GpuOffer(
+                    displaced=sum(map(self._displaces, gpus)),
+                    rank=losses.rank(wanted.plan.service, place[1]),
+                    free=len(free),
+                    place=place,
+                    gpus=gpus,
+                )
 
     def _offer(
         self, place: tuple[str, NodeId], tp: int, avoided: Set[GpuId]

@@ -15,15 +15,17 @@ Constraints
 With σ ≤ 1/2 two replicas of λ/2 do, and nothing is planned beyond λ but what rounding c up takes. A larger share needs
 more replicas, 1 / (1 − σ), or more than λ: at most MAX_REPLICAS share the loss, and what they lack is planned for
 besides. Where the N replicas stand is up to `solvers.tick.spread`; what each loss leaves of a plan is judged by
-`solvers.check_survival`, which shares no code with either.
+`solvers.check_survival`, which shares no code with either. Language models have limits of their own
+(`solvers.tick.survive_models`).
 """
 
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from solvers.laws.colocation import alone_rps
+from solvers.types.llm import LlmDemand
 from solvers.types.problem import OperatingPoint, Problem, ServiceDemand
 from solvers.types.state import GpuType
 from solvers.types.survival import LossKind, Survival, SurvivalGoal
@@ -32,6 +34,7 @@ MAX_REPLICAS = 4
 """Replicas over which a loss is shared: 4 of λ/3 survive any one whole, and cost a third more than λ."""
 LossDomains: TypeAlias = Mapping[LossKind, Mapping[str, Set[str]]]
 """By kind of loss and GPU type, what may be lost at once: the ids of GPUs or nodes, or zones."""
+_Limited = TypeVar("_Limited", ServiceDemand, LlmDemand)
 _MIN_RPS = 1e-6
 """No limit is below it, where a service is hardly asked anything."""
 _GRID = 1.1
@@ -94,18 +97,23 @@ def with_limits(problem: Problem, domains: LossDomains) -> Problem:
 
 def without_goal(problem: Problem, goal: SurvivalGoal) -> Problem:
     """The problem as it would be if that service needed to survive nothing."""
-    services = (
-        replace(
-            service,
-            arrival_rate_rps=goal.rate_rps,
-            min_replicas=goal.min_replicas,
-            max_replica_rps=None,
-        )
-        if service.name == goal.service and service.max_replica_rps is not None
-        else service
-        for service in problem.services
+    return replace(
+        problem,
+        services=tuple(_free(service, goal) for service in problem.services),
+        llm_services=tuple(_free(model, goal) for model in problem.llm_services),
     )
-    return replace(problem, services=tuple(services))
+
+
+def _free(service: _Limited, goal: SurvivalGoal) -> _Limited:
+    """The service without the limits of that goal."""
+    if service.name != goal.service or service.max_replica_rps is None:
+        return service
+    return replace(
+        service,
+        arrival_rate_rps=goal.rate_rps,
+        min_replicas=goal.min_replicas,
+        max_replica_rps=None,
+    )
 
 
 def survival_limits(

@@ -65,6 +65,13 @@ def test_the_manifest_comes_back_as_it_was_written(api: Api) -> None:
     assert (found["llm"]["dtype"], found["llm"]["max_model_len"]) == ("fp8", 8192)
 
 
+def test_a_model_may_ask_to_survive_the_loss_of_a_node(api: Api) -> None:
+    api.put("services/chat", service(survive="node", survive_share=0.5))
+    found = api.get("services/chat")["spec"]
+    assert (found["survive"], found["survive_share"]) == ("node", 0.5)
+    assert api.tick().state == "target"
+
+
 def test_explanations_tell_what_its_replicas_can_take(api: Api) -> None:
     found = api.get(f"plans/{api.tick().plan_id}/explain")
     (chat,) = found["services"]

@@ -1,16 +1,21 @@
 """What services must survive, over the API and in the database."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.decisions import problem_archive
 from solvers.tick.survive import with_limits
+from solvers.tick.survive_models import with_model_limits
+from solvers.types.problem import Problem
 from solvers.types.state import ZONE_LABEL
 from tests.integration.api_harness import Api, Prepared, node, reading, service
 from tests.integration.test_repositories import with_connection
+from tests.solvers.llm.models import make_points, make_service, make_type
 from tests.solvers.tick.test_survive import DOMAINS, a_goal, a_problem
+from tests.solvers.tick.test_survive_models import a_goal as a_model_goal
 
 pytestmark = pytest.mark.integration
 
@@ -77,9 +82,30 @@ def test_the_policys_default_is_kept_and_checked(api: Api) -> None:
     assert error["pointer"] == "/spec/survive_share"
 
 
-def test_a_stored_problem_keeps_its_goals_and_limits(database: str) -> None:
+def with_a_model(problem: Problem) -> Problem:
+    """The problem with a language model that must survive the loss of a node, too."""
+    goal = replace(a_model_goal(), service="writer")
+    return with_model_limits(
+        replace(
+            problem,
+            gpu_types=(*problem.gpu_types, make_type()),
+            llm_services=(make_service("other"), make_service("writer", 10.0)),
+            llm_points=(make_points("writer"),),
+            survival=(*problem.survival, goal),
+        ),
+        {"node": {"H100": {"n1", "n2"}}},
+    )
+
+
+@pytest.mark.parametrize("has_models", [False, True])
+def test_a_stored_problem_keeps_its_goals_and_limits(
+    database: str, has_models: bool
+) -> None:
     goal = a_goal(rate_rps=3000.0)
     problem = with_limits(a_problem(3000.0, goal), DOMAINS)
+    if has_models:
+        problem = with_a_model(problem)
+        assert problem.llm_services[1].max_replica_rps is not None
 
     async def work(connection: AsyncConnection) -> None:
         packed = problem_archive.pack(problem, problem_archive.PartCache())

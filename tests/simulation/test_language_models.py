@@ -83,6 +83,17 @@ def test_a_lost_node_is_replaced() -> None:
     assert done.series.services["writer"].attainment[-1] == 1.0
 
 
+def test_enough_is_left_of_a_model_that_survives_the_loss_of_a_node() -> None:
+    done = run(
+        services=[{**LARGE, "survive": "node"}],
+        faults=[{"kind": "node_lost", "node": "busiest", "start_s": 150}],
+    )
+    (service,) = done.services
+    assert done.series.services["writer"].replicas[0] == 2
+    assert service.attainment is not None
+    assert service.attainment >= 0.95
+
+
 def test_both_kinds_of_services_share_a_fleet_and_the_same_seed_gives_the_same() -> (
     None
 ):

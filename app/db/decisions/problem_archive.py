@@ -1,10 +1,10 @@
 """Problems in the database: what many plans share (capacity law, operating points) is stored once, by its hash."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import repeat
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import text
@@ -12,13 +12,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.packing import packed, unpacked
 from solvers.types.documents.problem_json import problem_document, problem_from_document
-from solvers.types.problem import CapacityLaw, OperatingPoints, Problem
+from solvers.types.llm import LlmDemand
+from solvers.types.problem import (
+    CapacityLaw,
+    OperatingPoints,
+    Problem,
+    ServiceDemand,
+)
 from solvers.types.survival import SurvivalGoal
 
 _BUDGET = "power_budget_w"
 _PAID = "paid_count"
 _SURVIVAL, _LIMITS = "survival", "max_replica_rps"
 """What a Problem has beyond the contract's document."""
+_Service = TypeVar("_Service", ServiceDemand, LlmDemand)
 
 
 @dataclass(slots=True)
@@ -56,7 +63,7 @@ def pack(problem: Problem, cache: PartCache) -> PackedProblem:
         document[_PAID] = [each.paid_count for each in problem.gpu_types]
     if problem.survival:
         document[_SURVIVAL] = [asdict(goal) for goal in problem.survival]
-        document[_LIMITS] = [each.max_replica_rps for each in problem.services]
+        document[_LIMITS] = [each.max_replica_rps for each in problem.all_services]
     # Only the parts of this problem: the cache must not keep every catalogue that ever was alive.
     cache.hashes = packing.kept
     return PackedProblem(body=packed(document), parts=packing.new)
@@ -108,19 +115,31 @@ async def unpack(connection: AsyncConnection, body: bytes) -> Problem:
     document["points"] = [parts[name] for name in document["points"]]
     budget_w = document.pop(_BUDGET, None)
     goals = tuple(SurvivalGoal(**goal) for goal in document.pop(_SURVIVAL, ()))
-    limits = document.pop(_LIMITS, None)
+    # Problems that were stored before there were limits have none.
+    limits = chain(document.pop(_LIMITS, ()), repeat(None))
     counts = document.pop(_PAID, None)
     problem = problem_from_document(document)
-    # Problems that were stored before there were limits have none.
-    limited = zip(problem.services, limits or repeat(None), strict=False)
     paid = zip(problem.gpu_types, counts or repeat(0), strict=False)
     return replace(
         problem,
         power_budget_w=budget_w,
         survival=goals,
         gpu_types=tuple(replace(one, paid_count=count) for one, count in paid),
-        services=tuple(replace(one, max_replica_rps=limit) for one, limit in limited),
+        services=tuple(_limited(problem.services, limits)),
+        llm_services=tuple(_limited(problem.llm_services, limits)),
     )
+
+
+def _limited(
+    services: Iterable[_Service],
+    limits: Iterator[float | None],
+) -> Iterator[_Service]:
+    """The services with the limits that come next."""
+    for service in services:
+        yield replace(
+            service,
+            max_replica_rps=next(limits),
+        )
 
 
 async def _load_parts(

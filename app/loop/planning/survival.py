@@ -8,10 +8,13 @@ from app.loop.planning.networks import networks_of
 from app.store.store import PolicySettings
 from solvers.check_survival import survival_gaps
 from solvers.tick.survive import LossDomains, make_goal, with_limits
+from solvers.tick.survive_models import with_model_limits
 from solvers.types.plan import BoundGpu, BoundPlan
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import ClusterState, Demand, Gpu, NodeId
-from solvers.types.survival import LossKind, Survival, SurvivalGap
+from solvers.types.survival import LossKind, Survival, SurvivalGap, SurvivalGoal
+
+_NOTHING = Survival(loss="none")
 
 
 def with_survival(
@@ -26,24 +29,42 @@ def with_survival(
 
     has_limits: whether replicas are made small and many enough for it; else a plan only spreads those that it has.
     """
+    found = replace(problem, survival=tuple(_goals(problem, state, demands, settings)))
+    if not has_limits:
+        return found
+    domains = _domains(state)
+    limited = with_limits(found, domains)
+    return with_model_limits(limited, domains)
+
+
+def _goals(
+    problem: Problem,
+    state: ClusterState,
+    demands: Sequence[Demand],
+    settings: PolicySettings,
+) -> Iterator[SurvivalGoal]:
+    """Those of the problem's services, by name."""
     # A loss that comes with a burst is not reckoned with: the reserve is room for either.
     forecast_rps = {
         demand.service: demand.arrival_rate_rps - demand.reserve_rps
         for demand in demands
     }
-    default = Survival(loss=settings.survive, share=settings.survive_share)
     asked = {service.name: service.survival for service in state.services}
-    goals = (
-        make_goal(
-            service.name,
-            forecast_rps.get(service.name, 0.0),
-            survival=asked.get(service.name),
-            default=default,
-        )
-        for service in problem.services
+    default = Survival(
+        loss=settings.survive,
+        share=settings.survive_share,
     )
-    found = replace(problem, survival=tuple(goal for goal in goals if goal is not None))
-    return with_limits(found, _domains(state)) if has_limits else found
+    # A default costs no replica, and language models are spread without it (`solvers.tick.bind_models`).
+    models = {model.name for model in problem.llm_services}
+    for name in sorted(service.name for service in problem.all_services):
+        goal = make_goal(
+            name,
+            forecast_rps.get(name, 0.0),
+            survival=asked.get(name),
+            default=_NOTHING if name in models else default,
+        )
+        if goal is not None:
+            yield goal
 
 
 def _domains(state: ClusterState) -> LossDomains:
@@ -126,6 +147,8 @@ def cheapest_help(
     (service,) = (each for each in state.services if each.name == gap.service)
     if not would_more_gpus_help(gap, bound, state):
         return ""
+    if service.llm is not None:
+        return _another_like_it(gap, bound, state)
     networks = networks_of([service])
     known = {each.gpu_type for each in points if each.network in networks and each.rows}
     free = _idle_and_paid(gap, bound, state)
@@ -144,11 +167,35 @@ def cheapest_help(
     return f", from {usd:.2f} USD per hour ({name}{why})"
 
 
+def _another_like_it(gap: SurvivalGap, bound: BoundPlan, state: ClusterState) -> str:
+    """The same of a language model: the price of the cheapest of its replicas, on as many GPUs."""
+    price_usd = {each.name: each.price_usd_per_hour for each in state.gpu_types}
+    prices = [
+        (tp * price_usd[name], tp, name)
+        for name, tp in _spans(gap.service, bound)
+        if name in price_usd
+    ]
+    if not prices:
+        return ""
+    usd, tp, name = min(prices)
+    gpus = name if tp == 1 else f"{tp} × {name}"
+    return f", from {usd:.2f} USD per hour ({gpus})"
+
+
+def _spans(service: str, bound: BoundPlan) -> Iterator[tuple[str, int]]:
+    """The GPU type of each replica of a language model, and how many GPUs it spans."""
+    for gpu in bound.gpus:
+        for replica in gpu.replicas:
+            engine = replica.llm
+            if replica.service == service and engine is not None:
+                yield gpu.gpu_type, len(engine.gpus)
+
+
 def _idle_and_paid(
     gap: SurvivalGap, bound: BoundPlan, state: ClusterState
 ) -> frozenset[str]:
     """GPU types of which GPUs stand idle, beyond the loss, that are paid for anyway."""
-    busy = {gpu.id for gpu in bound.gpus if gpu.replicas or gpu.tasks}
+    busy = {gpu.id for gpu in bound.gpus if gpu.replicas or gpu.tasks or gpu.held_by}
     used = Counter(gpu.gpu_type for gpu in bound.gpus if gpu.id in busy)
     zones = {node.id: node.zone for node in state.nodes}
     idle = {

@@ -108,7 +108,9 @@ def _terms(document: object, path: str) -> _Terms:
 
 def llm_service_document(service: LlmDemand) -> dict[str, object]:
     """One entry of `services`."""
-    document = document_without(service, "slo", "lengths", "arrival_cv")
+    document = document_without(
+        service, "slo", "lengths", "arrival_cv", "max_replica_rps"
+    )
     terms: dict[str, object] = {
         "slo_ttft_ms": service.slo.ttft_ms,
         "slo_itl_ms": service.slo.itl_ms,

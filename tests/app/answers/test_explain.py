@@ -95,6 +95,15 @@ def test_limits_of_the_service_are_named(scaling: dict[str, int], limit: str) ->
     assert _chat(PLAN, _problem(**scaling)).limit.startswith(limit)
 
 
+def test_replicas_for_a_loss_are_no_minimum_of_the_team() -> None:
+    problem = _problem(min_replicas=2)
+    services = tuple(replace(each, max_replica_rps=50.0) for each in problem.services)
+    limited = replace(problem, services=services)
+    assert _chat(PLAN, limited).limit == (
+        "survive: 2 replicas, so that enough of them is left after a loss"
+    )
+
+
 def test_what_is_left_out_comes_first() -> None:
     short = replace(
         PLAN, unserved=(Unserved(service="chat", rate_rps=5.0, reason="stock"),)

@@ -14,6 +14,7 @@ from solvers.types.llm import LlmReplicaPlan, LlmTerms
 from solvers.types.plan import BoundPlan, Plan, anonymous
 from solvers.types.problem import Problem
 from solvers.types.state import Gpu, GpuId, Node, NodeId
+from solvers.types.survival import LossKind, SurvivalGoal
 from tests.solvers.llm.models import (
     CLOCK_MHZ,
     make_points,
@@ -71,12 +72,13 @@ def bound(
     wanted: Plan,
     where: tuple[Sequence[Gpu], Sequence[Node]],
     running: BoundPlan | None = None,
+    goal: SurvivalGoal | None = None,
     **more: object,
 ) -> Bound:
     """It on that fleet."""
     generation = 1 if running is None else running.generation + 1
     return bind(
-        problem(),
+        replace(problem(), survival=(goal,) if goal else ()),
         wanted,
         *where,
         running=running,
@@ -123,6 +125,80 @@ def test_no_node_has_all_of_a_service_where_there_are_others() -> None:
         # Half of them at most, and as few nodes as that allows.
         assert max(nodes.values()) == -(-count // 2)
         assert len(nodes) == 2
+
+
+def a_goal(
+    needed_rps: float, *, loss: LossKind = "node", is_asked: bool = True
+) -> SurvivalGoal:
+    """What must be left of `chat`, whose replicas are planned for 1 rps each."""
+    return SurvivalGoal(
+        service="chat",
+        loss=loss,
+        share=1.0,
+        needed_rps=needed_rps,
+        is_asked=is_asked,
+    )
+
+
+def per_node(found: Bound) -> list[int]:
+    """Replicas of each node that has any."""
+    counts = Counter(gpus[0].split("/")[0] for gpus in spans(found))
+    return sorted(counts.values())
+
+
+def test_a_service_that_must_survive_a_node_is_spread_over_all_of_them() -> None:
+    wanted = plan(*[2] * 5)
+    assert per_node(bound(wanted, fleet(8, 8, 8))) == [2, 3]
+    assert per_node(bound(wanted, fleet(8, 8, 8), goal=a_goal(3.0))) == [1, 2, 2]
+    # Only a goal that was asked for counts.
+    default = a_goal(3.0, is_asked=False)
+    assert per_node(bound(wanted, fleet(8, 8, 8), goal=default)) == [2, 3]
+    # The others stand as they would without it.
+    others = plan(2, 2, 2, service="code")
+    assert per_node(bound(others, fleet(8, 8, 8), goal=a_goal(3.0))) == [1, 2]
+
+
+def test_a_service_that_must_survive_a_zone_is_spread_over_zones() -> None:
+    gpus, nodes = fleet(8, 8, 8)
+    zones = ("east", "east", "west")
+    nodes = [replace(node, zone=zone) for node, zone in zip(nodes, zones, strict=True)]
+    found = bound(plan(2, 2, 2, 2), (gpus, nodes), goal=a_goal(2.0, loss="zone"))
+    west = [each for each in spans(found) if each[0].startswith("n2/")]
+    assert len(west) == 2
+
+
+def test_what_runs_moves_to_free_gpus_where_a_loss_would_take_too_much() -> None:
+    where = fleet(8, 8, 8)
+    running = bound(plan(2, 2, 2, 2), where).plan
+    # Two of four are left whichever node is lost; three must be.
+    again = bound(plan(2, 2, 2, 2), where, running, goal=a_goal(2.0))
+    assert spans(again) == spans(bound(plan(2, 2, 2, 2), where, running))
+    moved = bound(plan(2, 2, 2, 2), where, running, goal=a_goal(3.0))
+    assert per_node(moved) == [1, 1, 2]
+    # Then they stay, though a loss takes too much still.
+    stays = bound(plan(2, 2, 2, 2), where, moved.plan, goal=a_goal(3.0))
+    assert spans(stays) == spans(moved)
+    before = {each.id for gpu in moved.plan.gpus for each in gpu.replicas}
+    after = {each.id for gpu in stays.plan.gpus for each in gpu.replicas}
+    assert after == before
+
+
+def test_nothing_moves_where_no_gpus_are_free() -> None:
+    where = fleet(8, 2)
+    running = bound(
+        Plan(
+            policy="joint",
+            llm_replicas=(
+                *plan(2, 2, 2).llm_replicas,
+                *plan(2, service="code").llm_replicas,
+            ),
+        ),
+        where,
+    ).plan
+    same = bound(anonymous(running), where, running, goal=a_goal(3.0))
+    assert spans(same) == sorted(
+        each.llm.gpus for gpu in running.gpus for each in gpu.replicas if each.llm
+    )
 
 
 def test_who_stays_of_too_many_is_on_as_many_nodes_as_before() -> None:
