@@ -210,6 +210,21 @@ def test_who_stays_of_too_many_is_on_as_many_nodes_as_before() -> None:
     ]
 
 
+def ids(found: Bound) -> set[str]:
+    """Of all replicas."""
+    return {each.id for gpu in found.plan.gpus for each in gpu.replicas}
+
+
+def test_what_is_wanted_again_comes_back_to_its_gpus_under_its_name() -> None:
+    where = fleet(8, 8)
+    three = bound(plan(2, 2, 2), where)
+    two = bound(plan(2, 2), where, three.plan)
+    again = bound(plan(2, 2, 2), where, two.plan)
+
+    assert ids(again) == ids(three)
+    assert spans(again) == spans(three)
+
+
 def test_what_runs_stays_and_only_another_engine_is_started_anew() -> None:
     where = fleet(8)
     running = bound(plan(2, 4), where).plan
@@ -226,7 +241,13 @@ def test_what_runs_stays_and_only_another_engine_is_started_anew() -> None:
         llm_terms=TERMS,
     )
     before = {each.id for gpu in running.gpus for each in gpu.replicas}
-    assert not before & {each.id for gpu in found.plan.gpus for each in gpu.replicas}
+    assert not before & ids(found)
+    # On the very same GPUs, too, where nothing of before is in the way.
+    alone = bind(
+        other, plan(2, budget=2048), *where, running=None, generation=1, llm_terms=TERMS
+    )
+    assert spans(alone) == spans(bound(plan(2), where))
+    assert not ids(alone) & ids(bound(plan(2), where))
 
 
 def test_what_is_replaced_serves_on_wherever_other_gpus_are_free() -> None:
