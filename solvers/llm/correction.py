@@ -49,8 +49,6 @@ _WIDENING = 1.5
 """Times as wide as the process says: its errors have heavier tails."""
 _SCALES = np.log([9.0, 8.0, 12.0])
 """Length scales of clients, prompt and output: so many times as much is another condition."""
-_OWN_SCALES = np.log([4.0, 8.0, 12.0])
-"""The same of one configuration: its kernels change with the batch at places of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,10 +138,8 @@ def _covariance(one: Sequence[RunConditions], other: Sequence[RunConditions]) ->
     found += _CONFIGURATION**2 * of_configuration
     smooth = _SMOOTH_NETWORK**2 * _same(one, other, _runtime_network)
     smooth += _SMOOTH_LAYOUT**2 * _same(one, other, _layout)
-    found += smooth * _nearness(one, other, _SCALES)
-    own = _SMOOTH_CONFIGURATION**2 * of_configuration
-    found += own * _nearness(one, other, _OWN_SCALES)
-    return found
+    smooth += _SMOOTH_CONFIGURATION**2 * of_configuration
+    return np.asarray(found + smooth * _nearness(one, other))
 
 
 def _runtime_gpu_type(run: RunConditions) -> tuple[str, str]:
@@ -178,11 +174,9 @@ def _same(
     return np.asarray(of_one[:, None] == of_other[None, :], dtype=np.float64)
 
 
-def _nearness(
-    one: Sequence[RunConditions], other: Sequence[RunConditions], scales: Reals
-) -> Reals:
+def _nearness(one: Sequence[RunConditions], other: Sequence[RunConditions]) -> Reals:
     """(N, M) 1 for the same conditions, falling to 0 with the distance of their logarithms."""
-    of_one, of_other = _places(one) / scales, _places(other) / scales
+    of_one, of_other = _places(one), _places(other)
     # (a − b)² = a² + b² − 2ab takes a tenth of the time that all differences take.
     squared = np.sum(of_one**2, axis=1)[:, None] + np.sum(of_other**2, axis=1)
     squared -= 2.0 * of_one @ of_other.T
@@ -191,7 +185,7 @@ def _nearness(
 
 def _places(runs: Sequence[RunConditions]) -> Reals:
     rows = [(run.clients, run.prompt, run.output) for run in runs]
-    return np.asarray(np.log(np.array(rows, dtype=np.float64)))
+    return np.asarray(np.log(np.array(rows, dtype=np.float64)) / _SCALES)
 
 
 class StepBeliefs:
