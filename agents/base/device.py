@@ -4,7 +4,9 @@ A device carries replicas on GPUs behind one router. Its methods start things an
 shows in the next `state()`:
 
     replica   starting ──▶ ready ──drain()──▶ draining ──stop_replica()──▶ gone
-                 └──────────┴────────────────────┴──▶ failed ──stop_replica()──▶ gone
+                 ▲          ▲                    ├──wake()──▶ ready
+                 └──wake()──┼────── asleep ◀─────┴──sleep()
+              starting ─────┴──▶ any ──▶ failed ──stop_replica()──▶ gone
     task      starting ──▶ running ──▶ finished ──stop_task()──▶ gone
                             │  ▲ swap_in()
                  swap_out() ▼  │
@@ -110,7 +112,7 @@ class RunningReplica:
     in_flight: int = 0
     """Requests that it has taken and not yet finished."""
     draining_s: float = 0.0
-    """How long it has been draining."""
+    """How long ago it began to drain, also of one that sleeps."""
     drain_s: float | None = None
     """It may drain so long; None = as long as the node's replicas do."""
     can_return: bool = False

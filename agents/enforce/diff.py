@@ -18,10 +18,8 @@ node serve on for a moment after the node has begun to say that it does not: eve
 
 Tasks have what the replicas leave over and make room for them: see `diff_tasks`.
 
-A replica whose server cannot change its batch is replaced for that as well: see `successors`.
-
-A language model's replica that is wanted again while it drains is taken back. One that has drained sleeps, where its
-server can, for as long as all that is wanted has room beside it; wanted again, it is woken and not started.
+A replica whose server cannot change its batch is replaced for that as well: see `successors`. A language model's that is
+wanted again is taken back while it drains, and woken while it sleeps: see `diff_sleep`.
 
 Memory is never overcommitted: a start is given only when what is alive after the stops before it leaves room.
 """
@@ -53,9 +51,10 @@ from agents.enforce.diff_routes import last_serving, routes_for_now, still_servi
 from agents.enforce.diff_sleep import (
     in_the_way_asleep,
     may_sleep,
-    returning,
+    returning_ids,
     started_or_woken,
     taken_back,
+    woken_now,
 )
 from agents.enforce.diff_tasks import (
     are_tasks_settled,
@@ -94,15 +93,14 @@ def actions(
     held_tasks = _names("task", held)
     gpus = compare_gpus(wanted, actual, held_tasks)
     # Stops come first, since what they free is given away below.
-    woken = returning(gpus)
-    stops, gone = _all_stops(gpus, held_replicas, drain_deadline_s, woken)
+    returning = returning_ids(gpus, actual)
+    stops, gone = _all_stops(gpus, held_replicas, drain_deadline_s, returning)
     # Those that are woken need what they had before they slept, as if they were started.
+    woken = woken_now(gpus, returning)
     taken = _ids(actual) - gone - woken
     starts = tuple(on_all_gpus(_all_starts(gpus, taken, held_replicas)))
-    started = {start.replica.id for start in starts}
-    waiting = (
-        {want.id for gpu in gpus for want in gpu.missing} - started - held_replicas
-    )
+    waiting = _missing_ids(gpus) - held_replicas
+    waiting -= {each.replica.id for each in starts}
     needs = [(gpu, _need(gpu, waiting, taken, starts)) for gpu in gpus]
     displaced = tuple(each for gpu, need in needs for each in _displaced(gpu, need))
     leaving_tasks = {each.task for each in displaced}
@@ -136,6 +134,10 @@ def _ids(actual: NodeState) -> set[str]:
     return {replica.id for gpu in actual.gpus for replica in gpu.replicas}
 
 
+def _missing_ids(gpus: tuple[GpuDiff, ...]) -> set[str]:
+    return {want.id for gpu in gpus for want in gpu.missing}
+
+
 def _names(kind: Literal["replica", "task"], parts: Collection[Part]) -> set[str]:
     return {name for part, name in parts if part == kind}
 
@@ -164,10 +166,10 @@ def _all_stops(
     gpus: tuple[GpuDiff, ...],
     held: Collection[str],
     drain_deadline_s: float,
-    woken: Collection[str],
+    returning: Collection[str],
 ) -> tuple[tuple[Stop | Sleep, ...], set[str]]:
     """What ends or falls asleep, each once, and the ids of those that end."""
-    found = dict.fromkeys(_stops(gpus, held, drain_deadline_s, woken))
+    found = dict.fromkeys(_stops(gpus, held, drain_deadline_s, returning))
     return tuple(found), {each.replica_id for each in found if isinstance(each, Stop)}
 
 
@@ -175,10 +177,10 @@ def _stops(
     gpus: tuple[GpuDiff, ...],
     held: Collection[str],
     drain_deadline_s: float,
-    woken: Collection[str],
+    returning: Collection[str],
 ) -> Iterator[Stop | Sleep]:
     """Retired replicas that carry nothing; a failed one that is wanted stays visible until it may start again."""
-    in_the_way = {each for gpu in gpus for each in in_the_way_asleep(gpu, woken)}
+    in_the_way = {each for gpu in gpus for each in in_the_way_asleep(gpu, returning)}
     for gpu in gpus:
         for replica in gpu.retired:
             deadline_s = replica.drain_s or drain_deadline_s

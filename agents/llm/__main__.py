@@ -50,6 +50,12 @@ def main(arguments: list[str]) -> int:
         action="store_true",
         help="it can be put to sleep and woken",
     )
+    options.add_argument(
+        "--sleep-s",
+        type=amount(3600.0),
+        default=0.0,
+        help="until it sleeps (default: %(default)s)",
+    )
     chosen = options.parse_args(arguments)
     size = EngineSize(
         max_num_batched_tokens=chosen.max_num_batched_tokens,
@@ -62,6 +68,7 @@ def main(arguments: list[str]) -> int:
         StepTime(base=chosen.step_ms, speed=chosen.speed),
         load_s=chosen.load_s,
         can_sleep=chosen.enable_sleep_mode,
+        sleep_s=chosen.sleep_s,
     )
     web.run_app(
         server.make_app(),

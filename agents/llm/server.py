@@ -88,9 +88,11 @@ class LlmServer:
         *,
         load_s: float = 0.0,
         can_sleep: bool = False,
+        sleep_s: float = 0.0,
     ) -> None:
-        """`load_s`: it is not ready before."""
-        self._can_sleep, self._is_asleep = can_sleep, False
+        """`load_s`: it is not ready before; `sleep_s`: it takes so long to fall asleep."""
+        self._can_sleep, self._sleep_s = can_sleep, sleep_s
+        self._is_asleep = False
         self._served_as, self._scheduler = served_as, scheduler
         self._step_time, self._load_s = step_time, load_s
         self._metrics = EngineMetrics(served_as, scheduler)
@@ -207,6 +209,7 @@ class LlmServer:
         return web.Response(status=200 if self.is_ready else 503)
 
     async def _sleep(self, _: web.Request) -> web.Response:
+        await asyncio.sleep(self._sleep_s)
         self._is_asleep = True
         return web.Response()
 

@@ -23,8 +23,6 @@ from agents.processes.templates import (
     NAME,
     PLACEHOLDER,
     PORTS,
-    SLEEP_OPTION,
-    SLEEP_VARIABLE,
     BatchChange,
     Server,
     Template,
@@ -230,8 +228,6 @@ def _with_defaults(table: dict[str, object]) -> dict[str, object]:
 
 def _objection(template: Template) -> str:
     """What is wrong with a template; empty = nothing."""
-    if template.can_sleep and template.environment.get(SLEEP_VARIABLE) != "1":
-        return f'{SLEEP_OPTION} needs environment = {{{SLEEP_VARIABLE} = "1"}}, or its server cannot be asked to sleep'
     # The program must not depend on a command that comes over the wire.
     if not template.command or PLACEHOLDER.search(template.command[0]):
         return "command must begin with the program itself, without a placeholder"

@@ -187,7 +187,9 @@ class Template:
     @property
     def can_sleep(self) -> bool:
         """Whether its server gives the GPU's memory back when it is asked to."""
-        return self.server == "vllm" and SLEEP_OPTION in self.command
+        # Without the variable nobody can ask it to.
+        is_set = self.environment.get(SLEEP_VARIABLE) == "1"
+        return self.server == "vllm" and SLEEP_OPTION in self.command and is_set
 
     @property
     def ports(self) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from agents.replicas.answers import (
     read_object,
     reading,
 )
-from agents.replicas.http_calls import Http
+from agents.replicas.http_calls import ASK_S, Http
 from agents.replicas.server_metrics import ServerKind, read_page, read_server
 
 BatchOutcome: TypeAlias = Literal["applied_live", "reloading", "needs_restart"]
@@ -106,6 +106,10 @@ class Adapter(Protocol):
         """Have it move them back; it is ready as soon as it says so."""
         ...
 
+    async def answers_sleep(self, endpoint: Endpoint) -> bool:
+        """Whether the question below is answered at all."""
+        ...
+
     async def is_asleep(self, endpoint: Endpoint) -> bool:
         """Whether it has, and has not."""
         ...
@@ -160,6 +164,9 @@ class _Server:
 
     async def wake(self, endpoint: Endpoint) -> None:
         """Nothing: it never sleeps."""
+
+    async def answers_sleep(self, endpoint: Endpoint) -> bool:  # noqa: ARG002
+        return True
 
     async def is_asleep(self, endpoint: Endpoint) -> bool:  # noqa: ARG002
         return False
@@ -252,6 +259,10 @@ class VllmAdapter(_Server):
     async def wake(self, endpoint: Endpoint) -> None:
         url = f"{endpoint.url}/wake_up"
         await self._http.demand("POST", url, limit_s=RELOAD_S)
+
+    async def answers_sleep(self, endpoint: Endpoint) -> bool:
+        url = f"{endpoint.url}/is_sleeping"
+        return await self._http.is_answered(url, limit_s=ASK_S)
 
     async def is_asleep(self, endpoint: Endpoint) -> bool:
         url = f"{endpoint.url}/is_sleeping"

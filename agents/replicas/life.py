@@ -6,10 +6,10 @@ Each function is a task of its replica, begun by `agents.replicas.replicas.Worke
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from agents.base.device import DeviceError
+from agents.base.device import ASLEEP_SHARE, DeviceError
 from agents.base.waits import cancel, first
 from agents.processes.care import end_for_good
 from agents.processes.launch import Crashes
@@ -37,13 +37,21 @@ class ReplicaLives:
     crashes: Crashes
     notify: Callable[[], None]
     """Called whenever a replica has become ready, failed or gone."""
+    sleep_limit_s: float = SLEEP_LIMIT_S
+    free_host_mib: Callable[[], float] = host_memory_free_mib
+    falling_asleep: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def live(self, each: ReplicaProcess) -> None:
         """From the start of its process, or its adoption, to its end."""
         reason = await self.watch.come_up(each)
-        if not reason and await self.watch.is_asleep(each):
-            await self._rest(each)
-            return
+        if not reason and each.is_adopted:
+            # An earlier agent may have put it to sleep, or begun to.
+            try:
+                if await self.watch.is_asleep(each):
+                    await self._rest(each)
+                    return
+            except DeviceError as error:
+                reason = str(error)
         if not reason:
             each.state, each.message = "ready", ""
             self.notify()
@@ -96,10 +104,13 @@ class ReplicaLives:
         """Put it to sleep, in place of what it was at; where that fails it is ended."""
         await cancel(before)
         try:
-            _require_host_memory(each.record)
-            await self.watch.adapter(each).sleep(each.endpoint(self.records))
+            # One after the other: what several may take of the host's memory, only one would find free.
+            async with self.falling_asleep:
+                self._require_host_memory(each.record)
+                await self.watch.adapter(each).sleep(each.endpoint(self.records))
         except DeviceError as error:
             log.warning("replica %s ends and does not sleep: %s", each.record.id, error)
+            self.leave(each)
             await self._end(each)
             self.forget(each)
         else:
@@ -110,6 +121,7 @@ class ReplicaLives:
     ) -> None:
         """From its sleep on as from a start."""
         await cancel(before)
+        each.held_share = 1.0
         try:
             await self.watch.adapter(each).wake(each.endpoint(self.records))
         except DeviceError as error:
@@ -150,12 +162,25 @@ class ReplicaLives:
     async def _rest(self, each: ReplicaProcess) -> None:
         """Sleep until it is woken or stopped, which cancels this; one that nobody wakes for long, or dies, is ended."""
         assert each.process is not None
-        each.state, each.message, each.is_stopping = "asleep", "", False
+        each.state, each.message, each.is_falling_asleep = "asleep", "", False
+        each.held_share = ASLEEP_SHARE
         self.notify()
-        await first(each.process.wait(), limit_s=SLEEP_LIMIT_S)
+        reason = await first(each.process.wait(), limit_s=self.sleep_limit_s)
+        if reason is not None:
+            detail = with_log(reason, self.records.log(each.record.id))
+            log.warning("replica %s ended in its sleep: %s", each.record.id, detail)
         self.leave(each)
         await self._end(each)
         self.forget(each)
+
+    def _require_host_memory(self, record: Record) -> None:
+        """Raises DeviceError where the host has less than its GPUs gave it, of which the weights are a part."""
+        needed_mib = record.memory_mib * max(1, len(record.gpus))
+        free_mib = self.free_host_mib()
+        if needed_mib > free_mib:
+            raise DeviceError(
+                f"it may take {needed_mib:.0f} MiB of the host's memory, which has {free_mib:.0f} free"
+            )
 
     async def _end(self, each: ReplicaProcess) -> None:
         """Return when all its processes are gone, and not before: until then they hold memory of the GPU."""
@@ -166,16 +191,6 @@ class ReplicaLives:
             log.error("replica %s: %s", each.record.id, problem)
 
         await end_for_good(each.process, self.ending(each), report)
-
-
-def _require_host_memory(record: Record) -> None:
-    """Raises DeviceError where the host has less than its GPUs gave the replica, of which the weights are a part."""
-    needed_mib = record.memory_mib * max(1, len(record.gpus))
-    free_mib = host_memory_free_mib()
-    if needed_mib > free_mib:
-        raise DeviceError(
-            f"it may take {needed_mib:.0f} MiB of the host's memory, which has {free_mib:.0f} free"
-        )
 
 
 def given_up(each: ReplicaProcess) -> "asyncio.Task[None] | None":

@@ -56,12 +56,21 @@ class ReplicaWatch:
         return f"it hung: its server answered none of {HUNG_QUESTIONS} questions in {spent_s:g} s"
 
     async def is_asleep(self, each: ReplicaProcess) -> bool:
-        """Whether its server sleeps, as one may that an earlier agent started."""
-        if not each.can_sleep:
+        """Whether its server sleeps. Raises DeviceError where it does not say so for as long as a start may take."""
+        if not each.record.template.can_sleep:
             return False
+        adapter, endpoint = self.adapter(each), self._endpoint(each)
+        # While it falls asleep or wakes it answers nobody.
         try:
-            return await self.adapter(each).is_asleep(self._endpoint(each))
+            async with asyncio.timeout(each.record.template.start_limit_s):
+                while not await adapter.answers_sleep(endpoint):  # noqa: ASYNC110  servers notify nobody
+                    await asyncio.sleep(MAX_ASK_S)
+        except TimeoutError as error:
+            raise DeviceError("it does not say whether it sleeps") from error
+        try:
+            return await adapter.is_asleep(endpoint)
         except DeviceError as error:
+            # One that was not started so has no such page.
             log.warning(
                 "replica %s does not say whether it sleeps: %s", each.record.id, error
             )

@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from agents.base.device import (
-    ASLEEP_SHARE,
-    DeviceError,
-    LaunchFailed,
-    RunningReplica,
-)
+from agents.base.device import DeviceError, LaunchFailed, RunningReplica
 from agents.base.protocol import ReplicaState
 from agents.processes.launch import Launch, LaunchPlace, Prepared
 from agents.processes.launcher import Launcher, Running
@@ -130,7 +125,11 @@ class ReplicaProcess:
     is_adopted: bool = False
     is_outdated: bool = False
     is_stopping: bool = False
-    """It is being ended, by a stop or a failure, or put to sleep."""
+    """It is being ended, by a stop or a failure."""
+    is_falling_asleep: bool = False
+    """It can be stopped meanwhile, and not be woken."""
+    held_share: float = 1.0
+    """The part of its memory that it may hold: less from its sleep to its end, or until it is woken."""
     task: "asyncio.Task[None] | None" = None
 
     @property
@@ -140,16 +139,30 @@ class ReplicaProcess:
 
     @property
     def can_sleep(self) -> bool:
-        """Whether its server can, and its GPUs may be another's then: a Pod's are its own for life."""
-        return self.record.template.can_sleep and self.record.identity is not None
+        """Whether its server can, its name may be wanted again, and its GPUs may be another's meanwhile: a Pod's are
+        its own for life."""
+        record = self.record
+        is_process = record.identity is not None
+        # A start would be another one by now, so nobody is to get this one back.
+        return (
+            record.template.can_sleep
+            and self._is_model
+            and is_process
+            and not self.is_outdated
+        )
+
+    @property
+    def _is_model(self) -> bool:
+        return self.record.drain_s is not None
 
     def view(self, now_s: float) -> ReplicaView:
         """What others may see of it."""
         record = self.record
-        is_asleep = self.state == "asleep"
-        is_leaving = self.state == "draining" and not self.is_stopping
-        # Other replicas' names never come back.
-        can_drain = record.drain_s is not None and record.template.drain == "router"
+        is_busy = self.is_stopping or self.is_falling_asleep
+        is_leaving = self.state == "draining" and not is_busy
+        # Its server knows nothing of it, and other replicas' names never come back.
+        may_go_on = self._is_model and record.template.drain == "router"
+        is_asleep = self.state == "asleep" and self.can_sleep
         return ReplicaView(
             id=record.id,
             service=record.service,
@@ -158,7 +171,7 @@ class ReplicaProcess:
             gpus=record.gpus,
             sm_percent=record.sm_percent,
             batch=record.batch,
-            memory_mib=record.memory_mib * (ASLEEP_SHARE if is_asleep else 1.0),
+            memory_mib=record.memory_mib * self.held_share,
             state=self.state,
             url=self._url(record.ports[0]),
             served_as=record.served_as,
@@ -170,7 +183,7 @@ class ReplicaProcess:
             pending=self.pending if self.state == "starting" else "",
             draining_s=max(0.0, now_s - self.draining_since_s),
             drain_s=record.drain_s,
-            can_return=is_asleep or (is_leaving and can_drain),
+            can_return=is_asleep or (is_leaving and may_go_on),
             can_sleep=self.can_sleep,
             is_adopted=self.is_adopted,
             is_outdated=self.is_outdated,

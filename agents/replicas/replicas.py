@@ -37,12 +37,12 @@ from agents.base.waits import cancel
 from agents.processes.care import keep_tidy
 from agents.processes.launch import Crashes, Launch, Ports, place_in, prepare
 from agents.processes.launcher import PROCESSES, Launcher
-from agents.processes.procfs import boot_id
+from agents.processes.procfs import boot_id, host_memory_free_mib
 from agents.processes.records import Record, Records
 from agents.processes.templates import Templates
 from agents.processes.user import WorkerUsers
 from agents.replicas.adapters import BatchOutcome, ReplicaCounts, make_adapters
-from agents.replicas.life import ReplicaLives, given_up
+from agents.replicas.life import SLEEP_LIMIT_S, ReplicaLives, given_up
 from agents.replicas.readiness import FIRST_ASK_S, ReplicaWatch
 from agents.replicas.replica import (
     Hooks,
@@ -68,6 +68,7 @@ class WorkersSettings:
     first_port: int = 21000
     """Below 32768, where the kernel takes ports for connections from."""
     port_count: int = 2000
+    sleep_limit_s: float = SLEEP_LIMIT_S
 
 
 class Workers:
@@ -82,8 +83,10 @@ class Workers:
         launcher: Launcher = PROCESSES,
         environment: Mapping[str, str] = os.environ,
         now_s: Callable[[], float] = time.monotonic,
+        free_host_mib: Callable[[], float] = host_memory_free_mib,
     ) -> None:
         """`environment`: the agent's own, of which some is passed on to workers."""
+        self._free_host_mib = free_host_mib
         self.problems: tuple[str, ...] = ()
         """What was wrong with the state that an earlier agent left, in words."""
         self.crashes = Crashes(now_s)
@@ -125,6 +128,8 @@ class Workers:
             hooks=self._hooks,
             crashes=self.crashes,
             notify=lambda: self.on_change(),
+            sleep_limit_s=self._settings.sleep_limit_s,
+            free_host_mib=self._free_host_mib,
         )
         found = records.load()
         self.problems = records.problems
@@ -216,15 +221,15 @@ class Workers:
     async def sleep(self, replica_id: str) -> None:
         """Begin to put a drained replica to sleep; where that fails, or it sleeps for too long, it is ended."""
         each = self._find(replica_id)
-        if each.state == "draining" and not each.is_stopping:
-            # From here on it cannot be taken back until it sleeps.
-            each.is_stopping = True
+        if _is_draining(each):
+            # From here on it can be stopped, but not be taken back until it sleeps.
+            each.is_falling_asleep = True
             each.task = asyncio.create_task(self._alive().sleep(each, given_up(each)))
 
     async def wake(self, replica_id: str) -> None:
         """Have one that drains take requests again, or begin to wake one that sleeps."""
         each = self._find(replica_id)
-        if each.state == "draining" and not each.is_stopping:
+        if _is_draining(each):
             each.state, each.draining_since_s = "ready", math.inf
         elif each.state == "asleep":
             each.state, each.draining_since_s = "starting", math.inf
@@ -275,17 +280,20 @@ class Workers:
 
     async def close(self, *, keep: bool) -> None:
         """Give the state directory back; `keep`: the workers go on for the next agent, else all are ended first."""
-        if not keep:
-            await self.end_unwanted(())
-            await asyncio.gather(
-                *(
-                    each.task
-                    for each in self._replicas.values()
-                    if each.task is not None
-                ),
-                return_exceptions=True,
-            )
-            await self.end_unwanted(())  # those that failed meanwhile
+        # Nobody would end those that sleep if no agent came.
+        kept = {
+            each.record.id
+            for each in self._replicas.values()
+            if keep and not _sleeps(each)
+        }
+        await self.end_unwanted(kept)
+        ending = (
+            each.task
+            for replica_id, each in self._replicas.items()
+            if replica_id not in kept and each.task is not None
+        )
+        await asyncio.gather(*ending, return_exceptions=True)
+        await self.end_unwanted(kept)  # those that failed meanwhile
         # Only the watching ends here; with `keep` the processes themselves go on.
         tasks = [each.task for each in self._replicas.values()] + [self._logs]
         await cancel(*tasks)
@@ -339,3 +347,12 @@ class Workers:
         if self._lives is None:
             raise DeviceError("the workers' state directory is not open")
         return self._lives
+
+
+def _is_draining(each: ReplicaProcess) -> bool:
+    """And nothing else."""
+    return each.state == "draining" and not (each.is_stopping or each.is_falling_asleep)
+
+
+def _sleeps(each: ReplicaProcess) -> bool:
+    return each.state == "asleep" or each.is_falling_asleep

@@ -24,6 +24,7 @@ from msgspec import structs
 
 from agents.base.clock import Clock
 from agents.base.device import (
+    ASLEEP_SHARE,
     DeviceError,
     DeviceReadings,
     GpuPoll,
@@ -203,6 +204,10 @@ class GpuDevice:
         await self._parts.workers.sleep(replica_id)
 
     async def wake(self, replica_id: str) -> None:
+        for view in self._spanned():
+            if view.id == replica_id and view.state == "asleep":
+                more_mib = view.memory_mib * (1.0 / ASLEEP_SHARE - 1.0)
+                self._require_room(view.gpu_index, f"replica {replica_id}", more_mib)
         await self._parts.workers.wake(replica_id)
 
     async def set_batch(self, replica_id: str, batch: int) -> None:

@@ -100,16 +100,18 @@ def placed_replica(
     view: ReplicaView, shared: SharedGpu, busy_share: float | None
 ) -> PartProcesses:
     """A replica as a part of its GPU."""
-    seen = view.sm_count
+    # One that sleeps has memory alone.
+    is_awake = view.state != "asleep"
+    seen = view.sm_count if is_awake else None
     total = shared.gpu.sm_count
     part = GrantedPart(
         kind="replica",
         # A successor is measured under the id of the replica that it replaces: the control plane knows only that one.
         name=base_id(view.id),
         owner=view.service,
-        sm_percent=view.sm_percent,
+        sm_percent=view.sm_percent if is_awake else 0.0,
         memory_mib=view.memory_mib,
-        busy_share=busy_share,
+        busy_share=busy_share if is_awake else 0.0,
         is_limited=shared.is_limited,
         proven_sm_percent=100.0 * seen / total
         if shared.is_limited and seen and total

@@ -92,9 +92,11 @@ class ServerCounters:
 
     async def read(self, views: Sequence[ReplicaView]) -> tuple[ReplicaReading, ...]:
         """A reading of each replica, whether its server is due to be asked or not."""
-        # One that sleeps shows nothing, and is none that fell silent.
-        awake = {view.id for view in views if view.state != "asleep"}
-        self._forget_all_but(awake)
+        self._forget_all_but({view.id for view in views})
+        for view in views:
+            # One that sleeps shows nothing, and is none that fell silent. Its counts go on when it wakes.
+            if view.state == "asleep":
+                self._forget_times(view.id)
         due = [view for view in views if self._is_due(view)]
         # At once: several that do not answer must not make the node itself late.
         answers = await asyncio.gather(*map(self._ask, due))
@@ -167,9 +169,12 @@ class ServerCounters:
         """Counts of replicas that are gone; one that is only being stopped still counts."""
         for replica_id in self._counted.keys() - present:
             del self._counted[replica_id]
-            for each in (self._asked_s, self._answered_s, self._minutes):
-                each.pop(replica_id, None)
+            self._forget_times(replica_id)
             self._use.forget(replica_id)
+
+    def _forget_times(self, replica_id: str) -> None:
+        for each in (self._asked_s, self._answered_s, self._minutes):
+            each.pop(replica_id, None)
 
 
 @dataclass(slots=True)

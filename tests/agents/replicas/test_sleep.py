@@ -1,6 +1,12 @@
 """Replicas of language models that sleep: a real engine, the stand-in, put to sleep, woken, adopted and ended."""
 
+import asyncio
+import os
+import signal
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -10,26 +16,31 @@ import pytest
 from agents.base.device import ASLEEP_SHARE
 from agents.base.protocol import EngineCommand
 from agents.processes.launch import Launch
-from agents.processes.template_file import BadTemplate, load_templates
-from agents.processes.templates import Template
-from agents.replicas import life
+from agents.processes.template_file import load_templates
+from agents.processes.templates import SLEEP_VARIABLE, Template, Templates
 from agents.replicas.replica import ReplicaView
-from agents.replicas.replicas import Workers
+from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.factories import a_replica
-from tests.agents.fakes.replicas import Node, gone, in_loop, is_running, the, until
+from tests.agents.fakes.replicas import (
+    FIRST_PORT,
+    gone,
+    in_loop,
+    is_running,
+    the,
+    until,
+)
+from tests.ports import PORTS
 
 pytestmark = pytest.mark.integration
 MEMORY_MIB = 90.0
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(directory=tmp_path, own_template=a_template())
+SLEEPS = "--enable-sleep-mode"
 
 
 def a_template(*options: str) -> Template:
     return Template(
-        name="fake",
+        name="engine",
         server="vllm",
         command=(
             sys.executable,
@@ -43,14 +54,48 @@ def a_template(*options: str) -> Template:
                 "--port",
                 "{port}",
             ],
-            *(options or ("--enable-sleep-mode",)),
+            *(options or (SLEEPS,)),
         ),
+        environment={SLEEP_VARIABLE: "1"},
         batch_change="restart",
         start_limit_s=60.0,
     )
 
 
-def a_model_launch() -> Launch:
+@dataclass
+class EngineNode:
+    """Whose replicas are engines."""
+
+    directory: Path
+    template: Template = field(default_factory=a_template)
+    sleep_limit_s: float = 600.0
+    free_host_mib: Callable[[], float] = lambda: 1e6
+
+    @asynccontextmanager
+    async def workers(self, *, keep: bool = False) -> AsyncIterator[Workers]:
+        workers = Workers(
+            WorkersSettings(
+                directory=self.directory,
+                first_port=FIRST_PORT,
+                port_count=PORTS,
+                sleep_limit_s=self.sleep_limit_s,
+            ),
+            templates=Templates(by_name={"engine": self.template}, default="engine"),
+            free_host_mib=self.free_host_mib,
+        )
+        await workers.open()
+        try:
+            yield workers
+        finally:
+            await workers.close(keep=keep)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> EngineNode:
+    return EngineNode(tmp_path)
+
+
+def a_model_launch(replica_id: str = "r1") -> Launch:
     engine = EngineCommand(
         gpus=(1,),
         max_num_batched_tokens=2048,
@@ -58,57 +103,64 @@ def a_model_launch() -> Launch:
         max_model_len=4096,
         drain_s=600.0,
     )
-    replica = a_replica(sm_percent=100.0, memory_mib=MEMORY_MIB)
+    replica = a_replica(replica_id, sm_percent=100.0, memory_mib=MEMORY_MIB)
     return Launch(replica=msgspec.structs.replace(replica, engine=engine), gpu_index=1)
 
 
-async def in_state(workers: Workers, state: str) -> ReplicaView:
-    await until(lambda: the(workers).state in (state, "failed"), state)
-    assert the(workers).state == state, the(workers).message
-    return the(workers)
+async def in_state(workers: Workers, state: str, replica_id: str = "r1") -> ReplicaView:
+    await until(lambda: the(workers, replica_id).state in (state, "failed"), state)
+    view = the(workers, replica_id)
+    assert view.state == state, view.message
+    return view
+
+
+async def drained(workers: Workers, replica_id: str = "r1") -> ReplicaView:
+    await workers.start(a_model_launch(replica_id))
+    await in_state(workers, "ready", replica_id)
+    await workers.drain(replica_id)
+    return the(workers, replica_id)
 
 
 async def put_to_sleep(workers: Workers) -> ReplicaView:
-    await workers.start(a_model_launch())
-    await in_state(workers, "ready")
-    await workers.drain("r1")
+    await drained(workers)
     await workers.sleep("r1")
     return await in_state(workers, "asleep")
 
 
-async def asked(view: ReplicaView) -> int:
-    """The status of an answer to one request."""
+async def ask(view: ReplicaView, method: str, path: str) -> int:
+    """The status of the answer."""
     body = {"model": "chat", "prompt": "a b c", "max_tokens": 2}
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"{view.url}/v1/completions", json=body) as answer,
+        session.request(method, f"{view.url}{path}", json=body) as answer,
     ):
         return answer.status
 
 
+async def served(view: ReplicaView) -> bool:
+    return await ask(view, "POST", "/v1/completions") == 200
+
+
 @in_loop
 async def test_it_sleeps_in_its_process_and_serves_again_when_it_is_woken(
-    node: Node,
+    node: EngineNode,
 ) -> None:
     async with node.workers() as workers:
         view = await put_to_sleep(workers)
         assert view.can_return
         assert view.memory_mib == pytest.approx(MEMORY_MIB * ASLEEP_SHARE)
-        assert await asked(view) == 503
+        assert not await served(view)
         await workers.wake("r1")
         woken = await in_state(workers, "ready")
         assert woken.pid == view.pid
         assert woken.memory_mib == MEMORY_MIB
-        assert await asked(woken) == 200
+        assert await served(woken)
 
 
 @in_loop
-async def test_one_that_drains_takes_requests_again_at_once(node: Node) -> None:
+async def test_one_that_drains_takes_requests_again_at_once(node: EngineNode) -> None:
     async with node.workers() as workers:
-        await workers.start(a_model_launch())
-        await in_state(workers, "ready")
-        await workers.drain("r1")
-        assert the(workers).can_return
+        assert (await drained(workers)).can_return
         await workers.wake("r1")
         view = the(workers)
         assert view.state == "ready"
@@ -116,20 +168,16 @@ async def test_one_that_drains_takes_requests_again_at_once(node: Node) -> None:
 
 
 @in_loop
-async def test_the_next_agent_finds_it_asleep_and_can_wake_it(node: Node) -> None:
-    async with node.workers(keep=True) as workers:
-        before = await put_to_sleep(workers)
+async def test_one_that_falls_asleep_can_be_stopped_and_not_be_woken(
+    node: EngineNode,
+) -> None:
+    node.template = a_template(SLEEPS, "--sleep-s", "600")
     async with node.workers() as workers:
-        view = await in_state(workers, "asleep")
-        assert view.pid == before.pid
+        view = await drained(workers)
+        await workers.sleep("r1")
+        assert not the(workers).can_return
         await workers.wake("r1")
-        assert await asked(await in_state(workers, "ready")) == 200
-
-
-@in_loop
-async def test_it_ends_when_it_is_stopped(node: Node) -> None:
-    async with node.workers() as workers:
-        view = await put_to_sleep(workers)
+        assert the(workers).state == "draining"
         await workers.stop("r1")
         await gone(workers)
         assert view.pid is not None
@@ -137,25 +185,94 @@ async def test_it_ends_when_it_is_stopped(node: Node) -> None:
 
 
 @in_loop
-async def test_one_that_nobody_wakes_ends(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+async def test_an_agent_that_ends_waits_for_none_that_falls_asleep(
+    node: EngineNode,
 ) -> None:
-    monkeypatch.setattr(life, "SLEEP_LIMIT_S", 0.2)
+    node.template = a_template(SLEEPS, "--sleep-s", "600")
+    async with asyncio.timeout(60.0), node.workers() as workers:
+        await drained(workers)
+        await workers.sleep("r1")
+
+
+@in_loop
+async def test_the_next_agent_finds_it_asleep_and_can_wake_it(
+    node: EngineNode,
+) -> None:
+    async with node.workers(keep=True) as workers:
+        await workers.start(a_model_launch())
+        before = await in_state(workers, "ready")
+        # As if its agent had died when it had put it to sleep.
+        assert await ask(before, "POST", "/sleep?level=1") == 200
+    async with node.workers() as workers:
+        view = await in_state(workers, "asleep")
+        assert view.pid == before.pid
+        await workers.wake("r1")
+        assert await served(await in_state(workers, "ready"))
+
+
+@in_loop
+async def test_it_ends_with_its_agent_though_others_go_on(node: EngineNode) -> None:
+    async with node.workers(keep=True) as workers:
+        view = await put_to_sleep(workers)
+    assert view.pid is not None
+    await until(lambda: not is_running(view.pid or 0))
+
+
+@in_loop
+async def test_one_of_a_template_that_was_changed_does_not_come_back(
+    node: EngineNode,
+) -> None:
+    async with node.workers(keep=True) as workers:
+        await workers.start(a_model_launch())
+        view = await in_state(workers, "ready")
+        assert await ask(view, "POST", "/sleep?level=1") == 200
+    node.template = a_template(SLEEPS, "--kv-tokens", "4096")
+    async with node.workers() as workers:
+        found = await in_state(workers, "asleep")
+        assert not found.can_return
+        assert not found.can_sleep
+
+
+@in_loop
+async def test_it_ends_when_it_is_stopped(node: EngineNode) -> None:
+    async with node.workers() as workers:
+        view = await put_to_sleep(workers)
+        await workers.stop("r1")
+        # Until it is gone it holds no more than it did.
+        assert the(workers).memory_mib < MEMORY_MIB
+        await gone(workers)
+        assert view.pid is not None
+        assert not is_running(view.pid)
+
+
+@in_loop
+async def test_one_that_nobody_wakes_ends(node: EngineNode) -> None:
+    node.sleep_limit_s = 0.2
     async with node.workers() as workers:
         await put_to_sleep(workers)
         await gone(workers)
 
 
 @in_loop
-async def test_one_whose_server_refuses_to_sleep_ends(
-    node: Node, caplog: pytest.LogCaptureFixture
+async def test_one_that_dies_asleep_is_told_of(
+    node: EngineNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node.own_template = a_template("--kv-tokens", "4096")
     async with node.workers() as workers:
-        await workers.start(a_model_launch())
-        await in_state(workers, "ready")
-        assert not the(workers).can_sleep
-        await workers.drain("r1")
+        view = await put_to_sleep(workers)
+        await ask(view, "POST", "/wake_up")
+        assert view.pid is not None
+        os.kill(view.pid, signal.SIGKILL)
+        await gone(workers)
+    assert "ended in its sleep" in caplog.text
+
+
+@in_loop
+async def test_one_whose_server_refuses_to_sleep_ends(
+    node: EngineNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.template = a_template("--kv-tokens", "4096")
+    async with node.workers() as workers:
+        await drained(workers)
         await workers.sleep("r1")
         await gone(workers)
     assert "ends and does not sleep" in caplog.text
@@ -163,27 +280,31 @@ async def test_one_whose_server_refuses_to_sleep_ends(
 
 @in_loop
 async def test_one_ends_where_the_host_has_too_little_memory(
-    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    node: EngineNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(life, "host_memory_free_mib", lambda: 40.0)
+    node.free_host_mib = lambda: 40.0
     async with node.workers() as workers:
-        await workers.start(a_model_launch())
-        await in_state(workers, "ready")
-        await workers.drain("r1")
+        await drained(workers)
         await workers.sleep("r1")
         await gone(workers)
     assert "90 MiB of the host's memory, which has 40 free" in caplog.text
 
 
-def test_a_template_that_could_not_be_asked_to_sleep_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "variable", "can_sleep"),
+    [
+        ("", "1", False),
+        (', "--enable-sleep-mode"', "", False),
+        (', "--enable-sleep-mode"', "1", True),
+    ],
+)
+def test_a_template_says_whether_its_server_can_be_asked_to_sleep(
+    options: str, variable: str, can_sleep: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "templates.toml"
-    command = '["vllm", "serve", "--port", "{port}", "--enable-sleep-mode"]'
-    path.write_text(f'[templates.v]\nserver = "vllm"\ncommand = {command}\n')
-    path.chmod(0o600)
-    with pytest.raises(BadTemplate, match="VLLM_SERVER_DEV_MODE"):
-        load_templates(path)
     path.write_text(
-        f'[templates.v]\nserver = "vllm"\ncommand = {command}\n'
-        'environment = {VLLM_SERVER_DEV_MODE = "1"}\n'
+        f'[templates.v]\nserver = "vllm"\ncommand = ["vllm", "--port", "{{port}}"{options}]\n'
+        f'environment = {{{SLEEP_VARIABLE} = "{variable}"}}\n'
     )
-    assert load_templates(path).by_name["v"].can_sleep
+    path.chmod(0o600)
+    assert load_templates(path).by_name["v"].can_sleep == can_sleep

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -281,6 +281,17 @@ def test_a_task_is_a_part_beside_the_replicas_also_while_it_is_swapped_out() -> 
         # It is still known as the node's, is granted nothing, and what it left there is no overuse.
         assert set(swapped) == {"r1", "t1", "(idle)"}
         assert (swapped["t1"].memory_used_mib, swapped["t1"].over) == (200.0, ())
+
+
+def test_one_that_sleeps_holds_memory_and_has_no_part_of_the_energy() -> None:
+    node = Node()
+    with _Started("") as (one, _), _Started("") as (other, _):
+        node.driver.listed = (a_process(one), a_process(other, 90.0))
+        asleep = replace(a_view("r2", pid=other), state="asleep", memory_mib=100.0)
+        found = node.read(a_view(pid=one), asleep)
+    assert found["r2"].memory_used_mib == 90.0
+    assert found["r2"].energy_j == 0.0
+    assert found["r1"].energy_j > 0.0
 
 
 def test_memory_beyond_the_grant_is_told_after_some_windows_and_while_it_lasts() -> (

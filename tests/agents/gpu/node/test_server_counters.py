@@ -113,6 +113,19 @@ def test_a_server_that_stops_showing_metrics_is_named_with_where_to_look() -> No
     assert bench.counters.problems == ()
 
 
+def test_one_that_sleeps_is_not_silent_and_counts_on_when_it_wakes() -> None:
+    bench = Bench()
+    bench.read(engine(10, prompts=1000, answers=200), after_s=0.0)
+    asleep = replace(VIEW, state="asleep")
+    for _ in range(3):
+        reading = bench.read(None, after_s=SILENT_S, view=asleep)
+        assert (reading.state, reading.requests) == ("asleep", 0)
+        assert bench.counters.problems == ()
+    woken = bench.read(engine(12, prompts=1200, answers=240), after_s=5.0)
+    assert woken.requests == 2
+    assert woken.tokens == TokenCounts(200, 0, 40)
+
+
 def test_an_engine_that_preempts_all_the_time_is_named_with_the_remedy() -> None:
     bench = Bench()
     bench.read(engine(0), after_s=0.0)
