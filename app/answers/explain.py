@@ -335,6 +335,16 @@ def _llm_group(replica: LlmReplicaPlan, problem: Problem | None) -> ReplicaGroup
     )
 
 
+def _is_for_losses(name: str, count: int, problem: Problem | None) -> bool:
+    """Whether so many replicas are more than the team wants as a minimum, for a goal's sake."""
+    goals = problem.survival if problem else ()
+    # Goals that limit nothing have no minimum of their own.
+    return any(
+        goal.service == name and goal.rate_rps and goal.min_replicas < count
+        for goal in goals
+    )
+
+
 def _limit(
     name: str,
     groups: Sequence[ReplicaGroup],
@@ -364,7 +374,7 @@ def _limit(
     # Limits on the number before the load: at such a limit the replicas' load decides nothing.
     if service.max_replicas is not None and count == service.max_replicas:
         return f"max_replicas {service.max_replicas}"
-    if count == service.min_replicas and service.max_replica_rps is not None:
+    if count == service.min_replicas and _is_for_losses(name, count, problem):
         return f"survive: {count} replicas, so that enough of them is left after a loss"
     if count == service.min_replicas:
         return f"the minimum number of replicas: min_replicas + buffer_replicas = {service.min_replicas}"

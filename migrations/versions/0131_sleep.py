@@ -27,5 +27,8 @@ def downgrade() -> None:
 def _allow(states: str) -> None:
     op.execute(
         f"ALTER TABLE replica_observation DROP CONSTRAINT {_CHECK}, "
-        f"ADD CONSTRAINT {_CHECK} CHECK (state IN ({states}))"
+        f"ADD CONSTRAINT {_CHECK} CHECK (state IN ({states})) NOT VALID"
     )
+    # Apart, so that observations are written while the old ones are looked through.
+    with op.get_context().autocommit_block():
+        op.execute(f"ALTER TABLE replica_observation VALIDATE CONSTRAINT {_CHECK}")

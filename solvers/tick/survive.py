@@ -20,7 +20,7 @@ besides. Where the N replicas stand is up to `solvers.tick.spread`; what each lo
 """
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
@@ -32,8 +32,9 @@ from solvers.types.survival import LossKind, Survival, SurvivalGoal
 
 MAX_REPLICAS = 4
 """Replicas over which a loss is shared: 4 of λ/3 survive any one whole, and cost a third more than λ."""
-LossDomains: TypeAlias = Mapping[LossKind, Mapping[str, Set[str]]]
-"""By kind of loss and GPU type, what may be lost at once: the ids of GPUs or nodes, or zones."""
+LossDomains: TypeAlias = Mapping[LossKind, Mapping[str, Mapping[str, int]]]
+"""By kind of loss and GPU type, what may be lost at once, the ids of GPUs or nodes, or zones, each with the most GPUs
+of the type that one node has there."""
 _Limited = TypeVar("_Limited", ServiceDemand, LlmDemand)
 _MIN_RPS = 1e-6
 """No limit is below it, where a service is hardly asked anything."""
@@ -181,12 +182,12 @@ class _Reach:
 
 
 def _places(
-    service: ServiceDemand, reach: _Reach, by_type: Mapping[str, Set[str]]
+    service: ServiceDemand, reach: _Reach, by_type: Mapping[str, Mapping[str, int]]
 ) -> int:
     """The number of domains that its replicas can stand in."""
     usable: set[str] = set()
     for name in reach.gpu_types:
-        usable |= by_type.get(name, set())
+        usable.update(by_type.get(name, {}))
     # A team's own limit of replicas comes first: fewer of them share the loss, and each is larger.
     if service.max_replicas is None:
         return len(usable)

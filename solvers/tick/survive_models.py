@@ -4,7 +4,7 @@ Few replicas carry such a service, each on GPUs of its own, so that their number
 
 Sets and parameters
     r ∈ R        ways to run a replica, each on one GPU type
-    D_r          how many GPUs, nodes or zones with that type may be lost, one at once; ≥ 2
+    D_r          how many GPUs, nodes or zones with room for such a replica may be lost, one at once; ≥ 2
     a_r, w_r     rps that one replica can carry, and the price of its GPUs
     λ, f, σ      as in `solvers.tick.survive`
 
@@ -20,7 +20,7 @@ place, since bursts that come with a loss are not reckoned with. Where the repli
 """
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from solvers.tick.survive import LossDomains, SurvivalLimits
@@ -102,7 +102,7 @@ def _ways(
     problem: Problem,
     model: LlmDemand,
     goal: SurvivalGoal,
-    by_type: Mapping[str, Set[str]],
+    by_type: Mapping[str, Mapping[str, int]],
 ) -> Iterator[_ModelLimits]:
     """Those for which the service may have enough replicas, and there are enough GPUs."""
     current = problem.current.llm_replicas if problem.current else ()
@@ -110,7 +110,9 @@ def _ways(
         (each.gpu_type, each.tp) for each in current if each.service == model.name
     }
     for gpu_type, row in _rows(problem, model):
-        places = len(by_type.get(gpu_type.name, ()))
+        # A node with fewer GPUs than a replica spans is no place for it.
+        sizes = by_type.get(gpu_type.name, {}).values()
+        places = sum(size >= row.tp for size in sizes)
         if places < 2:
             continue
         limits = model_limits(model, goal, row.capacity_rps, places)

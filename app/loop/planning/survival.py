@@ -69,13 +69,18 @@ def _goals(
 
 def _domains(state: ClusterState) -> LossDomains:
     """The GPUs that may be used, with their nodes and zones."""
-    found: dict[LossKind, defaultdict[str, set[str]]] = {
-        kind: defaultdict(set) for kind in ("gpu", "node", "zone")
+    found: dict[LossKind, defaultdict[str, Counter[str]]] = {
+        kind: defaultdict(Counter) for kind in ("gpu", "node", "zone")
     }
     zones = {node.id: node.zone for node in state.nodes}
-    for gpu in _usable(state):
+    usable = list(_usable(state))
+    on_node = Counter((gpu.gpu_type, gpu.node) for gpu in usable)
+    for gpu in usable:
+        size = on_node[gpu.gpu_type, gpu.node]
         for kind, by_type in found.items():
-            by_type[gpu.gpu_type].add(_domain(gpu, kind, zones))
+            sizes = by_type[gpu.gpu_type]
+            place = _domain(gpu, kind, zones)
+            sizes[place] = max(size, sizes[place])
     return found
 
 

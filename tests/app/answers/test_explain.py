@@ -10,6 +10,7 @@ from solvers.types.outcome import GpuTypePrice, PlanReport, Prices, ServicePrice
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import Demand
+from solvers.types.survival import SurvivalGoal
 from tests.app.fleets import POINTS, SETTINGS, a_service
 from tests.app.snapshots import a_state
 
@@ -98,10 +99,24 @@ def test_limits_of_the_service_are_named(scaling: dict[str, int], limit: str) ->
 def test_replicas_for_a_loss_are_no_minimum_of_the_team() -> None:
     problem = _problem(min_replicas=2)
     services = tuple(replace(each, max_replica_rps=50.0) for each in problem.services)
-    limited = replace(problem, services=services)
-    assert _chat(PLAN, limited).limit == (
+
+    def limit(minimum: int) -> str:
+        goal = SurvivalGoal(
+            service="chat",
+            loss="node",
+            share=0.5,
+            needed_rps=30.0,
+            is_asked=True,
+            rate_rps=60.0,
+            min_replicas=minimum,
+        )
+        limited = replace(problem, services=services, survival=(goal,))
+        return _chat(PLAN, limited).limit
+
+    assert limit(1) == (
         "survive: 2 replicas, so that enough of them is left after a loss"
     )
+    assert limit(2).startswith("the minimum number of replicas")
 
 
 def test_what_is_left_out_comes_first() -> None:

@@ -36,10 +36,10 @@ def a_goal(share: float = 1.0, *, forecast_rps: float = 10.0) -> SurvivalGoal:
 
 
 def nodes(**counts: int) -> LossDomains:
-    """So many nodes with GPUs of each type."""
+    """So many nodes with eight GPUs of each type."""
     return {
         "node": {
-            name: {f"{name}-{at}" for at in range(count)}
+            name: {f"{name}-{at}": 8 for at in range(count)}
             for name, count in counts.items()
         }
     }
@@ -111,6 +111,15 @@ def test_where_bursts_have_no_room_what_is_kept_for_a_loss_is_room_for_either() 
     )
     assert model.min_replicas == 5
     assert model.arrival_rate_rps == pytest.approx(5 * 10.0 / 3.0)
+
+
+def test_nodes_with_fewer_gpus_than_a_replica_spans_are_no_places() -> None:
+    two = nodes(H100=2)
+    small = {"H100": {**two["node"]["H100"], "n8": 1, "n9": 1}}
+
+    assert limited(a_problem(a_goal()), {"node": small}) == limited(
+        a_problem(a_goal()), two
+    )
 
 
 def test_only_what_a_team_asks_for_changes_anything() -> None:

@@ -69,7 +69,7 @@ function trouble(now) {
 
 function drawParts(parts) {
   nothing.hidden = parts.some(([, part]) => part.kind !== "idle");
-  show(bar, parts.filter(([, part]) => part.sm_percent > 0).map(([, part]) => {
+  show(bar, parts.filter(([, part]) => part.sm_percent > 0 && part.state !== "asleep").map(([, part]) => {
     const element = h("span", { class: "part tinted", width_percent: part.sm_percent, title: `${part.owner}: ${percentOf(part.sm_percent)} SM` }, part.sm_percent >= 12 ? part.owner : "");
     element.style.setProperty("--colour", colourOf(part.owner));
     return element;
