@@ -5,20 +5,29 @@ Run: `python -m bench.llm.streams [streams]`. Prints two tables and writes bench
 1. A node's agent with its router and stand-in engines, whose command changes every CHANGE_S seconds: replicas are
    added, removed and moved to other GPUs. Clients keep CLIENTS streams open. A stream is broken where it ends without
    all its tokens.
-2. Engines as processes, and OPEN_STREAMS streams of 50 tokens a second: asked directly, through the own router, and
-   through HAProxy. What is compared is how long the first token took. More would measure a machine of two cores.
+2. Streams of 50 tokens a second from a node's engines: asked directly, through the own router, and through HAProxy, in
+   turn and with the same arrivals. Either router has one core of its own; engines and client (`bench.llm.raw_streams`)
+   have another one together. `added` compares the way's time to the first token with that of asking directly, each
+   without the time that the engine itself took, which the engine tells. `router %` is how long the router had its core,
+   `router waits %` how long it was ready while another program had that core. `parties %` is how long engines and
+   client had theirs. Where anybody waits for long, or the engines' steps begin late, the machine was measured.
 """
 
 import asyncio
+import os
 import random
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
@@ -34,9 +43,20 @@ from agents.base.protocol import (
 )
 from agents.fake.device import FakeDevice
 from agents.router.haproxy.config import HaProxySettings
-from agents.router.haproxy.router import open_haproxy
+from agents.router.haproxy.process import HaProxy
 from agents.router.haproxy.supervised import PLACES
 from agents.router.router import Router
+from bench.llm.raw_streams import (
+    PARTIES_CORE,
+    ROUTER_CORE,
+    STREAM_S,
+    ReadStream,
+    StreamClient,
+    run_engines,
+    spread,
+    start_process,
+    used_s,
+)
 from bench.report import Figures, print_table, write_results
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.ports import a_free_port
@@ -48,16 +68,16 @@ GPUS = 6
 MEMORY_MIB = 80_000.0
 SEED = 7
 
-OPEN_STREAMS, TOKENS, STEP_MS = 100, 100, 20.0
-ENGINES = 4
-"""A stand-in writes some thousands of events per second: it must not be what is measured."""
+OPEN_STREAMS = (50, 100, 200, 300, 500)
+MEASURED_S, ROUNDS = 8.0, 2
+PAUSE_S = 1.0
 
 
 def main(streams: int = STREAMS) -> None:
     """Both tables."""
     changes = asyncio.run(_through_changes(streams))
     print_table([changes])
-    ways = asyncio.run(_added())
+    ways = measure_ways()
     print_table(ways)
     write_results("llm_streams", ways, settings=changes)
 
@@ -191,110 +211,23 @@ async def _client(
     broken = 0
     for _ in left:
         tokens = random_.randint(10, 120)
-        text, _ = await _stream(session, f"{url}/services/chat", tokens)
+        text = await _stream(session, f"{url}/services/chat", tokens)
         is_whole = text.count(b'"text":" token"') == tokens and b"[DONE]" in text
         broken += not is_whole
     return broken
 
 
-async def _stream(
-    session: aiohttp.ClientSession, url: str, tokens: int
-) -> tuple[bytes, float]:
-    """All that came, and seconds until the first of it; what it says of an error is no token."""
+async def _stream(session: aiohttp.ClientSession, url: str, tokens: int) -> bytes:
+    """All that came; what it says of an error is no token."""
     body = {"prompt": "one two three", "max_tokens": tokens, "stream": True}
-    began_s, first_s, parts = time.monotonic(), 0.0, []
+    parts = []
     try:
         async with session.post(f"{url}/v1/completions", json=body) as answer:
             async for part in answer.content.iter_any():
-                first_s = first_s or time.monotonic() - began_s
                 parts.append(part)
     except aiohttp.ClientError as error:
         parts.append(str(error).encode())
-    return b"".join(parts), first_s
-
-
-async def _added() -> list[Figures]:
-    """Median and p99 of the time to the first token, by way, and the p99 over that of asking directly."""
-    found: dict[str, tuple[float, float]] = {}
-    async with AsyncExitStack() as stack:
-        engines = [await stack.enter_async_context(_engine()) for _ in range(ENGINES)]
-        session = await stack.enter_async_context(_session())
-        found["direct"] = await _times(session, engines)
-        addresses = {f"r{number}": url for number, url in enumerate(engines)}
-        route = ServiceRoute(
-            service="chat",
-            slo_ms=2000.0,
-            slo_itl_ms=200.0,
-            shares=tuple((name, 1.0) for name in addresses),
-        )
-        router = Router(replica_limit=OPEN_STREAMS)
-        own = await stack.enter_async_context(_served(router.make_app()))
-        router.switch((route,), addresses)
-        found["own router"] = await _times(session, [f"{own}/services/chat"])
-        if shutil.which("haproxy", path=PLACES) or shutil.which("haproxy"):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            settings = HaProxySettings(port=a_free_port(), folder=folder)
-            proxy = await open_haproxy(settings)
-            await proxy.switch_routes((route,), addresses)
-            front = f"http://127.0.0.1:{settings.port}/services/chat"
-            found["HAProxy"] = await _times(session, [front])
-            await proxy.close(keep=False)
-    return [
-        {
-            "way": way,
-            "streams": OPEN_STREAMS,
-            "tokens per s": 1000.0 / STEP_MS,
-            "median ms": times[0],
-            "p99 ms": times[1],
-            "p99 added ms": times[1] - found["direct"][1],
-        }
-        for way, times in found.items()
-    ]
-
-
-async def _times(
-    session: aiohttp.ClientSession, urls: Sequence[str]
-) -> tuple[float, float]:
-    """Median and p99 in ms of streams that begin while so many others run."""
-
-    async def one(number: int) -> float:
-        # Spread over the length of a stream, so that they do not all begin at once.
-        await asyncio.sleep(number / OPEN_STREAMS * TOKENS * STEP_MS / 1000.0)
-        url = urls[number % len(urls)]
-        firsts = [await _stream(session, url, TOKENS) for _ in range(2)]
-        return 1000.0 * firsts[1][1]
-
-    times = await asyncio.gather(*map(one, range(OPEN_STREAMS)))
-    return statistics.median(times), statistics.quantiles(times, n=100)[98]
-
-
-@asynccontextmanager
-async def _engine() -> AsyncIterator[str]:
-    """The URL of a stand-in that runs as a process."""
-    port = a_free_port()
-    words = ("-m", "agents.llm", "--served-model-name", "chat", "--port", str(port))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *words, "--step-ms", str(STEP_MS)
-    )
-    try:
-        async with _session() as session:
-            await _until_ready(session, f"http://127.0.0.1:{port}")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        await process.wait()
-
-
-async def _until_ready(session: aiohttp.ClientSession, url: str) -> None:
-    for _ in range(300):
-        try:
-            async with session.get(f"{url}/health") as answer:
-                if answer.status == 200:
-                    return
-        except aiohttp.ClientError:
-            pass
-        await asyncio.sleep(0.1)
-    raise TimeoutError(f"{url} is not ready")
+    return b"".join(parts)
 
 
 def _session() -> aiohttp.ClientSession:
@@ -313,6 +246,154 @@ async def _served(app: web.Application) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """How streams are asked for."""
+
+    name: str
+    ports: list[int]
+    path: str = "/services/chat/v1/completions"
+    pid: int = 0
+    """The router's; 0: there is none."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one way did with so many streams, in all rounds."""
+
+    way: _Way
+    streams: list[ReadStream] = field(default_factory=list)
+    events_per_s: list[float] = field(default_factory=list)
+    used: dict[str, list[float]] = field(default_factory=dict)
+    """Percent of a core, by whose."""
+    late_ms: list[float] = field(default_factory=list)
+    """Of the engines' steps."""
+
+    def way_ms(self, share: float) -> float:
+        """A quantile of the time to the first token without the engine's part of it."""
+        return _quantile([each.way_ms for each in self.streams], share)
+
+
+def measure_ways() -> list[Figures]:
+    """A row for each number of streams and way."""
+    with ExitStack() as stack:
+        pipe, ports, pid = start_process(stack, run_engines)
+        stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
+        ways = _open_ways(stack, ports)
+        os.sched_setaffinity(0, {PARTIES_CORE})
+        rows: list[Figures] = []
+        for streams in OPEN_STREAMS:
+            found = [_Found(way) for way in ways]
+            for number in range(ROUNDS):
+                arrivals_s = spread(streams, STREAM_S + MEASURED_S, SEED + number)
+                for each in found:
+                    _measure(each, arrivals_s, pid, pipe)
+            rows += [_row(each, found[0], streams) for each in found]
+    return rows
+
+
+def _open_ways(stack: ExitStack, ports: list[int]) -> list[_Way]:
+    """All ways to the engines at these ports; that without a router first."""
+    addresses = {f"r{port}": f"http://127.0.0.1:{port}" for port in ports}
+    _, own_ports, own_pid = start_process(stack, _run_router, addresses)
+    ways = [
+        _Way(name="direct", ports=ports, path="/v1/completions"),
+        _Way(name="own router", ports=own_ports, pid=own_pid),
+    ]
+    program = shutil.which("haproxy", path=f"{os.environ['PATH']}:{PLACES}")
+    if program is None:
+        return ways
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    settings = HaProxySettings(port=a_free_port(), folder=folder)
+    proxy = HaProxy(settings)
+    proxy.write_config()
+    # It takes as many threads as there are cores when it starts.
+    os.sched_setaffinity(0, {ROUTER_CORE})
+    process = subprocess.Popen(
+        (program, "-db", "-f", settings.config_path), stderr=subprocess.DEVNULL
+    )
+    stack.callback(process.wait)
+    stack.callback(process.terminate)
+    while not settings.socket_path.exists() and process.poll() is None:
+        time.sleep(0.01)
+    proxy.switch(_table(addresses), addresses)
+    return [*ways, _Way(name="HAProxy", ports=[settings.port], pid=process.pid)]
+
+
+def _table(addresses: dict[str, str]) -> tuple[ServiceRoute, ...]:
+    shares = tuple((name, 1.0) for name in addresses)
+    route = ServiceRoute(service="chat", slo_ms=2000.0, slo_itl_ms=200.0, shares=shares)
+    return (route,)
+
+
+def _run_router(pipe: Connection, addresses: dict[str, str]) -> None:
+    """The own router's process."""
+    os.sched_setaffinity(0, {ROUTER_CORE})
+    asyncio.run(_serve_router(pipe, addresses))
+
+
+async def _serve_router(pipe: Connection, addresses: dict[str, str]) -> None:
+    router = Router()
+    async with _served(router.make_app()) as url:
+        router.switch(_table(addresses), addresses)
+        pipe.send([urlsplit(url).port])
+        await asyncio.Event().wait()
+
+
+def _measure(
+    found: _Found,
+    arrivals_s: Sequence[float],
+    engines_pid: int,
+    pipe: Connection,
+) -> None:
+    """One round of a way."""
+    looks: list[tuple[float, dict[str, float]]] = []
+
+    def look() -> None:
+        pipe.send(True)
+        late_ms = pipe.recv()
+        if looks:
+            found.late_ms += late_ms
+        looks.append((time.monotonic(), used_s(found.way.pid, engines_pid)))
+
+    client = StreamClient(found.way.ports, found.way.path, arrivals_s)
+    client.run(look)
+    (begun_s, before), (ended_s, after) = looks
+    for whose in after:
+        percent = 100.0 * (after[whose] - before[whose]) / (ended_s - begun_s)
+        found.used.setdefault(whose, []).append(percent)
+    found.streams += client.measured
+    found.events_per_s.append(client.events / (ended_s - begun_s))
+    # Whoever is behind gets rid of what was left.
+    time.sleep(PAUSE_S)
+
+
+def _row(found: _Found, direct: _Found, streams: int) -> Figures:
+    used = {whose: statistics.fmean(each) for whose, each in found.used.items()}
+    ttft_ms = [each.ttft_ms for each in found.streams]
+    return {
+        "streams": streams,
+        "way": found.way.name,
+        "events per s": round(statistics.fmean(found.events_per_s)),
+        "first tokens": len(found.streams),
+        "TTFT ms p50": _quantile(ttft_ms, 0.5),
+        "TTFT ms p99": _quantile(ttft_ms, 0.99),
+        "added ms p50": found.way_ms(0.5) - direct.way_ms(0.5),
+        "added ms p99": found.way_ms(0.99) - direct.way_ms(0.99),
+        "router %": used["router"] if found.way.pid else None,
+        "router waits %": used["router waits"] if found.way.pid else None,
+        "parties %": used["parties"],
+        "engines wait %": used["engines wait"],
+        "client waits %": used["client waits"],
+        "step late ms p99": _quantile(found.late_ms, 0.99),
+        "broken": sum(each.is_broken for each in found.streams),
+    }
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 if __name__ == "__main__":
