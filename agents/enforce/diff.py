@@ -18,8 +18,8 @@ node serve on for a moment after the node has begun to say that it does not: eve
 
 Tasks have what the replicas leave over and make room for them: see `diff_tasks`.
 
-A replica whose server cannot change its batch is replaced for that as well: see `successors`. A language model's that is
-wanted again is taken back while it drains, and woken while it sleeps: see `diff_sleep`.
+A replica whose server cannot change its batch is replaced for that as well: see `successors`. A language model's that
+is wanted again is taken back while it drains, and woken while it sleeps: see `diff_sleep`.
 
 Memory is never overcommitted: a start is given only when what is alive after the stops before it leaves room.
 """

@@ -7,6 +7,7 @@
 * gpu types: the same for each GPU type, from its data sheet and the law fitted to the other types.
 * quarter: TPOT of a random quarter of the rows at a time, from the law corrected by the others; how many lie within the
   stated 90 % intervals; inner points: of those, the ones between others of their curve, beside interpolation.
+* repeats: how far apart runs of one configuration on one load are, which nobody predicts closer.
 * first tokens: the mean time to them (TTFT) of a random quarter at a time, corrected in the same way; all, and vLLM's.
 * points: TPOT of each network, or GPU type, after so many measured points per configuration: the least and the most
   clients with the shortest prompts, with the longest, then any.
@@ -18,6 +19,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 from time import perf_counter
 from typing import NamedTuple
 
@@ -35,6 +37,7 @@ from solvers.llm.capacity import capacity_rps, shares_kept
 from solvers.llm.correction import CorrectedTimes, correct, weigh
 from solvers.llm.kv_cache import PLANNED_SHARE, EngineLimits, kv_tokens
 from solvers.llm.lengths import LengthTable, MeanLengths, length_table, named_lengths
+from solvers.llm.measured import RunConditions
 from solvers.llm.runtimes import RUNTIMES
 from solvers.llm.sizing import BUDGETS
 from solvers.llm.step_law import LlmEngine, step_table
@@ -142,6 +145,19 @@ def quarters(rows: Sequence[ClosedLoop]) -> Iterator[Figures]:
     yield judged.stated("quarter")
     yield inner.stated("quarter, inner points")
     yield _percentiles("inner points by interpolation", np.array(between))
+
+
+def repeats(rows: Sequence[ClosedLoop]) -> Figures:
+    """Two runs at a time whose conditions, as far as they are stated, are the same."""
+    alike = defaultdict[RunConditions, list[float]](list)
+    for row in rows:
+        alike[run_conditions(row)].append(row.tpot_ms)
+    apart = [
+        100.0 * (max(pair) / min(pair) - 1.0)
+        for times in alike.values()
+        for pair in combinations(times, 2)
+    ]
+    return _percentiles("repeats", np.array(apart))
 
 
 def first_tokens(rows: Sequence[ClosedLoop]) -> Iterator[Figures]:
@@ -366,7 +382,7 @@ def main() -> None:
     rows = load_closed_loops(shared / "data" / "llm_closed_loop" / "runs.csv")
     held_out = [*left_out(rows, "model"), *left_out(rows, "system")]
     print_table(held_out)
-    known = [*quarters(rows), *first_tokens(rows)]
+    known = [*quarters(rows), repeats(rows), *first_tokens(rows)]
     known += [*points(rows, "model"), *points(rows, "system")]
     print_table(known)
     kv = [kv_row()]
