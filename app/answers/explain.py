@@ -335,10 +335,13 @@ def _llm_group(replica: LlmReplicaPlan, problem: Problem | None) -> ReplicaGroup
     )
 
 
-def _is_for_losses(name: str, count: int, problem: Problem | None) -> bool:
-    """Whether so many replicas are more than the team wants as a minimum, for a goal's sake."""
+def _is_for_losses(
+    name: str,
+    count: int,
+    problem: Problem | None,
+) -> bool:
+    """Whether so many are more than the team's own minimum, which goals that limit something remember."""
     goals = problem.survival if problem else ()
-    # Goals that limit nothing have no minimum of their own.
     return any(
         goal.service == name and goal.rate_rps and goal.min_replicas < count
         for goal in goals

@@ -5,7 +5,7 @@ left out for it. Each attempt does without cordoned GPUs where there is no place
 """
 
 import asyncio
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -22,10 +22,12 @@ from app.loop.planning.reschedule import (
     without_avoided,
     without_starts_on,
 )
+from app.loop.planning.survival import Limited
 from app.solver.process import Solver
 from app.store.store import Snapshot
+from solvers.types.llm import LlmDemand
 from solvers.types.plan import WANT_OF_GPUS, Plan
-from solvers.types.problem import OperatingPoints, Problem
+from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import ClusterState, Demand
 
 
@@ -177,7 +179,7 @@ async def _decide_for(
     """
 
     async def decide_on(
-        demands: tuple[Demand, ...], *, survives: bool = False
+        demands: tuple[Demand, ...], *, limited: Limited = "nobody"
     ) -> DecidedOn:
         """Cordoned GPUs are left out only where a plan with them finds no place: what runs there may run on."""
         avoided = fleet.avoided
@@ -195,7 +197,7 @@ async def _decide_for(
                 snapshot.settings,
                 target=without_avoided(snapshot.target, avoided),
                 without_cordoned=without_cordoned,
-                survives=survives,
+                limited=limited,
                 at=snapshot.at,
                 llm_points=snapshot.llm_points,
             )
@@ -218,10 +220,12 @@ async def _decide_for(
                 break
         return DecidedOn(problem, decision, demands, state, frozenset(without_place))
 
-    outcome = await decide_on(demands, survives=True)
-    # To serve comes before to survive: replicas for losses go before anything that is asked for today.
-    has_limits = any(each.max_replica_rps for each in outcome.problem.all_services)
-    if has_limits and _is_short(outcome.decision):
+    outcome = await decide_on(demands, limited="all")
+    # To serve comes before to survive: replicas for losses go before anything that is asked for today. Those of
+    # language models go first, which are whole GPUs: what one of them lacks is no reason for others not to survive.
+    if _has_limits(outcome.problem.llm_services) and _is_short(outcome.decision):
+        outcome = await decide_on(demands, limited="all but models")
+    if _has_limits(outcome.problem.services) and _is_short(outcome.decision):
         outcome = await decide_on(demands)
     # Reserves go next: they are for bursts that may never come.
     givers = _reserve_givers(outcome.decision, demands)
@@ -231,6 +235,13 @@ async def _decide_for(
     if _lacks_foreseen(outcome.decision.plan, outcome.demands):
         outcome = await decide_on(without_headroom(outcome.demands))
     return outcome
+
+
+def _has_limits(
+    services: Iterable[ServiceDemand | LlmDemand],
+) -> bool:
+    """Whether any of them is limited for losses."""
+    return any(each.max_replica_rps for each in services)
 
 
 def _reserve_givers(decision: Decision, demands: tuple[Demand, ...]) -> Set[str]:

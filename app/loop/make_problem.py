@@ -18,7 +18,7 @@ from app.loop.planning.language_models import (
 )
 from app.loop.planning.limits import allowed_types, min_replicas
 from app.loop.planning.networks import networks_of, with_choices
-from app.loop.planning.survival import with_survival
+from app.loop.planning.survival import Limited, with_survival
 from app.store.store import PolicySettings, Snapshot
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.predict.data.samples import Group, Reals
@@ -142,7 +142,7 @@ def make_problem(
     *,
     target: BoundPlan | None,
     without_cordoned: bool = False,
-    survives: bool = True,
+    limited: Limited = "all",
     at: datetime | None = None,
     also: Collection[str] = (),
     llm_points: Sequence[LlmPoints] = (),
@@ -153,7 +153,7 @@ def make_problem(
     no GPU to use, where the fleet has none of them. llm_points: how services of language models may run.
 
     A cordoned GPU counts while replicas of the target run on it, since they may stay; `bind` starts nothing there.
-    `without_cordoned`: count none of them, for when a plan with them found no place. `survives`: whether replicas are
+    `without_cordoned`: count none of them, for when a plan with them found no place. `limited`: whose replicas are
     made so that services can survive losses, which serves less where GPUs are short.
     """
     usable = _usable(state, set() if without_cordoned else _carrying(target))
@@ -191,7 +191,7 @@ def make_problem(
         power_budget_w=settings.power_budget_w,
     )
     chosen = with_choices(problem, state.services, settings, target)
-    return with_survival(chosen, state, demands, settings, has_limits=survives)
+    return with_survival(chosen, state, demands, settings, limited=limited)
 
 
 def _carrying(target: BoundPlan | None) -> Set[GpuId]:

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from app.loop.planning.networks import networks_of
 from app.store.store import PolicySettings
@@ -17,24 +18,30 @@ from solvers.types.survival import LossKind, Survival, SurvivalGap, SurvivalGoal
 _NOTHING = Survival(loss="none")
 
 
+Limited: TypeAlias = Literal["all", "all but models", "nobody"]
+
+
 def with_survival(
     problem: Problem,
     state: ClusterState,
     demands: Sequence[Demand],
     settings: PolicySettings,
     *,
-    has_limits: bool,
+    limited: Limited,
 ) -> Problem:
     """The problem with what losses must leave of its services.
 
-    has_limits: whether replicas are made small and many enough for it; else a plan only spreads those that it has.
+    limited: whose replicas are made small and many enough for it; of others a plan only spreads those that it has.
     """
-    found = replace(problem, survival=tuple(_goals(problem, state, demands, settings)))
-    if not has_limits:
+    goals = _goals(problem, state, demands, settings)
+    found = replace(problem, survival=tuple(goals))
+    if limited == "nobody":
         return found
     domains = _domains(state)
-    limited = with_limits(found, domains)
-    return with_model_limits(limited, domains)
+    shared = with_limits(found, domains)
+    if limited == "all but models":
+        return shared
+    return with_model_limits(shared, domains)
 
 
 def _goals(

@@ -71,10 +71,15 @@ def test_the_policys_default_changes_nothing_of_models(
 
 
 def test_where_gpus_are_short_models_need_not_survive_either() -> None:
-    problem = problem_of(state_of(ASKING), survives=False)
+    problem = problem_of(state_of(ASKING), limited="nobody")
     (service,) = problem.llm_services
     assert (service.min_replicas, service.max_replica_rps) == (0, None)
     assert problem.survival
+
+
+def test_models_are_the_first_that_need_not_survive() -> None:
+    problem = problem_of(state_of(ASKING), limited="all but models")
+    assert problem.llm_services[0].max_replica_rps is None
 
 
 def test_the_plan_says_which_loss_takes_too_much_and_what_would_help() -> None:

@@ -125,7 +125,7 @@ def test_gpus_that_a_service_cannot_use_are_no_place_to_survive_on() -> None:
 
 
 def test_where_gpus_are_short_serving_comes_before_surviving() -> None:
-    problem = problem_of(a_state_of(2), survives=False)
+    problem = problem_of(a_state_of(2), limited="nobody")
     assert problem.services[0].max_replica_rps is None
     # Replicas are spread all the same.
     assert problem.survival
