@@ -29,7 +29,12 @@ from agents.gpu.nvml.types import (
     GpuSample,
     ProcessUse,
 )
-from agents.processes.templates import BatchChange, Template, Templates
+from agents.processes.templates import (
+    SLEEP_VARIABLE,
+    BatchChange,
+    Template,
+    Templates,
+)
 from agents.replicas.replicas import Workers, WorkersSettings
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.router import open_haproxy
@@ -41,6 +46,8 @@ from tests.ports import PORTS, own_environment, own_ports
 
 FAKES = Path(__file__).with_name("fakes")
 GPU_TYPE = "V100-32GB"
+MODEL = "llama"
+"""A network that is served by the stand-in of an engine."""
 MEMORY_MIB = 16384.0
 SMS = 132
 PATIENCE_S = 60.0
@@ -205,7 +212,26 @@ def templates(wanted: Wanted) -> Templates:
         start_limit_s=PATIENCE_S,
         drain_limit_s=15.0,
     )
-    return Templates(by_name={"own": template, "trainer": task}, default="own")
+    engine = Template(
+        name="engine",
+        server="vllm",
+        command=(
+            sys.executable,
+            *("-m", "agents.llm", "--enable-sleep-mode"),
+            *["--served-model-name", "{service}", "--port", "{port}"],
+        ),
+        batch_change="restart",
+        environment={
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            SLEEP_VARIABLE: "1",
+        },
+        start_limit_s=PATIENCE_S,
+    )
+    return Templates(
+        by_name={"own": template, "trainer": task, "engine": engine},
+        default="own",
+        networks={MODEL: "engine"},
+    )
 
 
 OWN_USER = pwd.getpwuid(os.geteuid()).pw_name
