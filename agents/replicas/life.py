@@ -121,7 +121,6 @@ class ReplicaLives:
     ) -> None:
         """From its sleep on as from a start."""
         await cancel(before)
-        each.held_share = 1.0
         try:
             await self.watch.adapter(each).wake(each.endpoint(self.records))
         except DeviceError as error:

@@ -233,6 +233,7 @@ class Workers:
             each.state, each.draining_since_s = "ready", math.inf
         elif each.state == "asleep":
             each.state, each.draining_since_s = "starting", math.inf
+            each.held_share = 1.0
             each.task = asyncio.create_task(self._alive().wake(each, given_up(each)))
 
     async def fail(self, replica_id: str, reason: str) -> None:

@@ -74,7 +74,7 @@ CASES = (
     Case("Llama-3.1-70B", "fp8", "H100", 4, "conversation", 1000.0, 100.0),
     Case("Qwen3-30B-A3B-Instruct-2507", "fp8", "H200", 1, "conversation", 2000.0, 60.0),
 )
-PERCENTILES = (0.9, 0.99)
+PERCENTILES = (0.9, 0.95, 0.98, 0.99)
 
 
 def errors(rows: Sequence[ClosedLoop], predicted_ms: Iterable[float]) -> np.ndarray:
