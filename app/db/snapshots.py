@@ -1,6 +1,6 @@
 """Snapshots of everything for one tick; what is long and changes rarely is read again only when its revision moved."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
@@ -12,11 +12,12 @@ from app.db.base.tables import cluster
 from app.db.decisions import actors, plans, policies
 from app.db.decisions.bindings import StoredBinding, load_bound
 from app.db.fleet import gpu_types, nodes
-from app.db.fleet.launches import load_avoided, load_launch_s
+from app.db.fleet.launches import load_avoided, load_launch_s, load_launch_times
 from app.db.fleet.tokens import load_token_steps
 from app.db.fleet.windows import load_windows
 from app.db.predictions import forecasts, health, profiles
 from app.db.workloads import budgets, services, tasks
+from app.store.launch_times import served_starts
 from app.store.observation_book import (
     model_gpus,
     oldest_step,
@@ -177,17 +178,26 @@ async def _load_state(
 
 
 async def _load_served(
-    connection: AsyncConnection, target: BoundPlan | None, now: datetime
+    connection: AsyncConnection,
+    target: BoundPlan | None,
+    services: Sequence[Service],
+    now: datetime,
 ) -> ServedModels:
     """What language models' replicas said of themselves lately."""
-    gpus = model_gpus(target)
+    models = [each.name for each in services if each.llm is not None]
     # Most fleets have none, and need not be asked.
-    if not gpus:
+    if not models:
         return ServedModels()
+    starts = served_starts(await load_launch_times(connection, models))
+    gpus = model_gpus(target)
+    if not gpus:
+        return ServedModels(starts=starts)
     executions = await health.load_executions(connection, *stretch(now), gpus)
     counted = await load_token_steps(connection, oldest_step(now))
     return ServedModels(
-        speeds=served_speeds(target, executions), lengths=served_lengths(counted)
+        speeds=served_speeds(target, executions),
+        lengths=served_lengths(counted),
+        starts=starts,
     )
 
 
@@ -251,7 +261,7 @@ class SnapshotReader:
             avoided=await load_avoided(connection, now),
             launch_s=await load_launch_s(connection),
             llm_networks=await profiles.load_llm_networks(connection),
-            served=await _load_served(connection, target.bound, now),
+            served=await _load_served(connection, target.bound, state.services, now),
             degradations=await budgets.load_degradations(connection),
             actor=await _load_actor(connection, settings, state),
         )

@@ -175,8 +175,10 @@ def _follow(
     now_s = snapshot.at.timestamp()
     scaling = service.scaling
     rising = _ends(series, now_s, scaling.upscale_delay_s)
-    # What is given up is missed for as long as its successor takes to start.
-    hold_s = max(scaling.downscale_delay_s, _start_s(service, snapshot))
+    # What is given up is missed for as long as its successor takes to start, but for the time in which it drains and
+    # can be taken back: most answers take more than half as long as they may.
+    missed_s = _start_s(service, snapshot) - 0.5 * _answer_s(service.llm)
+    hold_s = max(scaling.downscale_delay_s, missed_s)
     falling = _ends(series, now_s, hold_s)
     made = _forecasts(service, series, {*rising, *falling}, snapshot)
     # Up only when all forecasts of the delay ask for more, and down only when all ask for less.
@@ -193,10 +195,12 @@ def _evened(terms: LlmTerms | None, window_s: float) -> float:
 
     The rest evens out while answers last, and is in what a replica is planned for already.
     """
-    if terms is None:
-        return 1.0
-    answer_s = terms.output_tokens * terms.itl_ms / 1000.0
-    return math.sqrt(window_s / max(window_s, answer_s))
+    return math.sqrt(window_s / max(window_s, _answer_s(terms)))
+
+
+def _answer_s(terms: LlmTerms | None) -> float:
+    """How long an answer of a language model takes where it just keeps its SLO; 0 of others, who answer at once."""
+    return 0.0 if terms is None else terms.output_tokens * terms.itl_ms / 1000.0
 
 
 def _start_s(service: Service, snapshot: Snapshot) -> float:

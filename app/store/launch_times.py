@@ -5,11 +5,12 @@ slowest counts.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from agents.base.protocol import LaunchTime, Observation
-from solvers.types.state import Gpu, GpuId, gpu_id
+from solvers.types.llm import ServedStart
+from solvers.types.state import Gpu, GpuId, Service, gpu_id
 
 KEPT = 16
 """Launches of a service on one GPU type that are remembered, the newest."""
@@ -31,6 +32,18 @@ def usual_launch_s(seconds: SecondsByType, *, is_model: bool = False) -> float:
     return max(medians, default=USUAL_MODEL_LAUNCH_S if is_model else USUAL_LAUNCH_S)
 
 
+def served_starts(
+    known: Mapping[str, SecondsByType],
+) -> tuple[ServedStart, ...]:
+    """The median of each service's newest launches on each GPU type, by both."""
+    return tuple(
+        ServedStart(service, gpu_type, median(seconds))
+        for service, by_type in sorted(known.items())
+        for gpu_type, seconds in sorted(by_type.items())
+        if seconds
+    )
+
+
 class LaunchTimes:
     """The newest launches of all services, for simulations."""
 
@@ -49,6 +62,14 @@ class LaunchTimes:
     def of(self, service: str) -> SecondsByType:
         """Those of one service."""
         return self._seconds.get(service, {})
+
+    def of_models(
+        self,
+        services: Iterable[Service],
+    ) -> tuple[ServedStart, ...]:
+        """How long language models take to start."""
+        models = (each.name for each in services if each.llm is not None)
+        return served_starts({name: self.of(name) for name in models})
 
     def by_type(self) -> dict[str, float]:
         """By GPU type, the median over services of their newest launch there."""

@@ -184,7 +184,9 @@ class MemoryStore:
             avoided=self._launches.avoided(now),
             launch_s=self._launch_times.by_type(),
             llm_networks=dict(self.llm_networks),
-            served=self._observations.load_served(self._target, now),
+            served=self._observations.load_served(
+                self._target, now, self._launch_times.of_models(state.services)
+            ),
             corrections=tuple(
                 self._fit_health[group].planned for group in sorted(self._fit_health)
             ),

@@ -24,7 +24,13 @@ from app.store.windows import (
     make_windows,
     parts_of,
 )
-from solvers.types.llm import SPEED_SLOPE, ServedLengths, ServedModels, ServedSpeed
+from solvers.types.llm import (
+    SPEED_SLOPE,
+    ServedLengths,
+    ServedModels,
+    ServedSpeed,
+    ServedStart,
+)
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Demand, GpuId, gpu_id
 
@@ -150,12 +156,17 @@ class ObservationBook:
             before = self._tokens.get((service, step), NO_TOKENS)
             self._tokens[service, step] = before.plus(sums.engine_tokens)
 
-    def load_served(self, target: BoundPlan | None, now: datetime) -> ServedModels:
-        """What language models' replicas said of themselves lately."""
+    def load_served(
+        self,
+        target: BoundPlan | None,
+        now: datetime,
+        starts: tuple[ServedStart, ...],
+    ) -> ServedModels:
+        """What language models' replicas said of themselves lately. `starts`: how long theirs took."""
         gpus = model_gpus(target)
         # Most fleets have none, and a look goes through all readings.
         if not gpus:
-            return ServedModels()
+            return ServedModels(starts=starts)
         first, last = (moment.timestamp() for moment in stretch(now))
         executions = self.load_executions(first, last, gpus)
         oldest = oldest_step(now).timestamp() // TOKEN_STEP_S
@@ -168,6 +179,7 @@ class ObservationBook:
                 (service, tokens)
                 for (service, _), tokens in sorted(self._tokens.items())
             ),
+            starts=starts,
         )
 
     def load_executions(

@@ -199,6 +199,14 @@ class ServedLengths(NamedTuple):
     """The part of prompts that replicas had cached, of earlier ones that begin alike; 0 to 1."""
 
 
+class ServedStart(NamedTuple):
+    """How long a service's replicas took lately from their start until they were ready, on one GPU type."""
+
+    service: str
+    gpu_type: str
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedRun:
     """A benchmark of a language model's server, as its owner states it: each client sends one request at a time."""
@@ -230,6 +238,7 @@ class ServedModels:
 
     speeds: tuple[ServedSpeed, ...] = ()
     lengths: tuple[ServedLengths, ...] = ()
+    starts: tuple[ServedStart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

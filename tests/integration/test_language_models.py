@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.api_harness import Api, ready_replicas, running_api
+from app.db.base.engine import make_engine
+from app.db.postgres_store import PostgresStore
+from solvers.types.llm import ServedModels, ServedStart
+from tests.integration.api_harness import Api, ready_replicas, run_apart, running_api
 from tests.integration.model_fleet import GPU_READING, NETWORK, put_model, service
 from tests.integration.test_api_metrics import scraped
 
@@ -53,6 +56,36 @@ def test_the_plan_tells_how_surely_capacities_are_known(api: Api) -> None:
         if text.startswith("chat:")
     )
     assert "nine in ten between" in said
+
+
+def test_starts_are_remembered_as_nodes_measured_them(api: Api) -> None:
+    async def served() -> ServedModels:
+        engine = make_engine(api.url, pool_size=2)
+        try:
+            return (await PostgresStore(engine).load_snapshot(api.clock.now())).served
+        finally:
+            await engine.dispose()
+
+    assert run_apart(served()).starts == ()
+    api.tick()
+    told = [api.sync(name, sequence=2).json()["command"] for name in ("n1", "n2")]
+    ((name, index, replica),) = (
+        (command["node"], gpu["index"], each["id"])
+        for command in told
+        for gpu in command["gpus"]
+        for each in gpu.get("replicas", [])
+    )
+    launches = [
+        {
+            "replica": replica,
+            "service": "chat",
+            "gpu_index": index,
+            "seconds": seconds,
+        }
+        for seconds in (300.0, 321.0, 400.0)
+    ]
+    api.sync(name, sequence=3, launches=launches)
+    assert run_apart(served()).starts == (ServedStart("chat", "H100", 321.0),)
 
 
 def test_the_manifest_comes_back_as_it_was_written(api: Api) -> None:

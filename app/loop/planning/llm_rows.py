@@ -278,9 +278,26 @@ def with_rows(
     points: list[LlmPoints] = []
     for _, answer in sorted(rows.answers.items()):
         points += answer.points
+    starts = {
+        (each.service, each.gpu_type): each.seconds for each in snapshot.served.starts
+    }
     waiting = set(rows.waiting)
     services = tuple(
         each for each in snapshot.state.services if each.name not in waiting
     )
     state = replace(snapshot.state, services=services)
-    return replace(snapshot, state=state, llm_points=tuple(points))
+    timed = (
+        _with_start(each, starts.get((each.service, each.gpu_type))) for each in points
+    )
+    return replace(snapshot, state=state, llm_points=tuple(timed))
+
+
+def _with_start(
+    points: LlmPoints,
+    seconds: float | None,
+) -> LlmPoints:
+    """The points with what starts take, where one was seen: weights come from disks and networks of every speed."""
+    if seconds is None:
+        return points
+    rows = (row._replace(start_s=seconds) for row in points.rows)
+    return replace(points, rows=tuple(rows))

@@ -33,6 +33,7 @@ from solvers.types.llm import (
     ServedLengths,
     ServedModels,
     ServedSpeed,
+    ServedStart,
 )
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
 from solvers.types.state import (
@@ -220,6 +221,22 @@ def test_new_services_are_sized_a_few_per_tick_and_once() -> None:
     assert second.waiting == ()
     asyncio.run(models.of(solver, snapshot))
     assert solver.asked == names
+
+
+def test_starts_take_as_long_as_they_did_lately() -> None:
+    snapshot, models = snapshot_of(model("m1"), model("m2")), SizedModels()
+    rows = asyncio.run(models.of(Counting(), snapshot))
+    seen = ServedModels(starts=(ServedStart("m1", FAST.name, 321.0),))
+    after = with_rows(replace(snapshot, served=seen), rows)
+    before = with_rows(snapshot, rows)
+    starts = {
+        points.service: {row.start_s for row in points.rows}
+        for points in after.llm_points
+    }
+    assert starts["m1"] == {321.0}
+    # Of others and of GPU types on which nobody started nothing else is known.
+    (unseen,) = (each for each in before.llm_points if each.service == "m2")
+    assert starts["m2"] == {row.start_s for row in unseen.rows} != {321.0}
 
 
 def test_a_price_changes_no_size_and_another_slo_does() -> None:
