@@ -93,7 +93,7 @@ def with_a_model(problem: Problem) -> Problem:
             llm_points=(make_points("writer"),),
             survival=(*problem.survival, goal),
         ),
-        {"node": {"H100": {"n1", "n2"}}},
+        {"node": {"H100": {"n1": 8, "n2": 8}}},
     )
 
 

@@ -176,7 +176,7 @@ def test_what_it_costs_to_survive_a_loss_is_told() -> None:
         service="chat", loss="node", share=1.0, needed_rps=50.0, is_asked=True
     )
     problem = with_limits(
-        replace(free, survival=(goal,)), {"node": {"gpu": {"n1", "n2"}}}
+        replace(free, survival=(goal,)), {"node": {"gpu": {"n1": 1, "n2": 1}}}
     )
     base = relax(problem)
     assert base is not None
