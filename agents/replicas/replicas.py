@@ -142,10 +142,14 @@ class Workers:
             keep_tidy(records, lambda: tuple(self._replicas))
         )
 
-    async def until_known(self) -> None:
-        """Return when all that were adopted have become ready, or failed, or had KNOWN_LIMIT_S for it."""
+    async def until_known(self, *, that_sleep: bool = False) -> None:
+        """Return when all that were adopted have become ready, or failed, or had KNOWN_LIMIT_S for it; `that_sleep`:
+        only those that may be asleep."""
         end_s = asyncio.get_running_loop().time() + KNOWN_LIMIT_S
-        while any(each.state == "starting" for each in self._replicas.values()):
+        while any(
+            each.state == "starting" and (each.can_sleep or not that_sleep)
+            for each in self._replicas.values()
+        ):
             if asyncio.get_running_loop().time() > end_s:
                 log.warning(
                     "some adopted replicas are not ready after %g s", KNOWN_LIMIT_S

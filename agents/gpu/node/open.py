@@ -298,13 +298,14 @@ def _launcher(settings: PodSettings | None) -> Launcher:
 async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
     """The agent's own, or HAProxy, which an earlier agent may have left running, with requests for adopted replicas."""
     folder = settings.state_dir / "haproxy"
-    # Enforcement routes to no replica that is not ready, and ends what is neither wanted nor asleep: it must not look
-    # before those that are have said so.
-    await workers.until_known()
     if settings.haproxy_port is None:
         # An HAProxy that an earlier agent left running would go on routing beside this process.
         await end_earlier(folder)
+        # Enforcement ends what is neither wanted nor asleep, and must not look before that is known.
+        await workers.until_known(that_sleep=True)
         return Router()
+    # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.
+    await workers.until_known()
     return await open_haproxy(
         HaProxySettings(
             port=settings.haproxy_port,

@@ -6,7 +6,7 @@ up for want of figures; of the others so many as leave the loop its pace.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from app.loop.planning.language_models import max_tp
@@ -20,6 +20,7 @@ from solvers.types.llm import (
     LlmPoints,
     ServedLengths,
     ServedSpeed,
+    ServedStart,
 )
 from solvers.types.plan import Plan, planned_rates_rps
 from solvers.types.state import ClusterState, GpuType, Mode, Service
@@ -275,21 +276,24 @@ def with_rows(
     """The snapshot with the ways to run its language models, and without those that are still to be sized."""
     if not (rows.answers or rows.waiting):
         return snapshot
-    points: list[LlmPoints] = []
-    for _, answer in sorted(rows.answers.items()):
-        points += answer.points
-    starts = {
-        (each.service, each.gpu_type): each.seconds for each in snapshot.served.starts
-    }
     waiting = set(rows.waiting)
     services = tuple(
         each for each in snapshot.state.services if each.name not in waiting
     )
     state = replace(snapshot.state, services=services)
-    timed = (
-        _with_start(each, starts.get((each.service, each.gpu_type))) for each in points
-    )
-    return replace(snapshot, state=state, llm_points=tuple(timed))
+    points = tuple(_timed(rows, snapshot.served.starts))
+    return replace(snapshot, state=state, llm_points=points)
+
+
+def _timed(
+    rows: ModelRows,
+    starts: Iterable[ServedStart],
+) -> Iterator[LlmPoints]:
+    """The points of all services, with starts as they were seen."""
+    seconds = {(each.service, each.gpu_type): each.seconds for each in starts}
+    for _, answer in sorted(rows.answers.items()):
+        for points in answer.points:
+            yield _with_start(points, seconds.get((points.service, points.gpu_type)))
 
 
 def _with_start(

@@ -11,7 +11,6 @@ import pytest
 
 from agents.base.device import DeviceError, LaunchFailed, ServiceRoute, UnknownPart
 from agents.base.protocol import (
-    EngineCommand,
     GpuCommand,
     NodeCommand,
     Observation,
@@ -30,7 +29,6 @@ from tests.agents.gpu_nodes import (
     CLOCK,
     GPU_TYPE,
     GPUS,
-    MODEL,
     NOT_PERMITTED,
     FakeErrors,
     FakeKnobs,
@@ -128,51 +126,6 @@ def test_memory_is_not_promised_twice_and_what_is_not_there_is_named(
                 match="task t1 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised",
             ):
                 await device.start_task(0, a_task(memory_mib=6385.0))
-
-    play(scenario)
-
-
-def a_model_on(gpu_index: int) -> ReplicaCommand:
-    engine = EngineCommand(
-        gpus=(gpu_index,),
-        max_num_batched_tokens=2048,
-        max_num_seqs=64,
-        max_model_len=4096,
-        drain_s=600.0,
-    )
-    replica = a_replica(memory_mib=900.0, sm_percent=100.0)
-    return msgspec.structs.replace(replica, network=MODEL, engine=engine)
-
-
-def test_what_sleeps_leaves_room_to_another_and_wakes_when_that_is_gone(
-    tmp_path: Path,
-) -> None:
-    async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path)) as device:
-
-            async def becomes(state: str) -> None:
-                async def is_so() -> bool:
-                    return (await states(device)).get("r1") == state
-
-                await until(is_so)
-
-            await device.start_replica(0, a_model_on(0))
-            await becomes("ready")
-            await device.drain("r1")
-            await device.sleep("r1")
-            await becomes("asleep")
-            # Its ninth is 100 MiB of 16384.
-            await device.start_replica(0, a_replica("r2", memory_mib=16_000.0))
-            with pytest.raises(LaunchFailed, match="r1 needs 800 MiB"):
-                await device.wake("r1")
-            await device.stop_replica("r2")
-
-            async def is_alone() -> bool:
-                return set(await states(device)) == {"r1"}
-
-            await until(is_alone)
-            await device.wake("r1")
-            await becomes("ready")
 
     play(scenario)
 
