@@ -67,7 +67,8 @@ def test_starts_are_remembered_as_nodes_measured_them(api: Api) -> None:
             await engine.dispose()
 
     assert run_apart(served()).starts == ()
-    api.tick()
+    outcome = api.tick()
+    assert outcome.state == "target", outcome.reason
     told = [api.sync(name, sequence=2).json()["command"] for name in ("n1", "n2")]
     ((name, index, replica),) = (
         (command["node"], gpu["index"], each["id"])
