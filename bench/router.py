@@ -12,7 +12,6 @@ HAProxy is installed it is measured beside the router.
 import argparse
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -32,6 +31,7 @@ from agents.base.device import ServiceRoute
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.process import HaProxy
 from agents.router.router import Router
+from bench.processes import start_process
 from bench.report import Figures, print_table, write_results
 from tests.ports import a_free_port
 
@@ -245,7 +245,7 @@ class Processes:
 def processes() -> Iterator[Processes]:
     """Two workers, the router, and HAProxy where it is installed; ended afterwards."""
     with contextlib.ExitStack() as stack:
-        workers = {name: _started(stack, run_worker) for name in ("a", "b")}
+        workers = {name: start_process(stack, run_worker) for name in ("a", "b")}
         ports = {name: port for name, (_, port, _) in workers.items()}
         urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
         fronts = [_router(stack, urls)]
@@ -258,21 +258,8 @@ def processes() -> Iterator[Processes]:
         )
 
 
-def _started(
-    stack: contextlib.ExitStack, run: Callable[..., None], *args: object
-) -> tuple[Connection, int, int]:
-    """A process's pipe, the port that it tells, and its id."""
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=run, args=(theirs, *args), daemon=True)
-    process.start()
-    stack.callback(process.join)
-    stack.callback(process.terminate)
-    return ours, ours.recv(), process.pid or 0
-
-
 def _router(stack: contextlib.ExitStack, urls: dict[str, str]) -> Front:
-    pipe, port, pid = _started(stack, run_router, urls)
+    pipe, port, pid = start_process(stack, run_router, urls)
 
     def switch(name: str) -> Times:
         pipe.send(name)

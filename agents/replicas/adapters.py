@@ -106,12 +106,8 @@ class Adapter(Protocol):
         """Have it move them back; it is ready as soon as it says so."""
         ...
 
-    async def answers_sleep(self, endpoint: Endpoint) -> bool:
-        """Whether the question below is answered at all."""
-        ...
-
-    async def is_asleep(self, endpoint: Endpoint) -> bool:
-        """Whether it has, and has not."""
+    async def is_asleep(self, endpoint: Endpoint) -> bool | None:
+        """Whether it has, and has not; None = no answer, as while it does the one or the other."""
         ...
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:
@@ -165,10 +161,7 @@ class _Server:
     async def wake(self, endpoint: Endpoint) -> None:
         """Nothing: it never sleeps."""
 
-    async def answers_sleep(self, endpoint: Endpoint) -> bool:  # noqa: ARG002
-        return True
-
-    async def is_asleep(self, endpoint: Endpoint) -> bool:  # noqa: ARG002
+    async def is_asleep(self, endpoint: Endpoint) -> bool | None:  # noqa: ARG002
         return False
 
     def _readiness_url(self, endpoint: Endpoint) -> str:
@@ -260,13 +253,15 @@ class VllmAdapter(_Server):
         url = f"{endpoint.url}/wake_up"
         await self._http.demand("POST", url, limit_s=RELOAD_S)
 
-    async def answers_sleep(self, endpoint: Endpoint) -> bool:
+    async def is_asleep(self, endpoint: Endpoint) -> bool | None:
         url = f"{endpoint.url}/is_sleeping"
-        return await self._http.is_answered(url, limit_s=ASK_S)
-
-    async def is_asleep(self, endpoint: Endpoint) -> bool:
-        url = f"{endpoint.url}/is_sleeping"
-        answered = read_object(await self._http.demand("GET", url), url)
+        if not await self._http.is_answered(url, limit_s=ASK_S):
+            return None
+        try:
+            answered = read_object(await self._http.demand("GET", url), url)
+        except ServerUnanswered:
+            # One that was started without sleep has no such page.
+            return False
         return answered.get("is_sleeping") is True
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:

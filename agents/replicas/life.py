@@ -14,14 +14,11 @@ from agents.base.waits import cancel, first
 from agents.processes.care import end_for_good
 from agents.processes.launch import Crashes
 from agents.processes.process import Ending
-from agents.processes.procfs import host_memory_free_mib
 from agents.processes.records import Record, Records
 from agents.replicas.adapters import BatchOutcome
 from agents.replicas.readiness import ReplicaWatch
 from agents.replicas.replica import Hooks, ReplicaProcess, with_log
 
-SLEEP_LIMIT_S = 1800.0
-"""One that nobody wakes for so long is ended: the host's memory is others' as well."""
 log = logging.getLogger(__name__)
 
 
@@ -37,8 +34,9 @@ class ReplicaLives:
     crashes: Crashes
     notify: Callable[[], None]
     """Called whenever a replica has become ready, failed or gone."""
-    sleep_limit_s: float = SLEEP_LIMIT_S
-    free_host_mib: Callable[[], float] = host_memory_free_mib
+    sleep_limit_s: float
+    """One that nobody wakes for so long is ended."""
+    free_host_mib: Callable[[], float]
     falling_asleep: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def live(self, each: ReplicaProcess) -> None:

@@ -1,7 +1,6 @@
 """What is seen of a replica from outside: that it becomes ready, that its share is proven, and that it hangs."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,8 +12,6 @@ from agents.processes.records import Record, Records
 from agents.processes.templates import Server
 from agents.replicas.adapters import Adapter, Endpoint, warm_up
 from agents.replicas.replica import Hooks, ReplicaProcess, listens
-
-log = logging.getLogger(__name__)
 
 FIRST_ASK_S = 0.05
 MAX_ASK_S = 0.25
@@ -60,21 +57,15 @@ class ReplicaWatch:
         if not each.record.template.can_sleep:
             return False
         adapter, endpoint = self.adapter(each), self._endpoint(each)
-        # While it falls asleep or wakes it answers nobody.
         try:
             async with asyncio.timeout(each.record.template.start_limit_s):
-                while not await adapter.answers_sleep(endpoint):  # noqa: ASYNC110  servers notify nobody
+                while True:
+                    answer = await adapter.is_asleep(endpoint)
+                    if answer is not None:
+                        return answer
                     await asyncio.sleep(MAX_ASK_S)
         except TimeoutError as error:
             raise DeviceError("it does not say whether it sleeps") from error
-        try:
-            return await adapter.is_asleep(endpoint)
-        except DeviceError as error:
-            # One that was not started so has no such page.
-            log.warning(
-                "replica %s does not say whether it sleeps: %s", each.record.id, error
-            )
-            return False
 
     async def come_up(self, each: ReplicaProcess) -> str:
         """Why it does not become ready; empty = it is."""

@@ -42,7 +42,7 @@ from agents.processes.records import Record, Records
 from agents.processes.templates import Templates
 from agents.processes.user import WorkerUsers
 from agents.replicas.adapters import BatchOutcome, ReplicaCounts, make_adapters
-from agents.replicas.life import SLEEP_LIMIT_S, ReplicaLives, given_up
+from agents.replicas.life import ReplicaLives, given_up
 from agents.replicas.readiness import FIRST_ASK_S, ReplicaWatch
 from agents.replicas.replica import (
     Hooks,
@@ -68,7 +68,9 @@ class WorkersSettings:
     first_port: int = 21000
     """Below 32768, where the kernel takes ports for connections from."""
     port_count: int = 2000
-    sleep_limit_s: float = SLEEP_LIMIT_S
+    sleep_limit_s: float = 1800.0
+    """One that nobody wakes for so long is ended: the host's memory is others' as well, and the control plane takes
+    readings of what has left a plan for an hour, drains included."""
 
 
 class Workers:

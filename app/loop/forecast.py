@@ -176,7 +176,7 @@ def _follow(
     scaling = service.scaling
     rising = _ends(series, now_s, scaling.upscale_delay_s)
     # What is given up is missed for as long as its successor takes to start, but for the time in which it drains and
-    # can be taken back: most answers take more than half as long as they may.
+    # can be taken back. Answers may be faster than their SLO: half of the time that they may take is counted on.
     missed_s = _start_s(service, snapshot) - 0.5 * _answer_s(service.llm)
     hold_s = max(scaling.downscale_delay_s, missed_s)
     falling = _ends(series, now_s, hold_s)

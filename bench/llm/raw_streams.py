@@ -1,6 +1,6 @@
 """Both ends of token streams on bare sockets, so light that a router between them is what is measured.
 
-    start_process(stack, run_engines)                       ENGINES engines, in one process
+    start_process(stack, run_engines)                       ENGINES engines, in one process (`bench.processes`)
     client = StreamClient(ports, path, arrivals_s)
     client.run(look)                                        opens streams and reads them
     used_s(router_pid, engines_pid)                         who had a core, and who waited for one
@@ -12,7 +12,6 @@ connections that are kept alive, reads whatever is there at once, and looks only
 """
 
 import gc
-import multiprocessing
 import os
 import random
 import re
@@ -20,7 +19,6 @@ import select
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -155,19 +153,6 @@ def run_engines(pipe: Connection) -> None:
     engines = _Engines(pipe)
     pipe.send(engines.open())
     engines.run()
-
-
-def start_process(
-    stack: ExitStack, run: Callable[..., None], *args: object
-) -> tuple[Connection, list[int], int]:
-    """A process's pipe, the ports that it tells, and its id; ended with the stack."""
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=run, args=(theirs, *args), daemon=True)
-    process.start()
-    stack.callback(process.join)
-    stack.callback(process.terminate)
-    return ours, ours.recv(), process.pid or 0
 
 
 def used_s(router_pid: int, engines_pid: int) -> dict[str, float]:

@@ -54,9 +54,9 @@ from bench.llm.raw_streams import (
     StreamClient,
     run_engines,
     spread,
-    start_process,
     used_s,
 )
+from bench.processes import start_process
 from bench.report import Figures, print_table, write_results
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.ports import a_free_port

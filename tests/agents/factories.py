@@ -12,6 +12,7 @@ from agents.base.device import (
     NodeState,
 )
 from agents.base.protocol import (
+    EngineCommand,
     GovernorCommand,
     GpuCommand,
     NodeCommand,
@@ -61,6 +62,17 @@ def a_replica(
         memory_mib=memory_mib,
         arrival_rate_rps=rate_rps,
         is_spare=is_spare,
+    )
+
+
+def an_engine(*gpus: int, drain_s: float = 600.0) -> EngineCommand:
+    """How a language model's replica is started on these GPUs."""
+    return EngineCommand(
+        gpus=gpus,
+        max_num_batched_tokens=2048,
+        max_num_seqs=64,
+        max_model_len=4096,
+        drain_s=drain_s,
     )
 
 

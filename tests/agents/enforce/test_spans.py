@@ -4,25 +4,18 @@ from dataclasses import replace
 
 import msgspec
 
-from agents.base.protocol import EngineCommand, NodeCommand, ReplicaCommand
+from agents.base.protocol import NodeCommand, ReplicaCommand
 from agents.enforce.actions import StartReplica, Stop
 from agents.enforce.admission import objections
 from agents.enforce.diff import actions, is_settled
 from tests.agents.enforce.test_diff import carry_out, settle, settled
-from tests.agents.factories import a_command, a_gpu, a_replica, run
+from tests.agents.factories import a_command, a_gpu, a_replica, an_engine, run
 
 
 def a_model(*gpus: int, name: str = "m1", drain_s: float = 600.0) -> ReplicaCommand:
     """A language model's replica on these GPUs, which takes most of their memory."""
-    engine = EngineCommand(
-        gpus=gpus,
-        max_num_batched_tokens=2048,
-        max_num_seqs=64,
-        max_model_len=4096,
-        drain_s=drain_s,
-    )
     replica = a_replica(name, sm_percent=100.0, memory_mib=3500.0)
-    return msgspec.structs.replace(replica, engine=engine)
+    return msgspec.structs.replace(replica, engine=an_engine(*gpus, drain_s=drain_s))
 
 
 def on_two(*replicas: ReplicaCommand, generation: int = 1) -> NodeCommand:

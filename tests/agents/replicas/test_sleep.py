@@ -14,13 +14,12 @@ import msgspec
 import pytest
 
 from agents.base.device import ASLEEP_SHARE
-from agents.base.protocol import EngineCommand
 from agents.processes.launch import Launch
 from agents.processes.template_file import load_templates
 from agents.processes.templates import SLEEP_VARIABLE, Template, Templates
 from agents.replicas.replica import ReplicaView
 from agents.replicas.replicas import Workers, WorkersSettings
-from tests.agents.factories import a_replica
+from tests.agents.factories import a_replica, an_engine
 from tests.agents.fakes.replicas import (
     FIRST_PORT,
     gone,
@@ -96,15 +95,9 @@ def node(tmp_path: Path) -> EngineNode:
 
 
 def a_model_launch(replica_id: str = "r1") -> Launch:
-    engine = EngineCommand(
-        gpus=(1,),
-        max_num_batched_tokens=2048,
-        max_num_seqs=64,
-        max_model_len=4096,
-        drain_s=600.0,
-    )
     replica = a_replica(replica_id, sm_percent=100.0, memory_mib=MEMORY_MIB)
-    return Launch(replica=msgspec.structs.replace(replica, engine=engine), gpu_index=1)
+    model = msgspec.structs.replace(replica, engine=an_engine(1))
+    return Launch(replica=model, gpu_index=1)
 
 
 async def in_state(workers: Workers, state: str, replica_id: str = "r1") -> ReplicaView:

@@ -6,22 +6,16 @@ import msgspec
 import pytest
 
 from agents.base.device import LaunchFailed
-from agents.base.protocol import EngineCommand, ReplicaCommand
-from tests.agents.factories import a_replica
+from agents.base.protocol import ReplicaCommand
+from tests.agents.factories import a_replica, an_engine
 from tests.agents.gpu_nodes import MODEL, Wanted, gpu_device, play, states, until
 
 pytestmark = pytest.mark.integration
 
 
 def a_model_on(gpu_index: int) -> ReplicaCommand:
-    engine = EngineCommand(
-        gpus=(gpu_index,),
-        max_num_batched_tokens=2048,
-        max_num_seqs=64,
-        max_model_len=4096,
-        drain_s=600.0,
-    )
     replica = a_replica(memory_mib=900.0, sm_percent=100.0)
+    engine = an_engine(gpu_index)
     return msgspec.structs.replace(replica, network=MODEL, engine=engine)
 
 
