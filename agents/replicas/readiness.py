@@ -56,16 +56,19 @@ class ReplicaWatch:
         """Whether its server sleeps. Raises DeviceError where it does not say so for as long as a start may take."""
         if not each.record.template.can_sleep:
             return False
+        limit_s = each.record.template.start_limit_s
+        answer = await first(self._ask_asleep(each), limit_s=limit_s)
+        if answer is None:
+            raise DeviceError("it does not say whether it sleeps")
+        return answer
+
+    async def _ask_asleep(self, each: ReplicaProcess) -> bool:
         adapter, endpoint = self.adapter(each), self._endpoint(each)
-        try:
-            async with asyncio.timeout(each.record.template.start_limit_s):
-                while True:
-                    answer = await adapter.is_asleep(endpoint)
-                    if answer is not None:
-                        return answer
-                    await asyncio.sleep(MAX_ASK_S)
-        except TimeoutError as error:
-            raise DeviceError("it does not say whether it sleeps") from error
+        while True:
+            answer = await adapter.is_asleep(endpoint)
+            if answer is not None:
+                return answer
+            await asyncio.sleep(MAX_ASK_S)
 
     async def come_up(self, each: ReplicaProcess) -> str:
         """Why it does not become ready; empty = it is."""
