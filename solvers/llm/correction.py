@@ -96,8 +96,8 @@ def _squared_noise(prior: Reals, variance: Reals, log_ratio: Reals) -> Reals:
     """(M,) the square that the noise of each run is expected to have, given all runs.
 
     Most runs of one configuration on one load are near each other, and some far apart (`python -m bench.llm.accuracy`):
-    versions and settings differ that nobody states. So their noise is Student's t, found by expectation and maximisation (Lange, Little,
-    Taylor 1989, section 3).
+    versions and settings differ that nobody states. So their noise is Student's t, found by expectation and
+    maximisation (Lange, Little, Taylor 1989, section 3).
     """
     factor = np.linalg.cholesky(prior + np.diag(variance))
     inverse = solve_triangular(factor, np.eye(len(variance)), lower=True)
