@@ -24,13 +24,14 @@ from agents.processes.templates import Server, WarmUp
 from agents.processes.user import read_file, write_file
 from agents.replicas.answers import (
     Json,
+    ServerRefused,
     ServerUnanswered,
     read_amount,
     read_count,
     read_object,
     reading,
 )
-from agents.replicas.http_calls import ASK_S, Http
+from agents.replicas.http_calls import Http
 from agents.replicas.server_metrics import ServerKind, read_page, read_server
 
 BatchOutcome: TypeAlias = Literal["applied_live", "reloading", "needs_restart"]
@@ -255,13 +256,13 @@ class VllmAdapter(_Server):
 
     async def is_asleep(self, endpoint: Endpoint) -> bool | None:
         url = f"{endpoint.url}/is_sleeping"
-        if not await self._http.is_answered(url, limit_s=ASK_S):
-            return None
         try:
             answered = read_object(await self._http.demand("GET", url), url)
-        except ServerUnanswered:
+        except ServerRefused:
             # One that was started without sleep has no such page.
             return False
+        except ServerUnanswered:
+            return None
         return answered.get("is_sleeping") is True
 
     async def metrics(self, endpoint: Endpoint) -> ReplicaCounts:

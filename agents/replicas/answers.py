@@ -23,6 +23,10 @@ class ServerUnanswered(DeviceError):
     """The server did not answer, or not as documented."""
 
 
+class ServerRefused(ServerUnanswered):
+    """The server answered with an error."""
+
+
 @contextlib.contextmanager
 def reading(where: str) -> Iterator[None]:
     """Make whatever goes wrong while an answer is read a ServerUnanswered."""

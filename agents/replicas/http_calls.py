@@ -6,7 +6,7 @@ from http import HTTPStatus
 import aiohttp
 
 from agents.processes.logs import error_text, excerpt
-from agents.replicas.answers import Json, ServerUnanswered
+from agents.replicas.answers import Json, ServerRefused, ServerUnanswered
 
 ASK_S = 5.0
 """For a question."""
@@ -28,7 +28,10 @@ class Http:
         text: bytes | None = None,
         limit_s: float = ASK_S,
     ) -> bytes:
-        """The body of a good answer to JSON, or to a text that holds it. Raises ServerUnanswered."""
+        """The body of a good answer to JSON, or to a text that holds it.
+
+        Raises ServerRefused where the status is another one, ServerUnanswered where there is none.
+        """
         data = json.dumps(body).encode() if body is not None else text
         headers = {"Content-Type": "application/json"} if data is not None else {}
         timeout = aiohttp.ClientTimeout(total=limit_s)
@@ -48,9 +51,7 @@ class Http:
                 f"{method} {url} has no answer: {error_text(error)}"
             ) from error
         if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            raise ServerUnanswered(
-                f"{method} {url} answers {status}: {excerpt(answered)}"
-            )
+            raise ServerRefused(f"{method} {url} answers {status}: {excerpt(answered)}")
         return answered
 
     async def is_fine(self, url: str) -> bool:

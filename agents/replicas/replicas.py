@@ -144,12 +144,14 @@ class Workers:
             keep_tidy(records, lambda: tuple(self._replicas))
         )
 
-    async def until_known(self, *, that_sleep: bool = False) -> None:
-        """Return when all that were adopted have become ready, or failed, or had KNOWN_LIMIT_S for it; `that_sleep`:
-        only those that may be asleep."""
+    async def until_known(self, *, sleepers_only: bool = False) -> None:
+        """Return when all that were adopted have become ready, or failed, or had KNOWN_LIMIT_S for it.
+
+        sleepers_only: those that may be asleep.
+        """
         end_s = asyncio.get_running_loop().time() + KNOWN_LIMIT_S
         while any(
-            each.state == "starting" and (each.can_sleep or not that_sleep)
+            each.state == "starting" and (each.can_sleep or not sleepers_only)
             for each in self._replicas.values()
         ):
             if asyncio.get_running_loop().time() > end_s:

@@ -302,7 +302,7 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
         # An HAProxy that an earlier agent left running would go on routing beside this process.
         await end_earlier(folder)
         # Enforcement ends what is neither wanted nor asleep, and must not look before that is known.
-        await workers.until_known(that_sleep=True)
+        await workers.until_known(sleepers_only=True)
         return Router()
     # Enforcement routes to no replica that is not ready, and so must not look before those that are have said so.
     await workers.until_known()

@@ -391,6 +391,14 @@ async def test_mlserver_without_readable_settings_says_so(
 
 
 @in_loop
+async def test_no_answer_does_not_say_that_a_server_is_awake() -> None:
+    async with served(Fake(), "vllm") as (adapter, endpoint):
+        assert await adapter.is_asleep(endpoint) is False, "it has no such page"
+    async with aiohttp.ClientSession() as session:
+        assert await make_adapters(session)["vllm"].is_asleep(endpoint) is None
+
+
+@in_loop
 async def test_warm_up_sends_its_requests_one_after_the_other() -> None:
     fake = Fake()
     async with (
