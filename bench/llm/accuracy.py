@@ -7,7 +7,8 @@
 * gpu types: the same for each GPU type, from its data sheet and the law fitted to the other types.
 * quarter: TPOT of a random quarter of the rows at a time, from the law corrected by the others; how many lie within the
   stated 90 % intervals; inner points: of those, the ones between others of their curve, beside interpolation.
-* repeats: how far apart runs of one configuration on one load are, which nobody predicts closer.
+* repeats: how far apart runs of one configuration on one load are, which the correction cannot predict closer; then
+  those that agree in the version of the runtime and in the GPUs that experts are spread over, too.
 * first tokens: the mean time to them (TTFT) of a random quarter at a time, corrected in the same way; all, and vLLM's.
 * points: TPOT of each network, or GPU type, after so many measured points per configuration: the least and the most
   clients with the shortest prompts, with the longest, then any.
@@ -19,14 +20,19 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import combinations
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 
 from app.catalogue.language_models import find_architecture, load_hardware
-from bench.llm.closed_loops import ClosedLoop, load_closed_loops, run_conditions
+from bench.llm.closed_loops import (
+    ClosedLoop,
+    apart_percent,
+    load_closed_loops,
+    run_conditions,
+    with_software,
+)
 from bench.llm.fit_law import fit, predict
 from bench.measured_sets import shared_folder
 from bench.report import Figures, print_table, write_results
@@ -37,7 +43,6 @@ from solvers.llm.capacity import capacity_rps, shares_kept
 from solvers.llm.correction import CorrectedTimes, correct, weigh
 from solvers.llm.kv_cache import PLANNED_SHARE, EngineLimits, kv_tokens
 from solvers.llm.lengths import LengthTable, MeanLengths, length_table, named_lengths
-from solvers.llm.measured import RunConditions
 from solvers.llm.runtimes import RUNTIMES
 from solvers.llm.sizing import BUDGETS
 from solvers.llm.step_law import LlmEngine, step_table
@@ -145,19 +150,6 @@ def quarters(rows: Sequence[ClosedLoop]) -> Iterator[Figures]:
     yield judged.stated("quarter")
     yield inner.stated("quarter, inner points")
     yield _percentiles("inner points by interpolation", np.array(between))
-
-
-def repeats(rows: Sequence[ClosedLoop]) -> Figures:
-    """Two runs at a time whose conditions, as far as they are stated, are the same."""
-    alike = defaultdict[RunConditions, list[float]](list)
-    for row in rows:
-        alike[run_conditions(row)].append(row.tpot_ms)
-    apart = [
-        100.0 * (max(pair) / min(pair) - 1.0)
-        for times in alike.values()
-        for pair in combinations(times, 2)
-    ]
-    return _percentiles("repeats", np.array(apart))
 
 
 def first_tokens(rows: Sequence[ClosedLoop]) -> Iterator[Figures]:
@@ -382,7 +374,12 @@ def main() -> None:
     rows = load_closed_loops(shared / "data" / "llm_closed_loop" / "runs.csv")
     held_out = [*left_out(rows, "model"), *left_out(rows, "system")]
     print_table(held_out)
-    known = [*quarters(rows), repeats(rows), *first_tokens(rows)]
+    known = [
+        *quarters(rows),
+        _percentiles("repeats", apart_percent(rows, run_conditions)),
+        _percentiles("repeats, same software", apart_percent(rows, with_software)),
+        *first_tokens(rows),
+    ]
     known += [*points(rows, "model"), *points(rows, "system")]
     print_table(known)
     kv = [kv_row()]

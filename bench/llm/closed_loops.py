@@ -1,10 +1,14 @@
 """Measured servers of language models in closed loops: the rows that one replica's law can be held against."""
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import cast
+
+import numpy as np
 
 from app.catalogue.language_models import load_architectures, load_hardware
 from solvers.llm.architecture import Architecture, Precision
@@ -49,6 +53,8 @@ class ClosedLoop:
     asked_isl: int
     asked_osl: int
     clients: int
+    software: tuple[str, str]
+    """Version of the runtime, empty = not stated, and GPUs that the experts are spread over; no laws know of them."""
     ttft_ms: float
     tpot_ms: float
 
@@ -78,6 +84,22 @@ def run_conditions(row: ClosedLoop) -> RunConditions:
         prompt=row.isl,
         output=row.osl,
     )
+
+
+def with_software(row: ClosedLoop) -> tuple[RunConditions, tuple[str, str]]:
+    """The same, and what software it was measured with, as far as the source states it."""
+    return run_conditions(row), row.software
+
+
+def apart_percent(
+    rows: Sequence[ClosedLoop], key: Callable[[ClosedLoop], Hashable]
+) -> np.ndarray:
+    """(P,) how much longer one TPOT is than the other, for each of P pairs of rows with the same key."""
+    alike = defaultdict[Hashable, list[float]](list)
+    for row in rows:
+        alike[key(row)].append(row.tpot_ms)
+    pairs = (pair for times in alike.values() for pair in combinations(times, 2))
+    return np.array([100.0 * (max(pair) / min(pair) - 1.0) for pair in pairs])
 
 
 def load_closed_loops(path: Path) -> list[ClosedLoop]:
@@ -127,6 +149,7 @@ def _loop(
         asked_isl=int(row["isl"]),
         asked_osl=int(row["osl"]),
         clients=int(row["concurrency"]),
+        software=(row["backend_version"], row["moe_ep_size"]),
         ttft_ms=float(row["ttft_ms_mean"]),
         tpot_ms=float(row["tpot_ms_mean"]),
     )

@@ -9,8 +9,8 @@
 Offsets and smooth parts are normal. Their deviations were chosen among the measured servers that ship with the
 catalogue by leaving out random quarters, GPU types but for two points of each configuration, and networks but for four:
 `python -m bench.llm.accuracy` prints what follows from them. The likelihood is no judge: it takes servers that differ
-in what nobody states for noise of all. Kriging: Rasmussen, Williams 2006, chapter 2. Intervals are widened until about
-nine in ten rows that were left out lie within.
+in what they are not described by for noise of all. Kriging: Rasmussen, Williams 2006, chapter 2. Intervals are widened
+until about nine in ten rows that were left out lie within.
 """
 
 from collections.abc import Callable, Sequence
@@ -96,8 +96,8 @@ def _squared_noise(prior: Reals, variance: Reals, log_ratio: Reals) -> Reals:
     """(M,) the square that the noise of each run is expected to have, given all runs.
 
     Most runs of one configuration on one load are near each other, and some far apart (`python -m bench.llm.accuracy`):
-    versions and settings differ that nobody states. So their noise is Student's t, found by expectation and
-    maximisation (Lange, Little, Taylor 1989, section 3).
+    they differ in versions and settings that `RunConditions` does not hold. So their noise is Student's t, found by
+    expectation and maximisation (Lange, Little, Taylor 1989, section 3).
     """
     factor = np.linalg.cholesky(prior + np.diag(variance))
     inverse = solve_triangular(factor, np.eye(len(variance)), lower=True)
