@@ -167,6 +167,7 @@ def _are_same_lengths(now: ServedLengths | None, then: ServedLengths | None) -> 
 
 
 def _is_same_speed(now: ServedSpeed, then: ServedSpeed) -> bool:
+    # More sequences make steps longer: only what that does not explain counts.
     loads = math.log(now.sequences / then.sequences)
     times = math.log(now.itl_ms / then.itl_ms)
     return abs(loads) < _OTHER_LOAD and abs(times - SPEED_SLOPE * loads) < _DRIFT
@@ -251,6 +252,7 @@ def _longer(snapshot: Snapshot) -> Iterator[str]:
     stated = {each.name: each.llm for each in snapshot.state.services}
     for each in snapshot.served.lengths:
         terms = stated.get(each.service)
+        # Plans follow what is learned.
         if terms is None or terms.learns_lengths:
             continue
         prompts = each.prompt / terms.prompt_tokens
@@ -276,6 +278,7 @@ def with_rows(
     """The snapshot with the ways to run its language models, and without those that are still to be sized."""
     if not (rows.answers or rows.waiting):
         return snapshot
+    # With no way to run they would count as impossible to place, and they only wait.
     waiting = set(rows.waiting)
     services = tuple(
         each for each in snapshot.state.services if each.name not in waiting
