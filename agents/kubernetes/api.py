@@ -233,7 +233,6 @@ class KubernetesApi:
                 headers=self._headers(),
                 timeout=timeout,
             )
-            # Not `wait_for`, which in Python 3.11 may lose a cancellation that comes with the answer.
             async with asyncio.timeout(ANSWER_S):
                 response = await begun
             async with response:

@@ -71,7 +71,8 @@ class PodLauncher:
             asyncio.create_task(self._copy_logs()),
         ]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._has_answered.wait(), ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                await self._has_answered.wait()
 
     async def close(self) -> None:
         """The Pods go on, but for those that have been ended."""

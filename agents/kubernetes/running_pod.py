@@ -114,7 +114,8 @@ class RunningPod:
             own_s = self._killed_at_s - ENDED_BEFORE_S - time.monotonic()
             if own_s < math.inf:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._process.wait(), max(0.0, own_s))
+                    async with asyncio.timeout(max(0.0, own_s)):
+                        await self._process.wait()
             left = await self._process.end(ending)
         elif not await end_left_over(self._mark, ending):
             left = unkillable(self.members())
@@ -194,9 +195,9 @@ class RunningPod:
                 await self._until_reported()
                 break
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(
-                    seen.wait(), FIND_S if self._pod and self._pod.is_running else None
-                )
+                runs = self._pod is not None and self._pod.is_running
+                async with asyncio.timeout(FIND_S if runs else None):
+                    await seen.wait()
         await asyncio.to_thread(self.copy_log)
         self._note_over(self._how())
 
@@ -235,7 +236,8 @@ class RunningPod:
         end_s = time.monotonic() + DELETED_S
         while time.monotonic() < end_s and not self._is_over_in_api():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._seen.wait(), FIND_S)
+                async with asyncio.timeout(FIND_S):
+                    await self._seen.wait()
         return "" if self._is_over_in_api() else "its Pod is being deleted"
 
     async def find(self) -> bool:

@@ -190,7 +190,8 @@ class WorkerProcess:
         self.tell(signal.SIGTERM)
         if not self.has_ended:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), ending.grace_s)
+                async with asyncio.timeout(ending.grace_s):
+                    await self._ended.wait()
         is_gone = await _kill(
             WorkerSearch(mark=self._mark, leader=self.identity), ending
         )

@@ -99,7 +99,8 @@ class BenchProcess:
         """What it says next. Raises BenchFailed or BenchLost."""
         assert self.process.stdout is not None
         try:
-            line = await asyncio.wait_for(self.process.stdout.readline(), limit_s)
+            async with asyncio.timeout(limit_s):
+                line = await self.process.stdout.readline()
             answer: Answer | None = (
                 msgspec.json.decode(line, type=Answer) if line else None
             )
@@ -132,7 +133,8 @@ class BenchProcess:
             # The end of its input ends it as well, should it have been too busy to read the order.
             stdin.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.process.wait(), END_S)
+            async with asyncio.timeout(END_S):
+                await self.process.wait()
         if not await end_left_over(
             # Its children carry the same mark, so those that outlived it are found, too. It had its grace above.
             self.mark,
@@ -145,7 +147,8 @@ class BenchProcess:
 
     async def _how(self) -> str:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.process.wait(), END_S)
+            async with asyncio.timeout(END_S):
+                await self.process.wait()
         code = self.process.returncode
         how = "it closed its output" if code is None else exit_reason(code)
         return f"the process of {self.settings.network} is lost: {how}{self._log_end()}"

@@ -71,7 +71,8 @@ async def keeping(
         assert process.stdin is not None
         # The end of its input is its signal: the same path as after a crash, so that every run exercises it.
         process.stdin.close()
-        code = await asyncio.wait_for(process.wait(), FINISH_S)
+        async with asyncio.timeout(FINISH_S):
+            code = await process.wait()
     if code != 0:
         raise DeviceError(
             f"the cleanup process ended with {code}: something of the profile may be left, see the lines above"

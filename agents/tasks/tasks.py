@@ -340,7 +340,8 @@ class Tasks:
                 self._make_room(each, str(error))
         except (DeviceError, TimeoutError) as error:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(each.process.wait(), LAST_OUTPUT_S)
+                async with asyncio.timeout(LAST_OUTPUT_S):
+                    await each.process.wait()
                 return  # It ended meanwhile, which its life sees to.
             each.doom_by(
                 f"its memory could not be moved {way}: {error or f'not within {SWAP_LIMIT_S:g} s'}"

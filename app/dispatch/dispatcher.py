@@ -206,9 +206,8 @@ async def _listen(wakeups: Wakeups, woken: asyncio.Event) -> None:
 async def _sleep_until(woken: asyncio.Event, dispatcher: JobDispatcher) -> None:
     """Until somebody wakes it, or the next round is due by itself."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(
-            woken.wait(), timeout=dispatcher.next_s / dispatcher.clock.speed
-        )
+        async with asyncio.timeout(dispatcher.next_s / dispatcher.clock.speed):
+            await woken.wait()
 
 
 def _next_s(decided: Dispatched, snapshot: Snapshot) -> float:

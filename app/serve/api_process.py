@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from agents.base.waits import cancel
 from app.api.application import make_api
+from app.api.caches import shared_tasks
 from app.api.caches.commands import CommandBoard
 from app.api.caches.listening import BEAT_S
 from app.api.caches.log_board import LogBoard
@@ -106,6 +107,7 @@ def create_app(
         finally:
             watching.cancel()
             # The engine goes last: all others may have something to write down when they end.
+            await shared_tasks.end_all()
             await runner.stop()
             await parts.ingest.stop()
             await parts.commands.stop()

@@ -281,7 +281,8 @@ async def _client(run: Run, environment: Mapping[str, str]) -> AsyncIterator[Cli
         process.stdin.close()
         # One that hangs is ended with the session, after MPS has let go of it.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                await process.wait()
 
 
 def _why_no_cuda(hello: Mapping[str, int]) -> str:
@@ -294,7 +295,8 @@ async def _hear(process: asyncio.subprocess.Process, limit_s: float) -> dict[str
     """Its next line. Raises LaunchFailed when there is none."""
     assert process.stdout is not None
     try:
-        line = await asyncio.wait_for(process.stdout.readline(), limit_s)
+        async with asyncio.timeout(limit_s):
+            line = await process.stdout.readline()
     except TimeoutError as error:
         raise LaunchFailed(
             f"process {process.pid} gave no answer in {limit_s:.0f} s"

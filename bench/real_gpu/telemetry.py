@@ -160,7 +160,8 @@ async def _nvidia_smi(run: Run) -> dict[str, float | None]:
         env=dict(run.environment),
     )
     try:
-        said, complaint = await asyncio.wait_for(process.communicate(), ANSWER_S)
+        async with asyncio.timeout(ANSWER_S):
+            said, complaint = await process.communicate()
     except TimeoutError as error:
         process.kill()
         raise LaunchFailed(f"{PROGRAM} gave no answer in {ANSWER_S:g} s") from error

@@ -7,9 +7,6 @@ import sys
 import threading
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
     Iterator,
     Sequence,
 )
@@ -28,10 +25,9 @@ from agents.serving.engines.tensors import Tensor, Tensors, pack_numbers
 from agents.serving.metrics import WorkerMetrics
 from agents.serving.replica import ServedReplica, WorkerSettings
 from agents.serving.server import MAX_HELD, make_app
+from tests.waiting import PATIENCE_S, eventually
 
 T = TypeVar("T")
-PATIENCE_S = 60.0
-"""No test takes this long; one that does has failed."""
 FOR_EVER_MS = 1000.0 * 100.0 * PATIENCE_S
 """A delay that no test lives to see."""
 
@@ -112,20 +108,6 @@ def body(*numbers: float) -> dict[str, object]:
             }
         ]
     }
-
-
-def run(work: Coroutine[object, object, T]) -> T:
-    return asyncio.run(asyncio.wait_for(work, PATIENCE_S))
-
-
-async def until(holds: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
-    """Return when the condition holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            found = holds()
-            if found if isinstance(found, bool) else await found:
-                return
-            await asyncio.sleep(0.005)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -266,7 +248,7 @@ async def serving(
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     running = asyncio.create_task(replica.run())
     try:
-        await until(lambda: replica.state != "loading")
+        await eventually(lambda: replica.state != "loading")
         async with client_of(f"http://127.0.0.1:{runner.addresses[0][1]}") as client:
             yield client
     finally:
@@ -319,7 +301,7 @@ async def ready(client: Client) -> Client:
     async def is_ready() -> bool:
         return (await client.call("GET", "/v2/health/ready")).status == 200
 
-    await until(is_ready)
+    await eventually(is_ready)
     return client
 
 

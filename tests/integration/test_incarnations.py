@@ -21,7 +21,7 @@ from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
 from app.postgres import server as postgres
 from app.solver.inline import InlineSolver
-from tests.integration.api_harness import Prepared
+from tests.integration.api_harness import Prepared, node, reading, service
 from tests.integration.fault_harness import (
     API_ALONE,
     SECOND_SERVICE,
@@ -204,9 +204,55 @@ def test_a_node_that_follows_another_command_of_the_newest_generation_makes_gene
         database, "SELECT reason FROM event WHERE kind = 'ControlPlaneRestored'"
     )
     assert (
-        "n1 follows generation 1, but with a command that this database did not make"
+        "n1 follows generation 1, but with a command that this database did not make for it"
         in reason
     )
+
+
+def test_a_node_that_follows_a_number_which_changed_nothing_for_it_here_gets_a_command(
+    database: str,
+) -> None:
+    """After a restore by hand the controller may give the lost number to a target without a command for this node."""
+    make_busy_fleet(database)
+
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+        loop = Loop(store=store, solver=InlineSolver(), clock=WallClock())
+        assert (await tick(loop)).generation == 1
+        command = await store.command_for("n1", 0)
+        assert command is not None
+        await say(store, 2, 1, command_digest=digest_of(command))
+        # A target that changes nothing for n1, though the number counts on.
+        async with engine.begin() as connection:
+            await connection.execute(text("UPDATE cluster SET target_generation = 2"))
+            await connection.execute(
+                text("UPDATE target SET generation = 2 WHERE generation = 1")
+            )
+        assert await store.command_for("n1", 1) is None
+        lost = digest_of(msgspec.structs.replace(command, generation=2, routes=()))
+        await say(store, 3, 2, command_digest=lost)
+        assert await counter(engine) == 2 + JUMP
+        assert (await tick(loop)).generation == 3 + JUMP
+        newest = await store.command_for("n1", 2)
+        assert newest is not None and newest.generation == 3 + JUMP
+
+    with_store(database, work)
+
+
+def test_a_node_that_was_registered_again_is_no_sign_of_a_restore(
+    small_fleet: Prepared,
+) -> None:
+    """What it was commanded went with it, and its agent reports on."""
+    with small_fleet.running_api() as api:
+        api.put("services/chat", service())
+        api.sync(sequence=1, services=[reading()])
+        held = api.tick().generation
+        assert held is not None
+        api.sync(sequence=2, generation=held)
+        assert api.call("DELETE", "nodes/n1", If_Match="*").status_code in (200, 204)
+        api.put("nodes/n1", node())
+        api.add_token("agent", "agent")
+        api.sync(sequence=3, generation=held)
+        assert api.get("events?kind=ControlPlaneRestored")["items"] == []
 
 
 def test_a_number_that_was_used_twice_is_noticed_by_the_process_that_knew_the_first_one(

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.pool import QueuePool
 
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader, session_name
@@ -69,6 +70,25 @@ def test_one_leads_and_the_other_takes_over_with_a_higher_epoch(database: str) -
             ).one()
         assert tuple(holder) == (2, "other")
         await other.release()
+
+    with_engine(database, work)
+
+
+def test_who_is_stopped_while_it_gets_the_lead_leaves_no_connection_behind(
+    database: str,
+) -> None:
+    async def work(engine: AsyncEngine) -> None:
+        async with engine.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+        for turns in range(40):
+            leader = Leader(engine, "one")
+            acquiring = asyncio.create_task(leader.acquire())
+            for _ in range(turns):
+                await asyncio.sleep(0.0)
+            acquiring.cancel()
+            await asyncio.wait([acquiring])
+            await leader.release()
+            assert cast(QueuePool, engine.pool).checkedout() == 0, turns
 
     with_engine(database, work)
 

@@ -100,9 +100,8 @@ class Control:
             raise NotSupported(f"{self._program} cannot be run: {error}") from error
         given = f"{command}\n".encode() if command else None
         try:
-            said, complaint = await asyncio.wait_for(
-                process.communicate(given), limit_s
-            )
+            async with asyncio.timeout(limit_s):
+                said, complaint = await process.communicate(given)
         except TimeoutError as error:
             raise DeviceError(
                 f"{self._program} gave no answer to {command or options[0]!r} in {limit_s:g} s; the MPS daemon of GPU "

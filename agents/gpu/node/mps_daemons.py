@@ -82,7 +82,8 @@ async def keep_up(daemons: Sequence[Mps]) -> None:
             log.info("the MPS daemon of GPU %s runs", each.gpu_uuid)
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await stop.wait()
             if not stop.is_set():
                 await asyncio.gather(*map(_look, daemons))
     # Clients are terminated first: one that is at work when its server dies may hang the GPU.

@@ -186,7 +186,8 @@ class ProxyServer:
         if process is not None:
             process.tell(signal.SIGUSR1)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), FINISH_S)
+                async with asyncio.timeout(FINISH_S):
+                    await process.wait()
             await process.end(_ENDING)
 
     async def _keep_up(self) -> None:

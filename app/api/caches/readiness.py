@@ -1,10 +1,12 @@
 """What the parts of this process say of themselves, asked once a second at most: anybody may ask, without a token."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeAlias
 
-Check: TypeAlias = Callable[[], Awaitable[str | None]]
+from app.api.caches import shared_tasks
+
+Check: TypeAlias = Callable[[], Coroutine[Any, Any, str | None]]
 """None when a part is well; else what is wrong with it."""
 
 KEPT_S = 1.0
@@ -24,7 +26,7 @@ class Readiness:
         now_s = asyncio.get_running_loop().time()
         # Never two sets of checks at once, however long one takes: each holds two connections to the database.
         if self._asking is None or (self._asking.done() and now_s >= self._until_s):
-            self._asking = asyncio.create_task(_ask_all(checks), name="plimsoll-ready")
+            self._asking = shared_tasks.begin(_ask_all(checks), "readiness")
             self._until_s = now_s + KEPT_S
         # Shielded: others wait for the same answer, even if this probe is given up.
         return await asyncio.shield(self._asking)
@@ -38,7 +40,7 @@ async def _ask_all(checks: Mapping[str, Check]) -> Mapping[str, str | None]:
 
 async def _ask(check: Check) -> str | None:
     """What a part says of itself; one that hangs must not hang the probe, nor may its cancellation."""
-    asking = asyncio.ensure_future(check())
+    asking = shared_tasks.begin(check(), "check")
     done, _ = await asyncio.wait((asking,), timeout=CHECK_LIMIT_S)
     if done:
         return asking.result()

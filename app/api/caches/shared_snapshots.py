@@ -7,6 +7,7 @@ it.
 
 import asyncio
 
+from app.api.caches import shared_tasks
 from app.base.clock import ControlClock
 from app.db.base.transaction import translated
 from app.store.store import Snapshot, Store
@@ -33,7 +34,7 @@ class SharedSnapshots:
     async def load(self) -> Snapshot:
         """Everything that a tick would see now. Raises Unavailable."""
         if self._next is None:
-            self._next = asyncio.create_task(self._run(), name="plimsoll-snapshot")
+            self._next = shared_tasks.begin(self._run(), "snapshot")
         # Shielded: others wait for the same one, even if this request is given up.
         return await asyncio.shield(self._next)
 

@@ -19,6 +19,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
+from app.api.caches import shared_tasks
 from app.api.http.errors import TooMany, refusal
 from app.api.http.guesses import address_of, named_address
 from app.api.http.parts import ApiParts, Context
@@ -186,7 +187,7 @@ class Tokens:
                 if known
                 else self._ask_for_unknown(key, parts, address)
             )
-            asking = asyncio.create_task(ask, name="plimsoll-token")
+            asking = shared_tasks.begin(ask, "token")
             # One task for all who ask: a fleet that comes back after an outage would else send a query per agent.
             self._asking[key] = asking
             asking.add_done_callback(lambda _: self._asking.pop(key, None))

@@ -45,10 +45,9 @@ class SessionLock:
             return await self._confirm(self._connection)
         # The lock belongs to the session, which is kept for as long as the lock is ours. Autocommit: an open
         # transaction that idles for hours would stop vacuum, and the server would end it.
-        connection = await (await self._engine.connect()).execution_options(
-            isolation_level="AUTOCOMMIT"
-        )
+        connection = await self._engine.connect()
         try:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
             got = await connection.execute(
                 text("SELECT pg_try_advisory_lock(:key)"), {"key": self._key}
             )

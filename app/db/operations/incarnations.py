@@ -3,8 +3,8 @@
 After a restore nodes hold commands of generations that the database does not know any more, and refuse what is older.
 So the counter of generations jumps above theirs, as `etcdutl snapshot restore --bump-revision` does: the next target is
 newer than anything that any node holds. `plimsoll restore` makes it jump at once; where somebody restored by other
-means, the first node that reports a generation from the future of this database does, or another command than this
-database made for it under the newest generation.
+means, the first node that reports a command which this database did not make for it does: one of a generation above its
+newest command's, or another one under that number.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class MadeCommands:
         generation: int,
         since: datetime | None,
     ) -> list[Observation]:
-        """The reports that name a generation which this database never made, or another command under the newest one.
+        """The reports of nodes that follow a command which this database never made for them.
 
         `generation`, `since`: the newest target and when it came into force.
         """
@@ -68,10 +68,16 @@ class MadeCommands:
         ]
 
     def _is_other(self, report: Observation) -> bool:
-        """Whether the node follows another command under the number of its newest one."""
+        """Whether the node follows a newer command than its newest one, or another one under that number."""
         newest = self._newest.get(report.node, NewestCommand())
+        # A node that was removed and registered again has none here, and may hold what it was given before.
+        if newest.generation == 0:
+            return False
+        # Also where the newest target has that number: one that changed nothing for the node made no command for it.
+        if report.generation > newest.generation:
+            return True
         # A node that follows an older one is only late; its command says nothing of the database's history.
-        if report.generation != newest.generation:
+        if report.generation < newest.generation:
             return False
         # Another release writes the same command otherwise: where schemas differ, digests cannot be compared.
         if not report.command_digest.startswith(SCHEMA):
@@ -114,7 +120,7 @@ def _restored(row: Row[Any], at: datetime) -> AuditEvent:
     made = (
         f"this database made none after {row.made}"
         if row.held > row.made
-        else "with a command that this database did not make"
+        else "with a command that this database did not make for it"
     )
     return AuditEvent(
         at=at,
@@ -134,7 +140,7 @@ def _restored(row: Row[Any], at: datetime) -> AuditEvent:
 # Else a target that changes nothing for the node would make no command for it.
 _FOLLOWS_NOTHING = """
 UPDATE node SET observed_generation = 0
-WHERE id = :node AND :generation = (SELECT max(c.generation) FROM command c WHERE c.node = node.id)
+WHERE id = :node AND :generation >= (SELECT max(c.generation) FROM command c WHERE c.node = node.id)
 """
 
 
@@ -160,7 +166,7 @@ WITH held AS (
     SELECT w.node, w.generation, c.target_generation AS made, c.incarnation AS old
     FROM cluster c, unnest(CAST(:nodes AS text[]), CAST(:generations AS bigint[])) AS w (node, generation)
     WHERE (w.generation > c.target_generation
-           OR w.generation = (SELECT max(m.generation) FROM command m WHERE m.node = w.node))
+           OR w.generation >= (SELECT max(m.generation) FROM command m WHERE m.node = w.node))
       AND w.generation <= c.target_generation + :farthest
       AND EXISTS (SELECT FROM node WHERE node.id = w.node)
     ORDER BY w.generation DESC, w.node LIMIT 1

@@ -157,7 +157,8 @@ class Kubelet:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             try:
-                await asyncio.wait_for(process.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await process.wait()
             except TimeoutError:
                 self.killed.append(pod.metadata.name)
                 await self._kill(pod.metadata.uid)
@@ -173,7 +174,8 @@ class Kubelet:
         hook = pod.spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
         assert hook[0] == "sleep"
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), float(hook[1]))
+            async with asyncio.timeout(float(hook[1])):
+                await process.wait()
 
     async def _kill(self, uid: str) -> None:
         process = self._processes.pop(uid, None)

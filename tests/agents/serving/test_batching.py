@@ -16,17 +16,16 @@ from tests.agents.harness import (
     Reply,
     all_of,
     fp32,
-    run,
     serving,
-    until,
 )
+from tests.waiting import eventually, run
 
 
 async def busy(client: Client, engine: GatedEngine) -> "asyncio.Task[Reply]":
     """One request that runs and stays in the engine; those that come after it wait."""
     begun = len(engine.batches)
     task = client.send(-1.0)
-    await until(lambda: len(engine.batches) == begun + 1)
+    await eventually(lambda: len(engine.batches) == begun + 1)
     return task
 
 
@@ -36,7 +35,7 @@ async def queued(client: Client, count: int) -> None:
     async def is_so() -> bool:
         return await client.count("waiting") == count
 
-    await until(is_so)
+    await eventually(is_so)
 
 
 def test_the_first_request_does_not_wait_and_those_behind_it_share_batches() -> None:
@@ -291,7 +290,7 @@ def test_a_client_that_left_is_not_run() -> None:
                     "plimsoll_worker_drops_total", (("reason", "abandoned"),)
                 ] == 1.0
 
-            await until(is_dropped)
+            await eventually(is_dropped)
             engine.open()
             assert (await staying).batch == 1
         assert engine.batches == [1, 1]

@@ -10,16 +10,8 @@ import pytest
 from agents.serving.engines.engine import Signature
 from agents.serving.engines.errors import EngineFailed, EngineLost
 from agents.serving.engines.tensors import TensorType
-from tests.agents.harness import (
-    FOR_EVER_MS,
-    Client,
-    GatedEngine,
-    all_of,
-    body,
-    run,
-    serving,
-    until,
-)
+from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, serving
+from tests.waiting import eventually, run
 
 
 async def state(client: Client) -> object:
@@ -30,7 +22,7 @@ async def became(client: Client, wanted: str) -> None:
     async def is_so() -> bool:
         return await state(client) == wanted
 
-    await until(is_so)
+    await eventually(is_so)
 
 
 def test_readiness_says_what_proves_the_limit() -> None:
@@ -232,7 +224,7 @@ def test_bodies_of_open_requests_are_bounded_together() -> None:
             engine, largest_held=2 * len(sent) - 1
         ) as client:  # Room for one of them.
             first = client.send(1.0)
-            await until(lambda: engine.batches == [1])
+            await eventually(lambda: engine.batches == [1])
             refused = await client.infer(1.0)
             engine.open()
             done = await first
@@ -257,7 +249,7 @@ def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
                     await client.count("waiting") + await client.count("running") == 5
                 )
 
-            await until(are_taken)
+            await eventually(are_taken)
             drained = await client.call("PUT", "/drain")
             refused, unready = (
                 await client.infer(9.0),
@@ -295,7 +287,7 @@ def test_offloading_waits_for_what_was_taken_and_resuming_serves_again() -> None
                     await client.count("waiting") + await client.count("running") == 2
                 )
 
-            await until(are_taken)
+            await eventually(are_taken)
             offloading = asyncio.create_task(client.call("PUT", "/offload"))
             await became(client, "offloading")
             twice = await client.call("PUT", "/offload")
@@ -345,7 +337,7 @@ def test_a_lost_engine_answers_all_and_fails() -> None:
                     await client.count("waiting") + await client.count("running") == 2
                 )
 
-            await until(are_taken)
+            await eventually(are_taken)
             engine.release()
             replies = sorted(reply.status for reply in await all_of([running, waiting]))
             await became(client, "failed")

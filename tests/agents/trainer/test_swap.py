@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from agents.trainer.swap import SwapHooks, SwapStatus
-from tests.agents.harness import PATIENCE_S
+from tests.waiting import PATIENCE_S
 
 
 @dataclass(slots=True)

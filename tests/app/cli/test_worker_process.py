@@ -11,17 +11,8 @@ import aiohttp
 import pytest
 
 from app.cli.commands import ENTRIES, load
-from tests.agents.harness import (
-    PATIENCE_S,
-    Client,
-    Reply,
-    all_of,
-    client_of,
-    ready,
-    run,
-    until,
-    worker,
-)
+from tests.agents.harness import Client, Reply, all_of, client_of, ready, worker
+from tests.waiting import PATIENCE_S, eventually, run
 
 pytestmark = pytest.mark.integration
 
@@ -32,7 +23,7 @@ async def waits(client: Client) -> None:
     async def is_so() -> bool:
         return await client.count("waiting") > 0
 
-    await until(is_so)
+    await eventually(is_so)
 
 
 async def taken(client: Client, count: int) -> None:
@@ -45,7 +36,7 @@ async def taken(client: Client, count: int) -> None:
             == count
         )
 
-    await until(is_so)
+    await eventually(is_so)
 
 
 def by_batch(replies: list[Reply]) -> dict[int, list[Reply]]:
@@ -116,7 +107,7 @@ def test_a_full_queue_is_answered_at_once_and_counted() -> None:
             async def runs() -> bool:
                 return await client.count("running") == 1
 
-            await until(runs)
+            await eventually(runs)
             replies = await all_of(
                 [first, *(client.send(float(number)) for number in range(1, 30))]
             )
@@ -147,7 +138,7 @@ def test_http_answers_while_a_batch_runs_and_late_requests_are_not_run() -> None
             async def runs() -> bool:
                 return await client.count("running") == 1
 
-            await until(runs)
+            await eventually(runs)
             late = await client.infer(2.0, deadline_ms=1)
             is_running_still = not first.done()
             done = await first
@@ -171,7 +162,7 @@ def test_sigterm_answers_all_that_was_taken_and_ends_with_0() -> None:
             async def is_draining() -> bool:
                 return (await client.call("GET", "/status")).json["state"] == "draining"
 
-            await until(is_draining)
+            await eventually(is_draining)
             refused = await client.infer(99.0)
             replies = await all_of(sent)
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
@@ -200,7 +191,7 @@ def test_a_drain_that_is_cut_short_says_so_by_its_exit_code(how: str) -> None:
                         "state"
                     ] == "draining"
 
-                await until(is_draining)
+                await eventually(is_draining)
                 os.kill(pid, signal.SIGTERM)
             replies = await asyncio.gather(*sent, return_exceptions=True)
         # The one that waited was not run; the one in the engine was.

@@ -44,7 +44,8 @@ Result = TypeVar("Result")
 
 def wait(coroutine: Coroutine[None, None, Result]) -> Result:
     async def limited() -> Result:
-        return await asyncio.wait_for(coroutine, 3 * PATIENCE_S)
+        async with asyncio.timeout(3 * PATIENCE_S):
+            return await coroutine
 
     return asyncio.run(limited())
 

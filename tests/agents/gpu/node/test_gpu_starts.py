@@ -13,6 +13,7 @@ from agents.gpu.node.starts import FIRST_S, MAX_S, GpuStarts, StartedGpu
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import GPUS, FakeErrors
+from tests.waiting import run
 
 
 @dataclass
@@ -49,7 +50,7 @@ class Sleeps:
 
 
 def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30.0))
+    run(scenario())
 
 
 async def settle(sleeps: Sleeps) -> None:

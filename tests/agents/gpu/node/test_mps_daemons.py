@@ -55,7 +55,8 @@ def test_a_daemon_that_dies_is_started_again_until_a_signal(
         await make_mps(directory, OURS).stop(0.0)
         await until_alive(mps)
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(keeping, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await keeping
         assert not await mps.is_alive()
 
     asyncio.run(scenario())

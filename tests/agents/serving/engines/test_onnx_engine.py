@@ -15,8 +15,9 @@ from agents.serving.engines.tensors import (
     pack_numbers,
     unpack_numbers,
 )
-from tests.agents.harness import all_of, client_of, fp32, ready, run, worker
+from tests.agents.harness import all_of, client_of, fp32, ready, worker
 from tests.agents.serving.engines.onnx_files import FLOAT, INT64, STRING, network
+from tests.waiting import run
 
 pytest.importorskip("onnxruntime")
 

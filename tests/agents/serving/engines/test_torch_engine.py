@@ -1,7 +1,6 @@
 """PyTorch networks on the CPU; skipped where PyTorch is not installed."""
 
 import argparse
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,8 @@ from agents.serving.engines.torch_engine import (
     make_torch_engine,
     read_kind,
 )
-from tests.agents.harness import PATIENCE_S, all_of, client_of, fp32, ready, run, worker
+from tests.agents.harness import all_of, client_of, fp32, ready, worker
+from tests.waiting import PATIENCE_S, run
 
 torch = pytest.importorskip("torch")
 MODULE = "tests.agents.serving.engines.torch_networks"
@@ -277,7 +277,7 @@ def test_a_real_worker_serves_pytorch_in_batches_and_ends_when_the_gpu_is_lost()
     async def lose(url: str) -> None:
         async with client_of(url) as client:
             await ready(client)
-            failed = await asyncio.wait_for(client.infer(1.0), PATIENCE_S)
+            failed = await client.infer(1.0)
         assert (failed.status, "does not come back" in str(failed.json["detail"])) == (
             500,
             True,
