@@ -17,16 +17,16 @@ FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests
 TEST_ARGS ?= -n 2 --dist worksteal
 
 # One BLAS thread, as in the product: with two, the fits take twice the time. Figures of speed are those of one core.
-test test-nightly test-core-types bench-% campaign campaign-kill campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
-test test-nightly test-core-types bench-% campaign campaign-kill campaign-fuzz: export OMP_NUM_THREADS := 1
+test test-rest test-core-types bench-% campaign campaign-kill campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
+test test-rest test-core-types bench-% campaign campaign-kill campaign-fuzz: export OMP_NUM_THREADS := 1
 
-.PHONY: help install lock demo test test-core-types test-nightly test-kubernetes test-kubernetes-node check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-kill campaign-fuzz openapi clean
+.PHONY: help install lock demo test test-rest test-all test-core-types test-kubernetes test-kubernetes-node check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-kill campaign-fuzz openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
-	@echo "make test     install, then run all tests"
+	@echo "make test     install, then run the tests that every change must pass (10 minutes on two cores)"
+	@echo "make test-all  the same, then the rest: long properties, every page and launcher, slices of campaigns and papers"
 	@echo "make test-core-types  tests of fits with the linear algebra of CPUs without and with AVX-512 (a minute)"
-	@echo "make test-nightly  the same with more random examples, and the slowest tests"
 	@echo "make test-kubernetes  the tests of Pods on a real API server, which it builds or finds (TESTBED=DIR)"
 	@echo "make test-kubernetes-node  requests while agents, Pods and the API server change, with a real kubelet (5 minutes)"
 	@echo "make check    formatting, lint, types, import arrows, known vulnerabilities of what is pinned"
@@ -75,13 +75,14 @@ demo: install
 	@$(BIN)/plimsoll up --demo
 
 test: install
-	$(BIN)/pytest tests -m "not nightly" $(TEST_ARGS)
+	$(BIN)/pytest tests -m "not thorough" $(TEST_ARGS)
 
-# Four times as many random examples, and what takes too long for every change.
-test-nightly: install
-	PLIMSOLL_TESTS=nightly $(BIN)/pytest tests $(TEST_ARGS)
+test-all: test test-rest
 
-# The control plane's tests one after another, as their node and their policy are the cluster's.
+# What `test` leaves out, and its properties with four times as many random examples.
+test-rest: install
+	PLIMSOLL_TESTS=all $(BIN)/pytest tests -m "thorough or hypothesis" $(TEST_ARGS)
+
 # The suites of Pods on a real API server: KUBERNETES has the scripts that build and run one, TESTBED is where it lies.
 KUBERNETES ?= ../shared/kubernetes
 TESTBED ?= $(CURDIR)/kube-testbed

@@ -40,7 +40,7 @@ def measured(
     return machine, answer
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_the_probe_answers_every_question_and_tries_every_share(
     measured: tuple[Machine, Answer],
 ) -> None:
@@ -64,7 +64,7 @@ def test_the_probe_answers_every_question_and_tries_every_share(
     assert {row["is_as_expected"] for row in table} == {"yes"}
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_half_the_sms_do_half_the_work(measured: tuple[Machine, Answer]) -> None:
     machine, answer = measured
     half, whole = machine.rows("share.csv")
@@ -79,7 +79,7 @@ def test_half_the_sms_do_half_the_work(measured: tuple[Machine, Answer]) -> None
     assert "10 % up to 100 %" in answer.out
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_networks_alone_have_their_latency_memory_and_power(
     measured: tuple[Machine, Answer],
 ) -> None:
@@ -97,7 +97,7 @@ def test_networks_alone_have_their_latency_memory_and_power(
     assert {row["gpu_type"] for row in rows.values()} == {"fake-H100-80GB-HBM3"}
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_pairs_run_beside_training_and_alone(measured: tuple[Machine, Answer]) -> None:
     machine, _ = measured
     rows = machine.rows("pairs.csv")
@@ -113,7 +113,7 @@ def test_pairs_run_beside_training_and_alone(measured: tuple[Machine, Answer]) -
     assert all(float(row["slowdown"]) > 0.5 for row in beside)
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_shadow_switches_lose_no_request(measured: tuple[Machine, Answer]) -> None:
     machine, _ = measured
     rows = machine.rows("switch.csv")
@@ -131,7 +131,7 @@ def test_shadow_switches_lose_no_request(measured: tuple[Machine, Answer]) -> No
     assert all(float(row["latency_ms_p99_during"]) >= 5.0 for row in rows)
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_the_agent_and_nvidia_smi_are_compared_in_percent(
     measured: tuple[Machine, Answer],
 ) -> None:
@@ -151,7 +151,7 @@ def test_the_agent_and_nvidia_smi_are_compared_in_percent(
     assert "busy_percent not told by nvidia-smi" in answer.out
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_no_writer_of_the_driver_was_called(measured: tuple[Machine, Answer]) -> None:
     # It would have killed its caller, see `Machine`; and the driver counts its writes.
     machine, _ = measured
@@ -159,7 +159,7 @@ def test_no_writer_of_the_driver_was_called(measured: tuple[Machine, Answer]) ->
     assert machine.gpus.gpu(0).lock_high == 0
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_the_set_says_where_it_comes_from_and_is_read_as_samples(
     measured: tuple[Machine, Answer],
 ) -> None:
@@ -181,7 +181,7 @@ def test_the_set_says_where_it_comes_from_and_is_read_as_samples(
     assert sum(bool(neighbours) for neighbours in samples.at.neighbours) == 18
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_what_is_measured_is_not_measured_again_and_nothing_is_left_running(
     measured: tuple[Machine, Answer],
 ) -> None:
@@ -197,7 +197,7 @@ def test_what_is_measured_is_not_measured_again_and_nothing_is_left_running(
     assert list((machine.directory / "t").iterdir()) == []
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_killed_in_the_middle_it_goes_on_behind_what_it_has(machine: Machine) -> None:
     process = machine.start(*SIX_CELLS)
     wait_for(lambda: (machine.set / "solo.csv").exists() and machine.rows("solo.csv"))
@@ -234,7 +234,7 @@ def test_when_the_budget_is_over_it_says_what_is_left(machine: Machine) -> None:
     assert not (machine.set / "agent.csv").exists()
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_without_mps_the_probe_says_why_and_whole_gpus_are_measured(
     machine: Machine,
 ) -> None:
@@ -255,7 +255,7 @@ def test_without_mps_the_probe_says_why_and_whole_gpus_are_measured(
     assert [row["sm_percent"] for row in machine.rows("solo.csv")] == ["100"]
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_clients_that_miss_mps_are_found_by_their_sms(machine: Machine) -> None:
     machine.words["REHEARSAL"] = "outside"
     machine.knows_sms(but=(5.0, 95.0, 100.0))
@@ -280,7 +280,7 @@ def test_a_limit_that_is_not_kept_and_a_client_that_works_on_are_told(
     assert answers["terminate_client_harms_nobody_else"]["answer"] == "no"
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_where_the_driver_numbers_processes_otherwise_windows_count_all_the_same(
     machine: Machine,
 ) -> None:

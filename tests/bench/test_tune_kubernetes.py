@@ -149,7 +149,7 @@ def test_the_demos_baseline_keeps_every_slo_and_shares_gpus() -> None:
     assert run.bill.total_usd < 0.7 * unshared_usd
 
 
-@pytest.mark.nightly
+@pytest.mark.thorough
 def test_the_search_finds_nothing_better_than_the_settings_that_the_demo_has() -> None:
     plan = demo_cluster("k8s_hpa", SEED)
     slos = {each.name: each.slo.percentile for each in plan.services}

@@ -13,14 +13,14 @@ from schemathesis.core.transport import Response as SchemaResponse
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from app.api.application import make_api
-from tests.examples import IS_NIGHTLY
+from tests.examples import IS_THOROUGH
 from tests.integration.api_harness import Api, Prepared, reading, service
 
 pytestmark = pytest.mark.integration
 
-EXAMPLES = 60 if IS_NIGHTLY else 4
+EXAMPLES = 60 if IS_THOROUGH else 4
 """Per operation."""
-CHAINS, STEPS = (200, 12) if IS_NIGHTLY else (25, 8)
+CHAINS, STEPS = (200, 12) if IS_THOROUGH else (25, 8)
 BASE_URL = "http://testserver"
 COSTLY = {"POST /api/v1/plans/compare": 4}
 """Parts of it: each call plans once by every policy."""

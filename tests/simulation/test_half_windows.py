@@ -24,7 +24,7 @@ from agents.sim.spec import Fault
 from solvers.types.state import Task
 from tests.agents.factories import a_command, a_gpu, a_replica, a_task, run
 from tests.agents.sim.worlds import PlainWorld, a_node
-from tests.examples import IS_NIGHTLY
+from tests.examples import IS_THOROUGH
 from tests.simulation.scenes import PERIOD_S, Scene, a_scene
 
 LENGTH_S = 60
@@ -154,7 +154,7 @@ async def reconcile(device: SimulatedDevice, command: NodeCommand) -> None:
             await perform(device, action)
 
 
-@pytest.mark.parametrize("seed", range(4 if IS_NIGHTLY else 2))
+@pytest.mark.parametrize("seed", range(4 if IS_THOROUGH else 2))
 def test_a_cluster_that_is_looked_at_twice_as_often_does_the_same(seed: int) -> None:
     once = play(seed, 1)
     assert all(total.served > 500 and total.rejected > 0 for total in once.totals)

@@ -327,7 +327,7 @@ def slow(seconds: int) -> Template:
     )
 
 
-@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("who", ["kubectl drain", "the agent"])
 @in_loop
 async def test_what_is_being_answered_is_answered_whoever_ends_the_pod(

@@ -132,7 +132,7 @@ def test_clocks_are_locked_only_when_asked_for_and_unlocked_at_the_end(
     "number",
     [
         signal.SIGKILL,
-        pytest.param(signal.SIGTERM, marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.thorough),
         signal.SIGINT,
     ],
 )

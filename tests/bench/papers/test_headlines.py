@@ -37,7 +37,7 @@ BY_LENGTH = [
         system,
         id=system.name,
         # A minute and more each: at night.
-        marks=[pytest.mark.nightly] if system.name in ("HetSev", "InSS") else [],
+        marks=[pytest.mark.thorough] if system.name in ("HetSev", "InSS") else [],
     )
     for system in SYSTEMS
 ]

@@ -38,7 +38,7 @@ def served(
 @pytest.mark.parametrize(
     "cap_w",
     [
-        pytest.param(cap_w, marks=() if cap_w == 150.0 else pytest.mark.nightly)
+        pytest.param(cap_w, marks=() if cap_w == 150.0 else pytest.mark.thorough)
         for cap_w in (100.0, 125.0, 150.0, 175.0, 200.0)
     ],
 )
