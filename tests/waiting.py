@@ -3,20 +3,23 @@
 until(lambda: …, "what is missing")                    in a thread that may sleep
 await eventually(lambda: …, "what is missing")         in an event loop; the condition may be a coroutine function
 run(work())                                            `asyncio.run` that ends
+@in_loop                                               the same for a test that is a coroutine function
 
 No test measures how long something takes: that is a bench's.
 """
 
 import asyncio
+import functools
 import inspect
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 PATIENCE_S = 240.0
 """A test that needs it hangs: the slowest one takes a tenth of it on a machine that is busy with other work."""
 
 T = TypeVar("T")
+Given = ParamSpec("Given")
 
 
 def until(is_so: Callable[[], T], what: str = "") -> T:
@@ -49,3 +52,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
             return await work
 
     return asyncio.run(limited())
+
+
+def in_loop(test: Callable[Given, Coroutine[Any, Any, None]]) -> Callable[Given, None]:
+    """The test in an event loop of its own, as `run` does it."""
+
+    @functools.wraps(test)
+    def tested(*args: Given.args, **kwargs: Given.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return tested

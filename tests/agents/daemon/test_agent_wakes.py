@@ -1,7 +1,7 @@
 """What the agent need not wait a period for: a replica that became ready, and a command that follows another soon."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -18,9 +18,9 @@ from tests.agents.factories import (
     an_empty_node,
 )
 from tests.agents.paper_device import PaperDevice
+from tests.waiting import eventually, in_loop
 
 NEVER_S = 3600.0
-PATIENCE_S = 120.0
 
 
 class LongPoll:
@@ -101,53 +101,41 @@ async def running(*, enforce_period_s: float) -> AsyncIterator[Bench]:
         await task
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():  # noqa: ASYNC110  what is waited for tells nobody
-            await asyncio.sleep(0.005)
-
-
-def test_a_replica_that_became_ready_gets_requests_before_the_next_enforcement() -> (
+@in_loop
+async def test_a_replica_that_became_ready_gets_requests_before_the_next_enforcement() -> (
     None
 ):
-    async def scenario() -> None:
-        async with running(enforce_period_s=NEVER_S) as bench:
-            bench.plane.publish(a_command(a_gpu(a_replica("r1"))))
-            await until(lambda: bench.replica("r1") is not None)
-            bench.device.make_ready()
-            bench.device.notify()
-            await until(lambda: "route {'chat': ['r1']}" in bench.device.log)
-
-    asyncio.run(scenario())
+    async with running(enforce_period_s=NEVER_S) as bench:
+        bench.plane.publish(a_command(a_gpu(a_replica("r1"))))
+        await eventually(lambda: bench.replica("r1") is not None)
+        bench.device.make_ready()
+        bench.device.notify()
+        await eventually(lambda: "route {'chat': ['r1']}" in bench.device.log)
 
 
-def test_a_command_that_follows_another_soon_does_not_wait_for_the_next_observation() -> (
+@in_loop
+async def test_a_command_that_follows_another_soon_does_not_wait_for_the_next_observation() -> (
     None
 ):
-    async def scenario() -> None:
-        async with running(enforce_period_s=NEVER_S) as bench:
-            for generation in (1, 2, 3):
-                bench.plane.publish(
-                    a_command(a_gpu(a_replica("r1")), generation=generation)
-                )
-                await until(
-                    lambda generation=generation: bench.generation() == generation
-                )  # type: ignore[misc]
-            await until(lambda: len(bench.plane.asked) == 4)
-            # One observation, sent again with what is in force: the control plane keeps it once.
-            assert bench.plane.asked == [(1, 0), (1, 1), (1, 2), (1, 3)]
-
-    asyncio.run(scenario())
+    async with running(enforce_period_s=NEVER_S) as bench:
+        for generation in (1, 2, 3):
+            bench.plane.publish(
+                a_command(a_gpu(a_replica("r1")), generation=generation)
+            )
+            await eventually(
+                lambda generation=generation: bench.generation() == generation
+            )  # type: ignore[misc]
+        await eventually(lambda: len(bench.plane.asked) == 4)
+        # One observation, sent again with what is in force: the control plane keeps it once.
+        assert bench.plane.asked == [(1, 0), (1, 1), (1, 2), (1, 3)]
 
 
-def test_a_command_that_is_refused_is_not_asked_for_again_at_once() -> None:
-    async def scenario() -> None:
-        async with running(enforce_period_s=NEVER_S) as bench:
-            # GPU 7 is not there: the control plane would send this again and again.
-            bench.plane.publish(a_command(a_gpu(a_replica("r1"), index=7)))
-            await until(lambda: len(bench.plane.asked) == 1)
-            for _ in range(100):
-                await asyncio.sleep(0.0)
-            assert bench.plane.asked == [(1, 0)] and bench.generation() == 0
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_command_that_is_refused_is_not_asked_for_again_at_once() -> None:
+    async with running(enforce_period_s=NEVER_S) as bench:
+        # GPU 7 is not there: the control plane would send this again and again.
+        bench.plane.publish(a_command(a_gpu(a_replica("r1"), index=7)))
+        await eventually(lambda: len(bench.plane.asked) == 1)
+        for _ in range(100):
+            await asyncio.sleep(0.0)
+        assert bench.plane.asked == [(1, 0)] and bench.generation() == 0

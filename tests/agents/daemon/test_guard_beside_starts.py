@@ -23,8 +23,9 @@ from tests.agents.factories import (
     an_empty_gpu,
     an_empty_node,
 )
-from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, play, states, until
+from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, states, until
 from tests.agents.paper_device import PaperDevice
+from tests.waiting import in_loop
 
 CLOCKS_MHZ = (900.0, 1200.0, 1500.0)
 
@@ -42,66 +43,62 @@ class SlowStarts(PaperDevice):
         await super().start_replica(gpu_index, replica)
 
 
-def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_it_so() -> (
+@in_loop
+async def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_it_so() -> (
     None
 ):
-    async def scenario() -> None:
-        clock, device = ScaledClock(), SlowStarts()
-        device.polls[0] = GpuPoll(peak_power_w=400.0)
-        plane = PaperControlPlane(
-            clock, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0))
-        )
-        agent = an_agent(device, plane, clock)
-        await agent.observe()
-        await agent.sync(waits=False)
-        enforcing = asyncio.create_task(agent.enforce())
-        await device.is_starting.wait()
-        await _two_periods(agent)
-        # 1500 · 300 / 400 = 1125: the next clock below is 900.
-        assert device.log[-1] == "clock 0 900.0"
-        device.may_start.set()
-        await enforcing
-        assert [line for line in device.log if line.startswith("clock")] == [
-            "clock 0 1500.0",
-            "clock 0 900.0",
-        ]
-        assert "start r1" in device.log
-
-    asyncio.run(scenario())
+    clock, device = ScaledClock(), SlowStarts()
+    device.polls[0] = GpuPoll(peak_power_w=400.0)
+    plane = PaperControlPlane(
+        clock, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0))
+    )
+    agent = an_agent(device, plane, clock)
+    await agent.observe()
+    await agent.sync(waits=False)
+    enforcing = asyncio.create_task(agent.enforce())
+    await device.is_starting.wait()
+    await _two_periods(agent)
+    # 1500 · 300 / 400 = 1125: the next clock below is 900.
+    assert device.log[-1] == "clock 0 900.0"
+    device.may_start.set()
+    await enforcing
+    assert [line for line in device.log if line.startswith("clock")] == [
+        "clock 0 1500.0",
+        "clock 0 900.0",
+    ]
+    assert "start r1" in device.log
 
 
-def test_the_guard_acts_within_a_period_while_the_mps_daemon_hangs(
+@in_loop
+async def test_the_guard_acts_within_a_period_while_the_mps_daemon_hangs(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        knobs, clock = FakeKnobs(), ScaledClock()
-        wanted = Wanted(
-            directory=tmp_path, has_mps=True, knobs=knobs, clocks_mhz=CLOCKS_MHZ
-        )
-        async with gpu_device(wanted) as device:
-            plane = PaperControlPlane(clock, _command(1, "r1", cap_w=300.0))
-            agent = an_agent(device, plane, clock)
-            await _take(agent)
-            await agent.enforce()
-            daemon = _daemon(tmp_path / "m" / "0" / "pipe")
-            # The fake GPU draws 100 W.
-            plane.command = _command(2, "r1", "r2", cap_w=80.0)
-            await _take(agent)
-            daemon.send_signal(signal.SIGSTOP)
-            try:
-                enforcing = asyncio.create_task(agent.enforce())
-                await until(lambda: _is_waiting(device, knobs))
-                await _two_periods(agent)
-                # 1500 · 80 / 100 = 1200.
-                assert knobs.turned[-1] == ("clock", 0, 1200.0)
-                assert not enforcing.done()
-            finally:
-                daemon.send_signal(signal.SIGCONT)
-            await enforcing
+    knobs, clock = FakeKnobs(), ScaledClock()
+    wanted = Wanted(
+        directory=tmp_path, has_mps=True, knobs=knobs, clocks_mhz=CLOCKS_MHZ
+    )
+    async with gpu_device(wanted) as device:
+        plane = PaperControlPlane(clock, _command(1, "r1", cap_w=300.0))
+        agent = an_agent(device, plane, clock)
+        await _take(agent)
+        await agent.enforce()
+        daemon = _daemon(tmp_path / "m" / "0" / "pipe")
+        # The fake GPU draws 100 W.
+        plane.command = _command(2, "r1", "r2", cap_w=80.0)
+        await _take(agent)
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            enforcing = asyncio.create_task(agent.enforce())
+            await until(lambda: _is_waiting(device, knobs))
+            await _two_periods(agent)
+            # 1500 · 80 / 100 = 1200.
             assert knobs.turned[-1] == ("clock", 0, 1200.0)
-            assert set(await states(device)) == {"r1", "r2"}
-
-    play(scenario)
+            assert not enforcing.done()
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        await enforcing
+        assert knobs.turned[-1] == ("clock", 0, 1200.0)
+        assert set(await states(device)) == {"r1", "r2"}
 
 
 async def _is_waiting(device: GpuDevice, knobs: FakeKnobs) -> bool:

@@ -25,10 +25,10 @@ from tests.agents.gpu_nodes import (
     GPU_TYPE,
     Wanted,
     gpu_device,
-    play,
     states,
     until,
 )
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -82,100 +82,92 @@ async def are(device: GpuDevice, **wanted: str) -> bool:
     return found == wanted
 
 
-@pytest.mark.parametrize("has_mps", [False, True])
-def test_a_task_makes_room_for_a_replica_and_comes_back(
+@pytest.mark.parametrize(
+    "has_mps", [pytest.param(False, marks=pytest.mark.thorough), True]
+)
+@in_loop
+async def test_a_task_makes_room_for_a_replica_and_comes_back(
     tmp_path: Path, has_mps: bool
 ) -> None:
     # 16384 MiB: task 9000 and replica 5000 fit, a second replica of 5000 only without the task.
-    async def scenario() -> None:
-        control = Commands()
-        first, second = (
-            a_replica(name, memory_mib=5000.0, sm_percent=30.0) for name in ("r1", "r2")
-        )
-        task = a_task(memory_mib=9000.0, iterations=LONG)
-        async with (
-            gpu_device(Wanted(directory=tmp_path, has_mps=has_mps)) as device,
-            agent(device, control),
-        ):
-            control.command = a_command(1, (first,), task)
-            await until(lambda: are(device, r1="ready", t1="running"))
-            away = a_task(memory_mib=9000.0, iterations=LONG, is_resident=False)
-            control.command = a_command(2, (first, second), away)
-            await until(lambda: are(device, r1="ready", r2="ready", t1="swapped"))
-            control.command = a_command(3, (first,), task)
-            await until(lambda: are(device, r1="ready", t1="running"))
-            with pytest.raises(LaunchFailed, match="replica r9 needs 5000 MiB"):
-                await device.start_replica(0, a_replica("r9", memory_mib=5000.0))
-
-    play(scenario)
+    control = Commands()
+    first, second = (
+        a_replica(name, memory_mib=5000.0, sm_percent=30.0) for name in ("r1", "r2")
+    )
+    task = a_task(memory_mib=9000.0, iterations=LONG)
+    async with (
+        gpu_device(Wanted(directory=tmp_path, has_mps=has_mps)) as device,
+        agent(device, control),
+    ):
+        control.command = a_command(1, (first,), task)
+        await until(lambda: are(device, r1="ready", t1="running"))
+        away = a_task(memory_mib=9000.0, iterations=LONG, is_resident=False)
+        control.command = a_command(2, (first, second), away)
+        await until(lambda: are(device, r1="ready", r2="ready", t1="swapped"))
+        control.command = a_command(3, (first,), task)
+        await until(lambda: are(device, r1="ready", t1="running"))
+        with pytest.raises(LaunchFailed, match="replica r9 needs 5000 MiB"):
+            await device.start_replica(0, a_replica("r9", memory_mib=5000.0))
 
 
-def test_a_task_of_another_share_is_started_when_the_one_before_has_gone(
+@in_loop
+async def test_a_task_of_another_share_is_started_when_the_one_before_has_gone(
     tmp_path: Path,
 ) -> None:
     # Nothing fails on the way: the next one has neither name nor memory before that.
-    async def scenario() -> None:
-        control = Commands()
-        async with (
-            gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device,
-            agent(device, control),
-        ):
-            control.command = a_command(
-                1, (), a_task(memory_mib=9000.0, iterations=LONG)
-            )
-            await until(lambda: are(device, t1="running"))
-            control.command = a_command(
-                2, (), a_task(memory_mib=9000.0, iterations=LONG, sm_percent=60.0)
-            )
+    control = Commands()
+    async with (
+        gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device,
+        agent(device, control),
+    ):
+        control.command = a_command(1, (), a_task(memory_mib=9000.0, iterations=LONG))
+        await until(lambda: are(device, t1="running"))
+        control.command = a_command(
+            2, (), a_task(memory_mib=9000.0, iterations=LONG, sm_percent=60.0)
+        )
 
-            async def has_changed() -> bool:
-                (gpu, _) = (await device.state()).gpus
-                assert await are(device, **await task_states(device))
-                return [(each.state, each.sm_percent) for each in gpu.tasks] == [
-                    ("running", 60.0)
-                ]
+        async def has_changed() -> bool:
+            (gpu, _) = (await device.state()).gpus
+            assert await are(device, **await task_states(device))
+            return [(each.state, each.sm_percent) for each in gpu.tasks] == [
+                ("running", 60.0)
+            ]
 
-            await until(has_changed)
-            assert not any(
-                ack.status == "failed" for told in control.seen for ack in told.acks
-            )
-
-    play(scenario)
+        await until(has_changed)
+        assert not any(
+            ack.status == "failed" for told in control.seen for ack in told.acks
+        )
 
 
-def test_the_agent_is_woken_when_a_task_has_finished(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path)) as device:
-            woken: list[str] = []
-            parts = device._parts  # what a task is at the moment of the call
-            device.on_change(
-                lambda: woken.extend(each.state for each in parts.tasks.running(0))
-            )
-            await device.start_task(0, a_task(iterations=1))
-            await until(lambda: are(device, t1="finished"))
-            assert woken[-1] == "finished"
-
-    play(scenario)
+@in_loop
+async def test_the_agent_is_woken_when_a_task_has_finished(tmp_path: Path) -> None:
+    async with gpu_device(Wanted(directory=tmp_path)) as device:
+        woken: list[str] = []
+        parts = device._parts  # what a task is at the moment of the call
+        device.on_change(
+            lambda: woken.extend(each.state for each in parts.tasks.running(0))
+        )
+        await device.start_task(0, a_task(iterations=1))
+        await until(lambda: are(device, t1="finished"))
+        assert woken[-1] == "finished"
 
 
-def test_finished_and_unwanted_tasks_are_told_and_leave(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        control = Commands()
-        async with (
-            gpu_device(Wanted(directory=tmp_path)) as device,
-            agent(device, control),
-        ):
-            control.command = a_command(
-                1, (), a_task("short", iterations=20), a_task("long", iterations=LONG)
-            )
-            await until(lambda: are(device, short="finished", long="running"))
+@in_loop
+async def test_finished_and_unwanted_tasks_are_told_and_leave(tmp_path: Path) -> None:
+    control = Commands()
+    async with (
+        gpu_device(Wanted(directory=tmp_path)) as device,
+        agent(device, control),
+    ):
+        control.command = a_command(
+            1, (), a_task("short", iterations=20), a_task("long", iterations=LONG)
+        )
+        await until(lambda: are(device, short="finished", long="running"))
 
-            async def is_told() -> bool:
-                told = {each.name: each for each in control.seen[-1].tasks}
-                return "short" in told and told["short"].done_iterations == 20.0
+        async def is_told() -> bool:
+            told = {each.name: each for each in control.seen[-1].tasks}
+            return "short" in told and told["short"].done_iterations == 20.0
 
-            await until(is_told)
-            control.command = a_command(2, ())
-            await until(lambda: are(device))
-
-    play(scenario)
+        await until(is_told)
+        control.command = a_command(2, ())
+        await until(lambda: are(device))

@@ -1,17 +1,13 @@
 """A node of replicas that are real processes: the fake worker, its template, and waiting for what happens."""
 
-import asyncio
 import contextlib
-import functools
 import json
 import os
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ParamSpec
 
 import aiohttp
 import psutil
@@ -30,11 +26,10 @@ from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.factories import a_replica
 from tests.agents.kubernetes.cluster import Cluster
 from tests.ports import PORTS, own_ports
-
-Given = ParamSpec("Given")
+from tests.waiting import eventually as until
+from tests.waiting import in_loop as in_loop
 
 WORKER = Path(__file__).with_name("http_worker.py")
-LIMIT_S = 60.0
 FIRST_PORT = own_ports()
 
 
@@ -124,13 +119,6 @@ def a_launch(replica_id: str = "r1", /, **changes: object) -> Launch:
     return replace(Launch(replica=a_replica(replica_id), gpu_index=1), **changes)  # type: ignore[arg-type]
 
 
-async def until(is_so: Callable[[], bool], what: str = "") -> None:
-    end_s = time.monotonic() + LIMIT_S
-    while not is_so():
-        assert time.monotonic() < end_s, what
-        await asyncio.sleep(0.01)
-
-
 def the(workers: Workers, replica_id: str = "r1") -> ReplicaView:
     return next(each for each in workers.replicas() if each.id == replica_id)
 
@@ -155,18 +143,6 @@ async def status(view: ReplicaView) -> dict[str, object]:
     ):
         read: dict[str, object] = json.loads(await answer.read())
         return read
-
-
-def in_loop(
-    test: Callable[Given, Coroutine[None, None, None]],
-) -> Callable[Given, None]:
-    """The test in an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*args: Given.args, **kwargs: Given.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
 
 
 def is_running(pid: int) -> bool:

@@ -18,7 +18,7 @@ from tests.agents.harness import (
     fp32,
     serving,
 )
-from tests.waiting import eventually, run
+from tests.waiting import eventually, in_loop
 
 
 async def busy(client: Client, engine: GatedEngine) -> "asyncio.Task[Reply]":
@@ -38,323 +38,285 @@ async def queued(client: Client, count: int) -> None:
     await eventually(is_so)
 
 
-def test_the_first_request_does_not_wait_and_those_behind_it_share_batches() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        async with serving(engine, batch=4) as client:
-            first = await busy(client, engine)
-            sent = [client.send(float(number)) for number in range(6)]
-            await queued(client, 6)
-            engine.open()
-            replies = await all_of(sent)
-            await first
-        # One alone, then six in batches of at most four.
-        assert engine.batches == [1, 4, 2]
-        assert [reply.numbers for reply in replies] == [
-            [float(number)] for number in range(6)
-        ]
-        assert sorted(reply.batch for reply in replies) == [2, 2, 4, 4, 4, 4]
-
-    run(check())
-
-
-def test_rows_count_not_requests_and_order_is_kept() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        async with serving(engine, batch=4) as client:
-            first = await busy(client, engine)
-            sent = []
-            for place, rows in enumerate((2, 1, 3, 1), start=1):
-                sent.append(client.send(*(10.0 * place + row for row in range(rows))))
-                await queued(client, place)
-            engine.open()
-            replies = await all_of(sent)
-            await first
-        # 2 + 1 rows, since 3 more do not fit; then 3 + 1.
-        assert engine.batches == [1, 3, 4]
-        assert [reply.numbers for reply in replies] == [
-            [10.0, 11.0],
-            [20.0],
-            [30.0, 31.0, 32.0],
-            [40.0],
-        ]
-
-    run(check())
-
-
-def test_with_a_delay_a_batch_waits_until_it_is_full() -> None:
-    async def check() -> None:
-        engine = GatedEngine(is_open=True)
-        async with serving(engine, batch=3, delay_ms=FOR_EVER_MS) as client:
-            replies = await all_of([client.send(float(number)) for number in range(3)])
-            fourth = client.send(3.0)
-            await queued(client, 1)  # Alone it does not go.
-            replies += await all_of([fourth, client.send(4.0), client.send(5.0)])
-        assert engine.batches == [3, 3]
-        assert {reply.status for reply in replies} == {200}
-
-    run(check())
-
-
-def test_a_batch_that_stays_short_goes_after_the_delay() -> None:
-    async def check() -> None:
-        engine = GatedEngine(is_open=True)
-        async with serving(engine, batch=16, delay_ms=20.0) as client:
-            reply = await client.infer(1.0)
-        assert (reply.batch, engine.batches) == (1, [1])
-
-    run(check())
-
-
-def test_a_changed_batch_holds_for_every_batch_that_begins_after_it() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        async with serving(engine, batch=8) as client:
-            first = await busy(client, engine)
-            sent = [client.send(float(number)) for number in range(7)]
-            await queued(client, 7)
-            changed = await client.call("PUT", "/batch", {"batch": 3})
-            engine.open()
-            await all_of(sent)
-            await first
-        assert (changed.json["batch"], changed.json["batches_begun"]) == (3, 1)
-        assert engine.batches == [1, 3, 3, 1]
-
-    run(check())
-
-
-def test_a_changed_delay_lets_go_who_waits_already() -> None:
-    async def check() -> None:
-        engine = GatedEngine(is_open=True)
-        async with serving(engine, batch=8, delay_ms=FOR_EVER_MS) as client:
-            sent = client.send(1.0)
-            await queued(client, 1)
-            changed = await client.call("PUT", "/batch", {"delay_ms": 0})
-            reply = await sent
-        assert (changed.json["batch"], changed.json["delay_ms"]) == (8, 0.0)
-        assert reply.batch == 1
-
-    run(check())
-
-
-def test_a_request_that_is_larger_than_the_batch_became_runs_alone() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        async with serving(engine, batch=4) as client:
-            first = await busy(client, engine)
-            large = client.send(1.0, 2.0, 3.0)
-            await queued(client, 1)
-            small = client.send(4.0)
-            await queued(client, 2)
-            await client.call("PUT", "/batch", {"batch": 2})
-            engine.open()
-            replies = await all_of([large, small])
-            await first
-        assert engine.batches == [1, 3, 1]
-        assert [reply.numbers for reply in replies] == [[1.0, 2.0, 3.0], [4.0]]
-
-    run(check())
-
-
-def test_requests_of_other_kinds_do_not_share_a_batch() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        wide = {
-            "inputs": [
-                {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [7, 8]}
-            ]
-        }
-        async with serving(engine, batch=4) as client:
-            first = await busy(client, engine)
-            sent = [client.send(1.0)]
-            await queued(client, 1)
-            sent.append(
-                asyncio.create_task(client.call("POST", "/v2/models/chat/infer", wide))
-            )
-            await queued(client, 2)
-            engine.open()
-            replies = await all_of(sent)
-            await first
-        assert engine.batches == [1, 1, 1]
-        assert [reply.numbers for reply in replies] == [[1.0], [7.0, 8.0]]
-
-    run(check())
-
-
-def test_a_full_queue_turns_away_and_says_when_to_come_again() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        async with serving(engine, batch=1, queue=2) as client:
-            first = await busy(client, engine)
-            waiting = [client.send(1.0), client.send(2.0)]
-            await queued(client, 2)
-            refused = await client.infer(3.0)
-            engine.open()
-            replies = await all_of(waiting)
-            await first
-            series = await client.series()
-        assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
-        assert refused.json["detail"] == "2 requests are already waiting"
-        assert [reply.status for reply in replies] == [200, 200]
-        assert series["plimsoll_worker_drops_total", (("reason", "queue_full"),)] == 1.0
-        assert 3.0 not in engine.batches
-
-    run(check())
-
-
-def test_a_request_whose_deadline_passes_while_it_waits_is_answered_at_once_and_never_run() -> (
+@in_loop
+async def test_the_first_request_does_not_wait_and_those_behind_it_share_batches() -> (
     None
 ):
-    async def check() -> None:
-        engine = GatedEngine()
-        async with serving(engine) as client:
-            first = await busy(client, engine)
-            late = await client.infer(
-                1.0, deadline_ms=5
-            )  # Answered although the engine is still busy.
-            engine.open()
-            await first
-            done = await client.infer(2.0, deadline_ms=50_000)
-            series = await client.series()
-        assert (late.status, late.headers["Content-Type"]) == (
-            504,
-            "application/problem+json",
+    engine = GatedEngine()
+    async with serving(engine, batch=4) as client:
+        first = await busy(client, engine)
+        sent = [client.send(float(number)) for number in range(6)]
+        await queued(client, 6)
+        engine.open()
+        replies = await all_of(sent)
+        await first
+    # One alone, then six in batches of at most four.
+    assert engine.batches == [1, 4, 2]
+    assert [reply.numbers for reply in replies] == [
+        [float(number)] for number in range(6)
+    ]
+    assert sorted(reply.batch for reply in replies) == [2, 2, 4, 4, 4, 4]
+
+
+@in_loop
+async def test_rows_count_not_requests_and_order_is_kept() -> None:
+    engine = GatedEngine()
+    async with serving(engine, batch=4) as client:
+        first = await busy(client, engine)
+        sent = []
+        for place, rows in enumerate((2, 1, 3, 1), start=1):
+            sent.append(client.send(*(10.0 * place + row for row in range(rows))))
+            await queued(client, place)
+        engine.open()
+        replies = await all_of(sent)
+        await first
+    # 2 + 1 rows, since 3 more do not fit; then 3 + 1.
+    assert engine.batches == [1, 3, 4]
+    assert [reply.numbers for reply in replies] == [
+        [10.0, 11.0],
+        [20.0],
+        [30.0, 31.0, 32.0],
+        [40.0],
+    ]
+
+
+@in_loop
+async def test_with_a_delay_a_batch_waits_until_it_is_full() -> None:
+    engine = GatedEngine(is_open=True)
+    async with serving(engine, batch=3, delay_ms=FOR_EVER_MS) as client:
+        replies = await all_of([client.send(float(number)) for number in range(3)])
+        fourth = client.send(3.0)
+        await queued(client, 1)  # Alone it does not go.
+        replies += await all_of([fourth, client.send(4.0), client.send(5.0)])
+    assert engine.batches == [3, 3]
+    assert {reply.status for reply in replies} == {200}
+
+
+@in_loop
+async def test_a_batch_that_stays_short_goes_after_the_delay() -> None:
+    engine = GatedEngine(is_open=True)
+    async with serving(engine, batch=16, delay_ms=20.0) as client:
+        reply = await client.infer(1.0)
+    assert (reply.batch, engine.batches) == (1, [1])
+
+
+@in_loop
+async def test_a_changed_batch_holds_for_every_batch_that_begins_after_it() -> None:
+    engine = GatedEngine()
+    async with serving(engine, batch=8) as client:
+        first = await busy(client, engine)
+        sent = [client.send(float(number)) for number in range(7)]
+        await queued(client, 7)
+        changed = await client.call("PUT", "/batch", {"batch": 3})
+        engine.open()
+        await all_of(sent)
+        await first
+    assert (changed.json["batch"], changed.json["batches_begun"]) == (3, 1)
+    assert engine.batches == [1, 3, 3, 1]
+
+
+@in_loop
+async def test_a_changed_delay_lets_go_who_waits_already() -> None:
+    engine = GatedEngine(is_open=True)
+    async with serving(engine, batch=8, delay_ms=FOR_EVER_MS) as client:
+        sent = client.send(1.0)
+        await queued(client, 1)
+        changed = await client.call("PUT", "/batch", {"delay_ms": 0})
+        reply = await sent
+    assert (changed.json["batch"], changed.json["delay_ms"]) == (8, 0.0)
+    assert reply.batch == 1
+
+
+@in_loop
+async def test_a_request_that_is_larger_than_the_batch_became_runs_alone() -> None:
+    engine = GatedEngine()
+    async with serving(engine, batch=4) as client:
+        first = await busy(client, engine)
+        large = client.send(1.0, 2.0, 3.0)
+        await queued(client, 1)
+        small = client.send(4.0)
+        await queued(client, 2)
+        await client.call("PUT", "/batch", {"batch": 2})
+        engine.open()
+        replies = await all_of([large, small])
+        await first
+    assert engine.batches == [1, 3, 1]
+    assert [reply.numbers for reply in replies] == [[1.0, 2.0, 3.0], [4.0]]
+
+
+@in_loop
+async def test_requests_of_other_kinds_do_not_share_a_batch() -> None:
+    engine = GatedEngine()
+    wide = {
+        "inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [7, 8]}]
+    }
+    async with serving(engine, batch=4) as client:
+        first = await busy(client, engine)
+        sent = [client.send(1.0)]
+        await queued(client, 1)
+        sent.append(
+            asyncio.create_task(client.call("POST", "/v2/models/chat/infer", wide))
         )
-        assert done.numbers == [2.0]
-        assert engine.batches == [1, 1]
-        assert series["plimsoll_worker_drops_total", (("reason", "deadline"),)] == 1.0
-        assert series["plimsoll_worker_requests_total", (("outcome", "late"),)] == 1.0
+        await queued(client, 2)
+        engine.open()
+        replies = await all_of(sent)
+        await first
+    assert engine.batches == [1, 1, 1]
+    assert [reply.numbers for reply in replies] == [[1.0], [7.0, 8.0]]
 
-    run(check())
+
+@in_loop
+async def test_a_full_queue_turns_away_and_says_when_to_come_again() -> None:
+    engine = GatedEngine()
+    async with serving(engine, batch=1, queue=2) as client:
+        first = await busy(client, engine)
+        waiting = [client.send(1.0), client.send(2.0)]
+        await queued(client, 2)
+        refused = await client.infer(3.0)
+        engine.open()
+        replies = await all_of(waiting)
+        await first
+        series = await client.series()
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+    assert refused.json["detail"] == "2 requests are already waiting"
+    assert [reply.status for reply in replies] == [200, 200]
+    assert series["plimsoll_worker_drops_total", (("reason", "queue_full"),)] == 1.0
+    assert 3.0 not in engine.batches
 
 
-def test_a_deadline_that_passed_while_the_loop_was_busy_is_seen_when_the_batch_forms() -> (
+@in_loop
+async def test_a_request_whose_deadline_passes_while_it_waits_is_answered_at_once_and_never_run() -> (
     None
 ):
-    async def check() -> None:
-        engine, loop = GatedEngine(is_open=True), asyncio.get_running_loop()
-        thread = EngineThread()
-        batcher = Batcher(
-            engine,
-            thread,
-            limits=BatchLimits(batch=1),
-            queue_limit=4,
-            watch=WorkerMetrics(),
-        )
-        running = asyncio.create_task(batcher.run())
-        await asyncio.sleep(0)  # It waits for requests now.
-        came_s = loop.time()
-        request = Waiting(inputs=(fp32(1.0),), came_s=came_s, deadline_s=came_s + 0.01)
-        answer = asyncio.create_task(batcher.answer(request))
-        await asyncio.sleep(
-            0
-        )  # It is queued now, and the batch is the next thing to form.
-        while loop.time() <= request.deadline_s:
-            pass  # Somebody's large body is decoded.
-        with pytest.raises(DeadlinePassed):
-            await answer
-        running.cancel()
-        await asyncio.wait({running})
-        thread.close()
-        assert engine.batches == []
+    engine = GatedEngine()
+    async with serving(engine) as client:
+        first = await busy(client, engine)
+        late = await client.infer(
+            1.0, deadline_ms=5
+        )  # Answered although the engine is still busy.
+        engine.open()
+        await first
+        done = await client.infer(2.0, deadline_ms=50_000)
+        series = await client.series()
+    assert (late.status, late.headers["Content-Type"]) == (
+        504,
+        "application/problem+json",
+    )
+    assert done.numbers == [2.0]
+    assert engine.batches == [1, 1]
+    assert series["plimsoll_worker_drops_total", (("reason", "deadline"),)] == 1.0
+    assert series["plimsoll_worker_requests_total", (("outcome", "late"),)] == 1.0
 
-    run(check())
+
+@in_loop
+async def test_a_deadline_that_passed_while_the_loop_was_busy_is_seen_when_the_batch_forms() -> (
+    None
+):
+    engine, loop = GatedEngine(is_open=True), asyncio.get_running_loop()
+    thread = EngineThread()
+    batcher = Batcher(
+        engine,
+        thread,
+        limits=BatchLimits(batch=1),
+        queue_limit=4,
+        watch=WorkerMetrics(),
+    )
+    running = asyncio.create_task(batcher.run())
+    await asyncio.sleep(0)  # It waits for requests now.
+    came_s = loop.time()
+    request = Waiting(inputs=(fp32(1.0),), came_s=came_s, deadline_s=came_s + 0.01)
+    answer = asyncio.create_task(batcher.answer(request))
+    await asyncio.sleep(0)  # It is queued now, and the batch is the next thing to form.
+    while loop.time() <= request.deadline_s:
+        pass  # Somebody's large body is decoded.
+    with pytest.raises(DeadlinePassed):
+        await answer
+    running.cancel()
+    await asyncio.wait({running})
+    thread.close()
+    assert engine.batches == []
 
 
 @pytest.mark.parametrize("left_ms", ["0", "-3", "-250"])
-def test_who_comes_too_late_is_not_queued(left_ms: str) -> None:
-    async def check() -> None:
-        engine = GatedEngine(is_open=True)
-        async with serving(engine) as client:
-            assert (await client.infer(1.0, deadline_ms=float(left_ms))).status == 504
-        assert engine.batches == []
-
-    run(check())
+@in_loop
+async def test_who_comes_too_late_is_not_queued(left_ms: str) -> None:
+    engine = GatedEngine(is_open=True)
+    async with serving(engine) as client:
+        assert (await client.infer(1.0, deadline_ms=float(left_ms))).status == 504
+    assert engine.batches == []
 
 
-def test_a_client_that_left_is_not_run() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        async with serving(engine) as client:
-            first = await busy(client, engine)
-            leaving, staying = client.send(1.0), client.send(2.0)
-            await queued(client, 2)
-            leaving.cancel()
-            await asyncio.wait({leaving})
-            await client.call("GET", "/status")
-            engine.release()
-            await first
+@in_loop
+async def test_a_client_that_left_is_not_run() -> None:
+    engine = GatedEngine()
+    async with serving(engine) as client:
+        first = await busy(client, engine)
+        leaving, staying = client.send(1.0), client.send(2.0)
+        await queued(client, 2)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        await client.call("GET", "/status")
+        engine.release()
+        await first
 
-            async def is_dropped() -> bool:
-                return (await client.series())[
-                    "plimsoll_worker_drops_total", (("reason", "abandoned"),)
-                ] == 1.0
+        async def is_dropped() -> bool:
+            return (await client.series())[
+                "plimsoll_worker_drops_total", (("reason", "abandoned"),)
+            ] == 1.0
 
-            await eventually(is_dropped)
-            engine.open()
-            assert (await staying).batch == 1
-        assert engine.batches == [1, 1]
-
-    run(check())
+        await eventually(is_dropped)
+        engine.open()
+        assert (await staying).batch == 1
+    assert engine.batches == [1, 1]
 
 
-def test_a_batch_that_fails_fails_its_requests_and_no_others() -> None:
-    async def check() -> None:
-        engine = GatedEngine(is_open=True, failure=EngineFailed("no memory for 1 rows"))
-        async with serving(engine) as client:
-            failed = await client.infer(1.0)
-            engine.failure = None
-            done = await client.infer(2.0)
-            live = await client.call("GET", "/v2/health/live")
-            series = await client.series()
-        assert (failed.status, failed.json["detail"]) == (500, "no memory for 1 rows")
-        assert (done.status, live.status) == (200, 200)
-        assert series["plimsoll_worker_batches_total", (("outcome", "failed"),)] == 1.0
-        assert series["plimsoll_worker_execution_seconds_count", ()] == 1.0
-
-    run(check())
+@in_loop
+async def test_a_batch_that_fails_fails_its_requests_and_no_others() -> None:
+    engine = GatedEngine(is_open=True, failure=EngineFailed("no memory for 1 rows"))
+    async with serving(engine) as client:
+        failed = await client.infer(1.0)
+        engine.failure = None
+        done = await client.infer(2.0)
+        live = await client.call("GET", "/v2/health/live")
+        series = await client.series()
+    assert (failed.status, failed.json["detail"]) == (500, "no memory for 1 rows")
+    assert (done.status, live.status) == (200, 200)
+    assert series["plimsoll_worker_batches_total", (("outcome", "failed"),)] == 1.0
+    assert series["plimsoll_worker_execution_seconds_count", ()] == 1.0
 
 
-def test_whatever_a_network_raises_is_an_answer() -> None:
-    async def check() -> None:
-        engine = GatedEngine(
-            is_open=True, failure=ZeroDivisionError("division by zero")
-        )
-        async with serving(engine) as client:
-            failed = await client.infer(1.0)
-        assert (failed.status, failed.json["detail"]) == (
-            500,
-            "the network raised ZeroDivisionError: division by zero",
-        )
-
-    run(check())
+@in_loop
+async def test_whatever_a_network_raises_is_an_answer() -> None:
+    engine = GatedEngine(is_open=True, failure=ZeroDivisionError("division by zero"))
+    async with serving(engine) as client:
+        failed = await client.infer(1.0)
+    assert (failed.status, failed.json["detail"]) == (
+        500,
+        "the network raised ZeroDivisionError: division by zero",
+    )
 
 
-def test_outputs_with_other_rows_than_the_batch_are_refused() -> None:
-    async def check() -> None:
-        engine = GatedEngine(is_open=True, outputs_rows=3)
-        async with serving(engine) as client:
-            failed = await client.infer(1.0, 2.0)
-        assert failed.status == 500
-        assert "shape [3] for a batch of 2 rows" in str(failed.json["detail"])
-
-    run(check())
+@in_loop
+async def test_outputs_with_other_rows_than_the_batch_are_refused() -> None:
+    engine = GatedEngine(is_open=True, outputs_rows=3)
+    async with serving(engine) as client:
+        failed = await client.infer(1.0, 2.0)
+    assert failed.status == 500
+    assert "shape [3] for a batch of 2 rows" in str(failed.json["detail"])
 
 
-def test_what_the_network_cannot_take_is_refused_before_it_is_queued() -> None:
-    async def check() -> None:
-        wanted = TensorType(name="x", datatype="FP32", row_shape=(2,))
-        engine = GatedEngine(is_open=True, signature=Signature(inputs=(wanted,)))
-        async with serving(engine) as client:
-            flat = await client.infer(1.0)
-            described = await client.call("GET", "/v2/models/chat")
-        assert (flat.status, flat.json["detail"]) == (
-            400,
-            "input x FP32 [rows] does not match the network: x FP32 [rows, 2]",
-        )
-        assert described.json["inputs"] == [
-            {"name": "x", "datatype": "FP32", "shape": [-1, 2]}
-        ]
-        assert engine.batches == []
-
-    run(check())
+@in_loop
+async def test_what_the_network_cannot_take_is_refused_before_it_is_queued() -> None:
+    wanted = TensorType(name="x", datatype="FP32", row_shape=(2,))
+    engine = GatedEngine(is_open=True, signature=Signature(inputs=(wanted,)))
+    async with serving(engine) as client:
+        flat = await client.infer(1.0)
+        described = await client.call("GET", "/v2/models/chat")
+    assert (flat.status, flat.json["detail"]) == (
+        400,
+        "input x FP32 [rows] does not match the network: x FP32 [rows, 2]",
+    )
+    assert described.json["inputs"] == [
+        {"name": "x", "datatype": "FP32", "shape": [-1, 2]}
+    ]
+    assert engine.batches == []

@@ -11,7 +11,7 @@ from agents.serving.engines.engine import Signature
 from agents.serving.engines.errors import EngineFailed, EngineLost
 from agents.serving.engines.tensors import TensorType
 from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, serving
-from tests.waiting import eventually, run
+from tests.waiting import eventually, in_loop
 
 
 async def state(client: Client) -> object:
@@ -25,69 +25,63 @@ async def became(client: Client, wanted: str) -> None:
     await eventually(is_so)
 
 
-def test_readiness_says_what_proves_the_limit() -> None:
-    async def check() -> None:
-        environment = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
-        engine = GatedEngine()
-        async with serving(engine, batch=4, environment=environment) as client:
-            found = (await client.call("GET", "/v2/health/ready")).json
-            by_name = await client.call("GET", "/v2/models/chat/ready")
-        assert {
-            name: found[name]
-            for name in ("sm_count", "sm_percent", "batch", "device", "memory_mib")
-        } == {
-            "sm_count": 66,
-            "sm_percent": 50.0,
-            "batch": 4,
-            "device": "gated:0",
-            "memory_mib": 10.0,
-        }
-        assert by_name.status == 200
-        assert engine.calls == ["load", "warm up 4"]
-
-    run(check())
+@in_loop
+async def test_readiness_says_what_proves_the_limit() -> None:
+    environment = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
+    engine = GatedEngine()
+    async with serving(engine, batch=4, environment=environment) as client:
+        found = (await client.call("GET", "/v2/health/ready")).json
+        by_name = await client.call("GET", "/v2/models/chat/ready")
+    assert {
+        name: found[name]
+        for name in ("sm_count", "sm_percent", "batch", "device", "memory_mib")
+    } == {
+        "sm_count": 66,
+        "sm_percent": 50.0,
+        "batch": 4,
+        "device": "gated:0",
+        "memory_mib": 10.0,
+    }
+    assert by_name.status == 200
+    assert engine.calls == ["load", "warm up 4"]
 
 
-def test_the_protocols_metadata() -> None:
-    async def check() -> None:
-        async with serving(GatedEngine()) as client:
-            server = (await client.call("GET", "/v2")).json
-            network = (await client.call("GET", "/v2/models/chat")).json
-        assert (server["name"], server["extensions"]) == (
-            "plimsoll-worker",
-            ["binary_tensor_data"],
-        )
-        assert (network["name"], network["platform"], network["inputs"]) == (
-            "chat",
-            "gated",
-            [],
-        )
-        assert network["versions"] == ["1"]
-
-    run(check())
+@in_loop
+async def test_the_protocols_metadata() -> None:
+    async with serving(GatedEngine()) as client:
+        server = (await client.call("GET", "/v2")).json
+        network = (await client.call("GET", "/v2/models/chat")).json
+    assert (server["name"], server["extensions"]) == (
+        "plimsoll-worker",
+        ["binary_tensor_data"],
+    )
+    assert (network["name"], network["platform"], network["inputs"]) == (
+        "chat",
+        "gated",
+        [],
+    )
+    assert network["versions"] == ["1"]
 
 
-def test_a_service_has_version_1_and_no_other() -> None:
-    async def check() -> None:
-        async with serving(GatedEngine(is_open=True)) as client:
-            base = "/v2/models/chat/versions"
-            named = await client.call("GET", f"{base}/1")
-            unnamed = await client.call("GET", "/v2/models/chat")
-            ready = await client.call("GET", f"{base}/1/ready")
-            done = await client.call("POST", f"{base}/1/infer", body(1.0))
-            refused = [
-                await client.call("GET", f"{base}/2"),
-                await client.call("GET", f"{base}/2/ready"),
-                await client.call("POST", f"{base}/2/infer", body(1.0)),
-            ]
-        assert named.json == unnamed.json
-        assert (ready.status, done.status, done.numbers) == (200, 200, [1.0])
-        assert done.json["model_version"] == "1"
-        for reply in refused:
-            assert reply.status == 404
-            assert "chat has no version 2; it has version 1" in str(reply.json["error"])
-
-    run(check())
+@in_loop
+async def test_a_service_has_version_1_and_no_other() -> None:
+    async with serving(GatedEngine(is_open=True)) as client:
+        base = "/v2/models/chat/versions"
+        named = await client.call("GET", f"{base}/1")
+        unnamed = await client.call("GET", "/v2/models/chat")
+        ready = await client.call("GET", f"{base}/1/ready")
+        done = await client.call("POST", f"{base}/1/infer", body(1.0))
+        refused = [
+            await client.call("GET", f"{base}/2"),
+            await client.call("GET", f"{base}/2/ready"),
+            await client.call("POST", f"{base}/2/infer", body(1.0)),
+        ]
+    assert named.json == unnamed.json
+    assert (ready.status, done.status, done.numbers) == (200, 200, [1.0])
+    assert done.json["model_version"] == "1"
+    for reply in refused:
+        assert reply.status == 404
+        assert "chat has no version 2; it has version 1" in str(reply.json["error"])
 
 
 @pytest.mark.parametrize(
@@ -128,291 +122,257 @@ def test_a_service_has_version_1_and_no_other() -> None:
         ("DELETE", "/drain", b"", 200, "ready"),
     ],
 )
-def test_refusals_are_problems_that_say_why(
+@in_loop
+async def test_refusals_are_problems_that_say_why(
     method: str, path: str, sent: bytes, status: int, words: str
 ) -> None:
-    async def check() -> None:
-        async with serving(GatedEngine(is_open=True)) as client:
-            reply = await client.call(method, path, data=sent)
-            assert reply.status == status
-            if status == 200:
-                assert reply.json["state"] == words
-            else:
-                assert reply.headers["Content-Type"] == "application/problem+json"
-                assert (reply.json["status"], words in str(reply.json["detail"])) == (
-                    status,
-                    True,
-                ), reply.json
-                # Clients of the protocol show this member, and no other.
-                assert reply.json["error"] == reply.json["detail"]
-            assert (
-                await client.infer(1.0)
-            ).status == 200  # Whatever it was, the next request is served.
-
-    run(check())
+    async with serving(GatedEngine(is_open=True)) as client:
+        reply = await client.call(method, path, data=sent)
+        assert reply.status == status
+        if status == 200:
+            assert reply.json["state"] == words
+        else:
+            assert reply.headers["Content-Type"] == "application/problem+json"
+            assert (reply.json["status"], words in str(reply.json["detail"])) == (
+                status,
+                True,
+            ), reply.json
+            # Clients of the protocol show this member, and no other.
+            assert reply.json["error"] == reply.json["detail"]
+        assert (
+            await client.infer(1.0)
+        ).status == 200  # Whatever it was, the next request is served.
 
 
 @pytest.mark.parametrize("text", ["soon", "", "nan"])
-def test_a_deadline_that_is_no_number_is_refused(text: str) -> None:
-    async def check() -> None:
-        async with serving(GatedEngine(is_open=True)) as client:
-            headers = {"Plimsoll-Deadline-Ms": text}
-            reply = await client.call(
-                "POST", "/v2/models/chat/infer", body(1.0), headers=headers
-            )
-        assert (reply.status, "Plimsoll-Deadline-Ms" in str(reply.json["detail"])) == (
-            400,
-            True,
+@in_loop
+async def test_a_deadline_that_is_no_number_is_refused(text: str) -> None:
+    async with serving(GatedEngine(is_open=True)) as client:
+        headers = {"Plimsoll-Deadline-Ms": text}
+        reply = await client.call(
+            "POST", "/v2/models/chat/infer", body(1.0), headers=headers
         )
-
-    run(check())
-
-
-def test_more_rows_than_any_batch_may_have_are_refused() -> None:
-    async def check() -> None:
-        async with serving(GatedEngine(is_open=True)) as client:
-            reply = await client.infer(*range(17))
-        assert (reply.status, reply.json["detail"]) == (
-            400,
-            "the request has 17 rows; a batch may have at most 16",
-        )
-
-    run(check())
+    assert (reply.status, "Plimsoll-Deadline-Ms" in str(reply.json["detail"])) == (
+        400,
+        True,
+    )
 
 
-def test_a_body_that_is_too_large_is_a_problem_too() -> None:
-    async def check() -> None:
-        async with serving(GatedEngine(is_open=True)) as client:
-            sent = io.BytesIO(b" " * (64 * 1024 * 1024 + 1))
-            async with client.session.post(
-                f"{client.url}/v2/models/chat/infer", data=sent
-            ) as answer:
-                found = (answer.status, answer.headers["Content-Type"])
-        assert found == (413, "application/problem+json")
-
-    run(check())
+@in_loop
+async def test_more_rows_than_any_batch_may_have_are_refused() -> None:
+    async with serving(GatedEngine(is_open=True)) as client:
+        reply = await client.infer(*range(17))
+    assert (reply.status, reply.json["detail"]) == (
+        400,
+        "the request has 17 rows; a batch may have at most 16",
+    )
 
 
-def test_inputs_reach_the_engine_in_the_networks_order() -> None:
-    async def check() -> None:
-        kinds = tuple(
-            TensorType(name=name, datatype="UINT8", row_shape=()) for name in "ba"
-        )
-        sent = {
-            "inputs": [
-                {"name": name, "shape": [1], "datatype": "UINT8", "data": [1]}
-                for name in "ab"
-            ]
-        }
-        async with serving(
-            GatedEngine(is_open=True, signature=Signature(inputs=kinds))
-        ) as client:
-            reply = await client.call("POST", "/v2/models/chat/infer", sent)
-        assert [each.name for each in reply.decoded.outputs] == [
-            "b",
-            "a",
-        ]  # The engine gives back what it gets.
-
-    run(check())
+@in_loop
+async def test_a_body_that_is_too_large_is_a_problem_too() -> None:
+    async with serving(GatedEngine(is_open=True)) as client:
+        sent = io.BytesIO(b" " * (64 * 1024 * 1024 + 1))
+        async with client.session.post(
+            f"{client.url}/v2/models/chat/infer", data=sent
+        ) as answer:
+            found = (answer.status, answer.headers["Content-Type"])
+    assert found == (413, "application/problem+json")
 
 
-def test_bodies_of_open_requests_are_bounded_together() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        sent = msgspec.json.encode(body(1.0))
-        async with serving(
-            engine, largest_held=2 * len(sent) - 1
-        ) as client:  # Room for one of them.
-            first = client.send(1.0)
-            await eventually(lambda: engine.batches == [1])
-            refused = await client.infer(1.0)
-            engine.open()
-            done = await first
-            again = await client.infer(1.0)
-        assert (
-            refused.status,
-            "open requests already hold 0.0 MiB" in str(refused.json["detail"]),
-        ) == (503, True)
-        assert (done.status, again.status) == (200, 200)
-
-    run(check())
-
-
-def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        async with serving(engine, batch=2, delay_ms=FOR_EVER_MS) as client:
-            sent = [client.send(float(number)) for number in range(5)]
-
-            async def are_taken() -> bool:
-                return (
-                    await client.count("waiting") + await client.count("running") == 5
-                )
-
-            await eventually(are_taken)
-            drained = await client.call("PUT", "/drain")
-            refused, unready = (
-                await client.infer(9.0),
-                await client.call("GET", "/v2/health/ready"),
-            )
-            live = await client.call("GET", "/v2/health/live")
-            engine.open()
-            replies = await all_of(sent)
-            await became(client, "drained")
-            await client.call("DELETE", "/drain")
-            engine_again = await client.call("PUT", "/batch", {"delay_ms": 0})
-            again = await client.infer(7.0)
-        assert (drained.status, drained.json["state"]) == (202, "draining")
-        assert (
-            refused.status,
-            refused.headers["Retry-After"],
-            unready.status,
-            live.status,
-        ) == (503, "1", 503, 200)
-        assert [reply.status for reply in replies] == [200] * 5
-        assert engine.batches == [2, 2, 1, 1]  # The fifth did not wait for a sixth.
-        assert (engine_again.status, again.numbers) == (200, [7.0])
-
-    run(check())
-
-
-def test_offloading_waits_for_what_was_taken_and_resuming_serves_again() -> None:
-    async def check() -> None:
-        engine = GatedEngine()
-        async with serving(engine, batch=1) as client:
-            sent = [client.send(1.0), client.send(2.0)]
-
-            async def are_taken() -> bool:
-                return (
-                    await client.count("waiting") + await client.count("running") == 2
-                )
-
-            await eventually(are_taken)
-            offloading = asyncio.create_task(client.call("PUT", "/offload"))
-            await became(client, "offloading")
-            twice = await client.call("PUT", "/offload")
-            engine.open()
-            offloaded = await offloading
-            replies = await all_of(sent)
-            refused, draining = (
-                await client.infer(3.0),
-                await client.call("PUT", "/drain"),
-            )
-            resumed = await client.call("PUT", "/resume")
-            again = await client.infer(4.0)
-        assert [reply.status for reply in replies] == [200, 200]
-        assert (twice.status, draining.status) == (409, 409)
-        assert (offloaded.json["state"], refused.status) == ("offloaded", 503)
-        assert (resumed.json["state"], again.numbers) == ("ready", [4.0])
-        assert engine.calls == ["load", "warm up 1", "offload", "resume"]
-
-    run(check())
-
-
-def test_an_offload_that_fails_makes_the_worker_dead() -> None:
-    async def check() -> None:
-        engine = GatedEngine(is_open=True, failure=EngineFailed("no host memory"))
-        async with serving(engine) as client:
-            failed = await client.call("PUT", "/offload")
-            live, refused = (
-                await client.call("GET", "/v2/health/live"),
-                await client.infer(1.0),
-            )
-        assert (failed.status, failed.json["detail"]) == (500, "no host memory")
-        assert (live.status, refused.status) == (503, 503)
-
-    run(check())
-
-
-def test_a_lost_engine_answers_all_and_fails() -> None:
-    async def check() -> None:
-        engine = GatedEngine(
-            failure=EngineLost("CUDA error: unspecified launch failure")
-        )
-        async with serving(engine, batch=1) as client:
-            running, waiting = client.send(1.0), client.send(2.0)
-
-            async def are_taken() -> bool:
-                return (
-                    await client.count("waiting") + await client.count("running") == 2
-                )
-
-            await eventually(are_taken)
-            engine.release()
-            replies = sorted(reply.status for reply in await all_of([running, waiting]))
-            await became(client, "failed")
-        assert replies == [
-            500,
-            503,
-        ]  # The one that waited was not run and may go elsewhere.
-        assert engine.batches == [1]
-
-    run(check())
-
-
-def test_binary_inputs_and_outputs() -> None:
-    async def check() -> None:
-        async with serving(GatedEngine(is_open=True)) as client:
-            data = struct.pack("<4f", 1.0, 2.0, 3.0, 4.0)
-            head = msgspec.json.encode(
-                {
-                    "id": "7",
-                    "inputs": [
-                        {
-                            "name": "x",
-                            "shape": [2, 2],
-                            "datatype": "FP32",
-                            "parameters": {"binary_data_size": len(data)},
-                        }
-                    ],
-                    "parameters": {"binary_data_output": True},
-                }
-            )
-            headers = {"Inference-Header-Content-Length": str(len(head))}
-            reply = await client.call(
-                "POST", "/v2/models/chat/infer", data=head + data, headers=headers
-            )
-        end = int(reply.headers["Inference-Header-Content-Length"])
-        answer = msgspec.json.decode(reply.raw[:end], type=dict[str, object])
-        assert (reply.headers["Content-Type"], reply.raw[end:]) == (
-            "application/octet-stream",
-            data,
-        )
-        assert answer["id"] == "7"
-        assert answer["outputs"] == [
-            {
-                "name": "x",
-                "shape": [2, 2],
-                "datatype": "FP32",
-                "parameters": {"binary_data_size": 16},
-            }
+@in_loop
+async def test_inputs_reach_the_engine_in_the_networks_order() -> None:
+    kinds = tuple(
+        TensorType(name=name, datatype="UINT8", row_shape=()) for name in "ba"
+    )
+    sent = {
+        "inputs": [
+            {"name": name, "shape": [1], "datatype": "UINT8", "data": [1]}
+            for name in "ab"
         ]
+    }
+    async with serving(
+        GatedEngine(is_open=True, signature=Signature(inputs=kinds))
+    ) as client:
+        reply = await client.call("POST", "/v2/models/chat/infer", sent)
+    assert [each.name for each in reply.decoded.outputs] == [
+        "b",
+        "a",
+    ]  # The engine gives back what it gets.
 
-    run(check())
+
+@in_loop
+async def test_bodies_of_open_requests_are_bounded_together() -> None:
+    engine = GatedEngine()
+    sent = msgspec.json.encode(body(1.0))
+    async with serving(
+        engine, largest_held=2 * len(sent) - 1
+    ) as client:  # Room for one of them.
+        first = client.send(1.0)
+        await eventually(lambda: engine.batches == [1])
+        refused = await client.infer(1.0)
+        engine.open()
+        done = await first
+        again = await client.infer(1.0)
+    assert (
+        refused.status,
+        "open requests already hold 0.0 MiB" in str(refused.json["detail"]),
+    ) == (503, True)
+    assert (done.status, again.status) == (200, 200)
 
 
-def test_metrics_are_there_from_the_start_and_bounded_whatever_is_sent() -> None:
-    async def check() -> None:
-        async with serving(GatedEngine(is_open=True), batch=2) as client:
-            before = await client.series()
-            for number in range(3):
-                await client.infer(float(number))
-                await client.call(
-                    "POST", f"/v2/models/unknown-{number}/infer", body(1.0)
-                )
-                await client.call("POST", "/v2/models/chat/infer", data=b"{")
-            after = await client.series()
-        assert before.keys() == after.keys()
-        assert before["plimsoll_worker_requests_total", (("outcome", "ok"),)] == 0.0
-        for reason in ("queue_full", "not_ready", "deadline", "abandoned", "stopped"):
-            assert before["plimsoll_worker_drops_total", (("reason", reason),)] == 0.0
-        assert after["plimsoll_worker_requests_total", (("outcome", "ok"),)] == 3.0
-        assert after["plimsoll_worker_requests_total", (("outcome", "bad"),)] == 6.0
-        assert after["plimsoll_worker_batch_size_rows_bucket", (("le", "1.0"),)] == 3.0
-        assert after["plimsoll_worker_latency_seconds_count", ()] == 3.0
-        assert after["plimsoll_worker_execution_seconds_count", ()] == 3.0
-        assert after["plimsoll_worker_queue_length", ()] == 0.0
-        assert after["plimsoll_worker_batch_limit_rows", ()] == 2.0
-        assert after["plimsoll_worker_sm_count", ()] == 66.0
+@in_loop
+async def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
+    engine = GatedEngine()
+    async with serving(engine, batch=2, delay_ms=FOR_EVER_MS) as client:
+        sent = [client.send(float(number)) for number in range(5)]
 
-    run(check())
+        async def are_taken() -> bool:
+            return await client.count("waiting") + await client.count("running") == 5
+
+        await eventually(are_taken)
+        drained = await client.call("PUT", "/drain")
+        refused, unready = (
+            await client.infer(9.0),
+            await client.call("GET", "/v2/health/ready"),
+        )
+        live = await client.call("GET", "/v2/health/live")
+        engine.open()
+        replies = await all_of(sent)
+        await became(client, "drained")
+        await client.call("DELETE", "/drain")
+        engine_again = await client.call("PUT", "/batch", {"delay_ms": 0})
+        again = await client.infer(7.0)
+    assert (drained.status, drained.json["state"]) == (202, "draining")
+    assert (
+        refused.status,
+        refused.headers["Retry-After"],
+        unready.status,
+        live.status,
+    ) == (503, "1", 503, 200)
+    assert [reply.status for reply in replies] == [200] * 5
+    assert engine.batches == [2, 2, 1, 1]  # The fifth did not wait for a sixth.
+    assert (engine_again.status, again.numbers) == (200, [7.0])
+
+
+@in_loop
+async def test_offloading_waits_for_what_was_taken_and_resuming_serves_again() -> None:
+    engine = GatedEngine()
+    async with serving(engine, batch=1) as client:
+        sent = [client.send(1.0), client.send(2.0)]
+
+        async def are_taken() -> bool:
+            return await client.count("waiting") + await client.count("running") == 2
+
+        await eventually(are_taken)
+        offloading = asyncio.create_task(client.call("PUT", "/offload"))
+        await became(client, "offloading")
+        twice = await client.call("PUT", "/offload")
+        engine.open()
+        offloaded = await offloading
+        replies = await all_of(sent)
+        refused, draining = (
+            await client.infer(3.0),
+            await client.call("PUT", "/drain"),
+        )
+        resumed = await client.call("PUT", "/resume")
+        again = await client.infer(4.0)
+    assert [reply.status for reply in replies] == [200, 200]
+    assert (twice.status, draining.status) == (409, 409)
+    assert (offloaded.json["state"], refused.status) == ("offloaded", 503)
+    assert (resumed.json["state"], again.numbers) == ("ready", [4.0])
+    assert engine.calls == ["load", "warm up 1", "offload", "resume"]
+
+
+@in_loop
+async def test_an_offload_that_fails_makes_the_worker_dead() -> None:
+    engine = GatedEngine(is_open=True, failure=EngineFailed("no host memory"))
+    async with serving(engine) as client:
+        failed = await client.call("PUT", "/offload")
+        live, refused = (
+            await client.call("GET", "/v2/health/live"),
+            await client.infer(1.0),
+        )
+    assert (failed.status, failed.json["detail"]) == (500, "no host memory")
+    assert (live.status, refused.status) == (503, 503)
+
+
+@in_loop
+async def test_a_lost_engine_answers_all_and_fails() -> None:
+    engine = GatedEngine(failure=EngineLost("CUDA error: unspecified launch failure"))
+    async with serving(engine, batch=1) as client:
+        running, waiting = client.send(1.0), client.send(2.0)
+
+        async def are_taken() -> bool:
+            return await client.count("waiting") + await client.count("running") == 2
+
+        await eventually(are_taken)
+        engine.release()
+        replies = sorted(reply.status for reply in await all_of([running, waiting]))
+        await became(client, "failed")
+    assert replies == [
+        500,
+        503,
+    ]  # The one that waited was not run and may go elsewhere.
+    assert engine.batches == [1]
+
+
+@in_loop
+async def test_binary_inputs_and_outputs() -> None:
+    async with serving(GatedEngine(is_open=True)) as client:
+        data = struct.pack("<4f", 1.0, 2.0, 3.0, 4.0)
+        head = msgspec.json.encode(
+            {
+                "id": "7",
+                "inputs": [
+                    {
+                        "name": "x",
+                        "shape": [2, 2],
+                        "datatype": "FP32",
+                        "parameters": {"binary_data_size": len(data)},
+                    }
+                ],
+                "parameters": {"binary_data_output": True},
+            }
+        )
+        headers = {"Inference-Header-Content-Length": str(len(head))}
+        reply = await client.call(
+            "POST", "/v2/models/chat/infer", data=head + data, headers=headers
+        )
+    end = int(reply.headers["Inference-Header-Content-Length"])
+    answer = msgspec.json.decode(reply.raw[:end], type=dict[str, object])
+    assert (reply.headers["Content-Type"], reply.raw[end:]) == (
+        "application/octet-stream",
+        data,
+    )
+    assert answer["id"] == "7"
+    assert answer["outputs"] == [
+        {
+            "name": "x",
+            "shape": [2, 2],
+            "datatype": "FP32",
+            "parameters": {"binary_data_size": 16},
+        }
+    ]
+
+
+@in_loop
+async def test_metrics_are_there_from_the_start_and_bounded_whatever_is_sent() -> None:
+    async with serving(GatedEngine(is_open=True), batch=2) as client:
+        before = await client.series()
+        for number in range(3):
+            await client.infer(float(number))
+            await client.call("POST", f"/v2/models/unknown-{number}/infer", body(1.0))
+            await client.call("POST", "/v2/models/chat/infer", data=b"{")
+        after = await client.series()
+    assert before.keys() == after.keys()
+    assert before["plimsoll_worker_requests_total", (("outcome", "ok"),)] == 0.0
+    for reason in ("queue_full", "not_ready", "deadline", "abandoned", "stopped"):
+        assert before["plimsoll_worker_drops_total", (("reason", reason),)] == 0.0
+    assert after["plimsoll_worker_requests_total", (("outcome", "ok"),)] == 3.0
+    assert after["plimsoll_worker_requests_total", (("outcome", "bad"),)] == 6.0
+    assert after["plimsoll_worker_batch_size_rows_bucket", (("le", "1.0"),)] == 3.0
+    assert after["plimsoll_worker_latency_seconds_count", ()] == 3.0
+    assert after["plimsoll_worker_execution_seconds_count", ()] == 3.0
+    assert after["plimsoll_worker_queue_length", ()] == 0.0
+    assert after["plimsoll_worker_batch_limit_rows", ()] == 2.0
+    assert after["plimsoll_worker_sm_count", ()] == 66.0
