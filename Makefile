@@ -77,7 +77,7 @@ demo: install
 test: install
 	$(BIN)/pytest tests -m "not thorough" $(TEST_ARGS)
 
-test-all: test test-rest
+test-all: test test-core-types test-rest
 
 # What `test` leaves out, and its properties with four times as many random examples.
 test-rest: install
