@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import psutil
+import pytest
 
 from agents.processes.launch import Launch
 from agents.processes.launcher import PROCESSES, Launcher
@@ -31,6 +32,10 @@ from tests.waiting import in_loop as in_loop
 
 WORKER = Path(__file__).with_name("http_worker.py")
 FIRST_PORT = own_ports()
+BOTH_LAUNCHERS = pytest.mark.parametrize(
+    "cluster", ["processes", "pods"], indirect=True
+)
+"""Of tests that run with Pods in `make test`, too: what a launcher does is what they are about."""
 
 
 @dataclass(slots=True, kw_only=True)
