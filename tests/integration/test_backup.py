@@ -2,13 +2,11 @@
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import psycopg
 import pytest
 from alembic import command
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -19,13 +17,14 @@ from app.db.base.listen import conninfo
 from app.db.operations.incarnations import JUMP
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
+from tests.app.runner import Result, cli
 from tests.conftest import copied_database
 from tests.integration.fault_harness import (
     SECOND_SERVICE,
     SERVE,
     Crew,
     Served,
-    eventually,
+    execute,
     make_busy_fleet,
     python,
     rows,
@@ -35,7 +34,7 @@ from tests.integration.fault_harness import (
     without_the_silent_node,
 )
 from tests.integration.fleet import START, make_fleet, make_observation, push
-from tests.ports import own_environment
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 IDENTITY = "SELECT incarnation, target_generation FROM cluster"
@@ -49,31 +48,25 @@ class Saved:
     file: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A command that has ended."""
-
-    exit_code: int
-    output: str
-
-
-def plimsoll(url: str, *arguments: str) -> Ended:
-    """The command as a process, on that database."""
-    run = "from app.cli.main import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", run, *arguments],
-        env=own_environment() | {"PLIMSOLL_DATABASE_URL": url},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return Ended(exit_code=ended.returncode, output=ended.stdout)
+def plimsoll(url: str, *arguments: str | Path) -> Result:
+    """The command on that database, in this process: importing it takes most of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLIMSOLL_DATABASE_URL", url)
+        return cli(*arguments)
 
 
-def execute(url: str, statement: str) -> None:
-    with psycopg.connect(conninfo(url), autocommit=True) as connection:
-        connection.execute(statement.encode())
+def done(url: str, *arguments: str | Path) -> str:
+    """What a command prints that succeeds."""
+    ended = plimsoll(url, *arguments)
+    assert ended.code == 0, ended.out + ended.err
+    return ended.out
+
+
+def refusal(url: str, *arguments: str | Path) -> str:
+    """What it says where it fails."""
+    ended = plimsoll(url, *arguments)
+    assert ended.code == 1, ended.out
+    return ended.err
 
 
 async def _fill(_: PostgresStore, engine: AsyncEngine) -> None:
@@ -91,40 +84,33 @@ def saved(
     file = tmp_path_factory.mktemp("backup") / "plimsoll.backup"
     with copied_database(postgres_server, template=migrated_template) as url:
         with_store(url, _fill)
-        made = plimsoll(url, "backup", str(file))
-        assert made.exit_code == 0, made.output
+        done(url, "backup", file)
         yield Saved(url=url, file=file)
 
 
-def test_a_backup_is_private_complete_and_says_what_it_is(saved: Saved) -> None:
-    assert saved.file.stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in saved.file.parent.iterdir()] == [saved.file.name]
-    again = plimsoll(saved.url, "backup", str(saved.file))
-    assert again.exit_code == 1 and "exists already" in again.output
-    assert (
-        scalar(saved.url, "SELECT count(*) FROM event WHERE kind = 'BackupMade'") == 1
-    )
-
-
-def test_what_lies_in_place_of_the_unfinished_file_is_not_written_to(
+def test_a_backup_is_private_complete_and_says_what_it_is(
     saved: Saved, tmp_path: Path
 ) -> None:
+    assert saved.file.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in saved.file.parent.iterdir()] == [saved.file.name]
+    assert "exists already" in refusal(saved.url, "backup", saved.file)
+    made = "SELECT count(*) FROM event WHERE kind = 'BackupMade'"
+    assert scalar(saved.url, made) == 1
+    # What lies in place of the unfinished file is not written to.
     victim = tmp_path / "victim"
     victim.write_text("mine")
     file = tmp_path / "new.backup"
     file.with_name("new.backup.unfinished").symlink_to(victim)
-    made = plimsoll(saved.url, "backup", str(file))
-    assert made.exit_code == 0, made.output
+    done(saved.url, "backup", file)
     assert victim.read_text() == "mine"
     assert not file.is_symlink() and file.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_backup_comes_back_whole_as_a_new_incarnation_with_newer_generations(
-    saved: Saved, empty_database: str
+    saved: Saved, empty_database: str, tmp_path: Path
 ) -> None:
-    done = plimsoll(empty_database, "restore", str(saved.file))
-    assert done.exit_code == 0, done.output
-    assert f"generation {2 + JUMP}" in done.output and "plimsoll serve" in done.output
+    said = done(empty_database, "restore", saved.file)
+    assert f"generation {2 + JUMP}" in said and "plimsoll serve" in said
     assert migrate.check(empty_database) is None
     for table in ("service", "node", "plan", "target", "command", "observation"):
         count = f"SELECT count(*) FROM {table}"
@@ -139,22 +125,12 @@ def test_a_backup_comes_back_whole_as_a_new_incarnation_with_newer_generations(
         "SELECT has_table_privilege('plimsoll_reader', 'report.node_health', 'SELECT')"
     )
     assert scalar(empty_database, may_read)
-
-
-def test_a_restored_database_can_be_backed_up_and_restored_again(
-    saved: Saved, empty_database: str, tmp_path: Path
-) -> None:
+    # What was restored can be backed up and restored again.
     again = tmp_path / "again"
-    for arguments in (
-        ("restore", str(saved.file)),
-        ("backup", str(again)),
-        ("restore", "--replace", str(again)),
-    ):
-        done = plimsoll(empty_database, *arguments)
-        assert done.exit_code == 0, done.output
-    assert scalar(empty_database, "SELECT target_generation FROM cluster") == (
-        1 + 2 * JUMP
-    )
+    done(empty_database, "backup", again)
+    done(empty_database, "restore", "--replace", again)
+    ((_, generation),) = rows(empty_database, IDENTITY)
+    assert generation == 1 + 2 * JUMP
 
 
 def test_what_is_there_is_replaced_only_where_that_is_said_and_its_generations_are_passed(
@@ -162,11 +138,9 @@ def test_what_is_there_is_replaced_only_where_that_is_said_and_its_generations_a
 ) -> None:
     execute(database, "UPDATE cluster SET target_generation = 5000")
     execute(database, "CREATE TABLE later (a int)")
-    refused = plimsoll(database, "restore", str(saved.file))
-    assert refused.exit_code == 1 and "--replace" in refused.output
+    assert "--replace" in refusal(database, "restore", saved.file)
     assert scalar(database, "SELECT target_generation FROM cluster") == 5000
-    done = plimsoll(database, "restore", "--replace", str(saved.file))
-    assert done.exit_code == 0, done.output
+    done(database, "restore", "--replace", saved.file)
     assert scalar(database, "SELECT target_generation FROM cluster") == 5000 + JUMP
     assert scalar(database, "SELECT to_regclass('later')") is None
 
@@ -174,16 +148,15 @@ def test_what_is_there_is_replaced_only_where_that_is_said_and_its_generations_a
 def test_nothing_is_restored_while_a_controller_leads(
     saved: Saved, database: str
 ) -> None:
-    async def work(_: PostgresStore, engine: AsyncEngine) -> Ended:
+    async def work(_: PostgresStore, engine: AsyncEngine) -> str:
         leader = Leader(engine, "leading")
         assert await leader.acquire()
-        restore = ("restore", "--replace", str(saved.file))
-        refused = await asyncio.to_thread(plimsoll, database, *restore)
+        restore = ("restore", "--replace", saved.file)
+        said = await asyncio.to_thread(refusal, database, *restore)
         await leader.release()
-        return refused
+        return said
 
-    refused = with_store(database, work)
-    assert refused.exit_code == 1 and "stop every `plimsoll serve`" in refused.output
+    assert "stop every `plimsoll serve`" in with_store(database, work)
     assert scalar(database, "SELECT count(*) FROM service") == 0
 
 
@@ -212,8 +185,7 @@ def test_a_file_that_is_damaged_or_something_else_changes_nothing(
     file.write_bytes(saved.file.read_bytes())
     spoil(file)
     execute(database, "UPDATE cluster SET target_generation = 7")
-    refused = plimsoll(database, "restore", "--replace", str(file))
-    assert refused.exit_code == 1 and told in refused.output
+    assert told in refusal(database, "restore", "--replace", file)
     assert scalar(database, "SELECT target_generation FROM cluster") == 7
 
 
@@ -227,8 +199,7 @@ def test_a_backup_of_a_newer_program_is_refused(
     with copied_database(postgres_server, template=migrated_template) as url:
         execute(url, "UPDATE alembic_version SET version_num = '9999'")
         _pg_dump(url, file)
-    refused = plimsoll(database, "restore", "--replace", str(file))
-    assert refused.exit_code == 1 and "run a newer version" in refused.output
+    assert "run a newer version" in refusal(database, "restore", "--replace", file)
 
 
 def test_a_dump_of_an_older_program_is_restored_and_brought_to_this_schema(
@@ -241,8 +212,7 @@ def test_a_dump_of_an_older_program_is_restored_and_brought_to_this_schema(
     with copied_database(postgres_server, template=migrated_template) as url:
         command.downgrade(migrate._config(url), "0100")
         _pg_dump(url, file)
-    done = plimsoll(empty_database, "restore", str(file))
-    assert done.exit_code == 0, done.output
+    done(empty_database, "restore", file)
     assert migrate.check(empty_database) is None
 
 
@@ -253,33 +223,33 @@ def _pg_dump(url: str, file: Path) -> None:
     )
 
 
-def test_a_backup_under_load_is_of_one_moment_and_disturbs_nobody(
+def test_a_backup_under_load_is_of_one_moment(
     database: str, empty_database: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "loaded"
 
     async def work(_: PostgresStore, engine: AsyncEngine) -> int:
         store = await make_fleet(engine, {"default": ["chat"]})
-        done, sequence, at = asyncio.Event(), 0, datetime.now(UTC)
+        over, sequence, at = asyncio.Event(), 0, datetime.now(UTC)
 
         async def load() -> None:
             nonlocal sequence
-            while not done.is_set():
+            while not over.is_set():
                 sequence += 1
                 now = at + timedelta(seconds=sequence)
                 await store.ingest((make_observation(sequence, now),), now)
 
         loading = asyncio.create_task(load())
-        made = await asyncio.to_thread(plimsoll, database, "backup", str(file))
-        done.set()
+        await eventually(lambda: sequence > 3)
+        await asyncio.to_thread(done, database, "backup", file)
+        saved = sequence
+        await eventually(lambda: sequence > saved)
+        over.set()
         await loading
-        assert made.exit_code == 0, made.output
         return sequence
 
     sent = with_store(database, work)
-    assert sent > 3
-    done = plimsoll(empty_database, "restore", str(file))
-    assert done.exit_code == 0, done.output
+    done(empty_database, "restore", file)
     # All tables are of one moment: what was acknowledged by then, and nothing of what came later.
     ((count, last),) = rows(
         empty_database,
@@ -288,6 +258,7 @@ def test_a_backup_under_load_is_of_one_moment_and_disturbs_nobody(
     assert count == last < sent
 
 
+@pytest.mark.thorough
 def test_agents_that_ran_on_follow_what_was_backed_up_under_load_and_restored(
     database: str, tmp_path: Path
 ) -> None:
@@ -305,8 +276,7 @@ async def _restored_beside_agents(plane: Served, url: str, file: Path) -> None:
     """The control plane's whole way back, while its agents run."""
     async with Crew(plane, 2) as crew:
         await eventually(lambda: all(agent.command for agent in crew.agents))
-        done = await asyncio.to_thread(plimsoll, url, "backup", str(file))
-        assert done.exit_code == 0, done.output
+        await asyncio.to_thread(done, url, "backup", file)
         # What the backup has nothing of, the agents follow when the control plane ends.
         saved = _generations(crew)[-1]
         answer = await asyncio.to_thread(
@@ -318,8 +288,7 @@ async def _restored_beside_agents(plane: Served, url: str, file: Path) -> None:
         plane.process.terminate()
         await asyncio.to_thread(plane.process.wait)
         newest = _generations(crew)[-1]
-        done = await asyncio.to_thread(plimsoll, url, "restore", "--replace", str(file))
-        assert done.exit_code == 0, done.output
+        await asyncio.to_thread(done, url, "restore", "--replace", file)
         assert scalar(url, "SELECT count(*) FROM service") == 1
         acknowledged = [each.acknowledged for each in crew.transports]
         # At the same address, and with the tokens of the backup.
