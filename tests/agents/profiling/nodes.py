@@ -1,11 +1,10 @@
 """A node with a fake GPU and MPS, and benches of known times, to be profiled by the real profiler."""
 
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
 from agents.processes.templates import Template, Templates
@@ -15,10 +14,10 @@ from agents.profiling.node import ProfileSettings, open_profile
 from agents.profiling.profiler import ProfileReport
 from agents.profiling.windows import Rules
 from tests.agents.gpu_nodes import environment
+from tests.waiting import run
 
 HERE = Path(__file__).parent
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="V100-32GB", memory_mib=16384.0)
-PATIENCE_S = 180.0
 QUICK = Rules(window_s=0.25, warm_up=2, pause_s=0.0)
 Result = TypeVar("Result")
 
@@ -133,6 +132,11 @@ class Node:
         """Where files make benches misbehave."""
         return self.directory / "signs"
 
+    def sign(self, name: str) -> None:
+        """Put such a file there."""
+        self.signs.mkdir()
+        (self.signs / name).touch()
+
     async def profile(
         self, cells: Sequence[MeasurementCell], heard: Heard, *, resumes: bool = False
     ) -> ProfileReport:
@@ -159,11 +163,6 @@ class Node:
                 journal.close()
 
 
-def play(scenario: Callable[[], Awaitable[Result]]) -> Result:
-    """Run it, for so long at most."""
-
-    async def limited() -> Result:
-        async with asyncio.timeout(PATIENCE_S):
-            return await scenario()
-
-    return asyncio.run(limited())
+def play(scenario: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """Run it."""
+    return run(scenario())

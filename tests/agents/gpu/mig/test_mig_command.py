@@ -1,10 +1,8 @@
-"""`plimsoll-agent mig`, in processes of its own, through the real binding against the fake driver."""
+"""`plimsoll-agent mig`, through the real binding against the fake driver."""
 
 import asyncio
 import contextlib
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from agents.processes.procfs import boot_id
 from agents.processes.records import Identity, Record, Records
 from agents.processes.template_file import built_in
 from agents.tasks.task import Phase, TaskProcessRecord
+from tests.agents.commands import Ended, agent, killable
 from tests.agents.doctor_nodes import doctor_node
 from tests.agents.factories import a_task
 from tests.agents.fakes.nvml.fake_gpus import (
@@ -34,9 +33,8 @@ from tests.agents.gpu_nodes import environment
 
 __all__ = ("fake", "library")
 
-ROOT = Path(__file__).parents[4]
 FOUR = [("2g.35gb", 0), ("1g.18gb", 2), ("1g.18gb", 3), ("3g.71gb", 4)]
-Mig = Callable[..., "subprocess.CompletedProcess[str]"]
+Mig = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -47,36 +45,21 @@ def tmp_path() -> Iterator[Path]:
 
 
 @pytest.fixture
-def mig(fake: FakeGpus, library: Path, tmp_path: Path) -> Mig:
-    """Run the command on a machine whose GPU 0 is in MIG mode and empty."""
+def mig(fake: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mig:
+    """The command on a machine whose GPU 0 is in MIG mode and empty."""
+    monkeypatch.setenv("PATH", environment()["PATH"])
     fake.enable_mig("H200")
     state = tmp_path / "s"
     state.mkdir()
 
-    def run(
-        verb: str, *words: str, gpu: str = "GPU-0"
-    ) -> "subprocess.CompletedProcess[str]":
-        given = [
-            verb,
-            "--state-dir",
-            str(state),
-            *(() if verb == "list" else ("--gpu", gpu)),
-            *words,
-        ]
-        own = {
-            **environment(),
-            **fake.environment(library),
-            "PATH": environment()["PATH"],
-        }
-        command = [sys.executable, "-m", "agents.main", "mig", *given]
-        return subprocess.run(
-            command, env=own, cwd=ROOT, capture_output=True, text=True, check=False
-        )
+    def call(verb: str, *words: str, gpu: str = "GPU-0") -> Ended:
+        place = () if verb == "list" else ("--gpu", gpu)
+        return agent("mig", verb, "--state-dir", str(state), *place, *words)
 
-    return run
+    return call
 
 
-def apply(mig: Mig, layout: str, *words: str) -> "subprocess.CompletedProcess[str]":
+def apply(mig: Mig, layout: str, *words: str) -> Ended:
     return mig("apply", "--layout", layout, *words)
 
 
@@ -85,28 +68,28 @@ def test_a_layout_is_made_in_an_order_that_the_driver_has_places_for_listed_and_
 ) -> None:
     # The largest first would put 3g at 0, 2g at 4 and a 1g at 6; for the other 1g nothing is left.
     done = apply(mig, "1g.18gb,3g.71gb,2g.35gb,1g.18gb")
-    assert (done.returncode, done.stdout, done.stderr) == (
+    assert (done.code, done.out, done.err) == (
         0,
         "GPU 0 has 3g.71gb,2g.35gb,1g.18gb,1g.18gb now\n",
         "",
     )
     assert fake.devices() == FOUR
-    listed = mig("list").stdout
+    listed = mig("list").out
     assert (
         "GPU 0  GPU-0  NVIDIA H100 80GB HBM3  MIG on\n" in listed
         and "GPU-1  NVIDIA H100 80GB HBM3  MIG off" in listed
     )
     assert "  slice 1050  3g.71gb     60 SMs   71168 MiB  MIG-0-5-" in listed
     assert "room now: nothing" in listed and "cut off" not in listed
-    assert mig("clear").stdout == "GPU 0 has no slice now\n"
-    assert fake.devices() == [] and "no slice\n" in mig("list").stdout
+    assert mig("clear").out == "GPU 0 has no slice now\n"
+    assert fake.devices() == [] and "no slice\n" in mig("list").out
 
 
 def test_the_layout_that_is_there_is_left_alone(mig: Mig, fake: FakeGpus) -> None:
     apply(mig, "3g.71gb,3g.71gb")
     writes = fake.state.writes
     assert (
-        apply(mig, "3g.71gb,3g.71gb").stdout
+        apply(mig, "3g.71gb,3g.71gb").out
         == "GPU 0 has this layout already: 3g.71gb,3g.71gb\n"
     )
     assert fake.state.writes == writes
@@ -117,13 +100,13 @@ def test_a_dry_run_says_what_would_be_and_changes_nothing(
 ) -> None:
     done = apply(mig, "3g.71gb", "--dry-run")
     assert (
-        done.stdout
+        done.out
         == "GPU 0 would get 3g.71gb in place of no slice; nothing was changed\n"
     )
     refused = apply(mig, "4g.71gb,4g.71gb", "--dry-run")
     assert (
-        refused.returncode == 1
-        and "no room for 4g.71gb,4g.71gb together: 4g.71gb would fit" in refused.stderr
+        refused.code == 1
+        and "no room for 4g.71gb,4g.71gb together: 4g.71gb would fit" in refused.err
     )
     assert (fake.state.writes, fake.devices()) == (0, [])
 
@@ -143,7 +126,7 @@ def test_what_cannot_be_is_refused_before_anything_goes(
 ) -> None:
     apply(mig, "2g.35gb")
     refused = apply(mig, layout)
-    assert refused.returncode == 1 and words in refused.stderr
+    assert refused.code == 1 and words in refused.err
     assert fake.devices() == [("2g.35gb", 0)]
 
 
@@ -151,16 +134,14 @@ def test_a_gpu_that_is_not_in_mig_mode_is_left_to_the_operator(
     mig: Mig, fake: FakeGpus
 ) -> None:
     refused = mig("clear", gpu="GPU-1")
-    assert refused.returncode == 1
+    assert refused.code == 1
     assert (
-        "GPU 1 (GPU-1) is not in MIG mode" in refused.stderr
-        and "nvidia-smi -i GPU-1 -mig 1" in refused.stderr
+        "GPU 1 (GPU-1) is not in MIG mode" in refused.err
+        and "nvidia-smi -i GPU-1 -mig 1" in refused.err
     )
     fake.gpu(1).without = NO_MIG
-    assert "this GPU does not have it" in mig("clear", gpu="GPU-1").stderr
-    assert (
-        "no GPU GPU-7; this node has GPU-0, GPU-1" in mig("clear", gpu="GPU-7").stderr
-    )
+    assert "this GPU does not have it" in mig("clear", gpu="GPU-1").err
+    assert "no GPU GPU-7; this node has GPU-0, GPU-1" in mig("clear", gpu="GPU-7").err
     assert fake.state.writes == 0
 
 
@@ -171,11 +152,11 @@ def test_without_the_right_slices_are_seen_and_the_right_is_named(
     fake.state.may_write = 0
     refused = mig("clear")
     assert (
-        refused.returncode == 1
-        and "CAP_SYS_ADMIN" in refused.stderr
-        and "capabilities/mig/config" in refused.stderr
+        refused.code == 1
+        and "CAP_SYS_ADMIN" in refused.err
+        and "capabilities/mig/config" in refused.err
     )
-    listed = mig("list").stdout
+    listed = mig("list").out
     assert "slice 1010  3g.71gb" in listed and "room now" not in listed
     assert fake.devices() == [("3g.71gb", 0)]
 
@@ -188,10 +169,7 @@ def test_processes_on_a_slice_are_named_and_keep_the_layout(
         Process(pid=4242, gpu_instance=5), Process(pid=99, gpu_instance=1)
     )
     refused = mig("clear")
-    assert (
-        refused.returncode == 1
-        and "GPU 0 is in use by processes 99, 4242" in refused.stderr
-    )
+    assert refused.code == 1 and "GPU 0 is in use by processes 99, 4242" in refused.err
     assert len(fake.devices()) == 2
 
 
@@ -201,18 +179,15 @@ def test_a_replica_on_record_and_an_agent_at_work_keep_the_layout(
     apply(mig, "3g.71gb,3g.71gb")
     with agent_at(tmp_path / "s") as records:
         busy = mig("clear")
-        assert (
-            "in use by another agent" in busy.stderr and "Stop the agent" in busy.stderr
-        )
+        assert "in use by another agent" in busy.err and "Stop the agent" in busy.err
         records.save(a_record(records, gpu_index=1050))
     recorded = mig("clear")
     assert (
-        recorded.returncode == 1
-        and "replicas chat-1 are on record for GPU 0" in recorded.stderr
+        recorded.code == 1 and "replicas chat-1 are on record for GPU 0" in recorded.err
     )
     with agent_at(tmp_path / "s") as records:
         records.save(a_record(records, gpu_index=1))
-    assert mig("clear").returncode == 0, "a replica of GPU 1 is in nobody's way"
+    assert mig("clear").code == 0, "a replica of GPU 1 is in nobody's way"
 
 
 def test_a_task_on_record_keeps_the_layout_though_its_memory_is_away_and_one_that_is_done_does_not(
@@ -223,21 +198,20 @@ def test_a_task_on_record_keeps_the_layout_though_its_memory_is_away_and_one_tha
     tasks.save(a_task_record(tasks, "nightly", phase="out"))
     busy = mig("clear")
     assert (
-        "tasks is in use by another agent" in busy.stderr
-        and "Stop the agent" in busy.stderr
+        "tasks is in use by another agent" in busy.err and "Stop the agent" in busy.err
     )
     tasks.close()
     recorded = mig("clear")
     assert (
-        recorded.returncode == 1
-        and "tasks nightly are on record for GPU 0: cordon and drain" in recorded.stderr
+        recorded.code == 1
+        and "tasks nightly are on record for GPU 0: cordon and drain" in recorded.err
     )
     assert len(fake.devices()) == 2
     with contextlib.closing(
         Records(tmp_path / "s" / "tasks", TaskProcessRecord)
     ) as again:
         again.save(a_task_record(again, "nightly", phase="finished"))
-    assert mig("clear").returncode == 0
+    assert mig("clear").code == 0
 
 
 def a_task_record(
@@ -266,12 +240,12 @@ def test_an_mps_daemon_of_a_slice_keeps_it(
     try:
         refused = mig("clear")
         assert (
-            "MPS daemons of ours hold GPU 0" in refused.stderr
-            and "1010-x/pipe" in refused.stderr
+            "MPS daemons of ours hold GPU 0" in refused.err
+            and "1010-x/pipe" in refused.err
         )
     finally:
         asyncio.run(daemon.stop(0.0))
-    assert mig("clear").returncode == 0
+    assert mig("clear").code == 0
 
 
 @pytest.mark.parametrize("skip", [0, 1, 3])
@@ -281,14 +255,13 @@ def test_a_slice_that_does_not_go_brings_the_layout_of_before_back(
     apply(mig, "3g.71gb,2g.35gb,1g.18gb,1g.18gb")
     fake.fail("nvmlComputeInstanceDestroy", 19, skip=skip, times=1)
     failed = mig("clear")
-    assert failed.returncode == 1
-    assert "the GPU is in use" in failed.stderr
+    assert failed.code == 1
+    assert "the GPU is in use" in failed.err
     assert (
-        "has its layout of before again: 2g.35gb,1g.18gb,1g.18gb,3g.71gb"
-        in failed.stderr
+        "has its layout of before again: 2g.35gb,1g.18gb,1g.18gb,3g.71gb" in failed.err
     )
     assert fake.devices() == FOUR
-    assert "cut off" not in mig("list").stdout
+    assert "cut off" not in mig("list").out
 
 
 @pytest.mark.parametrize(
@@ -301,9 +274,9 @@ def test_a_slice_that_does_not_come_brings_the_layout_of_before_back(
     fake.fail(function, 999, skip=1, times=1)
     failed = apply(mig, "4g.71gb,3g.71gb")
     assert (
-        failed.returncode == 1
-        and "unknown error" in failed.stderr
-        and "of before again" in failed.stderr
+        failed.code == 1
+        and "unknown error" in failed.err
+        and "of before again" in failed.err
     )
     assert fake.devices() == FOUR
 
@@ -315,7 +288,7 @@ def test_a_driver_that_has_no_place_in_any_order_says_so_and_nothing_is_lost(
     fake.fail("nvmlDeviceCreateGpuInstance", 23)
     failed = apply(mig, "2g.35gb,1g.18gb")
     # Both orders: 2g, 1g and 1g, 2g.
-    assert "no places for 2g.35gb,1g.18gb on GPU 0 in 2 orders" in failed.stderr
+    assert "no places for 2g.35gb,1g.18gb on GPU 0 in 2 orders" in failed.err
     assert fake.devices() == [("3g.71gb", 0)]
 
 
@@ -325,14 +298,14 @@ def test_where_even_the_layout_of_before_does_not_come_back_the_journal_keeps_it
     apply(mig, "3g.71gb")
     fake.fail("nvmlGpuInstanceCreateComputeInstance", 999)
     failed = apply(mig, "2g.35gb")
-    assert "could not be made again" in failed.stderr and "mig list" in failed.stderr
+    assert "could not be made again" in failed.err and "mig list" in failed.err
     assert (
         "a change of GPU-0 was cut off: it had 3g.71gb, 2g.35gb was wanted"
-        in mig("list").stdout
+        in mig("list").out
     )
     fake.heal()
-    assert apply(mig, "3g.71gb").returncode == 0
-    assert (fake.devices(), "cut off" in mig("list").stdout) == (
+    assert apply(mig, "3g.71gb").code == 0
+    assert (fake.devices(), "cut off" in mig("list").out) == (
         [("3g.71gb", 0)],
         False,
     )
@@ -353,16 +326,15 @@ def test_a_command_that_is_killed_anywhere_is_told_and_can_be_finished(
 ) -> None:
     apply(mig, "2g.35gb,1g.18gb")
     fake.fail(function, code, skip=skip, times=1)
-    assert apply(mig, "3g.71gb,3g.71gb").returncode == -9
-    assert "it had 2g.35gb,1g.18gb, 3g.71gb,3g.71gb was wanted" in mig("list").stdout
+    assert killable(lambda: apply(mig, "3g.71gb,3g.71gb")) == -9
+    assert "it had 2g.35gb,1g.18gb, 3g.71gb,3g.71gb was wanted" in mig("list").out
     fake.fail("nvmlDeviceCreateGpuInstance", 999, times=1)
     assert (
-        "has its layout of before again: 2g.35gb,1g.18gb"
-        in apply(mig, "7g.141gb").stderr
+        "has its layout of before again: 2g.35gb,1g.18gb" in apply(mig, "7g.141gb").err
     ), "the first one's"
-    assert apply(mig, "3g.71gb,3g.71gb").returncode == 0
+    assert apply(mig, "3g.71gb,3g.71gb").code == 0
     assert fake.devices() == [("3g.71gb", 0), ("3g.71gb", 4)]
-    assert "cut off" not in mig("list").stdout
+    assert "cut off" not in mig("list").out
 
 
 def test_a_journal_that_cannot_be_written_says_what_became_of_the_slices(
@@ -393,13 +365,13 @@ def test_a_journal_of_another_boot_is_void_and_a_damaged_one_is_said(
 ) -> None:
     journal = tmp_path / "s" / NAME
     fake.fail("nvmlDeviceCreateGpuInstance", KILL_BEFORE, times=1)
-    apply(mig, "3g.71gb")
-    assert "cut off" in mig("list").stdout
+    killable(lambda: apply(mig, "3g.71gb"))
+    assert "cut off" in mig("list").out
     journal.write_text(journal.read_text().replace(boot_id(), "00000000-another-boot"))
-    assert "cut off" not in mig("list").stdout
+    assert "cut off" not in mig("list").out
     journal.write_text("torn")
     refused = apply(mig, "3g.71gb")
-    assert refused.returncode == 1 and "mig.journal cannot be read" in refused.stderr
+    assert refused.code == 1 and "mig.journal cannot be read" in refused.err
     assert fake.devices() == []
 
 
