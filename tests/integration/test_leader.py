@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.pool import QueuePool
 
 from app.db.base.engine import make_engine
 from app.db.base.leader import Leader, session_name
@@ -21,6 +20,7 @@ from app.db.base.listen import (
     conninfo,
     wake,
 )
+from tests.integration.scenes import scene
 
 pytestmark = pytest.mark.integration
 LEADS = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"
@@ -36,6 +36,13 @@ def with_engine(url: str, work: Callable[[AsyncEngine], Awaitable[Value]]) -> Va
             await engine.dispose()
 
     return asyncio.run(run())
+
+
+on_engine = scene(
+    lambda body, database: with_engine(database, body),
+    supplies=("engine",),
+    needs=("database",),
+)
 
 
 async def acquire_soon(leader: Leader) -> None:
@@ -54,84 +61,59 @@ def end_sessions(url: str, condition: str) -> None:
         )
 
 
-def test_one_leads_and_the_other_takes_over_with_a_higher_epoch(database: str) -> None:
-    async def work(engine: AsyncEngine) -> None:
-        one, other = Leader(engine, "one"), Leader(engine, "other")
-        assert await one.acquire()
-        assert not await other.acquire()
-        assert await one.acquire()
-        await one.release()
-        await acquire_soon(other)
-        assert not await one.acquire()
-        assert (one.epoch, other.epoch) == (0, 2)
-        async with engine.connect() as connection:
-            holder = (
-                await connection.execute(text("SELECT epoch, holder FROM leader"))
-            ).one()
-        assert tuple(holder) == (2, "other")
-        await other.release()
-
-    with_engine(database, work)
-
-
-def test_who_is_stopped_while_it_gets_the_lead_leaves_no_connection_behind(
-    database: str,
+@on_engine
+async def test_one_leads_and_the_other_takes_over_with_a_higher_epoch(
+    engine: AsyncEngine,
 ) -> None:
-    async def work(engine: AsyncEngine) -> None:
-        async with engine.connect() as connection:
-            await connection.execute(text("SELECT 1"))
-        for turns in range(40):
-            leader = Leader(engine, "one")
-            acquiring = asyncio.create_task(leader.acquire())
-            for _ in range(turns):
-                await asyncio.sleep(0.0)
-            acquiring.cancel()
-            await asyncio.wait([acquiring])
-            await leader.release()
-            assert cast(QueuePool, engine.pool).checkedout() == 0, turns
+    one, other = Leader(engine, "one"), Leader(engine, "other")
+    assert await one.acquire()
+    assert not await other.acquire()
+    assert await one.acquire()
+    await one.release()
+    await acquire_soon(other)
+    assert not await one.acquire()
+    assert (one.epoch, other.epoch) == (0, 2)
+    async with engine.connect() as connection:
+        holder = (
+            await connection.execute(text("SELECT epoch, holder FROM leader"))
+        ).one()
+    assert tuple(holder) == (2, "other")
+    await other.release()
 
-    with_engine(database, work)
 
-
-def test_a_leader_whose_session_dies_learns_it_and_may_lead_again(
-    database: str,
+@on_engine
+async def test_a_leader_whose_session_dies_learns_it_and_may_lead_again(
+    engine: AsyncEngine, database: str
 ) -> None:
-    async def work(engine: AsyncEngine) -> None:
-        one, other = Leader(engine, "one"), Leader(engine, "other")
-        assert await one.acquire()
-        await asyncio.to_thread(end_sessions, database, LEADS)
-        assert await other.acquire()
-        assert not await one.acquire()
-        assert not await one.acquire()
-        await other.release()
-        await acquire_soon(one)
-        assert one.epoch == 3
-        await one.release()
-
-    with_engine(database, work)
+    one, other = Leader(engine, "one"), Leader(engine, "other")
+    assert await one.acquire()
+    await asyncio.to_thread(end_sessions, database, LEADS)
+    assert await other.acquire()
+    assert not await one.acquire()
+    assert not await one.acquire()
+    await other.release()
+    await acquire_soon(one)
+    assert one.epoch == 3
+    await one.release()
 
 
 @pytest.mark.parametrize("is_in_pipeline", [False, True])
-def test_what_a_leader_that_hangs_has_open_is_ended_by_the_next_one(
-    database: str, *, is_in_pipeline: bool
+@on_engine
+async def test_what_a_leader_that_hangs_has_open_is_ended_by_the_next_one(
+    engine: AsyncEngine, database: str, is_in_pipeline: bool
 ) -> None:
-    async def work(engine: AsyncEngine) -> None:
-        old, other = Leader(engine, "old"), Leader(engine, "other")
-        assert await old.acquire()
-        hanging = psycopg.connect(
-            conninfo(database), application_name=session_name("old")
-        )
-        # The server ends the session, which the client learns when it goes on.
-        with pytest.raises(psycopg.OperationalError), hanging:
-            with hanging.pipeline() if is_in_pipeline else nullcontext():
-                hanging.execute("SELECT epoch FROM leader FOR SHARE")
-                await asyncio.to_thread(end_sessions, database, LEADS)
-                assert await other.acquire()
-            hanging.execute("SELECT 1")
-        await old.release()
-        await other.release()
-
-    with_engine(database, work)
+    old, other = Leader(engine, "old"), Leader(engine, "other")
+    assert await old.acquire()
+    hanging = psycopg.connect(conninfo(database), application_name=session_name("old"))
+    # The server ends the session, which the client learns when it goes on.
+    with pytest.raises(psycopg.OperationalError), hanging:
+        with hanging.pipeline() if is_in_pipeline else nullcontext():
+            hanging.execute("SELECT epoch FROM leader FOR SHARE")
+            await asyncio.to_thread(end_sessions, database, LEADS)
+            assert await other.acquire()
+        hanging.execute("SELECT 1")
+    await old.release()
+    await other.release()
 
 
 def test_a_listener_comes_back_and_says_that_it_may_have_missed_something(
