@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
+import inspect
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -12,8 +15,7 @@ from aiohttp import web
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.router.request_router import RequestRouter
-
-LIMIT_S = 120.0
+from tests.waiting import run
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -105,12 +107,34 @@ async def read_all(router: RequestRouter) -> list[ServiceReading]:
     return list(totals.values())
 
 
-def within_limit(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(LIMIT_S):
-            await scenario()
+def opened(
+    make: Callable[..., AbstractAsyncContextManager[Any]], name: str
+) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
+    """A test that is a coroutine function gets as its parameter of that name what `make` opens in a loop of its own.
 
-    asyncio.run(bounded())
+    What `make` itself needs are fixtures."""
+    needed = inspect.signature(make).parameters
+
+    def decorate(
+        test: Callable[..., Coroutine[Any, Any, None]],
+    ) -> Callable[..., None]:
+        known = inspect.signature(test)
+        own = {key: each for key, each in known.parameters.items() if key != name}
+
+        async def work(*args: object, **given: object) -> None:
+            async with make(**{key: given[key] for key in needed}) as found:
+                kept = {key: each for key, each in given.items() if key in own}
+                await test(*args, **{name: found}, **kept)
+
+        def tested(*args: object, **given: object) -> None:
+            run(work(*args, **given))
+
+        functools.update_wrapper(tested, test)
+        asked = {**needed, **own} if "self" not in own else {**own, **needed}
+        tested.__signature__ = known.replace(parameters=list(asked.values()))  # type: ignore[attr-defined]
+        return tested
+
+    return decorate
 
 
 def a_route(*shares: tuple[str, float], service: str = "chat") -> ServiceRoute:

@@ -12,6 +12,7 @@ from agents.fake.device import FakeDevice
 from tests.agents.enforce.test_spans import a_model, on_two
 from tests.agents.factories import an_empty_gpu
 from tests.agents.router_harness import served
+from tests.waiting import in_loop
 
 TOKENS = 100
 
@@ -41,28 +42,26 @@ async def stream(client: aiohttp.ClientSession, url: str) -> int:
     return text.count('"text":" token"')
 
 
-def test_a_stream_survives_that_its_replica_drains_and_is_taken_back() -> None:
-    async def scenario() -> None:
-        device = FakeDevice(
-            (an_empty_gpu(0), an_empty_gpu(1)),
-            execution_s=lambda *_: 0.001,
-            iteration_s=lambda *_: 1.0,
-            clock=ScaledClock(),
-            launch_s=0.05,
-        )
-        async with (
-            served(device.router.make_app()) as url,
-            aiohttp.ClientSession() as client,
-        ):
-            await carry_out(device, 0, generation=1)
-            first = asyncio.create_task(stream(client, url))
-            await asyncio.sleep(0.2)
-            await carry_out(device, generation=2)
-            assert states(await device.state()) == {"draining"}
-            await carry_out(device, 0, generation=3)
-            assert states(await device.state()) == {"ready"}
-            second = asyncio.create_task(stream(client, url))
-            assert await asyncio.gather(first, second) == [TOKENS, TOKENS]
-        await device.close()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_stream_survives_that_its_replica_drains_and_is_taken_back() -> None:
+    device = FakeDevice(
+        (an_empty_gpu(0), an_empty_gpu(1)),
+        execution_s=lambda *_: 0.001,
+        iteration_s=lambda *_: 1.0,
+        clock=ScaledClock(),
+        launch_s=0.05,
+    )
+    async with (
+        served(device.router.make_app()) as url,
+        aiohttp.ClientSession() as client,
+    ):
+        await carry_out(device, 0, generation=1)
+        first = asyncio.create_task(stream(client, url))
+        await asyncio.sleep(0.2)
+        await carry_out(device, generation=2)
+        assert states(await device.state()) == {"draining"}
+        await carry_out(device, 0, generation=3)
+        assert states(await device.state()) == {"ready"}
+        second = asyncio.create_task(stream(client, url))
+        assert await asyncio.gather(first, second) == [TOKENS, TOKENS]
+    await device.close()

@@ -13,7 +13,8 @@ from agents.gateway.config import GatewaySettings
 from agents.gateway.follow import Follower, ListSource
 from agents.gateway.table import GatewayTable
 from agents.router.haproxy.state import HaProxyError
-from tests.agents.router_harness import served, within_limit
+from tests.agents.router_harness import served
+from tests.waiting import in_loop, run
 
 SETTINGS = GatewaySettings(folder=Path("unused"), services=4, nodes=4)
 EMPTY = GatewayTable(weights={}, waiting={})
@@ -60,45 +61,39 @@ async def following(
         yield Follower(ListSource(url=url, token="t"), proxy, SETTINGS), session
 
 
-def test_a_list_is_put_in_force_once() -> None:
-    async def scenario() -> None:
-        proxy = Proxy()
-        async with following(Plane(), proxy) as (follower, session):
-            assert [await follower.step(session) for _ in range(3)] == [True] * 3
-        assert list(proxy.table.weights["chat"]) == [("10.0.0.1", 8081)]
-        assert proxy.put_times == 1
-
-    within_limit(scenario)
+@in_loop
+async def test_a_list_is_put_in_force_once() -> None:
+    proxy = Proxy()
+    async with following(Plane(), proxy) as (follower, session):
+        assert [await follower.step(session) for _ in range(3)] == [True] * 3
+    assert list(proxy.table.weights["chat"]) == [("10.0.0.1", 8081)]
+    assert proxy.put_times == 1
 
 
-def test_a_haproxy_that_was_started_anew_gets_the_last_table_also_while_the_control_plane_is_away() -> (
+@in_loop
+async def test_a_haproxy_that_was_started_anew_gets_the_last_table_also_while_the_control_plane_is_away() -> (
     None
 ):
-    async def scenario() -> None:
-        plane, proxy = Plane(), Proxy()
-        async with following(plane, proxy) as (follower, session):
-            await follower.step(session)
-            plane.status = 503
-            # Its first try fails: nothing else would try again, since the list is the same.
-            proxy.is_in_force, proxy.refusals = False, 1
-            assert [await follower.step(session) for _ in range(2)] == [False, False]
-        assert proxy.is_in_force
-        assert proxy.put_times == 2
-
-    within_limit(scenario)
+    plane, proxy = Plane(), Proxy()
+    async with following(plane, proxy) as (follower, session):
+        await follower.step(session)
+        plane.status = 503
+        # Its first try fails: nothing else would try again, since the list is the same.
+        proxy.is_in_force, proxy.refusals = False, 1
+        assert [await follower.step(session) for _ in range(2)] == [False, False]
+    assert proxy.is_in_force
+    assert proxy.put_times == 2
 
 
-def test_what_an_earlier_gateway_left_stays_until_there_is_a_list() -> None:
-    async def scenario() -> None:
-        plane, proxy = Plane(status=503), Proxy()
-        async with following(plane, proxy) as (follower, session):
-            assert not await follower.step(session)
-            assert not proxy.put_times
-            plane.status = 200
-            assert await follower.step(session)
-        assert proxy.is_in_force
-
-    within_limit(scenario)
+@in_loop
+async def test_what_an_earlier_gateway_left_stays_until_there_is_a_list() -> None:
+    plane, proxy = Plane(status=503), Proxy()
+    async with following(plane, proxy) as (follower, session):
+        assert not await follower.step(session)
+        assert not proxy.put_times
+        plane.status = 200
+        assert await follower.step(session)
+    assert proxy.is_in_force
 
 
 def test_a_difficulty_is_told_once_and_so_is_its_end(
@@ -113,7 +108,7 @@ def test_a_difficulty_is_told_once_and_so_is_its_end(
             await follower.step(session)
 
     with caplog.at_level("INFO", logger="agents.gateway.follow"):
-        within_limit(scenario)
+        run(scenario())
     errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert errors == ["http://a-name:8081 is not used: it has no IP address and port"]
     assert caplog.records[-1].getMessage() != errors[0]

@@ -16,8 +16,9 @@ from agents.gateway.table import GatewayTable
 from agents.router.haproxy.process import parse_address
 from agents.router.haproxy.supervised import ProxyServer
 from tests.agents.router.haproxy.test_router import real
-from tests.agents.router_harness import served, tick_until, within_limit
+from tests.agents.router_harness import served, tick_until
 from tests.ports import a_free_port
+from tests.waiting import in_loop
 
 pytestmark = real
 
@@ -95,48 +96,44 @@ async def a_setting() -> AsyncIterator[Setting]:
             await server.close(keep=False)
 
 
-def test_a_service_moves_from_node_to_node_and_no_request_fails() -> None:
-    async def scenario() -> None:
-        async with a_setting() as made:
-            made.a.is_ready = True
-            # Without a waiting place an answer says that the check was good.
-            await made.switch("a")
-            await made.until("a")
-            answers: Counter[tuple[int, str]] = Counter()
-            stop = asyncio.Event()
+@in_loop
+async def test_a_service_moves_from_node_to_node_and_no_request_fails() -> None:
+    async with a_setting() as made:
+        made.a.is_ready = True
+        # Without a waiting place an answer says that the check was good.
+        await made.switch("a")
+        await made.until("a")
+        answers: Counter[tuple[int, str]] = Counter()
+        stop = asyncio.Event()
 
-            async def call() -> None:
-                while not stop.is_set():
-                    answers[await made.ask()] += 1
+        async def call() -> None:
+            while not stop.is_set():
+                answers[await made.ask()] += 1
 
-            callers = [asyncio.create_task(call()) for _ in range(4)]
-            # Planned there, and not ready: nothing goes there yet.
-            await made.switch("a", "b", waiting="b")
-            await tick_until(lambda: answers[200, "a"] >= 100)
-            assert (200, "b") not in answers
-            made.b.is_ready = True
-            await tick_until(lambda: (200, "b") in answers)
-            made.a.is_ready = False
-            await made.until("b")
-            await made.switch("b", waiting="b")
-            stop.set()
-            await asyncio.gather(*callers)
-            assert answers.keys() == {(200, "a"), (200, "b")}
-
-    within_limit(scenario)
+        callers = [asyncio.create_task(call()) for _ in range(4)]
+        # Planned there, and not ready: nothing goes there yet.
+        await made.switch("a", "b", waiting="b")
+        await tick_until(lambda: answers[200, "a"] >= 100)
+        assert (200, "b") not in answers
+        made.b.is_ready = True
+        await tick_until(lambda: (200, "b") in answers)
+        made.a.is_ready = False
+        await made.until("b")
+        await made.switch("b", waiting="b")
+        stop.set()
+        await asyncio.gather(*callers)
+        assert answers.keys() == {(200, "a"), (200, "b")}
 
 
-def test_requests_wait_at_a_planned_node_while_none_is_ready() -> None:
-    async def scenario() -> None:
-        async with a_setting() as made:
-            await made.switch("b", waiting="b")
-            assert await made.ask() == (200, "b")
-            assert (await made.ask("/v2/models/other/infer"))[0] == 404
-            assert await made.ask("/v2/models/chat") == (200, "b")
-            # Every node knows what the server itself is asked; the first check of one may be under way.
-            while (await made.ask("/v2"))[0] != 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            await made.switch()
-            assert (await made.ask())[0] == 503
-
-    within_limit(scenario)
+@in_loop
+async def test_requests_wait_at_a_planned_node_while_none_is_ready() -> None:
+    async with a_setting() as made:
+        await made.switch("b", waiting="b")
+        assert await made.ask() == (200, "b")
+        assert (await made.ask("/v2/models/other/infer"))[0] == 404
+        assert await made.ask("/v2/models/chat") == (200, "b")
+        # Every node knows what the server itself is asked; the first check of one may be under way.
+        while (await made.ask("/v2"))[0] != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await made.switch()
+        assert (await made.ask())[0] == 503

@@ -17,6 +17,7 @@ from tests.agents.router.haproxy.test_router import real
 from tests.agents.router_harness import served
 from tests.certificates import Authority
 from tests.ports import a_free_port
+from tests.waiting import in_loop
 
 pytestmark = real
 
@@ -82,7 +83,10 @@ async def gateway(
             await process.wait()
 
 
-def test_nodes_are_asked_by_tls_and_those_that_nobody_vouches_for_get_nothing() -> None:
+@in_loop
+async def test_nodes_are_asked_by_tls_and_those_that_nobody_vouches_for_get_nothing() -> (
+    None
+):
     async def scenario(folder: Path) -> None:
         ours, others = Authority(folder / "ours"), Authority(folder / "others")
         node = of_server(ours.sign("n1", "DNS:n1"))
@@ -124,10 +128,7 @@ def test_nodes_are_asked_by_tls_and_those_that_nobody_vouches_for_get_nothing() 
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
                 await client.post(f"{address}/v2/health/live", ssl=other_trust)
 
-    async def bounded() -> None:
-        # A socket's path must be short.
-        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-            async with asyncio.timeout(LIMIT_S):
-                await scenario(Path(folder))
-
-    asyncio.run(bounded())
+    # A socket's path must be short.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        async with asyncio.timeout(LIMIT_S):
+            await scenario(Path(folder))

@@ -35,8 +35,9 @@ from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.state import HaProxyError
 from agents.router.haproxy.supervised import PLACES
 from agents.router.router import Router
-from tests.agents.router_harness import a_route, served, within_limit
+from tests.agents.router_harness import a_route, served
 from tests.ports import a_free_port
+from tests.waiting import in_loop, run
 
 pytestmark = pytest.mark.integration
 
@@ -136,11 +137,11 @@ def through(
     folder: Path,
     scenario: Callable[[Door], Awaitable[None]],
 ) -> None:
-    async def run() -> None:
+    async def opened() -> None:
         async with a_door(kind, access, folder) as door:
             await scenario(door)
 
-    within_limit(run)
+    run(opened())
 
 
 @both
@@ -255,23 +256,18 @@ def test_requests_come_by_tls_where_there_is_a_certificate(
 @pytest.mark.skipif(
     PROGRAM is None or os.geteuid() != 0, reason="root's HAProxy becomes another user"
 )
-def test_haproxy_takes_requests_as_its_own_user_and_not_as_root(
+@in_loop
+async def test_haproxy_takes_requests_as_its_own_user_and_not_as_root(
     tmp_path: Path,
 ) -> None:
     user = ProxyUser(uid=65534, gid=65534)
-
-    async def scenario() -> None:
-        port = a_free_port()
-        router = await open_haproxy(
-            HaProxySettings(port=port, folder=tmp_path, user=user)
-        )
-        try:
-            assert psutil.Process(router.pid).uids().real == user.uid
-            await router.switch_routes((), {})
-        finally:
-            await router.close(keep=False)
-
-    within_limit(scenario)
+    port = a_free_port()
+    router = await open_haproxy(HaProxySettings(port=port, folder=tmp_path, user=user))
+    try:
+        assert psutil.Process(router.pid).uids().real == user.uid
+        await router.switch_routes((), {})
+    finally:
+        await router.close(keep=False)
 
 
 def options_with(**changes: object) -> argparse.Namespace:

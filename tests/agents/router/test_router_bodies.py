@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from agents.router.router import MAX_BODY, Router
-from tests.agents.router_harness import a_route, served, within_limit
+from tests.agents.router_harness import a_route, served
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -22,28 +23,28 @@ async def answer(url: str, length: int, body: bytes = b"") -> str:
         writer.close()
 
 
-def test_a_body_that_says_that_it_is_too_long_is_refused_and_holds_no_room() -> None:
-    async def scenario() -> None:
-        router = Router(max_held_bytes=1000)
-        router.switch((a_route(),), {})
-        async with served(router.make_app()) as url:
-            assert (await answer(url, 2_000_000_000)).startswith("HTTP/1.1 413 ")
-            assert (await answer(url, MAX_BODY + 1)).startswith("HTTP/1.1 413 ")
-        assert not router.total("chat").rejected
+@in_loop
+async def test_a_body_that_says_that_it_is_too_long_is_refused_and_holds_no_room() -> (
+    None
+):
+    router = Router(max_held_bytes=1000)
+    router.switch((a_route(),), {})
+    async with served(router.make_app()) as url:
+        assert (await answer(url, 2_000_000_000)).startswith("HTTP/1.1 413 ")
+        assert (await answer(url, MAX_BODY + 1)).startswith("HTTP/1.1 413 ")
+    assert not router.total("chat").rejected
 
-    within_limit(scenario)
 
-
-def test_a_body_that_does_not_come_is_given_up_and_its_room_is_free_again() -> None:
-    async def scenario() -> None:
-        router = Router(max_held_bytes=1000, body_timeout_s=0.2)
-        router.switch((a_route(),), {})
-        async with served(router.make_app()) as url:
-            # Each alone would be all that the router may hold.
-            for _ in range(2):
-                slow = await answer(url, 2000, b"a")
-                assert slow.startswith("HTTP/1.1 408 ")
-                assert "connection: close" in slow.lower()
-        assert not router.total("chat").rejected
-
-    within_limit(scenario)
+@in_loop
+async def test_a_body_that_does_not_come_is_given_up_and_its_room_is_free_again() -> (
+    None
+):
+    router = Router(max_held_bytes=1000, body_timeout_s=0.2)
+    router.switch((a_route(),), {})
+    async with served(router.make_app()) as url:
+        # Each alone would be all that the router may hold.
+        for _ in range(2):
+            slow = await answer(url, 2000, b"a")
+            assert slow.startswith("HTTP/1.1 408 ")
+            assert "connection: close" in slow.lower()
+    assert not router.total("chat").rejected

@@ -4,8 +4,9 @@ import asyncio
 import gzip
 import io
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
@@ -15,12 +16,13 @@ from agents.router.health import STRIKES
 from agents.router.router import MAX_BODY, Router
 from tests.agents.router_harness import (
     a_route,
+    opened,
     raw_worker,
     read_request,
     served,
     tick_until,
-    within_limit,
 )
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -101,131 +103,114 @@ async def a_front(router: Router, *, cancels: bool = False) -> AsyncIterator[Fro
             yield front
 
 
-def on_front(
-    scenario: Callable[[Front], Awaitable[None]],
-    router: Router | None = None,
-    *,
-    cancels: bool = False,
+def on_front(*, cancels: bool = False, **options: float) -> Callable[..., Any]:
+    """A test that is a coroutine function gets a front; `options` are its router's."""
+    return opened(lambda: a_front(Router(**options), cancels=cancels), "front")  # type: ignore[arg-type]
+
+
+@on_front()
+async def test_a_replica_that_answers_5xx_gets_nothing_until_it_is_ready(
+    front: Front,
 ) -> None:
-    async def run() -> None:
-        async with a_front(router or Router(), cancels=cancels) as front:
-            await scenario(front)
+    front.switch("a", "b")
+    front.a.status, front.a.is_ready = 500, False
+    statuses = Counter([(await front.post())[0] for _ in range(20)])
+    # Every second request goes to a, until it has failed often enough; then all go to b.
+    assert statuses == {200: 20 - STRIKES, 500: STRIKES}
+    assert front.router.out == ("a",)
+    front.a.status, front.a.is_ready = 200, True
+    await tick_until(lambda: not front.router.out)
+    assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
 
-    within_limit(run)
 
-
-def test_a_replica_that_answers_5xx_gets_nothing_until_it_is_ready() -> None:
-    async def scenario(front: Front) -> None:
+@on_front()
+async def test_a_replica_that_is_gone_costs_no_request_and_comes_back_where_it_was(
+    front: Front,
+) -> None:
+    async with served(front.a.make_app()) as url:
+        front.addresses["a"] = url
         front.switch("a", "b")
-        front.a.status, front.a.is_ready = 500, False
-        statuses = Counter([(await front.post())[0] for _ in range(20)])
-        # Every second request goes to a, until it has failed often enough; then all go to b.
-        assert statuses == {200: 20 - STRIKES, 500: STRIKES}
-        assert front.router.out == ("a",)
-        front.a.status, front.a.is_ready = 200, True
+        assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
+    assert {await front.post() for _ in range(10)} == {(200, "b:2")}
+    assert front.router.out == ("a",)
+    async with served(front.a.make_app(), port=int(url.rpartition(":")[2])):
         await tick_until(lambda: not front.router.out)
         assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
 
-    on_front(scenario)
+
+@on_front()
+async def test_the_last_replica_stays_in_whatever_it_answers(front: Front) -> None:
+    front.switch("a", "b")
+    front.a.status = front.b.status = 503
+    front.a.is_ready = front.b.is_ready = False
+    assert {(await front.post())[0] for _ in range(20)} == {503}
+    assert len(front.router.out) == 1
+    front.a.status = front.b.status = 200
+    assert (await front.post())[0] == 200
 
 
-def test_a_replica_that_is_gone_costs_no_request_and_comes_back_where_it_was() -> None:
-    async def scenario(front: Front) -> None:
-        async with served(front.a.make_app()) as url:
-            front.addresses["a"] = url
-            front.switch("a", "b")
-            assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
-        assert {await front.post() for _ in range(10)} == {(200, "b:2")}
-        assert front.router.out == ("a",)
-        async with served(front.a.make_app(), port=int(url.rpartition(":")[2])):
-            await tick_until(lambda: not front.router.out)
-            assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
-
-    on_front(scenario)
+@on_front()
+async def test_a_switch_ends_the_probing_of_a_replica_that_leaves(front: Front) -> None:
+    front.switch("a", "b")
+    front.a.status, front.a.is_ready = 500, False
+    while not front.router.out:
+        await front.post()
+    front.switch("b")
+    assert front.router.out == ()
+    front.a.status = 200
+    front.switch("a", "b")
+    assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
 
 
-def test_the_last_replica_stays_in_whatever_it_answers() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch("a", "b")
-        front.a.status = front.b.status = 503
-        front.a.is_ready = front.b.is_ready = False
-        assert {(await front.post())[0] for _ in range(20)} == {503}
-        assert len(front.router.out) == 1
-        front.a.status = front.b.status = 200
-        assert (await front.post())[0] == 200
-
-    on_front(scenario)
-
-
-def test_a_switch_ends_the_probing_of_a_replica_that_leaves() -> None:
-    async def scenario(front: Front) -> None:
+@on_front()
+async def test_a_service_that_comes_anew_while_its_former_self_is_still_probed_is_probed_itself(
+    front: Front,
+) -> None:
+    for turn in range(2):
         front.switch("a", "b")
         front.a.status, front.a.is_ready = 500, False
         while not front.router.out:
             await front.post()
-        front.switch("b")
-        assert front.router.out == ()
-        front.a.status = 200
-        front.switch("a", "b")
-        assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
-
-    on_front(scenario)
-
-
-def test_a_service_that_comes_anew_while_its_former_self_is_still_probed_is_probed_itself() -> (
-    None
-):
-    async def scenario(front: Front) -> None:
-        for turn in range(2):
-            front.switch("a", "b")
-            front.a.status, front.a.is_ready = 500, False
-            while not front.router.out:
-                await front.post()
-            if not turn:
-                front.router.switch((), {})
-                while (
-                    front.router.read()
-                ):  # the second reading forgets a service that has left
-                    pass
-        front.a.status, front.a.is_ready = 200, True
-        await tick_until(lambda: not front.router.out)
-
-    on_front(scenario)
+        if not turn:
+            front.router.switch((), {})
+            while (
+                front.router.read()
+            ):  # the second reading forgets a service that has left
+                pass
+    front.a.status, front.a.is_ready = 200, True
+    await tick_until(lambda: not front.router.out)
 
 
 @pytest.mark.parametrize("deadline", ["0", "-5", "0.4"])
-def test_a_deadline_that_has_passed_is_answered_at_once_and_counted(
-    deadline: str,
+@on_front()
+async def test_a_deadline_that_has_passed_is_answered_at_once_and_counted(
+    front: Front, deadline: str
 ) -> None:
-    async def scenario(front: Front) -> None:
-        front.switch("a")
-        status, text = await front.post(headers={"Plimsoll-Deadline-Ms": deadline})
-        assert status == 504 and "deadline" in text
-        assert front.a.requests == []
-        assert (await front.rejected())["expired"] == 1
-        (reading,) = front.router.read()
-        assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
-
-    on_front(scenario)
+    front.switch("a")
+    status, text = await front.post(headers={"Plimsoll-Deadline-Ms": deadline})
+    assert status == 504 and "deadline" in text
+    assert front.a.requests == []
+    assert (await front.rejected())["expired"] == 1
+    (reading,) = front.router.read()
+    assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
 
 
-def test_a_deadline_that_is_no_number_is_refused_and_not_counted() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch("a")
-        assert (await front.post(headers={"Plimsoll-Deadline-Ms": "soon"}))[0] == 400
-        assert front.router.read()[0].arrivals == 0
+@on_front()
+async def test_a_deadline_that_is_no_number_is_refused_and_not_counted(
+    front: Front,
+) -> None:
+    front.switch("a")
+    assert (await front.post(headers={"Plimsoll-Deadline-Ms": "soon"}))[0] == 400
+    assert front.router.read()[0].arrivals == 0
 
-    on_front(scenario)
 
-
-def test_a_worker_is_told_what_the_queue_left_of_the_deadline() -> None:
+@in_loop
+async def test_a_worker_is_told_what_the_queue_left_of_the_deadline() -> None:
     now_s = [1000.0]
-
-    async def scenario(front: Front) -> None:
+    async with a_front(Router(now_s=lambda: now_s[0])) as front:
         front.switch()
-        waiting = asyncio.create_task(
-            front.post(headers={"Plimsoll-Deadline-Ms": "20000"})
-        )
+        headers = {"Plimsoll-Deadline-Ms": "20000"}
+        waiting = asyncio.create_task(front.post(headers=headers))
         await tick_until(lambda: front.router.read()[0].queued == 1)
         now_s[0] += 12.5
         front.switch("a")
@@ -234,288 +219,262 @@ def test_a_worker_is_told_what_the_queue_left_of_the_deadline() -> None:
         await front.post()
         assert "Plimsoll-Deadline-Ms" not in front.a.requests[1]
 
-    on_front(scenario, Router(now_s=lambda: now_s[0]))
+
+@on_front()
+async def test_a_deadline_passes_in_the_queue(front: Front) -> None:
+    front.switch()
+    assert (await front.post(headers={"Plimsoll-Deadline-Ms": "50"}))[0] == 504
+    assert front.router.read()[0].queued == 0
+    assert (await front.rejected())["expired"] == 1
 
 
-def test_a_deadline_passes_in_the_queue() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch()
-        assert (await front.post(headers={"Plimsoll-Deadline-Ms": "50"}))[0] == 504
-        assert front.router.read()[0].queued == 0
-        assert (await front.rejected())["expired"] == 1
-
-    on_front(scenario)
-
-
-def test_a_deadline_that_passes_while_the_replica_works_is_not_the_replicas_failure() -> (
-    None
-):
-    async def scenario(front: Front) -> None:
-        front.switch("a", "b")
-        front.a.hold = front.b.hold = asyncio.Event()
-        headers = {"Plimsoll-Deadline-Ms": "50"}
-        answers = await asyncio.gather(
-            *(front.post(headers=headers) for _ in range(4 * STRIKES))
-        )
-        assert {status for status, _ in answers} == {504}
-        assert front.router.out == ()
-        assert front.router.in_flight("a") == front.router.in_flight("b") == 0
-        front.a.hold.set()
-
-    on_front(scenario)
+@on_front()
+async def test_a_deadline_that_passes_while_the_replica_works_is_not_the_replicas_failure(
+    front: Front,
+) -> None:
+    front.switch("a", "b")
+    front.a.hold = front.b.hold = asyncio.Event()
+    headers = {"Plimsoll-Deadline-Ms": "50"}
+    answers = await asyncio.gather(
+        *(front.post(headers=headers) for _ in range(4 * STRIKES))
+    )
+    assert {status for status, _ in answers} == {504}
+    assert front.router.out == ()
+    assert front.router.in_flight("a") == front.router.in_flight("b") == 0
+    front.a.hold.set()
 
 
-def test_bodies_that_wait_are_bounded_in_bytes() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch()
-        waiting = asyncio.create_task(front.post(b"x" * 900))
-        await tick_until(lambda: front.router.read()[0].queued == 1)
-        status, text = await front.post(b"x" * 200)
-        assert status == 503 and "900 bytes" in text
-        small = asyncio.create_task(front.post(b"x" * 100))
-        await tick_until(lambda: front.router.read()[0].queued == 2)
-        front.switch("a")
-        assert (await waiting, await small) == ((200, "a:900"), (200, "a:100"))
-        assert (await front.post(b"x" * 5000))[0] == 200  # alone it may be of any size
-
-    on_front(scenario, Router(max_held_bytes=1000))
+@on_front(max_held_bytes=1000)
+async def test_bodies_that_wait_are_bounded_in_bytes(front: Front) -> None:
+    front.switch()
+    waiting = asyncio.create_task(front.post(b"x" * 900))
+    await tick_until(lambda: front.router.read()[0].queued == 1)
+    status, text = await front.post(b"x" * 200)
+    assert status == 503 and "900 bytes" in text
+    small = asyncio.create_task(front.post(b"x" * 100))
+    await tick_until(lambda: front.router.read()[0].queued == 2)
+    front.switch("a")
+    assert (await waiting, await small) == ((200, "a:900"), (200, "a:100"))
+    assert (await front.post(b"x" * 5000))[0] == 200  # alone it may be of any size
 
 
-def test_a_client_that_leaves_the_queue_costs_no_replica_anything() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch()
-        leaving = asyncio.create_task(front.post())
-        await tick_until(lambda: front.router.read()[0].queued == 1)
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-        for _ in range(
-            5
-        ):  # while it answers these, the router sees the end of that connection
-            await front.rejected()
-        front.switch("a")
-        await tick_until(lambda: front.router.in_flight("a") == 0)
-        assert front.a.requests == []
+@on_front()
+async def test_a_client_that_leaves_the_queue_costs_no_replica_anything(
+    front: Front,
+) -> None:
+    front.switch()
+    leaving = asyncio.create_task(front.post())
+    await tick_until(lambda: front.router.read()[0].queued == 1)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    for _ in range(
+        5
+    ):  # while it answers these, the router sees the end of that connection
+        await front.rejected()
+    front.switch("a")
+    await tick_until(lambda: front.router.in_flight("a") == 0)
+    assert front.a.requests == []
+    assert (await front.rejected())["gone"] == 1
+
+
+@on_front()
+async def test_a_client_that_leaves_in_the_middle_of_an_answer_ends_the_workers_connection(
+    front: Front,
+) -> None:
+    async def endless(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"4\r\nabcd\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.001)
+
+    async with raw_worker(endless) as worker:
+        front.addresses["x"] = worker.url
+        front.switch("x")
+        async with front.client.post(
+            f"{front.url}/v2/models/chat/infer", data=b"{}"
+        ) as response:
+            assert (await response.content.readexactly(8)) == b"abcdabcd"
+        await tick_until(lambda: worker.ended == 1)
+        await tick_until(lambda: front.router.in_flight("x") == 0)
         assert (await front.rejected())["gone"] == 1
 
-    on_front(scenario)
+
+@on_front(cancels=True)
+async def test_a_client_that_leaves_ends_the_replicas_work_where_the_server_cancels(
+    front: Front,
+) -> None:
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        while await reader.read(65536):
+            pass
+
+    async with raw_worker(silent) as worker:
+        front.addresses["x"] = worker.url
+        front.switch("x")
+        leaving = asyncio.create_task(front.post())
+        await tick_until(lambda: worker.connections == 1)
+        leaving.cancel()
+        await tick_until(lambda: worker.ended == 1)
+        await tick_until(lambda: front.router.in_flight("x") == 0)
+        assert (await front.rejected())["gone"] == 1
 
 
-def test_a_client_that_leaves_in_the_middle_of_an_answer_ends_the_workers_connection() -> (
-    None
-):
-    async def scenario(front: Front) -> None:
-        async def endless(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
-            await read_request(reader)
-            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-            while True:
-                writer.write(b"4\r\nabcd\r\n")
-                await writer.drain()
-                await asyncio.sleep(0.001)
-
-        async with raw_worker(endless) as worker:
-            front.addresses["x"] = worker.url
-            front.switch("x")
-            async with front.client.post(
-                f"{front.url}/v2/models/chat/infer", data=b"{}"
-            ) as response:
-                assert (await response.content.readexactly(8)) == b"abcdabcd"
-            await tick_until(lambda: worker.ended == 1)
-            await tick_until(lambda: front.router.in_flight("x") == 0)
-            assert (await front.rejected())["gone"] == 1
-
-    on_front(scenario)
+@on_front(answer_timeout_s=0.5)
+async def test_a_replica_that_gives_no_answer_in_time_fails(front: Front) -> None:
+    front.switch("a", "b")
+    front.a.hold = asyncio.Event()
+    front.a.is_ready = False
+    answers: Counter[int] = Counter()
+    while front.router.out != ("a",):
+        answers[(await front.post())[0]] += 1
+    assert answers[502] >= STRIKES
+    assert answers[200] >= 1
+    assert await front.post() == (200, "b:2")
+    front.a.hold.set()
 
 
-def test_a_client_that_leaves_ends_the_replicas_work_where_the_server_cancels() -> None:
-    async def scenario(front: Front) -> None:
-        async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-            while await reader.read(65536):
-                pass
-
-        async with raw_worker(silent) as worker:
-            front.addresses["x"] = worker.url
-            front.switch("x")
-            leaving = asyncio.create_task(front.post())
-            await tick_until(lambda: worker.connections == 1)
-            leaving.cancel()
-            await tick_until(lambda: worker.ended == 1)
-            await tick_until(lambda: front.router.in_flight("x") == 0)
-            assert (await front.rejected())["gone"] == 1
-
-    on_front(scenario, cancels=True)
+@on_front(answer_timeout_s=0.05)
+async def test_a_turn_that_does_not_come_in_time_is_answered_with_come_again(
+    front: Front,
+) -> None:
+    front.switch()
+    status, text = await front.post()
+    assert (status, "had room within 0.05 s" in text) == (503, True)
+    assert (await front.rejected())["full"] == 1
+    assert (await front.post(headers={"Plimsoll-Deadline-Ms": "90000"}))[0] == 503
 
 
-def test_a_replica_that_gives_no_answer_in_time_fails() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch("a", "b")
-        front.a.hold = asyncio.Event()
-        front.a.is_ready = False
-        answers: Counter[int] = Counter()
-        while front.router.out != ("a",):
-            answers[(await front.post())[0]] += 1
-        assert answers[502] >= STRIKES
-        assert answers[200] >= 1
-        assert await front.post() == (200, "b:2")
-        front.a.hold.set()
+@on_front()
+async def test_a_stream_of_events_reaches_the_client_as_it_comes(front: Front) -> None:
+    go_on = asyncio.Event()
 
-    on_front(scenario, Router(answer_timeout_s=0.5))
+    async def tokens(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await read_request(reader)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        writer.write(b"9\r\ndata: a\n\n\r\n")
+        await go_on.wait()
+        writer.write(b"9\r\ndata: b\n\n\r\n0\r\n\r\n")
+        await reader.read()
 
-
-def test_a_turn_that_does_not_come_in_time_is_answered_with_come_again() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch()
-        status, text = await front.post()
-        assert (status, "had room within 0.05 s" in text) == (503, True)
-        assert (await front.rejected())["full"] == 1
-        assert (await front.post(headers={"Plimsoll-Deadline-Ms": "90000"}))[0] == 503
-
-    on_front(scenario, Router(answer_timeout_s=0.05))
-
-
-def test_a_stream_of_events_reaches_the_client_as_it_comes() -> None:
-    async def scenario(front: Front) -> None:
-        go_on = asyncio.Event()
-
-        async def tokens(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
-            await read_request(reader)
-            writer.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-            )
-            writer.write(b"9\r\ndata: a\n\n\r\n")
-            await go_on.wait()
-            writer.write(b"9\r\ndata: b\n\n\r\n0\r\n\r\n")
-            await reader.read()
-
-        async with raw_worker(tokens) as worker:
-            front.addresses["x"] = worker.url
-            front.switch("x")
-            async with front.client.post(
-                f"{front.url}/v2/models/chat/infer", data=b"{}"
-            ) as response:
-                assert response.content_type == "text/event-stream"
-                assert await response.content.readexactly(9) == b"data: a\n\n"
-                go_on.set()
-                assert await response.content.read() == b"data: b\n\n"
-            assert front.router.read()[0].served == 1
-
-    on_front(scenario)
+    async with raw_worker(tokens) as worker:
+        front.addresses["x"] = worker.url
+        front.switch("x")
+        async with front.client.post(
+            f"{front.url}/v2/models/chat/infer", data=b"{}"
+        ) as response:
+            assert response.content_type == "text/event-stream"
+            assert await response.content.readexactly(9) == b"data: a\n\n"
+            go_on.set()
+            assert await response.content.read() == b"data: b\n\n"
+        assert front.router.read()[0].served == 1
 
 
-def test_large_chunked_and_compressed_bodies_arrive_whole() -> None:
+@on_front()
+async def test_large_chunked_and_compressed_bodies_arrive_whole(front: Front) -> None:
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(100):
             yield b"x" * 30_000
 
-    async def scenario(front: Front) -> None:
-        front.switch("a")
-        assert await front.post(parts()) == (200, "a:3000000")
-        assert await front.post(io.BytesIO(b"y" * 20_000_000)) == (200, "a:20000000")
-        packed = gzip.compress(b"z" * 5000)
-        assert await front.post(packed, headers={"Content-Encoding": "gzip"}) == (
-            200,
-            "a:5000",
+    front.switch("a")
+    assert await front.post(parts()) == (200, "a:3000000")
+    assert await front.post(io.BytesIO(b"y" * 20_000_000)) == (200, "a:20000000")
+    packed = gzip.compress(b"z" * 5000)
+    assert await front.post(packed, headers={"Content-Encoding": "gzip"}) == (
+        200,
+        "a:5000",
+    )
+    assert "Content-Encoding" not in front.a.requests[-1]
+    assert (await front.post(io.BytesIO(b"x" * (MAX_BODY + 1))))[0] == 413
+
+
+@on_front()
+async def test_status_and_headers_of_the_worker_are_the_answers(front: Front) -> None:
+    async def own(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, _ = await read_request(reader)
+        assert b"\r\nX-Mine: 1\r\n" in head
+        writer.write(
+            b"HTTP/1.1 429 Slow\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Type: x/y\r\nServer: own\r\n"
+            b"Content-Length: 2\r\n\r\nok"
         )
-        assert "Content-Encoding" not in front.a.requests[-1]
-        assert (await front.post(io.BytesIO(b"x" * (MAX_BODY + 1))))[0] == 413
+        await reader.read()
 
-    on_front(scenario)
-
-
-def test_status_and_headers_of_the_worker_are_the_answers() -> None:
-    async def scenario(front: Front) -> None:
-        async def own(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-        ) -> None:
-            head, _ = await read_request(reader)
-            assert b"\r\nX-Mine: 1\r\n" in head
-            writer.write(
-                b"HTTP/1.1 429 Slow\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nContent-Type: x/y\r\nServer: own\r\n"
-                b"Content-Length: 2\r\n\r\nok"
+    async with raw_worker(own) as worker:
+        front.addresses["x"] = worker.url
+        front.switch("x")
+        url, headers = f"{front.url}/v2/models/chat/infer", {"X-Mine": "1"}
+        async with front.client.post(url, data=b"", headers=headers) as response:
+            assert (response.status, await response.text()) == (429, "ok")
+            assert response.headers.getall("Set-Cookie") == ["a=1", "b=2"]
+            assert (response.headers["Content-Type"], response.headers["Server"]) == (
+                "x/y",
+                "own",
             )
-            await reader.read()
-
-        async with raw_worker(own) as worker:
-            front.addresses["x"] = worker.url
-            front.switch("x")
-            url, headers = f"{front.url}/v2/models/chat/infer", {"X-Mine": "1"}
-            async with front.client.post(url, data=b"", headers=headers) as response:
-                assert (response.status, await response.text()) == (429, "ok")
-                assert response.headers.getall("Set-Cookie") == ["a=1", "b=2"]
-                assert (
-                    response.headers["Content-Type"],
-                    response.headers["Server"],
-                ) == ("x/y", "own")
-
-    on_front(scenario)
 
 
-def test_thousands_of_requests_through_switches_lose_none() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch("a")
-        left = iter(range(2000))
-        answers: Counter[int] = Counter()
+@on_front()
+async def test_thousands_of_requests_through_switches_lose_none(front: Front) -> None:
+    front.switch("a")
+    left = iter(range(2000))
+    answers: Counter[int] = Counter()
 
-        async def client() -> None:
-            for number in left:
-                answers[(await front.post())[0]] += 1
-                if number % 100 == 0:
-                    front.switch("a" if number % 200 else "b")
+    async def client() -> None:
+        for number in left:
+            answers[(await front.post())[0]] += 1
+            if number % 100 == 0:
+                front.switch("a" if number % 200 else "b")
 
-        await asyncio.gather(*(client() for _ in range(16)))
-        assert answers == {200: 2000}
-        assert len(front.a.requests) + len(front.b.requests) == 2000
-        assert min(len(front.a.requests), len(front.b.requests)) > 500
-
-    on_front(scenario)
+    await asyncio.gather(*(client() for _ in range(16)))
+    assert answers == {200: 2000}
+    assert len(front.a.requests) + len(front.b.requests) == 2000
+    assert min(len(front.a.requests), len(front.b.requests)) > 500
 
 
-def test_metrics_show_every_service_of_the_table_and_none_from_requests() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch("a")
+@on_front()
+async def test_metrics_show_every_service_of_the_table_and_none_from_requests(
+    front: Front,
+) -> None:
+    front.switch("a")
+    await front.post()
+    for name in ("x", "y"):
+        async with front.client.post(
+            f"{front.url}/v2/models/{name}/infer", data=b""
+        ) as response:
+            assert response.status == 404
+    async with front.client.get(f"{front.url}/metrics") as response:
+        text = await response.text()
+    assert 'plimsoll_router_served_total{service="chat"} 1\n' in text
+    assert "plimsoll_router_unknown_service_total 2\n" in text
+    assert 'service="x"' not in text
+
+
+@on_front()
+async def test_totals_go_on_through_readings_and_switches(front: Front) -> None:
+    front.switch("a")
+    for _ in range(3):
         await front.post()
-        for name in ("x", "y"):
-            async with front.client.post(
-                f"{front.url}/v2/models/{name}/infer", data=b""
-            ) as response:
-                assert response.status == 404
-        async with front.client.get(f"{front.url}/metrics") as response:
-            text = await response.text()
-        assert 'plimsoll_router_served_total{service="chat"} 1\n' in text
-        assert "plimsoll_router_unknown_service_total 2\n" in text
-        assert 'service="x"' not in text
-
-    on_front(scenario)
+        assert front.router.read()[0].served == 1
+        front.switch("b")
+    total = front.router.total("chat")
+    assert (
+        total.arrivals,
+        total.served,
+        total.buckets.total(),
+        total.gaps.total(),
+    ) == (3, 3, 3, 2)
+    assert front.router.total("nobody").arrivals == 0
 
 
-def test_totals_go_on_through_readings_and_switches() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch("a")
-        for _ in range(3):
-            await front.post()
-            assert front.router.read()[0].served == 1
-            front.switch("b")
-        total = front.router.total("chat")
-        assert (
-            total.arrivals,
-            total.served,
-            total.buckets.total(),
-            total.gaps.total(),
-        ) == (3, 3, 3, 2)
-        assert front.router.total("nobody").arrivals == 0
-
-    on_front(scenario)
-
-
-def test_an_address_that_is_none_changes_nothing() -> None:
-    async def scenario(front: Front) -> None:
-        front.switch("a")
-        with pytest.raises(ValueError, match="not an address"):
-            front.router.switch((a_route(("c", 1.0)),), {"c": "ftp://x"})
-        assert await front.post() == (200, "a:2")
-
-    on_front(scenario)
+@on_front()
+async def test_an_address_that_is_none_changes_nothing(front: Front) -> None:
+    front.switch("a")
+    with pytest.raises(ValueError, match="not an address"):
+        front.router.switch((a_route(("c", 1.0)),), {"c": "ftp://x"})
+    assert await front.post() == (200, "a:2")

@@ -1,6 +1,6 @@
 """What is asked of a node beside inference: metadata, which counts nowhere, and what there is not."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from agents.base.device import ServiceRoute
 from agents.router.router import Router
-from tests.agents.router_harness import a_route, served, within_limit
+from tests.agents.router_harness import a_route, opened, served
 
 pytestmark = pytest.mark.integration
 
@@ -59,12 +59,7 @@ async def asked() -> AsyncIterator[Asked]:
             yield front
 
 
-def on_front(scenario: Callable[[Asked], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asked() as front:
-            await scenario(front)
-
-    within_limit(run)
+on_front = opened(asked, "front")
 
 
 @pytest.mark.parametrize(
@@ -77,55 +72,53 @@ def on_front(scenario: Callable[[Asked], Awaitable[None]]) -> None:
         "/v2/models/chat/versions/1/stats?a=b",
     ],
 )
-def test_metadata_is_a_replicas_own_and_is_no_request(path: str) -> None:
-    async def scenario(front: Asked) -> None:
-        front.switch(a_route(("a", 1.0)))
-        assert await front.get(path) == (200, {"method": "GET", "path": path})
-        assert (await front.get(path, "HEAD"))[0] == 200
-        (reading,) = front.router.read()
-        assert (reading.arrivals, reading.served, reading.rejected) == (0, 0, 0)
-        assert front.router.in_flight("a") == 0
-
-    on_front(scenario)
-
-
-def test_metadata_without_a_length_comes_whole() -> None:
-    async def scenario(front: Asked) -> None:
-        front.switch(a_route(("a", 1.0)))
-        answer = await front.get("/v2/models/chat?in_parts")
-        assert answer == (200, {"method": "GET"})
-
-    on_front(scenario)
+@on_front
+async def test_metadata_is_a_replicas_own_and_is_no_request(
+    front: Asked, path: str
+) -> None:
+    front.switch(a_route(("a", 1.0)))
+    assert await front.get(path) == (200, {"method": "GET", "path": path})
+    assert (await front.get(path, "HEAD"))[0] == 200
+    (reading,) = front.router.read()
+    assert (reading.arrivals, reading.served, reading.rejected) == (0, 0, 0)
+    assert front.router.in_flight("a") == 0
 
 
-def test_a_replica_that_is_gone_leaves_the_answer_to_another_and_to_spares() -> None:
-    async def scenario(front: Asked) -> None:
-        async with served(web.Application()) as gone:
-            pass
-        route = replace(a_route(("gone", 1.0)), spares=("a",))
-        front.switch(route, gone=gone)
-        assert (await front.get("/v2/models/chat"))[0] == 200
-        # Nothing was held against the one that did not answer: it was no request.
-        assert front.router.out == ()
-        front.switch(a_route(("gone", 1.0)), gone=gone)
-        status, body = await front.get("/v2/models/chat")
-        assert status == 502
-        assert str(body["error"]).startswith("replica gone did not answer")
-
-    on_front(scenario)
+@on_front
+async def test_metadata_without_a_length_comes_whole(front: Asked) -> None:
+    front.switch(a_route(("a", 1.0)))
+    answer = await front.get("/v2/models/chat?in_parts")
+    assert answer == (200, {"method": "GET"})
 
 
-def test_metadata_of_a_service_without_a_replica_is_no_demand() -> None:
-    async def scenario(front: Asked) -> None:
-        front.switch(a_route())
-        status, body = await front.get("/v2/models/chat")
-        assert (status, body["error"]) == (
-            503,
-            "service chat has no ready replica on this node",
-        )
-        assert front.router.read()[0].arrivals == 0
+@on_front
+async def test_a_replica_that_is_gone_leaves_the_answer_to_another_and_to_spares(
+    front: Asked,
+) -> None:
+    async with served(web.Application()) as gone:
+        pass
+    route = replace(a_route(("gone", 1.0)), spares=("a",))
+    front.switch(route, gone=gone)
+    assert (await front.get("/v2/models/chat"))[0] == 200
+    # Nothing was held against the one that did not answer: it was no request.
+    assert front.router.out == ()
+    front.switch(a_route(("gone", 1.0)), gone=gone)
+    status, body = await front.get("/v2/models/chat")
+    assert status == 502
+    assert str(body["error"]).startswith("replica gone did not answer")
 
-    on_front(scenario)
+
+@on_front
+async def test_metadata_of_a_service_without_a_replica_is_no_demand(
+    front: Asked,
+) -> None:
+    front.switch(a_route())
+    status, body = await front.get("/v2/models/chat")
+    assert (status, body["error"]) == (
+        503,
+        "service chat has no ready replica on this node",
+    )
+    assert front.router.read()[0].arrivals == 0
 
 
 @pytest.mark.parametrize(
@@ -138,39 +131,35 @@ def test_metadata_of_a_service_without_a_replica_is_no_demand() -> None:
         ("POST", "/v2/repository/index", 404, "POST /v2/repository/index: Not Found"),
     ],
 )
-def test_what_there_is_not_is_told_as_the_protocol_says(
-    method: str, path: str, status: int, words: str
+@on_front
+async def test_what_there_is_not_is_told_as_the_protocol_says(
+    front: Asked, method: str, path: str, status: int, words: str
 ) -> None:
-    async def scenario(front: Asked) -> None:
-        front.switch(a_route(("a", 1.0)))
-        found, body = await front.get(path, method)
-        assert found == status
-        assert words in str(body["error"])
-        assert (body["status"], body["detail"]) == (status, body["error"])
-
-    on_front(scenario)
+    front.switch(a_route(("a", 1.0)))
+    found, body = await front.get(path, method)
+    assert found == status
+    assert words in str(body["error"])
+    assert (body["status"], body["detail"]) == (status, body["error"])
 
 
 @pytest.mark.parametrize("path", ["/v2", "/v2/"])
-def test_a_node_says_what_it_is(path: str) -> None:
-    async def scenario(front: Asked) -> None:
-        status, body = await front.get(path)
-        assert (status, body["name"]) == (200, "plimsoll-router")
-        assert body["extensions"] == ["binary_tensor_data"]
-        assert isinstance(body["version"], str)
-
-    on_front(scenario)
+@on_front
+async def test_a_node_says_what_it_is(front: Asked, path: str) -> None:
+    status, body = await front.get(path)
+    assert (status, body["name"]) == (200, "plimsoll-router")
+    assert body["extensions"] == ["binary_tensor_data"]
+    assert isinstance(body["version"], str)
 
 
-def test_a_body_that_cannot_be_unpacked_is_the_clients_mistake() -> None:
-    async def scenario(front: Asked) -> None:
-        front.switch(a_route(("a", 1.0)))
-        async with front.client.post(
-            f"{front.url}/v2/models/chat/infer",
-            data=b"no gzip at all",
-            headers={"Content-Encoding": "gzip"},
-        ) as answer:
-            assert answer.status == 400
-            assert "gzip" in (await answer.json())["error"]
-
-    on_front(scenario)
+@on_front
+async def test_a_body_that_cannot_be_unpacked_is_the_clients_mistake(
+    front: Asked,
+) -> None:
+    front.switch(a_route(("a", 1.0)))
+    async with front.client.post(
+        f"{front.url}/v2/models/chat/infer",
+        data=b"no gzip at all",
+        headers={"Content-Encoding": "gzip"},
+    ) as answer:
+        assert answer.status == 400
+        assert "gzip" in (await answer.json())["error"]

@@ -7,7 +7,8 @@ import pytest
 
 from agents.base.device import ServiceRoute
 from agents.router.router import Router
-from tests.agents.router_harness import a_route, served, within_limit
+from tests.agents.router_harness import a_route, served
+from tests.waiting import in_loop
 
 SERVED = a_route(("a", 1.0))
 
@@ -22,15 +23,13 @@ SERVED = a_route(("a", 1.0))
     ],
     ids=["served", "leaving", "spare", "none"],
 )
-def test_a_node_is_ready_for_what_it_serves_and_does_not_leave(
+@in_loop
+async def test_a_node_is_ready_for_what_it_serves_and_does_not_leave(
     route: ServiceRoute, status: int, as_backup: int
 ) -> None:
-    async def scenario() -> None:
-        router = Router()
-        router.switch((route,), {"a": "http://127.0.0.1:9"})
-        async with served(router.make_app()) as url, aiohttp.ClientSession() as client:
-            for query, wanted in (("", status), ("?backup=true", as_backup)):
-                async with client.get(f"{url}/v2/models/chat/ready{query}") as answer:
-                    assert answer.status == wanted
-
-    within_limit(scenario)
+    router = Router()
+    router.switch((route,), {"a": "http://127.0.0.1:9"})
+    async with served(router.make_app()) as url, aiohttp.ClientSession() as client:
+        for query, wanted in (("", status), ("?backup=true", as_backup)):
+            async with client.get(f"{url}/v2/models/chat/ready{query}") as answer:
+                assert answer.status == wanted

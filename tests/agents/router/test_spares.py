@@ -9,6 +9,7 @@ from agents.base.device import ServiceRoute
 from agents.base.lateness import CALM_S
 from agents.router.counts import Reason
 from agents.router.service_queue import ServiceQueue
+from tests.waiting import in_loop
 
 
 class Clock:
@@ -145,22 +146,20 @@ def test_a_spare_that_fails_gets_nothing_until_it_is_well() -> None:
     assert service_queue.take() == "spare"
 
 
-def test_requests_that_wait_are_given_to_a_spare_that_comes() -> None:
-    async def scenario() -> None:
-        clock = Clock()
-        service_queue = a_queue(clock, ("a", 10.0), spares=(), replica_limit=1)
-        assert service_queue.take() == "a"
-        waits = asyncio.create_task(service_queue.acquire())
-        await asyncio.sleep(0)
-        service_queue.switch(
-            ServiceRoute(
-                service="chat", slo_ms=100.0, shares=(("a", 10.0),), spares=("spare",)
-            )
+@in_loop
+async def test_requests_that_wait_are_given_to_a_spare_that_comes() -> None:
+    clock = Clock()
+    service_queue = a_queue(clock, ("a", 10.0), spares=(), replica_limit=1)
+    assert service_queue.take() == "a"
+    waits = asyncio.create_task(service_queue.acquire())
+    await asyncio.sleep(0)
+    service_queue.switch(
+        ServiceRoute(
+            service="chat", slo_ms=100.0, shares=(("a", 10.0),), spares=("spare",)
         )
-        async with asyncio.timeout(1.0):
-            assert await waits == "spare"
-
-    asyncio.run(scenario())
+    )
+    async with asyncio.timeout(1.0):
+        assert await waits == "spare"
 
 
 def test_a_spare_with_a_rate_is_a_replica_like_the_others() -> None:

@@ -22,8 +22,9 @@ from agents.router.request_router import RequestRouter
 from agents.router.router import Router
 from agents.router.service_queue import ServiceQueue
 from agents.router.streams import MAX_TOKENS, TokenMeter, answered_tokens
-from tests.agents.router_harness import read_all, served, within_limit
+from tests.agents.router_harness import read_all, served
 from tests.ports import a_free_port
+from tests.waiting import in_loop
 
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
 PATH = "/services/chat/v1/chat/completions"
@@ -171,82 +172,77 @@ async def stream(session: aiohttp.ClientSession, url: str, tokens: int) -> list[
 
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_pass_as_they_come_and_are_counted(kind: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served_model(kind, tmp_path, base_ms=20.0) as (session, router, url):
-            times = await stream(session, url, 20)
-            # Held back, they would all have come together.
-            assert times[-1] - times[0] > 0.2
-            assert len(times) > 10
-            (reading,) = await read_all(router)
-            assert (reading.arrivals, reading.served, reading.in_slo) == (1, 1, 1)
-            # HAProxy reads no streams.
-            assert reading.output_tokens == (20 if kind == "own" else 0)
-
-    within_limit(scenario)
+@in_loop
+async def test_tokens_pass_as_they_come_and_are_counted(
+    kind: str, tmp_path: Path
+) -> None:
+    async with served_model(kind, tmp_path, base_ms=20.0) as (session, router, url):
+        times = await stream(session, url, 20)
+        # Held back, they would all have come together.
+        assert times[-1] - times[0] > 0.2
+        assert len(times) > 10
+        (reading,) = await read_all(router)
+        assert (reading.arrivals, reading.served, reading.in_slo) == (1, 1, 1)
+        # HAProxy reads no streams.
+        assert reading.output_tokens == (20 if kind == "own" else 0)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_first_token_that_comes_late_is_no_answer_in_time(
+@in_loop
+async def test_a_first_token_that_comes_late_is_no_answer_in_time(
     kind: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        node = served_model(kind, tmp_path, base_ms=300.0, ttft_ms=100.0)
-        async with node as (session, router, url):
-            await stream(session, url, 2)
-            (reading,) = await read_all(router)
-            assert (reading.served, reading.in_slo) == (1, 0)
-
-    within_limit(scenario)
+    node = served_model(kind, tmp_path, base_ms=300.0, ttft_ms=100.0)
+    async with node as (session, router, url):
+        await stream(session, url, 2)
+        (reading,) = await read_all(router)
+        assert (reading.served, reading.in_slo) == (1, 0)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
-def test_streams_go_on_where_they_are_when_their_replica_leaves_the_route(
+@in_loop
+async def test_streams_go_on_where_they_are_when_their_replica_leaves_the_route(
     kind: str, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(aiohttp.ClientSession())
-            router, url = await stack.enter_async_context(front(kind, tmp_path))
-            old = await stack.enter_async_context(engine(base_ms=10.0))
-            new = await stack.enter_async_context(engine(base_ms=10.0))
-            await router.switch_routes((a_route("old"),), {"old": old})
-            running = [asyncio.create_task(stream(session, url, 100)) for _ in range(8)]
-            await asyncio.sleep(0.3)
-            await router.switch_routes((a_route("new"),), {"new": new})
-            await router.look()
-            assert router.in_flight("old") == 8
-            await stream(session, url, 3)
-            await asyncio.gather(*running)
-            await asyncio.sleep(0.3)
-            await router.look()
-            assert router.in_flight("old") == 0
-
-    within_limit(scenario)
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        router, url = await stack.enter_async_context(front(kind, tmp_path))
+        old = await stack.enter_async_context(engine(base_ms=10.0))
+        new = await stack.enter_async_context(engine(base_ms=10.0))
+        await router.switch_routes((a_route("old"),), {"old": old})
+        running = [asyncio.create_task(stream(session, url, 100)) for _ in range(8)]
+        await asyncio.sleep(0.3)
+        await router.switch_routes((a_route("new"),), {"new": new})
+        await router.look()
+        assert router.in_flight("old") == 8
+        await stream(session, url, 3)
+        await asyncio.gather(*running)
+        await asyncio.sleep(0.3)
+        await router.look()
+        assert router.in_flight("old") == 0
 
 
 @pytest.mark.integration
-def test_models_are_listed_and_whole_answers_count_by_their_tokens() -> None:
-    async def scenario() -> None:
-        # Ten tokens take 200 ms: more than the first may take, and less than all ten.
-        node = served_model("own", Path(), base_ms=20.0, ttft_ms=100.0)
-        async with node as (session, router, url):
-            async with session.get(f"{url}/services/chat/v1/models") as answer:
-                assert (await answer.json())["data"][0]["id"] == "chat"
-            body = {"prompt": "a", "max_tokens": 10}
-            async with session.post(f"{url}{PATH}", json=body) as answer:
-                assert (await answer.json())["usage"]["completion_tokens"] == 10
-            (reading,) = await read_all(router)
-            assert (reading.served, reading.in_slo) == (1, 1)
-            assert reading.output_tokens == 10
-
-    within_limit(scenario)
+@in_loop
+async def test_models_are_listed_and_whole_answers_count_by_their_tokens() -> None:
+    # Ten tokens take 200 ms: more than the first may take, and less than all ten.
+    node = served_model("own", Path(), base_ms=20.0, ttft_ms=100.0)
+    async with node as (session, router, url):
+        async with session.get(f"{url}/services/chat/v1/models") as answer:
+            assert (await answer.json())["data"][0]["id"] == "chat"
+        body = {"prompt": "a", "max_tokens": 10}
+        async with session.post(f"{url}{PATH}", json=body) as answer:
+            assert (await answer.json())["usage"]["completion_tokens"] == 10
+        (reading,) = await read_all(router)
+        assert (reading.served, reading.in_slo) == (1, 1)
+        assert reading.output_tokens == 10
 
 
 @pytest.mark.integration
-def test_nothing_in_a_path_becomes_another_request() -> None:
+@in_loop
+async def test_nothing_in_a_path_becomes_another_request() -> None:
     heads: list[bytes] = []
 
     async def answer(
@@ -257,23 +253,18 @@ def test_nothing_in_a_path_becomes_another_request() -> None:
         await writer.drain()
         writer.close()
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(aiohttp.ClientSession())
-            router, url = await stack.enter_async_context(front("own", Path()))
-            server = await asyncio.start_server(answer, "127.0.0.1", 0)
-            await stack.enter_async_context(server)
-            port = server.sockets[0].getsockname()[1]
-            await router.switch_routes(
-                (a_route("r1"),), {"r1": f"http://127.0.0.1:{port}"}
-            )
-            for sent in ("x%20HTTP/1.1?a=%0D%0AX-Evil:1", "..%2F?b=%20c"):
-                target = URL(f"{url}/services/chat/v1/{sent}", encoded=True)
-                async with session.post(target, json={}) as answered:
-                    assert answered.status == 200
-                # One line, with what was sent as it was sent.
-                first, *others = heads.pop().split(b"\r\n")
-                assert first == f"POST /v1/{sent} HTTP/1.1".encode()
-                assert not any(each.startswith(b"X-Evil") for each in others)
-
-    within_limit(scenario)
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        router, url = await stack.enter_async_context(front("own", Path()))
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        await stack.enter_async_context(server)
+        port = server.sockets[0].getsockname()[1]
+        await router.switch_routes((a_route("r1"),), {"r1": f"http://127.0.0.1:{port}"})
+        for sent in ("x%20HTTP/1.1?a=%0D%0AX-Evil:1", "..%2F?b=%20c"):
+            target = URL(f"{url}/services/chat/v1/{sent}", encoded=True)
+            async with session.post(target, json={}) as answered:
+                assert answered.status == 200
+            # One line, with what was sent as it was sent.
+            first, *others = heads.pop().split(b"\r\n")
+            assert first == f"POST /v1/{sent} HTTP/1.1".encode()
+            assert not any(each.startswith(b"X-Evil") for each in others)

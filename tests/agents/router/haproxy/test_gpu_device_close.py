@@ -11,6 +11,7 @@ from agents.replicas.http_calls import ASK_S
 from agents.router.haproxy.state import HaProxyError
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, play, states, until
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -38,49 +39,47 @@ def test_a_router_that_cannot_be_closed_keeps_neither_knobs_nor_replicas_as_they
         os.kill(pid, 0)
 
 
-def test_replicas_that_answer_nothing_are_waited_for_together(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path)) as device:
-            names = ("r1", "r2", "r3")
-            for name in names:
-                await device.start_replica(0, a_replica(name, memory_mib=1000.0))
+@in_loop
+async def test_replicas_that_answer_nothing_are_waited_for_together(
+    tmp_path: Path,
+) -> None:
+    async with gpu_device(Wanted(directory=tmp_path)) as device:
+        names = ("r1", "r2", "r3")
+        for name in names:
+            await device.start_replica(0, a_replica(name, memory_mib=1000.0))
 
-            async def are_ready() -> bool:
-                return await states(device) == dict.fromkeys(names, "ready")
+        async def are_ready() -> bool:
+            return await states(device) == dict.fromkeys(names, "ready")
 
-            await until(are_ready)
-            pids = [view.pid for view in device._parts.workers.replicas()]
+        await until(are_ready)
+        pids = [view.pid for view in device._parts.workers.replicas()]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            # One after the other they would take three times ASK_S.
+            async with asyncio.timeout(2.5 * ASK_S):
+                readings = await device.read()
+        finally:
             for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-            try:
-                # One after the other they would take three times ASK_S.
-                async with asyncio.timeout(2.5 * ASK_S):
-                    readings = await device.read()
-            finally:
-                for pid in pids:
-                    os.kill(pid, signal.SIGCONT)
-            assert [each.requests for each in readings.replicas] == [0, 0, 0]
-
-    play(scenario)
+                os.kill(pid, signal.SIGCONT)
+        assert [each.requests for each in readings.replicas] == [0, 0, 0]
 
 
-def test_of_a_replica_that_is_gone_no_counts_are_kept(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path)) as device:
-            await device.start_replica(0, a_replica("r1"))
+@in_loop
+async def test_of_a_replica_that_is_gone_no_counts_are_kept(tmp_path: Path) -> None:
+    async with gpu_device(Wanted(directory=tmp_path)) as device:
+        await device.start_replica(0, a_replica("r1"))
 
-            async def is_ready() -> bool:
-                return await states(device) == {"r1": "ready"}
+        async def is_ready() -> bool:
+            return await states(device) == {"r1": "ready"}
 
-            async def is_gone() -> bool:
-                return await states(device) == {}
+        async def is_gone() -> bool:
+            return await states(device) == {}
 
-            await until(is_ready)
-            await device.stop_replica("r1")
-            (reading,) = (await device.read()).replicas  # while it is being ended
-            assert reading.state == "draining"
-            await until(is_gone)
-            assert (await device.read()).replicas == ()
-            assert not device._counters._counted and not device._counters._asked_s
-
-    play(scenario)
+        await until(is_ready)
+        await device.stop_replica("r1")
+        (reading,) = (await device.read()).replicas  # while it is being ended
+        assert reading.state == "draining"
+        await until(is_gone)
+        assert (await device.read()).replicas == ()
+        assert not device._counters._counted and not device._counters._asked_s

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from agents.base.version import agent_version
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.supervised import PLACES
-from tests.agents.router_harness import a_route, read_all, served, within_limit
+from tests.agents.router_harness import a_route, opened, read_all, served
 from tests.ports import a_free_port
 
 pytestmark = [
@@ -48,11 +48,11 @@ async def tell(request: web.Request) -> web.Response:
 
 
 @asynccontextmanager
-async def asked(folder: Path) -> AsyncIterator[Asked]:
+async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
     replica = web.Application()
     replica.router.add_route("*", "/{path:.*}", tell)
     settings = HaProxySettings(
-        port=a_free_port(), folder=folder / "h", services=3, replicas=2
+        port=a_free_port(), folder=tmp_path / "h", services=3, replicas=2
     )
     async with served(replica) as address, aiohttp.ClientSession() as client:
         router = await open_haproxy(settings)
@@ -66,55 +66,46 @@ async def asked(folder: Path) -> AsyncIterator[Asked]:
             await router.close(keep=False)
 
 
-def on_front(folder: Path, scenario: Callable[[Asked], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asked(folder) as front:
-            await scenario(front)
-
-    within_limit(run)
+on_front = opened(asked, "front")
 
 
-def test_metadata_and_readiness_are_no_requests(tmp_path: Path) -> None:
-    async def scenario(front: Asked) -> None:
-        for path in (
-            "/v2/models/chat",
-            "/v2/models/chat/versions/1",
-            "/v2/models/chat/versions/1/ready",
-            "/v2/models/chat/config",
-            "/v2/models/chat/versions/1/stats?a=b",
-        ):
-            assert await front.get(path) == (200, {"path": path})
-        assert await front.get("/v2/models/chat", "HEAD") == (200, {})
-        # The replica would have told the path: HAProxy itself knows whether it is up.
-        assert await front.get("/v2/models/chat/ready") == (200, {})
-        assert (await front.get("/v2/models/chat/infer", "POST"))[0] == 200
-        chat, idle = await read_all(front.router)
-        assert (chat.arrivals, chat.served, chat.in_slo) == (1, 1, 1)
-        for path in ("/v2/models/idle", "/v2/models/idle/ready"):
-            status, body = await front.get(path)
-            assert (status, body["error"]) == (
-                503,
-                "the service has no ready replica on this node",
-            )
-        assert (idle.arrivals, idle.rejected) == (0, 0)
-        assert (await front.router.read_services())[1].arrivals == 0
-
-    on_front(tmp_path, scenario)
+@on_front
+async def test_metadata_and_readiness_are_no_requests(front: Asked) -> None:
+    for path in (
+        "/v2/models/chat",
+        "/v2/models/chat/versions/1",
+        "/v2/models/chat/versions/1/ready",
+        "/v2/models/chat/config",
+        "/v2/models/chat/versions/1/stats?a=b",
+    ):
+        assert await front.get(path) == (200, {"path": path})
+    assert await front.get("/v2/models/chat", "HEAD") == (200, {})
+    # The replica would have told the path: HAProxy itself knows whether it is up.
+    assert await front.get("/v2/models/chat/ready") == (200, {})
+    assert (await front.get("/v2/models/chat/infer", "POST"))[0] == 200
+    chat, idle = await read_all(front.router)
+    assert (chat.arrivals, chat.served, chat.in_slo) == (1, 1, 1)
+    for path in ("/v2/models/idle", "/v2/models/idle/ready"):
+        status, body = await front.get(path)
+        assert (status, body["error"]) == (
+            503,
+            "the service has no ready replica on this node",
+        )
+    assert (idle.arrivals, idle.rejected) == (0, 0)
+    assert (await front.router.read_services())[1].arrivals == 0
 
 
-def test_metadata_follows_the_routes(tmp_path: Path) -> None:
-    async def scenario(front: Asked) -> None:
-        async def own(_: web.Request) -> web.Response:
-            return web.json_response({"path": "other"})
+@on_front
+async def test_metadata_follows_the_routes(front: Asked) -> None:
+    async def own(_: web.Request) -> web.Response:
+        return web.json_response({"path": "other"})
 
-        other = web.Application()
-        other.router.add_get("/v2/models/chat", own)
-        async with served(other) as address:
-            await front.router.switch_routes((a_route(("b", 1.0)),), {"b": address})
-            assert await front.get("/v2/models/chat") == (200, {"path": "other"})
-            assert (await front.get("/v2/models/idle"))[0] == 404
-
-    on_front(tmp_path, scenario)
+    other = web.Application()
+    other.router.add_get("/v2/models/chat", own)
+    async with served(other) as address:
+        await front.router.switch_routes((a_route(("b", 1.0)),), {"b": address})
+        assert await front.get("/v2/models/chat") == (200, {"path": "other"})
+        assert (await front.get("/v2/models/idle"))[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -129,28 +120,24 @@ def test_metadata_follows_the_routes(tmp_path: Path) -> None:
         ("POST", "/v2/repository/index", 404, "POST /v2/models/SERVICE/infer"),
     ],
 )
-def test_what_there_is_not_is_told_as_the_protocol_says(
-    method: str, path: str, status: int, words: str, tmp_path: Path
+@on_front
+async def test_what_there_is_not_is_told_as_the_protocol_says(
+    front: Asked, method: str, path: str, status: int, words: str
 ) -> None:
-    async def scenario(front: Asked) -> None:
-        found, body = await front.get(path, method)
-        assert found == status
-        assert words in str(body["error"])
-        assert (body["status"], body["detail"]) == (status, body["error"])
-
-    on_front(tmp_path, scenario)
+    found, body = await front.get(path, method)
+    assert found == status
+    assert words in str(body["error"])
+    assert (body["status"], body["detail"]) == (status, body["error"])
 
 
-def test_a_node_says_what_it_is(tmp_path: Path) -> None:
-    async def scenario(front: Asked) -> None:
-        for path in ("/v2", "/v2/"):
-            assert await front.get(path) == (
-                200,
-                {
-                    "name": "plimsoll-router",
-                    "version": agent_version(),
-                    "extensions": ["binary_tensor_data"],
-                },
-            )
-
-    on_front(tmp_path, scenario)
+@on_front
+async def test_a_node_says_what_it_is(front: Asked) -> None:
+    for path in ("/v2", "/v2/"):
+        assert await front.get(path) == (
+            200,
+            {
+                "name": "plimsoll-router",
+                "version": agent_version(),
+                "extensions": ["binary_tensor_data"],
+            },
+        )

@@ -31,9 +31,9 @@ from tests.agents.router_harness import (
     read_all,
     served,
     tick_until,
-    within_limit,
 )
 from tests.ports import a_free_port
+from tests.waiting import in_loop
 
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
 real = [
@@ -209,192 +209,171 @@ class TestReal:
 
     pytestmark = real
 
-    def test_it_is_kept_over_a_restart_of_the_agent_and_no_request_is_lost(
+    @in_loop
+    async def test_it_is_kept_over_a_restart_of_the_agent_and_no_request_is_lost(
         self, tmp_path: Path
     ) -> None:
-        async def scenario() -> None:
-            async with a_node(tmp_path) as node:
-                async with node.haproxy(keep=True) as router:
-                    await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
-                    assert await node.post() == 200
-                    pid = router.pid
-                assert await node.post() == 200  # no agent there
-                async with node.haproxy() as router:
-                    assert router.pid == pid
-                    assert await node.post() == 200
-                    await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
-                    assert await node.post() == 200
-                    # What was counted before this agent came is not its own.
-                    counted = await read_all(router)
-                    assert [(each.arrivals, each.served) for each in counted] == [
-                        (2, 2)
-                    ]
-                assert not alive(pid)
-                assert not (tmp_path / "haproxy.json").exists()
-
-        within_limit(scenario)
-
-    def test_after_a_kill_of_the_agent_the_next_one_has_exactly_one(
-        self, tmp_path: Path
-    ) -> None:
-        async def scenario() -> None:
-            async with a_node(tmp_path) as node:
-                # Kept without a word of goodbye, then wanted on another port.
-                async with node.haproxy(keep=True) as router:
-                    first = router.pid
-                async with node.haproxy(port=a_free_port()) as router:
-                    assert router.pid != first
-                    assert not alive(first)
-                    assert await node.tries() == 0
-
-        within_limit(scenario)
-
-    def test_an_agent_that_carries_requests_itself_ends_the_one_that_was_left(
-        self, tmp_path: Path
-    ) -> None:
-        async def scenario() -> None:
-            async with a_node(tmp_path) as node:
-                async with node.haproxy(keep=True) as router:
-                    left = router.pid
-                assert alive(left)
-                await end_earlier(tmp_path)
-                assert not alive(left)
-                await end_earlier(tmp_path)  # there is none any more
-                async with node.haproxy() as router:
-                    assert router.pid not in (0, left)
-
-        within_limit(scenario)
-
-    def test_one_that_dies_comes_back_with_its_table(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            async with a_node(tmp_path) as node, node.haproxy() as router:
+        async with a_node(tmp_path) as node:
+            async with node.haproxy(keep=True) as router:
                 await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
-                first = router.pid
-                os.kill(first, signal.SIGKILL)
-                await tick_until(lambda: router.pid not in (0, first))
-                await router.look()
-                assert router.in_flight("a") == 0
-                while await node.tries() != 200:
-                    pass
-                await tick_until(lambda: router.routes == (a_route(("a", 1.0)),))
-
-        within_limit(scenario)
-
-    def test_one_that_does_not_answer_keeps_the_agent_from_nothing_else(
-        self, tmp_path: Path
-    ) -> None:
-        async def scenario() -> None:
-            async with a_node(tmp_path) as node, node.haproxy() as router:
-                await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
-                os.kill(router.pid, signal.SIGSTOP)
-                asked = [
-                    asyncio.create_task(each)
-                    for each in (
-                        router.look(),
-                        router.switch_routes((), {}),
-                        router.read_services(),
-                    )
-                ]
-                for _ in range(20):
-                    await asyncio.sleep(0.0)
-                assert not any(each.done() for each in asked)  # and yet this goes on
-                os.kill(router.pid, signal.SIGCONT)
-                await asyncio.gather(*asked)
-                assert router.routes == ()
-
-        within_limit(scenario)
-
-    def test_one_that_cannot_be_started_at_first_is_tried_again(
-        self, tmp_path: Path
-    ) -> None:
-        async def scenario() -> None:
-            async with a_node(tmp_path) as node, node.haproxy() as router:
-                await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
-                first, log = router.pid, tmp_path / "haproxy.log"
-                log.unlink()
-                log.mkdir()  # so that its output can be put nowhere
-                os.kill(first, signal.SIGKILL)
-                # A start that failed leaves no table: enforcement sees it, and so does this.
-                await tick_until(lambda: router.routes == ())
-                log.rmdir()
-                await tick_until(lambda: router.routes != ())
-                assert router.pid not in (0, first)
                 assert await node.post() == 200
-
-        within_limit(scenario)
-
-    def test_while_it_is_down_nothing_is_in_flight_and_nothing_is_read(
-        self, tmp_path: Path
-    ) -> None:
-        async def scenario() -> None:
-            async with a_node(tmp_path) as node, node.haproxy() as router:
+                pid = router.pid
+            assert await node.post() == 200  # no agent there
+            async with node.haproxy() as router:
+                assert router.pid == pid
+                assert await node.post() == 200
                 await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
-                os.kill(router.pid, signal.SIGKILL)
-                await tick_until(lambda: router.pid == 0)
-                router._seen_s = -math.inf
-                await router.look()
-                assert router.in_flight("a") == 0
-                assert await router.read_services() == ()
-
-        within_limit(scenario)
-
-    def test_it_counts_arrivals_answers_misses_and_refusals(
-        self, tmp_path: Path
-    ) -> None:
-        async def scenario() -> None:
-            async with a_node(tmp_path) as node, node.haproxy() as router:
-                route = ServiceRoute(service="chat", slo_ms=100.0, shares=(("a", 1.0),))
-                await router.switch_routes((route,), node.addresses)
-                assert Tally([await node.post() for _ in range(5)]) == {200: 5}
-                node.worker.delay_s = 0.15
                 assert await node.post() == 200
-                await router.switch_routes(
-                    (replace(route, slo_ms=10_000.0),), node.addresses
-                )
-                assert await node.post() == 200
-                node.worker.delay_s, node.worker.status = 0.0, 500
-                assert await node.post() == 500
-                # 8 came: 7 were answered, of which one took longer than the SLO that held then.
-                expected = ServiceReading(
-                    service="chat", arrivals=8, served=7, in_slo=6, rejected=1
-                )
-                assert await read_all(router) == [expected]
-                assert [each.arrivals for each in await router.read_services()] == [0]
-                await router.switch_routes(
-                    (ServiceRoute(service="chat", slo_ms=100.0),), {}
-                )
-                assert await node.post() == 503
+                # What was counted before this agent came is not its own.
                 counted = await read_all(router)
-                assert [(each.arrivals, each.rejected) for each in counted] == [(1, 1)]
-                with pytest.raises(NotSupported, match="reports no latencies of chat"):
-                    router.total("chat")
+                assert [(each.arrivals, each.served) for each in counted] == [(2, 2)]
+            assert not alive(pid)
+            assert not (tmp_path / "haproxy.json").exists()
 
-        within_limit(scenario)
-
-    def test_what_is_under_way_is_finished_before_it_ends(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            async with a_node(tmp_path) as node:
-                node.worker.delay_s = 0.5
-                async with node.haproxy() as router:
-                    await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
-                    asked = asyncio.create_task(node.post())
-                    await looked_until(router, lambda: router.in_flight("a") == 1)
-                assert await asked == 200
-
-        within_limit(scenario)
-
-    def test_a_port_that_is_taken_is_told_and_nothing_is_left(
+    @in_loop
+    async def test_after_a_kill_of_the_agent_the_next_one_has_exactly_one(
         self, tmp_path: Path
     ) -> None:
-        async def scenario() -> None:
-            async with (
-                a_node(tmp_path) as node,
-                served(Worker("b").make_app()) as other,
-            ):
-                taken = int(other.rpartition(":")[2])
-                with pytest.raises(HaProxyError, match="did not start"):
-                    async with node.haproxy(port=taken):
-                        pass
-                assert not (tmp_path / "haproxy.json").exists()
+        async with a_node(tmp_path) as node:
+            # Kept without a word of goodbye, then wanted on another port.
+            async with node.haproxy(keep=True) as router:
+                first = router.pid
+            async with node.haproxy(port=a_free_port()) as router:
+                assert router.pid != first
+                assert not alive(first)
+                assert await node.tries() == 0
 
-        within_limit(scenario)
+    @in_loop
+    async def test_an_agent_that_carries_requests_itself_ends_the_one_that_was_left(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node:
+            async with node.haproxy(keep=True) as router:
+                left = router.pid
+            assert alive(left)
+            await end_earlier(tmp_path)
+            assert not alive(left)
+            await end_earlier(tmp_path)  # there is none any more
+            async with node.haproxy() as router:
+                assert router.pid not in (0, left)
+
+    @in_loop
+    async def test_one_that_dies_comes_back_with_its_table(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+            first = router.pid
+            os.kill(first, signal.SIGKILL)
+            await tick_until(lambda: router.pid not in (0, first))
+            await router.look()
+            assert router.in_flight("a") == 0
+            while await node.tries() != 200:
+                pass
+            await tick_until(lambda: router.routes == (a_route(("a", 1.0)),))
+
+    @in_loop
+    async def test_one_that_does_not_answer_keeps_the_agent_from_nothing_else(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+            os.kill(router.pid, signal.SIGSTOP)
+            asked = [
+                asyncio.create_task(each)
+                for each in (
+                    router.look(),
+                    router.switch_routes((), {}),
+                    router.read_services(),
+                )
+            ]
+            for _ in range(20):
+                await asyncio.sleep(0.0)
+            assert not any(each.done() for each in asked)  # and yet this goes on
+            os.kill(router.pid, signal.SIGCONT)
+            await asyncio.gather(*asked)
+            assert router.routes == ()
+
+    @in_loop
+    async def test_one_that_cannot_be_started_at_first_is_tried_again(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+            first, log = router.pid, tmp_path / "haproxy.log"
+            log.unlink()
+            log.mkdir()  # so that its output can be put nowhere
+            os.kill(first, signal.SIGKILL)
+            # A start that failed leaves no table: enforcement sees it, and so does this.
+            await tick_until(lambda: router.routes == ())
+            log.rmdir()
+            await tick_until(lambda: router.routes != ())
+            assert router.pid not in (0, first)
+            assert await node.post() == 200
+
+    @in_loop
+    async def test_while_it_is_down_nothing_is_in_flight_and_nothing_is_read(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+            os.kill(router.pid, signal.SIGKILL)
+            await tick_until(lambda: router.pid == 0)
+            router._seen_s = -math.inf
+            await router.look()
+            assert router.in_flight("a") == 0
+            assert await router.read_services() == ()
+
+    @in_loop
+    async def test_it_counts_arrivals_answers_misses_and_refusals(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            route = ServiceRoute(service="chat", slo_ms=100.0, shares=(("a", 1.0),))
+            await router.switch_routes((route,), node.addresses)
+            assert Tally([await node.post() for _ in range(5)]) == {200: 5}
+            node.worker.delay_s = 0.15
+            assert await node.post() == 200
+            await router.switch_routes(
+                (replace(route, slo_ms=10_000.0),), node.addresses
+            )
+            assert await node.post() == 200
+            node.worker.delay_s, node.worker.status = 0.0, 500
+            assert await node.post() == 500
+            # 8 came: 7 were answered, of which one took longer than the SLO that held then.
+            expected = ServiceReading(
+                service="chat", arrivals=8, served=7, in_slo=6, rejected=1
+            )
+            assert await read_all(router) == [expected]
+            assert [each.arrivals for each in await router.read_services()] == [0]
+            await router.switch_routes(
+                (ServiceRoute(service="chat", slo_ms=100.0),), {}
+            )
+            assert await node.post() == 503
+            counted = await read_all(router)
+            assert [(each.arrivals, each.rejected) for each in counted] == [(1, 1)]
+            with pytest.raises(NotSupported, match="reports no latencies of chat"):
+                router.total("chat")
+
+    @in_loop
+    async def test_what_is_under_way_is_finished_before_it_ends(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node:
+            node.worker.delay_s = 0.5
+            async with node.haproxy() as router:
+                await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+                asked = asyncio.create_task(node.post())
+                await looked_until(router, lambda: router.in_flight("a") == 1)
+            assert await asked == 200
+
+    @in_loop
+    async def test_a_port_that_is_taken_is_told_and_nothing_is_left(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node, served(Worker("b").make_app()) as other:
+            taken = int(other.rpartition(":")[2])
+            with pytest.raises(HaProxyError, match="did not start"):
+                async with node.haproxy(port=taken):
+                    pass
+            assert not (tmp_path / "haproxy.json").exists()

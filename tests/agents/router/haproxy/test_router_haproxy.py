@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from agents.router.haproxy.state import (
     ProxyState,
     parse_state,
 )
-from tests.agents.router_harness import a_route, served, tick_until, within_limit
+from tests.agents.router_harness import a_route, opened, served, tick_until
 from tests.ports import a_free_port
 
 SETTINGS = HaProxySettings(port=8000, folder=Path("/f"), services=2, replicas=3)
@@ -242,7 +242,9 @@ class Worker:
 
 
 @contextmanager
-def running(proxy: HaProxy, settings: HaProxySettings) -> Iterator[None]:
+def running(
+    proxy: HaProxy, settings: HaProxySettings
+) -> Iterator["subprocess.Popen[bytes]"]:
     """HAProxy with the proxy's configuration, until the block ends."""
     assert PROGRAM is not None
     with (settings.folder / "log").open("w") as log:
@@ -252,7 +254,7 @@ def running(proxy: HaProxy, settings: HaProxySettings) -> Iterator[None]:
             while not _answers(settings):
                 assert process.poll() is None, (settings.folder / "log").read_text()
                 time.sleep(0.01)
-            yield
+            yield process
         finally:
             process.kill()
             process.wait()
@@ -275,6 +277,12 @@ class Front:
         self.a, self.b = Worker("a"), Worker("b")
         self.addresses: dict[str, str] = {}
         self.client: aiohttp.ClientSession
+        self.process: subprocess.Popen[bytes]
+
+    def end(self) -> None:
+        """HAProxy, as a failure ends it."""
+        self.process.kill()
+        self.process.wait()
 
     def switch(self, **weights: float) -> None:
         self.proxy.switch((a_route(*weights.items()),), self.addresses)
@@ -287,8 +295,8 @@ class Front:
 
 
 @asynccontextmanager
-async def a_front(folder: Path) -> AsyncIterator[Front]:
-    front = Front(folder)
+async def a_front(tmp_path: Path) -> AsyncIterator[Front]:
+    front = Front(tmp_path)
     front.proxy.write_config()
     async with (
         served(front.a.make_app()) as a,
@@ -296,16 +304,11 @@ async def a_front(folder: Path) -> AsyncIterator[Front]:
         aiohttp.ClientSession() as client,
     ):
         front.addresses, front.client = {"a": a, "b": b}, client
-        with running(front.proxy, front.settings):
+        with running(front.proxy, front.settings) as front.process:
             yield front
 
 
-def on_front(folder: Path, scenario: Callable[[Front], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with a_front(folder) as front:
-            await scenario(front)
-
-    within_limit(run)
+on_front = opened(a_front, "front")
 
 
 class TestReal:
@@ -313,164 +316,147 @@ class TestReal:
 
     pytestmark = real
 
-    def test_load_is_shared_by_weight(self, tmp_path: Path) -> None:
-        async def scenario(front: Front) -> None:
-            front.switch(a=3.0, b=1.0)
-            answers = Counter([await front.post() for _ in range(80)])
-            assert answers.keys() == {(200, "a"), (200, "b")}
-            # 60 and 20; each of HAProxy's threads may begin its round elsewhere.
-            assert 54 <= answers[200, "a"] <= 66
+    @on_front
+    async def test_load_is_shared_by_weight(self, front: Front) -> None:
+        front.switch(a=3.0, b=1.0)
+        answers = Counter([await front.post() for _ in range(80)])
+        assert answers.keys() == {(200, "a"), (200, "b")}
+        # 60 and 20; each of HAProxy's threads may begin its round elsewhere.
+        assert 54 <= answers[200, "a"] <= 66
 
-        on_front(tmp_path, scenario)
-
-    def test_switches_under_load_lose_no_request_and_drain_the_old_replica(
-        self, tmp_path: Path
+    @on_front
+    async def test_switches_under_load_lose_no_request_and_drain_the_old_replica(
+        self, front: Front
     ) -> None:
-        async def scenario(front: Front) -> None:
-            front.a.delay_s = front.b.delay_s = 0.005
-            front.switch(a=1.0)
-            left, answers = iter(range(600)), Counter[int]()
+        front.a.delay_s = front.b.delay_s = 0.005
+        front.switch(a=1.0)
+        left, answers = iter(range(600)), Counter[int]()
 
-            async def client() -> None:
-                for number in left:
-                    answers[(await front.post())[0]] += 1
-                    if number % 60 == 0:
-                        front.switch(**{"b" if number % 120 else "a": 1.0})
+        async def client() -> None:
+            for number in left:
+                answers[(await front.post())[0]] += 1
+                if number % 60 == 0:
+                    front.switch(**{"b" if number % 120 else "a": 1.0})
 
-            await asyncio.gather(*(client() for _ in range(8)))
-            assert answers == {200: 600}
-            assert min(front.a.served, front.b.served) > 100
-            front.switch(a=1.0)
-            await tick_until(lambda: front.proxy.in_flight("b") == 0)
-            before = front.b.served
-            assert {await front.post() for _ in range(20)} == {(200, "a")}
-            assert front.b.served == before
+        await asyncio.gather(*(client() for _ in range(8)))
+        assert answers == {200: 600}
+        assert min(front.a.served, front.b.served) > 100
+        front.switch(a=1.0)
+        await tick_until(lambda: front.proxy.in_flight("b") == 0)
+        before = front.b.served
+        assert {await front.post() for _ in range(20)} == {(200, "a")}
+        assert front.b.served == before
 
-        on_front(tmp_path, scenario)
-
-    def test_requests_under_way_show_in_flight_until_they_are_answered(
-        self, tmp_path: Path
+    @on_front
+    async def test_requests_under_way_show_in_flight_until_they_are_answered(
+        self, front: Front
     ) -> None:
-        async def scenario(front: Front) -> None:
-            front.a.delay_s = 0.3
-            front.switch(a=1.0)
-            asking = [asyncio.create_task(front.post()) for _ in range(3)]
-            await tick_until(lambda: front.proxy.in_flight("a") == 3)
-            front.switch(b=1.0)
-            assert await front.post() == (200, "b")
-            assert await asyncio.gather(*asking) == [(200, "a")] * 3
-            await tick_until(lambda: front.proxy.in_flight("a") == 0)
+        front.a.delay_s = 0.3
+        front.switch(a=1.0)
+        asking = [asyncio.create_task(front.post()) for _ in range(3)]
+        await tick_until(lambda: front.proxy.in_flight("a") == 3)
+        front.switch(b=1.0)
+        assert await front.post() == (200, "b")
+        assert await asyncio.gather(*asking) == [(200, "a")] * 3
+        await tick_until(lambda: front.proxy.in_flight("a") == 0)
 
-        on_front(tmp_path, scenario)
-
-    def test_neither_a_restart_of_the_agent_nor_of_haproxy_needs_repair(
-        self, tmp_path: Path
+    @on_front
+    async def test_neither_a_restart_of_the_agent_nor_of_haproxy_needs_repair(
+        self, front: Front
     ) -> None:
-        async def scenario(front: Front) -> None:
-            front.switch(a=1.0, b=1.0)
-            again = HaProxy(front.settings)
-            again.switch((a_route(("b", 1.0)),), front.addresses)
-            assert {await front.post() for _ in range(4)} == {(200, "b")}
-
-        async def restarted(front: Front) -> None:
+        front.switch(a=1.0, b=1.0)
+        again = HaProxy(front.settings)
+        again.switch((a_route(("b", 1.0)),), front.addresses)
+        assert {await front.post() for _ in range(4)} == {(200, "b")}
+        front.end()
+        with running(again, front.settings):
             assert (await front.post())[0] == 404
             front.switch(a=1.0)
             assert await front.post() == (200, "a")
 
-        on_front(tmp_path, scenario)
-        on_front(tmp_path, restarted)
-
-    def test_a_replica_that_is_gone_costs_no_request_and_one_that_fails_is_left_out(
-        self, tmp_path: Path
+    @on_front
+    async def test_a_replica_that_is_gone_costs_no_request_and_one_that_fails_is_left_out(
+        self, front: Front
     ) -> None:
-        async def scenario(front: Front) -> None:
-            async with served(front.a.make_app()) as url:
-                front.addresses["c"] = url
-                front.switch(b=1.0, c=1.0)
-                assert {(await front.post())[1] for _ in range(8)} == {"a", "b"}
-            assert {await front.post() for _ in range(20)} == {(200, "b")}
-            front.switch(a=1.0, b=1.0)
-            front.a.status = 500
-            while {(await front.post())[1] for _ in range(10)} != {"b"}:
-                pass
-            front.a.status = 200
-            while (await front.post()) != (200, "a"):
-                pass
+        async with served(front.a.make_app()) as url:
+            front.addresses["c"] = url
+            front.switch(b=1.0, c=1.0)
+            assert {(await front.post())[1] for _ in range(8)} == {"a", "b"}
+        assert {await front.post() for _ in range(20)} == {(200, "b")}
+        front.switch(a=1.0, b=1.0)
+        front.a.status = 500
+        while {(await front.post())[1] for _ in range(10)} != {"b"}:
+            pass
+        front.a.status = 200
+        while (await front.post()) != (200, "a"):
+            pass
 
-        on_front(tmp_path, scenario)
+    @on_front
+    async def test_what_cannot_be_served_is_told(self, front: Front) -> None:
+        routes = (a_route(("a", 1.0)), a_route(service="idle"))
+        front.proxy.switch(routes, front.addresses)
+        assert front.proxy.routes == routes
+        assert (await front.post("nobody"))[0] == 404
+        assert (await front.post("idle"))[0] == 503
+        assert (await front.post(Plimsoll_Deadline_Ms="0"))[0] == 504
+        assert (await front.post(Plimsoll_Deadline_Ms="100"))[0] == 200
+        base = f"http://127.0.0.1:{front.settings.port}"
+        for path, status in (
+            ("/v2/health/live", 200),
+            ("/metrics", 200),
+            ("/else", 404),
+        ):
+            async with front.client.get(base + path) as response:
+                assert response.status == status
+        many = ServiceRoute(
+            service="chat",
+            slo_ms=1.0,
+            shares=tuple((str(each), 1.0) for each in range(4)),
+        )
+        addresses = {str(each): f"http://127.0.0.1:{9000 + each}" for each in range(4)}
+        with pytest.raises(HaProxyError, match="3 places"):
+            front.proxy.switch((many,), addresses)
+        assert await front.post() == (200, "a")
 
-    def test_what_cannot_be_served_is_told(self, tmp_path: Path) -> None:
-        async def scenario(front: Front) -> None:
-            routes = (a_route(("a", 1.0)), a_route(service="idle"))
-            front.proxy.switch(routes, front.addresses)
-            assert front.proxy.routes == routes
-            assert (await front.post("nobody"))[0] == 404
-            assert (await front.post("idle"))[0] == 503
-            assert (await front.post(Plimsoll_Deadline_Ms="0"))[0] == 504
-            assert (await front.post(Plimsoll_Deadline_Ms="100"))[0] == 200
-            base = f"http://127.0.0.1:{front.settings.port}"
-            for path, status in (
-                ("/v2/health/live", 200),
-                ("/metrics", 200),
-                ("/else", 404),
-            ):
-                async with front.client.get(base + path) as response:
-                    assert response.status == status
-            many = ServiceRoute(
-                service="chat",
+    @on_front
+    async def test_the_whole_table_of_a_large_node_is_taken(
+        self, front: Front, tmp_path: Path
+    ) -> None:
+        settings = HaProxySettings(port=a_free_port(), folder=tmp_path / "large")
+        settings.folder.mkdir()
+        proxy = HaProxy(settings)
+        proxy.write_config()
+        names = [f"service-{number}" for number in range(settings.services)]
+        routes = tuple(
+            ServiceRoute(
+                service=name,
                 slo_ms=1.0,
-                shares=tuple((str(each), 1.0) for each in range(4)),
+                shares=tuple((f"{name}.{turn}", turn + 1.0) for turn in range(8)),
             )
-            addresses = {
-                str(each): f"http://127.0.0.1:{9000 + each}" for each in range(4)
-            }
-            with pytest.raises(HaProxyError, match="3 places"):
-                front.proxy.switch((many,), addresses)
-            assert await front.post() == (200, "a")
+            for name in names
+        )
+        addresses = {
+            replica: f"http://127.0.0.1:{10000 + 8 * number + turn}"
+            for number, route in enumerate(routes)
+            for turn, (replica, _) in enumerate(route.shares)
+        }
+        with running(proxy, settings):
+            proxy.switch(routes, addresses)
+            proxy.switch(routes[:1], addresses)
+        assert "default-server" in make_config(settings)
 
-        on_front(tmp_path, scenario)
-
-    def test_the_whole_table_of_a_large_node_is_taken(self, tmp_path: Path) -> None:
-        async def scenario(front: Front) -> None:
-            settings = HaProxySettings(port=a_free_port(), folder=tmp_path / "large")
-            settings.folder.mkdir()
-            proxy = HaProxy(settings)
-            proxy.write_config()
-            names = [f"service-{number}" for number in range(settings.services)]
-            routes = tuple(
-                ServiceRoute(
-                    service=name,
-                    slo_ms=1.0,
-                    shares=tuple((f"{name}.{turn}", turn + 1.0) for turn in range(8)),
-                )
-                for name in names
-            )
-            addresses = {
-                replica: f"http://127.0.0.1:{10000 + 8 * number + turn}"
-                for number, route in enumerate(routes)
-                for turn, (replica, _) in enumerate(route.shares)
-            }
-            with running(proxy, settings):
-                proxy.switch(routes, addresses)
-                proxy.switch(routes[:1], addresses)
-            assert "default-server" in make_config(settings)
-
-        on_front(tmp_path, scenario)
-
-    def test_a_service_that_leaves_is_served_and_not_ready(
-        self, tmp_path: Path
+    @on_front
+    async def test_a_service_that_leaves_is_served_and_not_ready(
+        self, front: Front
     ) -> None:
-        async def scenario(front: Front) -> None:
-            url = f"http://127.0.0.1:{front.settings.port}/v2/models/chat/ready"
-            staying = a_route(("a", 1.0))
-            for route, status in (
-                (staying, 200),
-                (replace(staying, is_leaving=True), 503),
-                (staying, 200),
-            ):
-                front.proxy.switch((route,), front.addresses)
-                async with front.client.get(url) as response:
-                    assert response.status == status
-                assert await front.post() == (200, "a")
-
-        on_front(tmp_path, scenario)
+        url = f"http://127.0.0.1:{front.settings.port}/v2/models/chat/ready"
+        staying = a_route(("a", 1.0))
+        for route, status in (
+            (staying, 200),
+            (replace(staying, is_leaving=True), 503),
+            (staying, 200),
+        ):
+            front.proxy.switch((route,), front.addresses)
+            async with front.client.get(url) as response:
+                assert response.status == status
+            assert await front.post() == (200, "a")

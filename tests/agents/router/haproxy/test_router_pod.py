@@ -19,8 +19,9 @@ from agents.processes.procfs import MARK
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.router import open_haproxy
 from agents.router.haproxy.supervised import PLACES
-from tests.agents.router_harness import a_route, served, tick_until, within_limit
+from tests.agents.router_harness import a_route, served, tick_until
 from tests.ports import a_free_port
+from tests.waiting import in_loop
 
 HAS_HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:{PLACES}")
 pytestmark = [
@@ -72,7 +73,8 @@ async def infer(request: web.Request) -> web.Response:
     return web.json_response({"outputs": []})
 
 
-def test_it_serves_without_its_agent_and_takes_up_what_the_next_one_says(
+@in_loop
+async def test_it_serves_without_its_agent_and_takes_up_what_the_next_one_says(
     tmp_path: Path,
 ) -> None:
     settings = HaProxySettings(
@@ -81,32 +83,30 @@ def test_it_serves_without_its_agent_and_takes_up_what_the_next_one_says(
     app = web.Application()
     app.router.add_post("/v2/models/chat/infer", infer)
 
-    @within_limit
-    async def _() -> None:
-        async with (
-            kubelet(tmp_path, settings.mark),
-            served(app) as url,
-            aiohttp.ClientSession() as session,
-        ):
-            routes, addresses = (a_route(("r1", 1.0)),), {"r1": url}
-            router = await open_haproxy(settings)
-            await router.switch_routes(routes, addresses)
-            assert await answer(session, settings.port) == 200
-            pid = router.pid
-            await router.close(keep=False)
-            assert await answer(session, settings.port) == 200, "it is not ours to end"
-            router = await open_haproxy(settings)
-            assert router.pid == pid, "the same configuration keeps the process"
-            await router.switch_routes(routes, addresses)
-            os.kill(pid, signal.SIGKILL)
-            # Started again without a table, it gets the last one.
-            await tick_until(lambda: router.pid not in (0, pid))
-            while await answer(session, settings.port) != 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            await router.close(keep=True)
-            # Another port is another configuration, for which it is started anew.
-            moved = replace(settings, port=a_free_port())
-            router = await open_haproxy(moved)
-            await router.switch_routes(routes, addresses)
-            assert await answer(session, moved.port) == 200
-            await router.close(keep=True)
+    async with (
+        kubelet(tmp_path, settings.mark),
+        served(app) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        routes, addresses = (a_route(("r1", 1.0)),), {"r1": url}
+        router = await open_haproxy(settings)
+        await router.switch_routes(routes, addresses)
+        assert await answer(session, settings.port) == 200
+        pid = router.pid
+        await router.close(keep=False)
+        assert await answer(session, settings.port) == 200, "it is not ours to end"
+        router = await open_haproxy(settings)
+        assert router.pid == pid, "the same configuration keeps the process"
+        await router.switch_routes(routes, addresses)
+        os.kill(pid, signal.SIGKILL)
+        # Started again without a table, it gets the last one.
+        await tick_until(lambda: router.pid not in (0, pid))
+        while await answer(session, settings.port) != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await router.close(keep=True)
+        # Another port is another configuration, for which it is started anew.
+        moved = replace(settings, port=a_free_port())
+        router = await open_haproxy(moved)
+        await router.switch_routes(routes, addresses)
+        assert await answer(session, moved.port) == 200
+        await router.close(keep=True)
