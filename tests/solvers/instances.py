@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from solvers.types.plan import Plan
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import (
     CapacityLaw,
     OperatingPoint,
@@ -204,3 +204,37 @@ def replica_counts(plan: Plan | None) -> Counter[tuple[str, str, float]]:
 def started(before: Plan, after: Plan) -> int:
     """Replicas of `after` that do not run in `before`."""
     return (replica_counts(after) - replica_counts(before)).total()
+
+
+def with_types(problem: Problem, **changes: Any) -> Problem:
+    """The problem with the same change to every GPU type."""
+    types = (replace(each, **changes) for each in problem.gpu_types)
+    return replace(problem, gpu_types=tuple(types))
+
+
+def with_services(problem: Problem, **changes: Any) -> Problem:
+    """The problem with the same change to every service."""
+    services = (replace(each, **changes) for each in problem.services)
+    return replace(problem, services=tuple(services))
+
+
+def replica_on(
+    service: str, sm_percent: float, rate_rps: float = 0.0, *, batch: int = 1
+) -> ReplicaPlan:
+    return ReplicaPlan(
+        service=service,
+        sm_percent=sm_percent,
+        batch=batch,
+        arrival_rate_rps=rate_rps,
+    )
+
+
+def gpu_plan(
+    *replicas: ReplicaPlan,
+    gpu_type: str = "gpu",
+    count: int = 1,
+    clock_mhz: float = 1000.0,
+) -> GpuPlan:
+    return GpuPlan(
+        gpu_type=gpu_type, count=count, clock_mhz=clock_mhz, replicas=replicas
+    )

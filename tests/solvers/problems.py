@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from solvers.types.problem import OperatingPoint, OperatingPoints, Problem
-from tests.solvers.instances import RANDOM_LAW, a_service, a_type
+from tests.solvers.instances import RANDOM_LAW, a_service, a_type, with_types
 
 
 def tiny_problem(seed: int, *, services: int = 3, gpus: int = 2) -> Problem:
@@ -74,11 +74,7 @@ def uncapped(problem: Problem, seed: int) -> Problem:
     """The problem whose GPUs are shared without SM limits; every network has one row for each batch that it had."""
     draw = random.Random(seed)
     return replace(
-        problem,
-        gpu_types=tuple(
-            replace(each, overload=draw.choice((0.3, 0.9)))
-            for each in problem.gpu_types
-        ),
+        with_types(problem, overload=draw.choice((0.3, 0.9))),
         points=tuple(
             replace(each, rows=tuple(_without_limits(draw, each.rows)))
             for each in problem.points

@@ -9,10 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from solvers.check import violations
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.plan import GpuPlan, Plan, Unserved
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import GpuType
 from tests.examples import examples
+from tests.solvers.instances import replica_on
 from tests.solvers.small_plans import capacity_rps, example, planned_problems
 
 Case = tuple[Problem, Plan]
@@ -424,9 +425,7 @@ def test_a_new_neighbour_breaks_the_capacity_of_a_replica_at_its_limit(
         i for i, each in enumerate(plan.gpus[gpu].replicas) if each.arrival_rate_rps > 0
     ]
     assume(free and any(_is_full(problem, plan.gpus[gpu], index) for index in at_limit))
-    newcomer = ReplicaPlan(
-        service=free[0], sm_percent=20.0, batch=1, arrival_rate_rps=0.0
-    )
+    newcomer = replica_on(free[0], 20.0)
     assert "capacity" in rules(
         problem, with_gpu(plan, gpu, replicas=(*plan.gpus[gpu].replicas, newcomer))
     )

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from solvers.check import violations
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan, ReplicaPlan
 from solvers.types.problem import Problem
 from solvers.types.slices import SlicePoint, SlicePoints, SliceUse
-from tests.solvers.instances import a_problem, a_service, a_type
+from tests.solvers.instances import a_problem, a_service, a_type, gpu_plan
 from tests.solvers.sliced import A100_PROFILES
 
 ROW = SlicePoint(1, 2, 1000.0, 20.0, 9_000.0, 30.0)
@@ -46,7 +46,7 @@ def in_slice(profile: str, rate_rps: float = 0.0, processes: int = 2) -> Replica
 
 def broken(problem: Problem, *replicas: ReplicaPlan) -> set[tuple[str, str]]:
     """Rules and places."""
-    gpu = GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=replicas)
+    gpu = gpu_plan(*replicas)
     found = violations(problem, Plan(policy="joint", gpus=(gpu,)))
     return {(each.rule, each.where) for each in found}
 

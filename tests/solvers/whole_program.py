@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import highspy
@@ -22,6 +21,7 @@ from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.types.problem import Problem
+from tests.solvers.instances import with_types
 
 
 class Setting(NamedTuple):
@@ -48,10 +48,7 @@ class Setting(NamedTuple):
 def set_up(problem: Problem, *, has_stock: bool = True) -> Setting:
     """A problem's tables, demand and no columns but single replicas; without stock limits if so wanted."""
     if not has_stock:
-        problem = replace(
-            problem,
-            gpu_types=tuple(replace(one, count=None) for one in problem.gpu_types),
-        )
+        problem = with_types(problem, count=None)
     tables = make_tables(problem)
     columns = Columns(tables)
     columns.add(single_patterns(tables, tables.rate))

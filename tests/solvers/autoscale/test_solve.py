@@ -11,6 +11,7 @@ from solvers.autoscale.problem import AutoscaleProblem, ServiceTarget, TypeTotal
 from solvers.autoscale.solve import Method, solve
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
+from tests.examples import examples
 from tests.solvers.autoscale.factories import (
     broken_limits,
     brute_force,
@@ -20,6 +21,7 @@ from tests.solvers.autoscale.factories import (
     random_problem,
     rate,
 )
+from tests.solvers.instances import with_services
 
 EXACT: tuple[Method, ...] = ("cp_sat", "highs", "cbc")
 ALL: tuple[Method, ...] = (*EXACT, "greedy")
@@ -240,7 +242,7 @@ def test_exact_fits_are_not_lost_to_rounding(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", EXACT)
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(examples(16)))
 def test_exact_methods_find_the_brute_force_optimum(seed: int, method: Method) -> None:
     problem = random_problem(seed)
     solution, report = solve(problem, BUDGET, method=method)
@@ -252,7 +254,7 @@ def test_exact_methods_find_the_brute_force_optimum(seed: int, method: Method) -
     assert report.bound == pytest.approx(report.objective, abs=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_both_exact_methods_agree_on_medium_problems(seed: int) -> None:
     problem = random_problem(seed, services=6, gpu_types=3, gpus=5)
     ratings = []
@@ -264,7 +266,7 @@ def test_both_exact_methods_agree_on_medium_problems(seed: int) -> None:
     assert ratings[0] == pytest.approx(ratings[1], rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(examples(10)))
 def test_exact_is_never_worse_than_greedy(seed: int) -> None:
     problem = random_problem(seed, services=6, gpu_types=3, gpus=4)
     greedy, _ = solve(problem, BUDGET, method="greedy")
@@ -283,16 +285,12 @@ def test_exact_is_never_worse_than_greedy(seed: int) -> None:
             assert (missing, round(cost, 5)) <= (greedy_missing, round(greedy_cost, 5))
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(examples(16)))
 def test_greedy_costs_at_most_twice_the_optimum_with_enough_gpus(seed: int) -> None:
     problem = random_problem(seed, services=3, gpu_types=3, all_fresh=True)
     problem = replace(
-        problem,
+        with_services(problem, min_replicas=0, max_replicas=None),
         totals=tuple(TypeTotals(gpu_type=total.gpu_type) for total in problem.totals),
-        services=tuple(
-            replace(service, min_replicas=0, max_replicas=None)
-            for service in problem.services
-        ),
     )
     _, greedy = solve(problem, BUDGET, method="greedy")
     _, exact = solve(problem, BUDGET)

@@ -9,10 +9,17 @@ import pytest
 from solvers.baselines.gslice import make_plan
 from solvers.check import violations
 from solvers.types.outcome import Budget
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import Json, Observed, ServiceObservation
-from tests.solvers.instances import a_problem, a_row, a_service, a_type
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    gpu_plan,
+    replica_on,
+)
 
 # 20, 50, 80, 90 and 100 rps: the knee is 40 %.
 ROWS = (
@@ -200,12 +207,10 @@ def test_after_the_loss_of_a_gpu_what_is_missing_starts_on_another() -> None:
 
 
 def test_what_another_policy_left_is_brought_to_the_services_own_share() -> None:
-    whole = ReplicaPlan(
-        service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=10.0
-    )
+    whole = replica_on("chat", 100.0, 10.0)
     current = Plan(
         policy="k8s_hpa",
-        gpus=(GpuPlan(gpu_type="gpu", count=3, clock_mhz=1000.0, replicas=(whole,)),),
+        gpus=(gpu_plan(whole, count=3),),
     )
     (plan,) = run(replace(problem_of(a_service(rate_rps=100.0)), current=current), [()])
     assert shares(plan) == [40.0, 40.0]

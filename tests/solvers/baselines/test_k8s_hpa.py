@@ -13,7 +13,7 @@ from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.types.outcome import Budget, PlanReport
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import (
     CapacityLaw,
     OperatingPoint,
@@ -22,6 +22,7 @@ from solvers.types.problem import (
     ServiceDemand,
 )
 from solvers.types.state import GpuType, Json, Observed, ServiceObservation
+from tests.solvers.instances import gpu_plan, replica_on
 from tests.solvers.small_plans import example
 
 # One batch of 1 takes 10 ms on `fast` and 20 ms on `slow`; at every ratio of at least 2 half of that may be used: 50
@@ -129,18 +130,8 @@ def test_each_replica_has_a_whole_gpu_at_its_best_batch() -> None:
     (plan,) = run(a_problem(rate_rps=0, slow=0), rates_rps=[100.0])
     # 100 rps over 40 are 3 replicas of 33.3 rps each; batch 2 would serve 1000 · 2 / 20 · 0.4 = 40 rps, less than 50.
     assert plan.gpus == (
-        GpuPlan(
-            gpu_type="fast",
-            count=3,
-            clock_mhz=1000.0,
-            replicas=(
-                ReplicaPlan(
-                    service="chat",
-                    sm_percent=100.0,
-                    batch=1,
-                    arrival_rate_rps=pytest.approx(100 / 3),
-                ),
-            ),
+        gpu_plan(
+            replica_on("chat", 100.0, pytest.approx(100 / 3)), gpu_type="fast", count=3
         ),
     )
 
@@ -190,12 +181,8 @@ def test_rate_is_spread_evenly_up_to_each_replicas_capacity() -> None:
 
 
 def whole_gpu(gpu_type: str, count: int) -> GpuPlan:
-    replica = ReplicaPlan(
-        service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=0.0
-    )
-    return GpuPlan(
-        gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=(replica,)
-    )
+    replica = replica_on("chat", 100.0)
+    return gpu_plan(replica, gpu_type=gpu_type, count=count)
 
 
 @pytest.mark.parametrize(
@@ -296,17 +283,8 @@ def test_what_no_cluster_can_be_set_up_with_is_refused_by_name(
 
 
 def test_shared_gpus_of_another_policy_become_whole_ones_as_far_as_stock_goes() -> None:
-    shared = GpuPlan(
-        gpu_type="fast",
-        clock_mhz=1000.0,
-        replicas=(
-            ReplicaPlan(
-                service="chat", sm_percent=50.0, batch=1, arrival_rate_rps=10.0
-            ),
-            ReplicaPlan(
-                service="photo", sm_percent=50.0, batch=1, arrival_rate_rps=10.0
-            ),
-        ),
+    shared = gpu_plan(
+        replica_on("chat", 50.0, 10.0), replica_on("photo", 50.0, 10.0), gpu_type="fast"
     )
     problem = a_problem(rate_rps=10.0, fast=1, slow=0, priority=1.0)
     photo = replace(problem.services[0], name="photo", priority=5.0)

@@ -12,10 +12,11 @@ from solvers.check_report import report_violations
 from solvers.papers.mudi.policy import make_plan
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
-from tests.solvers.instances import random_problem
+from tests.examples import examples
+from tests.solvers.instances import gpu_plan, random_problem, replica_on
 from tests.solvers.training_beside import (
     A_TYPE,
     CLOCK_MHZ,
@@ -38,18 +39,7 @@ def running(*gpus: tuple[str, float, int]) -> Plan:
     return Plan(
         policy="mudi",
         gpus=tuple(
-            GpuPlan(
-                gpu_type="gpu",
-                clock_mhz=CLOCK_MHZ,
-                replicas=(
-                    ReplicaPlan(
-                        service=service,
-                        sm_percent=share,
-                        batch=batch,
-                        arrival_rate_rps=1.0,
-                    ),
-                ),
-            )
+            gpu_plan(replica_on(service, share, 1.0, batch=batch), clock_mhz=CLOCK_MHZ)
             for service, share, batch in gpus
         ),
     )
@@ -167,13 +157,9 @@ def test_least_and_most_replicas_are_kept() -> None:
 
 
 def test_what_another_policy_left_on_a_gpu_is_thinned_out_to_one_service() -> None:
-    pair = GpuPlan(
-        gpu_type="gpu",
+    pair = gpu_plan(
+        *(replica_on(name, 50.0, 10.0, batch=4) for name in ("a", "b")),
         clock_mhz=CLOCK_MHZ,
-        replicas=tuple(
-            ReplicaPlan(service=name, sm_percent=50.0, batch=4, arrival_rate_rps=10.0)
-            for name in ("a", "b")
-        ),
     )
     services = (a_service("a", 50.0), a_service("b", 50.0, priority=2.0))
     problem = a_problem(
@@ -216,7 +202,7 @@ def test_any_memory_is_survived(memory: Json) -> None:
     assert len(replicas(plan)) == 1
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(16)))
 def test_plans_of_random_problems_break_no_rule_whatever_the_order(seed: int) -> None:
     problem = random_problem(seed)
     plan, memory = planned(problem)

@@ -9,9 +9,16 @@ from solvers.baselines.half_slo import max_replicas
 from solvers.baselines.type_by_type import TypePolicy, TypeStage, plan_type_by_type
 from solvers.greedy.routing import ArrangedReplica, Carrier, true_capacities
 from solvers.types.outcome import Budget, PlanReport
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.plan import Plan, Unserved
 from solvers.types.problem import Problem
-from tests.solvers.instances import a_problem, a_row, a_service, a_type
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    gpu_plan,
+    replica_on,
+)
 
 WHOLE = a_row(100.0, 5.0)  # 100 rps
 
@@ -95,14 +102,10 @@ def test_most_replicas_count_over_all_types() -> None:
 
 
 def running(*, policy: str, gpus: int) -> Plan:
-    replica = ReplicaPlan(
-        service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=0.0
-    )
+    replica = replica_on("chat", 100.0)
     return Plan(
         policy=policy,
-        gpus=(
-            GpuPlan(gpu_type="dear", count=gpus, clock_mhz=1000.0, replicas=(replica,)),
-        ),
+        gpus=(gpu_plan(replica, gpu_type="dear", count=gpus),),
     )
 
 

@@ -6,26 +6,31 @@ import pytest
 
 from solvers.explain.neighbours import NeighbourReader
 from solvers.types.outcome import GpuTypePrice, Prices
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, Problem
-from tests.solvers.instances import HALVES, LAW, a_problem, a_row, a_service, a_type
+from tests.solvers.instances import (
+    HALVES,
+    LAW,
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    gpu_plan,
+    replica_on,
+)
 from tests.solvers.small_plans import capacity_rps, example
 
 
 def a_replica(
     service: str = "chat", sm_percent: float = 50.0, rate_rps: float = 40.0
 ) -> ReplicaPlan:
-    return ReplicaPlan(
-        service=service, sm_percent=sm_percent, batch=1, arrival_rate_rps=rate_rps
-    )
+    return replica_on(service, sm_percent, rate_rps)
 
 
 def a_plan(*replicas: ReplicaPlan, count: int = 1) -> Plan:
     return Plan(
         policy="test",
-        gpus=(
-            GpuPlan(gpu_type="gpu", count=count, clock_mhz=1000.0, replicas=replicas),
-        ),
+        gpus=(gpu_plan(*replicas, count=count),),
     )
 
 

@@ -1,7 +1,7 @@
 """Reliefs: what is said to be saved is saved, and what helps most comes first."""
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -17,14 +17,17 @@ from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.survival import SurvivalGoal
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import optimum, set_up
 
-SEEDS = range(60)
+SEEDS = range(examples(40))
 
 
-def cases() -> Iterator[tuple[int, Problem, Plan, Relaxed]]:
+@cache
+def cases() -> list[tuple[int, Problem, Plan, Relaxed]]:
+    found = []
     for seed in SEEDS:
         problem = tiny_problem(seed)
         base = relax(problem)
@@ -33,14 +36,12 @@ def cases() -> Iterator[tuple[int, Problem, Plan, Relaxed]]:
             and base.prices().unit == "usd_per_hour"
             and np.isfinite(min_cost(problem))
         ):
-            yield (
-                seed,
-                problem,
-                solve(problem, Budget(seconds=5.0, work=0.2))[0].plan,
-                base,
-            )
+            plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
+            found.append((seed, problem, plan, base))
+    return found
 
 
+@cache
 def min_cost(problem: Problem) -> float:
     return optimum(set_up(problem), is_whole=False, serves_all=True)
 
@@ -149,7 +150,7 @@ def test_a_power_cap_that_binds_is_found() -> None:
 
 
 def test_no_relief_is_tested_once_time_is_over() -> None:
-    _, problem, plan, base = next(cases())
+    _, problem, plan, base = cases()[0]
     found = solved_reliefs(
         NeighbourReader(problem), plan, base.prices(), base, is_over=lambda: True
     )

@@ -15,22 +15,22 @@ from solvers.types.plan import (
     BoundReplica,
     GpuPlan,
     Plan,
-    ReplicaPlan,
 )
 from solvers.types.problem import Problem
 from solvers.types.state import GpuId, NodeId, Observed, ReplicaId
-from tests.solvers.instances import a_problem, a_service, random_problem
+from tests.solvers.instances import (
+    a_problem,
+    a_service,
+    gpu_plan,
+    random_problem,
+    replica_on,
+)
 
 
 def on_halves(*services: str, count: int = 1) -> GpuPlan:
     """Replicas that carry 50 rps each."""
-    replicas = (
-        ReplicaPlan(service=name, sm_percent=50.0, batch=1, arrival_rate_rps=40.0)
-        for name in services
-    )
-    return GpuPlan(
-        gpu_type="gpu", count=count, clock_mhz=1000.0, replicas=tuple(replicas)
-    )
+    replicas = (replica_on(name, 50.0, 40.0) for name in services)
+    return gpu_plan(*replicas, count=count)
 
 
 def bound(*gpus: tuple[str, str, GpuPlan]) -> BoundPlan:

@@ -7,9 +7,17 @@ import pytest
 from solvers.greedy.arrange import arrange, running_carriers, top_up
 from solvers.greedy.configure import MAX_REPLICAS, configure
 from solvers.greedy.routing import ArrangedReplica, Carrier
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import Problem
-from tests.solvers.instances import HALVES, a_problem, a_row, a_service, a_type
+from tests.solvers.instances import (
+    HALVES,
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    gpu_plan,
+    replica_on,
+)
 
 QUARTER, HALF, WHOLE = a_row(25.0, 20.0), *HALVES
 ROWS = (QUARTER, HALF, WHOLE)
@@ -19,10 +27,9 @@ A, B, C = (a_service(name, rate_rps=10.0) for name in "abc")
 def gpu(**sm_percents: float) -> GpuPlan:
     """A GPU that carries these services."""
     replicas = tuple(
-        ReplicaPlan(service=name, sm_percent=sm_percent, batch=1, arrival_rate_rps=1.0)
-        for name, sm_percent in sm_percents.items()
+        replica_on(name, sm_percent, 1.0) for name, sm_percent in sm_percents.items()
     )
-    return GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=replicas)
+    return gpu_plan(*replicas)
 
 
 def running(problem: Problem, *gpus: GpuPlan) -> Problem:

@@ -7,14 +7,22 @@ from typing import Any
 import pytest
 
 from solvers.greedy.configure import Configuration, configure
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan
 from solvers.types.problem import (
     OperatingPoint,
     OperatingPoints,
     Problem,
     ServiceDemand,
 )
-from tests.solvers.instances import HALVES, a_problem, a_row, a_service, a_type
+from tests.solvers.instances import (
+    HALVES,
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    gpu_plan,
+    replica_on,
+)
 
 PRESSING = (a_row(50.0, 10.0, pressure=0.5), a_row(100.0, 5.0, pressure=1.0))
 
@@ -45,12 +53,10 @@ def chosen_row(
 
 
 def running(sm_percent: float, *, batch: int = 1, clock_mhz: float = 1000.0) -> Plan:
-    replica = ReplicaPlan(
-        service="chat", sm_percent=sm_percent, batch=batch, arrival_rate_rps=0.0
-    )
+    replica = replica_on("chat", sm_percent, batch=batch)
     return Plan(
         policy="any",
-        gpus=(GpuPlan(gpu_type="gpu", clock_mhz=clock_mhz, replicas=(replica,)),),
+        gpus=(gpu_plan(replica, clock_mhz=clock_mhz),),
     )
 
 

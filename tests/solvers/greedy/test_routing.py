@@ -12,9 +12,17 @@ from solvers.greedy.routing import (
     route,
     total_capacity_rps,
 )
-from solvers.types.plan import GpuPlan, ReplicaPlan, Unserved
+from solvers.types.plan import Unserved
 from solvers.types.problem import Problem
-from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    gpu_plan,
+    random_problem,
+    replica_on,
+)
 
 HALF, WHOLE = a_row(50.0, 10.0, pressure=0.5), a_row(100.0, 5.0, pressure=1.0)
 
@@ -112,13 +120,7 @@ def test_an_empty_carrier_is_no_gpu() -> None:
 
 
 def test_counts_of_equal_entries_add_up() -> None:
-    gpu = GpuPlan(
-        gpu_type="gpu",
-        clock_mhz=1000.0,
-        replicas=(
-            ReplicaPlan(service="chat", sm_percent=50.0, batch=1, arrival_rate_rps=1.0),
-        ),
-    )
+    gpu = gpu_plan(replica_on("chat", 50.0, 1.0))
     assert merge_equal([gpu, replace(gpu, count=3)]) == (replace(gpu, count=4),)
 
 

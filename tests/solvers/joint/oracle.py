@@ -12,6 +12,7 @@ from solvers.laws.cost import cost_usd_per_hour, gpu_power_w
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
 from solvers.types.slices import SliceUse
+from tests.solvers.instances import gpu_plan, replica_on
 from tests.solvers.small_plans import capacity_rps
 
 Reals = npt.NDArray[np.float64]
@@ -151,7 +152,7 @@ def _gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
         for mix in itertools.product(*choices):
             replicas = tuple(each for each in mix if each is not None)
             if replicas:
-                yield GpuPlan(gpu_type=gpu_type, clock_mhz=clock_mhz, replicas=replicas)
+                yield gpu_plan(*replicas, gpu_type=gpu_type, clock_mhz=clock_mhz)
 
 
 def _cut_gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
@@ -173,13 +174,11 @@ def _cut_gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
         ]
         for number in range(1, problem.max_replicas_per_gpu + 1):
             for replicas in itertools.combinations_with_replacement(choices, number):
-                yield GpuPlan(gpu_type=gpu_type, clock_mhz=clock_mhz, replicas=replicas)
+                yield gpu_plan(*replicas, gpu_type=gpu_type, clock_mhz=clock_mhz)
 
 
 def _replica(service: str, sm_percent: float, batch: int) -> ReplicaPlan:
-    return ReplicaPlan(
-        service=service, sm_percent=sm_percent, batch=batch, arrival_rate_rps=0.0
-    )
+    return replica_on(service, sm_percent, batch=batch)
 
 
 def _is_lawful(problem: Problem, gpu: GpuPlan) -> bool:

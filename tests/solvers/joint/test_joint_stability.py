@@ -11,10 +11,18 @@ from solvers.check import violations
 from solvers.joint.policy import make_plan
 from solvers.laws.cost import cost_usd_per_hour, started
 from solvers.types.outcome import MIN_MOVES, Budget, PlanReport, Stability
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
-from tests.solvers.instances import a_problem, a_service, random_problem, with_rates
+from tests.examples import examples
+from tests.solvers.instances import (
+    a_problem,
+    a_service,
+    gpu_plan,
+    random_problem,
+    replica_on,
+    with_rates,
+)
 
 STEADY = Stability(hysteresis=0.1, move_budget=0.1, min_dwell_s=60.0)
 
@@ -51,18 +59,7 @@ def looked_at(at_s: float, *, usd_per_hour: float | None = None) -> Json:
 
 def on_whole_gpus(*services: str) -> Plan:
     """Each service alone on a GPU, half of which would do."""
-    gpus = (
-        GpuPlan(
-            gpu_type="gpu",
-            clock_mhz=1000.0,
-            replicas=(
-                ReplicaPlan(
-                    service=name, sm_percent=100.0, batch=1, arrival_rate_rps=40.0
-                ),
-            ),
-        )
-        for name in services
-    )
+    gpus = (gpu_plan(replica_on(name, 100.0, 40.0)) for name in services)
     return Plan(policy="before", gpus=tuple(gpus))
 
 
@@ -208,7 +205,7 @@ def test_without_a_limit_of_seconds_plans_follow_from_the_arguments_alone() -> N
 
 
 def test_warm_plans_keep_every_rule_and_serve_what_cold_ones_serve() -> None:
-    for seed in range(6):
+    for seed in range(examples(6)):
         problem = random_problem(seed)
         first, _, memory = tick(problem, seconds=60.0)
         now = with_rates(replace(problem, current=first), 1.1)
@@ -260,19 +257,12 @@ def best_by_hand(problem: Problem, price: float) -> float:
     for count in range(1, 5):
         for mix in itertools.combinations_with_replacement(patterns, count):
             gpus = (
-                GpuPlan(
-                    gpu_type="gpu",
-                    clock_mhz=1000.0,
-                    replicas=tuple(
-                        ReplicaPlan(
-                            service=name,
-                            sm_percent=float(percent),
-                            batch=1,
-                            arrival_rate_rps=0.0,
-                        )
+                gpu_plan(
+                    *(
+                        replica_on(name, float(percent))
                         for name, percent in zip(names, pattern, strict=True)
                         if percent
-                    ),
+                    )
                 )
                 for pattern in mix
             )
@@ -289,7 +279,10 @@ def best_by_hand(problem: Problem, price: float) -> float:
     return best
 
 
-@pytest.mark.parametrize("price", [0.05, 0.3, 0.7, 2.0])
+@pytest.mark.parametrize(
+    "price",
+    [0.3, 0.7, *(pytest.param(usd, marks=pytest.mark.thorough) for usd in (0.05, 2.0))],
+)
 @pytest.mark.parametrize(
     "rates", [(40.0, 40.0), (90.0, 45.0), (120.0, 30.0), (140.0, 95.0), (10.0, 160.0)]
 )
@@ -299,13 +292,11 @@ def test_cost_and_starts_together_are_least(
 ) -> None:
     # One GPU runs; a replica carries 1 rps per percent.
     replicas = (
-        ReplicaPlan(
-            service=name, sm_percent=float(share), batch=1, arrival_rate_rps=1.0
-        )
+        replica_on(name, float(share), 1.0)
         for name, share in zip(("chat", "photo"), shares, strict=True)
         if share
     )
-    gpu = GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=tuple(replicas))
+    gpu = gpu_plan(*replicas)
     before = Plan(policy="before", gpus=(gpu,))
     services = (
         a_service("chat", rate_rps=rates[0]),

@@ -17,6 +17,7 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget
 from solvers.types.problem import Objective, Problem
 from solvers.types.state import GpuType, Observed
+from tests.examples import examples
 from tests.solvers.instances import (
     a_problem,
     a_row,
@@ -24,6 +25,7 @@ from tests.solvers.instances import (
     a_type,
     random_problem,
     with_rates,
+    with_services,
 )
 from tests.solvers.problems import tiny_problem
 
@@ -93,21 +95,11 @@ def lower_rates(problem: Problem) -> Problem:
 
 
 def fewer_replicas_wanted(problem: Problem) -> Problem:
-    return replace(
-        problem,
-        services=tuple(
-            replace(one, min_replicas=0, max_replicas=None) for one in problem.services
-        ),
-    )
+    return with_services(problem, min_replicas=0, max_replicas=None)
 
 
 def all_types_allowed(problem: Problem) -> Problem:
-    return replace(
-        problem,
-        services=tuple(
-            replace(one, allowed_gpu_types=None) for one in problem.services
-        ),
-    )
+    return with_services(problem, allowed_gpu_types=None)
 
 
 def cheaper_energy(problem: Problem) -> Problem:
@@ -132,7 +124,7 @@ def test_an_easier_problem_has_no_worse_a_plan(
     easier: Callable[[Problem], Problem],
 ) -> None:
     better = 0
-    for seed in range(18):
+    for seed in range(examples(18)):
         problem = tiny_problem(seed)
         here, there = worth(problem), worth(easier(problem))
         assert is_no_worse(there, here), seed
@@ -145,7 +137,7 @@ def test_an_easier_problem_serves_no_less_where_gpus_are_paid_for(
     easier: Callable[[Problem], Problem],
 ) -> None:
     better = 0
-    for seed in range(34, 54):
+    for seed in range(34, 34 + examples(20)):
         problem = replace(with_rates(tiny_problem(seed), 2.0), objective="max_goodput")
         here, there = worth(problem).unserved, worth(easier(problem)).unserved
         assert there <= here + 1e-4, seed
@@ -157,7 +149,7 @@ def test_an_easier_problem_serves_no_less_where_gpus_are_paid_for(
 def test_neither_order_nor_names_change_what_a_plan_is_worth(
     objective: Objective,
 ) -> None:
-    for seed in range(12, 30):
+    for seed in range(12, 12 + examples(12)):
         problem, draw = (
             replace(tiny_problem(seed), objective=objective),
             random.Random(seed),
@@ -183,7 +175,7 @@ def test_neither_order_nor_names_change_what_a_plan_is_worth(
 
 
 def test_only_the_proportion_of_priorities_counts() -> None:
-    for seed in range(20):
+    for seed in range(examples(12)):
         problem = tiny_problem(seed)
         services = tuple(
             replace(one, priority=1e3 * one.priority) for one in problem.services
@@ -282,7 +274,7 @@ def clock(per_look_s: float) -> Callable[[], float]:
 def test_a_plan_that_time_cut_short_keeps_every_rule_and_claims_no_more_than_it_knows(
     objective: Objective, per_look_s: float
 ) -> None:
-    for seed in range(5):
+    for seed in range(examples(5)):
         problem = replace(random_problem(seed, gpus=1 + seed), objective=objective)
         budget = Budget(seconds=1.0, elapsed=clock(per_look_s))
         plan, report, _ = make_plan(problem, Observed(at_s=0.0), None, budget)

@@ -14,12 +14,14 @@ from solvers.joint.trim_to_power import draws_w
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
 from solvers.types.problem import Objective, Problem
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
 from tests.solvers.joint.oracle import best_plan
 from tests.solvers.problems import tiny_problem
 
 BUDGET = Budget(work=1.0)
-SEEDS = range(30)
+LITTLE = Budget(work=0.3, seed=3)
+SEEDS = range(examples(24))
 PARTS = (0.9, 0.5)
 """Of the watts of the plan without a budget."""
 
@@ -166,19 +168,19 @@ def test_optima_of_tiny_problems_are_found_and_no_bound_is_beyond_them(
                 < sum(one.priority * one.arrival_rate_rps for one in problem.services)
                 - 1e-3
             )
-    assert len(unproven) <= 6, unproven
-    assert short > 20
-    assert compared > 20 or objective == "max_goodput"
+    assert len(unproven) <= len(SEEDS) // 5, unproven
+    assert short > 0.6 * len(SEEDS)
+    assert compared > 0.6 * len(SEEDS) or objective == "max_goodput"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_fleets_that_are_not_branched_on_keep_the_budget_within_two_gpus_of_their_bound(
     seed: int,
 ) -> None:
     problem = random_problem(seed, services=21, gpus=12)
-    free, _ = solve(problem, BUDGET)
+    free, _ = solve(problem, LITTLE)
     watts = draws_w(problem, free.plan)
-    solution, _ = run(problem, 0.95 * watts)
+    solution, _ = run(problem, 0.95 * watts, LITTLE)
     cost = cost_usd_per_hour(problem, solution.plan)
     assert solution.cost_bound is not None
     assert free.cost_bound is not None
@@ -193,9 +195,10 @@ def test_fleets_that_are_not_branched_on_keep_the_budget_within_two_gpus_of_thei
 
 def test_the_bound_rises_as_the_budget_falls() -> None:
     problem = random_problem(1, services=10, gpus=8)
-    free, _ = solve(problem, BUDGET)
+    free, _ = solve(problem, LITTLE)
     watts = draws_w(problem, free.plan)
-    found = [run(problem, part * watts)[0] for part in (2.0, 1.0, 0.9, 0.8, 0.6, 0.3)]
+    parts = (2.0, 1.0, 0.9, 0.6, 0.3)
+    found = [run(problem, part * watts, LITTLE)[0] for part in parts]
     weights = [served_weight(problem, each.plan) for each in found]
     bounds = [each.served_weight_bound for each in found]
     assert (np.diff(weights) <= 1e-3 * np.array(weights[:-1])).all(), weights
@@ -203,7 +206,7 @@ def test_the_bound_rises_as_the_budget_falls() -> None:
 
 
 def test_a_budget_that_nothing_reaches_leaves_the_optimum_as_it_is() -> None:
-    for seed in range(12):
+    for seed in range(examples(8)):
         problem = tiny_problem(seed)
         free, _ = solve(problem, BUDGET)
         capped, _ = run(problem, 1e6)
@@ -216,7 +219,7 @@ def test_a_budget_that_nothing_reaches_leaves_the_optimum_as_it_is() -> None:
 
 
 def test_the_same_arguments_give_the_same_plan() -> None:
-    problem = random_problem(2, services=12, gpus=10)
-    watts = 0.8 * draws_w(problem, solve(problem, BUDGET)[0].plan)
-    plans = {run(problem, watts, Budget(work=0.5, seed=3))[0].plan for _ in range(2)}
+    problem = random_problem(2, services=10, gpus=8)
+    watts = 0.8 * draws_w(problem, solve(problem, LITTLE)[0].plan)
+    plans = {run(problem, watts, LITTLE)[0].plan for _ in range(2)}
     assert len(plans) == 1

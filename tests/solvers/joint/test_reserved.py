@@ -10,10 +10,19 @@ from solvers.joint.reserved import split
 from solvers.joint.shortage import PAID_MOVE_WORTH, is_worth_moving
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import Budget, PlanReport
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.plan import GpuPlan, Plan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import ALL_PAID, Observed
-from tests.solvers.instances import a_problem, a_service, a_type, random_problem
+from tests.examples import examples
+from tests.solvers.instances import (
+    a_problem,
+    a_service,
+    a_type,
+    gpu_plan,
+    random_problem,
+    replica_on,
+    with_types,
+)
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import optimum, set_up
 
@@ -26,10 +35,7 @@ def planned(problem: Problem) -> tuple[Plan, PlanReport]:
 
 
 def with_paid(problem: Problem, count: int) -> Problem:
-    return replace(
-        problem,
-        gpu_types=tuple(replace(one, paid_count=count) for one in problem.gpu_types),
-    )
+    return with_types(problem, paid_count=count)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,7 @@ def test_fleets_with_reserved_gpus_are_relaxed_without_shortages(seed: int) -> N
     }
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(examples(16)))
 def test_plans_cost_the_optimum_of_the_two_halves(seed: int) -> None:
     problem = with_paid(tiny_problem(seed), 1)
     if problem.objective != "min_cost":
@@ -107,10 +113,8 @@ def test_plans_cost_the_optimum_of_the_two_halves(seed: int) -> None:
 
 
 def on_gpu(service: str, sm_percent: float, rate_rps: float) -> GpuPlan:
-    replica = ReplicaPlan(
-        service=service, sm_percent=sm_percent, batch=1, arrival_rate_rps=rate_rps
-    )
-    return GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(replica,))
+    replica = replica_on(service, sm_percent, rate_rps)
+    return gpu_plan(replica)
 
 
 @pytest.mark.parametrize(("gain_rps", "is_worth"), [(10.0, False), (20.0, True)])

@@ -16,10 +16,17 @@ from solvers.joint.shortage import (
 )
 from solvers.laws.capacity_law import make_capacity_law
 from solvers.types.outcome import Budget, Stability
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.plan import GpuPlan, Plan, Unserved
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Json, Observed
-from tests.solvers.instances import a_problem, a_row, a_service, a_type
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    gpu_plan,
+    replica_on,
+)
 
 LOOP = Budget(
     work=1.0,
@@ -45,10 +52,8 @@ def two_gpus(*, light_rps: float = 118.0, light_priority: float = 1.0) -> Proble
 
 
 def whole(service: str, rate_rps: float) -> GpuPlan:
-    replica = ReplicaPlan(
-        service=service, sm_percent=100.0, batch=1, arrival_rate_rps=rate_rps
-    )
-    return GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(replica,))
+    replica = replica_on(service, 100.0, rate_rps)
+    return gpu_plan(replica)
 
 
 def one_each() -> Plan:

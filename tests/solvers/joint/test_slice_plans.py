@@ -16,12 +16,13 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
+from tests.examples import examples
 from tests.shared import SHARED, needs
 from tests.solvers.joint.oracle import best_plan
 from tests.solvers.sliced import tiny_sliced_problem
 
 BUDGET = Budget(work=2.0)
-SEEDS = range(60)
+SEEDS = range(examples(40))
 
 
 def planned(problem: Problem) -> tuple[Plan, PlanReport]:
@@ -40,28 +41,18 @@ def test_the_best_of_all_plans_is_found_and_proven_where_all_gpus_are_cut() -> N
         problem = tiny_sliced_problem(seed, is_beside=False)
         plan, report = planned(problem)
         best = best_plan(problem)
-        assert served_weight(problem, plan) == pytest.approx(best.weight, abs=1e-4), (
-            seed
-        )
+        weight = pytest.approx(best.weight, abs=1e-4)
+        assert served_weight(problem, plan) == weight, seed
         assert missing(plan) == best.missing, seed
         assert report.cost_usd_per_hour == pytest.approx(best.cost), seed
         assert report.status == "optimal", seed
+        _, paid = planned(replace(problem, objective="max_goodput"))
+        assert (paid.served_weight, paid.status) == (weight, "optimal"), seed
 
 
-def test_goodput_is_the_greatest_where_all_gpus_are_cut() -> None:
-    for seed in SEEDS:
-        problem = tiny_sliced_problem(seed, is_beside=False)
-        _, report = planned(replace(problem, objective="max_goodput"))
-        assert report.served_weight == pytest.approx(
-            best_plan(problem).weight, abs=1e-4
-        )
-        assert report.status == "optimal", seed
-
-
-@pytest.mark.parametrize("block", range(2))
-def test_beside_whole_gpus_little_is_lost_and_bounds_hold(block: int) -> None:
+def test_beside_whole_gpus_little_is_lost_and_bounds_hold() -> None:
     dearer = list[int]()
-    for seed in SEEDS[block::2]:
+    for seed in SEEDS:
         problem = tiny_sliced_problem(seed, is_beside=True)
         plan, report = planned(problem)
         best = best_plan(problem)
@@ -72,7 +63,7 @@ def test_beside_whole_gpus_little_is_lost_and_bounds_hold(block: int) -> None:
         # Patterns are made for the relaxation, and may not be those of the best plan in whole numbers.
         if report.cost_usd_per_hour > best.cost * (1.0 + OPTIMAL_GAP):
             dearer.append(seed)
-    assert len(dearer) <= 2, dearer
+    assert len(dearer) <= max(2, len(SEEDS) // 15), dearer
 
 
 def test_a_gpu_that_may_be_shared_in_either_way_counts_once() -> None:
@@ -103,7 +94,7 @@ def test_where_watts_rule_rows_out_no_gpu_exceeds_its_cap_and_the_bound_holds() 
             assert plan.unserved == (), seed
             assert bound <= best_plan(problem).cost * (1.0 + 1e-6), seed
         costs[bound is not None] += 1
-    assert min(costs.values()) >= 10
+    assert min(costs.values()) >= len(SEEDS) // 6
 
 
 LEAST_GPUS = {"s1": (2, 2), "s2": (3, 3), "s4": (7, 7), "s5": (12, 14)}

@@ -1,6 +1,5 @@
 """The joint technique as a whole: hand-solved cases, symmetries, limits, and the contract's example."""
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -12,6 +11,7 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
 from tests.solvers.problems import tiny_problem
 from tests.solvers.small_plans import example
@@ -220,20 +220,7 @@ def test_dear_energy_prefers_the_row_that_draws_less() -> None:
     assert [each.batch for gpu in plan.gpus for each in gpu.replicas] == [4]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_neither_order_nor_names_change_the_cost(seed: int) -> None:
-    problem, draw = tiny_problem(seed), random.Random(seed)
-    services = [replace(each, name=f"x{draw.random()}") for each in problem.services]
-    types, points = list(problem.gpu_types), list(problem.points)
-    for each in (services, types, points):
-        draw.shuffle(each)
-    mixed = replace(
-        problem, services=tuple(services), gpu_types=tuple(types), points=tuple(points)
-    )
-    assert cost_of(mixed) == pytest.approx(cost_of(problem), rel=2.0 * OPTIMAL_GAP)
-
-
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_prices_scale_the_cost(seed: int) -> None:
     problem = tiny_problem(seed)
     scaled = replace(
@@ -249,28 +236,10 @@ def test_prices_scale_the_cost(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_with_more_stock_more_is_served_or_the_same_for_less(seed: int) -> None:
-    problem = tiny_problem(seed)
-    larger = replace(
-        problem,
-        gpu_types=tuple(
-            replace(one, count=(one.count or 0) + 1) for one in problem.gpu_types
-        ),
-    )
-    before, after = run(problem)[0].plan, run(larger)[0].plan
-    weight, larger_weight = served_weight(problem, before), served_weight(larger, after)
-    assert larger_weight >= weight - 1e-5
-    if larger_weight <= weight + 1e-5 and before.unserved == after.unserved == ():
-        assert cost_usd_per_hour(larger, after) <= cost_usd_per_hour(
-            problem, before
-        ) * (1.0 + 2.0 * OPTIMAL_GAP)
-
-
 @pytest.mark.parametrize("objective", ["min_cost", "max_goodput"])
 def test_plans_of_random_problems_keep_every_rule(objective: str) -> None:
     served = 0
-    for seed in range(75):
+    for seed in range(examples(60)):
         problem = random_problem(
             seed, services=2 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6
         )
@@ -278,7 +247,7 @@ def test_plans_of_random_problems_keep_every_rule(objective: str) -> None:
             replace(problem, objective=objective), Budget(work=0.01, seed=seed)
         )
         served += any(gpu.replicas for gpu in solution.plan.gpus)
-    assert served > 70, "a plan without GPUs keeps every rule, too"
+    assert served > 0.9 * examples(60), "a plan without GPUs keeps every rule, too"
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
@@ -291,15 +260,3 @@ def test_a_budget_without_any_time_still_has_a_plan() -> None:
     solution, report = run(problem, Budget(seconds=0.0, elapsed=lambda: 1.0))
     assert solution.plan.gpus
     assert "the budget ended the search" in report.messages
-
-
-def test_without_any_gpu_nothing_is_planned_and_the_stock_is_named() -> None:
-    problem = tiny_problem(3)
-    none_left = replace(
-        problem, gpu_types=tuple(replace(one, count=0) for one in problem.gpu_types)
-    )
-    solution, report = solve(none_left, Budget())
-    assert report.status is SolveStatus.OPTIMAL
-    assert not solution.plan.gpus
-    assert {entry.reason for entry in solution.plan.unserved} <= {"stock", "slo"}
-    assert solution.plan.unserved

@@ -8,26 +8,19 @@ from solvers.joint.policy import make_plan
 from solvers.joint.shortage import is_worth_moving
 from solvers.laws.cost import stopped
 from solvers.types.outcome import Budget, Stability
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.plan import GpuPlan, Plan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
-from tests.solvers.instances import a_problem, a_service, a_type
+from tests.solvers.instances import a_problem, a_service, a_type, gpu_plan, replica_on
 
 
 def gpu(*replicas: tuple[str, float, float]) -> GpuPlan:
     """(service, SM percent, rps)."""
-    return GpuPlan(
-        gpu_type="gpu",
-        clock_mhz=1000.0,
-        replicas=tuple(
-            ReplicaPlan(
-                service=service,
-                sm_percent=sm_percent,
-                batch=1,
-                arrival_rate_rps=rate_rps,
-            )
+    return gpu_plan(
+        *(
+            replica_on(service, sm_percent, rate_rps)
             for service, sm_percent, rate_rps in replicas
-        ),
+        )
     )
 
 

@@ -10,10 +10,17 @@ from solvers.check import violations
 from solvers.joint.solve import solve
 from solvers.joint.trim_to_power import draws_w, fits, trimmed
 from solvers.types.outcome import Budget
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan, ReplicaPlan
 from solvers.types.problem import Problem
 from tests.examples import examples
-from tests.solvers.instances import a_problem, a_service, a_type, random_problem
+from tests.solvers.instances import (
+    a_problem,
+    a_service,
+    a_type,
+    gpu_plan,
+    random_problem,
+    replica_on,
+)
 
 # Half a GPU carries 50 rps with 50 W beside 50 W idle.
 PROBLEM = a_problem(
@@ -24,15 +31,11 @@ PROBLEM = a_problem(
 
 
 def a_replica(service: str, rate_rps: float = 50.0) -> ReplicaPlan:
-    return ReplicaPlan(
-        service=service, sm_percent=50.0, batch=1, arrival_rate_rps=rate_rps
-    )
+    return replica_on(service, 50.0, rate_rps)
 
 
-SHARED = GpuPlan(
-    gpu_type="gpu", clock_mhz=1000.0, replicas=(a_replica("dull"), a_replica("vital"))
-)
-ALONE = GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(a_replica("dull"),))
+SHARED = gpu_plan(a_replica("dull"), a_replica("vital"))
+ALONE = gpu_plan(a_replica("dull"))
 PLAN = Plan(policy="joint", gpus=(SHARED, ALONE))
 """150 W and 100 W."""
 

@@ -22,7 +22,7 @@ from solvers.laws.colocation import (
     worst_neighbours,
 )
 from solvers.types.documents.problem_json import problem_from_json
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan
 from solvers.types.problem import (
     CapacityLaw,
     OperatingPoint,
@@ -31,6 +31,8 @@ from solvers.types.problem import (
     ServiceDemand,
 )
 from solvers.types.state import GpuType
+from tests.examples import examples
+from tests.solvers.instances import gpu_plan, replica_on
 
 CONTRACT = Path(__file__).parents[4] / "shared" / "contracts"
 
@@ -145,17 +147,11 @@ def shared_gpu(rates_rps: tuple[float, float]) -> tuple[Problem, Plan]:
         ),
     )
     replicas = tuple(
-        ReplicaPlan(
-            service=one.name,
-            sm_percent=50.0,
-            batch=4,
-            arrival_rate_rps=one.arrival_rate_rps,
-        )
-        for one in services
+        replica_on(one.name, 50.0, one.arrival_rate_rps, batch=4) for one in services
     )
     return problem, Plan(
         policy="test",
-        gpus=(GpuPlan(gpu_type="big", clock_mhz=1400.0, replicas=replicas),),
+        gpus=(gpu_plan(*replicas, gpu_type="big", clock_mhz=1400.0),),
     )
 
 
@@ -276,7 +272,7 @@ def all_neighbour_sets(
     ]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(10)))
 def test_the_worst_neighbours_are_the_worst_of_all_sets(seed: int) -> None:
     draw = random.Random(seed)
     kind = gpu_type(sm_percent_step=draw.choice((5.0, 10.0, 20.0)))

@@ -14,9 +14,10 @@ from solvers.laws.cost import (
 )
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from tests.examples import examples
+from tests.solvers.instances import gpu_plan, replica_on
 from tests.solvers.small_plans import example, planned_problems
 
 
@@ -92,12 +93,8 @@ def test_migration_charges_replicas_that_start_and_not_those_that_stay_or_stop()
     grown = replace(current, gpus=(current.gpus[0], replace(plan.gpus[1], count=3)))
     assert migration_cost_usd_per_hour(moving, grown) == pytest.approx(4 * 0.01)
     # Batch and clock change in place; another SM percent or GPU type is another replica.
-    camera = ReplicaPlan(
-        service="camera", sm_percent=50.0, batch=4, arrival_rate_rps=1.0
-    )
-    slower = replace(
-        plan, gpus=(GpuPlan(gpu_type="big", clock_mhz=1000.0, replicas=(camera,)),)
-    )
+    camera = replica_on("camera", 50.0, 1.0, batch=4)
+    slower = replace(plan, gpus=(gpu_plan(camera, gpu_type="big"),))
     assert migration_cost_usd_per_hour(moving, slower) == 0.0
     wider = replace(
         slower,

@@ -4,6 +4,7 @@ import itertools
 import random
 from collections import Counter
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from solvers.types.llm import LlmReplicaPlan
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
+from tests.examples import examples
 from tests.solvers.llm.models import (
     make_points,
     make_problem,
@@ -212,7 +214,7 @@ def fits(problem: Problem, used: Counter[tuple[str, int]]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_no_choice_of_covers_is_cheaper(seed: int) -> None:
     problem = random_problem(seed, services=2)
     found = plan_llms(problem, Budget())
@@ -220,14 +222,13 @@ def test_no_choice_of_covers_is_cheaper(seed: int) -> None:
     first, second = (
         covers_by_hand(problem, each.name)[:400] for each in problem.llm_services
     )
-    best = min(
-        (
-            one[0] + other[0]
-            for one, other in itertools.product(first, second)
-            if fits(problem, one[1] + other[1])
-        ),
-        default=None,
-    )
+    pairs = [
+        (one[0] + other[0], one[1] + other[1])
+        for one, other in itertools.product(first, second)
+    ]
+    # The cheapest come first, so that few are asked whether they fit.
+    pairs.sort(key=itemgetter(0))
+    best = next((usd for usd, taken in pairs if fits(problem, taken)), None)
 
     assert violations(problem, plan_of(found)) == ()
     if best is not None and not found.unserved:
@@ -236,7 +237,7 @@ def test_no_choice_of_covers_is_cheaper(seed: int) -> None:
         assert cost <= best * 1.03
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(10)))
 def test_the_rule_of_slots_is_that_replicas_fit_into_nodes(seed: int) -> None:
     chance = random.Random(seed)
     problem = random_problem(seed, services=1)
@@ -278,7 +279,7 @@ def test_the_order_of_the_input_changes_nothing() -> None:
     assert Counter(found.replicas) == Counter(other.replicas)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_a_cover_costs_no_less_than_its_bound_and_little_more(seed: int) -> None:
     problem = random_problem(seed, services=1)
     service = problem.llm_services[0]

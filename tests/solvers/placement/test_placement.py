@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ortools.sat.python import cp_model
 
 from solvers.placement import assignment, covering
 from solvers.placement.bounds import lowest_peak, max_value, min_gpus
@@ -180,7 +179,7 @@ def test_nothing_to_place_and_no_gpus() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(12)))
 def test_the_answer_is_the_best_of_all_placements(seed: int) -> None:
     problem = random_problem(seed, replicas=6, gpus=2 + seed % 3)
     solution, report = solve(problem, replace(BUDGET, work=1000.0))
@@ -192,7 +191,7 @@ def test_the_answer_is_the_best_of_all_placements(seed: int) -> None:
     assert report.messages == ()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(12)))
 def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
     problem = random_problem(seed, replicas=6, gpus=2 + seed % 5)
     packing = only_packing(problem)
@@ -216,7 +215,7 @@ def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_cp_sat_saves_the_one_gpu_that_a_start_wastes(seed: int) -> None:
     packing = only_packing(random_problem(seed, replicas=7, gpus=8))
     best = place_better(packing, place_greedily(packing, ()), LIMITS).groups
@@ -232,8 +231,10 @@ def test_cp_sat_saves_the_one_gpu_that_a_start_wastes(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_patterns_and_assignment_agree(seed: int) -> None:
+    from ortools.sat.python import cp_model
+
     packing = only_packing(random_problem(seed, replicas=9, gpus=9))
     start: Groups = tuple((index,) for index in range(len(packing.replicas)))
     classes = classes_of(packing)
@@ -280,7 +281,7 @@ def test_patterns_beyond_count_are_left_to_the_assignment() -> None:
     assert broken_rules(problem, solution.gpus) == ()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(examples(12)))
 def test_bounds_hold_for_every_placement_found(seed: int) -> None:
     problem = random_problem(seed, replicas=7, gpus=2 + seed % 5)
     packing = only_packing(problem)
@@ -384,7 +385,7 @@ def test_no_answer_breaks_a_rule_and_none_is_worse_than_the_greedy(
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(examples(4)))
 def test_the_order_of_the_input_changes_nothing_and_a_second_run_neither(
     seed: int,
 ) -> None:

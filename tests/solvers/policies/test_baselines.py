@@ -15,6 +15,7 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed, ServiceObservation
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, random_problem, with_rates
 from tests.solvers.small_plans import example
 
@@ -66,7 +67,7 @@ def with_one_gpu_less(problem: Problem) -> Problem:
 
 
 @every_baseline
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(16)))
 def test_physical_rules_hold_through_changing_rates_and_lost_gpus(
     name: str, seed: int
 ) -> None:

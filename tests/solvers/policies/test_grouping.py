@@ -13,11 +13,18 @@ from solvers.policies.grouping import METHOD, GroupPlan, PlanGroup, merged, part
 from solvers.policies.registry import policy
 from solvers.types.llm import LlmReplicaPlan
 from solvers.types.outcome import Budget, PlanReport, SolveReport, SolveStatus
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.plan import GpuPlan, Plan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
 from tests.examples import examples
-from tests.solvers.instances import a_problem, a_service, a_type, random_problem
+from tests.solvers.instances import (
+    a_problem,
+    a_service,
+    a_type,
+    gpu_plan,
+    random_problem,
+    replica_on,
+)
 from tests.solvers.llm.models import (
     CLOCK_MHZ,
     make_points,
@@ -33,13 +40,8 @@ def a_gpu(
     *services: str, count: int = 1, gpu_type: str = "gpu", rate_rps: float = 40.0
 ) -> GpuPlan:
     """Halves of a GPU: each may carry 50 rps."""
-    replicas = [
-        ReplicaPlan(service=name, sm_percent=50.0, batch=1, arrival_rate_rps=rate_rps)
-        for name in services
-    ]
-    return GpuPlan(
-        gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=tuple(replicas)
-    )
+    replicas = [replica_on(name, 50.0, rate_rps) for name in services]
+    return gpu_plan(*replicas, gpu_type=gpu_type, count=count)
 
 
 def a_plan(*gpus: GpuPlan, unserved: tuple[Unserved, ...] = ()) -> Plan:

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from solvers.sharing.division import DividedRow, divide
+from tests.examples import examples
 
 # 10 to 90 percent; the first gains ever less, the second gains nothing below 40.
 BENDING = [DividedRow(p, p**0.5, p) for p in (10.0, 50.0, 90.0)]
@@ -46,7 +47,7 @@ def test_of_equals_the_fewest_sms_are_taken() -> None:
     assert places([flat], 1000.0) == (1,)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_no_other_choice_of_rows_is_worth_more(seed: int) -> None:
     draw = random.Random(seed)
     replicas = [

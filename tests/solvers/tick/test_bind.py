@@ -26,6 +26,8 @@ from solvers.types.problem import (
     ServiceDemand,
 )
 from solvers.types.state import Gpu, GpuId, GpuType, Node, NodeId
+from tests.examples import examples
+from tests.solvers.instances import gpu_plan, replica_on, with_services
 
 SERVICES = ("a", "b", "c", "d")
 SM_PERCENTS = (25.0, 50.0, 75.0, 100.0)
@@ -87,9 +89,7 @@ PROBLEM = a_problem()
 def replica(
     service: str, sm_percent: float = 25.0, batch: int = 1, rate_rps: float = 10.0
 ) -> ReplicaPlan:
-    return ReplicaPlan(
-        service=service, sm_percent=sm_percent, batch=batch, arrival_rate_rps=rate_rps
-    )
+    return replica_on(service, sm_percent, rate_rps, batch=batch)
 
 
 def on_gpu(
@@ -99,7 +99,7 @@ def on_gpu(
     clock_mhz: float = 1000.0,
 ) -> GpuPlan:
     each = tuple(replica(item) if isinstance(item, str) else item for item in replicas)
-    return GpuPlan(gpu_type=gpu_type, count=count, clock_mhz=clock_mhz, replicas=each)
+    return gpu_plan(*each, gpu_type=gpu_type, count=count, clock_mhz=clock_mhz)
 
 
 def a_plan(*gpus: GpuPlan) -> Plan:
@@ -246,8 +246,7 @@ def test_another_sm_percent_or_network_is_another_replica() -> None:
     wider = bound(a_plan(on_gpu(replica("a", 50.0))), gpus, first)
     assert ids(wider.plan) == {"big-0": ["a-g2-1"]}
     renamed = replace(
-        PROBLEM,
-        services=tuple(replace(each, network="net2") for each in PROBLEM.services),
+        with_services(PROBLEM, network="net2"),
         points=tuple(replace(each, network="net2") for each in PROBLEM.points),
     )
     retrained = bind(
@@ -333,7 +332,7 @@ def drawn_plan(draw: random.Random) -> Plan:
     )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(16)))
 def test_no_assignment_of_gpus_starts_fewer_replicas(seed: int) -> None:
     draw, gpus = random.Random(seed), fleet(4)
     first, wanted = bound(drawn_plan(draw), gpus).plan, drawn_plan(draw)
@@ -390,7 +389,7 @@ def test_gpus_that_carry_nothing_are_filled_by_id_in_the_order_of_the_plan_s_con
         assert contents == sorted(contents), seed
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_the_order_of_the_input_changes_nothing(seed: int) -> None:
     draw = random.Random(seed)
     gpus, nodes = fleet(6), list(NODES)

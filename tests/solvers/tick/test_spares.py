@@ -15,9 +15,7 @@ from solvers.types.plan import (
     BoundPlan,
     BoundReplica,
     BoundTask,
-    GpuPlan,
     Plan,
-    ReplicaPlan,
 )
 from solvers.types.problem import (
     CapacityLaw,
@@ -36,6 +34,8 @@ from solvers.types.state import (
     ReplicaId,
 )
 from solvers.types.survival import LossKind, SurvivalGoal
+from tests.examples import examples
+from tests.solvers.instances import gpu_plan, replica_on
 
 SHARES = (25.0, 50.0, 75.0, 100.0)
 
@@ -351,8 +351,8 @@ def test_a_spare_becomes_the_replica_that_the_plan_wants_on_its_gpu() -> None:
     gpus = fleet("n1/0", "n2/0", "n3/0")
     spare = replace(a_replica("a"), id=ReplicaId("a-g1-0"), arrival_rate_rps=0.0)
     running = a_plan(a_gpu("n1/0", a_replica("a")), a_gpu("n3/0", spares=(spare,)))
-    replica = ReplicaPlan(service="a", sm_percent=25.0, batch=1, arrival_rate_rps=20.0)
-    wanted = GpuPlan(gpu_type="T4", count=2, clock_mhz=1000.0, replicas=(replica,))
+    replica = replica_on("a", 25.0, 20.0)
+    wanted = gpu_plan(replica, gpu_type="T4", count=2)
     bound = bind(
         problem,
         Plan(policy="joint", gpus=(wanted,)),
@@ -393,7 +393,7 @@ def random_case(seed: int) -> tuple[BoundPlan, Problem, list[Gpu]]:
     return a_plan(*used), problem, gpus
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(14)))
 def test_whatever_the_plan_the_checker_agrees_and_the_order_of_input_is_nothing(
     seed: int,
 ) -> None:

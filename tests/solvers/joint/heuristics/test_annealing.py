@@ -2,7 +2,6 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ from solvers.joint.heuristics.integer_plans import shortage_cost, state_plan
 from solvers.joint.patterns.columns import Pattern
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.decode import decode
-from tests.solvers.instances import random_problem
+from tests.examples import examples
+from tests.solvers.instances import random_problem, with_services, with_types
 from tests.solvers.whole_program import Setting, optimum, set_up
 
 MOVES = 20_000
@@ -34,7 +34,7 @@ def numbered(setting: Setting, plan: Counter[Pattern]) -> dict[int, int]:
     return {setting.columns.number(pattern): count for pattern, count in plan.items()}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_plans_keep_every_limit_of_the_gpus_and_the_fleet(seed: int) -> None:
     problem = random_problem(seed, services=5, types=2, gpus=6)
     setting = set_up(problem)
@@ -44,16 +44,14 @@ def test_plans_keep_every_limit_of_the_gpus_and_the_fleet(seed: int) -> None:
     for pattern, count in plan.items():
         used[setting.tables.modes[pattern.mode].gpu_type] += count
     assert all(used[gpu_type] <= count for gpu_type, count in enumerate(fleet))
-    roomy = replace(
-        problem, gpu_types=tuple(replace(one, count=None) for one in problem.gpu_types)
-    )
+    roomy = with_types(problem, count=None)
     decoded = decode(
         roomy, setting.tables, setting.columns, numbered(setting, plan), policy="joint"
     )
     assert not [entry for entry in violations(roomy, decoded) if entry.rule != "demand"]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_tiny_fleets_are_used_as_well_as_any_plan_could(seed: int) -> None:
     """With GPUs that cost the same used or not, the least of shortages and watts is what the whole program finds."""
     setting = set_up(random_problem(seed, services=3, types=1, gpus=2))
@@ -133,12 +131,7 @@ def test_it_stops_after_the_part_in_which_time_is_over() -> None:
 
 def test_most_replicas_are_kept_where_that_is_cheaper() -> None:
     problem = random_problem(2, services=3, types=1, gpus=4)
-    limited = replace(
-        problem,
-        services=tuple(
-            replace(one, max_replicas=2, min_replicas=0) for one in problem.services
-        ),
-    )
+    limited = with_services(problem, max_replicas=2, min_replicas=0)
     setting = set_up(limited)
     plan = annealed(setting, (4,))
     replicas = np.zeros(3)

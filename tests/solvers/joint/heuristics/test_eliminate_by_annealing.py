@@ -14,6 +14,7 @@ from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import generate
 from solvers.types.problem import Problem
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import set_up
 
@@ -58,7 +59,7 @@ def wasteful_plan(search: DiveContext) -> Counter[int]:
     return plan + Counter([min(plan)])
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
     search = search_of(random_problem(seed, services=8, types=2, gpus=12))
     plan = wasteful_plan(search)

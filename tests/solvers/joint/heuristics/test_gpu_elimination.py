@@ -13,6 +13,7 @@ from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import generate
 from solvers.joint.relaxation.column_pool import LossPool
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import set_up
 
@@ -36,7 +37,7 @@ def greedy_plan(search: DiveContext) -> Counter[int]:
     return complete_greedily(search.tools, search.demand, search.duals, {})
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
     search = search_of(seed)
     plan = greedy_plan(search)
@@ -98,7 +99,7 @@ def test_the_same_seed_shrinks_to_the_same_plan() -> None:
     assert found() == found()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_exchanges_keep_the_types_and_never_make_it_worse(seed: int) -> None:
     search = search_of(seed)
     tools, demand = search.tools, search.demand

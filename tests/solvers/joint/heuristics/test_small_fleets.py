@@ -15,6 +15,7 @@ from solvers.joint.heuristics.small_fleets import (
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_generation import Relaxation, generate
+from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import Setting, optimum, set_up
 
@@ -47,7 +48,7 @@ def found(
     )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_tiny_problems_are_solved_to_the_optimum(seed: int) -> None:
     setting, tools, relaxation = prepared(seed)
     best = optimum(setting, serves_all=True)

@@ -1,6 +1,7 @@
 """Ends of budgets: by a clock, and where no time passes by the number of rounds."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from solvers.joint.heuristics.integer_plans import IntegerPlans
 from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.deadline import Deadline
 from solvers.joint.relaxation.column_generation import Relaxation, generate, price
+from solvers.joint.solution import JointSolution
 from solvers.joint.solve import solve
 from solvers.types.outcome import Budget
 from tests.solvers.instances import random_problem
@@ -110,12 +112,16 @@ def test_a_whole_plan_is_there_before_the_relaxation_ends() -> None:
     assert events.count("round") == relaxation.rounds - 1 > 1
 
 
+@cache
+def best_of_third_problem() -> JointSolution:
+    return solve(random_problem(3), Budget(work=1.0))[0]
+
+
 @pytest.mark.parametrize("tick_s", [1e-4, 1e-2, 0.5, 20.0])
 def test_however_soon_time_is_over_there_is_a_plan_and_no_false_bound(
     tick_s: float,
 ) -> None:
-    problem = random_problem(3)
-    best, _ = solve(problem, Budget(work=2.0))
+    problem, best = random_problem(3), best_of_third_problem()
     clock = Clock(tick_s)
     found, report = solve(problem, Budget(seconds=1.0, elapsed=clock))
     assert found.plan.gpus

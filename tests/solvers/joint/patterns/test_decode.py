@@ -10,14 +10,21 @@ from solvers.check import violations
 from solvers.joint.patterns.columns import Columns, Pattern, single_patterns
 from solvers.joint.patterns.decode import decode, patterns_of
 from solvers.joint.patterns.tables import Tables, make_tables
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import (
     OperatingPoint,
     OperatingPoints,
     Problem,
     ServiceDemand,
 )
-from tests.solvers.instances import a_problem, a_row, a_service, a_type
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    gpu_plan,
+    replica_on,
+)
 from tests.solvers.small_plans import example
 
 CHAT = a_service("chat", rate_rps=90.0)
@@ -194,15 +201,10 @@ def key(gpu: GpuPlan) -> tuple[object, ...]:
 def a_gpu(
     *replicas: tuple[str, float], clock_mhz: float = 1000.0, gpu_type: str = "gpu"
 ) -> GpuPlan:
-    return GpuPlan(
+    return gpu_plan(
+        *(replica_on(service, sm_percent, 1.0) for service, sm_percent in replicas),
         gpu_type=gpu_type,
         clock_mhz=clock_mhz,
-        replicas=tuple(
-            ReplicaPlan(
-                service=service, sm_percent=sm_percent, batch=1, arrival_rate_rps=1.0
-            )
-            for service, sm_percent in replicas
-        ),
     )
 
 

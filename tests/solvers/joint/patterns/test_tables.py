@@ -8,9 +8,17 @@ import pytest
 
 from solvers.joint.kernels.types import GpuMode
 from solvers.joint.patterns.tables import make_tables
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoints, Problem
-from tests.solvers.instances import a_problem, a_row, a_service, a_type
+from tests.examples import examples
+from tests.solvers.instances import (
+    a_problem,
+    a_row,
+    a_service,
+    a_type,
+    gpu_plan,
+    replica_on,
+)
 from tests.solvers.joint.modes import (
     best_worth,
     is_lawful,
@@ -127,17 +135,15 @@ def test_what_runs_now_stays_a_candidate() -> None:
     """Its SM percent costs no migration, whatever dominates it."""
     rows = (a_row(25.0, 5.0), a_row(50.0, 4.0), a_row(75.0, 3.0))
     problem = a_problem(a_service(rate_rps=1.0), rows=rows)
-    running = ReplicaPlan(
-        service="chat", sm_percent=50.0, batch=1, arrival_rate_rps=1.0
-    )
+    running = replica_on("chat", 50.0, 1.0)
     current = Plan(
         policy="test",
-        gpus=(GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(running,)),),
+        gpus=(gpu_plan(running),),
     )
     assert rows_of(replace(problem, current=current)) == [(25.0, 1), (50.0, 1)]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(16)))
 def test_undominated_rows_alone_earn_as_much_as_all_rows(seed: int) -> None:
     draw = random.Random(seed)
     problem = random_problem(draw)

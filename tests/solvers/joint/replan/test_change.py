@@ -10,14 +10,17 @@ from solvers.joint.replan.warm_start import WarmStart
 from solvers.joint.solve import solve
 from solvers.laws.cost import cost_usd_per_hour, served_weight, started
 from solvers.types.outcome import Budget
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import Problem
+from tests.examples import examples
 from tests.solvers.instances import (
     a_problem,
     a_row,
     a_service,
     a_type,
+    gpu_plan,
     random_problem,
+    replica_on,
     with_rates,
 )
 
@@ -56,13 +59,8 @@ def changed(
 def halves(
     *services: str, count: int = 1, gpu_type: str = "gpu", batch: int = 1
 ) -> GpuPlan:
-    replicas = (
-        ReplicaPlan(service=name, sm_percent=50.0, batch=batch, arrival_rate_rps=1.0)
-        for name in services
-    )
-    return GpuPlan(
-        gpu_type=gpu_type, count=count, clock_mhz=1000.0, replicas=tuple(replicas)
-    )
+    replicas = (replica_on(name, 50.0, 1.0, batch=batch) for name in services)
+    return gpu_plan(*replicas, gpu_type=gpu_type, count=count)
 
 
 def running(*gpus: GpuPlan) -> Plan:
@@ -172,7 +170,7 @@ def test_rates_times_ten_are_served() -> None:
     assert cost_usd_per_hour(problem, plan) == pytest.approx(9.0)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_changed_plans_serve_what_fresh_ones_do_with_fewer_starts(seed: int) -> None:
     problem = random_problem(seed)
     before, _ = solve(problem, Budget(work=0.2))
@@ -186,15 +184,7 @@ def test_changed_plans_serve_what_fresh_ones_do_with_fewer_starts(seed: int) -> 
 
 def test_a_price_of_starts_decides_between_few_starts_and_few_gpus() -> None:
     # Whole GPUs for halves: two starts save one GPU at 1 USD per hour.
-    whole = GpuPlan(
-        gpu_type="gpu",
-        clock_mhz=1000.0,
-        replicas=(
-            ReplicaPlan(
-                service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=40.0
-            ),
-        ),
-    )
+    whole = gpu_plan(replica_on("chat", 100.0, 40.0))
     other = replace(whole, replicas=(replace(whole.replicas[0], service="photo"),))
     services = (a_service("chat", rate_rps=40.0), a_service("photo", rate_rps=40.0))
     problem = a_problem(*services, current=running(whole, other))

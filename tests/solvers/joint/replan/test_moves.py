@@ -18,8 +18,9 @@ from solvers.joint.patterns.running import NO_KIND
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.joint.replan.change import change
 from solvers.joint.replan.warm_start import WarmStart
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import Plan
 from solvers.types.problem import Problem
+from tests.solvers.instances import gpu_plan, replica_on
 from tests.solvers.joint.heuristics.test_fluid import a_fluid_problem
 
 STACK = Stack(
@@ -80,13 +81,10 @@ def test_growth_where_shares_are_too_fine_to_price_is_served_by_the_columns_at_h
     None
 ):
     problem = a_fluid_problem(random.Random(1), services=2, types=1, step=0.02)
-    narrow = tuple(
-        ReplicaPlan(service=one.name, sm_percent=1.0, batch=1, arrival_rate_rps=0.0)
-        for one in problem.services
-    )
+    narrow = tuple(replica_on(one.name, 1.0) for one in problem.services)
     runs = Plan(
         policy="joint",
-        gpus=(GpuPlan(gpu_type="type0", count=1, clock_mhz=1000.0, replicas=narrow),),
+        gpus=(gpu_plan(*narrow, gpu_type="type0"),),
     )
     problem = replace(problem, current=runs)
     warm = Unpriced(problem)

@@ -26,6 +26,8 @@ from tests.solvers.instances import (
     a_type,
     random_problem,
     with_rates,
+    with_services,
+    with_types,
 )
 
 PROBLEM = random_problem(3)
@@ -85,12 +87,8 @@ def test_a_state_with_too_many_columns_goes_on_with_the_cheapest_and_plans_as_be
 
 
 def test_a_state_serves_other_stock_and_priorities() -> None:
-    fewer = replace(
-        PROBLEM, gpu_types=tuple(replace(one, count=1) for one in PROBLEM.gpu_types)
-    )
-    other = replace(
-        PROBLEM, services=tuple(replace(one, priority=7.0) for one in PROBLEM.services)
-    )
+    fewer = with_types(PROBLEM, count=1)
+    other = with_services(PROBLEM, priority=7.0)
     warm = WarmStart(PROBLEM)
     assert warm.fits(fewer)
     assert warm.tables(fewer).stock.tolist() == [1.0, 1.0]

@@ -7,6 +7,7 @@ from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
+from tests.solvers.instances import gpu_plan, replica_on
 from tests.solvers.small_plans import capacity_rps
 
 Capacities = dict[str, float]
@@ -70,12 +71,7 @@ def _gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
                 [
                     None,
                     *(
-                        ReplicaPlan(
-                            service=service.name,
-                            sm_percent=row.sm_percent,
-                            batch=row.batch,
-                            arrival_rate_rps=0.0,
-                        )
+                        replica_on(service.name, row.sm_percent, batch=row.batch)
                         for row in rows
                     ),
                 ]
@@ -83,7 +79,7 @@ def _gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
         for mix in itertools.product(*choices):
             replicas = tuple(each for each in mix if each is not None)
             if replicas:
-                yield GpuPlan(gpu_type=gpu_type, clock_mhz=clock_mhz, replicas=replicas)
+                yield gpu_plan(*replicas, gpu_type=gpu_type, clock_mhz=clock_mhz)
 
 
 def _is_unlawful(problem: Problem, gpu: GpuPlan) -> bool:

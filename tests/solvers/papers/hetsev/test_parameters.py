@@ -19,7 +19,7 @@ from solvers.types.parameters import PolicyParameters
 from solvers.types.plan import Plan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
-from tests.solvers.instances import HALVES, a_service, a_type
+from tests.solvers.instances import HALVES, a_service, a_type, with_types
 from tests.solvers.papers.hetsev.own_networks import a_problem
 
 AS_PRINTED = HetsevParameters(placement="as printed")
@@ -121,9 +121,7 @@ def test_waits_are_remembered_as_long_as_there_are_too_few_gpus() -> None:
     _, _, second = make_plan(short, Observed(at_s=160.0), first, Budget())
     assert load_past(second).waiting_since_s == waiting
     assert load_past(second).waited_s(160.0) == dict.fromkeys(waiting, 60.0)
-    enough = replace(
-        short, gpu_types=tuple(replace(each, count=9) for each in short.gpu_types)
-    )
+    enough = with_types(short, count=9)
     _, _, third = make_plan(enough, Observed(at_s=170.0), second, Budget())
     assert load_past(third).waiting_since_s == {}
 

@@ -18,7 +18,7 @@ from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.papers.hetsev.policy import make_plan
 from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import Budget, PlanReport
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
+from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import OperatingPoint, Problem
 from solvers.types.state import Json, Observed
 from tests.examples import examples
@@ -27,8 +27,10 @@ from tests.solvers.instances import (
     a_row,
     a_service,
     a_type,
+    gpu_plan,
     random_problem,
     replica_counts,
+    replica_on,
     started,
     with_rates,
 )
@@ -427,7 +429,7 @@ def _changed(problem: Problem, draw: random.Random) -> Problem:
             return replace(problem, objective="max_goodput")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(10)))
 def test_whatever_happens_while_a_plan_runs_the_next_one_is_lawful(seed: int) -> None:
     draw = random.Random(seed)
     problem = random_problem(
@@ -480,7 +482,7 @@ def _tiny(seed: int) -> Problem:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_no_plan_beats_the_best_of_all_plans_and_none_is_far_from_it(seed: int) -> None:
     problem = _tiny(seed)
     best_weight, min_cost = optimum(problem)
@@ -527,13 +529,8 @@ def _whole_gpus(problem: Problem, name: str) -> list[tuple[float, str]]:
 
 
 def _alone(gpu_type: str, service: str, row: OperatingPoint) -> GpuPlan:
-    replica = ReplicaPlan(
-        service=service,
-        sm_percent=row.sm_percent,
-        batch=row.batch,
-        arrival_rate_rps=0.0,
-    )
-    return GpuPlan(gpu_type=gpu_type, clock_mhz=row.clock_mhz, replicas=(replica,))
+    replica = replica_on(service, row.sm_percent, batch=row.batch)
+    return gpu_plan(replica, gpu_type=gpu_type, clock_mhz=row.clock_mhz)
 
 
 def test_under_shortage_more_is_served_than_by_a_greedy_with_whole_gpus() -> None:

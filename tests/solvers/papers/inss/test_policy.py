@@ -24,6 +24,7 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import Json, Observed, ServiceObservation
+from tests.examples import examples
 from tests.solvers.instances import (
     a_problem,
     a_row,
@@ -344,7 +345,7 @@ def test_replicas_that_must_run_do_although_nothing_is_asked() -> None:
 
 
 @pytest.mark.parametrize("name", ["inss", "inss_1e", "inss_ni", "gpulets_bda"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_rules_hold_through_changing_rates_and_lost_gpus(name: str, seed: int) -> None:
     draw = random.Random(seed)
     problem = random_problem(

@@ -18,6 +18,7 @@ from solvers.types.problem import (
     ServiceDemand,
 )
 from solvers.types.state import Json, Observed
+from tests.examples import examples
 from tests.solvers.instances import LAW, a_row, a_service, a_type, random_problem
 
 # 20 ms at 20 %, 11 at 40 %, and hardly less beyond: the knee of three segments' two lines lies at 40 %.
@@ -201,7 +202,7 @@ def test_a_service_that_left_is_no_longer_wider() -> None:
     }
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(10)))
 def test_its_plans_keep_every_promise(seed: int) -> None:
     problem = random_problem(
         seed, services=4 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6

@@ -15,6 +15,7 @@ from solvers.papers.mudi.sites import MAX_TUNINGS, PATIENCE_S
 from solvers.policies.registry import fill_of
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, anonymous
+from tests.examples import examples
 from tests.solvers.training_beside import (
     POINTS,
     SHARES,
@@ -343,7 +344,7 @@ def test_tasks_that_fit_nowhere_do_not_take_the_tunings_of_others(
     }
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(examples(14)))
 def test_no_promise_is_ever_broken_and_the_order_of_the_input_changes_nothing(
     seed: int,
 ) -> None:

@@ -16,7 +16,7 @@ from solvers.papers.inss.training.actor import (
 )
 from solvers.papers.inss.training.world import ProvisioningWorld
 from solvers.types.problem import Problem
-from tests.solvers.instances import random_problem
+from tests.solvers.instances import random_problem, with_types
 from tests.solvers.papers.inss.actors import random_actor, world_of
 
 
@@ -100,12 +100,8 @@ def test_training_goes_on_from_a_checkpoint_and_gives_an_actor() -> None:
 
 
 def test_a_fleet_without_limits_cannot_be_trained_for() -> None:
-    from dataclasses import replace
 
     problem = small()
-    endless = replace(
-        problem,
-        gpu_types=tuple(replace(each, count=None) for each in problem.gpu_types),
-    )
+    endless = with_types(problem, count=None)
     with pytest.raises(ValueError, match="say of every GPU type how many"):
         setting_to_train(endless, clocks_mhz=[1000.0])
