@@ -40,8 +40,8 @@ from tests.agents.factories import (
     an_observation,
 )
 from tests.agents.factories import run as finish
-from tests.agents.fakes.replicas import LIMIT_S, until
 from tests.agents.paper_device import PaperDevice, paper_reading
+from tests.waiting import eventually, run
 
 
 class BrokenDevice(PaperDevice):
@@ -114,22 +114,21 @@ def test_no_exception_ends_the_agent_and_the_node_gets_its_command_all_the_same(
         device.is_broken = False
         agent, stop = an_agent(device, plane, clock), asyncio.Event()
         loops = asyncio.create_task(agent.run(stop))
-        async with asyncio.timeout(LIMIT_S):
-            await until(lambda: "start r1" in device.log)
-            device.is_broken = True
-            before = len(plane.received)
-            await until(lambda: loops.done() or len(plane.received) > before + 20)
-            assert not loops.done()
-            plane.command = a_command(generation=2)
-            await until(lambda: loops.done() or "syncing failed" in last_told(plane))
-            device.is_broken = False
-            await until(lambda: loops.done() or "stop r1" in device.log)
+        await eventually(lambda: "start r1" in device.log)
+        device.is_broken = True
+        before = len(plane.received)
+        await eventually(lambda: loops.done() or len(plane.received) > before + 20)
+        assert not loops.done()
+        plane.command = a_command(generation=2)
+        await eventually(lambda: loops.done() or "syncing failed" in last_told(plane))
+        device.is_broken = False
+        await eventually(lambda: loops.done() or "stop r1" in device.log)
         stop.set()
         await loops
         return plane
 
     with caplog.at_level(logging.ERROR):
-        plane = asyncio.run(scenario())
+        plane = run(scenario())
     told = [problem for each in plane.received for problem in each.problems]
     foreseen = "failed unexpectedly: RecursionError: maximum"
     assert any(f"observing {foreseen}" in each for each in told)
@@ -158,7 +157,7 @@ def test_an_agent_whose_device_raises_at_its_end_ends_in_good_order(
         await agent.run(stop)
         return plane
 
-    plane = asyncio.run(scenario())
+    plane = run(scenario())
     assert "observing failed" in last_told(plane)
     assert "could not sign off: syncing failed unexpectedly" in caplog.text
 

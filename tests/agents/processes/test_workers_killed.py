@@ -160,9 +160,13 @@ def test_killed_agents_leave_no_orphan_and_no_double(
         directory, moment = tmp_path / f"{waits}-{seed}", random.Random(seed)
         directory.mkdir()
 
+        def has_one() -> bool:
+            mark, records = directory / "mark", directory / "records"
+            return any(records.glob("*.json")) and carriers(mark.read_text()) > 0
+
         def wait() -> None:
             if waits:
-                until(lambda: any((directory / "records").glob("*.json")))
+                until(has_one)
             else:
                 time.sleep(moment.uniform(0.0, LONGEST_S))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,10 +10,12 @@ import aiohttp
 import pytest
 
 from agents.processes.templates import Server
+from agents.replicas import adapters
 from agents.replicas.adapters import Adapter, Endpoint, ReplicaCounts, make_adapters
 from agents.replicas.answers import ServerUnanswered
+from agents.replicas.server_metrics import Page, read_page
 from tests.agents.fakes.answers import always
-from tests.agents.fakes.replicas import in_loop
+from tests.waiting import PATIENCE_S, eventually, in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -80,17 +83,25 @@ async def test_a_metric_that_cannot_be_true_is_not_told(number: str) -> None:
 
 
 @in_loop
-async def test_a_page_that_takes_long_to_read_keeps_nobody_waiting() -> None:
-    page = "x 1\n" * 1_000_000 + 'nv_inference_exec_count{model="chat"} 10\n'
-    async with answering(page, "triton") as (adapter, endpoint):
+async def test_a_page_that_takes_long_to_read_holds_up_no_other_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_read, goes_on = threading.Event(), threading.Event()
+
+    def slow(text: str) -> Page:
+        is_read.set()
+        assert goes_on.wait(PATIENCE_S), "the loop did nothing else meanwhile"
+        return read_page(text)
+
+    monkeypatch.setattr(adapters, "read_page", slow)
+    async with answering('nv_inference_exec_count{model="chat"} 10\n', "triton") as (
+        adapter,
+        endpoint,
+    ):
         asked = asyncio.create_task(adapter.metrics(endpoint))
-        turns = 0
-        while not asked.done():
-            await asyncio.sleep(0.01)
-            turns += 1
+        await eventually(is_read.is_set)
+        goes_on.set()
         assert (await asked).batches == 10
-    # Read in the loop itself, the page would leave it none but those in which the answer comes in.
-    assert turns > 20
 
 
 @pytest.mark.parametrize("depth", [400, 900, 990, 20_000])

@@ -37,20 +37,18 @@ def test_a_pause_is_bounded_and_never_shorter_than_was_asked(
 
 
 def test_the_same_node_and_start_waits_alike_and_others_do_not() -> None:
-    waits = {
-        name: [retry_s(at, Random(f"{name} boot-1")) for at in (1, 2, 3)]
-        for name in FLEET[:50]
-    }
-    again = {
-        name: [retry_s(at, Random(f"{name} boot-1")) for at in (1, 2, 3)]
-        for name in FLEET[:50]
-    }
-    assert waits == again and len({tuple(each) for each in waits.values()}) == 50
+    def waits() -> dict[str, list[float]]:
+        return {
+            name: [retry_s(at, Random(f"{name} boot-1")) for at in (1, 2, 3)]
+            for name in FLEET[:50]
+        }
+
+    assert waits() == waits() and len({tuple(each) for each in waits().values()}) == 50
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(12))
 @given(
-    outage_s=st.floats(30.0, 3600.0),
+    outage_s=st.floats(30.0, 600.0),
     boot=st.text(alphabet="0123456789abcdef", min_size=8, max_size=8),
 )
 def test_after_an_outage_a_fleet_does_not_come_back_in_step(
