@@ -40,7 +40,7 @@ def is_bounded(kind: inspect.Type) -> bool:
 
 
 @pytest.mark.parametrize("message", [Observation, SyncReply])
-def test_every_number_and_text_of_the_wire_has_bounds(
+def test_numbers_and_texts_of_the_wire_have_bounds(
     message: type[msgspec.Struct],
 ) -> None:
     found = list(leaves(inspect.type_info(message), ""))

@@ -84,9 +84,7 @@ def test_another_batch_is_a_shadow_switch_to_a_successor() -> None:
     assert not carry_out(device, command(8))
 
 
-def test_the_next_batch_goes_back_to_the_known_id_and_the_one_after_to_a_successor_again() -> (
-    None
-):
+def test_batches_alternate_between_the_known_id_and_a_successor() -> None:
     device = a_node()
     for batch in (8, 16, 32):
         settle(device, command(batch))
@@ -144,7 +142,7 @@ def test_one_that_fails_after_its_switch_waits_under_its_own_name() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_batches_in_any_order_arrive_and_the_service_is_never_without_a_ready_replica(
+def test_any_batches_arrive_and_the_service_always_has_a_ready_replica(
     seed: int,
 ) -> None:
     random, device = Random(seed), a_node()

@@ -102,9 +102,7 @@ async def running(*, enforce_period_s: float) -> AsyncIterator[Bench]:
 
 
 @in_loop
-async def test_a_replica_that_became_ready_gets_requests_before_the_next_enforcement() -> (
-    None
-):
+async def test_a_ready_replica_gets_requests_before_the_next_enforcement() -> None:
     async with running(enforce_period_s=NEVER_S) as bench:
         bench.plane.publish(a_command(a_gpu(a_replica("r1"))))
         await eventually(lambda: bench.replica("r1") is not None)
@@ -114,9 +112,7 @@ async def test_a_replica_that_became_ready_gets_requests_before_the_next_enforce
 
 
 @in_loop
-async def test_a_command_that_follows_another_soon_does_not_wait_for_the_next_observation() -> (
-    None
-):
+async def test_a_command_right_after_another_waits_for_no_observation() -> None:
     async with running(enforce_period_s=NEVER_S) as bench:
         for generation in (1, 2, 3):
             bench.plane.publish(

@@ -44,9 +44,7 @@ class SlowStarts(PaperDevice):
 
 
 @in_loop
-async def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_it_so() -> (
-    None
-):
+async def test_the_guard_turns_the_clock_during_a_start() -> None:
     clock, device = ScaledClock(), SlowStarts()
     device.polls[0] = GpuPoll(peak_power_w=400.0)
     plane = PaperControlPlane(
@@ -70,9 +68,7 @@ async def test_the_guard_turns_the_clock_during_a_start_and_enforcement_leaves_i
 
 
 @in_loop
-async def test_the_guard_acts_within_a_period_while_the_mps_daemon_hangs(
-    tmp_path: Path,
-) -> None:
+async def test_the_guard_acts_while_the_mps_daemon_hangs(tmp_path: Path) -> None:
     knobs, clock = FakeKnobs(), ScaledClock()
     wanted = Wanted(
         directory=tmp_path, has_mps=True, knobs=knobs, clocks_mhz=CLOCKS_MHZ

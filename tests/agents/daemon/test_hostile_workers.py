@@ -104,9 +104,7 @@ def decoded(observation: Observation) -> Observation:
     return msgspec.json.decode(msgspec.json.encode(observation), type=Observation)
 
 
-def test_no_exception_ends_the_agent_and_the_node_gets_its_command_all_the_same(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_no_exception_ends_the_agent(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> PaperControlPlane:
         clock = ScaledClock(speed=100.0)
         plane = PaperControlPlane(clock, a_command(a_gpu(a_replica("r1"))))
@@ -142,9 +140,7 @@ def test_no_exception_ends_the_agent_and_the_node_gets_its_command_all_the_same(
         assert next_s == pytest.approx(start_s + length_s), "a window was lost"
 
 
-def test_an_agent_whose_device_raises_at_its_end_ends_in_good_order(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_device_that_raises_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> PaperControlPlane:
         clock = ScaledClock(speed=100.0)
         # Its goodbye is answered by a command, for which the device is asked once more.
@@ -162,7 +158,7 @@ def test_an_agent_whose_device_raises_at_its_end_ends_in_good_order(
     assert "could not sign off: syncing failed unexpectedly" in caplog.text
 
 
-def test_a_step_that_fails_is_told_until_it_goes_well_and_logged_once_a_minute(
+def test_a_failing_step_is_logged_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock, errors = ManualClock(0.0), [KeyError("le"), DeviceError("gone")]
@@ -209,9 +205,7 @@ def test_a_number_beyond_the_bounds_of_the_wire_is_not_told(
 
 
 @pytest.mark.parametrize("number", [-1.0, 1e300, math.nan, math.inf])
-def test_no_number_of_a_task_makes_an_observation_that_is_refused(
-    number: float,
-) -> None:
+def test_no_number_of_a_task_makes_an_observation_refused(number: float) -> None:
     reading = task_reading(
         a_task("t1"),
         "running",
@@ -240,9 +234,7 @@ def test_no_count_of_a_replica_makes_an_observation_that_is_refused(count: int) 
     assert decoded(observation) == observation
 
 
-def test_only_the_reading_that_the_control_plane_refuses_is_left_out_and_named() -> (
-    None
-):
+def test_only_a_reading_that_would_be_refused_is_left_out_and_named() -> None:
     good, bad = a_task_reading("t1"), a_task_reading("t2", done_iterations=1e300)
     gpus = (gpu_reading(),)
     sent = decoded(
@@ -255,9 +247,7 @@ def test_only_the_reading_that_the_control_plane_refuses_is_left_out_and_named()
 
 
 @pytest.mark.parametrize("count", [-1, 10**12, 10**400])
-def test_an_observation_whose_sums_are_out_of_bounds_is_sent_without_them(
-    count: int,
-) -> None:
+def test_sums_out_of_bounds_are_left_out_of_an_observation(count: int) -> None:
     sent = decoded(
         sendable(an_observation(replicas=(a_replica_reading(requests=count),)))
     )

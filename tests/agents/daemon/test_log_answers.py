@@ -50,9 +50,7 @@ async def settled() -> None:
     await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
 
 
-def test_a_log_that_is_asked_for_twice_is_sent_once_and_syncs_do_not_wait_for_it(
-    tmp_path: Path,
-) -> None:
+def test_a_log_that_is_asked_for_twice_is_sent_once(tmp_path: Path) -> None:
     path = log_path(tmp_path / TASKS_FOLDER, "teach")
     path.parent.mkdir(parents=True)
     path.write_bytes(b"epoch 1\n")
@@ -85,9 +83,7 @@ def test_a_node_without_processes_says_that_it_has_no_logs() -> None:
     assert isinstance(answer, LogAnswer) and "writes no log" in answer.problem
 
 
-def test_an_answer_that_cannot_be_sent_costs_a_line_in_the_agents_log_only(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_answer_that_cannot_be_sent(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         plane = AskingControlPlane(is_there=False)
         plane.may_answer.set()

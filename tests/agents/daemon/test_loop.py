@@ -76,9 +76,7 @@ def test_a_new_command_is_enforced_at_once_and_acknowledged_step_by_step() -> No
     assert bench.last.acks[-1].status == "applied"
 
 
-def test_a_silent_control_plane_stops_neither_counting_nor_enforcement_and_gets_everything_later_in_order() -> (
-    None
-):
+def test_a_silent_control_plane_gets_everything_later_in_order() -> None:
     bench = Bench()
     bench.plane.command = a_command(a_gpu(a_replica("r1")))
     bench.step()
@@ -105,9 +103,7 @@ def test_what_was_not_made_durable_is_sent_again_with_the_same_sequence() -> Non
     assert [each.sequence for each in bench.plane.received] == [1, 1, 2]
 
 
-def test_an_observation_that_will_never_be_accepted_is_given_up_and_does_not_block_the_next() -> (
-    None
-):
+def test_an_unacceptable_observation_does_not_block_the_next() -> None:
     bench = Bench()
     bench.plane.error = Unacceptable("422: window_s is NaN")
     bench.step()
@@ -162,9 +158,7 @@ def test_a_command_that_does_not_fit_the_node_is_refused_in_words() -> None:
     assert bench.device.log == []
 
 
-def test_a_killed_agent_enforces_its_last_command_before_anybody_answers(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_agent_enforces_its_last_command_at_once(tmp_path: Path) -> None:
     first = Bench(directory=tmp_path)
     first.plane.command = a_command(a_gpu(a_replica("r1")), generation=3)
     first.step()
@@ -265,9 +259,7 @@ def with_a_replica_that_moved(engine: EngineCommand | None = None) -> Bench:
     return bench
 
 
-def test_a_replica_that_moved_to_another_node_serves_on_until_it_is_ready_there() -> (
-    None
-):
+def test_a_replica_that_moved_serves_on_until_it_is_ready_there() -> None:
     bench = with_a_replica_that_moved()
     for _ in range(20):
         bench.step()
@@ -291,9 +283,7 @@ def test_what_was_ready_elsewhere_for_one_command_is_not_for_the_next() -> None:
     assert bench.last.awaited == ("chat",)
 
 
-def test_a_replica_whose_successor_nobody_hears_of_serves_on_to_the_limit_whatever_commands_follow() -> (
-    None
-):
+def test_a_replica_that_moved_serves_on_to_the_limit_at_most() -> None:
     bench = with_a_replica_that_moved()
     limit_s = bench.agent.settings.migration_limit_s
     for generation in range(3, 6):
@@ -439,7 +429,7 @@ def test_what_was_up_for_long_is_started_again_at_once(
 
 
 @pytest.mark.parametrize("found", ["starting", "ready", "failed"])
-def test_what_an_earlier_agent_had_up_is_started_again_at_once_and_only_once(
+def test_what_was_up_is_started_again_at_once_and_only_once(
     found: ReplicaState,
 ) -> None:
     restarts, device = Restarts(), PaperDevice(an_empty_node())

@@ -107,9 +107,7 @@ async def load(
             outcomes[await ask(session, url)] += 1
 
 
-def test_a_restart_under_load_refuses_no_connection_and_loses_no_request(
-    tmp_path: Path,
-) -> None:
+def test_a_restart_under_load_loses_no_request(tmp_path: Path) -> None:
     async def scenario(unit: Unit) -> Counter[str]:
         outcomes, stop = Counter[str](), asyncio.Event()
         clients = [
@@ -145,9 +143,7 @@ def listened() -> set[int]:
     return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
 
 
-def test_any_free_port_is_one_port_which_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_any_free_port_is_one_port(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         before = listened()
         device = FakeDevice(
@@ -173,9 +169,7 @@ def test_a_port_that_is_taken_is_said_to_be_taken() -> None:
         open_port("127.0.0.1", taken.getsockname()[1])
 
 
-def test_without_systemd_there_is_nothing_handed_over_and_what_is_for_others_is_left(
-    tmp_path: Path,
-) -> None:
+def test_what_systemd_hands_to_others_is_left(tmp_path: Path) -> None:
     assert handed_over_socket({}) is None
     environment = {
         "LISTEN_PID": "1",

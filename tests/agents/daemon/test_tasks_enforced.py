@@ -111,9 +111,7 @@ async def test_a_task_makes_room_for_a_replica_and_comes_back(
 
 
 @in_loop
-async def test_a_task_of_another_share_is_started_when_the_one_before_has_gone(
-    tmp_path: Path,
-) -> None:
+async def test_a_task_of_another_share_follows_the_one_before(tmp_path: Path) -> None:
     # Nothing fails on the way: the next one has neither name nor memory before that.
     control = Commands()
     async with (

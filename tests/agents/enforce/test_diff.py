@@ -134,9 +134,7 @@ def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
     ]
 
 
-def test_replicas_whose_sum_exceeds_the_memory_by_its_last_digit_only_are_all_started() -> (
-    None
-):
+def test_the_last_digit_of_a_sum_of_memory_keeps_no_replica_away() -> None:
     wanted = a_command(
         a_gpu(a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2))
     )  # 0.30000000000000004
@@ -153,9 +151,7 @@ def test_without_a_replica_slot_for_both_the_old_one_is_drained_first() -> None:
     assert device.log.index("stop old") < device.log.index("start new")
 
 
-def test_only_as_many_old_replicas_as_needed_are_drained_early_and_of_the_same_service_first() -> (
-    None
-):
+def test_as_few_old_replicas_as_needed_are_drained_early() -> None:
     before = a_command(
         a_gpu(
             a_replica("a-old", service="a", memory_mib=1500.0),
@@ -191,9 +187,7 @@ def test_requests_in_flight_delay_the_stop_until_the_deadline() -> None:
     assert carry_out(device, wanted) == (Stop(replica_id="old"),)
 
 
-def test_an_old_replica_serves_until_every_new_one_of_its_service_on_the_node_is_ready() -> (
-    None
-):
+def test_an_old_replica_serves_until_every_new_one_is_ready() -> None:
     device = settled(a_command(a_gpu(a_replica("old", rate_rps=9.0))))
     wanted = a_command(
         a_gpu(a_replica("n1")), a_gpu(a_replica("n2"), index=1), generation=2
@@ -261,9 +255,7 @@ def test_a_power_limit_rises_before_the_clock_and_falls_after_it() -> None:
     )
 
 
-def test_a_gpu_that_the_command_does_not_name_is_emptied_and_returns_to_its_defaults() -> (
-    None
-):
+def test_a_gpu_without_a_command_returns_to_its_defaults() -> None:
     device = settled(a_command(a_gpu(a_replica("r1"))))
     settle(device, a_command(generation=2))
     state = run(device.state()).gpus[0]
@@ -289,16 +281,12 @@ def test_nothing_is_started_or_set_on_a_lost_gpu() -> None:
     assert not is_settled(wanted, node)
 
 
-def test_a_service_without_a_replica_keeps_an_empty_route_so_that_its_requests_are_counted() -> (
-    None
-):
+def test_a_service_without_a_replica_keeps_an_empty_route() -> None:
     device = settled(a_command(services=("idle",)))
     assert run(device.state()).routes == (ServiceRoute(service="idle", slo_ms=100.0),)
 
 
-def test_in_a_handover_an_old_replica_serves_on_while_its_service_is_planned_on_other_nodes() -> (
-    None
-):
+def test_in_a_handover_an_old_replica_serves_on() -> None:
     device = settled(a_command(a_gpu(a_replica("old", rate_rps=10.0))))
     moved = a_command(
         generation=2, services=("chat",)

@@ -157,9 +157,7 @@ def changed(**fields: object) -> ReplicaCommand:
 
 
 @pytest.mark.parametrize("other", [{"network": "another"}, {"service": "search"}])
-def test_one_that_would_serve_something_else_under_its_name_ends(
-    other: dict[str, object],
-) -> None:
+def test_one_that_would_serve_something_else_ends(other: dict[str, object]) -> None:
     device = asleep()
     wanted = a_command(
         a_gpu(changed(**other), index=0),

@@ -18,9 +18,7 @@ def spares(state: NodeState) -> dict[str, tuple[str, ...]]:
     return {route.service: route.spares for route in state.routes}
 
 
-def test_a_spare_that_is_ready_is_routed_as_one_and_its_promotion_restarts_nothing() -> (
-    None
-):
+def test_a_ready_spare_is_routed_and_promoted_without_a_restart() -> None:
     wanted = a_command(
         a_gpu(a_replica("r1"), a_replica("s", rate_rps=0.0, is_spare=True))
     )

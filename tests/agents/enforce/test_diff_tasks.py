@@ -52,9 +52,7 @@ def of_tasks(todo: Sequence[Action]) -> tuple[Action, ...]:
     )
 
 
-def test_a_task_starts_only_when_every_wanted_replica_is_there_and_every_old_one_gone() -> (
-    None
-):
+def test_a_task_starts_after_new_replicas_came_and_old_ones_went() -> None:
     device = settled(a_command(a_gpu(a_replica("old"))))
     wanted = a_command(a_gpu(a_replica("new"), tasks=(a_task("t1"),)), generation=2)
     settle(device, wanted)
@@ -154,9 +152,7 @@ def test_a_task_moves_to_another_gpu_by_a_stop_and_a_start() -> None:
     ]
 
 
-def test_a_replica_that_lacks_memory_sends_the_last_tasks_to_the_host_and_only_as_many_as_needed() -> (
-    None
-):
+def test_a_replica_sends_as_few_tasks_as_needed_to_the_host() -> None:
     tasks = tuple(
         a_task(f"t{number}", memory_mib=700.0, sm_percent=5.0) for number in (1, 2, 3)
     )
@@ -242,9 +238,7 @@ def test_what_drains_or_is_being_swapped_counts_before_another_task_leaves() -> 
     ) == (SwapOut(task="t1"),)
 
 
-def test_a_task_starts_where_there_is_room_and_waits_where_another_one_is_still_to_leave() -> (
-    None
-):
+def test_a_task_waits_for_the_room_of_one_that_leaves() -> None:
     away, tasks = (
         a_task("t1", memory_mib=2000.0, is_resident=False),
         (a_task("t2"), a_task("t3", memory_mib=1500.0)),
@@ -270,9 +264,7 @@ def test_a_task_that_did_not_start_is_not_started_again_while_it_is_held_back() 
     )
 
 
-def test_no_task_leaves_for_a_replica_that_has_its_place_as_soon_as_another_has_drained() -> (
-    None
-):
+def test_no_task_leaves_where_a_draining_replica_makes_room() -> None:
     task = a_task("t1", memory_mib=500.0)
     device = settled(
         a_command(a_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,)))

@@ -143,9 +143,7 @@ def see_task(launches: FailedLaunches, state: TaskState, at_s: float) -> None:
     launches.look(replace(node, gpus=(gpu,)), WANTED, at_s)
 
 
-def test_a_task_that_ends_soon_after_it_ran_has_failed_to_start_and_no_other_one() -> (
-    None
-):
+def test_a_task_that_ends_soon_after_it_ran_has_failed_to_start() -> None:
     for ran_s, count in ((HEALTHY_S - 1.0, 1), (HEALTHY_S, 0)):
         launches = a_tracker()
         launches.start(("task", "nightly"))

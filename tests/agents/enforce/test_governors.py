@@ -116,9 +116,7 @@ def test_a_governor_goes_about_it_as_the_command_says() -> None:
         assert begun is not None and bench.clock_mhz() == max(900.0, begun - below_mhz)
 
 
-def test_enforcement_leaves_the_batch_to_the_governor_and_the_largest_is_the_plans() -> (
-    None
-):
+def test_a_governor_has_the_batch_up_to_the_plans() -> None:
     bench = Bench(a_command(governed(a_replica(batch=20), name="clipper_latency")))
     bench.settle()
     bench.pass_s(
@@ -208,9 +206,7 @@ class PollCountingDevice(PaperDevice):
         return await super().poll(gpu_index)
 
 
-def test_servers_that_answer_late_on_several_gpus_hold_the_node_up_once_and_not_in_turn() -> (
-    None
-):
+def test_late_servers_of_several_gpus_are_asked_at_once() -> None:
     device = PollCountingDevice(an_empty_node(an_empty_gpu(0), an_empty_gpu(1)))
     command = a_command(governed(), governed(a_replica("r2"), index=1))
     problems = asyncio.run(Governing(device).step(command, 0.0))
@@ -294,9 +290,7 @@ def test_a_command_whose_governor_cannot_be_is_refused(
     assert bench.device.log == []
 
 
-def test_a_governor_on_disk_that_this_agent_does_not_know_leaves_the_gpu_as_planned(
-    tmp_path: Path,
-) -> None:
+def test_an_unknown_governor_on_disk_governs_nothing(tmp_path: Path) -> None:
     Ledger(tmp_path).accept(
         a_command(a_gpu(a_replica(), governor=a_governor("of_tomorrow")))
     )
@@ -333,9 +327,7 @@ def test_the_agents_own_loop_governs() -> None:
     assert asyncio.run(scenario()) == 900.0
 
 
-def test_a_command_without_governor_looks_as_it_always_did_and_one_with_survives_the_wire() -> (
-    None
-):
+def test_a_command_with_or_without_governor_survives_the_wire() -> None:
     plain, with_one = a_command(a_gpu(a_replica())), a_command(governed())
     assert b"governor" not in msgspec.json.encode(plain)
     assert (
@@ -370,9 +362,7 @@ def test_one_with_a_start_of_its_own_begins_there_once_it_can_measure() -> None:
     assert (bench.clock_mhz(), bench.batches()) == (900.0, {"r1": 8})
 
 
-def test_it_goes_on_from_where_it_is_when_the_same_replicas_get_other_limits_and_begins_anew_with_others() -> (
-    None
-):
+def test_a_governor_begins_anew_only_with_other_replicas() -> None:
     bench = Bench(a_command(governed(a_replica(batch=8), name="power_latency")))
     bench.settle()
     bench.pass_s(3, power_w=100.0)
@@ -433,9 +423,7 @@ def test_a_spare_that_becomes_a_replica_sets_no_other_back_to_batch_1() -> None:
             assert bench.batches() == {"r1": 8, "s": 8}
 
 
-def test_after_three_failing_periods_the_node_asks_for_another_partition_and_no_longer_when_it_is_well() -> (
-    None
-):
+def test_after_three_failing_periods_another_partition_is_asked_for() -> None:
     bench = Bench(a_command(governed(a_replica(batch=1), name="power_latency")))
     bench.settle()
     bench.pass_s(3, power_w=400.0)  # the first second is no period

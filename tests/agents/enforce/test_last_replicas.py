@@ -10,9 +10,7 @@ from tests.agents.factories import a_command, a_gpu, a_replica, run
 CHAT = {"chat"}
 
 
-def test_the_last_replica_serves_on_while_the_node_says_that_the_service_leaves() -> (
-    None
-):
+def test_the_last_replica_serves_on_while_the_service_leaves() -> None:
     device = settled(a_command(a_gpu(a_replica("old"))))
     gone = a_command(generation=2, services=("chat",))
     state = run(device.state())
@@ -47,9 +45,7 @@ def test_one_of_two_replicas_leaves_at_once_and_the_node_stays_ready() -> None:
     assert Drain(replica_id="old") in todo
 
 
-def test_a_service_that_the_command_no_longer_names_is_served_until_it_is_ready_elsewhere() -> (
-    None
-):
+def test_a_service_not_named_any_more_is_served_until_ready_elsewhere() -> None:
     device = settled(a_command(a_gpu(a_replica("old"))))
     moved = a_command(generation=2)
     state = run(device.state())
@@ -68,9 +64,7 @@ def test_a_service_that_the_command_no_longer_names_is_served_until_it_is_ready_
     assert SwitchRoutes(routes=()) in todo and Drain(replica_id="old") in todo
 
 
-def test_after_a_restart_a_service_that_has_moved_is_served_on_and_nothing_is_late() -> (
-    None
-):
+def test_after_a_restart_a_service_that_has_moved_is_served_on() -> None:
     device = settled(a_command(a_gpu(a_replica("old"))))
     state = replace(run(device.state()), routes=())
     (switch,) = (

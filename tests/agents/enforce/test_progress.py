@@ -90,9 +90,7 @@ def test_a_damaged_file_costs_progress_and_nothing_else(
     assert begins_at(Progress(tmp_path)) == 40.0
 
 
-def test_a_directory_that_cannot_be_written_does_not_stop_the_agent(
-    tmp_path: Path,
-) -> None:
+def test_progress_survives_without_a_directory(tmp_path: Path) -> None:
     progress = Progress(tmp_path / "gone")
     progress.note((a_reading(40.0),), COMMAND)
     assert begins_at(progress) == 40.0

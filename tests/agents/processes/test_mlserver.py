@@ -105,9 +105,7 @@ async def is_ready(workers: Workers) -> None:
 
 
 @in_loop
-async def test_mlserver_starts_serves_takes_another_batch_counts_drains_and_ends(
-    tmp_path: Path,
-) -> None:
+async def test_mlserver_serves_with_changed_batches(tmp_path: Path) -> None:
     router = Router()
     app: web.Application = router.make_app()
     async with (

@@ -73,9 +73,7 @@ def test_the_built_in_command_is_one_that_our_trainer_takes() -> None:
     )
 
 
-def test_a_network_comes_before_a_kind_and_a_kind_before_the_default(
-    tmp_path: Path,
-) -> None:
+def test_a_network_comes_before_a_kind_before_the_default(tmp_path: Path) -> None:
     templates = load_templates(a_file(tmp_path, TASKS))
     assert templates.find_task("bert-training", "offline").name == "bert"
     assert templates.find_task("resnet50", "offline").name == "batch"

@@ -99,9 +99,7 @@ async def test_a_swap_that_was_begun_is_carried_on(
 
 
 @in_loop
-async def test_a_stop_that_was_begun_leaves_one_process_that_is_stopped_again(
-    node: TaskNode,
-) -> None:
+async def test_a_stop_that_was_begun_is_begun_again(node: TaskNode) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch())
         await come(tasks, "running")
@@ -114,9 +112,7 @@ async def test_a_stop_that_was_begun_leaves_one_process_that_is_stopped_again(
 
 
 @in_loop
-async def test_a_finished_task_is_still_told_as_finished_and_not_run_again(
-    node: TaskNode,
-) -> None:
+async def test_a_finished_task_is_not_run_again(node: TaskNode) -> None:
     async with node.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=5)))
         await come(tasks, "finished")
@@ -141,9 +137,7 @@ async def test_a_task_that_finished_meanwhile_has_finished(node: TaskNode) -> No
 
 
 @in_loop
-async def test_an_adopted_task_finishes_though_nobody_sees_its_exit_code(
-    node: TaskNode,
-) -> None:
+async def test_an_adopted_task_finishes(node: TaskNode) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch(a_task(iterations=100)))
         await come(tasks, "running")
@@ -152,9 +146,7 @@ async def test_an_adopted_task_finishes_though_nobody_sees_its_exit_code(
 
 
 @in_loop
-async def test_a_task_that_was_killed_meanwhile_is_failed_and_goes_on_from_its_checkpoint(
-    node: TaskNode,
-) -> None:
+async def test_a_task_that_was_killed_meanwhile_goes_on(node: TaskNode) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch())
         await kept(tasks, 4.0)

@@ -125,9 +125,7 @@ def test_the_built_in_template_can_be_replaced(tmp_path: Path) -> None:
     assert templates.find("resnet50").command == ("mine", "{port}")
 
 
-def test_the_control_plane_may_ask_for_a_template_but_only_for_one_that_is_there(
-    tmp_path: Path,
-) -> None:
+def test_only_a_template_that_is_there_may_be_asked_for(tmp_path: Path) -> None:
     templates = load_templates(a_file(tmp_path, VLLM))
     assert templates.find("resnet50", "vllm").name == "vllm"
     with pytest.raises(
@@ -137,9 +135,7 @@ def test_the_control_plane_may_ask_for_a_template_but_only_for_one_that_is_there
         templates.find("resnet50", "sh")
 
 
-def test_without_a_default_networks_that_are_not_named_are_refused(
-    tmp_path: Path,
-) -> None:
+def test_without_a_default_unnamed_networks_are_refused(tmp_path: Path) -> None:
     templates = load_templates(
         a_file(tmp_path, VLLM.replace('default = "worker"', 'default = ""'))
     )

@@ -68,9 +68,7 @@ def test_what_is_not_there_has_no_size(tmp_path: Path) -> None:
     remove(tmp_path / "nothing")
 
 
-def test_a_replica_with_a_deep_folder_is_forgotten_at_once_and_its_folder_goes_later(
-    tmp_path: Path,
-) -> None:
+def test_a_deep_folder_goes_after_its_replica(tmp_path: Path) -> None:
     records = Records(tmp_path, Record)
     deep(records.folder("r1"))
     records.remove("r1")
@@ -126,9 +124,7 @@ async def test_a_replica_that_made_a_deep_folder_is_stopped(tmp_path: Path) -> N
 
 @pytest.mark.integration
 @in_loop
-async def test_a_task_that_made_a_deep_folder_is_stopped_and_keeps_it(
-    tmp_path: Path,
-) -> None:
+async def test_a_stopped_task_keeps_its_deep_folder(tmp_path: Path) -> None:
     async with TaskNode(directory=tmp_path).tasks() as tasks:
         await tasks.start(launch())
         await come(tasks, "running")

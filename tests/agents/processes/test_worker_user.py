@@ -170,9 +170,7 @@ def test_the_agent_reads_no_link_and_waits_at_no_pipe(tmp_path: Path) -> None:
 
 
 @only_root
-def test_a_folder_and_its_files_belong_to_the_worker_and_what_another_left_goes(
-    tmp_path: Path,
-) -> None:
+def test_a_folder_and_its_files_belong_to_the_worker(tmp_path: Path) -> None:
     folder = tmp_path / "t1"
     give_folder(folder, None, keeps=True)
     write_file(folder / "kept", b"5")

@@ -88,9 +88,7 @@ async def test_workers_go_on_without_an_agent_and_are_adopted(node: Node) -> Non
 
 
 @in_loop
-async def test_who_a_replica_runs_as_is_known_whatever_becomes_of_its_folder(
-    node: Node,
-) -> None:
+async def test_who_a_replica_runs_as_is_known(node: Node) -> None:
     folders = node.directory / "work"
     async with node.workers(keep=True) as workers:
         await started(workers)
@@ -127,9 +125,7 @@ async def test_an_adopted_worker_that_dies_is_failed(node: Node) -> None:
 
 
 @in_loop
-async def test_a_worker_that_ended_meanwhile_is_told_as_failed_and_what_it_left_is_ended(
-    node: Node,
-) -> None:
+async def test_a_worker_that_ended_meanwhile_is_failed(node: Node) -> None:
     node.arguments = ("--child", "--say", "last words")
     async with node.workers(keep=True) as workers:
         view = await started(workers)
@@ -198,9 +194,7 @@ async def test_a_damaged_record_is_told_and_its_worker_ended(node: Node) -> None
 
 
 @in_loop
-async def test_a_record_that_was_not_written_here_leads_to_nobody(
-    process_node: Node,
-) -> None:
+async def test_a_forged_record_leads_to_no_process(process_node: Node) -> None:
     """Whoever can put a file there must not make a root agent end any process."""
     async with process_node.workers(keep=True) as workers:
         await started(workers)
@@ -217,9 +211,7 @@ async def test_a_second_agent_is_refused(node: Node) -> None:
 
 
 @in_loop
-async def test_an_adopted_replica_of_a_changed_template_is_told_as_outdated(
-    node: Node,
-) -> None:
+async def test_a_changed_template_makes_outdated(node: Node) -> None:
     async with node.workers(keep=True) as workers:
         assert not (await started(workers)).is_outdated
     node.arguments = ("--sm-count", "33")
@@ -230,9 +222,7 @@ async def test_an_adopted_replica_of_a_changed_template_is_told_as_outdated(
 
 
 @in_loop
-async def test_a_program_that_is_not_there_is_refused_before_anything_starts(
-    process_node: Node,
-) -> None:
+async def test_a_missing_program_is_refused(process_node: Node) -> None:
     async with process_node.workers() as workers:
         missing = Template(name="missing", command=("no-such-program", "{port}"))
         workers._templates.by_name["missing"] = missing
@@ -246,9 +236,7 @@ async def test_a_program_that_is_not_there_is_refused_before_anything_starts(
 
 
 @in_loop
-async def test_a_worker_does_not_run_when_its_record_cannot_be_written(
-    tmp_path: Path,
-) -> None:
+async def test_no_worker_runs_without_its_record(tmp_path: Path) -> None:
     """The child waits at the gate; without a record the gate closes."""
     ran = tmp_path / "ran"
     spawn = Spawn(
@@ -343,9 +331,7 @@ def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None
     records.close()
 
 
-def test_folders_that_are_kept_have_room_in_so_many_bytes_and_the_newest_is_kept_anyway(
-    tmp_path: Path,
-) -> None:
+def test_kept_folders_have_room_in_so_many_bytes(tmp_path: Path) -> None:
     records, seen = Records(tmp_path, Record, max_old_bytes=100_000), list[str]()
 
     def finish(name: str, size_bytes: int) -> set[str]:

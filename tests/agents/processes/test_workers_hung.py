@@ -16,9 +16,7 @@ SOON_S = 0.6
 
 
 @in_loop
-async def test_one_that_takes_connections_and_answers_none_is_ended_and_can_be_started_again(
-    tmp_path: Path,
-) -> None:
+async def test_one_that_answers_nothing_is_ended(tmp_path: Path) -> None:
     # Two answers are those that its start takes: ready, and its SMs.
     node = Node(
         directory=tmp_path / "workers",
@@ -42,9 +40,7 @@ async def test_one_that_takes_connections_and_answers_none_is_ended_and_can_be_s
 
 
 @in_loop
-async def test_one_that_is_stopped_by_a_signal_is_let_go_by_mps_before_it_is_killed(
-    tmp_path: Path,
-) -> None:
+async def test_mps_lets_go_of_one_that_hangs(tmp_path: Path) -> None:
     node = Node(directory=tmp_path / "workers", grace_s=0.2, hung_after_s=SOON_S)
     async with node.workers() as workers:
         view = await started(workers)

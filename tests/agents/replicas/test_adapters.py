@@ -284,9 +284,7 @@ async def test_our_worker_changes_its_batch_while_it_runs() -> None:
 
 
 @in_loop
-async def test_triton_loads_with_the_changed_configuration_and_nothing_else_changed() -> (
-    None
-):
+async def test_triton_loads_with_nothing_but_the_batch_changed() -> None:
     before = {
         "name": "chat",
         "platform": "tensorrt_plan",
@@ -325,9 +323,7 @@ async def test_triton_without_explicit_mode_says_so() -> None:
 
 @pytest.mark.parametrize("config", [{"max_batch_size": 0}, {}])
 @in_loop
-async def test_a_triton_network_without_batches_takes_none(
-    config: dict[str, object],
-) -> None:
+async def test_triton_without_batches_takes_none(config: dict[str, object]) -> None:
     async with served(Fake(config=config), "triton") as (adapter, endpoint):
         with pytest.raises(ServerUnanswered, match="made without batches"):
             await adapter.apply_batch(endpoint, 8)

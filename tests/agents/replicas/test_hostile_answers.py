@@ -83,7 +83,7 @@ async def test_a_metric_that_cannot_be_true_is_not_told(number: str) -> None:
 
 
 @in_loop
-async def test_a_page_that_takes_long_to_read_holds_up_no_other_work(
+async def test_a_long_page_holds_up_no_other_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     is_read, goes_on = threading.Event(), threading.Event()
@@ -106,9 +106,7 @@ async def test_a_page_that_takes_long_to_read_holds_up_no_other_work(
 
 @pytest.mark.parametrize("depth", [400, 900, 990, 20_000])
 @in_loop
-async def test_a_configuration_too_deep_to_be_changed_is_told_as_such(
-    depth: int,
-) -> None:
+async def test_a_configuration_too_deep_to_be_changed(depth: int) -> None:
     body = f'{{"max_batch_size": 8, "x": {"[" * depth}{"]" * depth}}}'
     async with answering(body, "triton") as (adapter, endpoint):
         try:
@@ -118,7 +116,7 @@ async def test_a_configuration_too_deep_to_be_changed_is_told_as_such(
 
 
 @in_loop
-async def test_an_answer_writes_no_line_of_its_own_into_the_log(
+async def test_an_answer_forges_no_line_of_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     said = "no\n2026-01-01 ERROR the disk is full\x1b[2J\r"

@@ -60,9 +60,7 @@ async def test_what_becomes_of_a_replica_is_told_when_it_happens(node: Node) -> 
 
 
 @in_loop
-async def test_a_replica_starts_becomes_ready_and_is_gone_when_stopped(
-    node: Node,
-) -> None:
+async def test_a_replica_starts_serves_and_is_stopped(node: Node) -> None:
     async with node.workers() as workers:
         await workers.start(a_launch())
         assert the(workers).state == "starting"
@@ -85,9 +83,7 @@ async def test_a_replica_starts_becomes_ready_and_is_gone_when_stopped(
 
 
 @in_loop
-async def test_the_environment_holds_the_share_and_not_the_agents_secrets(
-    node: Node,
-) -> None:
+async def test_the_environment_holds_no_secrets(node: Node) -> None:
     async with node.workers() as workers:
         mps = {
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
@@ -112,9 +108,7 @@ async def test_readiness_is_waited_for(node: Node) -> None:
 
 
 @in_loop
-async def test_a_replica_that_never_becomes_ready_fails_and_is_ended(
-    node: Node,
-) -> None:
+async def test_a_replica_that_never_becomes_ready_fails(node: Node) -> None:
     node.arguments, node.start_limit_s = (
         ("--ready-after-s", "600", "--say", "loading weights"),
         0.5,
@@ -164,9 +158,7 @@ async def test_how_a_worker_ended_is_told_with_the_end_of_its_log(
 
 
 @in_loop
-async def test_a_ready_replica_that_dies_is_failed_and_its_children_are_ended_too(
-    node: Node,
-) -> None:
+async def test_the_children_of_a_dead_replica_are_ended(node: Node) -> None:
     node.arguments = ("--child",)
     async with node.workers() as workers:
         view = await started(workers)
@@ -182,9 +174,7 @@ async def test_a_ready_replica_that_dies_is_failed_and_its_children_are_ended_to
 
 
 @in_loop
-async def test_a_child_with_a_session_of_its_own_is_found_by_its_mark(
-    node: Node,
-) -> None:
+async def test_a_child_in_another_session_is_found(node: Node) -> None:
     node.arguments = ("--child", "--own-session")
     async with node.workers() as workers:
         view = await started(workers)
@@ -209,9 +199,7 @@ async def test_sigterm_comes_first_then_mps_lets_go_then_sigkill(node: Node) -> 
 
 
 @in_loop
-async def test_a_worker_that_mps_does_not_let_go_is_killed_all_the_same(
-    node: Node,
-) -> None:
+async def test_one_that_mps_keeps_is_killed_all_the_same(node: Node) -> None:
     node.arguments, node.grace_s, node.lets_go = ("--hang",), 0.1, False
     async with node.workers() as workers:
         view = await started(workers)
@@ -221,9 +209,7 @@ async def test_a_worker_that_mps_does_not_let_go_is_killed_all_the_same(
 
 
 @in_loop
-async def test_a_worker_that_ends_on_sigterm_is_never_terminated_at_the_gpu(
-    node: Node,
-) -> None:
+async def test_one_that_ends_on_sigterm_stays_out_of_mps(node: Node) -> None:
     async with node.workers() as workers:
         await started(workers)
         await workers.stop("r1")
@@ -241,9 +227,7 @@ async def test_a_starting_replica_can_be_stopped(node: Node) -> None:
 
 
 @in_loop
-async def test_a_port_that_another_process_answers_does_not_make_a_replica_ready(
-    node: Node,
-) -> None:
+async def test_another_process_makes_no_replica_ready(node: Node) -> None:
     """The worker never listens; a stranger does, on the very port, and says that it is ready."""
     node.arguments, node.start_limit_s = ("--no-listen",), 30.0
     async with node.workers() as workers:
@@ -341,9 +325,7 @@ async def test_a_template_may_ask_for_a_restart_instead(node: Node) -> None:
 
 
 @in_loop
-async def test_a_reload_takes_the_replica_out_until_it_is_ready_again(
-    node: Node,
-) -> None:
+async def test_a_reload_takes_the_replica_out_meanwhile(node: Node) -> None:
     node.batch_change = "reload"
     async with node.workers() as workers:
         view = await started(workers)
@@ -364,9 +346,7 @@ async def test_a_reload_that_fails_fails_the_replica(node: Node) -> None:
 
 
 @in_loop
-async def test_the_log_of_an_earlier_process_is_not_taken_for_this_ones(
-    node: Node,
-) -> None:
+async def test_the_log_of_an_earlier_process_is_apart(node: Node) -> None:
     node.arguments = (
         "--exit-after-s",
         "0",
@@ -424,9 +404,7 @@ async def test_a_failed_replica_can_be_stopped_and_started_anew(node: Node) -> N
 
 
 @in_loop
-async def test_a_replica_that_becomes_ready_and_dies_again_and_again_must_wait(
-    node: Node,
-) -> None:
+async def test_a_replica_that_dies_again_and_again_waits(node: Node) -> None:
     async with node.workers() as workers:
         for _ in range(Crashes.LOOP):
             view = await started(workers)

@@ -135,9 +135,7 @@ async def served(view: ReplicaView) -> bool:
 
 
 @in_loop
-async def test_it_sleeps_in_its_process_and_serves_again_when_it_is_woken(
-    node: EngineNode,
-) -> None:
+async def test_it_sleeps_and_serves_when_it_is_woken(node: EngineNode) -> None:
     async with node.workers() as workers:
         view = await put_to_sleep(workers)
         assert view.can_return
@@ -161,9 +159,7 @@ async def test_one_that_drains_takes_requests_again_at_once(node: EngineNode) ->
 
 
 @in_loop
-async def test_one_that_falls_asleep_can_be_stopped_and_not_be_woken(
-    node: EngineNode,
-) -> None:
+async def test_one_that_falls_asleep_can_be_stopped(node: EngineNode) -> None:
     node.template = a_template(SLEEPS, "--sleep-s", "600")
     async with node.workers() as workers:
         view = await drained(workers)
@@ -178,9 +174,7 @@ async def test_one_that_falls_asleep_can_be_stopped_and_not_be_woken(
 
 
 @in_loop
-async def test_an_agent_that_ends_waits_for_none_that_falls_asleep(
-    node: EngineNode,
-) -> None:
+async def test_an_agent_that_ends_waits_for_none(node: EngineNode) -> None:
     node.template = a_template(SLEEPS, "--sleep-s", "600")
     async with asyncio.timeout(60.0), node.workers() as workers:
         await drained(workers)
@@ -188,9 +182,7 @@ async def test_an_agent_that_ends_waits_for_none_that_falls_asleep(
 
 
 @in_loop
-async def test_the_next_agent_finds_it_asleep_and_can_wake_it(
-    node: EngineNode,
-) -> None:
+async def test_the_next_agent_can_wake_it(node: EngineNode) -> None:
     async with node.workers(keep=True) as workers:
         await workers.start(a_model_launch())
         before = await in_state(workers, "ready")
@@ -212,9 +204,7 @@ async def test_it_ends_with_its_agent_though_others_go_on(node: EngineNode) -> N
 
 
 @in_loop
-async def test_one_of_a_template_that_was_changed_does_not_come_back(
-    node: EngineNode,
-) -> None:
+async def test_a_changed_template_ends_a_sleep(node: EngineNode) -> None:
     async with node.workers(keep=True) as workers:
         await workers.start(a_model_launch())
         view = await in_state(workers, "ready")

@@ -39,9 +39,7 @@ async def queued(client: Client, count: int) -> None:
 
 
 @in_loop
-async def test_the_first_request_does_not_wait_and_those_behind_it_share_batches() -> (
-    None
-):
+async def test_the_first_request_goes_alone_and_others_share_batches() -> None:
     engine = GatedEngine()
     async with serving(engine, batch=4) as client:
         first = await busy(client, engine)
@@ -185,9 +183,7 @@ async def test_a_full_queue_turns_away_and_says_when_to_come_again() -> None:
 
 
 @in_loop
-async def test_a_request_whose_deadline_passes_while_it_waits_is_answered_at_once_and_never_run() -> (
-    None
-):
+async def test_a_request_that_waits_past_its_deadline_is_never_run() -> None:
     engine = GatedEngine()
     async with serving(engine) as client:
         first = await busy(client, engine)
@@ -209,9 +205,7 @@ async def test_a_request_whose_deadline_passes_while_it_waits_is_answered_at_onc
 
 
 @in_loop
-async def test_a_deadline_that_passed_while_the_loop_was_busy_is_seen_when_the_batch_forms() -> (
-    None
-):
+async def test_a_deadline_that_passed_in_a_busy_loop_is_seen() -> None:
     engine, loop = GatedEngine(is_open=True), asyncio.get_running_loop()
     thread = EngineThread()
     batcher = Batcher(

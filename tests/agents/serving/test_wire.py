@@ -74,7 +74,7 @@ def request(
 
 
 @given(tensors())
-def test_flat_nested_and_binary_data_are_the_same_tensor(
+def test_flat_nested_and_binary_data_are_alike(
     drawn: tuple[Tensor, list[float]],
 ) -> None:
     tensor, numbers = drawn

@@ -74,9 +74,7 @@ def wanted(
     return a_command(a_gpu(replica, clock_mhz=clock_mhz), generation=generation)
 
 
-def test_a_replica_becomes_ready_after_the_launch_delay_and_serves_what_waited() -> (
-    None
-):
+def test_a_replica_serves_what_waited_for_its_launch() -> None:
     cluster, clock = a_cluster(a_node(launch_s=5.0), rates_rps={"chat": 10.0})
     device = SimulatedDevice(cluster, "n1")
     run(reconcile(device, wanted()))
@@ -170,9 +168,7 @@ def test_neighbours_slow_each_other_from_the_moment_they_are_ready() -> None:
     assert run(device.read()).replicas[0].execution_ms == pytest.approx(20.0)
 
 
-def test_requests_of_a_service_without_a_replica_are_counted_once_by_the_first_node_and_wait_in_a_bounded_queue() -> (
-    None
-):
+def test_requests_without_a_replica_wait_bounded_at_the_first_node() -> None:
     cluster, clock = a_cluster(a_node("n2"), a_node("n1"), rates_rps={"chat": 100.0})
     first, second = SimulatedDevice(cluster, "n1"), SimulatedDevice(cluster, "n2")
     clock.advance(8.0)
@@ -202,9 +198,7 @@ def test_requests_are_shared_by_weight_over_nodes() -> None:
     )  # 4.6 standard deviations of a binomial
 
 
-def test_an_overloaded_replica_goes_on_serving_what_it_can_and_rejects_the_rest() -> (
-    None
-):
+def test_an_overloaded_replica_serves_what_it_can() -> None:
     cluster, clock = a_cluster(
         rates_rps={"chat": 2000.0}
     )  # 800 rps is all that 8 requests per 10 ms give
@@ -220,9 +214,7 @@ def test_an_overloaded_replica_goes_on_serving_what_it_can_and_rejects_the_rest(
     assert is_balanced(cluster)
 
 
-def test_a_lost_gpu_fails_its_replicas_loses_their_requests_and_takes_no_new_ones() -> (
-    None
-):
+def test_a_lost_gpu_fails_its_replicas_and_takes_no_new_ones() -> None:
     cluster, clock = a_cluster(
         rates_rps={"chat": 1000.0},
         faults=(Fault(kind="gpu_lost", node="n1", start_s=30.0),),
@@ -240,9 +232,7 @@ def test_a_lost_gpu_fails_its_replicas_loses_their_requests_and_takes_no_new_one
     assert is_balanced(cluster)
 
 
-def test_a_failing_launch_ends_in_a_failed_replica_and_succeeds_when_the_fault_is_over() -> (
-    None
-):
+def test_a_launch_fails_while_its_fault_lasts() -> None:
     cluster, clock = a_cluster(
         faults=(Fault(kind="launch_failure", node="n1", start_s=0.0, end_s=8.0),)
     )

@@ -55,9 +55,7 @@ def at(cluster: SimulatedCluster, clock: ManualClock, second: float) -> None:
     cluster.advance()
 
 
-def test_requests_go_to_a_lost_node_by_its_weight_until_the_balancer_has_noticed() -> (
-    None
-):
+def test_requests_go_astray_until_the_balancer_has_noticed() -> None:
     cluster, clock = two_nodes(a_loss("n2"))
     at(cluster, clock, 30.0)
     before = cluster.tally("chat")
@@ -113,9 +111,7 @@ def test_a_loss_notes_the_counts_before_it_and_the_replicas_that_it_took() -> No
     assert (dict(loss.replicas), dict(loss.replicas_lost)) == ({"chat": 2}, {"chat": 1})
 
 
-def test_the_lost_first_node_leaves_the_count_of_unserved_requests_to_the_next_one() -> (
-    None
-):
+def test_a_lost_first_node_leaves_counting_to_the_next_one() -> None:
     cluster, clock = a_cluster(
         a_node("n1"), a_node("n2"), rates_rps={"chat": 100.0}, faults=(a_loss("n1"),)
     )

@@ -63,9 +63,7 @@ def look(maker: PaceMaker, clock_mhz: float, *, is_task: bool) -> None:
 
 
 @pytest.mark.parametrize("is_task", [False, True])
-def test_what_was_looked_up_once_is_remembered_until_there_is_too_much_of_it(
-    is_task: bool,
-) -> None:
+def test_only_so_much_that_was_looked_up_is_remembered(is_task: bool) -> None:
     world = CountingWorld()
     maker = PaceMaker(world)
     for clock_mhz in (

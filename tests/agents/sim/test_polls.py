@@ -61,9 +61,7 @@ def test_a_poll_says_what_happened_since_the_one_before() -> None:
     }
 
 
-def test_a_reading_between_two_polls_takes_nothing_from_the_second_and_a_poll_nothing_from_the_reading() -> (
-    None
-):
+def test_readings_and_polls_take_nothing_from_each_other() -> None:
     device, clock = a_device()
     twin, twin_clock = a_device()
     for each in (device, twin):

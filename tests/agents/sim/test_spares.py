@@ -195,9 +195,7 @@ def test_a_few_requests_above_a_low_plan_call_no_spare() -> None:
     assert requests_of(cluster, "s", "spare") == 0
 
 
-def test_without_a_replica_on_any_node_the_balancer_sends_to_the_node_of_a_spare() -> (
-    None
-):
+def test_without_any_replica_requests_go_to_the_node_of_a_spare() -> None:
     cluster, clock = across_nodes({"n": 100.0}, offered_rps=50.0)
     clock.advance(2.0)
     cluster.advance()

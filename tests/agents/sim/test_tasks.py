@@ -167,9 +167,7 @@ def test_a_start_after_all_was_done_does_not_turn_the_time_back() -> None:
     assert chat.arrivals == 10_000
 
 
-def test_a_task_makes_no_progress_in_the_hosts_memory_and_goes_on_where_it_was() -> (
-    None
-):
+def test_a_swapped_task_goes_on_where_it_was() -> None:
     task = a_task(memory_mib=SWAP_MIB_PER_S / 4, iterations=10**6)  # moved in 250 ms
     device, clock = a_device(task, launch_s=0.0)
     clock.advance(2.0)

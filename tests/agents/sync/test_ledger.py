@@ -27,9 +27,7 @@ def test_an_older_generation_is_refused(tmp_path: Path) -> None:
     assert ledger.generation == 5
 
 
-def test_the_same_command_again_changes_nothing_and_a_forged_twin_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_a_forged_twin_of_a_command_is_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     ledger.accept(a_command(generation=5))
     ledger.accept(a_command(generation=5))
@@ -60,9 +58,7 @@ def test_no_torn_write_is_ever_read_as_a_command(
     assert Ledger(tmp_path).command is None
 
 
-def test_a_command_that_somebody_without_the_key_wrote_is_not_obeyed(
-    tmp_path: Path,
-) -> None:
+def test_a_command_written_without_the_key_is_not_obeyed(tmp_path: Path) -> None:
     """Its checksum is right, as anybody could make it; so was every file before the ledger had a key."""
     Ledger(tmp_path)
     body = msgspec.json.encode(a_command(a_gpu(a_replica()), generation=9))
@@ -73,9 +69,7 @@ def test_a_command_that_somebody_without_the_key_wrote_is_not_obeyed(
     assert "not written with the key" in restarted.problems[0]
 
 
-def test_the_state_directory_and_the_ledgers_key_are_the_agents_alone(
-    tmp_path: Path,
-) -> None:
+def test_directory_and_key_are_the_agents_alone(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o755)
     Ledger(state).accept(a_command(generation=1))
@@ -104,9 +98,7 @@ def test_a_ledger_without_a_directory_keeps_the_order_in_memory() -> None:
     assert ledger.objection(a_command(generation=1))
 
 
-def test_a_directory_that_cannot_be_written_leaves_the_old_command_in_force(
-    tmp_path: Path,
-) -> None:
+def test_a_full_disk_leaves_the_old_command_in_force(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "state")
     ledger.accept(a_command(generation=1))
     (tmp_path / "state" / f"{CURRENT}.new").mkdir()

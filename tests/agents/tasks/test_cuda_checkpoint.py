@@ -84,9 +84,7 @@ async def test_where_locking_is_refused_nothing_stays_locked(tmp_path: Path) -> 
 
 
 @in_loop
-async def test_a_process_that_is_half_swapped_out_and_cannot_be_locked_is_no_more_as_it_was(
-    tmp_path: Path,
-) -> None:
+async def test_a_half_moved_process_is_not_as_it_was(tmp_path: Path) -> None:
     node = Node(tmp_path, "checkpointed", "running")
     node.refuse("lock")
     with pytest.raises(

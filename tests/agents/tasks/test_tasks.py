@@ -93,9 +93,7 @@ async def test_progress_is_what_a_restart_goes_on_from(node: TaskNode) -> None:
 
 
 @in_loop
-async def test_work_without_a_checkpoint_here_begins_where_it_is_told(
-    node: TaskNode,
-) -> None:
+async def test_work_begins_where_it_is_told(node: TaskNode) -> None:
     node.words = ("--done-iterations", "{done_iterations}")
     async with node.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=1_000_000, done=500.7)))
@@ -104,9 +102,7 @@ async def test_work_without_a_checkpoint_here_begins_where_it_is_told(
 
 
 @in_loop
-async def test_a_task_that_fails_says_how_and_waits_in_a_crash_loop(
-    plain: TaskNode,
-) -> None:
+async def test_a_failing_task_waits_in_a_crash_loop(plain: TaskNode) -> None:
     plain.words = ("fail",)
     async with plain.tasks() as tasks:
         for _ in range(3):
@@ -124,9 +120,7 @@ async def test_a_task_that_fails_says_how_and_waits_in_a_crash_loop(
 
 
 @in_loop
-async def test_a_program_that_ends_well_before_its_last_iteration_has_failed(
-    plain: TaskNode,
-) -> None:
+async def test_a_program_that_ends_too_early_has_failed(plain: TaskNode) -> None:
     async with plain.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=10)))
         await come(tasks, "finished")
@@ -160,9 +154,7 @@ async def test_a_task_whose_share_is_not_proven_does_not_run_on(node: TaskNode) 
 
 
 @in_loop
-async def test_a_program_that_does_not_tell_its_sms_has_time_to_come_to_its_gpu(
-    plain: TaskNode,
-) -> None:
+async def test_a_program_has_time_to_come_to_its_gpu(plain: TaskNode) -> None:
     plain.objections = ["no client of MPS", "no client of MPS"]
     async with plain.tasks() as tasks:
         await tasks.start(launch())
@@ -185,9 +177,7 @@ async def test_what_was_never_allowed_is_refused(node: TaskNode) -> None:
 
 
 @in_loop
-async def test_memory_goes_to_the_host_and_comes_back_by_the_hook(
-    node: TaskNode,
-) -> None:
+async def test_memory_goes_and_comes_back_by_the_hook(node: TaskNode) -> None:
     async with node.tasks() as tasks:
         await tasks.start(launch())
         await kept(tasks, 1.0)
@@ -223,9 +213,7 @@ async def test_a_swapped_task_is_ended_with_what_it_has_done(node: TaskNode) -> 
 
 
 @in_loop
-async def test_without_hook_and_checkpoint_a_task_is_stopped_and_comes_back_where_it_was(
-    plain: TaskNode,
-) -> None:
+async def test_without_hook_a_task_is_stopped_instead(plain: TaskNode) -> None:
     plain.why_no_checkpoint = "GPU 0 is shared by MPS"
     async with plain.tasks() as tasks:
         await tasks.start(launch())
@@ -300,9 +288,7 @@ async def test_where_cuda_checkpoint_does_not_work_the_room_is_made_all_the_same
 
 
 @in_loop
-async def test_processes_that_do_not_leave_are_let_go_by_mps_before_they_are_killed(
-    node: TaskNode,
-) -> None:
+async def test_a_killed_task_needs_no_mps(node: TaskNode) -> None:
     async with node.tasks() as tasks:
         await tasks.start(launch())
         await come(tasks, "running")

@@ -53,9 +53,7 @@ class Disk:
 
 
 @in_loop
-async def test_a_swap_that_cannot_be_put_on_record_is_refused_and_can_be_asked_for_again(
-    node: TaskNode,
-) -> None:
+async def test_a_swap_without_a_record_is_refused(node: TaskNode) -> None:
     disk = Disk(node)
     async with node.tasks() as tasks:
         await tasks.start(launch())
@@ -77,9 +75,7 @@ async def test_a_swap_that_cannot_be_put_on_record_is_refused_and_can_be_asked_f
 
 
 @in_loop
-async def test_what_has_happened_already_is_told_though_it_cannot_be_put_on_record(
-    node: TaskNode,
-) -> None:
+async def test_what_happened_is_told_without_a_record(node: TaskNode) -> None:
     disk = Disk(node)
     async with node.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=60)))
@@ -92,9 +88,7 @@ async def test_what_has_happened_already_is_told_though_it_cannot_be_put_on_reco
 
 
 @in_loop
-async def test_one_that_ends_as_it_is_to_be_swapped_has_finished(
-    plain: TaskNode,
-) -> None:
+async def test_one_that_ends_in_a_swap_has_finished(plain: TaskNode) -> None:
     async with plain.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=20)))
         await come(tasks, "running")
@@ -115,9 +109,7 @@ async def test_one_that_ends_as_it_is_to_be_swapped_has_finished(
 
 
 @in_loop
-async def test_a_stop_at_the_agents_end_leaves_nobody_who_watches(
-    plain: TaskNode,
-) -> None:
+async def test_a_stop_at_the_agents_end_leaves_no_watch(plain: TaskNode) -> None:
     async with plain.tasks(keep=True) as tasks:
         await tasks.start(launch())
         await come(tasks, "running")
@@ -148,9 +140,7 @@ class Slow(TaskNode):
 
 
 @in_loop
-async def test_a_task_that_goes_while_the_others_are_left_is_in_nobodys_way(
-    tmp_path: Path,
-) -> None:
+async def test_a_task_may_go_while_others_are_left(tmp_path: Path) -> None:
     node = Slow(directory=tmp_path)
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch())

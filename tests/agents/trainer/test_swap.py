@@ -66,9 +66,7 @@ def wait_for(hooks: SwapHooks, state: str) -> None:
     raise AssertionError(f"never {state}")
 
 
-def test_the_memory_goes_and_comes_at_a_steps_boundary_in_the_loops_own_thread() -> (
-    None
-):
+def test_memory_moves_at_a_steps_boundary_in_the_loops_thread() -> None:
     trainer = Trainer()
     with trainer.hooks() as hooks:
         hooks.step_boundary()
@@ -100,9 +98,7 @@ def test_the_memory_goes_and_comes_at_a_steps_boundary_in_the_loops_own_thread()
     ) == (200, "running", 2, 2, 0)
 
 
-def test_a_loop_that_comes_to_no_boundary_is_said_to_and_may_be_asked_no_longer() -> (
-    None
-):
+def test_a_loop_that_comes_to_no_boundary_is_asked_no_longer() -> None:
     trainer = Trainer()
     with trainer.hooks(timeout_s=0.05) as hooks:
         code, body = call(f"{hooks.url}/offload", "PUT")

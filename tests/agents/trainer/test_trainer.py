@@ -33,9 +33,7 @@ def trainer(*words: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_sigterm_keeps_a_checkpoint_from_which_the_next_one_goes_on(
-    tmp_path: Path,
-) -> None:
+def test_sigterm_keeps_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     first = trainer(
         "--iterations", "1000000", "--times-ms", "1:1", "--checkpoint", str(kept)

@@ -145,9 +145,7 @@ def test_a_fake_gpu_grants_whole_steps_rounded_down(
     assert fake(sms=132, environment=environment)[0].facts().sm_count == sms
 
 
-def test_without_a_control_daemon_a_fake_gpu_is_granted_whole_as_cuda_does(
-    tmp_path: Path,
-) -> None:
+def test_without_mps_a_fake_gpu_is_granted_whole(tmp_path: Path) -> None:
     environment = {
         "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",

@@ -261,9 +261,7 @@ def test_inputs_that_are_none_are_refused(text: str) -> None:
 
 
 @pytest.mark.integration
-def test_a_real_worker_serves_pytorch_in_batches_and_ends_when_the_gpu_is_lost() -> (
-    None
-):
+def test_a_real_worker_serves_pytorch_until_its_gpu_is_lost() -> None:
     async def serve(url: str) -> None:
         async with client_of(url) as client:
             await ready(client)

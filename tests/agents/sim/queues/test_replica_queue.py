@@ -113,9 +113,7 @@ def test_a_full_queue_rejects() -> None:
     assert ran.queue.in_flight == 0
 
 
-def test_a_request_that_cannot_make_the_slo_is_rejected_on_arrival_and_only_such_a_one() -> (
-    None
-):
+def test_only_who_cannot_make_the_slo_is_rejected_on_arrival() -> None:
     # Batch 2, 1 s, SLO 2.5 s. 0.0 runs until 1.0; 0.1 and 0.2 until 2.0; 0.3 and 0.4 would until 3.0: too late.
     ran = run(
         np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.6]),
@@ -134,9 +132,7 @@ def test_shedding_keeps_an_overloaded_replica_serving_at_its_capacity() -> None:
 
 
 @pytest.mark.parametrize("overload", [1.1, 2.0, 4.0])
-def test_an_overloaded_replica_whose_fuller_batches_take_longer_goes_on_serving_in_time(
-    overload: float,
-) -> None:
+def test_under_overload_requests_are_served_in_time(overload: float) -> None:
     # Batches of n take 5 + 4 n ms: 232 a second in batches of 16; SLO 500 ms, seven batches.
     pace = a_pace(16, execution_s=0.005, per_item_s=0.004, slo_s=0.5, sheds_late=True)
     capacity_rps = 16 / 0.069
@@ -159,9 +155,7 @@ def test_shedding_never_costs_a_request_that_would_have_been_in_time() -> None:
     assert shed.rejected > 0
 
 
-def test_requests_that_waited_elsewhere_start_when_they_reach_the_queue_and_count_from_their_arrival() -> (
-    None
-):
+def test_waits_elsewhere_count_from_the_arrival() -> None:
     queue, tally = ReplicaQueue(capacity=8, noise=NO_NOISE), ServiceTally()
     queue.advance((0.0, 5.0), (np.empty(0), np.empty(0)), a_pace(4), tally)
     queue.advance(
@@ -362,9 +356,7 @@ def test_latency_percentiles_are_those_of_the_queues_m_d_1_and_m_d_b_1(
 
 
 @pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
-def test_a_single_server_waits_as_the_formula_of_pollaczek_and_khinchine_says(
-    utilisation: float,
-) -> None:
+def test_waits_are_pollaczeks_and_khinchines(utilisation: float) -> None:
     # M/D/1 with execution time 1: mean wait = u / (2 (1 - u)). Crommelin: P(no wait) = 1 - u.
     random = np.random.default_rng(11)
     arrivals = np.cumsum(random.exponential(1.0 / utilisation, 400_000))
@@ -386,9 +378,7 @@ def test_noise_has_mean_one_and_the_given_deviation() -> None:
     assert (draw_noise(np.random.default_rng(5), 0.0) == 1.0).all()
 
 
-def test_the_miss_probability_at_utilisation_0_7_and_batch_16_is_the_contracts_2_percent() -> (
-    None
-):
+def test_the_corner_of_the_capacity_law_misses_2_percent() -> None:
     # The capacity law's corner: batch 16, 98 %, SLO 2 executions gives utilisation 0.718.
     random = np.random.default_rng(16)
     arrivals = np.cumsum(random.exponential(1.0 / (0.718 * 16), 400_000))

@@ -95,9 +95,7 @@ def test_what_nobody_measured_is_refused_in_words(
         an_engine(gpu_type, gpus, precision)
 
 
-def test_surfaces_pass_through_their_points_and_grow_in_proportion_beyond_them() -> (
-    None
-):
+def test_surfaces_pass_through_their_points_and_grow_beyond_them() -> None:
     ms = np.array([[1.0, 2.0], [3.0, 6.0]])
     surface = Surface(np.array([1.0, 8.0]), np.array([10.0, 40.0]), ms)
     assert surface.at(1, 10) == pytest.approx(1.0)

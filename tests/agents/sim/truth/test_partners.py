@@ -184,9 +184,7 @@ def test_no_law_of_one_number_per_network_explains_it(
     assert error.mean() >= least
 
 
-def test_a_neighbours_share_counts_on_new_boards_and_not_on_a_v100(
-    truth: Truth,
-) -> None:
+def test_a_neighbours_share_counts_on_new_boards_alone(truth: Truth) -> None:
     def growth(gpu_type: str) -> float:
         few, many = (
             median(

@@ -166,9 +166,7 @@ def test_other_whole_gpus_take_the_steps_that_sia_measured(
     )
 
 
-def test_between_measured_batches_a_step_is_linear_and_below_them_the_smallest(
-    truth: Truth,
-) -> None:
+def test_a_step_is_linear_between_measured_batches(truth: Truth) -> None:
     # ResNet-18 with 64 and 128: 41.51 and 44.70 ms, so 43.105 ms halfway.
     assert step_ms(truth, placed("resnet18-training", 96)) == pytest.approx(
         43.105, rel=1e-3
@@ -219,9 +217,7 @@ def test_a_larger_batch_never_takes_a_shorter_step(truth: Truth) -> None:
                 )
 
 
-def test_host_bound_training_has_a_knee_and_work_bound_training_has_none(
-    truth: Truth,
-) -> None:
+def test_only_host_bound_training_has_a_knee(truth: Truth) -> None:
     def of_half(network: str, batch: int) -> float:
         return step_ms(truth, placed(network, batch, 50.0)) / step_ms(
             truth, placed(network, batch)
@@ -377,9 +373,7 @@ def test_no_neighbour_ever_speeds_anything_up(truth: Truth) -> None:
             assert factors == sorted(factors)
 
 
-def test_without_limits_neighbours_of_one_network_count_once_and_others_multiply(
-    truth: Truth,
-) -> None:
+def test_unlimited_neighbours_of_one_network_count_once(truth: Truth) -> None:
     network, lm, bert = (
         "resnet50-training",
         ("lm-training", 100.0),
@@ -421,9 +415,7 @@ def test_only_a_whole_gpu_alone_is_better_known_than_synthetic(truth: Truth) -> 
         assert truth.provenance(beside) == known
 
 
-def test_a_busy_v100_draws_what_zeus_measured_and_no_board_more_than_it_may(
-    truth: Truth,
-) -> None:
+def test_a_busy_v100_draws_what_zeus_measured(truth: Truth) -> None:
     # Zeus, V100 at 250 W: 222 W with ResNet-50 and 226 W with BERT (medians), of which 53.5 W are idle.
     assert truth.busy_w(placed("resnet50-training", 128), 128) == pytest.approx(
         221.6 - 53.5, rel=0.01
