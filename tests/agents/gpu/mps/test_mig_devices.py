@@ -27,6 +27,7 @@ from tests.agents.factories import a_replica, a_task
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Slice
 from tests.agents.fakes.nvml.fixtures import fake, library
 from tests.agents.gpu_nodes import CLOCK, environment, play, states, until
+from tests.waiting import in_loop
 
 __all__ = ("fake", "library")
 
@@ -210,30 +211,24 @@ def _a_proof(sms: int) -> Proof:
     return Proof(id="r1", gpu_index=LARGE, sm_percent=50.0, sm_count=sms, pids=())
 
 
-def test_where_mps_is_refused_inside_a_slice_replicas_take_turns_and_it_is_said(
+@in_loop
+async def test_where_mps_is_refused_inside_a_slice_replicas_take_turns_and_it_is_said(
     nvml: Nvml, tmp_path: Path
 ) -> None:
     gpu = by_index(Devices(nvml))[LARGE]
     without_server = {**environment(), "PATH": "/usr/bin:/bin"}
-
-    async def scenario() -> None:
-        sharing = await make_slice_sharing(
-            gpu,
-            tmp_path / "m",
-            make_mps=lambda uuid, path: Mps(
-                uuid,
-                path,
-                environment=without_server,
-                settings=MpsSettings(start_s=0.5),
-            ),
-        )
-        assert isinstance(sharing, ByTurns)
-        assert (
-            "GPU 1010 is shared by turns, SM percents are not in force: MPS does not work inside"
-            in sharing.problem
-        )
-
-    play(scenario)
+    sharing = await make_slice_sharing(
+        gpu,
+        tmp_path / "m",
+        make_mps=lambda uuid, path: Mps(
+            uuid, path, environment=without_server, settings=MpsSettings(start_s=0.5)
+        ),
+    )
+    assert isinstance(sharing, ByTurns)
+    assert (
+        "GPU 1010 is shared by turns, SM percents are not in force: MPS does not work inside"
+        in sharing.problem
+    )
 
 
 @asynccontextmanager
@@ -252,49 +247,47 @@ async def node(directory: Path) -> AsyncIterator[GpuDevice]:
 
 
 @pytest.mark.integration
-def test_replicas_run_on_two_slices_and_one_whose_slice_goes_fails(
+@in_loop
+async def test_replicas_run_on_two_slices_and_one_whose_slice_goes_fails(
     sliced: FakeGpus, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with node(tmp_path) as device:
-            gpus = {gpu.index: gpu for gpu in (await device.state()).gpus}
-            assert [gpu.max_replicas for gpu in gpus.values()] == [48, 20, 6, 6]
-            assert [gpu.has_clock_lock for gpu in gpus.values()] == [
-                True,
-                False,
-                False,
-                False,
-            ]
-            await device.start_replica(LARGE, a_replica("r1"))
-            await device.start_replica(SMALL, a_replica("r2"))
-            for index, name in ((LARGE, "t1"), (SMALL, "t2")):
-                await device.start_task(index, a_task(name, iterations=1_000_000))
-            await until(lambda: _are(device, r1="ready", r2="ready"))
-            # Else enforcement would replace them.
-            state = await device.state()
-            running = [(*gpu.replicas, *gpu.tasks) for gpu in state.gpus]
-            uids = {each.uid for gpu in running for each in gpu}
-            assert (state.uids, uids) == ({"": os.geteuid()}, {os.geteuid()})
-            sliced.gpu(0).slices[1].in_use = 0
-            readings = await device.read()
-            assert {gpu.index: gpu.healthy for gpu in readings.gpus}[SMALL] is False
-            await until(lambda: _are(device, r1="ready", r2="failed"))
-            await until(lambda: _task_has_failed(device, "t2"))
-            readings = await device.read()
-            assert {task.name: task.state for task in readings.tasks}["t1"] in (
-                "starting",
-                "running",
-            )
-            problems = readings.problems
-            assert any(
-                "task t2: slice 1050 (MIG-5) is gone" in words for words in problems
-            ), problems
-            assert any(
-                "replica r2: slice 1050 (MIG-5) is gone" in words for words in problems
-            ), problems
-            assert not any("clock is not in force" in words for words in problems)
-
-    play(scenario)
+    async with node(tmp_path) as device:
+        gpus = {gpu.index: gpu for gpu in (await device.state()).gpus}
+        assert [gpu.max_replicas for gpu in gpus.values()] == [48, 20, 6, 6]
+        assert [gpu.has_clock_lock for gpu in gpus.values()] == [
+            True,
+            False,
+            False,
+            False,
+        ]
+        await device.start_replica(LARGE, a_replica("r1"))
+        await device.start_replica(SMALL, a_replica("r2"))
+        for index, name in ((LARGE, "t1"), (SMALL, "t2")):
+            await device.start_task(index, a_task(name, iterations=1_000_000))
+        await until(lambda: _are(device, r1="ready", r2="ready"))
+        # Else enforcement would replace them.
+        state = await device.state()
+        running = [(*gpu.replicas, *gpu.tasks) for gpu in state.gpus]
+        uids = {each.uid for gpu in running for each in gpu}
+        assert (state.uids, uids) == ({"": os.geteuid()}, {os.geteuid()})
+        sliced.gpu(0).slices[1].in_use = 0
+        readings = await device.read()
+        assert {gpu.index: gpu.healthy for gpu in readings.gpus}[SMALL] is False
+        await until(lambda: _are(device, r1="ready", r2="failed"))
+        await until(lambda: _task_has_failed(device, "t2"))
+        readings = await device.read()
+        assert {task.name: task.state for task in readings.tasks}["t1"] in (
+            "starting",
+            "running",
+        )
+        problems = readings.problems
+        assert any(
+            "task t2: slice 1050 (MIG-5) is gone" in words for words in problems
+        ), problems
+        assert any(
+            "replica r2: slice 1050 (MIG-5) is gone" in words for words in problems
+        ), problems
+        assert not any("clock is not in force" in words for words in problems)
 
 
 async def _task_has_failed(device: GpuDevice, name: str) -> bool:
@@ -305,28 +298,26 @@ async def _task_has_failed(device: GpuDevice, name: str) -> bool:
 
 
 @pytest.mark.integration
-def test_a_node_that_cannot_be_opened_leaves_nothing_open_and_its_replicas_alone(
+@in_loop
+async def test_a_node_that_cannot_be_opened_leaves_nothing_open_and_its_replicas_alone(
     sliced: FakeGpus, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        in_the_way = tmp_path / "s" / "tasks"
-        settings = GpuNodeSettings(
-            state_dir=tmp_path / "s", mps_dir=tmp_path / "m", uses_mps=False
-        )
-        device = await open_gpu_device(replace(settings, keeps_replicas=True), CLOCK)
-        await device.start_replica(LARGE, a_replica("r1"))
-        await until(lambda: _are(device, r1="ready"))
-        await device.close()
-        in_the_way.rename(tmp_path / "aside")
-        in_the_way.write_text("no directory")
-        with pytest.raises(DeviceError, match="tasks cannot hold records of processes"):
-            await open_gpu_device(settings, CLOCK)
-        in_the_way.unlink()
-        device = await open_gpu_device(settings, CLOCK)
-        await until(lambda: _are(device, r1="ready"))
-        await device.close()
-
-    play(scenario)
+    in_the_way = tmp_path / "s" / "tasks"
+    settings = GpuNodeSettings(
+        state_dir=tmp_path / "s", mps_dir=tmp_path / "m", uses_mps=False
+    )
+    device = await open_gpu_device(replace(settings, keeps_replicas=True), CLOCK)
+    await device.start_replica(LARGE, a_replica("r1"))
+    await until(lambda: _are(device, r1="ready"))
+    await device.close()
+    in_the_way.rename(tmp_path / "aside")
+    in_the_way.write_text("no directory")
+    with pytest.raises(DeviceError, match="tasks cannot hold records of processes"):
+        await open_gpu_device(settings, CLOCK)
+    in_the_way.unlink()
+    device = await open_gpu_device(settings, CLOCK)
+    await until(lambda: _are(device, r1="ready"))
+    await device.close()
 
 
 async def _are(device: GpuDevice, **wanted: str) -> bool:

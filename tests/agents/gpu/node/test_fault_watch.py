@@ -8,7 +8,8 @@ from agents.base.protocol import TaskReading
 from agents.gpu.node.device import GpuDevice
 from tests.agents.factories import a_task
 from tests.agents.fakes.mps_client import break_gpu
-from tests.agents.gpu_nodes import Wanted, gpu_device, play, until
+from tests.agents.gpu_nodes import Wanted, gpu_device, until
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -29,24 +30,22 @@ async def is_gone(device: GpuDevice, name: str) -> bool:
     return await reading(device, name) is None
 
 
-def test_a_fault_of_mps_ends_the_tasks_of_its_gpu_which_go_on_from_what_they_kept(
+@in_loop
+async def test_a_fault_of_mps_ends_the_tasks_of_its_gpu_which_go_on_from_what_they_kept(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
-            await device.start_task(0, a_task("done", iterations=1))
-            await until(lambda: is_at(device, "done", "finished"))
-            for gpu_index, name in ((0, "t1"), (1, "t2")):
-                await device.start_task(gpu_index, a_task(name, iterations=1_000_000))
-            await until(lambda: is_at(device, "t1", "running", done=3.0))
-            await until(lambda: is_at(device, "t2", "running"))
-            break_gpu(str(tmp_path / "m" / "0" / "pipe"))
-            await until(lambda: is_gone(device, "t1"))
-            assert await is_at(device, "done", "finished"), (
-                "its end is still to be reported"
-            )
-            assert await is_at(device, "t2", "running"), "GPU 1 has an MPS of its own"
-            await device.start_task(0, a_task("t1", iterations=1_000_000))
-            await until(lambda: is_at(device, "t1", "running", done=3.0))
-
-    play(scenario)
+    async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
+        await device.start_task(0, a_task("done", iterations=1))
+        await until(lambda: is_at(device, "done", "finished"))
+        for gpu_index, name in ((0, "t1"), (1, "t2")):
+            await device.start_task(gpu_index, a_task(name, iterations=1_000_000))
+        await until(lambda: is_at(device, "t1", "running", done=3.0))
+        await until(lambda: is_at(device, "t2", "running"))
+        break_gpu(str(tmp_path / "m" / "0" / "pipe"))
+        await until(lambda: is_gone(device, "t1"))
+        assert await is_at(device, "done", "finished"), (
+            "its end is still to be reported"
+        )
+        assert await is_at(device, "t2", "running"), "GPU 1 has an MPS of its own"
+        await device.start_task(0, a_task("t1", iterations=1_000_000))
+        await until(lambda: is_at(device, "t1", "running", done=3.0))

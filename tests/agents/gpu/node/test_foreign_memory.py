@@ -40,11 +40,11 @@ from tests.agents.gpu_nodes import (
     FakeMemory,
     Wanted,
     gpu_device,
-    play,
     states,
     until,
 )
 from tests.agents.paper_device import PaperDevice
+from tests.waiting import in_loop
 
 GPU = GPUS[0]
 """16384 MiB."""
@@ -233,37 +233,37 @@ def test_without_strangers_nothing_changes() -> None:
 
 
 @pytest.mark.integration
-def test_a_node_measures_before_it_starts_and_says_why_it_waits(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        memory = FakeMemory(used_mib=16000.0)
-        control, stop = Commands(), asyncio.Event()
-        async with gpu_device(Wanted(directory=tmp_path, memory=memory)) as device:
-            with pytest.raises(
-                LaunchFailed,
-                match="needs 1000 MiB; of the 16384 of GPU 0 0 are promised to others",
-            ):
-                await device.start_replica(0, a_replica())
-            assert (await device.state()).gpus[0].foreign_mib == 16000.0
-            assert any(
-                "16000 MiB are held beyond what" in words
-                for words in (await device.read()).problems
-            )
-            settings = AgentSettings(
-                node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
-            )
-            agent = NodeAgent(
-                settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
-            )
-            control.command = a_node_command(1, a_replica())
-            running = asyncio.create_task(agent.run(stop))
-            await until(lambda: _is_commanded(agent))
-            assert await states(device) == {}
-            memory.used_mib = 300.0
-            await until(lambda: is_ready(device, "r1"))
-            stop.set()
-            await running
-
-    play(scenario)
+@in_loop
+async def test_a_node_measures_before_it_starts_and_says_why_it_waits(
+    tmp_path: Path,
+) -> None:
+    memory = FakeMemory(used_mib=16000.0)
+    control, stop = Commands(), asyncio.Event()
+    async with gpu_device(Wanted(directory=tmp_path, memory=memory)) as device:
+        with pytest.raises(
+            LaunchFailed,
+            match="needs 1000 MiB; of the 16384 of GPU 0 0 are promised to others",
+        ):
+            await device.start_replica(0, a_replica())
+        assert (await device.state()).gpus[0].foreign_mib == 16000.0
+        assert any(
+            "16000 MiB are held beyond what" in words
+            for words in (await device.read()).problems
+        )
+        settings = AgentSettings(
+            node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
+        )
+        agent = NodeAgent(
+            settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
+        )
+        control.command = a_node_command(1, a_replica())
+        running = asyncio.create_task(agent.run(stop))
+        await until(lambda: _is_commanded(agent))
+        assert await states(device) == {}
+        memory.used_mib = 300.0
+        await until(lambda: is_ready(device, "r1"))
+        stop.set()
+        await running
 
 
 async def _is_commanded(agent: NodeAgent) -> bool:

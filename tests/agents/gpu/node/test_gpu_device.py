@@ -36,10 +36,10 @@ from tests.agents.gpu_nodes import (
     front,
     gpu_device,
     inputs,
-    play,
     states,
     until,
 )
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -62,230 +62,205 @@ async def ask(
         return answer.status, body["outputs"][0]["data"] if answer.ok else []
 
 
-def test_a_replica_is_started_served_changed_counted_and_ended(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with (
-            gpu_device(Wanted(directory=tmp_path)) as device,
-            front(device) as url,
-            aiohttp.ClientSession() as web,
-        ):
-            await device.start_replica(0, a_replica())
-            assert await states(device) == {"r1": "starting"}
-            await until(lambda: is_ready(device, "r1"))
-            await device.switch_routes((ROUTE,))
-            assert await ask(web, url, 41.0) == (200, [42.0])
-            await device.set_batch("r1", 8)
-            (replica,) = (await device.state()).gpus[0].replicas
-            assert (replica.batch, replica.sm_percent, replica.in_flight) == (
-                8,
-                50.0,
-                0,
-            )
-            readings = await device.read()
-            (served,) = readings.replicas
-            assert (served.requests, served.batches) == (1, 1)
-            assert served.execution_ms >= 2.0
-            assert [each.arrivals for each in readings.services] == [1]
-            assert [(gpu.power_w, gpu.healthy) for gpu in readings.gpus] == [
-                (100.0, True),
-                (100.0, True),
-            ]
-            assert (await device.read()).replicas[0].requests == 0
-            await device.switch_routes(())
-            await device.drain("r1")
-            assert await states(device) == {"r1": "draining"}
-            await device.stop_replica("r1")
-            await until(lambda: _is_empty(device))
-
-    play(scenario)
+@in_loop
+async def test_a_replica_is_started_served_changed_counted_and_ended(
+    tmp_path: Path,
+) -> None:
+    async with (
+        gpu_device(Wanted(directory=tmp_path)) as device,
+        front(device) as url,
+        aiohttp.ClientSession() as web,
+    ):
+        await device.start_replica(0, a_replica())
+        assert await states(device) == {"r1": "starting"}
+        await until(lambda: is_ready(device, "r1"))
+        await device.switch_routes((ROUTE,))
+        assert await ask(web, url, 41.0) == (200, [42.0])
+        await device.set_batch("r1", 8)
+        (replica,) = (await device.state()).gpus[0].replicas
+        assert (replica.batch, replica.sm_percent, replica.in_flight) == (8, 50.0, 0)
+        readings = await device.read()
+        (served,) = readings.replicas
+        assert (served.requests, served.batches) == (1, 1)
+        assert served.execution_ms >= 2.0
+        assert [each.arrivals for each in readings.services] == [1]
+        assert [(gpu.power_w, gpu.healthy) for gpu in readings.gpus] == [
+            (100.0, True),
+            (100.0, True),
+        ]
+        assert (await device.read()).replicas[0].requests == 0
+        await device.switch_routes(())
+        await device.drain("r1")
+        assert await states(device) == {"r1": "draining"}
+        await device.stop_replica("r1")
+        await until(lambda: _is_empty(device))
 
 
 async def _is_empty(device: GpuDevice) -> bool:
     return not await states(device)
 
 
-def test_memory_is_not_promised_twice_and_what_is_not_there_is_named(
+@in_loop
+async def test_memory_is_not_promised_twice_and_what_is_not_there_is_named(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path)) as device:
-            await device.start_replica(0, a_replica(memory_mib=10_000.0))
-            with pytest.raises(
-                LaunchFailed,
-                match="r2 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised",
-            ):
-                await device.start_replica(0, a_replica("r2", memory_mib=6385.0))
-            with pytest.raises(UnknownPart, match=r"no GPU 7; this node has \[0, 1\]"):
-                await device.start_replica(7, a_replica("r3"))
-            with pytest.raises(UnknownPart, match="not ready"):
-                await device.switch_routes(
-                    (ServiceRoute(service="chat", slo_ms=1.0, shares=(("r9", 1.0),)),)
-                )
-            with pytest.raises(
-                LaunchFailed,
-                match="task t1 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised",
-            ):
-                await device.start_task(0, a_task(memory_mib=6385.0))
-
-    play(scenario)
-
-
-def test_knobs_are_turned_and_one_that_is_refused_is_told_and_not_asked_for_again(
-    tmp_path: Path,
-) -> None:
-    async def scenario() -> None:
-        knobs = FakeKnobs()
-        async with gpu_device(Wanted(directory=tmp_path, knobs=knobs)) as device:
-            await device.lock_clock_mhz(0, 1200.0)
-            await device.limit_power_w(1, 250.0)
-            first, second = (await device.state()).gpus
-            assert (first.clock_mhz, second.power_limit_w) == (1200.0, 250.0)
-            knobs.refusal = NOT_PERMITTED
-            await device.lock_clock_mhz(0, 900.0)
-            (first, _) = (await device.state()).gpus
-            assert (first.clock_mhz, first.has_clock_lock, first.has_power_limit) == (
-                1200.0,
-                False,
-                True,
-            )
-            problems = (await device.read()).problems
-            assert any(
-                "GPU 0: the clock is not in force: could not turn it" in words
-                for words in problems
-            )
-            assert any(
-                "GPU 1 is shared by turns, SM percents are not in force" in words
-                for words in problems
-            )
-        assert knobs.turned == [("clock", 0, 1200.0), ("power", 1, 250.0)]
-        assert knobs.is_closed
-
-    play(scenario)
-
-
-def test_a_knob_that_the_gpu_lacks_is_known_before_anybody_turns_it(
-    tmp_path: Path,
-) -> None:
-    async def scenario() -> None:
-        why_not = (
-            (Capability.LOCK_CLOCK, "this GPU does not have it"),
-            (Capability.SM_ACTIVITY, "too old"),
-        )
-        async with gpu_device(Wanted(directory=tmp_path, why_not=why_not)) as device:
-            assert [gpu.has_clock_lock for gpu in (await device.state()).gpus] == [
-                False,
-                True,
-            ]
-            problems = (await device.read()).problems
-            assert (
-                "GPU 0: the clock is not in force: this GPU does not have it"
-                in problems
-            )
-
-    play(scenario)
-
-
-def test_a_critical_error_condemns_its_gpu_alone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        errors = FakeErrors()
-        async with gpu_device(Wanted(directory=tmp_path, errors=errors)) as device:
-            assert [gpu.healthy for gpu in (await device.state()).gpus] == [True, True]
-            errors.gpus[GPUS[1].uuid] = "Xid 79: it fell off the bus"
-            assert [gpu.healthy for gpu in (await device.state()).gpus] == [True, False]
-            readings = await device.read()
-            assert [gpu.healthy for gpu in readings.gpus] == [True, False]
-            assert "GPU 1: Xid 79: it fell off the bus" in readings.problems
-
-    play(scenario)
-
-
-def test_a_poll_tells_what_happened_since_the_last_one_and_leaves_the_readings_alone(
-    tmp_path: Path,
-) -> None:
-    async def scenario() -> None:
-        async with (
-            gpu_device(Wanted(directory=tmp_path)) as device,
-            front(device) as url,
-            aiohttp.ClientSession() as web,
+    async with gpu_device(Wanted(directory=tmp_path)) as device:
+        await device.start_replica(0, a_replica(memory_mib=10_000.0))
+        with pytest.raises(
+            LaunchFailed,
+            match="r2 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised",
         ):
-            await device.start_replica(0, a_replica())
-            await until(lambda: is_ready(device, "r1"))
-            await device.switch_routes((ROUTE,))
-            for _ in range(3):
-                await ask(web, url)
-            poll = await device.poll(0)
-            (replica,) = poll.replicas
-            assert (
-                poll.peak_power_w,
-                replica.requests,
-                replica.batches,
-                replica.queued,
-            ) == (100.0, 3, 3, 0)
-            assert replica.execution_ms >= 2.0
-            assert sum(count for _, count in replica.latency_buckets) == 3
+            await device.start_replica(0, a_replica("r2", memory_mib=6385.0))
+        with pytest.raises(UnknownPart, match=r"no GPU 7; this node has \[0, 1\]"):
+            await device.start_replica(7, a_replica("r3"))
+        with pytest.raises(UnknownPart, match="not ready"):
+            await device.switch_routes(
+                (ServiceRoute(service="chat", slo_ms=1.0, shares=(("r9", 1.0),)),)
+            )
+        with pytest.raises(
+            LaunchFailed,
+            match="task t1 needs 6385 MiB; of the 16384 of GPU 0 10000 are promised",
+        ):
+            await device.start_task(0, a_task(memory_mib=6385.0))
+
+
+@in_loop
+async def test_knobs_are_turned_and_one_that_is_refused_is_told_and_not_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    knobs = FakeKnobs()
+    async with gpu_device(Wanted(directory=tmp_path, knobs=knobs)) as device:
+        await device.lock_clock_mhz(0, 1200.0)
+        await device.limit_power_w(1, 250.0)
+        first, second = (await device.state()).gpus
+        assert (first.clock_mhz, second.power_limit_w) == (1200.0, 250.0)
+        knobs.refusal = NOT_PERMITTED
+        await device.lock_clock_mhz(0, 900.0)
+        (first, _) = (await device.state()).gpus
+        assert (first.clock_mhz, first.has_clock_lock, first.has_power_limit) == (
+            1200.0,
+            False,
+            True,
+        )
+        problems = (await device.read()).problems
+        assert any(
+            "GPU 0: the clock is not in force: could not turn it" in words
+            for words in problems
+        )
+        assert any(
+            "GPU 1 is shared by turns, SM percents are not in force" in words
+            for words in problems
+        )
+    assert knobs.turned == [("clock", 0, 1200.0), ("power", 1, 250.0)]
+    assert knobs.is_closed
+
+
+@in_loop
+async def test_a_knob_that_the_gpu_lacks_is_known_before_anybody_turns_it(
+    tmp_path: Path,
+) -> None:
+    why_not = (
+        (Capability.LOCK_CLOCK, "this GPU does not have it"),
+        (Capability.SM_ACTIVITY, "too old"),
+    )
+    async with gpu_device(Wanted(directory=tmp_path, why_not=why_not)) as device:
+        assert [gpu.has_clock_lock for gpu in (await device.state()).gpus] == [
+            False,
+            True,
+        ]
+        problems = (await device.read()).problems
+        assert "GPU 0: the clock is not in force: this GPU does not have it" in problems
+
+
+@in_loop
+async def test_a_critical_error_condemns_its_gpu_alone(tmp_path: Path) -> None:
+    errors = FakeErrors()
+    async with gpu_device(Wanted(directory=tmp_path, errors=errors)) as device:
+        assert [gpu.healthy for gpu in (await device.state()).gpus] == [True, True]
+        errors.gpus[GPUS[1].uuid] = "Xid 79: it fell off the bus"
+        assert [gpu.healthy for gpu in (await device.state()).gpus] == [True, False]
+        readings = await device.read()
+        assert [gpu.healthy for gpu in readings.gpus] == [True, False]
+        assert "GPU 1: Xid 79: it fell off the bus" in readings.problems
+
+
+@in_loop
+async def test_a_poll_tells_what_happened_since_the_last_one_and_leaves_the_readings_alone(
+    tmp_path: Path,
+) -> None:
+    async with (
+        gpu_device(Wanted(directory=tmp_path)) as device,
+        front(device) as url,
+        aiohttp.ClientSession() as web,
+    ):
+        await device.start_replica(0, a_replica())
+        await until(lambda: is_ready(device, "r1"))
+        await device.switch_routes((ROUTE,))
+        for _ in range(3):
             await ask(web, url)
-            (replica,) = (await device.poll(0)).replicas
-            assert (
-                replica.requests,
-                sum(count for _, count in replica.latency_buckets),
-            ) == (1, 1)
-            assert (await device.read()).replicas[0].requests == 4
-            assert (await device.poll(1)).replicas == ()
+        poll = await device.poll(0)
+        (replica,) = poll.replicas
+        assert (
+            poll.peak_power_w,
+            replica.requests,
+            replica.batches,
+            replica.queued,
+        ) == (100.0, 3, 3, 0)
+        assert replica.execution_ms >= 2.0
+        assert sum(count for _, count in replica.latency_buckets) == 3
+        await ask(web, url)
+        (replica,) = (await device.poll(0)).replicas
+        assert (
+            replica.requests,
+            sum(count for _, count in replica.latency_buckets),
+        ) == (1, 1)
+        assert (await device.read()).replicas[0].requests == 4
+        assert (await device.poll(1)).replicas == ()
 
-    play(scenario)
 
-
-def test_a_server_that_does_not_answer_holds_a_poll_up_for_a_moment_only(
+@in_loop
+async def test_a_server_that_does_not_answer_holds_a_poll_up_for_a_moment_only(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path)) as device:
-            await device.start_replica(0, a_replica())
-            await until(lambda: is_ready(device, "r1"))
-            children = psutil.Process().children()
-            # Those of earlier tests may not have been waited for.
-            living = [
-                each for each in children if each.status() != psutil.STATUS_ZOMBIE
-            ]
-            (server,) = (each for each in living if "chat" in each.cmdline())
-            server.suspend()
-            began_s = time.monotonic()
-            with pytest.raises(DeviceError, match="do not tell within"):
-                await device.poll(0)
-            assert time.monotonic() - began_s < POLL_LIMIT_S + 1.0
-            server.resume()
-            assert len((await device.poll(0)).replicas) == 1
-
-    play(scenario)
+    async with gpu_device(Wanted(directory=tmp_path)) as device:
+        await device.start_replica(0, a_replica())
+        await until(lambda: is_ready(device, "r1"))
+        children = psutil.Process().children()
+        # Those of earlier tests may not have been waited for.
+        living = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
+        (server,) = (each for each in living if "chat" in each.cmdline())
+        server.suspend()
+        began_s = time.monotonic()
+        with pytest.raises(DeviceError, match="do not tell within"):
+            await device.poll(0)
+        assert time.monotonic() - began_s < POLL_LIMIT_S + 1.0
+        server.resume()
+        assert len((await device.poll(0)).replicas) == 1
 
 
-def test_under_mps_a_replica_proves_its_share_before_it_takes_requests(
+@in_loop
+async def test_under_mps_a_replica_proves_its_share_before_it_takes_requests(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
-            await device.start_replica(0, a_replica(sm_percent=40.0))
-            await until(lambda: is_ready(device, "r1"))
-            assert (await device.read()).problems == ()
-
-    play(scenario)
+    async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
+        await device.start_replica(0, a_replica(sm_percent=40.0))
+        await until(lambda: is_ready(device, "r1"))
+        assert (await device.read()).problems == ()
 
 
-def test_one_that_missed_mps_never_takes_requests(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with gpu_device(
-            Wanted(directory=tmp_path, has_mps=True, words=("--outside",))
-        ) as device:
-            await device.start_replica(0, a_replica(sm_percent=40.0))
+@in_loop
+async def test_one_that_missed_mps_never_takes_requests(tmp_path: Path) -> None:
+    async with gpu_device(
+        Wanted(directory=tmp_path, has_mps=True, words=("--outside",))
+    ) as device:
+        await device.start_replica(0, a_replica(sm_percent=40.0))
 
-            async def has_failed() -> bool:
-                return await states(device) == {"r1": "failed"}
+        async def has_failed() -> bool:
+            return await states(device) == {"r1": "failed"}
 
-            await until(has_failed)
-            (problem,) = (await device.read()).problems
-            assert "it sees all 132 SMs at 40 %, so it runs outside MPS" in problem
-
-    play(scenario)
+        await until(has_failed)
+        (problem,) = (await device.read()).problems
+        assert "it sees all 132 SMs at 40 %, so it runs outside MPS" in problem
 
 
 class Commands:
@@ -331,45 +306,40 @@ def a_command(generation: int, *replicas: ReplicaCommand) -> NodeCommand:
 
 
 @pytest.mark.parametrize("has_mps", [False, True])
-def test_a_shadow_switch_under_load_loses_no_request(
+@in_loop
+async def test_a_shadow_switch_under_load_loses_no_request(
     tmp_path: Path, has_mps: bool
 ) -> None:
     # Three shares one after the other; requests come all the time from eight clients.
-    async def scenario() -> None:
-        control, stop = Commands(), asyncio.Event()
-        async with (
-            gpu_device(Wanted(directory=tmp_path, has_mps=has_mps)) as device,
-            front(device) as url,
-        ):
-            settings = AgentSettings(
-                node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
+    control, stop = Commands(), asyncio.Event()
+    async with (
+        gpu_device(Wanted(directory=tmp_path, has_mps=has_mps)) as device,
+        front(device) as url,
+    ):
+        settings = AgentSettings(
+            node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
+        )
+        agent = NodeAgent(
+            settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
+        )
+        control.command = a_command(1, a_replica("r1", sm_percent=20.0))
+        running = asyncio.create_task(agent.run(stop))
+        await until(lambda: _is_applied(control, 1))
+        statuses: list[int] = []
+        clients = [asyncio.create_task(_load(url, statuses, stop)) for _ in range(8)]
+        for generation, share in ((2, 40.0), (3, 60.0)):
+            control.command = a_command(
+                generation, a_replica(f"r{generation}", sm_percent=share)
             )
-            agent = NodeAgent(
-                settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
-            )
-            control.command = a_command(1, a_replica("r1", sm_percent=20.0))
-            running = asyncio.create_task(agent.run(stop))
-            await until(lambda: _is_applied(control, 1))
-            statuses: list[int] = []
-            clients = [
-                asyncio.create_task(_load(url, statuses, stop)) for _ in range(8)
-            ]
-            for generation, share in ((2, 40.0), (3, 60.0)):
-                control.command = a_command(
-                    generation, a_replica(f"r{generation}", sm_percent=share)
-                )
-                await until(lambda now=generation: _is_applied(control, now))  # type: ignore[misc]
-                assert await states(device) == {f"r{generation}": "ready"}
-            stop.set()
-            await asyncio.gather(running, *clients)
-            assert len(statuses) > 100
-            assert set(statuses) == {200}
-            assert (
-                sum(each.rejected for seen in control.seen for each in seen.services)
-                == 0
-            )
-
-    play(scenario)
+            await until(lambda now=generation: _is_applied(control, now))  # type: ignore[misc]
+            assert await states(device) == {f"r{generation}": "ready"}
+        stop.set()
+        await asyncio.gather(running, *clients)
+        assert len(statuses) > 100
+        assert set(statuses) == {200}
+        assert (
+            sum(each.rejected for seen in control.seen for each in seen.services) == 0
+        )
 
 
 async def _load(url: str, statuses: list[int], stop: asyncio.Event) -> None:
@@ -388,71 +358,63 @@ async def _is_applied(control: Commands, generation: int) -> bool:
     return any(ack.status == "applied" for ack in acks)
 
 
-def test_knobs_that_are_not_permitted_keep_no_command_from_being_applied(
+@in_loop
+async def test_knobs_that_are_not_permitted_keep_no_command_from_being_applied(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        control, stop = Commands(), asyncio.Event()
-        wanted = Wanted(directory=tmp_path, knobs=FakeKnobs(refusal=NOT_PERMITTED))
-        async with gpu_device(wanted) as device:
-            settings = AgentSettings(
-                node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
-            )
-            agent = NodeAgent(
-                settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
-            )
-            control.command = a_command(1, a_replica())
-            running = asyncio.create_task(agent.run(stop))
-            await until(lambda: _is_applied(control, 1))
-            stop.set()
-            await running
-            problems = control.seen[-1].problems
-            assert any("the clock is not in force" in words for words in problems)
-            assert any("the power limit is not in force" in words for words in problems)
-
-    play(scenario)
+    control, stop = Commands(), asyncio.Event()
+    wanted = Wanted(directory=tmp_path, knobs=FakeKnobs(refusal=NOT_PERMITTED))
+    async with gpu_device(wanted) as device:
+        settings = AgentSettings(
+            node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
+        )
+        agent = NodeAgent(
+            settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
+        )
+        control.command = a_command(1, a_replica())
+        running = asyncio.create_task(agent.run(stop))
+        await until(lambda: _is_applied(control, 1))
+        stop.set()
+        await running
+        problems = control.seen[-1].problems
+        assert any("the clock is not in force" in words for words in problems)
+        assert any("the power limit is not in force" in words for words in problems)
 
 
-def test_after_a_fault_of_one_client_all_replicas_of_the_gpu_are_started_anew(
+@in_loop
+async def test_after_a_fault_of_one_client_all_replicas_of_the_gpu_are_started_anew(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        control, stop = Commands(), asyncio.Event()
-        async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
-            settings = AgentSettings(
-                node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
-            )
-            agent = NodeAgent(
-                settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
-            )
-            control.command = a_command(
-                1, a_replica("r1", sm_percent=40.0), a_replica("r2", sm_percent=40.0)
-            )
-            running = asyncio.create_task(agent.run(stop))
-            await until(lambda: is_ready(device, "r1", "r2"))
-            break_gpu(str(tmp_path / "m" / "0" / "pipe"))
-            await until(lambda: _is_leaving(device))
-            await until(lambda: is_ready(device, "r1", "r2"))
-            stop.set()
-            await running
-
-    play(scenario)
+    control, stop = Commands(), asyncio.Event()
+    async with gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device:
+        settings = AgentSettings(
+            node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
+        )
+        agent = NodeAgent(
+            settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
+        )
+        control.command = a_command(
+            1, a_replica("r1", sm_percent=40.0), a_replica("r2", sm_percent=40.0)
+        )
+        running = asyncio.create_task(agent.run(stop))
+        await until(lambda: is_ready(device, "r1", "r2"))
+        break_gpu(str(tmp_path / "m" / "0" / "pipe"))
+        await until(lambda: _is_leaving(device))
+        await until(lambda: is_ready(device, "r1", "r2"))
+        stop.set()
+        await running
 
 
 async def _is_leaving(device: GpuDevice) -> bool:
     return "ready" not in (await states(device)).values()
 
 
-def test_an_agent_that_starts_again_adopts_what_runs(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with gpu_device(
-            Wanted(directory=tmp_path, keeps_replicas=True)
-        ) as device:
-            await device.start_replica(0, a_replica())
-            await until(lambda: is_ready(device, "r1"))
-        async with gpu_device(Wanted(directory=tmp_path)) as device:
-            await until(lambda: is_ready(device, "r1"))
-            (replica,) = (await device.state()).gpus[0].replicas
-            assert msgspec.structs.asdict(a_replica())["batch"] == replica.batch
-
-    play(scenario)
+@in_loop
+async def test_an_agent_that_starts_again_adopts_what_runs(tmp_path: Path) -> None:
+    async with gpu_device(Wanted(directory=tmp_path, keeps_replicas=True)) as device:
+        await device.start_replica(0, a_replica())
+        await until(lambda: is_ready(device, "r1"))
+    async with gpu_device(Wanted(directory=tmp_path)) as device:
+        await until(lambda: is_ready(device, "r1"))
+        (replica,) = (await device.state()).gpus[0].replicas
+        assert msgspec.structs.asdict(a_replica())["batch"] == replica.batch

@@ -25,11 +25,11 @@ from tests.agents.gpu_nodes import (
     front,
     gpu_device,
     inputs,
-    play,
     states,
     until,
 )
 from tests.ports import a_free_port
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 HAPROXY = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
@@ -123,113 +123,103 @@ async def applied(control: Commands, generation: int) -> None:
 
 
 @both
-def test_switches_of_shares_under_load_lose_no_request_and_all_are_counted(
+@in_loop
+async def test_switches_of_shares_under_load_lose_no_request_and_all_are_counted(
     tmp_path: Path, router: RouterName
 ) -> None:
-    async def scenario() -> None:
-        control, wanted = Commands(), wanted_node(tmp_path, router)
-        async with (
-            gpu_device(wanted) as device,
-            an_address(device, wanted) as url,
-            running(device, control),
-        ):
-            control.command = a_command(1, a_replica("r1", sm_percent=20.0))
-            await applied(control, 1)
-            load = Load(url=url)
-            load.begin()
-            for generation, share in ((2, 40.0), (3, 60.0)):
-                await load.more()
-                control.command = a_command(
-                    generation, a_replica(f"r{generation}", sm_percent=share)
-                )
-                await applied(control, generation)
-                assert await states(device) == {f"r{generation}": "ready"}
+    control, wanted = Commands(), wanted_node(tmp_path, router)
+    async with (
+        gpu_device(wanted) as device,
+        an_address(device, wanted) as url,
+        running(device, control),
+    ):
+        control.command = a_command(1, a_replica("r1", sm_percent=20.0))
+        await applied(control, 1)
+        load = Load(url=url)
+        load.begin()
+        for generation, share in ((2, 40.0), (3, 60.0)):
             await load.more()
-            await load.end()
-            assert load.outcomes.keys() == {"200"}
-
-            async def are_counted() -> bool:
-                served = sum(
-                    each.served for seen in control.seen for each in seen.services
-                )
-                return served >= load.outcomes["200"]
-
-            await until(are_counted)
-            services = [each for seen in control.seen for each in seen.services]
-            # Whoever was cancelled at the end, four at most, may count as arrived or served without our knowing.
-            assert (
-                load.outcomes["200"]
-                <= sum(each.arrivals for each in services)
-                <= load.outcomes["200"] + 4
+            control.command = a_command(
+                generation, a_replica(f"r{generation}", sm_percent=share)
             )
-            assert sum(each.in_slo for each in services) >= 0.9 * load.outcomes["200"]
+            await applied(control, generation)
+            assert await states(device) == {f"r{generation}": "ready"}
+        await load.more()
+        await load.end()
+        assert load.outcomes.keys() == {"200"}
 
-    play(scenario)
+        async def are_counted() -> bool:
+            served = sum(each.served for seen in control.seen for each in seen.services)
+            return served >= load.outcomes["200"]
+
+        await until(are_counted)
+        services = [each for seen in control.seen for each in seen.services]
+        # Whoever was cancelled at the end, four at most, may count as arrived or served without our knowing.
+        assert (
+            load.outcomes["200"]
+            <= sum(each.arrivals for each in services)
+            <= load.outcomes["200"] + 4
+        )
+        assert sum(each.in_slo for each in services) >= 0.9 * load.outcomes["200"]
 
 
 @both
-def test_another_batch_of_a_server_that_takes_none_is_a_switch_without_a_lost_request(
+@in_loop
+async def test_another_batch_of_a_server_that_takes_none_is_a_switch_without_a_lost_request(
     tmp_path: Path, router: RouterName
 ) -> None:
-    async def scenario() -> None:
-        control = Commands()
-        wanted = wanted_node(tmp_path, router)
-        wanted = Wanted(
-            directory=tmp_path, haproxy_port=wanted.haproxy_port, batch_change="restart"
-        )
-        async with (
-            gpu_device(wanted) as device,
-            an_address(device, wanted) as url,
-            running(device, control),
-        ):
-            control.command = a_command(1, a_replica("r1", batch=4))
-            await applied(control, 1)
-            load = Load(url=url)
-            load.begin()
-            control.command = a_command(2, a_replica("r1", batch=8))
-            await applied(control, 2)
-            assert await states(device) == {"r1~8": "ready"}
-            await load.more()
-            await load.end()
-            assert load.outcomes.keys() == {"200"}
-            assert {each.id for seen in control.seen for each in seen.replicas} == {
-                "r1"
-            }
-            assert {each.batch for each in control.seen[-1].replicas} == {8}
-
-    play(scenario)
+    control = Commands()
+    wanted = wanted_node(tmp_path, router)
+    wanted = Wanted(
+        directory=tmp_path, haproxy_port=wanted.haproxy_port, batch_change="restart"
+    )
+    async with (
+        gpu_device(wanted) as device,
+        an_address(device, wanted) as url,
+        running(device, control),
+    ):
+        control.command = a_command(1, a_replica("r1", batch=4))
+        await applied(control, 1)
+        load = Load(url=url)
+        load.begin()
+        control.command = a_command(2, a_replica("r1", batch=8))
+        await applied(control, 2)
+        assert await states(device) == {"r1~8": "ready"}
+        await load.more()
+        await load.end()
+        assert load.outcomes.keys() == {"200"}
+        assert {each.id for seen in control.seen for each in seen.replicas} == {"r1"}
+        assert {each.batch for each in control.seen[-1].replicas} == {8}
 
 
 @needs_haproxy
-def test_haproxy_and_replicas_carry_on_while_the_agent_is_exchanged(
+@in_loop
+async def test_haproxy_and_replicas_carry_on_while_the_agent_is_exchanged(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        control, port = Commands(), a_free_port()
-        wanted = Wanted(directory=tmp_path, haproxy_port=port, keeps_replicas=True)
-        load = Load(url=f"http://127.0.0.1:{port}")
-        control.command = a_command(1, a_replica("r1"))
-        async with (
-            gpu_device(wanted) as device,
-            running(device, control, Ledger(tmp_path / "state")),
-        ):
-            await applied(control, 1)
-            load.begin()
-            await load.more()
-        await load.more()  # nobody but HAProxy and the replica is there
-        control.seen.clear()
-        last = Wanted(directory=tmp_path, haproxy_port=port)
-        async with contextlib.AsyncExitStack() as stack:
-            device = await stack.enter_async_context(gpu_device(last))
-            await stack.enter_async_context(
-                running(device, control, Ledger(tmp_path / "state"))
-            )
-            await applied(control, 1)
-            await load.more()
-            await load.end()
-        assert load.outcomes.keys() == {"200"}
-        async with aiohttp.ClientSession() as session:
-            with pytest.raises(aiohttp.ClientConnectorError):
-                await session.get(load.url)
-
-    play(scenario)
+    control, port = Commands(), a_free_port()
+    wanted = Wanted(directory=tmp_path, haproxy_port=port, keeps_replicas=True)
+    load = Load(url=f"http://127.0.0.1:{port}")
+    control.command = a_command(1, a_replica("r1"))
+    async with (
+        gpu_device(wanted) as device,
+        running(device, control, Ledger(tmp_path / "state")),
+    ):
+        await applied(control, 1)
+        load.begin()
+        await load.more()
+    await load.more()  # nobody but HAProxy and the replica is there
+    control.seen.clear()
+    last = Wanted(directory=tmp_path, haproxy_port=port)
+    async with contextlib.AsyncExitStack() as stack:
+        device = await stack.enter_async_context(gpu_device(last))
+        await stack.enter_async_context(
+            running(device, control, Ledger(tmp_path / "state"))
+        )
+        await applied(control, 1)
+        await load.more()
+        await load.end()
+    assert load.outcomes.keys() == {"200"}
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get(load.url)

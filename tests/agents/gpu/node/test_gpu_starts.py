@@ -13,7 +13,7 @@ from agents.gpu.node.starts import FIRST_S, MAX_S, GpuStarts, StartedGpu
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import GPUS, FakeErrors
-from tests.waiting import run
+from tests.waiting import in_loop, run
 
 
 @dataclass
@@ -62,75 +62,67 @@ async def settle(sleeps: Sleeps) -> None:
     "error",
     [GpuLost("it fell off the bus"), DeviceError("MPS hangs"), OSError("disk full")],
 )
-def test_the_others_start_and_the_one_is_condemned_with_the_reason(
+@in_loop
+async def test_the_others_start_and_the_one_is_condemned_with_the_reason(
     error: Exception,
 ) -> None:
-    async def scenario() -> None:
-        sleeps = Sleeps(most=0)
-        starts = GpuStarts(FakeErrors(), Starter({0: 9}, error), sleep=sleeps)
-        await starts.begin(GPUS)
-        assert (
-            list(starts.condemned()) == [GPUS[0].uuid]
-            and str(error) in starts.condemned()[GPUS[0].uuid]
-        )
-        assert isinstance(starts.sharings[1], ByTurns) and starts.capabilities[
-            1
-        ].clocks_mhz == (510.0,)
-        with pytest.raises(LaunchFailed, match=str(error)):
-            await starts.sharings[0].environment(a_replica("r1"))
-        starts.close()
-
-    play(scenario)
+    sleeps = Sleeps(most=0)
+    starts = GpuStarts(FakeErrors(), Starter({0: 9}, error), sleep=sleeps)
+    await starts.begin(GPUS)
+    assert (
+        list(starts.condemned()) == [GPUS[0].uuid]
+        and str(error) in starts.condemned()[GPUS[0].uuid]
+    )
+    assert isinstance(starts.sharings[1], ByTurns) and starts.capabilities[
+        1
+    ].clocks_mhz == (510.0,)
+    with pytest.raises(LaunchFailed, match=str(error)):
+        await starts.sharings[0].environment(a_replica("r1"))
+    starts.close()
 
 
-def test_it_is_tried_again_ever_less_often_until_it_starts() -> None:
-    async def scenario() -> None:
-        sleeps, starter = Sleeps(most=20), Starter({0: 10})
-        starts = GpuStarts(FakeErrors(), starter, sleep=sleeps)
-        await starts.begin(GPUS)
-        while starts.condemned():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        assert starter.tried == [0, 1] + [0] * 10
-        assert isinstance(starts.sharings[0], ByTurns) and starts.capabilities[
-            0
-        ].clocks_mhz == (510.0,)
-        # 5, 10, 20, 40, 80, 160 and then 300 s, each between half and all of it.
-        bounds_s = [min(MAX_S, FIRST_S * 2.0**at) for at in range(10)]
-        assert all(
-            0.5 * most <= slept <= most
-            for slept, most in zip(sleeps.slept_s, bounds_s, strict=True)
-        )
-        starts.close()
-
-    play(scenario)
+@in_loop
+async def test_it_is_tried_again_ever_less_often_until_it_starts() -> None:
+    sleeps, starter = Sleeps(most=20), Starter({0: 10})
+    starts = GpuStarts(FakeErrors(), starter, sleep=sleeps)
+    await starts.begin(GPUS)
+    while starts.condemned():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert starter.tried == [0, 1] + [0] * 10
+    assert isinstance(starts.sharings[0], ByTurns) and starts.capabilities[
+        0
+    ].clocks_mhz == (510.0,)
+    # 5, 10, 20, 40, 80, 160 and then 300 s, each between half and all of it.
+    bounds_s = [min(MAX_S, FIRST_S * 2.0**at) for at in range(10)]
+    assert all(
+        0.5 * most <= slept <= most
+        for slept, most in zip(sleeps.slept_s, bounds_s, strict=True)
+    )
+    starts.close()
 
 
-def test_what_condemns_a_gpu_otherwise_stays_told() -> None:
-    async def scenario() -> None:
-        errors = FakeErrors(gpus={GPUS[1].uuid: "Xid 79"}, problem="no errors are told")
-        starts = GpuStarts(errors, Starter({}))
-        await starts.begin(GPUS)
-        assert (
-            starts.condemned() == {GPUS[1].uuid: "Xid 79"}
-            and starts.problem == "no errors are told"
-        )
-        starts.close()
-
-    play(scenario)
+@in_loop
+async def test_what_condemns_a_gpu_otherwise_stays_told() -> None:
+    errors = FakeErrors(gpus={GPUS[1].uuid: "Xid 79"}, problem="no errors are told")
+    starts = GpuStarts(errors, Starter({}))
+    await starts.begin(GPUS)
+    assert (
+        starts.condemned() == {GPUS[1].uuid: "Xid 79"}
+        and starts.problem == "no errors are told"
+    )
+    starts.close()
 
 
-def test_closing_from_another_thread_ends_the_trying() -> None:
-    async def scenario() -> None:
-        sleeps, starter = Sleeps(most=3), Starter({0: 99})
-        starts = GpuStarts(FakeErrors(), starter, sleep=sleeps)
-        await starts.begin(GPUS)
-        await settle(sleeps)
-        tried = len(starter.tried)
-        await asyncio.to_thread(starts.close)
-        while any(  # noqa: ASYNC110
-            each.get_name().startswith("start of GPU") for each in asyncio.all_tasks()
-        ):
-            await asyncio.sleep(0)
-        assert len(starter.tried) == tried
-
-    play(scenario)
+@in_loop
+async def test_closing_from_another_thread_ends_the_trying() -> None:
+    sleeps, starter = Sleeps(most=3), Starter({0: 99})
+    starts = GpuStarts(FakeErrors(), starter, sleep=sleeps)
+    await starts.begin(GPUS)
+    await settle(sleeps)
+    tried = len(starter.tried)
+    await asyncio.to_thread(starts.close)
+    while any(  # noqa: ASYNC110
+        each.get_name().startswith("start of GPU") for each in asyncio.all_tasks()
+    ):
+        await asyncio.sleep(0)
+    assert len(starter.tried) == tried

@@ -15,6 +15,7 @@ from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.node import mps_daemons as command
 from agents.gpu.node.mps_daemons import keep_up
 from tests.ports import own_environment
+from tests.waiting import in_loop
 
 FAKES = Path(__file__).parents[2] / "fakes"
 PATIENCE_S = 60.0
@@ -41,41 +42,33 @@ async def until_alive(mps: Mps) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_a_daemon_that_dies_is_started_again_until_a_signal(
+@in_loop
+async def test_a_daemon_that_dies_is_started_again_until_a_signal(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "LOOK_S", 0.1)
     monkeypatch.setattr(command, "DRAIN_S", 0.1)
     mps = make_mps(directory, OURS)
-
-    async def scenario() -> None:
-        keeping = asyncio.create_task(keep_up([mps]))
-        await until_alive(mps)
-        # As another would end it.
-        await make_mps(directory, OURS).stop(0.0)
-        await until_alive(mps)
-        os.kill(os.getpid(), signal.SIGTERM)
-        async with asyncio.timeout(PATIENCE_S):
-            await keeping
-        assert not await mps.is_alive()
-
-    asyncio.run(scenario())
+    keeping = asyncio.create_task(keep_up([mps]))
+    await until_alive(mps)
+    # As another would end it.
+    await make_mps(directory, OURS).stop(0.0)
+    await until_alive(mps)
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(PATIENCE_S):
+        await keeping
+    assert not await mps.is_alive()
 
 
-def test_an_agent_whose_daemons_others_keep_neither_starts_nor_ends_them(
+@in_loop
+async def test_an_agent_whose_daemons_others_keep_neither_starts_nor_ends_them(
     directory: Path,
 ) -> None:
     ours, agents = make_mps(directory, OURS), make_mps(directory, AGENTS)
-
-    async def scenario() -> None:
-        with pytest.raises(
-            LaunchFailed, match="does the Pod of DaemonSet plimsoll-mps"
-        ):
-            await agents.start()
-        await ours.start()
+    with pytest.raises(LaunchFailed, match="does the Pod of DaemonSet plimsoll-mps"):
         await agents.start()
-        await agents.stop(0.0)
-        assert await ours.is_alive()
-        await ours.stop(0.0)
-
-    asyncio.run(scenario())
+    await ours.start()
+    await agents.start()
+    await agents.stop(0.0)
+    assert await ours.is_alive()
+    await ours.stop(0.0)
