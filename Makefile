@@ -17,16 +17,17 @@ FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests
 TEST_ARGS ?= -n 2 --dist worksteal
 
 # One BLAS thread, as in the product: with two, the fits take twice the time. Figures of speed are those of one core.
-test test-rest test-core-types bench-% campaign campaign-kill campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
-test test-rest test-core-types bench-% campaign campaign-kill campaign-fuzz: export OMP_NUM_THREADS := 1
+test test-rest test-core-types coverage bench-% campaign campaign-kill campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
+test test-rest test-core-types coverage bench-% campaign campaign-kill campaign-fuzz: export OMP_NUM_THREADS := 1
 
-.PHONY: help install lock demo test test-rest test-all test-core-types test-kubernetes test-kubernetes-node check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-kill campaign-fuzz openapi clean
+.PHONY: help install lock demo test test-rest test-all test-core-types coverage test-kubernetes test-kubernetes-node check sbom bench bench-predict bench-plan bench-compare bench-papers bench-papers-quick campaign campaign-kill campaign-fuzz openapi clean
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
 	@echo "make test     install, then run the tests that every change must pass (10 minutes on two cores)"
 	@echo "make test-all  the same, then the rest: long properties, every page and launcher, slices of campaigns and papers"
 	@echo "make test-core-types  tests of fits with the linear algebra of CPUs without and with AVX-512 (a minute)"
+	@echo "make coverage  both suites, and the lines of app, solvers and agents that they run"
 	@echo "make test-kubernetes  the tests of Pods on a real API server, which it builds or finds (TESTBED=DIR)"
 	@echo "make test-kubernetes-node  requests while agents, Pods and the API server change, with a real kubelet (5 minutes)"
 	@echo "make check    formatting, lint, types, import arrows, known vulnerabilities of what is pinned"
@@ -83,6 +84,12 @@ test-all: test test-core-types test-rest
 test-rest: install
 	PLIMSOLL_TESTS=all $(BIN)/pytest tests -m "thorough or hypothesis" $(TEST_ARGS)
 
+# By both suites, which takes half as long again as `test-all`.
+coverage: install
+	PLIMSOLL_TESTS=all $(BIN)/pytest tests $(TEST_ARGS) --cov --cov-report=
+	$(BIN)/coverage report --precision=2 --skip-covered --sort=miss | tail -n 40
+
+# The control plane's tests one after another, as their node and their policy are the cluster's.
 # The suites of Pods on a real API server: KUBERNETES has the scripts that build and run one, TESTBED is where it lies.
 KUBERNETES ?= ../shared/kubernetes
 TESTBED ?= $(CURDIR)/kube-testbed
