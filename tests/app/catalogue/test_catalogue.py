@@ -281,43 +281,69 @@ def test_the_kernels_of_simulated_models_are_those_that_were_measured(
         assert filecmp.cmp(tmp_path / file, shipped, shallow=False), file
 
 
+MADE_BY = {
+    "make_truth": ("truth",),
+    "make_plant": ("plant",),
+    "make_catalogue": ("believed",),
+    "make_training": ("believed", "truth"),
+}
+"""Which folders of data each script writes to."""
+
+
 @needs(*(f"data/{name}" for name in SOURCES))
-def test_the_scripts_make_the_shipped_files_byte_for_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        ("make_truth", "make_plant"),
+        pytest.param(tuple(MADE_BY), marks=pytest.mark.thorough),
+    ],
+    ids=["quick scripts", "all"],
+)
+def test_the_scripts_make_the_shipped_files_byte_for_byte(
+    tmp_path: Path, scripts: tuple[str, ...]
+) -> None:
     made = {kind: tmp_path / kind for kind in ("truth", "believed", "plant")}
     shipped = {
         "truth": ROOT / "agents" / "sim" / "data",
         "believed": CATALOGUE / "data",
         "plant": ROOT / "bench" / "papers" / "data",
     }
-    for script, folders in (
-        ("make_catalogue", ("--out", made["believed"])),
-        ("make_truth", ("--out", made["truth"])),
-        ("make_training", ("--out", made["believed"], "--truth", made["truth"])),
-        ("make_plant", ("--out", made["plant"])),
-    ):
-        arguments = ["--shared", SHARED / "data", *folders]
+    for script in scripts:
+        options = ("--out", "--truth")
+        arguments = ["--shared", SHARED / "data"]
+        for option, kind in zip(options, MADE_BY[script], strict=False):
+            arguments += [option, made[kind]]
         subprocess.run(
             [sys.executable, "-m", f"bench.catalogue.{script}", *map(str, arguments)],
             cwd=ROOT,
             check=True,
         )
+    files = {
+        kind: {file.relative_to(folder) for file in folder.rglob("*.csv")}
+        for kind, folder in made.items()
+    }
+    assert files["truth"] and files["plant"]
+    for kind, names in files.items():
+        for name in names:
+            made_file, shipped_file = made[kind] / name, shipped[kind] / name
+            assert filecmp.cmp(made_file, shipped_file, shallow=False), name
+    if len(scripts) < len(MADE_BY):
+        return
     # The papers' plants have a test of their own (tests/bench/papers/test_plants.py).
     # Seven are written by hand or copied, layers.csv needs torch (bench/count_layers.py), and kernel_classes.csv has a
     # test of its own.
-    names = ("gpu_types", "networks", "layers", "training_layers", "kernel_classes")
-    names += ("llm_gpu_types", "llm_networks", "llm_efficiency", "llm_runs")
+    by_hand = ("gpu_types", "networks", "layers", "training_layers", "kernel_classes")
+    by_hand += ("llm_gpu_types", "llm_networks", "llm_efficiency", "llm_runs")
     by_others = {
         "truth": {Path(f"llm_{name}.csv") for name in KERNELS},
         "plant": {
             Path(f"{name}.csv")
             for name in ("hetsev_tf_serving", "inss_2060", "morak_2080ti")
         },
-        "believed": {Path(f"{name}.csv") for name in names},
+        "believed": {Path(f"{name}.csv") for name in by_hand},
     }
-    for kind, folder in made.items():
-        files = {file.relative_to(folder) for file in folder.rglob("*.csv")}
-        assert {
+    for kind, names in files.items():
+        all_names = {
             file.relative_to(shipped[kind]) for file in shipped[kind].rglob("*.csv")
-        } - files == by_others[kind]
-        for file in files:
-            assert filecmp.cmp(folder / file, shipped[kind] / file, shallow=False), file
+        }
+        assert all_names - names == by_others[kind]

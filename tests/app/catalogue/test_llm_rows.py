@@ -1,6 +1,7 @@
 """How a service may run, by what ships and by what its own replicas say."""
 
 from dataclasses import replace
+from functools import cache
 
 from app.catalogue.catalogue import load_gpu_types
 from app.catalogue.llm_rows import make_rows
@@ -26,6 +27,7 @@ REQUEST = RowsRequest(
 )
 
 
+@cache
 def the_row(*served: ServedSpeed) -> LlmRow:
     """That of one H100, sized with these speeds."""
     (points,) = make_rows(replace(REQUEST, served=served)).points

@@ -95,26 +95,36 @@ def test_the_truth_knows_the_training_networks_of_the_catalogue(truth: Truth) ->
             assert mib == pytest.approx(truth.memory_mib(network, batch), rel=0.01)
 
 
-@pytest.mark.parametrize("gpu_type", TYPES)
-def test_believed_steps_are_near_the_truth_and_seldom_on_it(
-    truth: Truth, gpu_type: str
-) -> None:
-    for entry in load_profiles(TRAINING, [gpu_type]):
+def test_believed_steps_are_near_the_truth_and_seldom_on_it(truth: Truth) -> None:
+    for entry in load_profiles(TRAINING):
         errors = np.array(
             [
                 row.solo_ms / truth.execution_ms(placed(entry, row), row.batch) - 1.0
                 for row in entry.rows
             ]
         )
-        assert np.mean(np.abs(errors)) < MEAN_ERROR.get(gpu_type, ELSEWHERE), (
-            entry.network
-        )
-        assert np.mean(np.abs(errors) < 1e-3) <= 0.2, entry.network
-        assert np.ptp(errors) > 0.04, entry.network
+        most = MEAN_ERROR.get(entry.gpu_type, ELSEWHERE)
+        where = entry.network, entry.gpu_type
+        assert np.mean(np.abs(errors)) < most, where
+        assert np.mean(np.abs(errors) < 1e-3) <= 0.2, where
+        assert np.ptp(errors) > 0.04, where
 
 
-@pytest.mark.parametrize("gpu_type", ["V100-16GB", "A100-40GB", "H100"])
-@pytest.mark.parametrize("task_percent", [10.0, 30.0, 50.0])
+@pytest.mark.parametrize(
+    ("task_percent", "gpu_type"),
+    [
+        (10.0, "V100-16GB"),
+        (30.0, "A100-40GB"),
+        (50.0, "H100"),
+        *(
+            pytest.param(share, name, marks=pytest.mark.thorough)
+            for share, name in (
+                *((10.0, "A100-40GB"), (10.0, "H100"), (30.0, "V100-16GB")),
+                *((30.0, "H100"), (50.0, "V100-16GB"), (50.0, "A100-40GB")),
+            )
+        ),
+    ],
+)
 def test_inference_suffers_from_training_about_as_the_planner_believes(
     truth: Truth, task_percent: float, gpu_type: str
 ) -> None:
@@ -251,15 +261,15 @@ def test_a_stall_is_a_power_of_the_share_through_noisy_readings() -> None:
         assert stall.at(share) != pytest.approx(stall_ms, rel=1e-6)
 
 
-@pytest.mark.parametrize("network", TRAINING)
-def test_stalls_are_believed_nearly_as_long_as_they_truly_are(
-    truth: Truth, network: str
-) -> None:
-    (entry,) = load_profiles([network], ["V100-16GB"])
+def test_stalls_are_believed_nearly_as_long_as_they_truly_are(truth: Truth) -> None:
     (victim,) = load_profiles(["resnet50"], ["V100-16GB"])
-    for row in entry.rows:
-        if row.sm_percent not in (20.0, 50.0):
-            continue
+    rows = [
+        (entry.network, row)
+        for entry in load_profiles(TRAINING, ["V100-16GB"])
+        for row in entry.rows
+        if row.sm_percent in (20.0, 50.0)
+    ]
+    for network, row in rows:
         beside = placed(
             victim,
             victim.rows[0]._replace(sm_percent=50.0),
@@ -267,4 +277,4 @@ def test_stalls_are_believed_nearly_as_long_as_they_truly_are(
         )
         # Two of a hundred batches draw from an exponential; one of a hundred passes its mean times ln 2.
         true_ms = truth.stall_ms(beside) * np.log(2.0)
-        assert row.stall_ms == pytest.approx(true_ms, rel=0.35)
+        assert row.stall_ms == pytest.approx(true_ms, rel=0.35), network

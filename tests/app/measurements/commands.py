@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.agents.fakes.nvml.fake_gpus import STATE_VARIABLE, FakeGpus
 from tests.agents.gpu_nodes import environment
+from tests.waiting import PATIENCE_S
 
 PROFILING = Path(__file__).parents[2] / "agents" / "profiling"
 ROOT = PROFILING.parents[2]
@@ -68,7 +68,7 @@ class Machine:
     def run(self, *words: str) -> tuple[int, str, str]:
         """Exit code and what it said."""
         process = self.start(*words)
-        out, err = process.communicate(timeout=180)
+        out, err = process.communicate(timeout=PATIENCE_S)
         return process.returncode, out, err
 
     def left(self) -> list[str]:
@@ -109,13 +109,3 @@ def machine(directory: Path, library: Path, fake: FakeGpus) -> Machine:
         "TMPDIR": str(temporary),
     }
     return Machine(directory=directory, environment=own)
-
-
-def wait_for(holds: Callable[[], bool], *, patience_s: float = 90.0) -> None:
-    """Return when it holds."""
-    import time
-
-    end_s = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < end_s, "it did not come about"
-        time.sleep(0.05)

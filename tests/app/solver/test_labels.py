@@ -1,5 +1,6 @@
 """Whatever the policy: services with a common anti-affinity label never share a GPU."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -45,13 +46,15 @@ def with_labels(problem: Problem) -> Problem:
     return replace(problem, services=tuple(services))
 
 
-def answer(policy: str, problem: Problem) -> tuple[Plan, tuple[str, ...]]:
+def answer(
+    policy: str, problem: Problem, work: float
+) -> tuple[Plan, tuple[str, ...]]:
     request = PlanRequest(
         policy=policy,
         problem=problem,
         observed=Observed(at_s=0.0),
         memory=None,
-        budget=Budget(seconds=60.0, work=2.0),
+        budget=Budget(seconds=60.0, work=work),
     )
     answered = run_policy(request)
     assert report_violations(problem, answered.plan, answered.report) == ()
@@ -66,21 +69,32 @@ def has_rivals(plan: Plan) -> bool:
     )
 
 
-@pytest.mark.parametrize("policy", policies())
-def test_services_with_a_common_label_never_share_a_gpu(policy: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "seeds", "work"),
+    [
+        *((policy, (2 if policy == "hetsev" else 1,), 0.1) for policy in policies()),
+        *(
+            pytest.param(policy, range(3), 2.0, marks=pytest.mark.thorough)
+            for policy in policies()
+        ),
+    ],
+)
+def test_services_with_a_common_label_never_share_a_gpu(
+    policy: str, seeds: Sequence[int], work: float
+) -> None:
     shared = 0
-    for seed in range(3):
+    for seed in seeds:
         plain = random_problem(seed)
         problem = with_labels(plain)
-        unlabelled, _ = answer(policy, plain)
+        unlabelled, _ = answer(policy, plain, work)
         shared += has_rivals(unlabelled)
-        plan, messages = answer(policy, problem)
+        plan, messages = answer(policy, problem, work)
         assert plan.gpus and not has_rivals(plan)
         rules = {each.rule for each in violations(problem, plan)}
         assert "anti_affinity" not in rules
         assert MESSAGE not in messages or policy in SEPARATED
         # A running plan from before the labels is no reason to leave rivals together.
-        again, _ = answer(policy, replace(problem, current=unlabelled))
+        again, _ = answer(policy, replace(problem, current=unlabelled), work)
         assert not has_rivals(again), seed
     # Else nothing was tested of it.
     assert bool(shared) == (policy in SHARING)

@@ -5,8 +5,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import highspy
-import pulp
 import pytest
 
 from app.cli.common.errors import CliError
@@ -70,9 +68,8 @@ def test_the_same_seed_gives_the_same_plan_through_pipes() -> None:
 
 
 def test_what_stays_unserved_is_shown(tmp_path: Path) -> None:
-    result = cli(
-        "plan", changed_example(tmp_path, arrival_rate_rps=1e6, max_replicas=1)
-    )
+    path = changed_example(tmp_path, arrival_rate_rps=1e4, max_replicas=1)
+    result = cli("plan", path, "--policy", "hetsev_greedy")
     (line,) = [line for line in result.out.splitlines() if line.startswith("camera")]
     assert "unserved (replicas)" in line
 
@@ -142,7 +139,10 @@ def test_another_solver_finds_the_same_plan(tmp_path: Path, solver: str) -> None
     assert f"autoscale {solver} +" in other.out
 
 
-def test_an_exported_program_has_one_optimum_whoever_solves_it(tmp_path: Path) -> None:
+def test_an_exported_program_has_one_optimum_whatever_solves_it(tmp_path: Path) -> None:
+    import highspy
+    import pulp
+
     for name in ("model.lp", "model.mps"):
         assert (
             cli("plan", EXAMPLE, "--policy", "hetsev", "--export", tmp_path / name).code
