@@ -4,7 +4,6 @@ import asyncio
 import multiprocessing
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +29,6 @@ from app.db.decisions import policies
 from app.db.fleet import nodes
 from app.db.operations.token_secrets import TokenOrder
 from app.db.postgres_store import PostgresStore
-from app.postgres import server as postgres
 from bench.campaign import oracle
 from bench.real_store import agent_orders, make_tokens
 from solvers.types.state import Json
@@ -38,12 +36,11 @@ from tests.agents.paper_device import BusyPaperDevice
 from tests.integration import fault_bodies
 from tests.integration.fleet import make_fleet, make_observation, make_service_reading
 from tests.ports import a_free_port, own_environment
+from tests.waiting import eventually, until
 
 NODES = ("n1", "crew-0", "crew-1", "crew-2")
 """Each has a token of its own."""
 CREW_PERIOD_S = 0.2
-PATIENCE_S = 240.0
-"""For what takes a second on an idle machine."""
 SECOND_SERVICE = {
     "apiVersion": "plimsoll/v1",
     "kind": "Service",
@@ -54,16 +51,6 @@ SECOND_SERVICE = {
         "scaling": {"min_replicas": 1},
     },
 }
-
-
-def until(is_so: Callable[[], bool], within_s: float = PATIENCE_S) -> float:
-    """Wait for what other processes do; the seconds that it took."""
-    began = time.monotonic()
-    while not is_so():
-        waited_s = time.monotonic() - began
-        assert waited_s < within_s, f"still not so after {waited_s:.0f} s"
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 def rows(url: str, query: str) -> list[tuple[Any, ...]]:
@@ -100,9 +87,7 @@ async def leading_store(
 ) -> AsyncIterator[PostgresStore]:
     """A store that may push, as soon as nobody else leads."""
     leader = Leader(engine, holder)
-    async with asyncio.timeout(PATIENCE_S):
-        while not await leader.acquire():  # noqa: ASYNC110  the server tells nobody
-            await asyncio.sleep(0.01)
+    await eventually(leader.acquire)
     try:
         yield PostgresStore(engine, epoch=lambda: leader.epoch)
     finally:
@@ -159,7 +144,10 @@ def controller(
     url: str, holder: str, step: str, reached: Path
 ) -> Iterator[BaseProcess]:
     """A controller as a process; killed at the end."""
-    process = multiprocessing.get_context("spawn").Process(
+    # Forked by a server that has imported what a controller needs, which takes seconds.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([fault_bodies.__name__])
+    process = context.Process(
         target=fault_bodies.control, args=(url, holder, step, reached), name=holder
     )
     process.start()
@@ -312,15 +300,3 @@ class Crew:
         await asyncio.gather(*self._tasks)
         for transport in self.transports:
             await transport.close()
-
-
-async def eventually(is_so: Callable[[], bool], within_s: float = PATIENCE_S) -> None:
-    """Wait for what other processes and tasks do; `is_so` may take its time."""
-    async with asyncio.timeout(within_s):
-        while not await asyncio.to_thread(is_so):  # noqa: ASYNC110  the news comes from other processes
-            await asyncio.sleep(0.02)
-
-
-def restart_postgres(data_dir: Path) -> postgres.Server:
-    """The server again, after its recovery."""
-    return postgres.start(data_dir, timeout_s=PATIENCE_S)

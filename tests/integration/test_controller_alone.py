@@ -14,9 +14,10 @@ import pytest
 
 from app.db.base.listen import conninfo
 from tests.integration.api_harness import NOW, running_api
-from tests.integration.fault_harness import PATIENCE_S, plimsoll, scalar, until
+from tests.integration.fault_harness import plimsoll, scalar
 from tests.integration.receivers import is_signed, project, running_receiver, webhook
 from tests.ports import own_ports
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 FIRST_PORT = own_ports()
@@ -74,6 +75,7 @@ def test_it_shows_its_metrics_leads_and_gives_the_lead_back_at_the_end(
     )
 
 
+@pytest.mark.thorough  # test_fault_starts has the same of `plimsoll serve`
 def test_a_database_without_a_schema_is_said(
     empty_database: str, tmp_path: Path
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_database_without_a_schema_is_said(
     )
 
 
+@pytest.mark.thorough  # test_webhooks has the same of a leader in the test's own process
 def test_a_webhook_that_was_sent_but_not_recorded_is_sent_again_under_the_same_id(
     database: str, tmp_path: Path
 ) -> None:
