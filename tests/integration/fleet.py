@@ -26,6 +26,7 @@ from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, Plan
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Demand, GpuId, GpuType, NodeId, ReplicaId, Service, Slo
+from tests.integration.scenes import Body, scene
 
 Value = TypeVar("Value")
 START = datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
@@ -94,6 +95,30 @@ def with_fleet(
             await engine.dispose()
 
     return asyncio.run(run())
+
+
+def on_fleet(
+    services_by_project: Mapping[str, Sequence[str]] | None = None,
+) -> Callable[[Body], Callable[..., None]]:
+    """For tests that run as a coroutine `with_fleet`."""
+
+    def play(body: Body, database: str) -> None:
+        with_fleet(database, body, services_by_project)
+
+    return scene(play, supplies=("store", "engine"), needs=("database",))
+
+
+def on_connection(body: Body) -> Callable[..., None]:
+    """For tests that run in one transaction on a database with the fleet and service `chat`."""
+
+    def play(body: Body, database: str) -> None:
+        async def work(_: PostgresStore, engine: AsyncEngine) -> None:
+            async with engine.begin() as connection:
+                await body(connection)
+
+        with_fleet(database, work, {"default": ["chat"], "web": []})
+
+    return scene(play, supplies=("connection",), needs=("database",))(body)
 
 
 def make_bound(parent: int, shares_by_gpu: Mapping[str, Sequence[Share]]) -> BoundPlan:

@@ -36,7 +36,7 @@ from tests.integration.fault_harness import (
     with_store,
     without_the_silent_node,
 )
-from tests.integration.fleet import make_observation, with_fleet
+from tests.integration.fleet import make_observation, on_fleet, with_fleet
 
 pytestmark = pytest.mark.integration
 RESTORED = "SELECT subject, actor, before, after FROM event WHERE kind = 'ControlPlaneRestored'"
@@ -109,54 +109,47 @@ def test_what_nodes_hold_of_a_future_is_ended_also_where_nothing_was_in_force_ye
 
 
 @pytest.mark.parametrize("claimed", [10**12, FARTHEST + 1])
-def test_a_node_that_claims_an_impossible_generation_moves_nothing(
-    database: str, claimed: int
+@on_fleet()
+async def test_a_node_that_claims_an_impossible_generation_moves_nothing(
+    store: PostgresStore, engine: AsyncEngine, database: str, claimed: int
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await say(store, 1, claimed)
-        assert await counter(engine) == 0
-
-    with_fleet(database, work)
+    await say(store, 1, claimed)
+    assert await counter(engine) == 0
     assert rows(database, RESTORED) == []
 
 
-def test_a_node_that_lies_again_and_again_moves_the_counter_once_an_hour(
-    database: str,
+@on_fleet()
+async def test_a_node_that_lies_again_and_again_moves_the_counter_once_an_hour(
+    store: PostgresStore, engine: AsyncEngine, database: str
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await say(store, 1, FARTHEST)
-        first = FARTHEST + JUMP
-        assert await counter(engine) == first
-        for sequence in range(2, 5):
-            await say(store, sequence, first + FARTHEST)
-        assert await counter(engine) == first
-        async with engine.begin() as connection:
-            await connection.execute(
-                text("UPDATE cluster SET renumbered_at = now() - interval '61 minutes'")
-            )
-        await say(store, 5, first + FARTHEST)
-        assert await counter(engine) == first + FARTHEST + JUMP
-
-    with_fleet(database, work)
+    await say(store, 1, FARTHEST)
+    first = FARTHEST + JUMP
+    assert await counter(engine) == first
+    for sequence in range(2, 5):
+        await say(store, sequence, first + FARTHEST)
+    assert await counter(engine) == first
+    async with engine.begin() as connection:
+        await connection.execute(
+            text("UPDATE cluster SET renumbered_at = now() - interval '61 minutes'")
+        )
+    await say(store, 5, first + FARTHEST)
+    assert await counter(engine) == first + FARTHEST + JUMP
     assert len(rows(database, RESTORED)) == 2
 
 
-def test_a_jump_and_a_change_of_the_catalogue_at_once_do_not_block_each_other(
-    database: str,
+@on_fleet()
+async def test_a_jump_and_a_change_of_the_catalogue_at_once_do_not_block_each_other(
+    store: PostgresStore, engine: AsyncEngine, database: str
 ) -> None:
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        # As whoever removes a node: the row of `cluster` first, then nodes.
-        async with engine.begin() as change:
-            await change.execute(text("SELECT FROM cluster FOR UPDATE"))
-            report = asyncio.create_task(say(store, 1, generation=150))
-            await eventually(lambda: scalar(database, waits) > 0)
-            await change.execute(text("UPDATE node SET labels = '{}' WHERE id = 'n1'"))
-        await report
-        assert await counter(engine) == 150 + JUMP
-
-    with_fleet(database, work)
+    # As whoever removes a node: the row of `cluster` first, then nodes.
+    async with engine.begin() as change:
+        await change.execute(text("SELECT FROM cluster FOR UPDATE"))
+        report = asyncio.create_task(say(store, 1, generation=150))
+        await eventually(lambda: scalar(database, waits) > 0)
+        await change.execute(text("UPDATE node SET labels = '{}' WHERE id = 'n1'"))
+    await report
+    assert await counter(engine) == 150 + JUMP
 
 
 def test_an_older_generation_is_no_sign_of_a_restore(database: str) -> None:
@@ -306,6 +299,7 @@ def program(name: str) -> str:
     return postgres.find_binaries().path(name)
 
 
+@pytest.mark.thorough
 def test_a_fleet_follows_a_control_plane_whose_database_was_restored_by_hand(
     postgres_server: postgres.Server, database: str, tmp_path: Path
 ) -> None:

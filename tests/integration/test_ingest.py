@@ -29,6 +29,7 @@ from tests.integration.fleet import (
     make_observation,
     make_record,
     make_service_reading,
+    on_fleet,
     push,
     with_fleet,
 )
@@ -41,92 +42,84 @@ async def scalar(engine: AsyncEngine, statement: str) -> object:
         return (await connection.execute(text(statement))).scalar_one()
 
 
-def test_a_replayed_batch_changes_nothing_and_is_acknowledged(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        batch = tuple(
-            make_observation(
-                n, START + timedelta(seconds=2 * n), services=[make_service_reading()]
-            )
-            for n in (1, 2, 3)
-        )
-        late = START + timedelta(seconds=10)
-        assert await store.ingest(batch, late) == Ingested(
-            acknowledged={("n1", "b1"): 3}
-        )
-        # The same numbers again, in another order, and one that claims another window.
-        again = (batch[2], batch[0], make_observation(2, START), batch[0])
-        assert await store.ingest(again, late) == Ingested(
-            acknowledged={("n1", "b1"): 3}
-        )
-        assert await scalar(engine, "SELECT count(*) FROM observation") == 3
-        assert await scalar(engine, "SELECT count(*) FROM service_observation") == 3
-        assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 30
-        assert await scalar(engine, "SELECT sum(arrivals) FROM service_window") == 30
-
-    with_fleet(database, work)
-
-
-def test_an_observation_that_was_overtaken_is_still_taken_once(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        reading = make_service_reading()
-        first, second = (
-            make_observation(n, START + timedelta(seconds=2 * n), services=[reading])
-            for n in (1, 2)
-        )
-        now = START + timedelta(seconds=9)
-        for observation in (second, first, first):
-            await store.ingest((observation,), now)
-        assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 20
-        # What the agent says of itself is the word of the newest window.
-        end = await scalar(engine, "SELECT last_window_end FROM node")
-        assert end == START + timedelta(seconds=4)
-
-    with_fleet(database, work)
-
-
-def test_a_batch_that_fails_leaves_nothing_behind(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        good = make_observation(1, START, services=[make_service_reading()])
-        # Built past the wire's checks, as a fault in the middle of the transaction: the schema refuses the energy.
-        reading = make_gpu_reading(energy_j=-1.0)
-        bad = make_observation(2, START, gpus=[reading])
-        with pytest.raises(InvalidRequest, match="cannot store this"):
-            await store.ingest((good, bad), START)
-        assert await scalar(engine, "SELECT count(*) FROM observation") == 0
-        assert await store.ingest((good,), START) == Ingested(
-            acknowledged={("n1", "b1"): 1}
-        )
-
-    with_fleet(database, work)
-
-
-def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observation(
-    database: str,
+@on_fleet()
+async def test_a_replayed_batch_changes_nothing_and_is_acknowledged(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        observation = make_observation(1, START, services=[make_service_reading()])
-        await store.ingest((make_observation(1, START, boot="b0"),), START)
-        async with engine.connect() as connection:
-            known = await refresh(connection, LoadedReportable(), START)
-            written = [place(observation, START)]
-            with EventLimits().transaction(START) as limited:
-                await ingesting.ingest(
-                    connection, written, START, known.reportable, limited
-                )
-            pid = (
-                await connection.execute(text("SELECT pg_backend_pid()"))
-            ).scalar_one()
-            with psycopg.connect(conninfo(database), autocommit=True) as other:
-                other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
-            await connection.invalidate()
-        assert await scalar(engine, "SELECT count(*) FROM service_observation") == 0
-        # The agent got no acknowledgement, so it sends again.
-        assert await store.ingest((observation,), START) == Ingested(
-            acknowledged={("n1", "b1"): 1}
+    batch = tuple(
+        make_observation(
+            n, START + timedelta(seconds=2 * n), services=[make_service_reading()]
         )
-        assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 10
+        for n in (1, 2, 3)
+    )
+    late = START + timedelta(seconds=10)
+    assert await store.ingest(batch, late) == Ingested(acknowledged={("n1", "b1"): 3})
+    # The same numbers again, in another order, and one that claims another window.
+    again = (batch[2], batch[0], make_observation(2, START), batch[0])
+    assert await store.ingest(again, late) == Ingested(acknowledged={("n1", "b1"): 3})
+    assert await scalar(engine, "SELECT count(*) FROM observation") == 3
+    assert await scalar(engine, "SELECT count(*) FROM service_observation") == 3
+    assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 30
+    assert await scalar(engine, "SELECT sum(arrivals) FROM service_window") == 30
 
-    with_fleet(database, work)
+
+@on_fleet()
+async def test_an_observation_that_was_overtaken_is_still_taken_once(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    reading = make_service_reading()
+    first, second = (
+        make_observation(n, START + timedelta(seconds=2 * n), services=[reading])
+        for n in (1, 2)
+    )
+    now = START + timedelta(seconds=9)
+    for observation in (second, first, first):
+        await store.ingest((observation,), now)
+    assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 20
+    # What the agent says of itself is the word of the newest window.
+    end = await scalar(engine, "SELECT last_window_end FROM node")
+    assert end == START + timedelta(seconds=4)
+
+
+@on_fleet()
+async def test_a_batch_that_fails_leaves_nothing_behind(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    good = make_observation(1, START, services=[make_service_reading()])
+    # Built past the wire's checks, as a fault in the middle of the transaction: the schema refuses the energy.
+    reading = make_gpu_reading(energy_j=-1.0)
+    bad = make_observation(2, START, gpus=[reading])
+    with pytest.raises(InvalidRequest, match="cannot store this"):
+        await store.ingest((good, bad), START)
+    assert await scalar(engine, "SELECT count(*) FROM observation") == 0
+    assert await store.ingest((good,), START) == Ingested(
+        acknowledged={("n1", "b1"): 1}
+    )
+
+
+@on_fleet()
+async def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_observation(
+    store: PostgresStore, engine: AsyncEngine, database: str
+) -> None:
+    observation = make_observation(1, START, services=[make_service_reading()])
+    await store.ingest((make_observation(1, START, boot="b0"),), START)
+    async with engine.connect() as connection:
+        known = await refresh(connection, LoadedReportable(), START)
+        written = [place(observation, START)]
+        with EventLimits().transaction(START) as limited:
+            await ingesting.ingest(
+                connection, written, START, known.reportable, limited
+            )
+        pid = (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+        with psycopg.connect(conninfo(database), autocommit=True) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+        await connection.invalidate()
+    assert await scalar(engine, "SELECT count(*) FROM service_observation") == 0
+    # The agent got no acknowledgement, so it sends again.
+    assert await store.ingest((observation,), START) == Ingested(
+        acknowledged={("n1", "b1"): 1}
+    )
+    assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 10
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1e13", '"2"'])
@@ -138,82 +131,77 @@ def test_impossible_numbers_do_not_pass_the_wire(value: str) -> None:
         )
 
 
-def test_the_schema_refuses_nan_where_the_wire_was_passed_by(database: str) -> None:
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        with pytest.raises(InvalidRequest, match="cannot store this"):
-            await store.ingest(
-                (
-                    make_observation(
-                        1, START, gpus=[make_gpu_reading(energy_j=float("nan"))]
-                    ),
-                ),
-                START,
-            )
-
-    with_fleet(database, work)
-
-
-def test_unknown_nodes_are_named_and_the_others_taken(database: str) -> None:
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        batch = (
-            make_observation(1, START, node="stranger"),
-            make_observation(1, START),
-        )
-        assert await store.ingest(batch, START) == Ingested(
-            acknowledged={("n1", "b1"): 1}, unknown_nodes=("stranger",)
-        )
-
-    with_fleet(database, work)
-
-
-def test_a_clock_that_is_wrong_is_measured_and_its_windows_are_moved(
-    database: str,
+@on_fleet()
+async def test_the_schema_refuses_nan_where_the_wire_was_passed_by(
+    store: PostgresStore,
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await store.ingest((make_observation(1, START + timedelta(days=400)),), START)
-        assert (
-            await scalar(engine, "SELECT clock_skew_s FROM report.node_health")
-            == 400 * 86400.0
-        )
-        assert await scalar(
-            engine, "SELECT max(window_start) FROM observation"
-        ) == START - timedelta(seconds=2)
-        await store.ingest((make_observation(2, START.replace(year=1999)),), START)
-        assert await scalar(
-            engine, "SELECT min(window_start) FROM observation"
-        ) == START - timedelta(days=7)
-
-    with_fleet(database, work)
-
-
-def test_many_writers_at_once_neither_deadlock_nor_lose_counts(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        others = [PostgresStore(engine) for _ in range(3)]
-        readings = [make_service_reading(name) for name in ("chat", "a", "b", "c")]
-        batches = [
-            tuple(
+    with pytest.raises(InvalidRequest, match="cannot store this"):
+        await store.ingest(
+            (
                 make_observation(
-                    n,
-                    START,
-                    boot=f"b{n % 3}",
-                    services=readings if n % 2 else readings[::-1],
-                )
-                for n in range(first, first + 6)
-            )
-            for first in (1, 3, 5, 7, 2, 4, 6, 8)
-        ]
-        await asyncio.gather(
-            *(
-                (store, *others)[index % 4].ingest(batch, START)
-                for index, batch in enumerate(batches)
-            )
+                    1, START, gpus=[make_gpu_reading(energy_j=float("nan"))]
+                ),
+            ),
+            START,
         )
-        # Numbers 1 to 13, each once, each with 10 arrivals.
-        assert await scalar(engine, "SELECT count(*) FROM observation") == 13
-        assert await scalar(engine, "SELECT min(arrivals) FROM service_hour") == 130
-        assert await scalar(engine, "SELECT max(arrivals) FROM service_hour") == 130
 
-    with_fleet(database, work)
+
+@on_fleet()
+async def test_unknown_nodes_are_named_and_the_others_taken(
+    store: PostgresStore,
+) -> None:
+    batch = (make_observation(1, START, node="stranger"), make_observation(1, START))
+    assert await store.ingest(batch, START) == Ingested(
+        acknowledged={("n1", "b1"): 1}, unknown_nodes=("stranger",)
+    )
+
+
+@on_fleet()
+async def test_a_clock_that_is_wrong_is_measured_and_its_windows_are_moved(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await store.ingest((make_observation(1, START + timedelta(days=400)),), START)
+    assert (
+        await scalar(engine, "SELECT clock_skew_s FROM report.node_health")
+        == 400 * 86400.0
+    )
+    assert await scalar(
+        engine, "SELECT max(window_start) FROM observation"
+    ) == START - timedelta(seconds=2)
+    await store.ingest((make_observation(2, START.replace(year=1999)),), START)
+    assert await scalar(
+        engine, "SELECT min(window_start) FROM observation"
+    ) == START - timedelta(days=7)
+
+
+@on_fleet()
+async def test_many_writers_at_once_neither_deadlock_nor_lose_counts(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    others = [PostgresStore(engine) for _ in range(3)]
+    readings = [make_service_reading(name) for name in ("chat", "a", "b", "c")]
+    batches = [
+        tuple(
+            make_observation(
+                n,
+                START,
+                boot=f"b{n % 3}",
+                services=readings if n % 2 else readings[::-1],
+            )
+            for n in range(first, first + 6)
+        )
+        for first in (1, 3, 5, 7, 2, 4, 6, 8)
+    ]
+    await asyncio.gather(
+        *(
+            (store, *others)[index % 4].ingest(batch, START)
+            for index, batch in enumerate(batches)
+        )
+    )
+    # Numbers 1 to 13, each once, each with 10 arrivals.
+    assert await scalar(engine, "SELECT count(*) FROM observation") == 13
+    assert await scalar(engine, "SELECT min(arrivals) FROM service_hour") == 130
+    assert await scalar(engine, "SELECT max(arrivals) FROM service_hour") == 130
 
 
 def heard(
@@ -339,61 +327,53 @@ def test_a_node_that_follows_a_lost_generation_wakes_the_loop(database: str) -> 
     assert heard(database, WAKE_CHANNEL, work) == ["restored"]
 
 
-def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_node_says(
-    database: str,
+@on_fleet()
+async def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_node_says(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        said = (
-            ("GPU 10: strange", "could not read GPU 1: it fell off the bus"),
-            (),
-            (),
+    said = (("GPU 10: strange", "could not read GPU 1: it fell off the bus"), (), ())
+    for sequence, (problems, healthy) in enumerate(
+        zip(said, (False, False, True), strict=True), 1
+    ):
+        at = START + timedelta(seconds=2 * sequence)
+        told = make_observation(
+            sequence, at, gpus=[make_gpu_reading(1, healthy=healthy)]
         )
-        for sequence, (problems, healthy) in enumerate(
-            zip(said, (False, False, True), strict=True), 1
-        ):
-            at = START + timedelta(seconds=2 * sequence)
-            told = make_observation(
-                sequence, at, gpus=[make_gpu_reading(1, healthy=healthy)]
-            )
-            await store.ingest((msgspec.structs.replace(told, problems=problems),), at)
-        # The other one fails without a word of it.
-        at = START + timedelta(seconds=8)
-        await store.ingest(
-            (make_observation(4, at, gpus=[make_gpu_reading(0, healthy=False)]),), at
-        )
-        async with engine.connect() as connection:
-            query = "SELECT kind, subject, actor, reason FROM event WHERE kind LIKE 'Gpu%' ORDER BY id"
-            lines = [tuple(row) for row in await connection.execute(text(query))]
-        assert lines == [
-            (
-                "GpuFailed",
-                "node/n1",
-                "node/n1",
-                "could not read GPU 1: it fell off the bus",
-            ),
-            ("GpuRecovered", "node/n1", "node/n1", "GPU 1 accepts work again"),
-            ("GpuFailed", "node/n1", "node/n1", "GPU 0: no reason given"),
-        ]
-
-    with_fleet(database, work)
+        await store.ingest((msgspec.structs.replace(told, problems=problems),), at)
+    # The other one fails without a word of it.
+    at = START + timedelta(seconds=8)
+    await store.ingest(
+        (make_observation(4, at, gpus=[make_gpu_reading(0, healthy=False)]),), at
+    )
+    async with engine.connect() as connection:
+        query = "SELECT kind, subject, actor, reason FROM event WHERE kind LIKE 'Gpu%' ORDER BY id"
+        lines = [tuple(row) for row in await connection.execute(text(query))]
+    assert lines == [
+        (
+            "GpuFailed",
+            "node/n1",
+            "node/n1",
+            "could not read GPU 1: it fell off the bus",
+        ),
+        ("GpuRecovered", "node/n1", "node/n1", "GPU 1 accepts work again"),
+        ("GpuFailed", "node/n1", "node/n1", "GPU 0: no reason given"),
+    ]
 
 
-def test_a_start_too_many_is_refused_without_another_commit_for_its_neighbours(
-    database: str,
+@on_fleet()
+async def test_a_start_too_many_is_refused_without_another_commit_for_its_neighbours(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        known = make_observation(1, START)
-        strange = [
-            make_observation(1, START, boot=f"s{number}")
-            for number in range(NEW_BOOTS_PER_HOUR + 5)
-        ]
-        taken = await store.ingest((known, *strange), START)
-        assert len(taken.refused_boots) == 6
-        assert taken.acknowledged["n1", "b1"] == 1
-        rows = await scalar(engine, "SELECT count(*) FROM agent_boot")
-        assert rows == NEW_BOOTS_PER_HOUR
-
-    with_fleet(database, work)
+    known = make_observation(1, START)
+    strange = [
+        make_observation(1, START, boot=f"s{number}")
+        for number in range(NEW_BOOTS_PER_HOUR + 5)
+    ]
+    taken = await store.ingest((known, *strange), START)
+    assert len(taken.refused_boots) == 6
+    assert taken.acknowledged["n1", "b1"] == 1
+    rows = await scalar(engine, "SELECT count(*) FROM agent_boot")
+    assert rows == NEW_BOOTS_PER_HOUR
 
 
 def test_a_push_tells_the_agents_and_their_answer_is_kept(database: str) -> None:

@@ -18,8 +18,8 @@ from tests.integration.fleet import (
     make_gpu_reading,
     make_observation,
     make_service_reading,
+    on_fleet,
     push,
-    with_fleet,
 )
 
 pytestmark = pytest.mark.integration
@@ -42,134 +42,119 @@ async def scalar(engine: AsyncEngine, statement: str) -> object:
         return (await connection.execute(text(statement))).scalar_one()
 
 
-def test_no_rows_are_written_under_names_of_services_that_never_existed_or_are_gone(
-    database: str,
+@on_fleet({"default": ["chat", "gone"]})
+async def test_no_rows_are_written_under_names_of_services_that_never_existed_or_are_gone(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        async with engine.begin() as connection:
-            await services.remove(connection, "gone", at=START)
-        names = [f"never-{number}" for number in range(200)]
-        readings = [make_service_reading(name) for name in ("chat", "gone", *names)]
-        # 38 KB of these once were 120,000 rows.
-        seen = make_observation(1, START, window_s=600.0, services=readings)
-        taken = await store.ingest((seen,), START)
-        assert taken.dropped == {"services": 201}
-        for table in ("observation", "window", "step", "hour"):
-            rows = f"SELECT string_agg(DISTINCT service, ' ') FROM service_{table}"
-            assert await scalar(engine, rows) == "chat"
-        # A repetition changes nothing, and is not counted again.
-        assert not (await store.ingest((seen,), START)).dropped
-
-    with_fleet(database, work, {"default": ["chat", "gone"]})
+    async with engine.begin() as connection:
+        await services.remove(connection, "gone", at=START)
+    names = [f"never-{number}" for number in range(200)]
+    readings = [make_service_reading(name) for name in ("chat", "gone", *names)]
+    # 38 KB of these once were 120,000 rows.
+    seen = make_observation(1, START, window_s=600.0, services=readings)
+    taken = await store.ingest((seen,), START)
+    assert taken.dropped == {"services": 201}
+    for table in ("observation", "window", "step", "hour"):
+        rows = f"SELECT string_agg(DISTINCT service, ' ') FROM service_{table}"
+        assert await scalar(engine, rows) == "chat"
+    # A repetition changes nothing, and is not counted again.
+    assert not (await store.ingest((seen,), START)).dropped
 
 
-def test_a_service_that_comes_back_is_counted_again(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        chat = (await store.load_snapshot(START)).state.services[0]
-        for sequence, is_there in enumerate((True, False, True), 1):
-            async with engine.begin() as connection:
-                if is_there:
-                    await services.save(connection, chat, at=START, actor="test")
-                else:
-                    await services.remove(connection, "chat", at=START)
-            end = START + timedelta(seconds=2 * sequence)
-            seen = make_observation(sequence, end, services=[make_service_reading()])
-            await store.ingest((seen,), end)
-        assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 20
-
-    with_fleet(database, work)
-
-
-def test_readings_of_gpus_and_replicas_of_other_nodes_are_left_out(
-    database: str,
+@on_fleet()
+async def test_a_service_that_comes_back_is_counted_again(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+    chat = (await store.load_snapshot(START)).state.services[0]
+    for sequence, is_there in enumerate((True, False, True), 1):
         async with engine.begin() as connection:
-            await nodes.save(connection, "n2", {0: "T4"}, at=START)
-        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
-        replica = make_replica_reading("chat-0")
-        use = UseReading(
-            kind="replica", name="chat-0", service="chat", gpu_index=0, energy_j=1.0
-        )
-        seen = msgspec.structs.replace(
-            make_observation(1, START, gpus=[make_gpu_reading(0), make_gpu_reading(7)]),
-            replicas=(replica, make_replica_reading("chat-9")),
-            uses=(use, msgspec.structs.replace(use, kind="others", name="chat-0")),
-        )
-        own = await store.ingest((seen,), START)
-        assert own.dropped == {"gpus": 1, "replicas": 1, "uses": 1}
-        other = msgspec.structs.replace(seen, node="n2", gpus=())
-        assert (await store.ingest((other,), START)).dropped == {
-            "replicas": 2,
-            "uses": 2,
-        }
-        for table in ("gpu", "replica", "use"):
-            rows = f"SELECT string_agg(DISTINCT gpu, ' ') FROM {table}_observation"
-            assert await scalar(engine, rows) == "n1/gpu-0"
+            if is_there:
+                await services.save(connection, chat, at=START, actor="test")
+            else:
+                await services.remove(connection, "chat", at=START)
+        end = START + timedelta(seconds=2 * sequence)
+        seen = make_observation(sequence, end, services=[make_service_reading()])
+        await store.ingest((seen,), end)
+    assert await scalar(engine, "SELECT sum(arrivals) FROM service_hour") == 20
 
-    with_fleet(database, work)
+
+@on_fleet()
+async def test_readings_of_gpus_and_replicas_of_other_nodes_are_left_out(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    async with engine.begin() as connection:
+        await nodes.save(connection, "n2", {0: "T4"}, at=START)
+    await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+    replica = make_replica_reading("chat-0")
+    use = UseReading(
+        kind="replica", name="chat-0", service="chat", gpu_index=0, energy_j=1.0
+    )
+    seen = msgspec.structs.replace(
+        make_observation(1, START, gpus=[make_gpu_reading(0), make_gpu_reading(7)]),
+        replicas=(replica, make_replica_reading("chat-9")),
+        uses=(use, msgspec.structs.replace(use, kind="others", name="chat-0")),
+    )
+    own = await store.ingest((seen,), START)
+    assert own.dropped == {"gpus": 1, "replicas": 1, "uses": 1}
+    other = msgspec.structs.replace(seen, node="n2", gpus=())
+    assert (await store.ingest((other,), START)).dropped == {"replicas": 2, "uses": 2}
+    for table in ("gpu", "replica", "use"):
+        rows = f"SELECT string_agg(DISTINCT gpu, ' ') FROM {table}_observation"
+        assert await scalar(engine, rows) == "n1/gpu-0"
 
 
 @pytest.mark.parametrize("jumped", [True, False])
-def test_what_targets_of_another_history_put_somewhere_is_not_reported_on(
-    database: str, jumped: bool
+@on_fleet()
+async def test_what_targets_of_another_history_put_somewhere_is_not_reported_on(
+    store: PostgresStore, engine: AsyncEngine, jumped: bool
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+    await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+    seen = msgspec.structs.replace(
+        make_observation(1, START), replicas=(make_replica_reading("chat-0"),)
+    )
+    assert not (await store.ingest((seen,), START)).dropped
+    # The database becomes one in which that was never pushed, while this process goes on.
+    async with engine.begin() as connection:
+        await connection.execute(text("DELETE FROM target"))
+        await connection.execute(text("UPDATE cluster SET target_generation = 0"))
+        if jumped:
+            await begin_anew(connection, held=1)
+    again = msgspec.structs.replace(seen, sequence=2)
+    assert (await store.ingest((again,), START)).dropped == {"replicas": 1}
+
+
+@on_fleet()
+async def test_a_replica_that_drains_after_its_target_is_reported_on_also_to_a_new_process(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+    await push(store, START + timedelta(seconds=10), {"n1/gpu-1": []})
+    for sequence, (seconds, dropped) in enumerate(((70, 0), (3700, 1)), 1):
+        end = START + timedelta(seconds=seconds)
         seen = msgspec.structs.replace(
-            make_observation(1, START), replicas=(make_replica_reading("chat-0"),)
+            make_observation(2 * sequence, end),
+            replicas=(make_replica_reading("chat-0"),),
         )
-        assert not (await store.ingest((seen,), START)).dropped
-        # The database becomes one in which that was never pushed, while this process goes on.
-        async with engine.begin() as connection:
-            await connection.execute(text("DELETE FROM target"))
-            await connection.execute(text("UPDATE cluster SET target_generation = 0"))
-            if jumped:
-                await begin_anew(connection, held=1)
-        again = msgspec.structs.replace(seen, sequence=2)
-        assert (await store.ingest((again,), START)).dropped == {"replicas": 1}
-
-    with_fleet(database, work)
+        again = msgspec.structs.replace(seen, sequence=2 * sequence + 1)
+        for process, report in ((store, seen), (PostgresStore(engine), again)):
+            taken = await process.ingest((report,), end)
+            assert sum(taken.dropped.values()) == dropped
 
 
-def test_a_replica_that_drains_after_its_target_is_reported_on_also_to_a_new_process(
-    database: str,
+@on_fleet()
+async def test_a_gpu_that_flaps_for_an_hour_fills_no_audit_and_is_followed_all_the_same(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
-        await push(store, START + timedelta(seconds=10), {"n1/gpu-1": []})
-        for sequence, (seconds, dropped) in enumerate(((70, 0), (3700, 1)), 1):
-            end = START + timedelta(seconds=seconds)
-            seen = msgspec.structs.replace(
-                make_observation(2 * sequence, end),
-                replicas=(make_replica_reading("chat-0"),),
-            )
-            again = msgspec.structs.replace(seen, sequence=2 * sequence + 1)
-            for process, report in ((store, seen), (PostgresStore(engine), again)):
-                taken = await process.ingest((report,), end)
-                assert sum(taken.dropped.values()) == dropped
-
-    with_fleet(database, work)
-
-
-def test_a_gpu_that_flaps_for_an_hour_fills_no_audit_and_is_followed_all_the_same(
-    database: str,
-) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        for sequence in range(1, 302):
-            end = START + timedelta(seconds=2 * sequence)
-            gpu = msgspec.structs.replace(
-                make_gpu_reading(0), healthy=sequence % 2 == 0
-            )
-            await store.ingest((make_observation(sequence, end, gpus=[gpu]),), end)
-        for kind in ("GpuFailed", "GpuRecovered"):
-            count = f"SELECT count(*) FROM event WHERE kind = '{kind}'"
-            assert await scalar(engine, count) == MAX_PER_HOUR
-        assert await scalar(engine, "SELECT healthy FROM gpu WHERE index = 0") is False
-        end = START + timedelta(hours=1)
-        await store.ingest((make_observation(302, end),), end)
-        reason = "SELECT reason FROM event WHERE kind = 'NodeEventsLeftOut'"
-        said = str(await scalar(engine, reason))
-        assert said.endswith("91 of GpuFailed, 90 of GpuRecovered")
-
-    with_fleet(database, work)
+    for sequence in range(1, 302):
+        end = START + timedelta(seconds=2 * sequence)
+        gpu = msgspec.structs.replace(make_gpu_reading(0), healthy=sequence % 2 == 0)
+        await store.ingest((make_observation(sequence, end, gpus=[gpu]),), end)
+    for kind in ("GpuFailed", "GpuRecovered"):
+        count = f"SELECT count(*) FROM event WHERE kind = '{kind}'"
+        assert await scalar(engine, count) == MAX_PER_HOUR
+    assert await scalar(engine, "SELECT healthy FROM gpu WHERE index = 0") is False
+    end = START + timedelta(hours=1)
+    await store.ingest((make_observation(302, end),), end)
+    reason = "SELECT reason FROM event WHERE kind = 'NodeEventsLeftOut'"
+    said = str(await scalar(engine, reason))
+    assert said.endswith("91 of GpuFailed, 90 of GpuRecovered")

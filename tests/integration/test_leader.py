@@ -21,6 +21,7 @@ from app.db.base.listen import (
     wake,
 )
 from tests.integration.scenes import scene
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 LEADS = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"
@@ -47,9 +48,7 @@ on_engine = scene(
 
 async def acquire_soon(leader: Leader) -> None:
     """Get the lead; the server ends the session of who gave it back in its own time."""
-    async with asyncio.timeout(10.0):
-        while not await leader.acquire():  # noqa: ASYNC110  the server tells nobody
-            await asyncio.sleep(0.01)
+    await eventually(leader.acquire)
 
 
 def end_sessions(url: str, condition: str) -> None:
@@ -116,28 +115,26 @@ async def test_what_a_leader_that_hangs_has_open_is_ended_by_the_next_one(
     await other.release()
 
 
-def test_a_listener_comes_back_and_says_that_it_may_have_missed_something(
-    database: str,
+@on_engine
+async def test_a_listener_comes_back_and_says_that_it_may_have_missed_something(
+    engine: AsyncEngine, database: str
 ) -> None:
-    async def work(engine: AsyncEngine) -> list[str]:
-        async def notify(payload: str) -> None:
-            async with engine.begin() as connection:
-                await wake(connection, payload)
+    async def notify(payload: str) -> None:
+        async with engine.begin() as connection:
+            await wake(connection, payload)
 
-        heard = Listener(database, WAKE_CHANNEL, retry_s=0.01).listen()
-        words = [await anext(heard)]
-        await notify("one")
-        words.append(await anext(heard))
-        await asyncio.to_thread(
-            end_sessions, database, "application_name = 'plimsoll-listen'"
-        )
-        words.append(await anext(heard))
-        await notify("two")
-        words.append(await anext(heard))
-        await heard.aclose()  # type: ignore[attr-defined]
-        return words
-
-    assert with_engine(database, work) == [RECONNECT, "one", RECONNECT, "two"]
+    heard = Listener(database, WAKE_CHANNEL, retry_s=0.01).listen()
+    words = [await anext(heard)]
+    await notify("one")
+    words.append(await anext(heard))
+    await asyncio.to_thread(
+        end_sessions, database, "application_name = 'plimsoll-listen'"
+    )
+    words.append(await anext(heard))
+    await notify("two")
+    words.append(await anext(heard))
+    await heard.aclose()  # type: ignore[attr-defined]
+    assert (words) == [RECONNECT, "one", RECONNECT, "two"]
 
 
 def test_a_beat_comes_after_all_that_was_committed_before_it(database: str) -> None:

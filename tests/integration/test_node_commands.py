@@ -20,7 +20,7 @@ from tests.integration.fleet import (
     make_bound,
     make_observation,
     make_record,
-    with_fleet,
+    on_fleet,
 )
 
 pytestmark = pytest.mark.integration
@@ -75,73 +75,71 @@ class Fleet:
         return {each.node: each.generation for each in snapshot.statuses}
 
 
-def test_only_nodes_that_a_target_changes_get_a_command(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        fleet = Fleet(store, engine)
-        await fleet.begin()
-        await fleet.push("n1/gpu-0")
-        await fleet.follow("n1", "n2", "n3")
-        await fleet.push("n1/gpu-0", "n2/gpu-0")
-        # What is the same for n1 and n3 they have in force.
-        assert await fleet.followed() == {"n1": 2, "n2": 1, "n3": 2}
-        assert await store.command_for("n1", 1) is None
-        assert {each.node for each in await store.commands_of(2)} == {"n2"}
-        await fleet.follow("n2")
-        assert await fleet.followed() == {"n1": 2, "n2": 2, "n3": 2}
-        await fleet.push("n2/gpu-0")
-        assert await fleet.followed() == {"n1": 1, "n2": 3, "n3": 3}
-
-    with_fleet(database, work)
+@on_fleet()
+async def test_only_nodes_that_a_target_changes_get_a_command(
+    store: PostgresStore, engine: AsyncEngine, database: str
+) -> None:
+    fleet = Fleet(store, engine)
+    await fleet.begin()
+    await fleet.push("n1/gpu-0")
+    await fleet.follow("n1", "n2", "n3")
+    await fleet.push("n1/gpu-0", "n2/gpu-0")
+    # What is the same for n1 and n3 they have in force.
+    assert await fleet.followed() == {"n1": 2, "n2": 1, "n3": 2}
+    assert await store.command_for("n1", 1) is None
+    assert {each.node for each in await store.commands_of(2)} == {"n2"}
+    await fleet.follow("n2")
+    assert await fleet.followed() == {"n1": 2, "n2": 2, "n3": 2}
+    await fleet.push("n2/gpu-0")
+    assert await fleet.followed() == {"n1": 1, "n2": 3, "n3": 3}
     first = [(name, 1) for name in ("n1", "n2", "n3")]
     assert rows(database, MADE) == [*first, ("n2", 2), ("n1", 3)]
 
 
-def test_a_node_that_has_not_said_so_is_told_again(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        fleet = Fleet(store, engine)
-        await fleet.begin()
-        await fleet.push("n1/gpu-0")
-        await fleet.follow("n1")
-        await fleet.push("n1/gpu-0")
-        assert await fleet.followed() == {"n1": 2, "n2": 0, "n3": 0}
-
-    with_fleet(database, work)
+@on_fleet()
+async def test_a_node_that_has_not_said_so_is_told_again(
+    store: PostgresStore, engine: AsyncEngine, database: str
+) -> None:
+    fleet = Fleet(store, engine)
+    await fleet.begin()
+    await fleet.push("n1/gpu-0")
+    await fleet.follow("n1")
+    await fleet.push("n1/gpu-0")
+    assert await fleet.followed() == {"n1": 2, "n2": 0, "n3": 0}
     assert rows(database, MADE)[3:] == [("n2", 2), ("n3", 2)]
 
 
-def test_after_a_restore_every_node_is_told_anew(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        fleet = Fleet(store, engine)
-        await fleet.begin()
-        await fleet.push("n1/gpu-0")
-        await fleet.follow("n1", "n2", "n3")
-        await ahead(fleet, "n3", generation=9)
-        generation = await fleet.push("n1/gpu-0")
-        told = {each.node for each in await store.commands_of(generation)}
-        assert told == {"n1", "n2", "n3"}
-
-    with_fleet(database, work)
-
-
-def test_a_node_that_follows_what_was_never_made_here_is_told_at_the_next_target(
-    database: str,
+@on_fleet()
+async def test_after_a_restore_every_node_is_told_anew(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        fleet = Fleet(store, engine)
-        await fleet.begin()
-        # Generations are renumbered once an hour at most.
-        await ahead(fleet, "n3", generation=9)
-        await fleet.push("n1/gpu-0")
-        await fleet.follow("n1", "n2", "n3")
-        await fleet.push("n1/gpu-0", "n2/gpu-0")
-        other = digest_of(NodeCommand(node="n1", generation=77))
-        await fleet.follow("n1", digest=other)
-        generation = await fleet.push("n1/gpu-0", "n2/gpu-0")
-        told = {each.node for each in await store.commands_of(generation)}
-        # n2 has not taken up the last one.
-        assert told == {"n1", "n2"}
+    fleet = Fleet(store, engine)
+    await fleet.begin()
+    await fleet.push("n1/gpu-0")
+    await fleet.follow("n1", "n2", "n3")
+    await ahead(fleet, "n3", generation=9)
+    generation = await fleet.push("n1/gpu-0")
+    told = {each.node for each in await store.commands_of(generation)}
+    assert told == {"n1", "n2", "n3"}
 
-    with_fleet(database, work)
+
+@on_fleet()
+async def test_a_node_that_follows_what_was_never_made_here_is_told_at_the_next_target(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    fleet = Fleet(store, engine)
+    await fleet.begin()
+    # Generations are renumbered once an hour at most.
+    await ahead(fleet, "n3", generation=9)
+    await fleet.push("n1/gpu-0")
+    await fleet.follow("n1", "n2", "n3")
+    await fleet.push("n1/gpu-0", "n2/gpu-0")
+    other = digest_of(NodeCommand(node="n1", generation=77))
+    await fleet.follow("n1", digest=other)
+    generation = await fleet.push("n1/gpu-0", "n2/gpu-0")
+    told = {each.node for each in await store.commands_of(generation)}
+    # n2 has not taken up the last one.
+    assert told == {"n1", "n2"}
 
 
 async def ahead(fleet: Fleet, node: str, *, generation: int) -> None:
@@ -153,13 +151,13 @@ async def ahead(fleet: Fleet, node: str, *, generation: int) -> None:
     await fleet.store.ingest((seen,), fleet.now)
 
 
-def test_every_process_hears_that_a_node_s_commands_are_gone(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        heard = Listener(database, COMMAND_CHANNEL).listen()
-        assert await anext(heard) == RECONNECT
-        async with engine.begin() as connection:
-            await nodes.remove(connection, "n1", at=START)
-        assert await anext(heard) == NODE_GONE
-        await heard.aclose()  # type: ignore[attr-defined]
-
-    with_fleet(database, work)
+@on_fleet()
+async def test_every_process_hears_that_a_node_s_commands_are_gone(
+    engine: AsyncEngine, database: str
+) -> None:
+    heard = Listener(database, COMMAND_CHANNEL).listen()
+    assert await anext(heard) == RECONNECT
+    async with engine.begin() as connection:
+        await nodes.remove(connection, "n1", at=START)
+    assert await anext(heard) == NODE_GONE
+    await heard.aclose()  # type: ignore[attr-defined]

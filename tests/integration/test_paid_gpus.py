@@ -19,10 +19,10 @@ from tests.integration.fleet import (
     make_fleet,
     make_gpu_type,
     make_observation,
+    on_connection,
     push,
 )
 from tests.integration.test_reports import a_busy_morning, an_hour_of_energy, at, query
-from tests.integration.test_repositories import with_connection
 from tests.solvers.tick.test_survive import a_problem
 
 pytestmark = pytest.mark.integration
@@ -51,7 +51,10 @@ def test_what_is_no_number_of_gpus_is_refused_once_by_name(
     assert "must be all or a number of GPUs" in refused["detail"]
 
 
-def test_a_stored_problem_keeps_what_is_paid_for(database: str) -> None:
+@on_connection
+async def test_a_stored_problem_keeps_what_is_paid_for(
+    connection: AsyncConnection,
+) -> None:
     plain = a_problem(10.0)
     counts = (2, ALL_PAID)
     paid = tuple(
@@ -59,14 +62,10 @@ def test_a_stored_problem_keeps_what_is_paid_for(database: str) -> None:
         for one, count in zip(plain.gpu_types, counts, strict=True)
     )
     problem = replace(plain, gpu_types=paid)
-
-    async def work(connection: AsyncConnection) -> None:
-        for stored in (plain, problem):
-            packed = problem_archive.pack(stored, problem_archive.PartCache())
-            await problem_archive.save_parts(connection, packed.parts)
-            assert await problem_archive.unpack(connection, packed.body) == stored
-
-    with_connection(database, work)
+    for stored in (plain, problem):
+        packed = problem_archive.pack(stored, problem_archive.PartCache())
+        await problem_archive.save_parts(connection, packed.parts)
+        assert await problem_archive.unpack(connection, packed.body) == stored
 
 
 def test_what_is_paid_for_anyway_is_told_from_what_is_rented(database: str) -> None:

@@ -1,6 +1,5 @@
 """Repositories: versions, preconditions, references and lists."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -28,25 +27,14 @@ from tests.integration.fleet import (
     make_bound,
     make_gpu_type,
     make_record,
+    on_connection,
+    on_fleet,
     push,
-    with_fleet,
 )
 
 pytestmark = pytest.mark.integration
 Value = TypeVar("Value")
 LATER = START + timedelta(hours=1)
-
-
-def with_connection(
-    url: str, work: Callable[[AsyncConnection], Awaitable[Value]]
-) -> Value:
-    """Runs `work` in one transaction on a database with the fleet and service `chat`."""
-
-    async def run(_store: PostgresStore, engine: AsyncEngine) -> Value:
-        async with engine.begin() as connection:
-            return await work(connection)
-
-    return with_fleet(url, run, {"default": ["chat"], "web": []})
 
 
 def make_service(
@@ -60,63 +48,59 @@ def make_service(
     )
 
 
-def test_a_service_grows_a_generation_only_when_it_changes(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        save = services.save
-        assert (
-            await save(
-                connection, make_service(), at=LATER, actor="ann", expected_generation=1
-            )
-            == 1
+@on_connection
+async def test_a_service_grows_a_generation_only_when_it_changes(
+    connection: AsyncConnection,
+) -> None:
+    save = services.save
+    assert (
+        await save(
+            connection, make_service(), at=LATER, actor="ann", expected_generation=1
         )
-        variants = (Variant(network="resnet50", accuracy=0.76),)
-        changed = replace(
-            make_service(latency_ms=50.0), variants=variants, accuracy_floor=0.7
+        == 1
+    )
+    variants = (Variant(network="resnet50", accuracy=0.76),)
+    changed = replace(
+        make_service(latency_ms=50.0), variants=variants, accuracy_floor=0.7
+    )
+    assert (
+        await save(connection, changed, at=LATER, actor="ann", expected_generation=1)
+        == 2
+    )
+    assert (
+        await save(connection, changed, at=LATER, actor="ann", expected_generation=2)
+        == 2
+    )
+    row = await services.get(connection, "chat")
+    assert (row.service, row.generation, row.created_at, row.updated_by) == (
+        changed,
+        2,
+        START,
+        "ann",
+    )
+    with pytest.raises(PreconditionFailed, match="at generation 2, not at 1"):
+        await save(
+            connection, make_service(), at=LATER, actor="bob", expected_generation=1
         )
-        assert (
-            await save(
-                connection, changed, at=LATER, actor="ann", expected_generation=1
-            )
-            == 2
-        )
-        assert (
-            await save(
-                connection, changed, at=LATER, actor="ann", expected_generation=2
-            )
-            == 2
-        )
-        row = await services.get(connection, "chat")
-        assert (row.service, row.generation, row.created_at, row.updated_by) == (
-            changed,
-            2,
-            START,
-            "ann",
-        )
-        with pytest.raises(PreconditionFailed, match="at generation 2, not at 1"):
-            await save(
-                connection, make_service(), at=LATER, actor="bob", expected_generation=1
-            )
-
-    with_connection(database, work)
 
 
-def test_a_deleted_service_keeps_its_history_and_may_come_back(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        await services.remove(connection, "chat", at=LATER, expected_generation=1)
-        with pytest.raises(NotFound):
-            await services.get(connection, "chat")
-        with pytest.raises(NotFound):
-            await services.remove(connection, "chat", at=LATER)
-        back = make_service()
-        assert (
-            await services.save(
-                connection, back, at=LATER, actor="ann", expected_generation=0
-            )
-            == 2
+@on_connection
+async def test_a_deleted_service_keeps_its_history_and_may_come_back(
+    connection: AsyncConnection,
+) -> None:
+    await services.remove(connection, "chat", at=LATER, expected_generation=1)
+    with pytest.raises(NotFound):
+        await services.get(connection, "chat")
+    with pytest.raises(NotFound):
+        await services.remove(connection, "chat", at=LATER)
+    back = make_service()
+    assert (
+        await services.save(
+            connection, back, at=LATER, actor="ann", expected_generation=0
         )
-        assert (await services.get(connection, "chat")).created_at == LATER
-
-    with_connection(database, work)
+        == 2
+    )
+    assert (await services.get(connection, "chat")).created_at == LATER
 
 
 @pytest.mark.parametrize(
@@ -151,435 +135,396 @@ def test_a_deleted_service_keeps_its_history_and_may_come_back(database: str) ->
         ),
     ],
 )
-def test_a_service_with_unknown_or_foreign_names_is_refused(
-    database: str, noun: Service, error: type[Exception], words: str
+@on_connection
+async def test_a_service_with_unknown_or_foreign_names_is_refused(
+    connection: AsyncConnection, noun: Service, error: type[Exception], words: str
 ) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        with pytest.raises(error, match=words):
-            await services.save(connection, noun, at=LATER, actor="ann")
-
-    with_connection(database, work)
+    with pytest.raises(error, match=words):
+        await services.save(connection, noun, at=LATER, actor="ann")
 
 
-def test_services_are_listed_by_name_project_and_label(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        for name in ("b", "a", "c"):
-            noun = make_service(name, project="web")
-            await services.save(
-                connection,
-                noun,
-                at=LATER,
-                actor="ann",
-                labels={"tier": name, "team": "x"},
-            )
-
-        async def names(**wanted: object) -> list[str]:
-            return [
-                row.service.name
-                for row in await services.list_rows(connection, **wanted)
-            ]  # type: ignore[arg-type]
-
-        assert await names() == ["a", "b", "c", "chat"]
-        assert await names(after="a", limit=2) == ["b", "c"]
-        assert await names(projects=["default"]) == ["chat"]
-        assert await names(labels={"tier": "b", "team": "x"}) == ["b"]
-
-    with_connection(database, work)
-
-
-def test_prices_follow_each_other_and_the_past_stays(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        await gpu_types.set_price(connection, "T4", Decimal("2"), at=LATER)
-        await gpu_types.set_price(connection, "T4", Decimal("3"), at=LATER)
-        prices = (
-            "SELECT lower(valid), upper(valid), price_usd_per_hour FROM gpu_price "
-            "WHERE gpu_type = 'T4' ORDER BY valid"
+@on_connection
+async def test_services_are_listed_by_name_project_and_label(
+    connection: AsyncConnection,
+) -> None:
+    for name in ("b", "a", "c"):
+        noun = make_service(name, project="web")
+        await services.save(
+            connection, noun, at=LATER, actor="ann", labels={"tier": name, "team": "x"}
         )
-        found = [tuple(row) for row in await connection.execute(text(prices))]
-        assert found == [(None, LATER, Decimal("1.2")), (LATER, None, Decimal("3"))]
-        assert (
-            await gpu_types.get(connection, "T4", START)
-        ).gpu_type.price_usd_per_hour == 1.2
-        assert (await gpu_types.load_all(connection, LATER))[
-            0
-        ].price_usd_per_hour == 3.0
-        with pytest.raises(Conflict, match="in order of time"):
-            await gpu_types.set_price(connection, "T4", Decimal("1"), at=START)
 
-    with_connection(database, work)
+    async def names(**wanted: object) -> list[str]:
+        return [
+            row.service.name for row in await services.list_rows(connection, **wanted)
+        ]  # type: ignore[arg-type]
+
+    assert await names() == ["a", "b", "c", "chat"]
+    assert await names(after="a", limit=2) == ["b", "c"]
+    assert await names(projects=["default"]) == ["chat"]
+    assert await names(labels={"tier": "b", "team": "x"}) == ["b"]
 
 
-def test_saving_the_same_catalogue_again_makes_no_plan_too_old(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        async def revision() -> int:
-            return int(
-                (
-                    await connection.execute(
-                        text("SELECT catalogue_revision FROM cluster")
-                    )
-                ).scalar_one()
-            )
-
-        before = await revision()
-        await gpu_types.save(connection, make_gpu_type(), at=LATER)
-        await nodes.save(connection, "n1", {0: "T4", 1: "T4"}, at=LATER)
-        points = await profiles.load_points(connection)
-        same = [
-            profiles.StoredProfile(points=entry, provenance="measured")
-            for entry in points
-        ]
-        assert await profiles.save_profiles(connection, same, at=LATER) == 0
-        assert await revision() == before
-        await nodes.set_cordon(connection, "n1", cordoned=True)
-        assert await revision() == before + 1
-        for _ in range(2):
-            await nodes.set_power_cap(connection, "n1", power_cap_w=120.0)
-            assert await revision() == before + 2
-        assert (await nodes.get(connection, "n1", LATER)).node.power_cap_w == 120.0
-        await nodes.set_power_cap(connection, "n1", power_cap_w=None)
-        assert (await nodes.get(connection, "n1", LATER)).node.power_cap_w is None
-
-    with_connection(database, work)
+@on_connection
+async def test_prices_follow_each_other_and_the_past_stays(
+    connection: AsyncConnection,
+) -> None:
+    await gpu_types.set_price(connection, "T4", Decimal("2"), at=LATER)
+    await gpu_types.set_price(connection, "T4", Decimal("3"), at=LATER)
+    prices = (
+        "SELECT lower(valid), upper(valid), price_usd_per_hour FROM gpu_price "
+        "WHERE gpu_type = 'T4' ORDER BY valid"
+    )
+    found = [tuple(row) for row in await connection.execute(text(prices))]
+    assert found == [(None, LATER, Decimal("1.2")), (LATER, None, Decimal("3"))]
+    assert (
+        await gpu_types.get(connection, "T4", START)
+    ).gpu_type.price_usd_per_hour == 1.2
+    assert (await gpu_types.load_all(connection, LATER))[0].price_usd_per_hour == 3.0
+    with pytest.raises(Conflict, match="in order of time"):
+        await gpu_types.set_price(connection, "T4", Decimal("1"), at=START)
 
 
-def test_what_others_need_is_not_deleted(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        with pytest.raises(Conflict):
-            await gpu_types.remove(connection, "T4")
-        with pytest.raises(Conflict):
-            await profiles.remove_network(connection, "resnet50")
-        with pytest.raises(Conflict):
-            await projects.remove(connection, "default")
-        await projects.remove(connection, "web")
-        await nodes.remove(connection, "n1", at=START)
+@on_connection
+async def test_saving_the_same_catalogue_again_makes_no_plan_too_old(
+    connection: AsyncConnection,
+) -> None:
+    async def revision() -> int:
+        return int(
+            (
+                await connection.execute(text("SELECT catalogue_revision FROM cluster"))
+            ).scalar_one()
+        )
+
+    before = await revision()
+    await gpu_types.save(connection, make_gpu_type(), at=LATER)
+    await nodes.save(connection, "n1", {0: "T4", 1: "T4"}, at=LATER)
+    points = await profiles.load_points(connection)
+    same = [
+        profiles.StoredProfile(points=entry, provenance="measured") for entry in points
+    ]
+    assert await profiles.save_profiles(connection, same, at=LATER) == 0
+    assert await revision() == before
+    await nodes.set_cordon(connection, "n1", cordoned=True)
+    assert await revision() == before + 1
+    for _ in range(2):
+        await nodes.set_power_cap(connection, "n1", power_cap_w=120.0)
+        assert await revision() == before + 2
+    assert (await nodes.get(connection, "n1", LATER)).node.power_cap_w == 120.0
+    await nodes.set_power_cap(connection, "n1", power_cap_w=None)
+    assert (await nodes.get(connection, "n1", LATER)).node.power_cap_w is None
+
+
+@on_connection
+async def test_what_others_need_is_not_deleted(connection: AsyncConnection) -> None:
+    with pytest.raises(Conflict):
         await gpu_types.remove(connection, "T4")
-        with pytest.raises(InvalidRequest, match=r"gpus\[1\].gpu_type"):
-            await gpu_types.save(connection, make_gpu_type("L4"), at=LATER)
-            await nodes.save(connection, "n2", {0: "L4", 1: "T4"}, at=LATER)
-
-    with_connection(database, work)
-
-
-def test_a_network_names_the_gpu_types_that_it_is_profiled_on(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        await profiles.save_network(
-            connection, "alexnet", at=LATER, description="small", labels={"by": "us"}
-        )
-        found = await profiles.list_networks(connection)
-        assert [(row.name, row.gpu_types) for row in found] == [
-            ("alexnet", ()),
-            ("resnet50", ("T4",)),
-        ]
-        assert (await profiles.get_network(connection, "alexnet")).labels == {
-            "by": "us"
-        }
-        await profiles.remove_network(connection, "alexnet")
-        with pytest.raises(NotFound):
-            await profiles.get_network(connection, "alexnet")
-
-    with_connection(database, work)
+    with pytest.raises(Conflict):
+        await profiles.remove_network(connection, "resnet50")
+    with pytest.raises(Conflict):
+        await projects.remove(connection, "default")
+    await projects.remove(connection, "web")
+    await nodes.remove(connection, "n1", at=START)
+    await gpu_types.remove(connection, "T4")
+    with pytest.raises(InvalidRequest, match=r"gpus\[1\].gpu_type"):
+        await gpu_types.save(connection, make_gpu_type("L4"), at=LATER)
+        await nodes.save(connection, "n2", {0: "L4", 1: "T4"}, at=LATER)
 
 
-def test_a_changed_profile_is_a_new_version_and_the_old_one_stays(
-    database: str,
+@on_connection
+async def test_a_network_names_the_gpu_types_that_it_is_profiled_on(
+    connection: AsyncConnection,
 ) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        (points,) = await profiles.load_points(connection)
-        wanted = replace(points, sensitivity=0.7)
-        new = profiles.StoredProfile(
-            points=wanted, provenance="scaled", source="half a V100"
-        )
-        assert await profiles.save_profiles(connection, [new], at=LATER) == 1
-        assert await profiles.load_points(connection) == (wanted,)
-        old, current = await profiles.list_profiles(connection, network_name="resnet50")
-        assert [(row.version, row.is_current) for row in (old, current)] == [
-            (1, False),
-            (2, True),
-        ]
-        row, profile = await profiles.get_profile(connection, old.id)
-        assert (row, profile.points) == (old, points)
-
-    with_connection(database, work)
+    await profiles.save_network(
+        connection, "alexnet", at=LATER, description="small", labels={"by": "us"}
+    )
+    found = await profiles.list_networks(connection)
+    assert [(row.name, row.gpu_types) for row in found] == [
+        ("alexnet", ()),
+        ("resnet50", ("T4",)),
+    ]
+    assert (await profiles.get_network(connection, "alexnet")).labels == {"by": "us"}
+    await profiles.remove_network(connection, "alexnet")
+    with pytest.raises(NotFound):
+        await profiles.get_network(connection, "alexnet")
 
 
-def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(
-    database: str,
+@on_connection
+async def test_a_changed_profile_is_a_new_version_and_the_old_one_stays(
+    connection: AsyncConnection,
 ) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        (points,) = await profiles.load_points(connection)
-        stalling = tuple(row._replace(stall_ms=4.5) for row in points.rows)
-        for provenance, stated, sigma in (
-            ("measured", None, 0.0),
-            ("estimated", None, 0.25),
-            ("estimated", 0.1, 0.1),
-        ):
-            entry = profiles.StoredProfile(
-                points=replace(points, sensitivity=sigma + 1.0, rows=stalling),
-                provenance=provenance,
-                latency_sigma=(stated,),
-            )
-            await profiles.save_profiles(connection, [entry], at=LATER)
-            (kept,) = await profiles.load_profiles(connection)
-            assert (kept.latency_sigma, kept.points.rows) == ((stated,), stalling)
-            assert kept.performance.latency_sigma == (sigma,)
-        again = replace(kept, latency_sigma=(0.2,))
-        assert await profiles.save_profiles(connection, [again, again], at=LATER) == 2
-        assert await profiles.save_profiles(connection, [again], at=LATER) == 0
-
-    with_connection(database, work)
+    (points,) = await profiles.load_points(connection)
+    wanted = replace(points, sensitivity=0.7)
+    new = profiles.StoredProfile(
+        points=wanted, provenance="scaled", source="half a V100"
+    )
+    assert await profiles.save_profiles(connection, [new], at=LATER) == 1
+    assert await profiles.load_points(connection) == (wanted,)
+    old, current = await profiles.list_profiles(connection, network_name="resnet50")
+    assert [(row.version, row.is_current) for row in (old, current)] == [
+        (1, False),
+        (2, True),
+    ]
+    row, profile = await profiles.get_profile(connection, old.id)
+    assert (row, profile.points) == (old, points)
 
 
-def test_the_policy_is_versioned_and_never_rewritten(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        assert await policies.load_current(connection) == PolicySettings()
-        watts = replace(
-            PolicySettings(),
-            governor="batch_dvfs",
-            power_budget_w=900.0,
-            carbon_g_per_kwh=(400.0,) * 24,
+@on_connection
+async def test_what_is_not_stated_of_a_rows_uncertainty_follows_its_provenance(
+    connection: AsyncConnection,
+) -> None:
+    (points,) = await profiles.load_points(connection)
+    stalling = tuple(row._replace(stall_ms=4.5) for row in points.rows)
+    for provenance, stated, sigma in (
+        ("measured", None, 0.0),
+        ("estimated", None, 0.25),
+        ("estimated", 0.1, 0.1),
+    ):
+        entry = profiles.StoredProfile(
+            points=replace(points, sensitivity=sigma + 1.0, rows=stalling),
+            provenance=provenance,
+            latency_sigma=(stated,),
         )
-        wanted = replace(
-            watts, mode=Mode.APPROVE, period_s=3.0, carbon_price_usd_per_t=80.0
+        await profiles.save_profiles(connection, [entry], at=LATER)
+        (kept,) = await profiles.load_profiles(connection)
+        assert (kept.latency_sigma, kept.points.rows) == ((stated,), stalling)
+        assert kept.performance.latency_sigma == (sigma,)
+    again = replace(kept, latency_sigma=(0.2,))
+    assert await profiles.save_profiles(connection, [again, again], at=LATER) == 2
+    assert await profiles.save_profiles(connection, [again], at=LATER) == 0
+
+
+@on_connection
+async def test_the_policy_is_versioned_and_never_rewritten(
+    connection: AsyncConnection,
+) -> None:
+    assert await policies.load_current(connection) == PolicySettings()
+    watts = replace(
+        PolicySettings(),
+        governor="batch_dvfs",
+        power_budget_w=900.0,
+        carbon_g_per_kwh=(400.0,) * 24,
+    )
+    wanted = replace(
+        watts, mode=Mode.APPROVE, period_s=3.0, carbon_price_usd_per_t=80.0
+    )
+    saved = await policies.save(
+        connection, wanted, at=START, actor="ann", expected_version=1
+    )
+    assert saved == replace(wanted, version=2)
+    assert await policies.load_current(connection) == saved
+    with pytest.raises(PreconditionFailed):
+        await policies.save(
+            connection, wanted, at=START, actor="bob", expected_version=1
         )
-        saved = await policies.save(
-            connection, wanted, at=START, actor="ann", expected_version=1
+    for change in (
+        "UPDATE policy SET paused = true",
+        "DELETE FROM policy",
+        "TRUNCATE event CASCADE",
+    ):
+        with pytest.raises(IntegrityError, match="never changed or deleted"):
+            async with connection.begin_nested():
+                await connection.execute(text(change))
+
+
+@on_connection
+async def test_events_are_filtered_paged_and_followed(
+    connection: AsyncConnection,
+) -> None:
+    ids = [
+        await events.add(
+            connection,
+            AuditEvent(
+                at=START + timedelta(minutes=n),
+                actor="ann",
+                kind="PlanPushed",
+                subject=f"plan/{n % 2}",
+            ),
         )
-        assert saved == replace(wanted, version=2)
-        assert await policies.load_current(connection) == saved
-        with pytest.raises(PreconditionFailed):
-            await policies.save(
-                connection, wanted, at=START, actor="bob", expected_version=1
-            )
-        for change in (
-            "UPDATE policy SET paused = true",
-            "DELETE FROM policy",
-            "TRUNCATE event CASCADE",
-        ):
-            with pytest.raises(IntegrityError, match="never changed or deleted"):
-                async with connection.begin_nested():
-                    await connection.execute(text(change))
+        for n in range(4)
+    ]
 
-    with_connection(database, work)
-
-
-def test_events_are_filtered_paged_and_followed(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        ids = [
-            await events.add(
-                connection,
-                AuditEvent(
-                    at=START + timedelta(minutes=n),
-                    actor="ann",
-                    kind="PlanPushed",
-                    subject=f"plan/{n % 2}",
-                ),
-            )
-            for n in range(4)
+    async def found(wanted: events.EventFilter, **page: int) -> list[int]:
+        return [
+            ids.index(row.id)
+            for row in await events.list_rows(connection, wanted, **page)
         ]
 
-        async def found(wanted: events.EventFilter, **page: int) -> list[int]:
-            return [
-                ids.index(row.id)
-                for row in await events.list_rows(connection, wanted, **page)
-            ]
-
-        everything = events.EventFilter()
-        assert await found(everything, limit=2) == [3, 2]
-        assert await found(everything, before=ids[2]) == [1, 0]
-        assert await found(everything, after=ids[1]) == [2, 3]
-        assert await found(events.EventFilter(subject="plan/1")) == [3, 1]
-        assert await found(
-            events.EventFilter(since=START + timedelta(minutes=2), actor="ann")
-        ) == [3, 2]
-
-    with_connection(database, work)
+    everything = events.EventFilter()
+    assert await found(everything, limit=2) == [3, 2]
+    assert await found(everything, before=ids[2]) == [1, 0]
+    assert await found(everything, after=ids[1]) == [2, 3]
+    assert await found(events.EventFilter(subject="plan/1")) == [3, 1]
+    assert await found(
+        events.EventFilter(since=START + timedelta(minutes=2), actor="ann")
+    ) == [3, 2]
 
 
-def test_tokens_are_found_by_hash_until_they_are_revoked(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        row = tokens.TokenRow(
-            id="t1", root="t1", name="ci", scope="operator", created_at=START
-        )
-        await tokens.create(connection, row, b"\x01" * 32)
-        assert await tokens.find(connection, b"\x01" * 32) == row
-        await tokens.note_use(connection, row, LATER)
-        assert await tokens.revoke(connection, "t1", at=LATER) == ("t1",)
-        revoked = await tokens.get(connection, "t1")
-        assert (revoked.last_used_at, revoked.is_valid(LATER)) == (LATER, False)
-        assert replace(row, expires_at=LATER).is_valid(START)
-        assert not replace(row, expires_at=LATER).is_valid(LATER)
+@on_connection
+async def test_tokens_are_found_by_hash_until_they_are_revoked(
+    connection: AsyncConnection,
+) -> None:
+    row = tokens.TokenRow(
+        id="t1", root="t1", name="ci", scope="operator", created_at=START
+    )
+    await tokens.create(connection, row, b"\x01" * 32)
+    assert await tokens.find(connection, b"\x01" * 32) == row
+    await tokens.note_use(connection, row, LATER)
+    assert await tokens.revoke(connection, "t1", at=LATER) == ("t1",)
+    revoked = await tokens.get(connection, "t1")
+    assert (revoked.last_used_at, revoked.is_valid(LATER)) == (LATER, False)
+    assert replace(row, expires_at=LATER).is_valid(START)
+    assert not replace(row, expires_at=LATER).is_valid(LATER)
 
-    with_connection(database, work)
+
+@on_connection
+async def test_an_idempotency_key_is_taken_once_and_answers_later(
+    connection: AsyncConnection,
+) -> None:
+    mine = idempotency.Claim(
+        key="k", actor="ann", endpoint="POST /plans", request_sha256=b"\x01" * 32
+    )
+    assert await idempotency.claim(connection, mine, at=START) is None
+    earlier = await idempotency.claim(connection, mine, at=START)
+    assert earlier == idempotency.Earlier(
+        request_sha256=mine.request_sha256, status=None, body=None
+    )
+    await idempotency.answer(connection, mine, status=201, body=b"{}")
+    earlier = await idempotency.claim(connection, mine, at=START)
+    assert earlier == idempotency.Earlier(
+        request_sha256=mine.request_sha256, status=201, body=b"{}"
+    )
+    assert (
+        await idempotency.claim(connection, replace(mine, actor="bob"), at=START)
+        is None
+    )
 
 
-def test_an_idempotency_key_is_taken_once_and_answers_later(database: str) -> None:
-    async def work(connection: AsyncConnection) -> None:
-        mine = idempotency.Claim(
-            key="k", actor="ann", endpoint="POST /plans", request_sha256=b"\x01" * 32
-        )
-        assert await idempotency.claim(connection, mine, at=START) is None
-        earlier = await idempotency.claim(connection, mine, at=START)
-        assert earlier == idempotency.Earlier(
-            request_sha256=mine.request_sha256, status=None, body=None
-        )
-        await idempotency.answer(connection, mine, status=201, body=b"{}")
-        earlier = await idempotency.claim(connection, mine, at=START)
-        assert earlier == idempotency.Earlier(
-            request_sha256=mine.request_sha256, status=201, body=b"{}"
-        )
+@on_fleet()
+async def test_a_plan_comes_back_with_all_that_led_to_it(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    snapshot = await store.load_snapshot(START)
+    problem = Problem(
+        max_replicas_per_gpu=4,
+        capacity_law=CapacityLaw(
+            percentiles=(0.98,),
+            batches=(8,),
+            slo_ratios=(1.0, 2.0),
+            max_utilisation=(((0.0, 0.7),),),
+        ),
+        gpu_types=tuple(replace(entry, count=2) for entry in snapshot.state.gpu_types),
+        services=(
+            ServiceDemand(
+                name="chat",
+                network="resnet50",
+                slo_ms=100.0,
+                percentile=0.98,
+                arrival_rate_rps=10.0,
+            ),
+        ),
+        points=snapshot.points,
+        power_budget_w=1234.5,
+    )
+    step = SolveReport(
+        technique="autoscale",
+        method="pulp-cbc",
+        status=SolveStatus.TIME_LIMIT,
+        bound=1.0,
+    )
+    violation = Violation(
+        rule="sm", severity="physical", where="gpus[0]", detail="120 > 100"
+    )
+    bound = make_bound(0, {"n1/gpu-0": [("chat", 60, 2048)]})
+    record = replace(
+        make_record(START, bound, snapshot.state.catalogue_revision),
+        problem=problem,
+        violations=(violation,),
+    )
+    record = replace(
+        record, report=replace(record.report, steps=(step,), messages=("slow",))
+    )
+    ids = [
+        await store.record_plan(replace(record, at=START + timedelta(seconds=n)))
+        for n in range(2)
+    ]
+    async with engine.connect() as connection:
+        row = await plans.get(connection, ids[0])
+        assert (row.plan, row.report, row.bound) == (record.plan, record.report, bound)
+        assert (row.violations, row.demands) == ((violation,), record.demands)
+        assert await plans.load_problem(connection, ids[1]) == problem
+        # The capacity law and one set of points, shared by both plans.
         assert (
-            await idempotency.claim(connection, replace(mine, actor="bob"), at=START)
-            is None
-        )
-
-    with_connection(database, work)
-
-
-def test_a_plan_comes_back_with_all_that_led_to_it(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        snapshot = await store.load_snapshot(START)
-        problem = Problem(
-            max_replicas_per_gpu=4,
-            capacity_law=CapacityLaw(
-                percentiles=(0.98,),
-                batches=(8,),
-                slo_ratios=(1.0, 2.0),
-                max_utilisation=(((0.0, 0.7),),),
-            ),
-            gpu_types=tuple(
-                replace(entry, count=2) for entry in snapshot.state.gpu_types
-            ),
-            services=(
-                ServiceDemand(
-                    name="chat",
-                    network="resnet50",
-                    slo_ms=100.0,
-                    percentile=0.98,
-                    arrival_rate_rps=10.0,
-                ),
-            ),
-            points=snapshot.points,
-            power_budget_w=1234.5,
-        )
-        step = SolveReport(
-            technique="autoscale",
-            method="pulp-cbc",
-            status=SolveStatus.TIME_LIMIT,
-            bound=1.0,
-        )
-        violation = Violation(
-            rule="sm", severity="physical", where="gpus[0]", detail="120 > 100"
-        )
-        bound = make_bound(0, {"n1/gpu-0": [("chat", 60, 2048)]})
-        record = replace(
-            make_record(START, bound, snapshot.state.catalogue_revision),
-            problem=problem,
-            violations=(violation,),
-        )
-        record = replace(
-            record, report=replace(record.report, steps=(step,), messages=("slow",))
-        )
-        ids = [
-            await store.record_plan(replace(record, at=START + timedelta(seconds=n)))
-            for n in range(2)
-        ]
-        async with engine.connect() as connection:
-            row = await plans.get(connection, ids[0])
-            assert (row.plan, row.report, row.bound) == (
-                record.plan,
-                record.report,
-                bound,
+            await connection.execute(text("SELECT count(*) FROM archive"))
+        ).scalar_one() == 2
+        assert [
+            entry.id
+            for entry in await plans.list_rows(
+                connection, states=("proposed",), limit=1
             )
-            assert (row.violations, row.demands) == ((violation,), record.demands)
-            assert await plans.load_problem(connection, ids[1]) == problem
-            # The capacity law and one set of points, shared by both plans.
-            assert (
-                await connection.execute(text("SELECT count(*) FROM archive"))
-            ).scalar_one() == 2
-            assert [
-                entry.id
-                for entry in await plans.list_rows(
-                    connection, states=("proposed",), limit=1
-                )
-            ] == [ids[1]]
-            assert [
-                entry.plan_id for entry in await demands.list_newest(connection)
-            ] == [ids[1]]
-
-    with_fleet(database, work)
+        ] == [ids[1]]
+        assert [entry.plan_id for entry in await demands.list_newest(connection)] == [
+            ids[1]
+        ]
 
 
-def test_a_person_can_only_approve_what_could_still_be_pushed(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        shares = {"n1/gpu-0": [("chat", 60.0, 2048.0)]}
-        revision = (await store.load_snapshot(START)).state.catalogue_revision
-        await push(store, START, shares)
-        # By a planner that was slower than the push.
-        old = await store.record_plan(
-            make_record(START, make_bound(0, shares), revision)
-        )
-        async with engine.begin() as connection:
-            with pytest.raises(
-                Conflict, match="made from generation 0, but 1 is in force"
-            ):
-                await approval.approve(connection, old)
-        new = await store.record_plan(
-            make_record(START, make_bound(1, shares), revision)
-        )
-        async with engine.begin() as connection:
+@on_fleet()
+async def test_a_person_can_only_approve_what_could_still_be_pushed(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    shares = {"n1/gpu-0": [("chat", 60.0, 2048.0)]}
+    revision = (await store.load_snapshot(START)).state.catalogue_revision
+    await push(store, START, shares)
+    # By a planner that was slower than the push.
+    old = await store.record_plan(make_record(START, make_bound(0, shares), revision))
+    async with engine.begin() as connection:
+        with pytest.raises(Conflict, match="made from generation 0, but 1 is in force"):
+            await approval.approve(connection, old)
+    new = await store.record_plan(make_record(START, make_bound(1, shares), revision))
+    async with engine.begin() as connection:
+        await approval.approve(connection, new)
+        with pytest.raises(Conflict, match="is approved"):
             await approval.approve(connection, new)
-            with pytest.raises(Conflict, match="is approved"):
-                await approval.approve(connection, new)
-        assert (await store.load_snapshot(START)).approved_id == new
-        async with engine.begin() as connection:
-            await approval.reject(connection, new)
-        assert not await store.push_target(new, make_bound(1, shares), (), START)
-        with pytest.raises(NotFound):
-            await store.push_target(999, make_bound(1, shares), (), START)
-
-    with_fleet(database, work)
+    assert (await store.load_snapshot(START)).approved_id == new
+    async with engine.begin() as connection:
+        await approval.reject(connection, new)
+    assert not await store.push_target(new, make_bound(1, shares), (), START)
+    with pytest.raises(NotFound):
+        await store.push_target(999, make_bound(1, shares), (), START)
 
 
-def test_a_new_target_ends_the_wait_of_plans_that_were_made_from_the_one_before(
-    database: str,
+@on_fleet()
+async def test_a_new_target_ends_the_wait_of_plans_that_were_made_from_the_one_before(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        revision = (await store.load_snapshot(START)).state.catalogue_revision
-        bound = make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]})
-        waiting = [
-            await store.record_plan(make_record(START, bound, revision))
-            for _ in range(3)
+    revision = (await store.load_snapshot(START)).state.catalogue_revision
+    bound = make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]})
+    waiting = [
+        await store.record_plan(make_record(START, bound, revision)) for _ in range(3)
+    ]
+    async with engine.begin() as connection:
+        for plan_id in waiting[:2]:
+            await approval.approve(connection, plan_id)
+    assert await store.push_target(waiting[0], bound, (), START)
+    async with engine.begin() as connection:
+        states = [
+            (await plans.get(connection, plan_id)).summary.state for plan_id in waiting
         ]
-        async with engine.begin() as connection:
-            for plan_id in waiting[:2]:
-                await approval.approve(connection, plan_id)
-        assert await store.push_target(waiting[0], bound, (), START)
-        async with engine.begin() as connection:
-            states = [
-                (await plans.get(connection, plan_id)).summary.state
-                for plan_id in waiting
-            ]
-        assert states == ["target", "lost", "lost"]
-        assert (await store.load_snapshot(START)).approved_id is None
-
-    with_fleet(database, work)
+    assert states == ["target", "lost", "lost"]
+    assert (await store.load_snapshot(START)).approved_id is None
 
 
-def test_a_plan_that_nobody_approved_gives_way_to_one_that_can_still_be_pushed(
-    database: str,
+@on_fleet()
+async def test_a_plan_that_nobody_approved_gives_way_to_one_that_can_still_be_pushed(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        revision = (await store.load_snapshot(START)).state.catalogue_revision
-        bound = make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]})
-        approved, late, later = [
-            await store.record_plan(make_record(START, bound, revision))
-            for _ in range(3)
-        ]
-        async with engine.begin() as connection:
-            await approval.approve(connection, approved)
-        assert not await store.push_target(late, bound, (), START)
-        async with engine.begin() as connection:
-            await approval.reject(connection, approved)
-        assert await store.push_target(later, bound, (), START)
-
-    with_fleet(database, work)
+    revision = (await store.load_snapshot(START)).state.catalogue_revision
+    bound = make_bound(0, {"n1/gpu-1": [("chat", 50, 2048)]})
+    approved, late, later = [
+        await store.record_plan(make_record(START, bound, revision)) for _ in range(3)
+    ]
+    async with engine.begin() as connection:
+        await approval.approve(connection, approved)
+    assert not await store.push_target(late, bound, (), START)
+    async with engine.begin() as connection:
+        await approval.reject(connection, approved)
+    assert await store.push_target(later, bound, (), START)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
@@ -25,6 +25,8 @@ from agents.fake.device import FakeDevice
 from agents.fake.worker import FakeWorker
 from agents.router.router import Router
 from tests.agents.factories import a_command, a_gpu, a_replica, an_empty_gpu
+from tests.integration.scenes import Body, scene
+from tests.waiting import eventually, in_loop, run
 
 pytestmark = pytest.mark.integration
 
@@ -53,10 +55,8 @@ def a_body(number: int) -> dict[str, object]:
 class Node:
     """A router with two workers, and a client in front."""
 
-    def __init__(
-        self, *, execution_ms: float = 2.0, router: Router | None = None
-    ) -> None:
-        self.router = router or Router()
+    def __init__(self, *, execution_ms: float, router: Router) -> None:
+        self.router = router
         self.workers = {
             name: FakeWorker(
                 "chat",
@@ -90,8 +90,14 @@ class Node:
         }
 
 
-def on_node(node: Node, scenario: Callable[[Node], Awaitable[None]]) -> None:
-    async def run() -> None:
+def on_node(
+    *, execution_ms: float = 2.0, queue_limit: int | None = None
+) -> Callable[[Body], Callable[..., None]]:
+    """For tests that run as a coroutine against a node of their own."""
+
+    async def served_node(body: Body) -> None:
+        router = Router() if queue_limit is None else Router(queue_limit=queue_limit)
+        node = Node(execution_ms=execution_ms, router=router)
         async with AsyncExitStack() as stack:
             for name, worker in node.workers.items():
                 node.addresses[name] = await stack.enter_async_context(
@@ -99,10 +105,9 @@ def on_node(node: Node, scenario: Callable[[Node], Awaitable[None]]) -> None:
                 )
             node.url = await stack.enter_async_context(served(node.router.make_app()))
             node.client = await stack.enter_async_context(aiohttp.ClientSession())
-            async with asyncio.timeout(30.0):
-                await scenario(node)
+            await body(node)
 
-    asyncio.run(run())
+    return scene(lambda body: run(served_node(body)), supplies=("node",))
 
 
 async def tick_until(is_so: Callable[[], bool]) -> None:
@@ -111,98 +116,93 @@ async def tick_until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_load_is_shared_by_weight_and_every_answer_reaches_its_own_caller() -> None:
-    async def scenario(node: Node) -> None:
-        # So many are planned for that 400 at once are not late: then turns would go to the emptiest.
-        route = a_route(("a", 300.0), ("b", 100.0))
-        node.router.switch((route,), node.addresses)
-        statuses = await asyncio.gather(*(node.infer(number) for number in range(400)))
-        assert Counter(statuses) == {200: 400}
-        assert node.served_by() == {"a": 300, "b": 100}
-        assert max(node.workers["a"].batches) == 4
-        (reading,) = node.router.read()
-        assert (
-            reading.arrivals,
-            reading.served,
-            reading.in_slo,
-            reading.rejected,
-            reading.queued,
-        ) == (400,) * 3 + (
-            0,
-            0,
+@on_node()
+async def test_load_is_shared_by_weight_and_every_answer_reaches_its_own_caller(
+    node: Node,
+) -> None:
+    # So many are planned for that 400 at once are not late: then turns would go to the emptiest.
+    route = a_route(("a", 300.0), ("b", 100.0))
+    node.router.switch((route,), node.addresses)
+    statuses = await asyncio.gather(*(node.infer(number) for number in range(400)))
+    assert Counter(statuses) == {200: 400}
+    assert node.served_by() == {"a": 300, "b": 100}
+    assert max(node.workers["a"].batches) == 4
+    (reading,) = node.router.read()
+    assert (
+        reading.arrivals,
+        reading.served,
+        reading.in_slo,
+        reading.rejected,
+        reading.queued,
+    ) == (400,) * 3 + (0, 0)
+
+
+@on_node()
+async def test_a_switch_under_load_loses_no_request_and_drains_the_old_worker(
+    node: Node,
+) -> None:
+    node.router.switch((a_route(("a", 1.0)),), node.addresses)
+    before = [asyncio.create_task(node.infer(number)) for number in range(100)]
+    await tick_until(lambda: node.router.in_flight("a") > 20)
+    node.router.switch((a_route(("b", 1.0)),), node.addresses)
+    assert node.router.in_flight("a") > 0
+    after = [asyncio.create_task(node.infer(number)) for number in range(100, 200)]
+    assert Counter(await asyncio.gather(*before, *after)) == {200: 200}
+    assert node.router.in_flight("a") == node.router.in_flight("b") == 0
+    assert sum(node.served_by().values()) == 200
+    assert node.served_by()["b"] >= 100
+
+
+@on_node()
+async def test_requests_wait_while_there_is_no_replica_and_are_counted(
+    node: Node,
+) -> None:
+    node.router.switch((a_route(),), {})
+    waiting = [asyncio.create_task(node.infer(number)) for number in range(10)]
+    await tick_until(lambda: node.router.read()[0].queued == 10)
+    node.router.switch((a_route(("a", 1.0)),), node.addresses)
+    assert Counter(await asyncio.gather(*waiting)) == {200: 10}
+
+
+@on_node(queue_limit=3)
+async def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_again(
+    node: Node,
+) -> None:
+    node.router.switch((a_route(),), {})
+    waiting = [asyncio.create_task(node.infer(number)) for number in range(3)]
+    arrivals = 0
+    while arrivals < 3:
+        await asyncio.sleep(0.001)
+        arrivals += node.router.read()[0].arrivals
+    async with node.client.post(
+        f"{node.url}/v2/models/chat/infer", json=a_body(9)
+    ) as response:
+        answer = await response.json()
+        assert (response.status, response.headers["Retry-After"], answer["status"]) == (
+            503,
+            "1",
+            503,
         )
-
-    on_node(Node(), scenario)
-
-
-def test_a_switch_under_load_loses_no_request_and_drains_the_old_worker() -> None:
-    async def scenario(node: Node) -> None:
-        node.router.switch((a_route(("a", 1.0)),), node.addresses)
-        before = [asyncio.create_task(node.infer(number)) for number in range(100)]
-        await tick_until(lambda: node.router.in_flight("a") > 20)
-        node.router.switch((a_route(("b", 1.0)),), node.addresses)
-        assert node.router.in_flight("a") > 0
-        after = [asyncio.create_task(node.infer(number)) for number in range(100, 200)]
-        assert Counter(await asyncio.gather(*before, *after)) == {200: 200}
-        assert node.router.in_flight("a") == node.router.in_flight("b") == 0
-        assert sum(node.served_by().values()) == 200
-        assert node.served_by()["b"] >= 100
-
-    on_node(Node(), scenario)
+        assert response.content_type == "application/problem+json"
+        assert "3 requests of service chat are already waiting" in answer["detail"]
+    node.router.switch((), {})
+    assert Counter(await asyncio.gather(*waiting)) == {503: 3}
+    readings = node.router.read()
+    assert sum(reading.rejected for reading in readings) == 4
 
 
-def test_requests_wait_while_there_is_no_replica_and_are_counted() -> None:
-    async def scenario(node: Node) -> None:
-        node.router.switch((a_route(),), {})
-        waiting = [asyncio.create_task(node.infer(number)) for number in range(10)]
-        await tick_until(lambda: node.router.read()[0].queued == 10)
-        node.router.switch((a_route(("a", 1.0)),), node.addresses)
-        assert Counter(await asyncio.gather(*waiting)) == {200: 10}
-
-    on_node(Node(), scenario)
-
-
-def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_again() -> (
-    None
-):
-    async def scenario(node: Node) -> None:
-        node.router.switch((a_route(),), {})
-        waiting = [asyncio.create_task(node.infer(number)) for number in range(3)]
-        arrivals = 0
-        while arrivals < 3:
-            await asyncio.sleep(0.001)
-            arrivals += node.router.read()[0].arrivals
-        async with node.client.post(
-            f"{node.url}/v2/models/chat/infer", json=a_body(9)
-        ) as response:
-            answer = await response.json()
-            assert (
-                response.status,
-                response.headers["Retry-After"],
-                answer["status"],
-            ) == (503, "1", 503)
-            assert response.content_type == "application/problem+json"
-            assert "3 requests of service chat are already waiting" in answer["detail"]
-        node.router.switch((), {})
-        assert Counter(await asyncio.gather(*waiting)) == {503: 3}
-        readings = node.router.read()
-        assert sum(reading.rejected for reading in readings) == 4
-
-    on_node(Node(router=Router(queue_limit=3)), scenario)
-
-
-def test_a_worker_that_is_gone_is_replaced_by_another_for_the_same_request() -> None:
-    async def scenario(node: Node) -> None:
-        async with served(web.Application()) as url:
-            pass
-        addresses = {**node.addresses, "a": url}
-        node.router.switch((a_route(("a", 1.0), ("b", 1.0)),), addresses)
-        statuses = [await node.infer(number) for number in range(10)]
-        assert Counter(statuses) == {200: 10}
-        node.router.switch((a_route(("a", 1.0)),), addresses)
-        assert await node.infer(0) == 502
-
-    on_node(Node(), scenario)
+@on_node()
+async def test_a_worker_that_is_gone_is_replaced_by_another_for_the_same_request(
+    node: Node,
+) -> None:
+    async with served(web.Application()) as url:
+        pass
+    addresses = {**node.addresses, "a": url}
+    node.router.switch((a_route(("a", 1.0), ("b", 1.0)),), addresses)
+    statuses = [await node.infer(number) for number in range(10)]
+    assert Counter(statuses) == {200: 10}
+    node.router.switch((a_route(("a", 1.0)),), addresses)
+    assert await node.infer(0) == 502
 
 
 def half_an_answer(*, of_bytes: int) -> web.Application:
@@ -221,46 +221,40 @@ def half_an_answer(*, of_bytes: int) -> web.Application:
     return app
 
 
-def test_a_worker_that_breaks_off_in_a_short_answer_is_answered_for_by_the_router() -> (
-    None
-):
-    async def scenario(node: Node) -> None:
-        async with served(half_an_answer(of_bytes=1000)) as url:
-            node.router.switch((a_route(("x", 1.0)),), {"x": url})
-            assert await node.infer(0) == 502
-        (reading,) = node.router.read()
-        assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
-
-    on_node(Node(), scenario)
+@on_node()
+async def test_a_worker_that_breaks_off_in_a_short_answer_is_answered_for_by_the_router(
+    node: Node,
+) -> None:
+    async with served(half_an_answer(of_bytes=1000)) as url:
+        node.router.switch((a_route(("x", 1.0)),), {"x": url})
+        assert await node.infer(0) == 502
+    (reading,) = node.router.read()
+    assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
 
 
-def test_a_worker_that_breaks_off_in_a_long_answer_breaks_the_callers_connection_and_counts_as_lost() -> (
-    None
-):
-    async def scenario(node: Node) -> None:
-        async with served(half_an_answer(of_bytes=10_000_000)) as url:
-            node.router.switch((a_route(("x", 1.0)),), {"x": url})
-            with pytest.raises(aiohttp.ClientError):
-                await node.infer(0)
-        await tick_until(lambda: node.router.in_flight("x") == 0)
-        (reading,) = node.router.read()
-        assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
-
-    on_node(Node(), scenario)
+@on_node()
+async def test_a_worker_that_breaks_off_in_a_long_answer_breaks_the_callers_connection_and_counts_as_lost(
+    node: Node,
+) -> None:
+    async with served(half_an_answer(of_bytes=10_000_000)) as url:
+        node.router.switch((a_route(("x", 1.0)),), {"x": url})
+        with pytest.raises(aiohttp.ClientError):
+            await node.infer(0)
+    await tick_until(lambda: node.router.in_flight("x") == 0)
+    (reading,) = node.router.read()
+    assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
 
 
-def test_the_batch_changes_while_the_worker_runs() -> None:
-    async def scenario(node: Node) -> None:
-        node.router.switch((a_route(("a", 1.0)),), node.addresses)
-        async with node.client.put(
-            f"{node.addresses['a']}/batch", json={"batch": 16}
-        ) as response:
-            assert response.status == 200
-            assert (await response.json())["batch"] == 16
-        await asyncio.gather(*(node.infer(number) for number in range(100)))
-        assert max(node.workers["a"].batches) > 4
-
-    on_node(Node(execution_ms=20.0), scenario)
+@on_node(execution_ms=20.0)
+async def test_the_batch_changes_while_the_worker_runs(node: Node) -> None:
+    node.router.switch((a_route(("a", 1.0)),), node.addresses)
+    async with node.client.put(
+        f"{node.addresses['a']}/batch", json={"batch": 16}
+    ) as response:
+        assert response.status == 200
+        assert (await response.json())["batch"] == 16
+    await asyncio.gather(*(node.infer(number) for number in range(100)))
+    assert max(node.workers["a"].batches) > 4
 
 
 @pytest.mark.parametrize(
@@ -275,153 +269,136 @@ def test_the_batch_changes_while_the_worker_runs() -> None:
         ("GET", "/v2/models/other/ready", "", 404),
     ],
 )
-def test_a_worker_answers_as_the_protocol_says(
-    method: str, path: str, body: str, status: int
+@on_node()
+async def test_a_worker_answers_as_the_protocol_says(
+    node: Node, method: str, path: str, body: str, status: int
 ) -> None:
-    async def scenario(node: Node) -> None:
-        async with node.client.request(
-            method, node.addresses["a"] + path, data=body
-        ) as response:
+    async with node.client.request(
+        method, node.addresses["a"] + path, data=body
+    ) as response:
+        assert response.status == status
+
+
+@on_node()
+async def test_a_router_knows_its_services_and_which_are_ready(node: Node) -> None:
+    node.router.switch((a_route(("a", 1.0)), a_route(service="idle")), node.addresses)
+    assert await node.infer(0, service="nobody") == 404
+    for path, status in (("chat/ready", 200), ("idle/ready", 503)):
+        async with node.client.get(f"{node.url}/v2/models/{path}") as response:
             assert response.status == status
-
-    on_node(Node(), scenario)
-
-
-def test_a_router_knows_its_services_and_which_are_ready() -> None:
-    async def scenario(node: Node) -> None:
-        node.router.switch(
-            (a_route(("a", 1.0)), a_route(service="idle")), node.addresses
-        )
-        assert await node.infer(0, service="nobody") == 404
-        for path, status in (("chat/ready", 200), ("idle/ready", 503)):
-            async with node.client.get(f"{node.url}/v2/models/{path}") as response:
-                assert response.status == status
-        with pytest.raises(KeyError):
-            node.router.switch((a_route(("nowhere", 1.0)),), {})
-        assert await node.infer(1) == 200
-
-    on_node(Node(), scenario)
+    with pytest.raises(KeyError):
+        node.router.switch((a_route(("nowhere", 1.0)),), {})
+    assert await node.infer(1) == 200
 
 
-def test_a_balancer_is_told_of_nodes_with_spares_alone_where_it_asks_for_backups() -> (
-    None
-):
+@on_node()
+async def test_a_balancer_is_told_of_nodes_with_spares_alone_where_it_asks_for_backups(
+    node: Node,
+) -> None:
     async def status(node: Node, path: str) -> int:
         async with node.client.get(f"{node.url}/v2/models/{path}") as response:
             return response.status
 
-    async def scenario(node: Node) -> None:
-        only_spares = replace(a_route(service="chat"), spares=("b",))
-        routes = (only_spares, a_route(("a", 1.0), service="full"))
-        node.router.switch((*routes, a_route(service="idle")), node.addresses)
-        expected = {"chat": (503, 200), "full": (200, 200), "idle": (503, 503)}
-        for service, (plain, backup) in expected.items():
-            assert await status(node, f"{service}/ready") == plain
-            assert await status(node, f"{service}/ready?backup=false") == plain
-            assert await status(node, f"{service}/ready?backup=true") == backup
-        # What a backup is sent, its spares serve.
-        assert await node.infer(1) == 200
-
-    on_node(Node(), scenario)
+    only_spares = replace(a_route(service="chat"), spares=("b",))
+    routes = (only_spares, a_route(("a", 1.0), service="full"))
+    node.router.switch((*routes, a_route(service="idle")), node.addresses)
+    expected = {"chat": (503, 200), "full": (200, 200), "idle": (503, 503)}
+    for service, (plain, backup) in expected.items():
+        assert await status(node, f"{service}/ready") == plain
+        assert await status(node, f"{service}/ready?backup=false") == plain
+        assert await status(node, f"{service}/ready?backup=true") == backup
+    # What a backup is sent, its spares serve.
+    assert await node.infer(1) == 200
 
 
 @pytest.mark.parametrize(("deadline_ms", "spare_requests"), [("0", 0), ("50", 1)])
-def test_only_a_deadline_that_passes_at_a_replica_calls_the_spare(
-    deadline_ms: str, spare_requests: int
+@on_node(execution_ms=200.0)
+async def test_only_a_deadline_that_passes_at_a_replica_calls_the_spare(
+    node: Node, deadline_ms: str, spare_requests: int
 ) -> None:
-    async def scenario(node: Node) -> None:
-        # Plenty is planned, so that nothing else makes the service late; the longer deadline is beyond the SLO.
-        route = replace(a_route(("a", 1000.0)), spares=("b",), slo_ms=40.0)
-        node.router.switch((route,), node.addresses)
-        async with node.client.post(
-            f"{node.url}/v2/models/chat/infer",
-            json=a_body(0),
-            headers={"Plimsoll-Deadline-Ms": deadline_ms},
-        ) as response:
-            assert response.status == 504
-        # While a service is late, turns go to the emptiest one: of two at once one goes to the spare.
-        assert await asyncio.gather(node.infer(1), node.infer(2)) == [200, 200]
-        assert node.router.total("chat").to_spares == spare_requests
-
-    on_node(Node(execution_ms=200.0), scenario)
+    # Plenty is planned, so that nothing else makes the service late; the longer deadline is beyond the SLO.
+    route = replace(a_route(("a", 1000.0)), spares=("b",), slo_ms=40.0)
+    node.router.switch((route,), node.addresses)
+    async with node.client.post(
+        f"{node.url}/v2/models/chat/infer",
+        json=a_body(0),
+        headers={"Plimsoll-Deadline-Ms": deadline_ms},
+    ) as response:
+        assert response.status == 504
+    # While a service is late, turns go to the emptiest one: of two at once one goes to the spare.
+    assert await asyncio.gather(node.infer(1), node.infer(2)) == [200, 200]
+    assert node.router.total("chat").to_spares == spare_requests
 
 
 async def wait_ready(device: FakeDevice, wanted: NodeCommand) -> None:
-    async with asyncio.timeout(10.0):
-        while not is_settled(wanted, await device.state()):
-            for action in actions(wanted, await device.state()):
-                await perform(device, action)
-            await asyncio.sleep(0.005)
+    async def is_ready() -> bool:
+        if is_settled(wanted, await device.state()):
+            return True
+        for action in actions(wanted, await device.state()):
+            await perform(device, action)
+        return False
+
+    await eventually(is_ready)
 
 
-def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_without_losing_a_request() -> (
+@in_loop
+async def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_without_losing_a_request() -> (
     None
 ):
     def execution_s(replica: ReplicaCommand, gpu: GpuState, size: int) -> float:
         return 0.001 * size * (100.0 / replica.sm_percent)
 
-    async def scenario() -> None:
-        device = FakeDevice(
-            (an_empty_gpu(0),),
-            execution_s=execution_s,
-            iteration_s=lambda *_: 1.0,
-            clock=ScaledClock(),
-            launch_s=0.05,
+    device = FakeDevice(
+        (an_empty_gpu(0),),
+        execution_s=execution_s,
+        iteration_s=lambda *_: 1.0,
+        clock=ScaledClock(),
+        launch_s=0.05,
+    )
+    first = a_command(a_gpu(a_replica("r1", sm_percent=20.0, batch=4)))
+    second = a_command(a_gpu(a_replica("r2", sm_percent=60.0, batch=8)), generation=2)
+    async with (
+        served(device.router.make_app()) as url,
+        aiohttp.ClientSession() as client,
+    ):
+        node = Node(execution_ms=2.0, router=device.router)
+        node.url, node.client = url, client
+        await wait_ready(device, first)
+        load = [asyncio.create_task(node.infer(number)) for number in range(300)]
+        await wait_ready(device, second)
+        load += [asyncio.create_task(node.infer(number)) for number in range(300, 400)]
+        assert Counter(await asyncio.gather(*load)) == {200: 400}
+        await wait_ready(
+            device,
+            a_command(a_gpu(a_replica("r2", sm_percent=60.0, batch=2)), generation=3),
         )
-        first = a_command(a_gpu(a_replica("r1", sm_percent=20.0, batch=4)))
-        second = a_command(
-            a_gpu(a_replica("r2", sm_percent=60.0, batch=8)), generation=2
-        )
-        async with (
-            served(device.router.make_app()) as url,
-            aiohttp.ClientSession() as client,
-        ):
-            node = Node(router=device.router)
-            node.url, node.client = url, client
-            await wait_ready(device, first)
-            load = [asyncio.create_task(node.infer(number)) for number in range(300)]
-            await wait_ready(device, second)
-            load += [
-                asyncio.create_task(node.infer(number)) for number in range(300, 400)
-            ]
-            assert Counter(await asyncio.gather(*load)) == {200: 400}
-            await wait_ready(
-                device,
-                a_command(
-                    a_gpu(a_replica("r2", sm_percent=60.0, batch=2)), generation=3
-                ),
-            )
-            readings = await device.read()
-            await device.close()
-        (chat,) = readings.services
-        assert (chat.arrivals, chat.served, chat.rejected) == (400, 400, 0)
-        (now,) = readings.replicas
-        assert (now.id, now.batch, now.state) == ("r2", 2, "ready")
-        assert now.requests >= 100
-        assert (await device.state()).gpus[0].replicas == ()
-
-    asyncio.run(scenario())
-
-
-def test_a_fake_device_refuses_what_it_cannot_do() -> None:
-    async def scenario() -> None:
-        device = FakeDevice(
-            (an_empty_gpu(0),),
-            execution_s=lambda *_: 0.001,
-            iteration_s=lambda *_: 1.0,
-            clock=ScaledClock(),
-            launch_s=0.0,
-        )
-        await device.start_replica(0, a_replica("r1", memory_mib=3000.0))
-        with pytest.raises(LaunchFailed, match="has 1000"):
-            await device.start_replica(0, a_replica("r2", memory_mib=2000.0))
-        with pytest.raises(UnknownPart, match="not ready"):
-            await device.switch_routes((a_route(("r1", 1.0)),))
-        with pytest.raises(UnknownPart, match="no GPU 3"):
-            await device.lock_clock_mhz(3, 1000.0)
-        await wait_ready(device, a_command(a_gpu(a_replica("r1", memory_mib=3000.0))))
-        with pytest.raises(DeviceError, match="does not take batch 0"):
-            await device.set_batch("r1", 0)
+        readings = await device.read()
         await device.close()
+    (chat,) = readings.services
+    assert (chat.arrivals, chat.served, chat.rejected) == (400, 400, 0)
+    (now,) = readings.replicas
+    assert (now.id, now.batch, now.state) == ("r2", 2, "ready")
+    assert now.requests >= 100
+    assert (await device.state()).gpus[0].replicas == ()
 
-    asyncio.run(scenario())
+
+@in_loop
+async def test_a_fake_device_refuses_what_it_cannot_do() -> None:
+    device = FakeDevice(
+        (an_empty_gpu(0),),
+        execution_s=lambda *_: 0.001,
+        iteration_s=lambda *_: 1.0,
+        clock=ScaledClock(),
+        launch_s=0.0,
+    )
+    await device.start_replica(0, a_replica("r1", memory_mib=3000.0))
+    with pytest.raises(LaunchFailed, match="has 1000"):
+        await device.start_replica(0, a_replica("r2", memory_mib=2000.0))
+    with pytest.raises(UnknownPart, match="not ready"):
+        await device.switch_routes((a_route(("r1", 1.0)),))
+    with pytest.raises(UnknownPart, match="no GPU 3"):
+        await device.lock_clock_mhz(3, 1000.0)
+    await wait_ready(device, a_command(a_gpu(a_replica("r1", memory_mib=3000.0))))
+    with pytest.raises(DeviceError, match="does not take batch 0"):
+        await device.set_batch("r1", 0)
+    await device.close()

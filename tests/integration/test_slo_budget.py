@@ -1,6 +1,5 @@
 """Error budgets against figures that were worked out by hand."""
 
-import asyncio
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +11,6 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db import maintenance
-from app.db.base.engine import make_engine
 from app.db.decisions import policies
 from app.db.postgres_store import PostgresStore
 from app.db.reports import reports
@@ -21,9 +19,9 @@ from app.store.store import PolicySettings
 from solvers.types.state import Service, Slo
 from tests.integration.fleet import (
     START,
-    make_fleet,
     make_observation,
     make_service_reading,
+    on_fleet,
 )
 
 pytestmark = pytest.mark.integration
@@ -61,30 +59,16 @@ async def budgets(
     return {row["period"]: row for row in rows}
 
 
-def run(url: str, body: Any) -> Any:
-    async def work() -> Any:
-        engine = make_engine(url, pool_size=2)
-        try:
-            return await body(
-                await make_fleet(engine, {"default": ["chat", "quiet"]}), engine
-            )
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(work())
+on_two_services = on_fleet({"default": ["chat", "quiet"]})
 
 
-def test_fifty_misses_of_ten_thousand_requests_use_a_quarter_of_a_budget_of_two_percent(
-    database: str,
+@on_two_services
+async def test_fifty_misses_of_ten_thousand_requests_use_a_quarter_of_a_budget_of_two_percent(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def body(
-        store: PostgresStore, engine: AsyncEngine
-    ) -> dict[str, dict[str, Any]]:
-        await count(store, 1, at(10, 20), served=6000, missed=10)
-        await count(store, 2, at(10, 50), served=4000, missed=40)
-        return await budgets(engine)
-
-    found = run(database, body)
+    await count(store, 1, at(10, 20), served=6000, missed=10)
+    await count(store, 2, at(10, 50), served=4000, missed=40)
+    found = await budgets(engine)
     assert tuple(found) == PERIODS
     hour = found["1 h"]
     assert (hour["finished"], hour["misses"], hour["allowed_misses"]) == (
@@ -101,19 +85,15 @@ def test_fifty_misses_of_ten_thousand_requests_use_a_quarter_of_a_budget_of_two_
     assert found["5 min"]["budget_used_percent"] == Decimal(20)
 
 
-def test_requests_before_a_period_do_not_count_in_it_and_none_counts_twice(
-    database: str,
+@on_two_services
+async def test_requests_before_a_period_do_not_count_in_it_and_none_counts_twice(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def body(
-        store: PostgresStore, engine: AsyncEngine
-    ) -> dict[str, dict[str, Any]]:
-        await count(store, 1, at(10, 20), served=100, missed=1)
-        await count(store, 2, at(11, 25), served=200, missed=2)
-        await count(store, 3, at(12, 10), served=400, missed=4)
-        await count(store, 4, at(12, 20), served=800, missed=8)
-        return await budgets(engine)
-
-    found = run(database, body)
+    await count(store, 1, at(10, 20), served=100, missed=1)
+    await count(store, 2, at(11, 25), served=200, missed=2)
+    await count(store, 3, at(12, 10), served=400, missed=4)
+    await count(store, 4, at(12, 20), served=800, missed=8)
+    found = await budgets(engine)
     # Until 12:20: one hour begins at 11:20, half an hour at 11:50, each within an hour that counts in part only.
     wanted = {
         "5 min": 800,
@@ -129,19 +109,15 @@ def test_requests_before_a_period_do_not_count_in_it_and_none_counts_twice(
     }
 
 
-def test_refused_requests_are_misses_and_without_requests_nothing_is_said(
-    database: str,
+@on_two_services
+async def test_refused_requests_are_misses_and_without_requests_nothing_is_said(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def body(store: PostgresStore, engine: AsyncEngine) -> tuple[Any, Any]:
-        reading = make_service_reading(
-            "chat", arrivals=100, served=90, in_slo=89, rejected=10
-        )
-        await store.ingest(
-            (make_observation(1, at(10, 5), services=[reading]),), at(10, 5)
-        )
-        return await budgets(engine), await budgets(engine, "quiet")
-
-    chat, quiet = run(database, body)
+    reading = make_service_reading(
+        "chat", arrivals=100, served=90, in_slo=89, rejected=10
+    )
+    await store.ingest((make_observation(1, at(10, 5), services=[reading]),), at(10, 5))
+    chat, quiet = await budgets(engine), await budgets(engine, "quiet")
     # 11 of 100 where 2 may: five and a half times too many.
     assert chat["1 h"]["burn_rate"] == Decimal("5.5")
     assert [
@@ -151,62 +127,53 @@ def test_refused_requests_are_misses_and_without_requests_nothing_is_said(
     assert not any(row["is_alerting"] for row in quiet.values())
 
 
-def test_an_alert_needs_the_long_and_the_short_period(database: str) -> None:
-    async def body(
-        store: PostgresStore, engine: AsyncEngine
-    ) -> list[dict[str, bool | None]]:
-        await count(store, 1, at(10, 10), served=1000, missed=400)
-        first = await budgets(engine)
-        await count(store, 2, at(10, 20), served=10, missed=0)
-        later = await budgets(engine)
-        return [
-            {period: row["is_alerting"] for period, row in found.items()}
-            for found in (first, later)
-        ]
+@on_two_services
+async def test_an_alert_needs_the_long_and_the_short_period(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    async def alerting() -> dict[str, bool | None]:
+        found = await budgets(engine)
+        return {period: row["is_alerting"] for period, row in found.items()}
 
     unwatched = {"5 min": None, "30 min": None, "30 d": None}
-    # 40 % / 2 % = 20 > 14.4. Ten minutes later it is 400 / 1010 / 2 % = 19.8 over the hour, and 0 over five minutes.
-    assert run(database, body) == [
-        {**unwatched, "1 h": True, "6 h": True, "3 d": True},
-        {**unwatched, "1 h": False, "6 h": True, "3 d": True},
-    ]
+    await count(store, 1, at(10, 10), served=1000, missed=400)
+    # 40 % / 2 % = 20 > 14.4.
+    assert await alerting() == {**unwatched, "1 h": True, "6 h": True, "3 d": True}
+    # Ten minutes later it is 400 / 1010 / 2 % = 19.8 over the hour, and 0 over five minutes.
+    await count(store, 2, at(10, 20), served=10, missed=0)
+    assert await alerting() == {**unwatched, "1 h": False, "6 h": True, "3 d": True}
 
 
-def test_a_new_slo_counts_from_its_hour_on(database: str) -> None:
-    async def body(store: PostgresStore, engine: AsyncEngine) -> dict[str, Any]:
-        await count(store, 1, at(10, 30), served=1000, missed=10)
-        async with engine.begin() as connection:
-            tighter = Service(
-                name="chat",
-                project="default",
-                network="resnet50",
-                slo=Slo(latency_ms=100.0, percentile=0.99),
-            )
-            await services.save(connection, tighter, at=at(11, 30), actor="test")
-        await count(store, 2, at(11, 40), served=1000, missed=10)
-        return (await budgets(engine))["30 d"]
-
-    row = run(database, body)
+@on_two_services
+async def test_a_new_slo_counts_from_its_hour_on(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await count(store, 1, at(10, 30), served=1000, missed=10)
+    async with engine.begin() as connection:
+        tighter = Service(
+            name="chat",
+            project="default",
+            network="resnet50",
+            slo=Slo(latency_ms=100.0, percentile=0.99),
+        )
+        await services.save(connection, tighter, at=at(11, 30), actor="test")
+    await count(store, 2, at(11, 40), served=1000, missed=10)
+    row = (await budgets(engine))["30 d"]
     # 2 % of the first thousand, 1 % of the second.
     assert row["allowed_misses"] == Decimal(30)
     assert row["burn_rate"] == Decimal("0.6667")
     assert row["slo_percent"] == Decimal(99)
 
 
-def test_deleted_services_have_no_budget(database: str) -> None:
-    async def body(store: PostgresStore, engine: AsyncEngine) -> list[str]:
-        async with engine.begin() as connection:
-            await services.remove(connection, "chat", at=at(10) + timedelta(minutes=1))
-        async with engine.connect() as connection:
-            return list(
-                (
-                    await connection.execute(
-                        text("SELECT DISTINCT service FROM report.slo_budget")
-                    )
-                ).scalars()
-            )
-
-    assert run(database, body) == ["quiet"]
+@on_two_services
+async def test_deleted_services_have_no_budget(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    async with engine.begin() as connection:
+        await services.remove(connection, "chat", at=at(10) + timedelta(minutes=1))
+    query = text("SELECT DISTINCT service FROM report.slo_budget")
+    async with engine.connect() as connection:
+        assert list((await connection.execute(query)).scalars()) == ["quiet"]
 
 
 WITHOUT_STEPS = (
@@ -215,59 +182,51 @@ WITHOUT_STEPS = (
 """The view all_windows: the same figures, read from every window."""
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_sums_of_five_minutes_give_the_figures_of_all_windows(
-    database: str, seed: int
+@pytest.mark.parametrize("seed", range(2))
+@on_two_services
+async def test_sums_of_five_minutes_give_the_figures_of_all_windows(
+    store: PostgresStore, engine: AsyncEngine, seed: int
 ) -> None:
-    async def body(
-        store: PostgresStore, engine: AsyncEngine
-    ) -> tuple[list[Any], list[Any]]:
-        draw = Random(seed)
-        for sequence in range(1, 200):
-            # Late ones among them, and windows that lie across the edges of five minutes.
-            moment = at(10) + timedelta(
-                seconds=draw.choice(
-                    [draw.uniform(0, 8 * 3600), draw.uniform(25200, 28800)]
+    draw = Random(seed)
+    for sequence in range(1, 200):
+        # Late ones among them, and windows that lie across the edges of five minutes.
+        moment = at(10) + timedelta(
+            seconds=draw.choice([draw.uniform(0, 8 * 3600), draw.uniform(25200, 28800)])
+        )
+        served = draw.randrange(200)
+        reading = make_service_reading(
+            draw.choice(["chat", "quiet"]),
+            arrivals=served,
+            served=served,
+            in_slo=draw.randint(0, served),
+        )
+        await store.ingest(
+            (make_observation(sequence, moment, services=[reading]),), moment
+        )
+        if sequence % 40 == 0:
+            slo = Slo(latency_ms=100.0, percentile=draw.choice([0.9, 0.95, 0.99]))
+            noun = Service(name="chat", project="default", network="resnet50", slo=slo)
+            async with engine.begin() as connection:
+                await services.save(connection, noun, at=moment, actor="test")
+                await policies.save(
+                    connection,
+                    PolicySettings(window_s=draw.choice([2.0, 5.0, 7.0])),
+                    at=moment,
+                    actor="test",
                 )
-            )
-            served = draw.randrange(200)
-            reading = make_service_reading(
-                draw.choice(["chat", "quiet"]),
-                arrivals=served,
-                served=served,
-                in_slo=draw.randint(0, served),
-            )
-            await store.ingest(
-                (make_observation(sequence, moment, services=[reading]),), moment
-            )
-            if sequence % 40 == 0:
-                slo = Slo(latency_ms=100.0, percentile=draw.choice([0.9, 0.95, 0.99]))
-                noun = Service(
-                    name="chat", project="default", network="resnet50", slo=slo
+    if seed % 2:
+        await maintenance.maintain(engine, at(18))
+    async with engine.begin() as connection:
+        await connection.execute(text(WITHOUT_STEPS))
+        found, wanted = [
+            (
+                await connection.execute(
+                    text(f"SELECT * FROM {view} ORDER BY service, period_s")
                 )
-                async with engine.begin() as connection:
-                    await services.save(connection, noun, at=moment, actor="test")
-                    await policies.save(
-                        connection,
-                        PolicySettings(window_s=draw.choice([2.0, 5.0, 7.0])),
-                        at=moment,
-                        actor="test",
-                    )
-        if seed % 2:
-            await maintenance.maintain(engine, at(18))
-        async with engine.begin() as connection:
-            await connection.execute(text(WITHOUT_STEPS))
-            found, wanted = [
-                (
-                    await connection.execute(
-                        text(f"SELECT * FROM {view} ORDER BY service, period_s")
-                    )
-                ).all()
-                for view in ("report.slo_budget", "all_windows")
-            ]
-        return list(found), list(wanted)
-
-    found, wanted = run(database, body)
+            ).all()
+            for view in ("report.slo_budget", "all_windows")
+        ]
+    found, wanted = list(found), list(wanted)
     assert len(wanted) == 2 * len(PERIODS)
     assert sum(row.finished for row in wanted) > 0
     assert found == wanted

@@ -12,7 +12,7 @@ from solvers.tick.survive_models import with_model_limits
 from solvers.types.problem import Problem
 from solvers.types.state import ZONE_LABEL
 from tests.integration.api_harness import Api, Prepared, node, reading, service
-from tests.integration.test_repositories import with_connection
+from tests.integration.fleet import on_connection
 from tests.solvers.llm.models import make_points, make_service, make_type
 from tests.solvers.tick.test_survive import DOMAINS, a_goal, a_problem
 from tests.solvers.tick.test_survive_models import a_goal as a_model_goal
@@ -98,18 +98,15 @@ def with_a_model(problem: Problem) -> Problem:
 
 
 @pytest.mark.parametrize("has_models", [False, True])
-def test_a_stored_problem_keeps_its_goals_and_limits(
-    database: str, has_models: bool
+@on_connection
+async def test_a_stored_problem_keeps_its_goals_and_limits(
+    connection: AsyncConnection, has_models: bool
 ) -> None:
     goal = a_goal(rate_rps=3000.0)
     problem = with_limits(a_problem(3000.0, goal), DOMAINS)
     if has_models:
         problem = with_a_model(problem)
         assert problem.llm_services[1].max_replica_rps is not None
-
-    async def work(connection: AsyncConnection) -> None:
-        packed = problem_archive.pack(problem, problem_archive.PartCache())
-        await problem_archive.save_parts(connection, packed.parts)
-        assert await problem_archive.unpack(connection, packed.body) == problem
-
-    with_connection(database, work)
+    packed = problem_archive.pack(problem, problem_archive.PartCache())
+    await problem_archive.save_parts(connection, packed.parts)
+    assert await problem_archive.unpack(connection, packed.body) == problem

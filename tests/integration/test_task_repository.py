@@ -24,7 +24,7 @@ from tests.integration.fleet import (
     make_gpu_reading,
     make_observation,
     make_record,
-    with_fleet,
+    on_fleet,
 )
 
 pytestmark = pytest.mark.integration
@@ -137,336 +137,307 @@ async def rows(engine: AsyncEngine, statement: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in await connection.execute(text(statement))]
 
 
-def test_a_task_goes_from_submission_to_its_end_and_the_audit_says_how(
-    database: str,
+@on_fleet()
+async def test_a_task_goes_from_submission_to_its_end_and_the_audit_says_how(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await submit(engine)
-        (open_task,) = (await store.load_snapshot(after(30.0))).state.tasks
-        assert (open_task.waiting_s, open_task.due_in_s, open_task.done_iterations) == (
-            30.0,
-            70.0,
-            0.0,
-        )
-        await push(store, START, BOUND)
-        await report(store, 1, "starting")
-        await report(store, 2, "running", 400.0)
-        await push(store, after(11.0), replace(BOUND, is_resident=False))
-        # Its place is the same: what was known of it still holds.
-        assert (
-            await in_transaction(engine, tasks.get, "nightly")
-        ).record.state == "running"
-        await report(store, 3, "swapping", 440.0)
-        await push(store, after(16.0), BOUND)
-        await report(store, 4, "running", 500.0)
-        await report(store, 5, "finished", 1000.0)
-        row = await in_transaction(engine, tasks.get, "nightly")
-        # 400 and 40 and 60 and 500 iterations of 50 ms: 50 s are more than the clock's 25, as only a test can.
-        assert (
-            row.record.phase,
-            row.record.starts,
-            row.record.swaps,
-            row.record.ran_s,
-        ) == ("finished", 1, 1, 50.0)
-        assert (await store.load_snapshot(after(30.0))).state.tasks == ()
-        assert await audit(engine) == [
-            (
-                "TaskStarted",
-                "on n1/gpu-0 with 60 % of its SMs, after 400 of 1,000 iterations",
-            ),
-            (
-                "TaskSwappedOut",
-                "its room on n1/gpu-0 is needed; 440 of 1,000 iterations are done",
-            ),
-            (
-                "TaskSwappedIn",
-                "on n1/gpu-0 with 60 % of its SMs, after 500 of 1,000 iterations",
-            ),
-            (
-                "TaskFinished",
-                "1,000 iterations in 25 s, of which it waited 0 s; 75 s before its deadline",
-            ),
-        ]
-
-    with_fleet(database, work)
+    await submit(engine)
+    (open_task,) = (await store.load_snapshot(after(30.0))).state.tasks
+    assert (open_task.waiting_s, open_task.due_in_s, open_task.done_iterations) == (
+        30.0,
+        70.0,
+        0.0,
+    )
+    await push(store, START, BOUND)
+    await report(store, 1, "starting")
+    await report(store, 2, "running", 400.0)
+    await push(store, after(11.0), replace(BOUND, is_resident=False))
+    # Its place is the same: what was known of it still holds.
+    assert (
+        await in_transaction(engine, tasks.get, "nightly")
+    ).record.state == "running"
+    await report(store, 3, "swapping", 440.0)
+    await push(store, after(16.0), BOUND)
+    await report(store, 4, "running", 500.0)
+    await report(store, 5, "finished", 1000.0)
+    row = await in_transaction(engine, tasks.get, "nightly")
+    # 400 and 40 and 60 and 500 iterations of 50 ms: 50 s are more than the clock's 25, as only a test can.
+    assert (
+        row.record.phase,
+        row.record.starts,
+        row.record.swaps,
+        row.record.ran_s,
+    ) == ("finished", 1, 1, 50.0)
+    assert (await store.load_snapshot(after(30.0))).state.tasks == ()
+    assert await audit(engine) == [
+        (
+            "TaskStarted",
+            "on n1/gpu-0 with 60 % of its SMs, after 400 of 1,000 iterations",
+        ),
+        (
+            "TaskSwappedOut",
+            "its room on n1/gpu-0 is needed; 440 of 1,000 iterations are done",
+        ),
+        (
+            "TaskSwappedIn",
+            "on n1/gpu-0 with 60 % of its SMs, after 500 of 1,000 iterations",
+        ),
+        (
+            "TaskFinished",
+            "1,000 iterations in 25 s, of which it waited 0 s; 75 s before its deadline",
+        ),
+    ]
 
 
-def test_a_target_elsewhere_ends_what_was_known_and_a_report_from_the_old_place_counts_no_more(
-    database: str,
+@on_fleet()
+async def test_a_target_elsewhere_ends_what_was_known_and_a_report_from_the_old_place_counts_no_more(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await submit(engine)
-        await push(store, START, BOUND)
-        await report(store, 1, "running", 400.0)
-        await push(store, after(6.0), BOUND, gpu="n1/gpu-1")
-        await report(store, 2, "running", 410.0)
-        record = (await in_transaction(engine, tasks.get, "nightly")).record
-        assert (record.place, record.state, record.done_iterations) == (
-            ("n1/gpu-1", 60.0),
-            None,
-            400.0,
-        )
-        await report(store, 3, "running", 420.0, gpu_index=1)
-        assert (
-            await in_transaction(engine, tasks.get, "nightly")
-        ).record.done_iterations == 420.0
-
-    with_fleet(database, work)
+    await submit(engine)
+    await push(store, START, BOUND)
+    await report(store, 1, "running", 400.0)
+    await push(store, after(6.0), BOUND, gpu="n1/gpu-1")
+    await report(store, 2, "running", 410.0)
+    record = (await in_transaction(engine, tasks.get, "nightly")).record
+    assert (record.place, record.state, record.done_iterations) == (
+        ("n1/gpu-1", 60.0),
+        None,
+        400.0,
+    )
+    await report(store, 3, "running", 420.0, gpu_index=1)
+    assert (
+        await in_transaction(engine, tasks.get, "nightly")
+    ).record.done_iterations == 420.0
 
 
-def test_what_a_task_does_is_fixed_and_how_urgent_it_is_may_change(
-    database: str,
+@on_fleet({"default": ["chat"], "web": []})
+async def test_what_a_task_does_is_fixed_and_how_urgent_it_is_may_change(
+    engine: AsyncEngine,
 ) -> None:
-    async def work(_store: PostgresStore, engine: AsyncEngine) -> None:
-        assert await submit(engine, labels={"team": "x"}) == 1
-        assert await submit(engine, labels={"team": "x"}) == 1
-        assert (
-            await submit(
-                engine, replace(TASK, priority=5.0, due_in_s=None), labels={"team": "y"}
-            )
-            == 2
-        )
-        row = await in_transaction(engine, tasks.get, "nightly")
-        assert (row.record.task.priority, row.record.deadline_at, row.labels) == (
-            5.0,
-            None,
-            {"team": "y"},
-        )
-        assert (row.record.submitted_at, row.submitted_by) == (START, "token/ann")
-        for field, changed in (
-            ("batch", replace(TASK, batch=4)),
-            ("iterations", replace(TASK, iterations=7)),
-        ):
-            with pytest.raises(
-                InvalidRequest,
-                match=f"spec.{field}: cannot be changed once the task is submitted",
-            ):
-                await submit(engine, changed)
-        with pytest.raises(Conflict, match="another project has a task 'nightly'"):
-            await submit(engine, replace(TASK, project="web"))
-
-    with_fleet(database, work, {"default": ["chat"], "web": []})
-
-
-def test_a_deleted_task_ends_and_its_name_is_given_to_another_run(
-    database: str,
-) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await submit(engine)
-        await push(store, START, BOUND)
-        await report(store, 1, "running", 400.0)
-        await in_transaction(engine, tasks.remove, "nightly", at=after(6.0))
-        with pytest.raises(NotFound):
-            await in_transaction(engine, tasks.get, "nightly")
-        await submit(engine, at=after(7.0))
-        # The old process still runs, and even says that it is done: that is not this run.
-        await report(store, 2, "finished", 1000.0)
-        row = await in_transaction(engine, tasks.get, "nightly")
-        assert (row.name, row.record.task.name, row.record.phase) == (
-            "nightly",
-            "nightly.2",
-            "queued",
-        )
-        assert [
-            task.name for task in (await store.load_snapshot(after(9.0))).state.tasks
-        ] == ["nightly.2"]
-
-    with_fleet(database, work)
-
-
-def test_a_cancelled_task_stays_in_the_list_and_a_finished_one_cannot_be(
-    database: str,
-) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await submit(engine)
-        assert await in_transaction(engine, tasks.cancel, "nightly", at=after(1.0))
-        assert not await in_transaction(engine, tasks.cancel, "nightly", at=after(2.0))
-        (row,) = await in_transaction(engine, tasks.list_rows)
-        assert (row.record.phase, row.record.cancelled_at) == ("cancelled", after(1.0))
-        assert (await store.load_snapshot(after(3.0))).state.tasks == ()
-        await submit(engine, replace(TASK, name="quick"))
-        await push(store, after(3.0), replace(BOUND, name="quick"))
-        await report(store, 1, "finished", 1000.0, name="quick")
-        with pytest.raises(Conflict, match="'quick' has already finished"):
-            await in_transaction(engine, tasks.cancel, "quick", at=after(6.0))
-
-    with_fleet(database, work)
-
-
-def test_tasks_are_listed_by_name_project_label_and_how_they_stand(
-    database: str,
-) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+    assert await submit(engine, labels={"team": "x"}) == 1
+    assert await submit(engine, labels={"team": "x"}) == 1
+    assert (
         await submit(
-            engine,
-            replace(TASK, name="b", project="web"),
-            labels={"tier": "x", "team": "t"},
+            engine, replace(TASK, priority=5.0, due_in_s=None), labels={"team": "y"}
         )
-        for name in ("a", "c", "d"):
-            await submit(engine, replace(TASK, name=name))
-        await push(store, START, replace(BOUND, name="a"), replace(BOUND, name="c"))
-        await report(store, 1, "swapping", 1.0, name="a")
-        await report(
-            store, 2, "running", 1.0, name="c"
-        )  # and nothing of a: it is gone from there
-        await in_transaction(engine, tasks.cancel, "d", at=after(12.0))
-
-        async def names(**wanted: Any) -> list[str]:
-            return [
-                row.name
-                for row in await in_transaction(engine, tasks.list_rows, **wanted)
-            ]
-
-        assert await names() == ["a", "b", "c", "d"]
-        assert await names(after="a", limit=2) == ["b", "c"]
-        assert (
-            await names(projects=["web"]) == await names(labels={"tier": "x"}) == ["b"]
-        )
-        assert await names(phases=["queued"]) == ["a", "b"]
-        assert await names(phases=["running", "cancelled"]) == ["c", "d"]
-        for row in await in_transaction(engine, tasks.list_rows):
-            assert row.name in await names(phases=[row.record.phase])
-
-    with_fleet(database, work, {"default": ["chat"], "web": []})
-
-
-def test_no_more_tasks_are_taken_than_a_tick_can_look_at(database: str) -> None:
-    async def work(_store: PostgresStore, engine: AsyncEngine) -> None:
-        await submit(engine)
-
-        async def many(connection: AsyncConnection) -> None:
-            await connection.execute(
-                text(
-                    "INSERT INTO task SELECT (jsonb_populate_record(one, jsonb_build_object("
-                    "'id', 'n' || number, 'name', 'n' || number))).* "
-                    "FROM task AS one, generate_series(2, :most) AS number"
-                ),
-                {"most": tasks.MAX_OPEN},
-            )
-
-        await in_transaction(engine, many)
+        == 2
+    )
+    row = await in_transaction(engine, tasks.get, "nightly")
+    assert (row.record.task.priority, row.record.deadline_at, row.labels) == (
+        5.0,
+        None,
+        {"team": "y"},
+    )
+    assert (row.record.submitted_at, row.submitted_by) == (START, "token/ann")
+    for field, changed in (
+        ("batch", replace(TASK, batch=4)),
+        ("iterations", replace(TASK, iterations=7)),
+    ):
         with pytest.raises(
-            Conflict, match="2,000 tasks are already waiting or running"
+            InvalidRequest,
+            match=f"spec.{field}: cannot be changed once the task is submitted",
         ):
-            await submit(engine, replace(TASK, name="late"))
-        await in_transaction(engine, tasks.remove, "n2", at=START)
-        assert await submit(engine, replace(TASK, name="late")) == 1
-
-    with_fleet(database, work)
+            await submit(engine, changed)
+    with pytest.raises(Conflict, match="another project has a task 'nightly'"):
+        await submit(engine, replace(TASK, project="web"))
 
 
-def test_who_waits_for_long_is_told_once_until_it_runs_again(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await submit(engine)
-        await submit(engine, replace(TASK, name="odd", batch=3))
-        assert await in_transaction(engine, note_starved, after(899.0)) == 0
-        assert await in_transaction(engine, note_starved, after(900.0)) == 2
-        assert await in_transaction(engine, note_starved, after(5000.0)) == 0
-        told = await rows(
-            engine,
-            "SELECT subject, reason FROM event WHERE kind = 'TaskStarved' ORDER BY subject",
-        )
-        assert [subject for subject, _ in told] == ["task/nightly", "task/odd"]
-        assert told[0][1].startswith(
-            "it has not run for 900 s: services leave no room for it"
-        )
-        assert (
-            "resnet50 has no operating points with batch 3 on the available GPU types"
-            in told[1][1]
-        )
-        await push(store, after(5000.0), BOUND)
-        await report(store, 1001, "running", 1.0)
-        await report(store, 1002, "failed", 1.0)
-        assert await in_transaction(engine, note_starved, after(5904.0)) == 0
-        assert await in_transaction(engine, note_starved, after(5905.0)) == 1
-
-    with_fleet(database, work)
-
-
-def test_a_target_keeps_what_its_tasks_hold_as_rows(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await submit(engine)
-        await push(
-            store,
-            START,
-            BOUND,
-            replace(BOUND, name="other", sm_percent=100 / 7, batch=4),
-        )
-        await push(store, after(5.0), replace(BOUND, is_resident=False))
-        found = await rows(
-            engine,
-            "SELECT plan_id, task, project, sm_percent, power_w FROM plan_task ORDER BY 1, 2",
-        )
-        # The profile has 60 % and batch 8 at 30 W.
-        assert [(*row[:3], float(row[3]), row[4]) for row in found] == [
-            (1, "nightly", "default", 60.0, 30.0),
-            (1, "other", "default", 100 / 7, 0.0),
-        ]
-        assert await rows(engine, "SELECT plan_id, gpu FROM plan_gpu") == [
-            (1, "n1/gpu-0")
-        ]
-        target = (await store.load_snapshot(after(6.0))).target
-        assert target is not None
-        assert target.gpus[0].tasks == (replace(BOUND, is_resident=False),)
-
-    with_fleet(database, work)
-
-
-def test_tasks_that_are_over_are_forgotten_by_age_and_by_number(database: str) -> None:
-    async def work(_store: PostgresStore, engine: AsyncEngine) -> None:
-        for number in range(5):
-            await submit(engine, replace(TASK, name=f"t{number}"))
-            if number:
-                await in_transaction(
-                    engine,
-                    tasks.cancel,
-                    f"t{number}",
-                    at=START + timedelta(days=number),
-                )
-        await maintain(engine, START + timedelta(days=91, hours=12), Retention(tasks=2))
-        # t1 is older than 90 days; of t2, t3 and t4 the newest two stay; t0 is not over.
-        assert [row.name for row in await in_transaction(engine, tasks.list_rows)] == [
-            "t0",
-            "t3",
-            "t4",
-        ]
-
-    with_fleet(database, work)
-
-
-def test_a_node_that_lies_about_the_end_of_a_task_is_an_event_and_changes_nothing(
-    database: str,
+@on_fleet()
+async def test_a_deleted_task_ends_and_its_name_is_given_to_another_run(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await submit(engine)
-        await report(store, 1, "finished", 1000.0)
-        await push(store, after(6.0), BOUND)
-        await report(store, 2, "running", 1.0)
-        for sequence in (3, 4):
-            await report(store, sequence, "finished", 1.0)
-        record = (await in_transaction(engine, tasks.get, "nightly")).record
-        assert (record.finished_at, record.done_iterations) == (None, 1.0)
-        query = "SELECT subject, reason FROM event WHERE kind = 'TaskReportIgnored'"
-        ((subject, reason),) = await rows(engine, query)
-        assert (subject, "says that task nightly is finished" in reason) == (
-            "node/n1",
-            True,
+    await submit(engine)
+    await push(store, START, BOUND)
+    await report(store, 1, "running", 400.0)
+    await in_transaction(engine, tasks.remove, "nightly", at=after(6.0))
+    with pytest.raises(NotFound):
+        await in_transaction(engine, tasks.get, "nightly")
+    await submit(engine, at=after(7.0))
+    # The old process still runs, and even says that it is done: that is not this run.
+    await report(store, 2, "finished", 1000.0)
+    row = await in_transaction(engine, tasks.get, "nightly")
+    assert (row.name, row.record.task.name, row.record.phase) == (
+        "nightly",
+        "nightly.2",
+        "queued",
+    )
+    assert [
+        task.name for task in (await store.load_snapshot(after(9.0))).state.tasks
+    ] == ["nightly.2"]
+
+
+@on_fleet()
+async def test_a_cancelled_task_stays_in_the_list_and_a_finished_one_cannot_be(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await submit(engine)
+    assert await in_transaction(engine, tasks.cancel, "nightly", at=after(1.0))
+    assert not await in_transaction(engine, tasks.cancel, "nightly", at=after(2.0))
+    (row,) = await in_transaction(engine, tasks.list_rows)
+    assert (row.record.phase, row.record.cancelled_at) == ("cancelled", after(1.0))
+    assert (await store.load_snapshot(after(3.0))).state.tasks == ()
+    await submit(engine, replace(TASK, name="quick"))
+    await push(store, after(3.0), replace(BOUND, name="quick"))
+    await report(store, 1, "finished", 1000.0, name="quick")
+    with pytest.raises(Conflict, match="'quick' has already finished"):
+        await in_transaction(engine, tasks.cancel, "quick", at=after(6.0))
+
+
+@on_fleet({"default": ["chat"], "web": []})
+async def test_tasks_are_listed_by_name_project_label_and_how_they_stand(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await submit(
+        engine,
+        replace(TASK, name="b", project="web"),
+        labels={"tier": "x", "team": "t"},
+    )
+    for name in ("a", "c", "d"):
+        await submit(engine, replace(TASK, name=name))
+    await push(store, START, replace(BOUND, name="a"), replace(BOUND, name="c"))
+    await report(store, 1, "swapping", 1.0, name="a")
+    await report(
+        store, 2, "running", 1.0, name="c"
+    )  # and nothing of a: it is gone from there
+    await in_transaction(engine, tasks.cancel, "d", at=after(12.0))
+
+    async def names(**wanted: Any) -> list[str]:
+        return [
+            row.name for row in await in_transaction(engine, tasks.list_rows, **wanted)
+        ]
+
+    assert await names() == ["a", "b", "c", "d"]
+    assert await names(after="a", limit=2) == ["b", "c"]
+    assert await names(projects=["web"]) == await names(labels={"tier": "x"}) == ["b"]
+    assert await names(phases=["queued"]) == ["a", "b"]
+    assert await names(phases=["running", "cancelled"]) == ["c", "d"]
+    for row in await in_transaction(engine, tasks.list_rows):
+        assert row.name in await names(phases=[row.record.phase])
+
+
+@on_fleet()
+async def test_no_more_tasks_are_taken_than_a_tick_can_look_at(
+    engine: AsyncEngine,
+) -> None:
+    await submit(engine)
+
+    async def many(connection: AsyncConnection) -> None:
+        await connection.execute(
+            text(
+                "INSERT INTO task SELECT (jsonb_populate_record(one, jsonb_build_object("
+                "'id', 'n' || number, 'name', 'n' || number))).* "
+                "FROM task AS one, generate_series(2, :most) AS number"
+            ),
+            {"most": tasks.MAX_OPEN},
         )
 
-    with_fleet(database, work)
+    await in_transaction(engine, many)
+    with pytest.raises(Conflict, match="2,000 tasks are already waiting or running"):
+        await submit(engine, replace(TASK, name="late"))
+    await in_transaction(engine, tasks.remove, "n2", at=START)
+    assert await submit(engine, replace(TASK, name="late")) == 1
 
 
-def test_a_task_that_finishes_where_a_newer_target_takes_it_away_is_done(
-    database: str,
+@on_fleet()
+async def test_who_waits_for_long_is_told_once_until_it_runs_again(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await submit(engine)
-        await push(store, START, BOUND)
-        await report(store, 1, "running", 990.0)
-        await push(store, after(6.0), BOUND, gpu="n1/gpu-1")
-        # Another process of the API, which has to read first what targets said.
-        await report(PostgresStore(engine), 2, "finished", 1000.0)
-        record = (await in_transaction(engine, tasks.get, "nightly")).record
-        assert record.finished_at == after(10.0)
+    await submit(engine)
+    await submit(engine, replace(TASK, name="odd", batch=3))
+    assert await in_transaction(engine, note_starved, after(899.0)) == 0
+    assert await in_transaction(engine, note_starved, after(900.0)) == 2
+    assert await in_transaction(engine, note_starved, after(5000.0)) == 0
+    told = await rows(
+        engine,
+        "SELECT subject, reason FROM event WHERE kind = 'TaskStarved' ORDER BY subject",
+    )
+    assert [subject for subject, _ in told] == ["task/nightly", "task/odd"]
+    assert told[0][1].startswith(
+        "it has not run for 900 s: services leave no room for it"
+    )
+    assert (
+        "resnet50 has no operating points with batch 3 on the available GPU types"
+        in told[1][1]
+    )
+    await push(store, after(5000.0), BOUND)
+    await report(store, 1001, "running", 1.0)
+    await report(store, 1002, "failed", 1.0)
+    assert await in_transaction(engine, note_starved, after(5904.0)) == 0
+    assert await in_transaction(engine, note_starved, after(5905.0)) == 1
 
-    with_fleet(database, work)
+
+@on_fleet()
+async def test_a_target_keeps_what_its_tasks_hold_as_rows(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await submit(engine)
+    await push(
+        store, START, BOUND, replace(BOUND, name="other", sm_percent=100 / 7, batch=4)
+    )
+    await push(store, after(5.0), replace(BOUND, is_resident=False))
+    found = await rows(
+        engine,
+        "SELECT plan_id, task, project, sm_percent, power_w FROM plan_task ORDER BY 1, 2",
+    )
+    # The profile has 60 % and batch 8 at 30 W.
+    assert [(*row[:3], float(row[3]), row[4]) for row in found] == [
+        (1, "nightly", "default", 60.0, 30.0),
+        (1, "other", "default", 100 / 7, 0.0),
+    ]
+    assert await rows(engine, "SELECT plan_id, gpu FROM plan_gpu") == [(1, "n1/gpu-0")]
+    target = (await store.load_snapshot(after(6.0))).target
+    assert target is not None
+    assert target.gpus[0].tasks == (replace(BOUND, is_resident=False),)
+
+
+@on_fleet()
+async def test_tasks_that_are_over_are_forgotten_by_age_and_by_number(
+    engine: AsyncEngine,
+) -> None:
+    for number in range(5):
+        await submit(engine, replace(TASK, name=f"t{number}"))
+        if number:
+            await in_transaction(
+                engine, tasks.cancel, f"t{number}", at=START + timedelta(days=number)
+            )
+    await maintain(engine, START + timedelta(days=91, hours=12), Retention(tasks=2))
+    # t1 is older than 90 days; of t2, t3 and t4 the newest two stay; t0 is not over.
+    assert [row.name for row in await in_transaction(engine, tasks.list_rows)] == [
+        "t0",
+        "t3",
+        "t4",
+    ]
+
+
+@on_fleet()
+async def test_a_node_that_lies_about_the_end_of_a_task_is_an_event_and_changes_nothing(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await submit(engine)
+    await report(store, 1, "finished", 1000.0)
+    await push(store, after(6.0), BOUND)
+    await report(store, 2, "running", 1.0)
+    for sequence in (3, 4):
+        await report(store, sequence, "finished", 1.0)
+    record = (await in_transaction(engine, tasks.get, "nightly")).record
+    assert (record.finished_at, record.done_iterations) == (None, 1.0)
+    query = "SELECT subject, reason FROM event WHERE kind = 'TaskReportIgnored'"
+    ((subject, reason),) = await rows(engine, query)
+    assert (subject, "says that task nightly is finished" in reason) == (
+        "node/n1",
+        True,
+    )
+
+
+@on_fleet()
+async def test_a_task_that_finishes_where_a_newer_target_takes_it_away_is_done(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await submit(engine)
+    await push(store, START, BOUND)
+    await report(store, 1, "running", 990.0)
+    await push(store, after(6.0), BOUND, gpu="n1/gpu-1")
+    # Another process of the API, which has to read first what targets said.
+    await report(PostgresStore(engine), 2, "finished", 1000.0)
+    record = (await in_transaction(engine, tasks.get, "nightly")).record
+    assert record.finished_at == after(10.0)

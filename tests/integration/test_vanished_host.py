@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psycopg
@@ -10,6 +9,7 @@ import pytest
 
 from app.postgres import server as postgres
 from bench.campaign.deployment import namespaces
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.integration,
@@ -17,8 +17,6 @@ pytestmark = [
         not namespaces.may_make(), reason="this user may make no network namespace"
     ),
 ]
-GONE_WITHIN_S = 12.0
-"""TCP's patience of 7 s (`app.db.base.engine`), and room for a machine that others use, too."""
 SESSIONS = "SELECT application_name FROM pg_stat_activity WHERE client_addr = %s::inet"
 PROGRAM = """
 import asyncio, sys
@@ -34,7 +32,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def test_every_session_of_a_vanished_host_ends_within_seconds(
+def test_every_session_of_a_vanished_host_ends_by_itself(
     tmp_path: Path,
 ) -> None:
     with namespaces.other_host() as host:
@@ -54,10 +52,8 @@ def test_every_session_of_a_vanished_host_ends_within_seconds(
 
                 assert len(sessions()) == 2
                 host.cut()
-                cut_s = time.monotonic()
-                while left := sessions():
-                    assert time.monotonic() - cut_s < GONE_WITHIN_S, left
-                    time.sleep(0.1)
+                # Left to itself the system waits for two hours.
+                until(lambda: not sessions(), "a session goes on")
         finally:
             process.kill()
             process.communicate()

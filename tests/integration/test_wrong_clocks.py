@@ -17,8 +17,8 @@ from solvers.types.state import GpuId
 from tests.integration.fleet import (
     make_gpu_reading,
     make_observation,
+    on_fleet,
     push,
-    with_fleet,
 )
 
 pytestmark = pytest.mark.integration
@@ -59,61 +59,60 @@ async def a_node_that_reported_ahead(store: PostgresStore) -> datetime:
     return now
 
 
-def test_the_first_report_under_the_right_clock_is_taken_in_full(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        now = await a_node_that_reported_ahead(store)
-        await store.ingest((a_report(3, now, healthy=False),), now)
-        async with engine.connect() as connection:
-            row = await nodes.get(connection, "n1", now)
-            gpu = await nodes.get_gpu(connection, GpuId("n1/gpu-0"))
-        assert (row.observed_generation, row.problems) == (3, ("problem 3",))
-        assert not gpu.healthy
-        assert row.last_seen_at == now
-        # A report that was overtaken undoes nothing of it.
-        await store.ingest((a_report(2, now - HOUR),), now)
-        async with engine.connect() as connection:
-            assert (await nodes.get(connection, "n1", now)).observed_generation == 3
-
-    with_fleet(database, work)
+@on_fleet()
+async def test_the_first_report_under_the_right_clock_is_taken_in_full(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    now = await a_node_that_reported_ahead(store)
+    await store.ingest((a_report(3, now, healthy=False),), now)
+    async with engine.connect() as connection:
+        row = await nodes.get(connection, "n1", now)
+        gpu = await nodes.get_gpu(connection, GpuId("n1/gpu-0"))
+    assert (row.observed_generation, row.problems) == (3, ("problem 3",))
+    assert not gpu.healthy
+    assert row.last_seen_at == now
+    # A report that was overtaken undoes nothing of it.
+    await store.ingest((a_report(2, now - HOUR),), now)
+    async with engine.connect() as connection:
+        assert (await nodes.get(connection, "n1", now)).observed_generation == 3
 
 
 @pytest.mark.parametrize("reports_again", [False, True])
-def test_a_node_that_falls_silent_after_a_clock_was_ahead_counts_as_silent(
-    database: str, reports_again: bool
+@on_fleet()
+async def test_a_node_that_falls_silent_after_a_clock_was_ahead_counts_as_silent(
+    store: PostgresStore, reports_again: bool
 ) -> None:
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        now = await a_node_that_reported_ahead(store)
-        if reports_again:
-            await store.ingest((a_report(3, now),), now)
-            assert silent_nodes(await store.load_snapshot(now)) == ()
-        later = now + timedelta(minutes=5)
-        assert silent_nodes(await store.load_snapshot(later)) == ("n1",)
-
-    with_fleet(database, work)
+    now = await a_node_that_reported_ahead(store)
+    if reports_again:
+        await store.ingest((a_report(3, now),), now)
+        assert silent_nodes(await store.load_snapshot(now)) == ()
+    later = now + timedelta(minutes=5)
+    assert silent_nodes(await store.load_snapshot(later)) == ("n1",)
 
 
-def test_a_drain_tells_the_replicas_of_the_last_report_whatever_the_clock_was_before(
-    database: str,
+@on_fleet()
+async def test_a_drain_tells_the_replicas_of_the_last_report_whatever_the_clock_was_before(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> list[int]:
-        left = []
-        shares = [("chat", 30.0, 100.0)] * 3
-        await push(store, datetime.now(UTC), {"n1/gpu-0": shares})
-        now = await a_node_that_reported_ahead(store)
-        async with engine.begin() as connection:
-            await nodes.set_drain(connection, "n1", until=now + HOUR)
-        for sequence, replicas in ((3, 1), (4, 0)):
-            at = now + timedelta(seconds=2 * sequence)
-            await store.ingest((a_report(sequence, at, replicas=replicas),), at)
-            async with engine.connect() as connection:
-                drains = await nodes.list_drains(connection, ["n1"])
-            left.append(drains["n1"].replicas_left)
-        return left
-
-    assert with_fleet(database, work) == [1, 0]
+    left = []
+    shares = [("chat", 30.0, 100.0)] * 3
+    await push(store, datetime.now(UTC), {"n1/gpu-0": shares})
+    now = await a_node_that_reported_ahead(store)
+    async with engine.begin() as connection:
+        await nodes.set_drain(connection, "n1", until=now + HOUR)
+    for sequence, replicas in ((3, 1), (4, 0)):
+        at = now + timedelta(seconds=2 * sequence)
+        await store.ingest((a_report(sequence, at, replicas=replicas),), at)
+        async with engine.connect() as connection:
+            drains = await nodes.list_drains(connection, ["n1"])
+        left.append(drains["n1"].replicas_left)
+    assert (left) == [1, 0]
 
 
-def test_the_campaign_s_judge_tells_of_marks_in_the_future(database: str) -> None:
+@on_fleet()
+async def test_the_campaign_s_judge_tells_of_marks_in_the_future(
+    store: PostgresStore, database: str
+) -> None:
     def found() -> list[str]:
         with psycopg.connect(conninfo(database)) as connection:
             return list(
@@ -122,11 +121,8 @@ def test_the_campaign_s_judge_tells_of_marks_in_the_future(database: str) -> Non
                 )
             )
 
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        now = await a_node_that_reported_ahead(store)
-        (words,) = found()
-        assert "n1" in words
-        await store.ingest((a_report(3, now),), now)
-        assert found() == []
-
-    with_fleet(database, work)
+    now = await a_node_that_reported_ahead(store)
+    (words,) = found()
+    assert "n1" in words
+    await store.ingest((a_report(3, now),), now)
+    assert found() == []
