@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from app.cli.main import run
 from app.postgres import server as postgres
 from tests.app.runner import Result, cli
 from tests.integration.api_harness import ControlPlane, served_api
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -283,8 +283,9 @@ def test_a_bad_token_and_a_narrow_one_are_told_apart(
 
 
 def test_decisions_and_reports_answer_on_an_empty_fleet(
-    plimsoll: Callable[..., Result],
+    plimsoll: Callable[..., Result], control_plane: ControlPlane
 ) -> None:
+    assert f"API v1 at {control_plane.url}" in plimsoll("version").out
     assert plimsoll("pause").code == 0
     assert plimsoll("get", "policies").out.splitlines()[1].split()[3] == "yes"
     assert plimsoll("resume").code == 0
@@ -339,12 +340,6 @@ def test_policies_are_compared_switched_in_groups_and_switched_back(
     assert (spec["groups"][0]["policy"], spec["approve_switch"]) == ("hetsev", True)
 
 
-def test_version_says_which_api_answers(
-    plimsoll: Callable[..., Result], control_plane: ControlPlane
-) -> None:
-    assert f"API v1 at {control_plane.url}" in plimsoll("version").out
-
-
 def test_the_schema_is_upgraded_checked_and_shown(
     empty_database: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -367,29 +362,6 @@ def test_the_first_token_comes_straight_from_the_database(
     assert capfd.readouterr().out.startswith("plim_admin_")
 
 
-def test_a_database_that_does_not_answer_is_named_without_its_password(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PLIMSOLL_DATABASE_URL", "postgresql://me:hidden@127.0.0.1:1/x")
-    assert run(["db", "check"]) == 1
-    shown = capfd.readouterr().err
-    assert (
-        "the database does not answer (postgresql://me:***@127.0.0.1:1/x): connection failed"
-        in shown
-    )
-    assert "hidden" not in shown
-
-
-def test_looking_for_an_embedded_database_does_not_make_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PLIMSOLL_DATA_DIR", str(tmp_path / "none"))
-    monkeypatch.delenv("PLIMSOLL_DATABASE_URL", raising=False)
-    assert run(["db", "check"]) == 1
-    assert "there is no database in" in capfd.readouterr().err
-    assert not (tmp_path / "none").exists()
-
-
 SERVE = (
     sys.executable,
     "-c",
@@ -400,6 +372,7 @@ SERVE = (
 )
 
 
+@pytest.mark.thorough  # test_up has the same of `plimsoll up`
 def test_serve_ends_well_on_sigterm_and_takes_its_embedded_database_along(
     tmp_path: Path,
 ) -> None:
@@ -412,7 +385,7 @@ def test_serve_ends_well_on_sigterm_and_takes_its_embedded_database_along(
         env=environment,
         cwd=ROOT,
     ) as serving:
-        watchdog = threading.Timer(90, serving.kill)
+        watchdog = threading.Timer(PATIENCE_S, serving.kill)
         watchdog.start()
         try:
             assert serving.stderr is not None
@@ -429,29 +402,6 @@ def test_serve_ends_well_on_sigterm_and_takes_its_embedded_database_along(
             serving.kill()
             was_running = postgres.stop(tmp_path)
     assert not was_running
-
-
-def test_serve_says_that_its_port_is_taken_before_it_starts_a_database(
-    tmp_path: Path,
-) -> None:
-    environment = {
-        "PLIMSOLL_DATA_DIR": str(tmp_path / "none"),
-        "PATH": os.environ["PATH"],
-    }
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        ended = subprocess.run(
-            [*SERVE, port],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=ROOT,
-            timeout=60,
-            check=False,
-        )
-    assert ended.returncode == 1
-    assert f"cannot listen on 127.0.0.1, port {port}" in ended.stderr
-    assert not (tmp_path / "none").exists()
 
 
 def test_a_webhook_is_applied_shown_and_deleted_and_its_secret_printed_once(

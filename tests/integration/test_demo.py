@@ -13,7 +13,7 @@ from app.base.settings import Settings
 from app.db.base.listen import WAKE_CHANNEL, conninfo, noted_wakes
 from app.demo.run import DemoOptions, run_demo
 from app.demo.scenario import demo_cluster
-from bench.closed_runs import ClosedRun, run_closed
+from bench.closed_runs import run_closed
 
 pytestmark = pytest.mark.integration
 
@@ -22,13 +22,8 @@ DURATION_S = 180.0
 up for it."""
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
-    """Exit code and output of a short demo."""
-    return _run(tmp_path_factory.mktemp("demo"), limit_s=math.inf)
-
-
 def _run(directory: Path, *, limit_s: float) -> tuple[int, str]:
+    """Exit code and output of a short demo."""
     options = DemoOptions(
         settings=Settings(data_dir=directory / "data"),
         seed=1,
@@ -41,50 +36,33 @@ def _run(directory: Path, *, limit_s: float) -> tuple[int, str]:
     return code, out.getvalue()
 
 
-@pytest.fixture(scope="module")
-def expected() -> ClosedRun:
-    """The benchmark's run of the same load."""
-    return run_closed(demo_cluster("joint", 1), DURATION_S)
-
-
-def test_its_figures_are_those_of_the_benchmark_for_that_seed(
-    shown: tuple[int, str], expected: ClosedRun
+@pytest.mark.parametrize(
+    ("limit_s", "shown_s"),
+    [
+        # A machine without time shows the first minutes of the same run.
+        (0.0, 60.0),
+        pytest.param(math.inf, DURATION_S, marks=pytest.mark.thorough),
+    ],
+)
+def test_its_figures_and_its_verdict_are_those_of_the_benchmark_for_that_seed(
+    tmp_path: Path, limit_s: float, shown_s: float
 ) -> None:
-    report, _, _ = shown[1].partition("asked in SQL")
+    code, output = _run(tmp_path, limit_s=limit_s)
+    expected = run_closed(demo_cluster("joint", 1), shown_s)
+    report, _, _ = output.partition("asked in SQL")
     rows = [line.split() for line in report.splitlines()]
     found = {row[0]: row for row in rows if row and row[0] in expected.attained}
     for name, attained in expected.attained.items():
         assert f"{100 * attained:.2f}%" in found[name]
         assert f"{expected.bill.whole_gpu_usd[name]:.3f}" in found[name]
-    decisions = next(line for line in shown[1].splitlines() if "plans pushed" in line)
+    decisions = next(line for line in output.splitlines() if "plans pushed" in line)
     assert decisions.endswith(f" {expected.plans_pushed} plans pushed")
-
-
-def test_its_exit_code_is_its_verdict(
-    shown: tuple[int, str], expected: ClosedRun
-) -> None:
-    code, output = shown
     missed = expected.missed
     assert code == (1 if missed else 0)
     assert output.count(" MISSED ") == len(missed)
     assert ("verdict: every SLO was kept" in output) == (not missed)
-
-
-def test_a_machine_without_time_shows_the_first_minutes_of_the_same_run(
-    tmp_path: Path,
-) -> None:
-    _, output = _run(tmp_path, limit_s=0.0)
-    assert "1 minutes of load in" in output
-    assert "(of 3 minutes: this machine was busy" in output
-    first = run_closed(demo_cluster("joint", 1), 60.0)
-    assert f" {first.plans_pushed} plans pushed" in output
-    for name, attained in first.attained.items():
-        row = next(line for line in output.splitlines() if line.startswith(name))
-        assert f"{100 * attained:.2f}%" in row
-
-
-def test_it_says_where_it_is_looked_at(shown: tuple[int, str]) -> None:
-    assert "look at it at http://127.0.0.1:" in shown[1]
+    assert "look at it at http://127.0.0.1:" in output
+    assert ("(of 3 minutes: this machine was busy" in output) == (shown_s < DURATION_S)
 
 
 def test_what_woke_the_loop_before_the_question_is_in_the_answer(

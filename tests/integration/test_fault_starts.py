@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,12 +13,13 @@ import httpx2
 import pytest
 
 from app.postgres import server as postgres
-from tests.integration.fault_harness import plimsoll, until
+from app.postgres.files import claim, try_flock
+from tests.app.runner import Result, cli
+from tests.integration.fault_harness import plimsoll
 from tests.ports import a_free_port
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
-
-PATIENCE_S = 60.0
 
 START_AN_AGENT = """
 import os, subprocess, sys, time
@@ -43,6 +44,29 @@ def home(tmp_path: Path) -> Iterator[Path]:
         postgres.stop(tmp_path / ".plimsoll")
 
 
+@pytest.fixture
+def start(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
+    """What a start says that fails in this process, which keeps its own log and its own end by SIGTERM."""
+    for name in [name for name in os.environ if name.startswith("PLIMSOLL_")]:
+        monkeypatch.delenv(name)
+    for command in ("control_plane", "up"):
+        name = f"app.cli.start.{command}.configure_logs"
+        monkeypatch.setattr(name, lambda _settings: None)
+    monkeypatch.chdir(home)
+
+    def failed(*arguments: str, **environment: str) -> str:
+        environment = {"PLIMSOLL_PORT": str(a_free_port())} | environment
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        result: Result = cli(*arguments, environment=environment, home=home)
+        assert result.code == 1
+        return result.err
+
+    terminated = signal.getsignal(signal.SIGTERM)
+    yield failed
+    signal.signal(signal.SIGTERM, terminated)
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
@@ -51,9 +75,10 @@ def home(tmp_path: Path) -> Iterator[Path]:
             {
                 "PLIMSOLL_DATABASE_URL": "postgresql://ada:opensesame@127.0.0.1:9/plimsoll"
             },
-            "the database does not answer (postgresql://ada:***@127.0.0.1:9/plimsoll)",
+            "the database does not answer (postgresql://ada:***@127.0.0.1:9/plimsoll): connection failed",
         ),
         (["serve"], {}, "there is no database in"),
+        (["db", "check"], {}, "there is no database in"),
         (["serve"], {"PLIMSOLL_PORT": "eighty"}, "PLIMSOLL_PORT"),
         (
             ["up"],
@@ -63,17 +88,46 @@ def home(tmp_path: Path) -> Iterator[Path]:
     ],
 )
 def test_a_start_that_cannot_succeed_says_why(
-    home: Path, arguments: list[str], environment: dict[str, str], words: str
+    start: Callable[..., str],
+    home: Path,
+    arguments: list[str],
+    environment: dict[str, str],
+    words: str,
 ) -> None:
-    code, said = ended(
-        plimsoll(
-            arguments, home, **{"PLIMSOLL_PORT": str(a_free_port())} | environment
-        ),
-        home,
-    )
-    assert code == 1
-    assert words in said
-    assert "Traceback" not in said and "opensesame" not in said
+    said = start(*arguments, **environment)
+    assert words in said and "opensesame" not in said
+    # Looking for a database does not make one.
+    assert not (home / ".plimsoll").exists()
+
+
+def test_a_database_without_a_schema_or_in_use_by_another_up_is_said(
+    start: Callable[..., str], home: Path, empty_database: str
+) -> None:
+    said = start("serve", PLIMSOLL_DATABASE_URL=empty_database)
+    assert "`plimsoll serve --upgrade` does both" in said
+    lock = try_flock(claim(home / ".plimsoll").root / "up.lock")
+    assert lock is not None
+    assert "another `plimsoll up` runs" in start("up")
+    os.close(lock)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--upgrade"],
+        # Its database is there already, and ends with it.
+        pytest.param(["up", "--nodes", "0"], marks=pytest.mark.thorough),
+    ],
+)
+def test_a_port_that_is_taken_is_named_and_nothing_stays_behind(
+    start: Callable[..., str], home: Path, arguments: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = start(*arguments, PLIMSOLL_PORT=str(port))
+    assert f"cannot listen on 127.0.0.1, port {port}" in said
+    assert postgres.attach(home / ".plimsoll") is None
+    assert (home / ".plimsoll").exists() == (arguments[0] == "up")
 
 
 @contextmanager
@@ -104,6 +158,7 @@ def up(home: Path, port: int, name: str) -> "Iterator[subprocess.Popen[bytes]]":
         process.wait()
 
 
+@pytest.mark.thorough  # test_up ends one by a signal, test_postgres has what a killed user leaves
 def test_after_a_kill_the_next_start_takes_over_and_ends_everything_and_a_second_one_at_once_is_refused(
     home: Path,
 ) -> None:
@@ -131,18 +186,6 @@ def test_after_a_kill_the_next_start_takes_over_and_ends_everything_and_a_second
         second.send_signal(signal.SIGTERM)
         assert second.wait(PATIENCE_S) == 0, (home / "second" / "log").read_text()
     assert postgres.attach(data_dir) is None
-
-
-def test_a_port_that_is_taken_is_named_and_nothing_stays_behind(home: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        code, said = ended(
-            plimsoll(["up", "--nodes", "0"], home, PLIMSOLL_PORT=str(port)), home
-        )
-    assert code == 1
-    assert f"cannot listen on 127.0.0.1, port {port}" in said
-    assert "Traceback" not in said
-    assert postgres.attach(home / ".plimsoll") is None
 
 
 def test_an_agent_that_was_started_with_its_parent_ends_with_it(tmp_path: Path) -> None:
