@@ -6,10 +6,8 @@ from agents.base.device import NodeState
 from agents.base.protocol import Observation, SyncReply
 from agents.daemon.build import closing_both
 from agents.sync.transport import ControlPlaneSilent
-from tests.agents.factories import (
-    run,
-)
 from tests.agents.paper_device import PaperDevice
+from tests.waiting import in_loop
 
 
 class StuckTransport:
@@ -22,13 +20,10 @@ class StuckTransport:
         raise OSError("the connection is broken")
 
 
-def test_the_device_is_given_back_where_the_transport_cannot_be_closed() -> None:
+@in_loop
+async def test_the_device_is_given_back_though_the_transport_cannot_be_closed() -> None:
     device = PaperDevice(NodeState(gpus=()))
-
-    async def open_and_close() -> None:
+    with pytest.raises(OSError, match="the connection is broken"):
         async with closing_both(device, StuckTransport()):
             assert not device.is_closed
-
-    with pytest.raises(OSError, match="the connection is broken"):
-        run(open_and_close())
     assert device.is_closed

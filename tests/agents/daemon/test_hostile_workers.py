@@ -20,7 +20,6 @@ from agents.base.device import (
 from agents.base.protocol import (
     Amount,
     Count,
-    GpuReading,
     Iterations,
     Observation,
     ReplicaReading,
@@ -41,7 +40,7 @@ from tests.agents.factories import (
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice, paper_reading
-from tests.waiting import eventually, run
+from tests.waiting import eventually, in_loop, run
 
 
 class BrokenDevice(PaperDevice):
@@ -78,6 +77,7 @@ def a_task_reading(name: str, *, done_iterations: float = 1.0) -> TaskReading:
 
 
 def a_replica_reading(**counts: float) -> ReplicaReading:
+    """Of a replica that does nothing, but for these counts."""
     reading = ReplicaReading(
         id="r1",
         service="chat",
@@ -88,10 +88,6 @@ def a_replica_reading(**counts: float) -> ReplicaReading:
         memory_mib=10.0,
     )
     return msgspec.structs.replace(reading, **counts)
-
-
-def gpu_reading() -> GpuReading:
-    return paper_reading(an_empty_node().gpus[0], 1.0)
 
 
 def last_told(plane: PaperControlPlane) -> str:
@@ -140,20 +136,15 @@ def test_no_exception_ends_the_agent(caplog: pytest.LogCaptureFixture) -> None:
         assert next_s == pytest.approx(start_s + length_s), "a window was lost"
 
 
-def test_a_device_that_raises_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> PaperControlPlane:
-        clock = ScaledClock(speed=100.0)
-        # Its goodbye is answered by a command, for which the device is asked once more.
-        plane = PaperControlPlane(clock, a_command())
-        agent, stop = (
-            an_agent(BrokenDevice(an_empty_node()), plane, clock),
-            asyncio.Event(),
-        )
-        stop.set()
-        await agent.run(stop)
-        return plane
-
-    plane = run(scenario())
+@in_loop
+async def test_a_device_that_raises_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, stop = ScaledClock(speed=100.0), asyncio.Event()
+    # Its goodbye is answered by a command, for which the device is asked once more.
+    plane = PaperControlPlane(clock, a_command())
+    stop.set()
+    await an_agent(BrokenDevice(an_empty_node()), plane, clock).run(stop)
     assert "observing failed" in last_told(plane)
     assert "could not sign off: syncing failed unexpectedly" in caplog.text
 
@@ -206,14 +197,8 @@ def test_a_number_beyond_the_bounds_of_the_wire_is_not_told(
 
 @pytest.mark.parametrize("number", [-1.0, 1e300, math.nan, math.inf])
 def test_no_number_of_a_task_makes_an_observation_refused(number: float) -> None:
-    reading = task_reading(
-        a_task("t1"),
-        "running",
-        0,
-        done_iterations=number,
-        window_iterations=1e-300,
-        busy_s=number,
-    )
+    facts = {"done_iterations": number, "window_iterations": 1e-300, "busy_s": number}
+    reading = task_reading(a_task("t1"), "running", 0, **facts)
     observation = an_observation(tasks=(reading,))
     assert decoded(observation) == observation
 
@@ -222,35 +207,29 @@ def test_no_number_of_a_task_makes_an_observation_refused(number: float) -> None
 def test_no_count_of_a_replica_makes_an_observation_that_is_refused(count: int) -> None:
     after = ReplicaCounts(requests=count, batches=count, busy_s=1e300)
     work = work_between(ReplicaCounts(), after)
-    observation = an_observation(
-        replicas=(
-            a_replica_reading(
-                requests=work.requests,
-                batches=work.batches,
-                execution_ms=work.execution_ms,
-            ),
-        ),
-    )
+    names = ("requests", "batches", "execution_ms")
+    reading = a_replica_reading(**{name: getattr(work, name) for name in names})
+    observation = an_observation(replicas=(reading,))
     assert decoded(observation) == observation
 
 
 def test_only_a_reading_that_would_be_refused_is_left_out_and_named() -> None:
     good, bad = a_task_reading("t1"), a_task_reading("t2", done_iterations=1e300)
-    gpus = (gpu_reading(),)
-    sent = decoded(
-        sendable(an_observation(problems=("old",), gpus=gpus, tasks=(good, bad)))
-    )
+    gpus = (paper_reading(an_empty_node().gpus[0], 1.0),)
+    seen = an_observation(problems=("old",), gpus=gpus, tasks=(good, bad))
+    sent = decoded(sendable(seen))
     assert (sent.gpus, sent.tasks) == (gpus, (good,))
     assert "one of tasks was left out" in sent.problems[0]
     assert "done_iterations" in sent.problems[0]
     assert sent.problems[1:] == ("old",)
+    well = an_observation(tasks=(good,))
+    assert sendable(well) is well
 
 
 @pytest.mark.parametrize("count", [-1, 10**12, 10**400])
 def test_sums_out_of_bounds_are_left_out_of_an_observation(count: int) -> None:
-    sent = decoded(
-        sendable(an_observation(replicas=(a_replica_reading(requests=count),)))
-    )
+    seen = an_observation(replicas=(a_replica_reading(requests=count),))
+    sent = decoded(sendable(seen))
     assert sent.replicas == ()
     assert "one of replicas was left out" in sent.problems[0]
 
@@ -260,11 +239,6 @@ def test_an_observation_that_is_refused_as_a_whole_is_sent_without_readings() ->
     sent = decoded(sendable(an_observation(tasks=many)))
     assert sent.tasks == ()
     assert "all readings were left out" in sent.problems[0]
-
-
-def test_an_observation_that_is_well_is_sent_as_it_is() -> None:
-    well = an_observation(tasks=(a_task_reading("t1"),))
-    assert sendable(well) is well
 
 
 def test_a_problem_that_cannot_be_encoded_is_told_as_far_as_it_can() -> None:

@@ -12,6 +12,7 @@ from agents.processes.node_logs import NodeLogs
 from agents.processes.records import TASKS_FOLDER, log_path
 from agents.sync.transport import ControlPlaneSilent
 from tests.agents.factories import an_observation
+from tests.waiting import in_loop
 
 REQUEST = LogRequest(id="7f", kind="task", name="teach")
 SEEN = an_observation()
@@ -50,72 +51,56 @@ async def settled() -> None:
     await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
 
 
-def test_a_log_that_is_asked_for_twice_is_sent_once(tmp_path: Path) -> None:
+@in_loop
+async def test_a_log_that_is_asked_for_twice_is_sent_once(tmp_path: Path) -> None:
     path = log_path(tmp_path / TASKS_FOLDER, "teach")
     path.parent.mkdir(parents=True)
     path.write_bytes(b"epoch 1\n")
-
-    async def scenario() -> list[tuple[str, object]]:
-        plane = AskingControlPlane()
-        transport = LogTransport(plane, node="n/1", logs=NodeLogs(tmp_path))
-        for _ in range(2):
-            assert (await transport.exchange(SEEN, wait_s=0.0)).acknowledged == 1
-        plane.may_answer.set()
-        await settled()
-        await transport.close()
-        assert plane.is_closed
-        return plane.posted
-
+    plane = AskingControlPlane()
+    transport = LogTransport(plane, node="n/1", logs=NodeLogs(tmp_path))
+    for _ in range(2):
+        assert (await transport.exchange(SEEN, wait_s=0.0)).acknowledged == 1
+    plane.may_answer.set()
+    await settled()
+    await transport.close()
+    assert plane.is_closed
     answer = LogAnswer(text="epoch 1\n", start=0, end=8)
-    assert asyncio.run(scenario()) == [("nodes/n%2F1/logs/7f", answer)]
+    assert plane.posted == [("nodes/n%2F1/logs/7f", answer)]
 
 
-def test_a_node_without_processes_says_that_it_has_no_logs() -> None:
-    async def scenario() -> object:
-        plane = AskingControlPlane()
-        plane.may_answer.set()
-        transport = LogTransport(plane, node="n1", logs=None)
-        await transport.exchange(SEEN, wait_s=0.0)
-        await settled()
-        return plane.posted[0][1]
-
-    answer = asyncio.run(scenario())
+@in_loop
+async def test_a_node_without_processes_says_that_it_has_no_logs() -> None:
+    plane = AskingControlPlane()
+    plane.may_answer.set()
+    transport = LogTransport(plane, node="n1", logs=None)
+    await transport.exchange(SEEN, wait_s=0.0)
+    await settled()
+    answer = plane.posted[0][1]
     assert isinstance(answer, LogAnswer) and "writes no log" in answer.problem
 
 
-def test_an_answer_that_cannot_be_sent(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        plane = AskingControlPlane(is_there=False)
-        plane.may_answer.set()
-        transport = LogTransport(plane, node="n1", logs=None)
+@in_loop
+async def test_an_answer_that_cannot_be_sent(caplog: pytest.LogCaptureFixture) -> None:
+    plane = AskingControlPlane(is_there=False)
+    plane.may_answer.set()
+    transport = LogTransport(plane, node="n1", logs=None)
+    # Nothing is left over: the next reply may ask for it again.
+    for _ in range(2):
         await transport.exchange(SEEN, wait_s=0.0)
         await settled()
-        # Nothing is left over: the next reply may ask for it again.
-        await transport.exchange(SEEN, wait_s=0.0)
-        await settled()
-
-    asyncio.run(scenario())
     assert caplog.text.count("the log of teach cannot be sent: it is away") == 2
 
 
-def test_a_transport_that_is_closed_answers_nobody_any_more() -> None:
-    async def scenario() -> list[tuple[str, object]]:
-        plane = AskingControlPlane()
-        transport = LogTransport(plane, node="n1", logs=None)
-        await transport.exchange(SEEN, wait_s=0.0)
-        await transport.close()
-        plane.may_answer.set()
-        return plane.posted
-
-    assert asyncio.run(scenario()) == []
+@in_loop
+async def test_a_transport_that_is_closed_answers_no_more() -> None:
+    plane = AskingControlPlane()
+    transport = LogTransport(plane, node="n1", logs=None)
+    await transport.exchange(SEEN, wait_s=0.0)
+    await transport.close()
+    plane.may_answer.set()
+    assert plane.posted == []
 
 
 def test_a_reply_that_asks_for_no_log_is_one_that_older_agents_take() -> None:
     reply = SyncReply(boot="b", acknowledged=1, server_time_s=0.0)
-    assert set(msgspec.json.decode(msgspec.json.encode(reply))) == {
-        "boot",
-        "acknowledged",
-        "server_time_s",
-        "command",
-        "lease",
-    }
+    assert "logs" not in msgspec.json.decode(msgspec.json.encode(reply))

@@ -1,6 +1,6 @@
 """The agent's own metrics: what its newest window says, and how it gets on with the control plane."""
 
-import asyncio
+from contextlib import nullcontext
 
 import aiohttp
 import pytest
@@ -10,12 +10,10 @@ from agents.base.addresses import advertised
 from agents.base.exposition import metrics_port
 from agents.base.protocol import (
     Ack,
-    GpuCommand,
     GpuReading,
     NodeCommand,
     Observation,
     Overuse,
-    ReplicaCommand,
     ReplicaReading,
     SyncReply,
     UseReading,
@@ -29,7 +27,9 @@ from agents.sync.transport import (
     TransportError,
     Unacceptable,
 )
+from tests.agents.factories import a_command, a_gpu, a_replica, an_observation
 from tests.ports import own_ports
+from tests.waiting import in_loop, run
 
 PORT = own_ports()
 
@@ -43,26 +43,24 @@ GPU = GpuReading(
     clock_mhz=1590.0,
     busy_percent=75.0,
 )
-CHAT = ReplicaReading(
-    id="r-1",
-    service="chat",
-    gpu_index=0,
-    state="ready",
-    sm_percent=40.0,
-    batch=8,
-    memory_mib=900.0,
-)
-SEEN = Observation(
-    node="n1",
-    boot="b",
-    sequence=1,
-    window_start_s=100.0,
-    window_s=2.0,
+CHAT = a_replica("r-1", sm_percent=40.0, batch=8, memory_mib=900.0)
+SEEN = an_observation(
     generation=3,
     gpus=(GPU, structs.replace(GPU, index=1)),
-    replicas=(CHAT,),
+    replicas=(
+        ReplicaReading(
+            id="r-1",
+            service="chat",
+            gpu_index=0,
+            state="ready",
+            sm_percent=40.0,
+            batch=8,
+            memory_mib=900.0,
+        ),
+    ),
     acks=(Ack(generation=2, status="refused"), Ack(generation=3, status="applied")),
     problems=("no MPS here",),
+    window_s=2.0,
     uses=(
         UseReading(
             kind="replica",
@@ -75,30 +73,9 @@ SEEN = Observation(
         ),
     ),
 )
-COMMAND = NodeCommand(
-    node="n1",
-    generation=3,
-    gpus=(
-        GpuCommand(
-            index=0,
-            gpu_type="T4",
-            clock_mhz=0.0,
-            power_cap_w=60.0,
-            replicas=(
-                ReplicaCommand(
-                    id="r-1",
-                    service="chat",
-                    network="resnet50",
-                    sm_percent=40.0,
-                    batch=8,
-                    memory_mib=900.0,
-                    arrival_rate_rps=10.0,
-                ),
-            ),
-        ),
-    ),
+COMMAND = a_command(
+    structs.replace(a_gpu(CHAT, clock_mhz=0.0, cap_w=60.0), gpu_type="T4"), generation=3
 )
-T4 = {"gpu": "0", "gpu_type": "T4"}
 
 
 def watched() -> tuple[AgentMetrics, Outbox]:
@@ -122,25 +99,26 @@ def test_the_newest_window_is_shown_in_base_units() -> None:
     outbox.add(SEEN)
     shown = values(metrics, outbox, COMMAND)
     on_t4 = '{gpu="0",gpu_type="T4"}'
-    assert shown[f"plimsoll_agent_gpu_power_watts{on_t4}"] == 60.0
-    assert shown[f"plimsoll_agent_gpu_memory_used_bytes{on_t4}"] == 2**30
-    assert shown[f"plimsoll_agent_gpu_clock_hertz{on_t4}"] == 1.59e9
-    assert shown[f"plimsoll_agent_gpu_busy_ratio{on_t4}"] == 0.75
-    assert shown[f"plimsoll_agent_gpu_power_limit_watts{on_t4}"] == 60.0
-    assert shown[f"plimsoll_agent_gpu_sm_granted_ratio{on_t4}"] == 0.4
-    assert f"plimsoll_agent_gpu_clock_limit_hertz{on_t4}" not in shown, (
-        "0: the clock is not locked"
-    )
-    assert shown['plimsoll_agent_replicas{service="chat",state="ready"}'] == 1
-    assert shown['plimsoll_agent_acknowledgement{status="applied"}'] == 1
-    assert shown["plimsoll_agent_problems"] == 1
     use = '{gpu="0",kind="replica",name="r-1",service="chat"}'
-    assert shown[f"plimsoll_agent_use_power_watts{use}"] == 40.0
-    assert f"plimsoll_agent_use_memory_bytes{use}" not in shown, (
-        "the driver did not tell"
-    )
     over = '{gpu="0",kind="replica",name="r-1",quantity="sm_use",service="chat"}'
-    assert shown[f"plimsoll_agent_use_over{over}"] == 1
+    expected = {
+        f"gpu_power_watts{on_t4}": 60.0,
+        f"gpu_memory_used_bytes{on_t4}": 2**30,
+        f"gpu_clock_hertz{on_t4}": 1.59e9,
+        f"gpu_busy_ratio{on_t4}": 0.75,
+        f"gpu_power_limit_watts{on_t4}": 60.0,
+        f"gpu_sm_granted_ratio{on_t4}": 0.4,
+        # 0: the clock is not locked.
+        f"gpu_clock_limit_hertz{on_t4}": None,
+        'replicas{service="chat",state="ready"}': 1,
+        'acknowledgement{status="applied"}': 1,
+        "problems": 1,
+        f"use_power_watts{use}": 40.0,
+        # The driver did not tell.
+        f"use_memory_bytes{use}": None,
+        f"use_over{over}": 1,
+    }
+    assert {name: shown.get(f"plimsoll_agent_{name}") for name in expected} == expected
 
 
 def test_what_is_gone_has_no_series_and_energy_adds_up() -> None:
@@ -148,12 +126,9 @@ def test_what_is_gone_has_no_series_and_energy_adds_up() -> None:
     outbox.add(SEEN)
     outbox.add(structs.replace(SEEN, sequence=2, gpus=(GPU,), replicas=(), uses=()))
     shown = values(metrics, outbox)
-    assert (
-        shown['plimsoll_agent_gpu_energy_joules_total{gpu="0",gpu_type="T4"}'] == 240.0
-    )
-    assert not any(
-        'gpu="1"' in series or 'service="chat"' in series for series in shown
-    )
+    energy = 'plimsoll_agent_gpu_energy_joules_total{gpu="0",gpu_type="T4"}'
+    assert shown[energy] == 240.0
+    assert not any('gpu="1"' in each or 'service="chat"' in each for each in shown)
 
 
 def test_windows_that_wait_and_that_are_lost_are_counted() -> None:
@@ -185,16 +160,11 @@ def test_exchanges_are_counted_by_what_came_of_them(
 
     metrics, outbox = watched()
     transport = MeteredTransport(DirectTransport(handle), metrics)
-    exchange = transport.exchange(SEEN, wait_s=0.0)
-    if error is None:
-        assert asyncio.run(exchange).acknowledged == 1
-    else:
-        with pytest.raises(type(error)):
-            asyncio.run(exchange)
+    with pytest.raises(type(error)) if error else nullcontext():
+        assert run(transport.exchange(SEEN, wait_s=0.0)).acknowledged == 1
     shown = values(metrics, outbox)
-    assert {
-        series for series, value in shown.items() if "syncs_total" in series and value
-    } == {f'plimsoll_agent_syncs_total{{result="{result}"}}'}
+    counted = {name for name, value in shown.items() if "syncs_total" in name and value}
+    assert counted == {f'plimsoll_agent_syncs_total{{result="{result}"}}'}
     assert ("plimsoll_agent_last_answer_timestamp_seconds" in shown) == (error is None)
 
 
@@ -215,14 +185,13 @@ def test_an_address_is_told_only_where_it_leads_to_this_node(
     assert advertised(host, port, url) == address
 
 
-def test_the_port_answers_scrapes_and_nothing_else() -> None:
-    async def asked() -> tuple[int, str, int]:
-        async with (
-            metrics_port("127.0.0.1", PORT, lambda: b"plimsoll_agent_problems 0\n"),
-            aiohttp.ClientSession(f"http://127.0.0.1:{PORT}") as session,
-            session.get("/metrics") as answer,
-            session.get("/") as other,
-        ):
-            return answer.status, await answer.text(), other.status
-
-    assert asyncio.run(asked()) == (200, "plimsoll_agent_problems 0\n", 404)
+@in_loop
+async def test_the_port_answers_scrapes_and_nothing_else() -> None:
+    async with (
+        metrics_port("127.0.0.1", PORT, lambda: b"plimsoll_agent_problems 0\n"),
+        aiohttp.ClientSession(f"http://127.0.0.1:{PORT}") as session,
+        session.get("/metrics") as answer,
+        session.get("/") as other,
+    ):
+        assert await answer.text() == "plimsoll_agent_problems 0\n"
+        assert (answer.status, other.status) == (200, 404)

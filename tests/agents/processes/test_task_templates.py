@@ -55,22 +55,16 @@ def test_the_built_in_command_is_one_that_our_trainer_takes() -> None:
     filled = built_in_task().fill(some_parameters(20000))
     assert filled.command[:3] == (sys.executable, "-m", "agents.trainer.trainer")
     options = make_parser().parse_args(filled.command[3:])
-    assert (options.task, options.kind, options.network, options.batch) == (
-        "nightly",
-        "training",
-        "bert-training",
-        32,
-    )
+    assert options.task == "nightly"
+    assert options.kind == "training"
+    assert options.network == "bert-training"
+    assert options.batch == 32
     # Iterations that are done are whole: of 250.9 another process goes on from 250.
-    assert (options.iterations, options.done_iterations, options.port) == (
-        1000,
-        250.0,
-        20000,
-    )
-    assert (options.checkpoint, filled.progress_file) == (
-        Path("/run/nightly/kept"),
-        "/run/nightly/kept",
-    )
+    assert options.iterations == 1000
+    assert options.done_iterations == 250.0
+    assert options.port == 20000
+    assert options.checkpoint == Path("/run/nightly/kept")
+    assert filled.progress_file == "/run/nightly/kept"
 
 
 def test_a_network_comes_before_a_kind_before_the_default(tmp_path: Path) -> None:
@@ -102,41 +96,24 @@ def test_a_task_needs_a_port_only_for_its_hook(tmp_path: Path) -> None:
     )
 
 
+TASK = f"[templates.t]\n{COMMAND}\n"
+SERVES = '[templates.t]\ncommand = ["serve", "{port}"'
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            f'[templates.t]\n{COMMAND}\nwarm_up = {{path = "/w", body = ""}}',
-            r"\['warm_up'\] do not apply to a task",
-        ),
-        (
-            f'[templates.t]\n{COMMAND}\nbatch_change = "live"',
-            r"\['batch_change'\] do not apply to a task",
-        ),
-        (
-            f'[templates.t]\n{COMMAND}\nprogress_file = "kept"',
-            r"begins with / or \{directory\}/",
-        ),
-        (
-            '[templates.t]\nserver = "task"\ncommand = ["work", "{service}"]',
-            r"unknown placeholder \['service'\]",
-        ),
-        (
-            '[templates.t]\ncommand = ["serve", "{port}", "{task}"]',
-            r"unknown placeholder \['task'\]",
-        ),
-        (
-            '[templates.t]\ncommand = ["serve", "{port}"]\nprogress_file = "/kept"',
-            "progress_file is a task's",
-        ),
-        (
-            f'[networks]\nresnet50 = "t"\n[templates.t]\n{COMMAND}',
-            r"\[tasks\] names templates with server task",
-        ),
+        (f'{TASK}warm_up = {{path = "/w", body = ""}}', r"\['warm_up'\] do not apply"),
+        (f'{TASK}batch_change = "live"', r"\['batch_change'\] do not apply to a task"),
+        (f'{TASK}progress_file = "kept"', r"begins with / or \{directory\}/"),
+        (TASK.replace("{task}", "{service}"), r"unknown placeholder \['service'\]"),
+        (f'{SERVES}, "{{task}}"]', r"unknown placeholder \['task'\]"),
+        (f'{SERVES}]\nprogress_file = "/kept"', "progress_file is a task's"),
+        (f'[networks]\nresnet50 = "t"\n{TASK}', r"\[tasks\] names .* server task"),
         ('[tasks]\noffline = "worker"', r"\[tasks\] names templates with server task"),
         (
             '[tasks]\noffline = "t"',
-            "there is no template 't'; there are engine, trainer, worker",
+            "no template 't'; there are engine, trainer, worker",
         ),
     ],
 )

@@ -25,6 +25,15 @@ async def became(client: Client, wanted: str) -> None:
     await eventually(is_so)
 
 
+async def taken(client: Client, count: int) -> None:
+    """Return when so many requests wait or run."""
+
+    async def is_so() -> bool:
+        return await client.count("waiting") + await client.count("running") == count
+
+    await eventually(is_so)
+
+
 @in_loop
 async def test_readiness_says_what_proves_the_limit() -> None:
     environment = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
@@ -32,16 +41,8 @@ async def test_readiness_says_what_proves_the_limit() -> None:
     async with serving(engine, batch=4, environment=environment) as client:
         found = (await client.call("GET", "/v2/health/ready")).json
         by_name = await client.call("GET", "/v2/models/chat/ready")
-    assert {
-        name: found[name]
-        for name in ("sm_count", "sm_percent", "batch", "device", "memory_mib")
-    } == {
-        "sm_count": 66,
-        "sm_percent": 50.0,
-        "batch": 4,
-        "device": "gated:0",
-        "memory_mib": 10.0,
-    }
+    facts = {"sm_count": 66, "sm_percent": 50.0, "batch": 4, "memory_mib": 10.0}
+    assert found.items() >= {**facts, "device": "gated:0"}.items()
     assert by_name.status == 200
     assert engine.calls == ["load", "warm up 4"]
 
@@ -51,16 +52,10 @@ async def test_the_protocols_metadata() -> None:
     async with serving(GatedEngine()) as client:
         server = (await client.call("GET", "/v2")).json
         network = (await client.call("GET", "/v2/models/chat")).json
-    assert (server["name"], server["extensions"]) == (
-        "plimsoll-worker",
-        ["binary_tensor_data"],
-    )
-    assert (network["name"], network["platform"], network["inputs"]) == (
-        "chat",
-        "gated",
-        [],
-    )
-    assert network["versions"] == ["1"]
+    assert server["name"] == "plimsoll-worker"
+    assert server["extensions"] == ["binary_tensor_data"]
+    facts = {"name": "chat", "platform": "gated", "inputs": [], "versions": ["1"]}
+    assert {name: network[name] for name in facts} == facts
 
 
 @in_loop
@@ -84,34 +79,20 @@ async def test_a_service_has_version_1_and_no_other() -> None:
         assert "chat has no version 2; it has version 1" in str(reply.json["error"])
 
 
+CHAT, OTHER = "/v2/models/chat", "/v2/models/other"
+SERVES = "this worker serves chat, not other"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "sent", "status", "words"),
     [
-        ("POST", "/v2/models/chat/infer", b"{", 400, "not a v2 inference request"),
-        ("POST", "/v2/models/chat/infer", b'{"inputs": []}', 400, "$.inputs"),
-        (
-            "POST",
-            "/v2/models/chat/infer",
-            b"\xff\xfe",
-            400,
-            "not a v2 inference request",
-        ),
-        (
-            "POST",
-            "/v2/models/other/infer",
-            b"{}",
-            404,
-            "this worker serves chat, not other",
-        ),
-        (
-            "GET",
-            "/v2/models/other/ready",
-            b"",
-            404,
-            "this worker serves chat, not other",
-        ),
+        ("POST", f"{CHAT}/infer", b"{", 400, "not a v2 inference request"),
+        ("POST", f"{CHAT}/infer", b'{"inputs": []}', 400, "$.inputs"),
+        ("POST", f"{CHAT}/infer", b"\xff\xfe", 400, "not a v2 inference request"),
+        ("POST", f"{OTHER}/infer", b"{}", 404, SERVES),
+        ("GET", f"{OTHER}/ready", b"", 404, SERVES),
         ("GET", "/nothing", b"", 404, "GET /nothing: Not Found"),
-        ("GET", "/v2/models/chat/config", b"", 404, "GET /v2/models/chat/config"),
+        ("GET", f"{CHAT}/config", b"", 404, f"GET {CHAT}/config"),
         ("POST", "/batch", b"", 405, "POST /batch"),
         ("PUT", "/batch", b'{"batch": 0}', 400, "$.batch"),
         ("PUT", "/batch", b'{"batch": 17}', 400, "batch 17 is above 16"),
@@ -133,39 +114,29 @@ async def test_refusals_are_problems_that_say_why(
             assert reply.json["state"] == words
         else:
             assert reply.headers["Content-Type"] == "application/problem+json"
-            assert (reply.json["status"], words in str(reply.json["detail"])) == (
-                status,
-                True,
-            ), reply.json
+            assert reply.json["status"] == status
+            assert words in str(reply.json["detail"])
             # Clients of the protocol show this member, and no other.
             assert reply.json["error"] == reply.json["detail"]
-        assert (
-            await client.infer(1.0)
-        ).status == 200  # Whatever it was, the next request is served.
-
-
-@pytest.mark.parametrize("text", ["soon", "", "nan"])
-@in_loop
-async def test_a_deadline_that_is_no_number_is_refused(text: str) -> None:
-    async with serving(GatedEngine(is_open=True)) as client:
-        headers = {"Plimsoll-Deadline-Ms": text}
-        reply = await client.call(
-            "POST", "/v2/models/chat/infer", body(1.0), headers=headers
-        )
-    assert (reply.status, "Plimsoll-Deadline-Ms" in str(reply.json["detail"])) == (
-        400,
-        True,
-    )
+        # Whatever it was, the next request is served.
+        assert (await client.infer(1.0)).status == 200
 
 
 @in_loop
-async def test_more_rows_than_any_batch_may_have_are_refused() -> None:
+async def test_deadlines_that_are_none_and_too_many_rows_are_refused() -> None:
     async with serving(GatedEngine(is_open=True)) as client:
+        for text in ("soon", "", "nan"):
+            reply = await client.call(
+                "POST",
+                "/v2/models/chat/infer",
+                body(1.0),
+                headers={"Plimsoll-Deadline-Ms": text},
+            )
+            assert reply.status == 400
+            assert "Plimsoll-Deadline-Ms" in str(reply.json["detail"])
         reply = await client.infer(*range(17))
-    assert (reply.status, reply.json["detail"]) == (
-        400,
-        "the request has 17 rows; a batch may have at most 16",
-    )
+    assert reply.status == 400
+    assert "17 rows; a batch may have at most 16" in str(reply.json["detail"])
 
 
 @in_loop
@@ -213,10 +184,8 @@ async def test_bodies_of_open_requests_are_bounded_together() -> None:
         engine.open()
         done = await first
         again = await client.infer(1.0)
-    assert (
-        refused.status,
-        "open requests already hold 0.0 MiB" in str(refused.json["detail"]),
-    ) == (503, True)
+    assert refused.status == 503
+    assert "open requests already hold 0.0 MiB" in str(refused.json["detail"])
     assert (done.status, again.status) == (200, 200)
 
 
@@ -226,10 +195,7 @@ async def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
     async with serving(engine, batch=2, delay_ms=FOR_EVER_MS) as client:
         sent = [client.send(float(number)) for number in range(5)]
 
-        async def are_taken() -> bool:
-            return await client.count("waiting") + await client.count("running") == 5
-
-        await eventually(are_taken)
+        await taken(client, 5)
         drained = await client.call("PUT", "/drain")
         refused, unready = (
             await client.infer(9.0),
@@ -243,12 +209,10 @@ async def test_draining_answers_what_was_taken_and_takes_no_more() -> None:
         engine_again = await client.call("PUT", "/batch", {"delay_ms": 0})
         again = await client.infer(7.0)
     assert (drained.status, drained.json["state"]) == (202, "draining")
-    assert (
-        refused.status,
-        refused.headers["Retry-After"],
-        unready.status,
-        live.status,
-    ) == (503, "1", 503, 200)
+    assert refused.status == 503
+    assert refused.headers["Retry-After"] == "1"
+    assert unready.status == 503
+    assert live.status == 200
     assert [reply.status for reply in replies] == [200] * 5
     assert engine.batches == [2, 2, 1, 1]  # The fifth did not wait for a sixth.
     assert (engine_again.status, again.numbers) == (200, [7.0])
@@ -260,10 +224,7 @@ async def test_offloading_waits_for_what_was_taken_and_resuming_serves_again() -
     async with serving(engine, batch=1) as client:
         sent = [client.send(1.0), client.send(2.0)]
 
-        async def are_taken() -> bool:
-            return await client.count("waiting") + await client.count("running") == 2
-
-        await eventually(are_taken)
+        await taken(client, 2)
         offloading = asyncio.create_task(client.call("PUT", "/offload"))
         await became(client, "offloading")
         twice = await client.call("PUT", "/offload")
@@ -302,10 +263,7 @@ async def test_a_lost_engine_answers_all_and_fails() -> None:
     async with serving(engine, batch=1) as client:
         running, waiting = client.send(1.0), client.send(2.0)
 
-        async def are_taken() -> bool:
-            return await client.count("waiting") + await client.count("running") == 2
-
-        await eventually(are_taken)
+        await taken(client, 2)
         engine.release()
         replies = sorted(reply.status for reply in await all_of([running, waiting]))
         await became(client, "failed")
@@ -318,41 +276,21 @@ async def test_a_lost_engine_answers_all_and_fails() -> None:
 
 @in_loop
 async def test_binary_inputs_and_outputs() -> None:
+    x = {"name": "x", "shape": [2, 2], "datatype": "FP32"}
+    data = struct.pack("<4f", 1.0, 2.0, 3.0, 4.0)
+    binary = {**x, "parameters": {"binary_data_size": len(data)}}
+    asked = {"id": "7", "inputs": [binary], "parameters": {"binary_data_output": True}}
+    head = msgspec.json.encode(asked)
+    headers = {"Inference-Header-Content-Length": str(len(head))}
     async with serving(GatedEngine(is_open=True)) as client:
-        data = struct.pack("<4f", 1.0, 2.0, 3.0, 4.0)
-        head = msgspec.json.encode(
-            {
-                "id": "7",
-                "inputs": [
-                    {
-                        "name": "x",
-                        "shape": [2, 2],
-                        "datatype": "FP32",
-                        "parameters": {"binary_data_size": len(data)},
-                    }
-                ],
-                "parameters": {"binary_data_output": True},
-            }
-        )
-        headers = {"Inference-Header-Content-Length": str(len(head))}
         reply = await client.call(
             "POST", "/v2/models/chat/infer", data=head + data, headers=headers
         )
     end = int(reply.headers["Inference-Header-Content-Length"])
     answer = msgspec.json.decode(reply.raw[:end], type=dict[str, object])
-    assert (reply.headers["Content-Type"], reply.raw[end:]) == (
-        "application/octet-stream",
-        data,
-    )
-    assert answer["id"] == "7"
-    assert answer["outputs"] == [
-        {
-            "name": "x",
-            "shape": [2, 2],
-            "datatype": "FP32",
-            "parameters": {"binary_data_size": 16},
-        }
-    ]
+    assert reply.headers["Content-Type"] == "application/octet-stream"
+    assert reply.raw[end:] == data
+    assert (answer["id"], answer["outputs"]) == ("7", [binary])
 
 
 @in_loop
