@@ -11,23 +11,35 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest.mock import patch
 
+import msgspec
+
+from agents.doctor import driver
 from agents.doctor.doctor import examine, render
+from agents.doctor.driver import answer_of
 from agents.doctor.types import Asked, Here, NodeFinding
 from agents.gpu.knobs.journal import KnobJournal, KnobTurn
 from agents.processes.procfs import boot_id
 from agents.processes.records import Identity, Record, Records
 from agents.processes.template_file import built_in
-from tests.agents.fakes.nvml.fake_gpus import NO_GPM, STATE_VARIABLE, FakeGpus
+from tests.agents.fakes.nvml.fake_gpus import (
+    NO_GPM,
+    STATE_VARIABLE,
+    FakeGpus,
+    end_sessions,
+    use_here,
+)
 from tests.agents.gpu_nodes import OWN_USER
 from tests.ports import own_environment
+from tests.waiting import PATIENCE_S
 
 FAKES = Path(__file__).parents[0] / "fakes"
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
@@ -37,7 +49,6 @@ TOKEN = "plim_right"
 BOOT = "0f9a3c52-1111-4222-8333-444455556666"
 SYS_ADMIN = f"{1 << 21:016x}"
 NONE = f"{0:016x}"
-PATIENCE_S = 60.0
 TEMPLATES = """\
 default = "resnet"
 
@@ -196,21 +207,41 @@ class DoctorNode:
 
 
 @contextmanager
-def doctor_node(library: Path) -> Iterator[DoctorNode]:
-    """A healthy node with two GPUs; nothing of it is left."""
+def doctor_node(library: Path, *, in_a_process: bool = False) -> Iterator[DoctorNode]:
+    """A healthy node with two GPUs; nothing of it is left. `in_a_process`: its driver is asked there, as in life."""
     root = Path(tempfile.mkdtemp(prefix="pd", dir="/tmp"))
     plane = PaperControlPlane()
     thread = threading.Thread(
         target=plane.serve_forever, kwargs={"poll_interval": 0.05}
     )
     thread.start()
+    asks = (
+        nullcontext()
+        if in_a_process or not use_here(library)
+        else patch.object(driver, "answer_of", _answer)
+    )
     try:
-        yield _make(root, library, plane)
+        with asks:
+            yield _make(root, library, plane)
     finally:
         plane.shutdown()
         plane.server_close()
         thread.join()
         shutil.rmtree(root)
+
+
+def _answer(
+    command: Sequence[str], environment: Mapping[str, str], *, limit_s: float
+) -> str:
+    """What the program that asks the driver prints, without the cost of its start; other programs run."""
+    if "agents.doctor.driver" not in command or limit_s < 1.0:
+        return answer_of(command, environment, limit_s=limit_s)
+    state_dir = Path(command[-1]) if "--try-writes" in command else None
+    known = {STATE_VARIABLE: environment[STATE_VARIABLE]}
+    with patch.dict(os.environ, known):
+        facts = driver.read_driver(state_dir=state_dir)
+    end_sessions()
+    return msgspec.json.encode(facts).decode()
 
 
 def _make(root: Path, library: Path, plane: PaperControlPlane) -> DoctorNode:

@@ -4,15 +4,27 @@ import asyncio
 import os
 import pwd
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import aiohttp
 
 from agents.base.clock import ScaledClock
 from agents.base.device import DeviceError, NotPermitted
+from agents.base.protocol import (
+    GpuCommand,
+    NodeCommand,
+    Observation,
+    ReplicaCommand,
+    Route,
+    SyncReply,
+)
+from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.mps.gpu_sharing import ByTurns, Sharing, UnderMps
 from agents.gpu.node.device import GpuDevice
@@ -40,9 +52,12 @@ from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.router import open_haproxy
 from agents.router.request_router import RequestRouter
 from agents.router.router import Router
+from agents.sync.ledger import Ledger
 from agents.tasks.tasks import TasksSettings
 from tests.agents.fakes.answers import served
 from tests.ports import PORTS, own_environment, own_ports
+from tests.waiting import PATIENCE_S, run
+from tests.waiting import eventually as until
 
 FAKES = Path(__file__).with_name("fakes")
 GPU_TYPE = "V100-32GB"
@@ -50,7 +65,6 @@ MODEL = "llama"
 """A network that is served by the stand-in of an engine."""
 MEMORY_MIB = 16384.0
 SMS = 132
-PATIENCE_S = 60.0
 FIRST_PORT = own_ports()
 TASK_PORT = own_ports()
 GPUS = tuple(
@@ -325,14 +339,6 @@ async def front(device: GpuDevice) -> AsyncIterator[str]:
         yield url
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for a condition."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not await holds():
-        assert time.monotonic() < end_s, "it did not come about"
-        await asyncio.sleep(0.02)
-
-
 async def states(device: GpuDevice) -> dict[str, str]:
     """Of every replica, by id."""
     return {
@@ -342,14 +348,121 @@ async def states(device: GpuDevice) -> dict[str, str]:
     }
 
 
-def play(scenario: Callable[[], Awaitable[None]]) -> None:
-    """Run it, for so long at most."""
+async def is_ready(device: GpuDevice, *names: str) -> bool:
+    found = await states(device)
+    assert "failed" not in found.values(), (await device.read()).problems
+    return all(found.get(name) == "ready" for name in names)
 
-    async def limited() -> None:
-        async with asyncio.timeout(3 * PATIENCE_S):
-            await scenario()
 
-    asyncio.run(limited())
+def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run it."""
+    run(scenario())
+
+
+class Commands:
+    """A control plane that answers with the command it was given last."""
+
+    def __init__(self) -> None:
+        self.command: NodeCommand | None = None
+        self.seen: list[Observation] = []
+
+    async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
+        # Each once, as the real one keeps them.
+        if not self.seen or self.seen[-1].sequence < observation.sequence:
+            self.seen.append(observation)
+        command = self.command
+        if command and command.generation <= observation.generation:
+            command = None
+        return SyncReply(
+            boot=observation.boot,
+            acknowledged=observation.sequence,
+            server_time_s=CLOCK.now_s(),
+            command=command,
+        )
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def applied(self, generation: int) -> None:
+        """Wait until the agent has told that it is."""
+
+        def is_applied() -> bool:
+            acks = [ack for seen in self.seen for ack in seen.acks]
+            return (generation, "applied") in [(x.generation, x.status) for x in acks]
+
+        await until(is_applied)
+
+    async def apply(self, generation: int, *replicas: ReplicaCommand) -> None:
+        """Let GPU 0 have these replicas of chat."""
+        self.command = a_node_command(generation, *replicas)
+        await self.applied(generation)
+
+
+def a_node_command(generation: int, *replicas: ReplicaCommand) -> NodeCommand:
+    gpu = GpuCommand(
+        index=0,
+        gpu_type=GPU_TYPE,
+        clock_mhz=1200.0,
+        power_cap_w=250.0,
+        replicas=replicas,
+    )
+    route = Route(
+        service="chat", slo_ms=60_000.0, percentile=0.99, arrival_rate_rps=10.0
+    )
+    return NodeCommand(node="n1", generation=generation, gpus=(gpu,), routes=(route,))
+
+
+@asynccontextmanager
+async def commanded(
+    device: GpuDevice, control: Commands, ledger: Ledger | None = None
+) -> AsyncIterator[NodeAgent]:
+    """The agent of this node, at work."""
+    settings = AgentSettings(node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1)
+    agent = NodeAgent(
+        settings, device, transport=control, clock=CLOCK, ledger=ledger or Ledger(None)
+    )
+    stop = asyncio.Event()
+    task = asyncio.create_task(agent.run(stop))
+    try:
+        yield agent
+    finally:
+        stop.set()
+        await task
+
+
+@dataclass(slots=True, kw_only=True)
+class Load:
+    """What came of the requests of clients that ask one after the other."""
+
+    url: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    clients: list["asyncio.Task[None]"] = field(default_factory=list)
+
+    def begin(self, clients: int = 4) -> None:
+        self.clients = [asyncio.create_task(self._ask()) for _ in range(clients)]
+
+    async def more(self, count: int = 20) -> None:
+        before = self.outcomes.total()
+        await until(lambda: self.outcomes.total() >= before + count)
+
+    async def end(self) -> None:
+        for each in self.clients:
+            each.cancel()
+        await asyncio.gather(*self.clients, return_exceptions=True)
+
+    async def _ask(self) -> None:
+        async with aiohttp.ClientSession() as session:
+            while True:
+                try:
+                    async with session.post(
+                        f"{self.url}/v2/models/chat/infer", json=inputs()
+                    ) as answer:
+                        await answer.read()
+                        self.outcomes[str(answer.status)] += 1
+                except aiohttp.ClientError as error:
+                    self.outcomes[repr(error)] += 1
+                # Requests at every moment, and processor time for what they meet.
+                await asyncio.sleep(0.03)
 
 
 def inputs(value: float = 1.0) -> dict[str, object]:

@@ -19,6 +19,7 @@ from agents.doctor.types import GpuFacts
 from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.mps.lacks import MpsLackKind
 from agents.processes.records import Record, Records
+from tests.agents.commands import agent
 from tests.agents.doctor_nodes import (
     FAKES,
     TEMPLATES,
@@ -27,11 +28,11 @@ from tests.agents.doctor_nodes import (
     doctor_node,
 )
 from tests.agents.fakes.nvml.fixtures import library
+from tests.waiting import PATIENCE_S
 
 __all__ = ("library",)
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 60.0
 
 HEALTHY = """\
 pass  python          3.11.9, plimsoll 0.1.0
@@ -136,35 +137,29 @@ def node(library: Path) -> Iterator[DoctorNode]:
         yield made
 
 
-def test_a_healthy_node(node: DoctorNode) -> None:
-    assert node.shown() == HEALTHY
+@pytest.fixture
+def node_as_in_life(library: Path) -> Iterator[DoctorNode]:
+    with doctor_node(library, in_a_process=True) as made:
+        yield made
+
+
+def test_a_healthy_node(node_as_in_life: DoctorNode) -> None:
+    assert node_as_in_life.shown() == HEALTHY
+
+
+def test_a_broken_node_is_told_as_a_table_and_as_json(node: DoctorNode) -> None:
     assert exit_code(node.examine()) == 0
-
-
-def test_a_broken_node(node: DoctorNode) -> None:
     break_everything(node)
     assert node.shown() == BROKEN
-    node.fake.fail("nvmlDeviceGetPowerUsage", 15, skip=1, times=2)
-    assert exit_code(node.examine()) == 1
-
-
-def test_tables_fit_into_80_columns_and_reasons_stand_under_reasons(
-    node: DoctorNode,
-) -> None:
     for golden in (HEALTHY, BROKEN):
         lines = golden.splitlines()
         assert max(map(len, lines)) <= 80
-        assert all(
-            line[:4] in ("pass", "warn", "fail", "skip") or line.startswith("      ")
-            for line in lines[:-1]
-        )
-
-
-def test_json_says_the_same(node: DoctorNode) -> None:
-    break_everything(node)
+        levels = ("pass", "warn", "fail", "skip", "      ")
+        assert all(line.startswith(levels) for line in lines[:-1])
+    node.fake.fail("nvmlDeviceGetPowerUsage", 15, skip=1, times=2)
     findings = node.examine()
     told = json.loads(as_json(findings))
-    assert told["exit_code"] == 1
+    assert told["exit_code"] == exit_code(findings) == 1
     assert told["summary"] == BROKEN.splitlines()[-1]
     assert [(each["check"], each["level"]) for each in told["findings"]] == [
         (f.check, f.level) for f in findings
@@ -210,17 +205,14 @@ def test_a_restart_of_the_machine_has_cleared_the_knobs(node: DoctorNode) -> Non
     assert "cleared by the restart" in node.find("knobs", "pass").words
 
 
-def test_without_a_driver_the_rest_is_examined_still(node: DoctorNode) -> None:
-    node.fake.state.is_loaded = 0
-    assert "kernel driver is not loaded" in node.find("driver", "fail").words
-    levels = node.levels()
-    assert not any(check.startswith(("GPU", "device files")) for check in levels)
-    assert levels["token"] == levels["templates"] == ["pass"]
-
-
-def test_without_gpus_a_driver_is_no_use(node: DoctorNode) -> None:
+def test_without_a_driver_or_gpus_the_rest_is_examined_still(node: DoctorNode) -> None:
     node.fake.state.gpu_count = 0
     assert node.find("driver", "fail").words == "580.65.06, without GPUs"
+    node.fake.state.is_loaded = 0
+    levels = node.levels()
+    assert "kernel driver is not loaded" in node.find("driver", "fail").words
+    assert not any(check.startswith(("GPU", "device files")) for check in levels)
+    assert levels["token"] == levels["templates"] == ["pass"]
 
 
 def test_rights_are_tried_where_that_is_asked_for(node: DoctorNode) -> None:
@@ -439,53 +431,23 @@ def test_a_disk_that_hangs_is_a_failure_of_that_check_alone(node: DoctorNode) ->
         release.set()
 
 
-def run(
-    node: DoctorNode, *arguments: str, program: tuple[str, ...] = ("-m", "agents.main")
-) -> tuple[int, str]:
-    """Exit code and output of the command in a process of its own."""
-    command = [sys.executable, *program, *arguments]
-    environment = {**node.here.environment, "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        command,
-        env=environment,
-        cwd=node.root,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert "Traceback" not in ended.stderr, ended.stderr
-    return ended.returncode, ended.stdout
+@pytest.fixture
+def at_node(node: DoctorNode, monkeypatch: pytest.MonkeyPatch) -> DoctorNode:
+    """Commands run as on that node."""
+    for name, value in node.here.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(node.root)
+    return node
 
 
-def test_the_command_reads_the_agents_arguments(node: DoctorNode) -> None:
-    (node.root / "token").write_text("plim_right\n")
-    given = [
-        "doctor",
-        "--state-dir",
-        "state",
-        "--templates",
-        "templates.toml",
-        "--mps-dir",
-        "mps",
-        "--node",
-        "n1",
-    ]
-    code, said = run(
-        node,
-        *given,
-        "--url",
-        node.plane.url,
-        "--token-file",
-        "token",
-        "--gpu-type",
-        "H100-80GB",
-        "--json",
-    )
-    told = json.loads(said)
-    found = {each["words"] for each in told["findings"] if each["level"] == "pass"}
-    assert code == told["exit_code"]
-    assert found >= {
+def test_the_command_reads_the_agents_arguments(at_node: DoctorNode) -> None:
+    (at_node.root / "token").write_text("plim_right\n")
+    given = "--state-dir state --templates templates.toml --mps-dir mps --node n1"
+    more = f"--url {at_node.plane.url} --token-file token --gpu-type H100-80GB --json"
+    ended = agent("doctor", *given.split(), *more.split())
+    told = json.loads(ended.out)
+    assert ended.code == told["exit_code"]
+    assert {each["words"] for each in told["findings"] if each["level"] == "pass"} >= {
         "NVIDIA H100 80GB HBM3 as H100-80GB, 81920 MiB, GPU-0",
         "accepted, for node n1",
         "engine, resnet, trainer, worker",
@@ -495,24 +457,29 @@ def test_the_command_reads_the_agents_arguments(node: DoctorNode) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        ("--nonsense",),
-        ("--try-writes",),
-        ("--url", "ftp://x"),
-        ("--token-file", "none"),
-        ("--sharing", "fairly"),
+        "--nonsense",
+        "--try-writes",
+        "--url ftp://x",
+        "--token-file none",
+        "--sharing fairly",
     ],
 )
-def test_wrong_arguments_are_exit_code_2(
-    node: DoctorNode, wrong: tuple[str, ...]
-) -> None:
-    assert run(node, "doctor", *wrong) == (2, "")
+def test_wrong_arguments_are_exit_code_2(at_node: DoctorNode, wrong: str) -> None:
+    ended = agent("doctor", *wrong.split())
+    assert (ended.code, ended.out) == (2, "")
 
 
-def test_plimsoll_agent_passes_it_on(node: DoctorNode) -> None:
-    program = ("-c", "from app.cli.main import main; main()")
-    code, said = run(node, "agent", "doctor", "--state-dir", "none", program=program)
-    assert code in (0, 1)
-    assert "none, which will be made" in said
+def test_plimsoll_agent_passes_it_on(at_node: DoctorNode) -> None:
+    code = "from app.cli.main import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "agent", "doctor", "--state-dir", "none"],
+        env={**at_node.here.environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode in (0, 1), ended.stderr
+    assert "none, which will be made" in ended.stdout
 
 
 def test_examining_twice_finds_the_same(node: DoctorNode) -> None:

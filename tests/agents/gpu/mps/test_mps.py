@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 import pytest
@@ -24,37 +22,21 @@ from agents.gpu.nvml.types import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.fakes.mps_client import break_gpu
 from tests.ports import own_environment
+from tests.waiting import PATIENCE_S, run, until
 
 FAKES = Path(__file__).parents[2] / "fakes"
 GPU = "GPU-5e1f0a31-9f2e-4c11-9d7e-2f6f0d9c1a01"
 TOTAL_SMS = 132
-PATIENCE_S = 60.0
 PATIENT = MpsSettings(
     answer_s=PATIENCE_S,
     start_s=PATIENCE_S,
     quit_s=1.0,
     recover_s=PATIENCE_S,
-    poll_s=0.02,
+    poll_s=0.1,
 )
 IMPATIENT = MpsSettings(
-    answer_s=PATIENCE_S, start_s=0.5, quit_s=1.0, recover_s=0.5, poll_s=0.02
+    answer_s=PATIENCE_S, start_s=0.5, quit_s=1.0, recover_s=0.5, poll_s=0.1
 )
-Result = TypeVar("Result")
-
-
-def wait(coroutine: Coroutine[None, None, Result]) -> Result:
-    async def limited() -> Result:
-        async with asyncio.timeout(3 * PATIENCE_S):
-            return await coroutine
-
-    return asyncio.run(limited())
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Client:
@@ -189,7 +171,7 @@ def test_a_daemon_serves_one_gpu_from_directories_of_its_own(node: Node) -> None
         CUDA_VISIBLE_DEVICES="3",
         CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25",
     )
-    wait(mps.start())
+    run(mps.start())
     content = Path(f"/proc/{daemon_pid(mps)}/environ").read_text()
     given = dict(line.split("=", 1) for line in content.split("\0") if line)
     assert given["CUDA_VISIBLE_DEVICES"] == GPU
@@ -197,7 +179,7 @@ def test_a_daemon_serves_one_gpu_from_directories_of_its_own(node: Node) -> None
     assert given["CUDA_MPS_LOG_DIRECTORY"] == str(node.directory / "0" / "log")
     assert given["LD_LIBRARY_PATH"] == "/opt/driver"
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in given
-    assert wait(mps.is_alive())
+    assert run(mps.is_alive())
     assert (
         mps.directory.pipe.stat().st_mode & 0o777,
         mps.directory.path.stat().st_mode & 0o777,
@@ -209,19 +191,19 @@ def test_a_server_of_the_replicas_user_can_reach_the_directories(node: Node) -> 
     mps = node.mps(
         MpsSettings(client_uid=os.getuid() + 1, answer_s=PATIENCE_S, start_s=PATIENCE_S)
     )
-    wait(mps.start())
+    run(mps.start())
     assert mps.directory.pipe.stat().st_mode & 0o777 == 0o755
 
 
 def test_a_daemon_that_runs_is_adopted_and_set_back_to_100_percent(node: Node) -> None:
     first, second = node.mps(), node.mps()
-    wait(first.start())
-    wait(first.start_server())
+    run(first.start())
+    run(first.start_server())
     server = node.say(first, "get_server_list")
     pid = daemon_pid(first)
     assert node.say(first, "set_default_active_thread_percentage 20") == "20.0"
     assert node.say(first, f"set_active_thread_percentage {server} 20") == "20.0"
-    wait(second.start())
+    run(second.start())
     assert daemon_pid(second) == pid
     assert node.say(first, "get_default_active_thread_percentage") == "100.0"
     assert node.say(first, f"get_active_thread_percentage {server}") == "100.0"
@@ -236,9 +218,9 @@ def test_another_replica_waits_for_few_questions_each_of_which_starts_a_process(
         mps,
         total_sms=TOTAL_SMS,
     )
-    wait(sharing.environment(a_replica("r1")))
+    run(sharing.environment(a_replica("r1")))
     asked = logged(mps).count("Cmd:")
-    wait(sharing.environment(a_replica("r2")))
+    run(sharing.environment(a_replica("r2")))
     # The default percent and the servers; then the server's percent back to 100, and its state.
     assert logged(mps).count("Cmd:") - asked == 4
 
@@ -247,42 +229,42 @@ def test_a_look_for_faults_is_one_question_while_the_server_lives_and_finds_the_
     node: Node,
 ) -> None:
     mps = node.mps()
-    assert wait(mps.is_in_fault()) is False  # there is no daemon
-    assert (wait(mps.start()), wait(mps.start_server()), wait(mps.is_in_fault())) == (
+    assert run(mps.is_in_fault()) is False  # there is no daemon
+    assert (run(mps.start()), run(mps.start_server()), run(mps.is_in_fault())) == (
         "none",
         None,
         False,
     )
     asked = logged(mps).count("Cmd:")
-    assert wait(mps.is_in_fault()) is False and logged(mps).count("Cmd:") - asked == 1
+    assert run(mps.is_in_fault()) is False and logged(mps).count("Cmd:") - asked == 1
     node.say(
         mps, f"shutdown_server {node.say(mps, 'get_server_list')} -f"
     )  # another breaks than was seen
     node.joined(mps)
     break_gpu(str(mps.directory.pipe))
-    assert wait(mps.is_in_fault()) is True
+    assert run(mps.is_in_fault()) is True
 
 
 def test_a_daemon_killed_at_once_leaves_nothing_that_hinders_the_next(
     node: Node,
 ) -> None:
     mps = node.mps()
-    wait(mps.start())
+    run(mps.start())
     killed = daemon_pid(mps)
     os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: not wait(mps.is_alive()))
-    wait(mps.start())
+    until(lambda: not run(mps.is_alive()))
+    run(mps.start())
     assert daemon_pid(mps) not in (0, killed)
 
 
 def test_a_daemon_that_is_just_ending_is_waited_for(node: Node) -> None:
     slow, after = node.mps(FAKE_MPS_LINGER_S="1.5"), node.mps()
-    wait(slow.start())
+    run(slow.start())
     assert (
-        wait(slow.stop(0.0)) == ()
+        run(slow.stop(0.0)) == ()
     )  # It answers no more, and holds its lock for another 1.5 s.
-    wait(after.start())
-    assert wait(after.is_alive())
+    run(after.start())
+    assert run(after.is_alive())
 
 
 def test_a_pipe_directory_beyond_87_characters_is_refused_before_anything_is_made(
@@ -294,27 +276,27 @@ def test_a_pipe_directory_beyond_87_characters_is_refused_before_anything_is_mad
     )
     mps = node.mps(place=too_long)
     assert (
-        wait(mps.why_not())
+        run(mps.why_not())
         == f"{mps.directory.pipe} has 88 characters, MPS takes 87; choose a shorter directory"
     )
     with pytest.raises(NotSupported, match="88 characters"):
-        wait(mps.start())
+        run(mps.start())
     assert not mps.directory.path.exists()
-    assert wait(node.mps(place=fits).why_not()) == ""
+    assert run(node.mps(place=fits).why_not()) == ""
 
 
 def test_without_the_programs_the_gpu_is_said_to_be_time_sliced(node: Node) -> None:
     empty = node.directory / "bin"
     empty.mkdir()
     mps = Mps(GPU, node.directory / "0", environment={"PATH": str(empty)})
-    assert wait(mps.why_not())
+    assert run(mps.why_not())
     with pytest.raises(
         NotSupported,
         match=r"nvidia-cuda-mps-control is not in PATH .*take turns .* NO SM percent",
     ):
-        wait(mps.start())
+        run(mps.start())
     (empty / "nvidia-cuda-mps-control").symlink_to(FAKES / "nvidia-cuda-mps-control")
-    assert wait(mps.why_not()).startswith("nvidia-cuda-mps-server is not in PATH")
+    assert run(mps.why_not()).startswith("nvidia-cuda-mps-server is not in PATH")
 
 
 def test_two_gpus_never_share_a_directory(node: Node) -> None:
@@ -323,50 +305,50 @@ def test_two_gpus_never_share_a_directory(node: Node) -> None:
         node.mps(gpu="GPU-2"),
         node.mps(gpu="GPU-2", place="1"),
     )
-    wait(first.start())
+    run(first.start())
     with pytest.raises(NotSupported, match=f"belongs to GPU {GPU}"):
-        wait(second.start())
-    wait(other.start())
+        run(second.start())
+    run(other.start())
     assert daemon_pid(other) not in (0, daemon_pid(first))
 
 
 def test_a_gpu_held_by_another_uids_server_is_refused(node: Node) -> None:
     mps, other_uid = node.mps(), os.getuid() + 1
-    wait(mps.start())
-    wait(mps.start_server())
+    run(mps.start())
+    run(mps.start_server())
     other = node.mps(MpsSettings(client_uid=other_uid, answer_s=PATIENCE_S))
-    assert f"MPS server of UID {os.getuid()} (process" in wait(other.why_not())
+    assert f"MPS server of UID {os.getuid()} (process" in run(other.why_not())
     with pytest.raises(NotSupported, match=f"clients of UID {other_uid} would wait"):
-        wait(other.start())
+        run(other.start())
 
 
 def test_clients_of_another_uid_wait_until_the_first_have_left(node: Node) -> None:
     mps = node.mps()
-    wait(mps.start())
+    run(mps.start())
     first = node.joined(mps)
     second = node.client(mps, FAKE_MPS_UID="4711")
-    wait_for(
+    until(
         lambda: (
             f"NEW CLIENT {second.pid} from user 4711: Server is not ready"
             in logged(mps)
         )
     )
-    assert wait(mps.client_pids()) == (first.pid,)
+    assert run(mps.client_pids()) == (first.pid,)
     first.go()
     assert second.hear()["is_under_mps"] is True
-    assert wait(mps.client_pids()) == (second.pid,)
+    assert run(mps.client_pids()) == (second.pid,)
 
 
 def test_a_replica_under_mps_proves_its_share_and_one_outside_does_not(
     node: Node,
 ) -> None:
     mps = node.mps()
-    wait(mps.start())
+    run(mps.start())
     inside = node.client(mps, 40.0)
     # 52.8 of 132 SMs are 26 steps of 2.
     assert inside.hear() == {"sms": 52, "limit": "0=12288M", "is_under_mps": True}
     assert not objection(52, TOTAL_SMS, 40.0)
-    wait(mps.stop(0.0))
+    run(mps.stop(0.0))
     outside = node.client(mps, 40.0)
     assert outside.hear() == {"sms": 132, "limit": "0=12288M", "is_under_mps": False}
     assert objection(132, TOTAL_SMS, 40.0)
@@ -384,7 +366,7 @@ def test_the_share_stands_in_the_clients_environment_alone(node: Node) -> None:
     assert (
         mps.client_environment(40.0, 12288.0, False)["CUDA_MPS_CLIENT_PRIORITY"] == "0"
     )
-    wait(mps.start())
+    run(mps.start())
     node.joined(mps, 20.0)
     assert (
         node.client(mps, 80.0).hear()["sms"] == 104
@@ -393,13 +375,13 @@ def test_the_share_stands_in_the_clients_environment_alone(node: Node) -> None:
 
 def test_clients_are_listed_from_join_to_end(node: Node) -> None:
     mps = node.mps()
-    wait(mps.start())
-    assert (wait(mps.server_state()), wait(mps.client_pids())) == ("none", ())
+    run(mps.start())
+    assert (run(mps.server_state()), run(mps.client_pids())) == ("none", ())
     first, second = node.joined(mps), node.joined(mps)
-    assert wait(mps.client_pids()) == tuple(sorted((first.pid, second.pid)))
+    assert run(mps.client_pids()) == tuple(sorted((first.pid, second.pid)))
     first.go()
-    wait_for(lambda: wait(mps.client_pids()) == (second.pid,))
-    assert wait(mps.server_state()) == "active"
+    until(lambda: run(mps.client_pids()) == (second.pid,))
+    assert run(mps.server_state()) == "active"
 
 
 @pytest.mark.parametrize(
@@ -413,20 +395,20 @@ def test_a_server_is_waited_for_until_it_takes_clients(
         'while [ ! -e "$0.go" ]; do sleep 0.05; done; echo ready; exec cat >/dev/null'
     )
     mps = node.mps(PATH=path, FAKE_MPS_RELEASE=release)
-    wait(mps.start())
+    run(mps.start())
 
     async def start_and_look() -> None:
         starting = asyncio.create_task(mps.start_server())
         await asyncio.to_thread(
-            wait_for, lambda: logged(mps).count("Cmd:get_server_status") >= 2
+            until, lambda: logged(mps).count("Cmd:get_server_status") >= 2
         )
         assert await mps.server_state() == meanwhile
         assert not starting.done()
         (node.directory / "bin" / "nvidia-cuda-mps-server.go").touch()
         await starting
 
-    wait(start_and_look())
-    assert wait(mps.server_state()) == then
+    run(start_and_look())
+    assert run(mps.server_state()) == then
     assert "Ready" in logged(mps)
 
 
@@ -436,55 +418,55 @@ def test_a_server_that_cannot_start_is_told_with_what_the_log_says(
 ) -> None:
     path = node.with_server("exit 1")
     mps = node.mps(IMPATIENT, PATH=path, FAKE_MPS_RELEASE=release)
-    wait(node.mps(PATH=path, FAKE_MPS_RELEASE=release).start())
+    run(node.mps(PATH=path, FAKE_MPS_RELEASE=release).start())
     with pytest.raises(
         LaunchFailed, match=r"nvidia-cuda-mps-server cannot start.*libcuda\.so\.1"
     ):
-        wait(mps.start_server())
+        run(mps.start_server())
 
 
 def test_terminating_one_client_leaves_the_others_alone(node: Node) -> None:
     mps = node.mps()
-    wait(mps.start())
+    run(mps.start())
     doomed, other = node.joined(mps), node.joined(mps)
-    assert wait(mps.terminate(doomed.pid))
+    assert run(mps.terminate(doomed.pid))
     assert doomed.hear() == {"error": 810}
     doomed.kill()
-    wait_for(lambda: wait(mps.client_pids()) == (other.pid,))
+    until(lambda: run(mps.client_pids()) == (other.pid,))
     assert other.process.poll() is None
     assert node.client(mps).hear()["sms"] == 52
 
 
 def test_only_the_answer_0_means_terminated(node: Node) -> None:
     mps = node.mps(FAKE_MPS_TERMINATE="999")
-    wait(mps.start())
+    run(mps.start())
     client = node.joined(mps)
-    assert not wait(mps.terminate(client.pid))
+    assert not run(mps.terminate(client.pid))
     with pytest.raises(
         UnknownPart, match=rf"process 1 is no MPS client .* \[{client.pid}\]"
     ):
-        wait(mps.terminate(1))
+        run(mps.terminate(1))
 
 
 def test_after_a_fault_every_client_must_end_before_the_gpu_takes_new_ones(
     node: Node,
 ) -> None:
     mps, hasty = node.mps(), node.mps(IMPATIENT)
-    wait(mps.start())
+    run(mps.start())
     clients = [node.joined(mps), node.joined(mps)]
     break_gpu(str(mps.directory.pipe))
     assert [client.hear() for client in clients] == [{"error": 719}, {"error": 719}]
-    assert wait(mps.server_state()) == "fault"
+    assert run(mps.server_state()) == "fault"
     assert node.client(mps).hear() == {"error": 807}
     clients[0].kill()
-    wait_for(lambda: wait(mps.client_pids()) == (clients[1].pid,))
+    until(lambda: run(mps.client_pids()) == (clients[1].pid,))
     with pytest.raises(
         DeviceError, match=rf"stays in FAULT while clients \[{clients[1].pid}\] live"
     ):
-        wait(hasty.recover())
+        run(hasty.recover())
     clients[1].kill()
-    wait(mps.recover())
-    assert wait(mps.server_state()) == "active"
+    run(mps.recover())
+    assert run(mps.server_state()) == "active"
     assert node.client(mps).hear()["sms"] == 52
 
 
@@ -492,78 +474,78 @@ def test_after_a_fault_every_client_must_end_before_the_gpu_takes_new_ones(
 def test_a_server_that_stays_broken_is_replaced(node: Node, release: str) -> None:
     """Release 535 does not tell FAULT, so there every recovery takes a fresh server."""
     mps = node.mps(IMPATIENT, FAKE_MPS_RELEASE=release)
-    wait(node.mps(FAKE_MPS_RELEASE=release).start())
+    run(node.mps(FAKE_MPS_RELEASE=release).start())
     client = node.joined(mps)
     broken = node.say(mps, "get_server_list")
     break_gpu(str(mps.directory.pipe), stays=True)
-    assert wait(mps.server_state()) == ("fault" if release == "550" else "unknown")
+    assert run(mps.server_state()) == ("fault" if release == "550" else "unknown")
     client.kill()
-    wait_for(lambda: not wait(mps.client_pids()))
-    wait(mps.recover())
+    until(lambda: not run(mps.client_pids()))
+    run(mps.recover())
     assert node.client(mps).hear()["sms"] == 52
     assert node.say(mps, "get_server_list") != broken
 
 
 def test_stop_waits_for_clients_and_ends_the_daemon_last(node: Node) -> None:
     mps = node.mps()
-    wait(mps.start())
+    run(mps.start())
     client = node.joined(mps)
 
     async def stop_while_it_drains() -> tuple[int, ...]:
         stopping = asyncio.create_task(mps.stop(PATIENCE_S))
         await asyncio.to_thread(
-            wait_for, lambda: logged(mps).count("Cmd:get_client_list") >= 3
+            until, lambda: logged(mps).count("Cmd:get_client_list") >= 3
         )  # It waits.
         assert await mps.is_alive()
         await asyncio.to_thread(client.go)
         return await stopping
 
-    assert wait(stop_while_it_drains()) == ()
-    assert not wait(mps.is_alive())
+    assert run(stop_while_it_drains()) == ()
+    assert not run(mps.is_alive())
     assert "terminate_client" not in logged(mps)
-    assert wait(mps.stop(0.0)) == ()
+    assert run(mps.stop(0.0)) == ()
 
 
 def test_stop_terminates_clients_that_do_not_leave_before_it_quits(node: Node) -> None:
     mps = node.mps()
-    wait(mps.start())
+    run(mps.start())
     client = node.joined(mps)
-    assert wait(mps.stop(0.0)) == (client.pid,)
+    assert run(mps.stop(0.0)) == (client.pid,)
     assert client.hear() == {"error": 810}
     log = logged(mps)
     assert 0 < log.index("Cmd:terminate_client") < log.index("Cmd:quit -t 1")
-    assert not wait(mps.is_alive())
+    assert not run(mps.is_alive())
 
 
 def test_stop_leaves_the_daemon_to_a_client_that_cannot_be_terminated(
     node: Node,
 ) -> None:
     mps = node.mps(FAKE_MPS_TERMINATE="999")
-    wait(mps.start())
+    run(mps.start())
     client = node.joined(mps)
     with pytest.raises(DeviceError, match=rf"clients \[{client.pid}\] .* left running"):
-        wait(mps.stop(0.0))
-    assert wait(mps.is_alive())
+        run(mps.stop(0.0))
+    assert run(mps.is_alive())
     assert client.process.poll() is None
 
 
 def test_a_daemon_that_takes_too_long_to_quit_is_told(node: Node) -> None:
-    wait(node.mps(FAKE_MPS_QUIT_S="600").start())
+    run(node.mps(FAKE_MPS_QUIT_S="600").start())
     mps = node.mps(MpsSettings(quit_s=0.5, answer_s=6.0))
     with pytest.raises(DeviceError, match=r"no answer to 'quit -t 1' in 6\.5 s"):
-        wait(mps.stop(0.0))
+        run(mps.stop(0.0))
 
 
 def test_a_daemon_that_hangs_is_told_and_not_waited_for(node: Node) -> None:
-    wait(node.mps().start())
+    run(node.mps().start())
     mps = node.mps(MpsSettings(answer_s=0.5))
     os.kill(daemon_pid(mps), signal.SIGSTOP)
     with pytest.raises(
         DeviceError,
         match=r"no answer to 'get_default_active_thread_percentage' in 0\.5 s",
     ):
-        wait(mps.is_alive())
-    assert "hangs" in wait(mps.why_not())
+        run(mps.is_alive())
+    assert "hangs" in run(mps.why_not())
 
 
 def test_a_log_that_grew_too_long_is_cut_and_goes_on(node: Node) -> None:
@@ -571,12 +553,12 @@ def test_a_log_that_grew_too_long_is_cut_and_goes_on(node: Node) -> None:
     mps = node.mps(
         MpsSettings(log_limit_mib=0.01, answer_s=PATIENCE_S, start_s=PATIENCE_S)
     )
-    wait(mps.start())
+    run(mps.start())
     path = mps.directory.log / "control.log"
     begun = path.read_bytes()
     with path.open("ab") as file:
         file.write(b"more\n" * 2000)
-    wait(mps.server_state())
+    run(mps.server_state())
     assert path.stat().st_size == 0
     kept = (mps.directory.log / "control.log.old").read_bytes()
     assert kept.startswith(begun)
@@ -588,16 +570,16 @@ def test_a_log_that_grew_too_long_is_cut_and_goes_on(node: Node) -> None:
 def test_a_directory_that_cannot_be_written_is_told(node: Node) -> None:
     blocker = node.directory / "0"
     blocker.write_text("a file")
-    assert f"cannot write to {blocker}" in wait(node.mps().why_not())
+    assert f"cannot write to {blocker}" in run(node.mps().why_not())
 
 
 def test_commands_without_a_daemon_say_so(node: Node) -> None:
     mps = node.mps()
-    assert not wait(mps.is_alive())
+    assert not run(mps.is_alive())
     with pytest.raises(
         DeviceError, match="no MPS daemon answered 'get_server_list': start it again"
     ):
-        wait(mps.client_pids())
+        run(mps.client_pids())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
@@ -608,8 +590,8 @@ def test_a_daemon_of_another_user_is_not_adopted_unless_the_replicas_are_that_us
         node.mps(),
         node.mps(MpsSettings(client_uid=4711, answer_s=PATIENCE_S)),
     )
-    wait(mps.start())
+    run(mps.start())
     os.chown(mps.directory.pipe / "control", 4711, 4711)
     why_not = f"the daemon in {mps.directory.path} is UID 4711's; this agent is 0, its replicas are 0"
-    assert wait(mps.why_not()) == why_not
-    assert wait(theirs.why_not()) == ""
+    assert run(mps.why_not()) == why_not
+    assert run(theirs.why_not()) == ""

@@ -1,6 +1,5 @@
 """Memory that strangers hold: measured, told, and in the way of starts but never of what runs."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -14,14 +13,12 @@ import pytest
 
 from agents.base.device import DeviceError, GpuLost, LaunchFailed, NodeState
 from agents.base.protocol import TaskState
-from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.enforce.actions import Drain, StartReplica
 from agents.enforce.diff import actions
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
 from agents.processes.procfs import MARK
 from agents.replicas.replica import ReplicaView
-from agents.sync.ledger import Ledger
 from agents.tasks.task import TaskHolder
 from tests.agents.enforce.test_diff import settle, settled
 from tests.agents.factories import (
@@ -32,14 +29,15 @@ from tests.agents.factories import (
     an_empty_node,
     run,
 )
-from tests.agents.gpu.node.test_gpu_device import Commands, is_ready
-from tests.agents.gpu.node.test_gpu_device import a_command as a_node_command
 from tests.agents.gpu_nodes import (
-    CLOCK,
     GPUS,
+    Commands,
     FakeMemory,
     Wanted,
+    a_node_command,
+    commanded,
     gpu_device,
+    is_ready,
     states,
     until,
 )
@@ -237,8 +235,7 @@ def test_without_strangers_nothing_changes() -> None:
 async def test_a_node_measures_before_it_starts_and_says_why_it_waits(
     tmp_path: Path,
 ) -> None:
-    memory = FakeMemory(used_mib=16000.0)
-    control, stop = Commands(), asyncio.Event()
+    memory, control = FakeMemory(used_mib=16000.0), Commands()
     async with gpu_device(Wanted(directory=tmp_path, memory=memory)) as device:
         with pytest.raises(
             LaunchFailed,
@@ -246,25 +243,11 @@ async def test_a_node_measures_before_it_starts_and_says_why_it_waits(
         ):
             await device.start_replica(0, a_replica())
         assert (await device.state()).gpus[0].foreign_mib == 16000.0
-        assert any(
-            "16000 MiB are held beyond what" in words
-            for words in (await device.read()).problems
-        )
-        settings = AgentSettings(
-            node="n1", boot="b1", period_s=0.2, enforce_period_s=0.1
-        )
-        agent = NodeAgent(
-            settings, device, transport=control, clock=CLOCK, ledger=Ledger(None)
-        )
+        problems = " ".join((await device.read()).problems)
+        assert "16000 MiB are held beyond what" in problems
         control.command = a_node_command(1, a_replica())
-        running = asyncio.create_task(agent.run(stop))
-        await until(lambda: _is_commanded(agent))
-        assert await states(device) == {}
-        memory.used_mib = 300.0
-        await until(lambda: is_ready(device, "r1"))
-        stop.set()
-        await running
-
-
-async def _is_commanded(agent: NodeAgent) -> bool:
-    return agent.command is not None
+        async with commanded(device, control) as agent:
+            await until(lambda: agent.command is not None)
+            assert await states(device) == {}
+            memory.used_mib = 300.0
+            await until(lambda: is_ready(device, "r1"))
