@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from agents.processes.user import DEFAULT_USER, RIGHTS, workers_folders
+from tests.waiting import PATIENCE_S
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 INSTALL = Path(__file__).parents[2] / "docs" / "install-agent.md"
 UNIT = UNITS / "plimsoll-agent.service"
 VARIANTS = ("clocks", "watch")
-PATIENCE_S = 60.0
 NOT_SET = {
     "DynamicUser",
     "PrivateDevices",

@@ -37,7 +37,7 @@ TOKEN = re.compile(
     |(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<sign>=~|!~|!=|==|>=|<=|[-+*/%^<>=(){},])|(?P<space>\s+)""",
     re.VERBOSE,
 )
-WORDS = {
+FUNCTIONS = {
     "sum",
     "avg",
     "max",
@@ -51,7 +51,11 @@ WORDS = {
     "time",
     "vector",
 }
-WORDS |= {"by", "on", "and", "or"}
+WORDS = FUNCTIONS | {"by", "on", "and", "or"}
+
+
+ANY = "plimsoll_http_requests_in_flight"
+ANY_LABEL = set().union(*LABELS.values()) | BY_SCRAPER | AGENTS
 
 
 def rules() -> Iterator[dict[str, Any]]:
@@ -86,9 +90,12 @@ def asked(path: Path) -> list[str]:
     ]  # type: ignore[index]
 
 
-EXPRESSIONS = [rule["expr"] for rule in rules()] + [
-    query for path in BOARDS for query in asked(path)
-]
+def queries() -> dict[str, list[str]]:
+    """The expressions of each file."""
+    return {
+        "rules": [rule["expr"] for rule in rules()],
+        **{path.stem: asked(path) for path in BOARDS},
+    }
 
 
 def tokens(expression: str) -> list[tuple[str, str]]:
@@ -129,37 +136,59 @@ def test_there_are_dashboards_of_everything() -> None:
     ]
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_metric_and_label_that_is_asked_for_is_there(expression: str) -> None:
+def wrong(expression: str) -> Iterator[str]:
+    """What it asks for and is not there, and where it is no PromQL."""
     metrics = selected(expression)
-    assert metrics, "it asks for nothing of ours"
+    if not metrics:
+        yield "it asks for nothing of ours"
     for name, labels in metrics:
         if name not in RECORDED:
-            known = (
-                LABELS[name]
-                | BY_SCRAPER
-                | (AGENTS if name.startswith("plimsoll_agent_") else set())
-            )
-            assert labels <= known, f"{name} has no label {labels - known}"
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_queries_are_promql(expression: str) -> None:
+            known = LABELS.get(name, set()) | BY_SCRAPER
+            known |= AGENTS if name.startswith("plimsoll_agent_") else set()
+            if name not in LABELS or not labels <= known:
+                yield f"there is no {name} with {labels - known}"
+    metric_names = {name for name, _ in metrics}
     open_ones: list[str] = []
     closes = {")": "(", "}": "{"}
-    labels: set[str] = set()
     words = tokens(expression)
     for place, (kind, text) in enumerate(words):
         if text in closes.values():
             open_ones.append(text)
-        elif text in closes:
-            assert open_ones and open_ones.pop() == closes[text]
-        elif kind == "name" and not text.startswith("plimsoll") and text not in WORDS:
-            labels.add(text)
-        if kind == "name" and text in WORDS - {"by", "on", "and", "or"}:
-            assert words[place + 1][1] in ("(", "by"), f"{text} is a function"
-    assert open_ones == []
-    assert labels <= set().union(*LABELS.values()) | BY_SCRAPER | AGENTS
+        elif text in closes and not (open_ones and open_ones.pop() == closes[text]):
+            yield f"{text} closes nothing"
+        elif kind == "name" and text not in ANY_LABEL | WORDS | metric_names:
+            yield f"{text} is no label"
+        if kind == "name" and text in FUNCTIONS and words[place + 1][1] not in "(by":
+            yield f"{text} is a function"
+    if open_ones:
+        yield f"{open_ones} stay open"
+
+
+def test_every_query_is_promql_and_asks_for_what_is_there() -> None:
+    found = [
+        f"{name}: {what}: {each}"
+        for name, expressions in queries().items()
+        for each in expressions
+        for what in wrong(each)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ("vector(1)", "it asks for nothing"),
+        ("sum(plimsoll_nothing_total)", "there is no plimsoll_nothing_total"),
+        (f'{ANY}{{node="a"}}', "{'node'}"),
+        (f"sum({ANY}", "stay open"),
+        (f"{ANY})", ") closes nothing"),
+        (f"sum by (nonsense) ({ANY})", "nonsense is no label"),
+        (f"sum + {ANY}", "sum is a function"),
+    ],
+)
+def test_a_wrong_query_would_be_seen(expression: str, told: str) -> None:
+    (what,) = wrong(expression)
+    assert told in what
 
 
 def test_alerts_say_how_urgent_they_are_what_is_wrong_and_what_to_do() -> None:

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -17,6 +16,7 @@ from bench.report import Figures
 from tests.agents.fakes.nvml.fake_gpus import KILL_BEFORE, STATE_VARIABLE, FakeGpus
 from tests.agents.gpu_nodes import environment
 from tests.app.measurements.commands import processes_with
+from tests.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -36,7 +36,6 @@ QUICK = (
     "--batches",
     "1",
 )
-PATIENCE_S = 240.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,14 +135,6 @@ class Machine:
     def left(self) -> list[str]:
         """Processes of this machine that still run, by their place for temporary files."""
         return processes_with(f"TMPDIR={self.directory / 't'}")
-
-
-def wait_for(holds: Callable[[], object]) -> None:
-    """Return when it holds."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end_s, "it did not come about"
-        time.sleep(0.05)
 
 
 def kill(process: "subprocess.Popen[str]") -> None:

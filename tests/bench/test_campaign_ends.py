@@ -4,6 +4,10 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
+from tests.waiting import PATIENCE_S
+
 PROGRAM = """
 import asyncio, sys
 from bench.campaign import __main__ as campaign
@@ -24,6 +28,7 @@ campaign.main(["--rows", "first,second"])
 """Two rows, whose cleanup lasts until it is told to go on."""
 
 
+@pytest.mark.thorough
 def test_a_second_sigterm_does_not_interrupt_the_cleanup_and_no_other_row_begins() -> (
     None
 ):
@@ -41,7 +46,7 @@ def test_a_second_sigterm_does_not_interrupt_the_cleanup_and_no_other_row_begins
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "ends\n"
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate("go on\n", timeout=60.0)
+        rest, _ = process.communicate("go on\n", timeout=PATIENCE_S)
     finally:
         process.kill()
         process.wait()

@@ -9,22 +9,15 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from bench.campaign.deployment.clock import Clock, build
 from bench.campaign.deployment.device import WORKER
 from bench.campaign.deployment.journal import JournalReader
-from bench.campaign.deployment.namespaces import OtherHost
-from bench.campaign.deployment.plane import RunningPlane
-from bench.campaign.deployment.processes import Program
 from bench.campaign.deployment.proxy import Proxy
-from bench.campaign.faults.hosts import APIS_WAY, HOST_FAULTS
-from bench.campaign.faults.kinds import Surroundings
-from tests.integration.fault_harness import until
 from tests.ports import a_free_port
+from tests.waiting import PATIENCE_S, until
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -42,7 +35,7 @@ def through_proxy(
 
     async def play() -> None:
         server = await asyncio.start_server(_echo, "127.0.0.1", 0)
-        async with server, Proxy() as proxy, asyncio.timeout(30.0):
+        async with server, Proxy() as proxy, asyncio.timeout(PATIENCE_S):
             port = server.sockets[0].getsockname()[1]
             url = proxy.http(f"http://127.0.0.1:{port}")
             front = int(url.rpartition(":")[2])
@@ -115,71 +108,20 @@ def test_a_half_open_connection_hears_of_its_end_only_when_it_is_used() -> None:
     through_proxy(work)
 
 
-def test_a_host_fault_that_is_cancelled_does_not_wait_for_agents(
-    tmp_path: Path,
-) -> None:
-    (fault,) = (each for each in HOST_FAULTS if each.name == APIS_WAY)
-
-    async def play() -> None:
-        waits = asyncio.Event()
-
-        async def until_answered(_: float) -> None:
-            waits.set()
-            await asyncio.Event().wait()
-
-        # An API that answers nobody.
-        api = Program(
-            arguments=["-c", "input()"],
-            environment=os.environ,
-            log=tmp_path / "api.log",
-        )
-        plane = SimpleNamespace(
-            url="http://here:1",
-            api=api,
-            until_answered=until_answered,
-            database=SimpleNamespace(server=SimpleNamespace(url="")),
-        )
-        host = SimpleNamespace(
-            here="here",
-            there="there",
-            command=(),
-            to_database=str,
-            heal=lambda: None,
-        )
-        async with Proxy() as proxy:
-            around = Surroundings(
-                plane=cast(RunningPlane, plane),
-                to_api=proxy,
-                api_to_database=proxy,
-                controller_to_database=proxy,
-                clocks={},
-                disk=None,
-                host=cast(OtherHost, host),
-            )
-            begins = asyncio.ensure_future(fault.begin(around).__aenter__())
-            await waits.wait()
-            begins.cancel()
-            await asyncio.wait([begins], timeout=5.0)
-            assert begins.cancelled()
-            # Agents ask their own API again, whatever comes next.
-            assert proxy._target == ("here", 1)
-
-    asyncio.run(play())
-
-
 def test_a_moved_clock_moves_the_date_and_no_timeout(tmp_path: Path) -> None:
     library = build(tmp_path)
     if library is None:
         pytest.skip("no C compiler")
     clock = Clock(library, tmp_path / "offset")
     clock.set(3600)
+    date_before_s, before_s = time.time(), time.monotonic()
     said = subprocess.check_output(
         [sys.executable, "-c", "import time; print(time.time(), time.monotonic())"],
         env={**os.environ, **clock.environment},
     )
     date_s, monotonic_s = map(float, said.split())
-    assert 3590.0 < date_s - time.time() < 3610.0
-    assert abs(monotonic_s - time.monotonic()) < 60.0
+    assert date_before_s + 3599.0 < date_s < time.time() + 3601.0
+    assert before_s <= monotonic_s <= time.monotonic()
 
 
 @pytest.mark.parametrize("is_doubled", [False, True])

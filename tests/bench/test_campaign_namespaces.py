@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.campaign.deployment import namespaces
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(
     not namespaces.may_make(), reason="this user may make no network namespace"
@@ -19,7 +20,7 @@ CONNECT = (
 
 def _told(*command: str) -> str:
     """The last line of what a program said when it failed; empty: it did not fail."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30.0)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     return done.stderr.strip().rpartition("\n")[2]
 
 

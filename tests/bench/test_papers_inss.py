@@ -44,11 +44,6 @@ def test_loads_are_tried_from_above_and_then_step_by_step(
     assert seen == tried
 
 
-def test_one_bad_step_does_not_hide_those_below() -> None:
-    seen: list[float] = []
-    assert played_to(1.9, seen, except_at=1.9).load == 1.8
-
-
 def test_where_no_load_is_within_the_slos_nothing_counts_as_served() -> None:
     seen: list[float] = []
     found = played_to(0.1, seen)

@@ -54,7 +54,9 @@ def test_twice_the_rates_halve_the_factor_that_a_sum_of_money_allows() -> None:
 
 
 @pytest.mark.skipif(not known_problems(), reason="needs the shared problems")
-@pytest.mark.parametrize("size", ["16x12", "100x30"])
+@pytest.mark.parametrize(
+    "size", ["16x12", pytest.param("100x30", marks=pytest.mark.thorough)]
+)
 def test_rates_are_as_high_as_those_of_the_shared_problems(size: str) -> None:
     gpus, services = map(int, size.split("x"))
     shared, own = load(f"synthetic_{size}_s1"), synthetic_problem(gpus, services, 1)

@@ -140,6 +140,7 @@ def test_a_quarter_is_as_fast_as_work_over_share_says() -> None:
         assert mid == pytest.approx(high + 0.4 * (low - high))
 
 
+@pytest.mark.thorough
 def test_the_demos_baseline_keeps_every_slo_and_shares_gpus() -> None:
     pods = baseline_solver().policies
     run = run_closed(baseline_cluster(SEED), DURATION_S, pods)

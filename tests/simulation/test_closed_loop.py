@@ -22,7 +22,7 @@ def replica_ids(scene: Scene) -> set[str]:
     return {replica.id for gpu in scene.target.gpus for replica in gpu.replicas}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_steady_load_is_served_within_the_slo_by_one_plan(seed: int) -> None:
     scene = a_scene(seed=seed)
     scene.play(150.0)
@@ -134,10 +134,10 @@ def test_failing_launches_are_tried_again_until_they_succeed() -> None:
 def test_more_load_than_the_fleet_can_carry_shakes_nothing() -> None:
     scene = a_scene(
         nodes=1,
-        gpus=2,
-        rates_rps={name: 12.0 * rate for name, rate in RATES_RPS.items()},
+        gpus=1,
+        rates_rps={name: 6.0 * rate for name, rate in RATES_RPS.items()},
     )
-    scene.play(150.0)
+    scene.play(100.0)
     assert scene.target.unserved
     assert len(scene.closed.store.pushed) <= 3
 

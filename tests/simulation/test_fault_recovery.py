@@ -17,7 +17,10 @@ from tests.simulation.scenes import LAUNCH_S, PERIOD_S, Scene, a_scene
 PERCENTILE = 0.98
 STALE_AFTER_S = 3 * PERIOD_S
 """After so long without a word a node counts as silent (`scenes`)."""
-POLICIES = ["hetsev", "joint", "k8s_hpa"]
+POLICIES = [
+    "joint",
+    *(pytest.param(name, marks=pytest.mark.thorough) for name in ("hetsev", "k8s_hpa")),
+]
 BEFORE_S = 60.0
 
 
@@ -55,7 +58,9 @@ def services_on(scene: Scene, node: str, gpu_index: int | None = None) -> set[st
     return {replica.service for gpu in gpus for replica in gpu.replicas}
 
 
-@pytest.mark.parametrize("lost_s", [60.5, 64.5])
+@pytest.mark.parametrize(
+    "lost_s", [60.5, pytest.param(64.5, marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_lost_node_is_made_up_for_once_its_silence_is_noticed(
     policy: str, lost_s: float
@@ -76,7 +81,9 @@ def test_a_lost_node_is_made_up_for_once_its_silence_is_noticed(
     )
 
 
-@pytest.mark.parametrize("lost_s", [60.5, 64.5])
+@pytest.mark.parametrize(
+    "lost_s", [60.5, pytest.param(64.5, marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_lost_gpu_is_made_up_for_once_its_agent_has_told(
     policy: str, lost_s: float
@@ -170,7 +177,7 @@ def test_telemetry_that_is_late_but_not_stale_changes_nothing() -> None:
     fault = Fault(kind="stale", node="n1", start_s=62.0, end_s=92.0, delay_s=8.0)
     calm, late = (a_scene(faults=faults) for faults in ((), (fault,)))
     for scene in (calm, late):
-        scene.play(120.0)
+        scene.play(100.0)
     assert services_on(late, "n1")
     assert late.counts == calm.counts
     assert late.closed.store.pushed == calm.closed.store.pushed

@@ -146,7 +146,14 @@ def test_power_latency_comes_from_below_and_serves_as_much_as_those_that_come_fr
     assert served["power_latency"] >= 0.97 * served["batch_dvfs"]
 
 
-@pytest.mark.parametrize("rate_rps", [60.0, 120.0, 200.0])
+@pytest.mark.parametrize(
+    "rate_rps",
+    [
+        120.0,
+        pytest.param(60.0, marks=pytest.mark.thorough),
+        pytest.param(200.0, marks=pytest.mark.thorough),
+    ],
+)
 def test_power_latency_keeps_slo_and_cap_at_less_load_and_loses_little_while_it_begins(
     rate_rps: float,
 ) -> None:

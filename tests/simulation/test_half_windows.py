@@ -24,7 +24,6 @@ from agents.sim.spec import Fault
 from solvers.types.state import Task
 from tests.agents.factories import a_command, a_gpu, a_replica, a_task, run
 from tests.agents.sim.worlds import PlainWorld, a_node
-from tests.examples import IS_THOROUGH
 from tests.simulation.scenes import PERIOD_S, Scene, a_scene
 
 LENGTH_S = 60
@@ -154,7 +153,10 @@ async def reconcile(device: SimulatedDevice, command: NodeCommand) -> None:
             await perform(device, action)
 
 
-@pytest.mark.parametrize("seed", range(4 if IS_THOROUGH else 2))
+@pytest.mark.parametrize(
+    "seed",
+    [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 5))],
+)
 def test_a_cluster_that_is_looked_at_twice_as_often_does_the_same(seed: int) -> None:
     once = play(seed, 1)
     assert all(total.served > 500 and total.rejected > 0 for total in once.totals)
@@ -197,7 +199,14 @@ SHORT = Task(
 )
 
 
-@pytest.mark.parametrize("policy", ["hetsev", "k8s_hpa", "joint"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "joint",
+        pytest.param("hetsev", marks=pytest.mark.thorough),
+        pytest.param("k8s_hpa", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_loop_whose_time_passes_in_half_steps_decides_and_serves_the_same(
     policy: str,
 ) -> None:

@@ -94,24 +94,16 @@ def test_enough_is_left_of_a_model_that_survives_the_loss_of_a_node() -> None:
     assert service.attainment >= 0.95
 
 
-def test_both_kinds_of_services_share_a_fleet_and_the_same_seed_gives_the_same() -> (
-    None
-):
+def test_both_kinds_of_services_share_a_fleet() -> None:
     classify = {
         "name": "classify",
         "network": "resnet50",
         "slo": {"latency_ms": 300, "percentile": 0.98},
         "load": {"rate_rps": 60},
     }
-    runs = [run(services=[SMALL, classify]) for _ in range(2)]
-    for done in runs:
-        assert [each.service for each in done.services] == ["chat", "classify"]
-        assert all(
-            (each.attainment or 0.0) >= each.percentile for each in done.services
-        )
-    first, second = runs
-    assert first.services == second.services
-    assert first.series == second.series
+    done = run(services=[SMALL, classify])
+    assert [each.service for each in done.services] == ["chat", "classify"]
+    assert all((each.attainment or 0.0) >= each.percentile for each in done.services)
 
 
 def test_slow_gpus_make_late_tokens_and_stop_nothing() -> None:
@@ -129,7 +121,7 @@ def test_lengths_that_nobody_stated_are_learned() -> None:
     learning, believing = (
         run(
             services=[{**MODEL, "llm": {**llm, "max_model_len": 8192}, "load": short}],
-            duration_s=420,
+            duration_s=300,
         )
         for llm in ({}, {"lengths": stated})
     )
@@ -139,6 +131,7 @@ def test_lengths_that_nobody_stated_are_learned() -> None:
     assert learning.services[0].attainment == 1.0
 
 
+@pytest.mark.thorough
 def test_longer_requests_than_thought_get_more_gpus() -> None:
     long = {"rate_rps": 8, "lengths": {"prompt": 2400, "output": 500, "spread": 0.8}}
     done = run(

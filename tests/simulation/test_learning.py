@@ -115,6 +115,7 @@ def test_a_truth_that_is_slower_than_stated_is_planned_with_within_two_minutes()
     assert used_gpus(scene) >= 2
 
 
+@pytest.mark.thorough
 def test_a_truth_that_is_faster_than_stated_becomes_cheaper_after_a_while() -> None:
     scene = a_misjudged_scene(2.2)
     scene.play(30.0)
@@ -137,12 +138,9 @@ def test_estimated_networks_start_wide_and_narrow() -> None:
     assert scene.attainment(40.0, 200.0) >= 0.98
 
 
-@pytest.mark.parametrize("factor", [1.5])
-def test_gpus_that_slow_down_raise_the_alarm_and_learning_clears_it(
-    factor: float,
-) -> None:
+def test_gpus_that_slow_down_raise_the_alarm_and_learning_clears_it() -> None:
     faults = tuple(
-        Fault(kind="straggler", node=f"n{n}", start_s=102.0, factor=factor)
+        Fault(kind="straggler", node=f"n{n}", start_s=102.0, factor=1.5)
         for n in (1, 2, 3)
     )
     scene = a_misjudged_scene(1.0, faults=faults)
@@ -156,9 +154,10 @@ def test_gpus_that_slow_down_raise_the_alarm_and_learning_clears_it(
         row.now.is_alarmed for row in asyncio.run(scene.closed.store.load_fit_health())
     )
     assert scene.attainment(200.0, 260.0) >= 0.98
-    assert all(ratio > 0.9 * factor for ratio in planned_over_true(scene).values())
+    assert all(ratio > 0.9 * 1.5 for ratio in planned_over_true(scene).values())
 
 
+@pytest.mark.thorough
 def test_one_slow_gpu_of_many_is_not_taken_for_the_type() -> None:
     scene = a_misjudged_scene(
         1.0,

@@ -79,7 +79,7 @@ def run(policy: str, *, spike: float = 1.0) -> RunResult:
     return simulate(job)
 
 
-@pytest.mark.parametrize("spike", [1.0, 3.0])
+@pytest.mark.parametrize("spike", [3.0, pytest.param(1.0, marks=pytest.mark.thorough)])
 def test_training_gets_done_and_every_slo_is_kept(spike: float) -> None:
     found = run("mudi", spike=spike)
     assert found.refused == 0
@@ -90,17 +90,14 @@ def test_training_gets_done_and_every_slo_is_kept(spike: float) -> None:
     assert all(task.finished_s is not None for task in found.tasks)
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
-    one, other = run("mudi"), run("mudi")
-    assert [task.finished_s for task in one.tasks] == [
-        task.finished_s for task in other.tasks
-    ]
-    assert [service.in_slo for service in one.services] == [
-        service.in_slo for service in other.services
-    ]
-
-
-@pytest.mark.parametrize("policy", ["muxflow", "gslice", "gpulets"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "muxflow",
+        pytest.param("gslice", marks=pytest.mark.thorough),
+        pytest.param("gpulets", marks=pytest.mark.thorough),
+    ],
+)
 def test_baselines_run_training_too_and_no_physical_rule_is_broken(policy: str) -> None:
     found = run(policy)
     assert found.refused == 0

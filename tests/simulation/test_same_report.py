@@ -86,6 +86,7 @@ def test_a_second_time_the_report_is_the_same(
     assert report(tmp_path, everything(), processes=1) == made_first
 
 
+@pytest.mark.thorough
 def test_two_processes_at_a_time_make_the_same_report(
     tmp_path: Path, made_first: bytes
 ) -> None:
@@ -93,6 +94,7 @@ def test_two_processes_at_a_time_make_the_same_report(
     assert report(tmp_path, everything(), processes=2) == made_first
 
 
+@pytest.mark.thorough
 def test_another_seed_makes_another_report(tmp_path: Path, made_first: bytes) -> None:
     other = everything()
     other["spec"]["seeds"] = [8]

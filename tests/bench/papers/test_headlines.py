@@ -7,7 +7,7 @@ import pytest
 
 from bench.papers.headlines import HEADLINES
 from bench.papers.kept import KeptRow, answers, key_of, read_kept
-from bench.papers.page import document, is_stale
+from bench.papers.page import is_stale
 from bench.papers.systems import SYSTEMS, System
 from bench.papers.table import Row, Table
 
@@ -32,18 +32,9 @@ def test_every_headline_has_a_row_of_a_whole_run_and_its_paper() -> None:
         )
 
 
-BY_LENGTH = [
-    pytest.param(
-        system,
-        id=system.name,
-        # A minute and more each: at night.
-        marks=[pytest.mark.thorough] if system.name in ("HetSev", "InSS") else [],
-    )
-    for system in SYSTEMS
-]
-
-
-@pytest.mark.parametrize("system", BY_LENGTH)
+# Of each runner `make test` has a smaller slice: `play`, `decide`, `run_jobs`, `planned_by`, `with_serving_curves`.
+@pytest.mark.thorough
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
 def test_the_quick_slice_still_gives_the_figures_that_are_checked_in(
     system: System,
 ) -> None:
@@ -100,12 +91,3 @@ def test_a_row_is_found_by_its_tables_beginning_and_its_policy() -> None:
     (kept,) = answers([table])
     assert key_of(kept) == key_of(headline)
     assert kept.values == (99.0,)
-
-
-def test_a_line_of_the_page_has_units_an_interval_and_the_reason() -> None:
-    lines = document().splitlines()
-    (line,) = (each for each in lines if each.startswith("| decision, 12 GPUs |"))
-    assert "| 18.00 ms |" in line and " ± " in line and line.endswith(" |")
-    # One seed has no interval, and a count no unit.
-    (line,) = (each for each in lines if each.startswith("| batches tried of 32"))
-    assert "| 25.00 |" in line and " ± " not in line

@@ -55,6 +55,7 @@ def test_mixes_lie_in_the_published_ranges_and_follow_from_the_seed() -> None:
         assert workload.lowest_rps <= each.arrival_rate_rps / 2 <= workload.highest_rps
 
 
+@pytest.mark.thorough
 def test_inss_gives_all_sms_away_where_igniter_gives_what_is_needed() -> None:
     problem = at_load(1.0, 1)
     sums = {

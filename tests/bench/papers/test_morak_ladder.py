@@ -51,6 +51,7 @@ def test_a_looser_limit_never_serves_less(stage: Stage, cap_w: float) -> None:
 
 
 @pytest.mark.parametrize("stage", stages(), ids=lambda stage: stage.name)
+@pytest.mark.thorough
 def test_gpus_divided_by_worth_serve_more_than_by_knees_alone(stage: Stage) -> None:
     setting = Setting(cap_w=150.0, latency_ms=100.0)
     by_knees = served(stage, setting, MorakParameters(division="by knees"))

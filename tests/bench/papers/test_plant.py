@@ -81,26 +81,6 @@ def test_a_higher_clock_is_faster_and_draws_more(network: str, board: str) -> No
     assert watts == sorted(watts)
 
 
-@pytest.mark.parametrize(("network", "board"), EVERYWHERE)
-def test_a_full_board_keeps_its_tdp_and_large_batches_fill_it(
-    network: str, board: str
-) -> None:
-    full_w = PLANT.idle_w(board) + PLANT.busy_w(placed(network, board), 128)
-    assert 0.8 * PLANT.tdp_w(board) <= full_w <= 1.01 * PLANT.tdp_w(board)
-
-
-@pytest.mark.parametrize("network", PLANT.networks)
-def test_up_to_batch_8_the_2080_ti_takes_the_measured_times_at_its_speed(
-    network: str,
-) -> None:
-    # Within the 2 % and 0.3 % of the table's own deviations.
-    truth = load_truth()
-    for batch in (1, 4, 8):
-        here = float(PLANT.batch_ms(placed(network, "RTX-2080-Ti", batch=batch))[batch])
-        there = float(truth.batch_ms(placed(network, "RTX-2080-Ti", batch=8))[batch])
-        assert here == pytest.approx(there, rel=0.024)
-
-
 def test_neighbours_slow_as_the_measured_pairs_do() -> None:
     neighbour = SimulatedNeighbour("mobilenet_v2", 50.0, 8)
     alone = PLANT.batch_ms(placed("resnet50", "A100-40GB", sm_percent=50.0))

@@ -108,48 +108,6 @@ def test_a_container_is_started_once_and_used_again() -> None:
     assert world.launches == 1
 
 
-def test_two_jobs_of_a_network_at_once_need_two_containers() -> None:
-    world = a_world(launch_s=5.0)
-    world.preload(["resnet50"])
-    world.start(a_batch("a", "b"))
-    assert world.launches == 1
-
-
-def test_idle_containers_give_way_the_longest_unused_first() -> None:
-    world = a_world(launch_s=5.0)
-    networks = ("vgg16", "resnet50", "resnet101", "resnet18", "googlenet")
-    world.preload(networks)
-    # 16 GiB: 2.9 + 1.9 + 2.0 + 1.7 + 1.7 GiB idle, and 4 × 2.2 GiB of jobs: VGG-16 must go.
-    world.start(a_batch("a", "b", "c", "d", setting=a_setting(sm_percent=25.0)))
-    launches = world.launches
-    world.advance(60.0)
-    world.start(a_batch("v", setting=a_setting("vgg16")))
-    assert world.launches == launches + 1
-
-
-def test_what_does_not_fit_is_not_started() -> None:
-    world = a_world()
-    assert not world.start(a_batch("a", "b", "c"))
-    assert world.start(a_batch("a"))
-    assert not world.start(a_batch("b", setting=a_setting(sm_percent=60.0)))
-    (view,) = world.views()
-    assert view.free_percent == 50.0
-    assert view.free_mib == pytest.approx(16384.0 - truth().memory_mib("resnet50", 8))
-
-
-def test_views_say_how_far_jobs_are_and_whether_one_has_ended_early() -> None:
-    world = a_world()
-    short, long = a_batch("short", inputs=8), a_batch("long", inputs=800)
-    world.start(JobBatch(gpu=GPU.id, members=(*short.members, *long.members)))
-    world.advance(0.5)
-    (view,) = world.views()
-    assert [each.name for each in view.residents] == ["long"]
-    assert view.residents[0].done_share == pytest.approx(0.5)  # of the predicted second
-    assert view.has_early_end
-    world.start(a_batch("next", inputs=800))
-    assert not world.views()[0].has_early_end
-
-
 def test_energy_is_that_of_the_idle_gpu_and_of_what_runs() -> None:
     world = a_world()
     world.advance(10.0)
@@ -163,14 +121,6 @@ def test_energy_is_that_of_the_idle_gpu_and_of_what_runs() -> None:
         11.0 * truth().idle_w(V100) + truth().busy_w(placed, 8)
     )
     assert world.busy_sm_s()[GPU.id] == pytest.approx(0.5)
-
-
-def test_epc_follows_equation_7_with_the_time_that_the_job_ran() -> None:
-    world = a_world(launch_s=5.0)
-    world.start(a_batch("a"))
-    (done,) = world.advance(20.0)
-    memory = truth().memory_mib("resnet50", 8) / 16384.0
-    assert done.epc == pytest.approx(60.0 + (300.0 - 60.0) * 0.5 * memory * done.ran_s)
 
 
 def test_cutting_time_into_steps_changes_nothing() -> None:
