@@ -1,14 +1,20 @@
 """Services of language models: from a manifest to whole GPUs of a node, which the node is told to start them on."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from app.db.base.engine import make_engine
 from app.db.postgres_store import PostgresStore
+from app.postgres import server as postgres
 from solvers.types.llm import ServedModels, ServedStart
-from tests.integration.api_harness import Api, ready_replicas, run_apart, running_api
+from tests.integration.api_harness import (
+    Api,
+    Prepared,
+    prepared,
+    ready_replicas,
+    run_apart,
+)
 from tests.integration.model_fleet import GPU_READING, NETWORK, put_model, service
 from tests.integration.test_api_metrics import scraped
 
@@ -17,45 +23,74 @@ pytestmark = pytest.mark.integration
 LOOSE_SLO = {"ttft_ms": 8000, "itl_ms": 200, "percentile": 0.9}
 
 
-@pytest.fixture
-def api(database: str) -> Iterator[Api]:
+@pytest.fixture(scope="module")
+def models(
+    postgres_server: postgres.Server, migrated_template: str
+) -> Iterator[Prepared]:
     """A node of two H100s and one of eight, both heard, and `chat`."""
-    with running_api(database) as running:
-        put_model(running)
+    with prepared(postgres_server, migrated_template, put_model) as found:
+        yield found
+
+
+@pytest.fixture
+def api(models: Prepared) -> Iterator[Api]:
+    with models.running_api() as running:
         yield running
 
 
-def test_a_language_model_gets_all_gpus_that_a_replica_spans(api: Api) -> None:
+def messages(api: Api, start: str) -> list[str]:
+    """What the report of the next plan says, of what begins so."""
+    plan = api.get(f"plans/{api.tick().plan_id}")
+    said: list[str] = plan["document"]["report"]["messages"]
+    return [text for text in said if text.startswith(start)]
+
+
+def hosting_node(api: Api) -> str:
+    """The node that the next plan has the replica on."""
+    plan = api.get(f"plans/{api.tick().plan_id}")
+    (node,) = {str(gpu["node"]) for gpu in plan["gpus"] if gpu["replicas"]}
+    return node
+
+
+def readings(node: str) -> list[dict[str, object]]:
+    """Of all GPUs of that node, which are busy."""
+    count = 2 if node == "n1" else 8
+    return [{**GPU_READING, "index": index} for index in range(count)]
+
+
+def test_a_language_model_gets_all_gpus_that_a_replica_spans_and_the_plan_says_why(
+    api: Api,
+) -> None:
     outcome = api.tick()
     assert outcome.state == "target", outcome.reason
     plan = api.get(f"plans/{outcome.plan_id}")
     (planned,) = plan["document"]["llm_replicas"]
     assert planned["service"] == "chat"
-    status = api.get("services/chat")["status"]
-    assert status["replicas"] == {"H100": 1}
+    assert api.get("services/chat")["status"]["replicas"] == {"H100": 1}
     told = [api.sync(name, sequence=2).json()["command"] for name in ("n1", "n2")]
-    engines = [
+    ((name, engine),) = [
         (command["node"], replica["engine"])
         for command in told
         for gpu in command["gpus"]
         for replica in gpu.get("replicas", [])
     ]
-    ((name, engine),) = engines
     assert len(engine["gpus"]) == planned["tp"]
     assert engine["max_num_batched_tokens"] == planned["max_num_batched_tokens"]
     # Each of these GPUs is paid for.
     (command,) = (each for each in told if each["node"] == name)
     assert [gpu["index"] for gpu in command["gpus"]] == sorted(engine["gpus"])
-
-
-def test_the_plan_tells_how_surely_capacities_are_known(api: Api) -> None:
-    plan = api.get(f"plans/{api.tick().plan_id}")
-    (said,) = (
-        text
-        for text in plan["document"]["report"]["messages"]
-        if text.startswith("chat:")
-    )
-    assert "nine in ten between" in said
+    # How surely capacities are known.
+    said = plan["document"]["report"]["messages"]
+    (sure,) = (text for text in said if text.startswith("chat:"))
+    assert "nine in ten between" in sure
+    # What its replicas can take.
+    found = api.get(f"plans/{outcome.plan_id}/explain")
+    (chat,) = found["services"]
+    (group,) = chat["replicas"]
+    assert group["capacity_rps"] > 0.0
+    assert group["tp"] in (2, 4, 8)
+    (h100,) = found["gpu_types"]
+    assert h100["used"] == group["tp"]
 
 
 def test_starts_are_remembered_as_nodes_measured_them(api: Api) -> None:
@@ -106,16 +141,6 @@ def test_a_model_may_ask_to_survive_the_loss_of_a_node(api: Api) -> None:
     assert api.tick().state == "target"
 
 
-def test_explanations_tell_what_its_replicas_can_take(api: Api) -> None:
-    found = api.get(f"plans/{api.tick().plan_id}/explain")
-    (chat,) = found["services"]
-    (group,) = chat["replicas"]
-    assert group["capacity_rps"] > 0.0
-    assert group["tp"] in (2, 4, 8)
-    (h100,) = found["gpu_types"]
-    assert h100["used"] == group["tp"]
-
-
 def test_a_what_if_prices_another_slo_and_another_degree(api: Api) -> None:
     asked = {
         "demand_rps": {"chat": 3.0},
@@ -139,44 +164,29 @@ def test_what_cannot_be_planned_says_why_in_one_sentence(api: Api) -> None:
     assert refused.status_code == 422
     assert "itl_ms" in refused.text
     api.put("services/chat", service(slo={"ttft_ms": 1, "itl_ms": 0.1}))
-    plan = api.get(f"plans/{api.tick().plan_id}")
-    (said,) = (
-        text
-        for text in plan["document"]["report"]["messages"]
-        if text.startswith("chat:")
-    )
+    (said,) = messages(api, "chat:")
     assert "raise it" in said
 
 
 def test_metrics_count_a_replica_that_spans_gpus_once(api: Api) -> None:
-    plan = api.get(f"plans/{api.tick().plan_id}")
-    (node,) = {gpu["node"] for gpu in plan["gpus"] if gpu["replicas"]}
-    gpus = [
-        {**GPU_READING, "index": index} for index in range(2 if node == "n1" else 8)
-    ]
+    node = hosting_node(api)
     answer = api.sync(
         node,
         sequence=2,
         window_start_s=api.clock.now_s(),
-        gpus=gpus,
+        gpus=readings(node),
         replicas=ready_replicas(api, node),
     )
     assert answer.status_code == 200, answer.text
-    shown = scraped(api)
-    (count,) = (
-        count
-        for series, count in shown.items()
-        if series.startswith("service_current_replicas{")
-    )
-    assert count == 1
+    count = "service_current_replicas{"
+    assert [n for series, n in scraped(api).items() if series.startswith(count)] == [1]
 
 
 def test_what_engines_count_of_their_tokens_is_what_the_next_plan_is_sized_with(
     api: Api,
 ) -> None:
-    plan = api.get(f"plans/{api.tick().plan_id}")
-    (node,) = {gpu["node"] for gpu in plan["gpus"] if gpu["replicas"]}
-    before = _capacity_message(plan)
+    node = hosting_node(api)
+    before = messages(api, "chat: a replica")
     # Twenty sequences at a time, each with a token every 40 ms: not what was predicted.
     tokens = {"batches": 50_000, "execution_ms": 40.0}
     api.clock.advance(60.0)
@@ -184,32 +194,18 @@ def test_what_engines_count_of_their_tokens_is_what_the_next_plan_is_sized_with(
         node,
         sequence=2,
         window_start_s=api.clock.now_s() - 50.0,
-        gpus=[
-            {**GPU_READING, "index": index} for index in range(2 if node == "n1" else 8)
-        ],
+        gpus=readings(node),
         replicas=[{**each, **tokens} for each in ready_replicas(api, node)],
     )
     assert answer.status_code == 200, answer.text
     for name in ("n1", "n2"):
         api.sync(name, sequence=3, window_start_s=api.clock.now_s() - 5.0)
-    after = _capacity_message(api.get(f"plans/{api.tick().plan_id}"))
     # The same degree carries less than was thought, or another one carries it now.
-    assert after != before
-
-
-def _capacity_message(plan: dict[str, Any]) -> str:
-    messages = plan["document"]["report"]["messages"]
-    (said,) = (text for text in messages if "is planned for" in text)
-    return str(said)
+    assert messages(api, "chat: a replica") != before
 
 
 def test_benchmarks_of_a_network_correct_the_next_plan(api: Api) -> None:
-    def said() -> str:
-        plan = api.get(f"plans/{api.tick().plan_id}")
-        messages = plan["document"]["report"]["messages"]
-        return next(text for text in messages if text.startswith("chat: a replica"))
-
-    assert "(predicted;" in said()
+    assert "(predicted;" in messages(api, "chat: a replica")[0]
     run = {
         "gpu_type": "H100",
         "tp": 2,
@@ -220,13 +216,10 @@ def test_benchmarks_of_a_network_correct_the_next_plan(api: Api) -> None:
         "tpot_ms": 40,
     }
     runs = [run, {**run, "tp": 4}, {**run, "tp": 8}]
-    network = {
-        "kind": "Network",
-        "metadata": {"name": NETWORK},
-        "spec": {"runs": runs},
-    }
+    metadata = {"name": NETWORK}
+    network = {"kind": "Network", "metadata": metadata, "spec": {"runs": runs}}
     api.put(f"networks/{NETWORK}", network)
-    assert "(calibrated;" in said()
+    assert "(calibrated;" in messages(api, "chat: a replica")[0]
     assert api.get(f"networks/{NETWORK}")["spec"]["runs"] == runs
     wrong = {**network, "spec": {"runs": [{**run, "tpot_ms": 0}]}}
     refused = api.call("PUT", f"networks/{NETWORK}", wrong, **{"If-Match": "*"})

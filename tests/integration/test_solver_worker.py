@@ -8,19 +8,22 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.solver.child import Prepare
-from app.solver.process import PlanAnswer, PlanRequest, SolverUnavailable, SolverWorker
+from app.solver.process import PlanRequest, SolverUnavailable, SolverWorker
 from solvers.policies.warm_up import tiny_problem
 from solvers.types.outcome import Budget, Stability
 from solvers.types.state import Json, Observed
 from tests.app.loop import worker_bodies
+from tests.integration.scenes import Body, scene
+from tests.waiting import PATIENCE_S, eventually, in_loop, run
 
 pytestmark = pytest.mark.integration
 
-AMPLE_S = 60.0
+AMPLE_S = PATIENCE_S
 LIMIT_S = 0.3
 """Long enough for a child to answer an easy request, or for the test's point: to be killed after."""
 
@@ -45,7 +48,7 @@ def with_worker(
     grace_s: float = 0.0,
     niceness: int = 0,
 ) -> None:
-    async def run() -> None:
+    async def work() -> None:
         worker = SolverWorker(
             run=worker_bodies.obey,
             prepare=prepare,
@@ -59,7 +62,12 @@ def with_worker(
             await worker.close()
         assert worker.pid is None
 
-    asyncio.run(run())
+    run(work())
+
+
+def on_worker(**options: Any) -> Callable[[Body], Callable[..., None]]:
+    """For tests that run as a coroutine `with_worker`."""
+    return scene(lambda body: with_worker(body, **options), supplies=("worker",))
 
 
 async def pid_of(worker: SolverWorker) -> int:
@@ -82,16 +90,6 @@ def test_a_worker_has_a_priority_of_its_own_whatever_that_of_its_parent_has_beco
 
     wanted = os.getpriority(os.PRIO_PROCESS, 0) + 3
     with_worker(scenario, niceness=wanted)
-
-
-def test_a_worker_that_has_begun_is_the_one_that_answers() -> None:
-    async def scenario(worker: SolverWorker) -> None:
-        worker.begin()
-        begun = worker.pid
-        worker.begin()
-        assert (begun, worker.pid) == (await pid_of(worker), begun)
-
-    with_worker(scenario)
 
 
 def test_what_keeps_a_worker_from_starting_is_told_when_it_is_needed(
@@ -117,155 +115,111 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-async def recovers(worker: SolverWorker, *, after: int) -> None:
-    """The next call is answered, by another process, and the old one is gone."""
+async def recovers(worker: SolverWorker, *, after: int) -> int:
+    """The process that answers the next call; the old one is gone."""
     assert not is_alive(after)
     fresh = await pid_of(worker)
     assert fresh not in (after, os.getpid())
+    return fresh
 
 
-def test_one_child_answers_call_after_call() -> None:
-    async def scenario(worker: SolverWorker) -> None:
-        await worker.start()
-        first = worker.pid
-        answers: list[PlanAnswer] = [
-            await worker.make_plan(request("easy", memory={"n": n})) for n in range(3)
-        ]
-        assert [answer.memory for answer in answers] == [{"n": 0}, {"n": 1}, {"n": 2}]
-        assert {answer.report.method for answer in answers} == {f"pid {first}"}
-        assert first != os.getpid()
-
-    with_worker(scenario)
-
-
-def test_calls_at_the_same_time_are_answered_one_after_the_other_each_with_its_own_answer() -> (
-    None
-):
-    async def scenario(worker: SolverWorker) -> None:
-        answers = await asyncio.gather(
-            *(worker.make_plan(request("easy", memory=n)) for n in range(5))
-        )
-        assert [answer.memory for answer in answers] == [0, 1, 2, 3, 4]
-
-    with_worker(scenario)
-
-
-def test_a_child_that_passes_its_limit_is_killed_and_the_next_call_gets_another(
-    tmp_path: Path,
+@on_worker()
+async def test_one_child_answers_call_after_call_and_several_at_once(
+    worker: SolverWorker,
 ) -> None:
-    async def scenario(worker: SolverWorker) -> None:
-        pid = await pid_of(worker)
-        with pytest.raises(SolverUnavailable, match=r"killed after 0\.3 s"):
+    worker.begin()
+    begun = worker.pid
+    worker.begin()
+    await worker.start()
+    assert (begun, worker.pid) == (await pid_of(worker), begun)
+    assert begun != os.getpid()
+    one_by_one = [
+        await worker.make_plan(request("easy", memory={"n": n})) for n in range(3)
+    ]
+    assert [answer.memory for answer in one_by_one] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    at_once = await asyncio.gather(
+        *(worker.make_plan(request("easy", memory=n)) for n in range(5))
+    )
+    assert [answer.memory for answer in at_once] == [0, 1, 2, 3, 4]
+    answers = (*one_by_one, *at_once)
+    assert {answer.report.method for answer in answers} == {f"pid {begun}"}
+    # Nor does a policy that raises cost the child.
+    why = "policy raise failed: ValueError: no such luck"
+    with pytest.raises(SolverUnavailable, match=why):
+        await worker.make_plan(request("raise"))
+    assert await pid_of(worker) == begun
+
+
+@on_worker()
+async def test_however_a_child_ends_it_costs_one_answer_and_the_next_call_gets_another(
+    worker: SolverWorker, tmp_path: Path
+) -> None:
+    pid = await pid_of(worker)
+    late = request("spin", memory=str(tmp_path / "late"), seconds=LIMIT_S)
+    with pytest.raises(SolverUnavailable, match=r"killed after 0\.3 s"):
+        await worker.make_plan(late)
+    pid = await recovers(worker, after=pid)
+    with pytest.raises(SolverUnavailable, match="died"):
+        await worker.make_plan(request("die"))
+    pid = await recovers(worker, after=pid)
+    # Cancelled, it never hands its answer to the next one.
+    began = tmp_path / "began"
+    call = asyncio.create_task(worker.make_plan(request("spin", memory=str(began))))
+    await eventually(began.exists)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    pid = await recovers(worker, after=pid)
+    # Killed between calls, it costs one at most.
+    os.kill(pid, signal.SIGKILL)
+    try:
+        assert await pid_of(worker) != pid
+    except SolverUnavailable:
+        await recovers(worker, after=pid)
+
+
+@pytest.mark.thorough
+@on_worker(grace_s=0.2)
+async def test_after_each_kill_the_next_call_may_overrun_its_limit_by_twice_as_much(
+    worker: SolverWorker, tmp_path: Path
+) -> None:
+    for limit in (r"0\.5", r"0\.7", r"1\.1"):
+        await pid_of(worker)
+        with pytest.raises(SolverUnavailable, match=f"killed after {limit} s"):
             await worker.make_plan(
                 request("spin", memory=str(tmp_path / "began"), seconds=LIMIT_S)
             )
-        await recovers(worker, after=pid)
-
-    with_worker(scenario)
 
 
-def test_after_each_kill_the_next_call_may_overrun_its_limit_by_twice_as_much(
-    tmp_path: Path,
-) -> None:
-    async def scenario(worker: SolverWorker) -> None:
-        for limit in (r"0\.5", r"0\.7", r"1\.1"):
-            await pid_of(worker)
-            with pytest.raises(SolverUnavailable, match=f"killed after {limit} s"):
-                await worker.make_plan(
-                    request("spin", memory=str(tmp_path / "began"), seconds=LIMIT_S)
-                )
-
-    with_worker(scenario, grace_s=0.2)
-
-
-def test_a_child_that_dies_while_it_works_costs_one_answer() -> None:
-    async def scenario(worker: SolverWorker) -> None:
-        pid = await pid_of(worker)
-        with pytest.raises(SolverUnavailable, match="died"):
-            await worker.make_plan(request("die"))
-        await recovers(worker, after=pid)
-
-    with_worker(scenario)
-
-
-def test_a_child_that_was_killed_between_calls_costs_at_most_one_answer() -> None:
-    async def scenario(worker: SolverWorker) -> None:
-        pid = await pid_of(worker)
-        os.kill(pid, signal.SIGKILL)
-        try:
-            assert await pid_of(worker) != pid
-        except SolverUnavailable:
-            await recovers(worker, after=pid)
-
-    with_worker(scenario)
-
-
-def test_a_policy_that_raises_costs_neither_the_child_nor_its_words() -> None:
-    async def scenario(worker: SolverWorker) -> None:
-        pid = await pid_of(worker)
-        with pytest.raises(
-            SolverUnavailable, match="policy raise failed: ValueError: no such luck"
-        ):
-            await worker.make_plan(request("raise"))
-        assert await pid_of(worker) == pid
-
-    with_worker(scenario)
-
-
-def test_a_cancelled_call_never_hands_its_answer_to_the_next_one(
-    tmp_path: Path,
+@on_worker()
+async def test_whoever_ends_it_does_not_wait_for_a_solve_and_no_other_child_starts(
+    worker: SolverWorker, tmp_path: Path
 ) -> None:
     began = tmp_path / "began"
-
-    async def scenario(worker: SolverWorker) -> None:
-        pid = await pid_of(worker)
-        call = asyncio.create_task(worker.make_plan(request("spin", memory=str(began))))
-        while not began.exists():  # noqa: ASYNC110  another process makes the file
-            await asyncio.sleep(0.01)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        await recovers(worker, after=pid)
-
-    with_worker(scenario)
-
-
-def test_whoever_ends_it_does_not_wait_for_a_solve_and_no_other_child_starts(
-    tmp_path: Path,
-) -> None:
-    began = tmp_path / "began"
-
-    async def scenario(worker: SolverWorker) -> None:
-        await pid_of(worker)
-        solving = asyncio.create_task(
-            worker.make_plan(request("spin", memory=str(began)))
-        )
-        waiting = asyncio.create_task(worker.make_plan(request("easy")))
-        while not began.exists():  # noqa: ASYNC110  another process makes the file
-            await asyncio.sleep(0.01)
-        # Of the solve's own limit, AMPLE_S, nothing has passed yet.
-        async with asyncio.timeout(AMPLE_S / 2):
-            await worker.close()
-        for call in (solving, waiting):
-            with pytest.raises(SolverUnavailable):
-                await call
-        worker.begin()
-        assert worker.pid is None
-
-    with_worker(scenario)
-
-
-def test_whoever_ends_it_does_not_wait_until_it_has_started() -> None:
-    async def scenario(worker: SolverWorker) -> None:
-        starting = asyncio.create_task(worker.make_plan(request("easy")))
-        while worker.pid is None:  # noqa: ASYNC110  the task starts another process
-            await asyncio.sleep(0.01)
-        async with asyncio.timeout(AMPLE_S / 2):
-            await worker.close()
+    await pid_of(worker)
+    solving = asyncio.create_task(worker.make_plan(request("spin", memory=str(began))))
+    waiting = asyncio.create_task(worker.make_plan(request("easy")))
+    await eventually(began.exists)
+    # Of the solve's own limit, AMPLE_S, nothing has passed yet.
+    async with asyncio.timeout(AMPLE_S / 2):
+        await worker.close()
+    for call in (solving, waiting):
         with pytest.raises(SolverUnavailable):
-            await starting
+            await call
+    worker.begin()
+    assert worker.pid is None
 
-    with_worker(scenario, prepare=worker_bodies.spin_at_once)
+
+@on_worker(prepare=worker_bodies.spin_at_once)
+async def test_whoever_ends_it_does_not_wait_until_it_has_started(
+    worker: SolverWorker,
+) -> None:
+    starting = asyncio.create_task(worker.make_plan(request("easy")))
+    await eventually(lambda: worker.pid is not None)
+    async with asyncio.timeout(AMPLE_S / 2):
+        await worker.close()
+    with pytest.raises(SolverUnavailable):
+        await starting
 
 
 @pytest.mark.parametrize(
@@ -308,43 +262,41 @@ def test_a_child_that_compiles_is_told_of_once_and_then_that_it_has_ended() -> N
     assert told == [True, False] * 2
 
 
-def test_the_real_child_loads_its_policies_and_answers_with_a_plan() -> None:
-    async def scenario() -> None:
-        worker = SolverWorker()
-        try:
-            answer = await worker.make_plan(request("hetsev"))
-        finally:
-            await worker.close()
-        assert answer.plan.policy == "hetsev"
-        assert answer.plan.gpus
-        assert answer.report.seconds > 0.0
+@pytest.mark.thorough
+@in_loop
+async def test_the_real_child_loads_its_policies_and_answers_with_a_plan() -> None:
+    worker = SolverWorker()
+    try:
+        answer = await worker.make_plan(request("hetsev"))
+    finally:
+        await worker.close()
+    assert answer.plan.policy == "hetsev"
+    assert answer.plan.gpus
+    assert answer.report.seconds > 0.0
 
-    asyncio.run(scenario())
 
-
-def test_a_killed_child_loses_its_warm_state_and_nothing_else() -> None:
-    async def scenario() -> None:
-        worker = SolverWorker()
-        try:
-            budget = Budget(seconds=AMPLE_S, stability=Stability(min_dwell_s=60.0))
-            first = await worker.make_plan(replace(request("joint"), budget=budget))
-            assert isinstance(first.memory, dict)
-            assert first.memory["warm"] is not None
-            again = replace(
-                request("joint", memory=first.memory),
-                observed=Observed(at_s=5.0),
-                budget=budget,
-            )
-            again = replace(again, problem=replace(again.problem, current=first.plan))
-            warm = await worker.make_plan(again)
-            assert worker.pid is not None
-            os.kill(worker.pid, signal.SIGKILL)
-            with contextlib.suppress(SolverUnavailable):
-                await worker.make_plan(again)
-            # The next child may or may not have answered already; it knows no token of the old one.
-            cold = await worker.make_plan(replace(again, memory=warm.memory))
-        finally:
-            await worker.close()
-        assert cold.plan == warm.plan == first.plan
-
-    asyncio.run(scenario())
+@pytest.mark.thorough
+@in_loop
+async def test_a_killed_child_loses_its_warm_state_and_nothing_else() -> None:
+    worker = SolverWorker()
+    try:
+        budget = Budget(seconds=AMPLE_S, stability=Stability(min_dwell_s=60.0))
+        first = await worker.make_plan(replace(request("joint"), budget=budget))
+        assert isinstance(first.memory, dict)
+        assert first.memory["warm"] is not None
+        again = replace(
+            request("joint", memory=first.memory),
+            observed=Observed(at_s=5.0),
+            budget=budget,
+        )
+        again = replace(again, problem=replace(again.problem, current=first.plan))
+        warm = await worker.make_plan(again)
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        with contextlib.suppress(SolverUnavailable):
+            await worker.make_plan(again)
+        # The next child may or may not have answered already; it knows no token of the old one.
+        cold = await worker.make_plan(replace(again, memory=warm.memory))
+    finally:
+        await worker.close()
+    assert cold.plan == warm.plan == first.plan

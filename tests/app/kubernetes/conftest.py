@@ -1,6 +1,7 @@
 """A cluster with Plimsoll's kinds of objects, and an API in step with it."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,22 @@ from tests.app.kubernetes.kubectl import Kubectl, clean, control_plane, prepare
 from tests.integration.api_harness import Api, Prepared
 
 
-@pytest.fixture
-def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
+@contextmanager
+def running_cluster(directory: Path) -> Iterator[Kubectl]:
     """Of a cluster with the node n1, of which nothing is left afterwards."""
-    with make_cluster(tmp_path / "cluster") as cluster:
+    with make_cluster(directory / "cluster") as cluster:
         made = Kubectl(cluster)
         prepare(made)
         try:
             yield made
         finally:
             clean(made)
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
+    with running_cluster(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,13 @@ from app.kubernetes.cluster import Cluster
 from tests.agents.kubernetes.cluster import Cluster as RunningCluster
 from tests.agents.kubernetes.fake_api import NAMESPACE
 from tests.ports import a_free_port
+from tests.waiting import until
 
 RESOURCES = Path(__file__).parents[3] / "deploy/kubernetes/base"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PLACE = f"/api/v1/namespaces/{NAMESPACE}"
 GROUP = "/apis/gpu.plimsoll/v1"
 POOLS = f"{GROUP}/namespaces/{NAMESPACE}/plimsollpools"
-SOON_S = 30.0
 
 
 class Kubectl:
@@ -160,10 +158,3 @@ def is_served(kubectl: Kubectl) -> bool:
             kubectl.ask("GET", f"{GROUP}/{each}")
         return True
     return False
-
-
-def until(is_so: Callable[[], Any], what: str) -> None:
-    end_s = time.monotonic() + SOON_S
-    while not is_so():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.2)

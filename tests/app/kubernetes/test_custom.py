@@ -1,7 +1,6 @@
 """PlimsollService and PlimsollPolicy objects: what they ask for here, and what their status says there."""
 
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -10,13 +9,37 @@ import pytest
 from app.kubernetes import custom_sync
 from app.kubernetes.custom import service_manifest
 from app.kubernetes.objects import CustomResource
-from tests.app.kubernetes.kubectl import GROUP, PLACE, Kubectl, services_path, until
-from tests.integration.api_harness import Api, reading
+from tests.app.kubernetes.conftest import running_cluster
+from tests.app.kubernetes.kubectl import (
+    GROUP,
+    PLACE,
+    Kubectl,
+    control_plane,
+    services_path,
+)
+from tests.integration.api_harness import Api, Prepared, reading
+from tests.waiting import until
 
 SPEC = {"network": "resnet50", "slo": {"latency_ms": 100.0, "percentile": 0.98}}
 
 
-def a_service(name: str = "chat", **spec: Any) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    """One cluster for all of these tests: each gives its services names of their own."""
+    with running_cluster(tmp_path_factory.mktemp("custom")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def api(
+    small_fleet: Prepared, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Api]:
+    cluster = control_plane(kubectl, tmp_path_factory.mktemp("token"))
+    with small_fleet.running_api(cluster=cluster) as made:
+        yield made
+
+
+def a_service(name: str, **spec: Any) -> dict[str, Any]:
     return {
         "apiVersion": "gpu.plimsoll/v1",
         "kind": "PlimsollService",
@@ -54,12 +77,12 @@ def until_accepted(kubectl: Kubectl, path: str, status: str = "True") -> str:
 def test_a_service_is_written_and_its_status_comes_back(
     api: Api, kubectl: Kubectl
 ) -> None:
-    path = add(kubectl, "team-a", a_service(scaling={"minReplicas": 2}))
+    path = add(kubectl, "team-a", a_service("chat", scaling={"minReplicas": 2}))
     until_accepted(kubectl, path)
     written = api.get("services/chat")
     assert written["metadata"]["project"] == "team-a"
     assert written["spec"]["scaling"]["min_replicas"] == 2
-    api.sync(services=[reading()])
+    api.sync(services=[reading("chat")])
     api.tick()
     kubectl.add_pod("chat")
     until(lambda: kubectl.ask("GET", path)["status"]["replicas"] == 1, "no replica")
@@ -72,23 +95,23 @@ def test_a_service_is_written_and_its_status_comes_back(
 
 @pytest.mark.integration
 def test_what_is_wrong_is_said_and_mended(api: Api, kubectl: Kubectl) -> None:
-    path = add(kubectl, "team-a", a_service(network="resnet05"))
+    path = add(kubectl, "team-a", a_service("mended", network="resnet05"))
     assert "spec.network: no network is called 'resnet05'" in until_accepted(
         kubectl, path, "False"
     )
     kubectl.patch(path, {"spec": {"network": "resnet50", "replica": 3}})
     assert until_accepted(kubectl, path, "False").startswith("spec.replica: ")
-    assert api.call("GET", "services/chat").status_code == 404
+    assert api.call("GET", "services/mended").status_code == 404
     kubectl.patch(path, {"spec": {"replica": None}})
     until_accepted(kubectl, path)
-    assert api.get("services/chat")["spec"]["network"] == "resnet50"
+    assert api.get("services/mended")["spec"]["network"] == "resnet50"
 
 
 @pytest.mark.integration
 def test_a_namespace_writes_its_own_project_only(api: Api, kubectl: Kubectl) -> None:
-    mine = add(kubectl, "team-a", a_service())
+    mine = add(kubectl, "team-a", a_service("wanted"))
     until_accepted(kubectl, mine)
-    wanted = a_service()
+    wanted = a_service("wanted")
     wanted["spec"]["project"] = "team-a"
     others = add(kubectl, "team-b", wanted)
     until_accepted(kubectl, others, "False")
@@ -106,7 +129,7 @@ def test_a_namespace_writes_its_own_project_only(api: Api, kubectl: Kubectl) -> 
     until(
         lambda: services_of(kubectl, "team-b") == [], "the refused one is still there"
     )
-    assert api.get("services/chat")["metadata"]["project"] == "team-a"
+    assert api.get("services/wanted")["metadata"]["project"] == "team-a"
 
 
 @pytest.mark.integration
@@ -114,27 +137,29 @@ def test_a_namespace_waits_for_its_project_and_hears_of_no_other(
     api: Api, kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(custom_sync, "AGAIN_S", 1.0)
-    path = add(kubectl, "team-c", a_service())
+    path = add(kubectl, "team-c", a_service("waits"))
     message = until_accepted(kubectl, path, "False")
     assert "team-c" in message and "team-a" not in message
     api.put("projects/team-c", {"kind": "Project", "metadata": {"name": "team-c"}})
     until_accepted(kubectl, path)
 
 
-def services_of(kubectl: Kubectl, namespace: str) -> list[Any]:
-    return kubectl.items(services_path(namespace))
+def services_of(kubectl: Kubectl, namespace: str) -> list[str]:
+    return [
+        each["metadata"]["name"] for each in kubectl.items(services_path(namespace))
+    ]
 
 
 @pytest.mark.integration
 def test_nobody_else_changes_what_the_cluster_keeps(api: Api, kubectl: Kubectl) -> None:
-    path = add(kubectl, "team-a", a_service())
+    path = add(kubectl, "team-a", a_service("kept"))
     until_accepted(kubectl, path)
-    written = api.get("services/chat")
+    written = api.get("services/kept")
     del written["status"]
-    refused = api.call("PUT", "services/chat", written, If_Match="*")
+    refused = api.call("PUT", "services/kept", written, If_Match="*")
     assert refused.status_code == 409
-    assert "PlimsollService team-a/chat of the cluster keeps it" in refused.text
-    assert api.call("DELETE", "services/chat", If_Match="*").status_code == 409
+    assert "PlimsollService team-a/kept of the cluster keeps it" in refused.text
+    assert api.call("DELETE", "services/kept", If_Match="*").status_code == 409
     # Nor says somebody of another one that the cluster keeps it, which nobody could change then.
     written["metadata"]["name"] = "mine"
     assert api.call("PUT", "services/mine", written).status_code == 422
@@ -144,28 +169,32 @@ def test_nobody_else_changes_what_the_cluster_keeps(api: Api, kubectl: Kubectl) 
 def test_an_object_stays_until_nothing_of_its_service_runs(
     api: Api, kubectl: Kubectl
 ) -> None:
-    path = add(kubectl, "team-a", a_service())
+    path = add(kubectl, "team-a", a_service("stays"))
     until_accepted(kubectl, path)
-    pod = kubectl.add_pod("chat")
+    pod = kubectl.add_pod("stays")
     until(lambda: kubectl.ask("GET", path)["status"]["replicas"] == 1, "no replica")
     kubectl.ask("DELETE", path)
-    until(lambda: api.call("GET", "services/chat").status_code == 404, "it is served")
-    time.sleep(1.5)
-    assert services_of(kubectl, "team-a")
+    until(lambda: api.call("GET", "services/stays").status_code == 404, "it is served")
+    # What was asked for later is done, and it is still there.
+    until_accepted(kubectl, add(kubectl, "team-a", a_service("later")))
+    assert "stays" in services_of(kubectl, "team-a")
     kubectl.ask("DELETE", f"{PLACE}/pods/{pod}", {"gracePeriodSeconds": 0})
-    until(lambda: not services_of(kubectl, "team-a"), "the object is still there")
+    until(
+        lambda: "stays" not in services_of(kubectl, "team-a"),
+        "the object is still there",
+    )
 
 
 @pytest.mark.integration
 def test_scale_states_an_exact_number(api: Api, kubectl: Kubectl) -> None:
-    path = add(kubectl, "team-a", a_service())
+    path = add(kubectl, "team-a", a_service("scaled"))
     until_accepted(kubectl, path)
     if kubectl.cluster.fake is None:
         kubectl.patch(f"{path}/scale", {"spec": {"replicas": 3}})
     else:
         kubectl.patch(path, {"spec": {"scaling": {"replicas": 3}}})
     until_accepted(kubectl, path)
-    scaling = api.get("services/chat")["spec"]["scaling"]
+    scaling = api.get("services/scaled")["spec"]["scaling"]
     assert (scaling["min_replicas"], scaling["max_replicas"]) == (3, 3)
 
 
@@ -191,7 +220,9 @@ def test_the_policy_is_written_too(api: Api, kubectl: Kubectl) -> None:
 
 
 def test_an_exact_number_takes_the_place_of_limits() -> None:
-    wanted = a_service(scaling={"replicas": 3, "maxReplicas": 5, "min_replicas": 1})
+    wanted = a_service(
+        "chat", scaling={"replicas": 3, "maxReplicas": 5, "min_replicas": 1}
+    )
     resource = msgspec.convert(wanted, CustomResource)
     assert service_manifest(resource)["spec"]["scaling"] == {
         "min_replicas": 3,
@@ -200,7 +231,7 @@ def test_an_exact_number_takes_the_place_of_limits() -> None:
 
 
 def test_names_of_labels_that_only_a_cluster_may_have_are_left_out() -> None:
-    wanted = a_service()
+    wanted = a_service("chat")
     wanted["metadata"]["labels"] = {"team": "nlp", f"{'x' * 60}.example/a": "b"}
     resource = msgspec.convert(wanted, CustomResource)
     assert service_manifest(resource)["metadata"]["labels"] == {"team": "nlp"}

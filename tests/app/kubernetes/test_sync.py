@@ -1,14 +1,14 @@
 """The cluster's objects follow the plan, and nodes follow the cluster; on the fake API and on a real server."""
 
-import time
 from typing import Any
 
 import pytest
 
 from app.kubernetes.cluster import Cluster
 from tests.agents.kubernetes.fake_api import NAMESPACE
-from tests.app.kubernetes.kubectl import PLACE, POOLS, Kubectl, until
-from tests.integration.api_harness import Api, Prepared, reading, service
+from tests.app.kubernetes.kubectl import PLACE, POOLS, Kubectl
+from tests.integration.api_harness import Api, Prepared, node, reading, service
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -39,6 +39,9 @@ def test_pods_get_an_owner_and_a_budget_by_the_plan(api: Api, kubectl: Kubectl) 
     assert budget["spec"]["minAvailable"] == 2
     if kubectl.cluster.fake is None:
         check_evictions(kubectl, names)
+    else:
+        loses_its_label(api, kubectl)
+        loses_its_service(api, kubectl)
 
 
 def check_evictions(kubectl: Kubectl, names: list[str]) -> None:
@@ -65,17 +68,27 @@ def check_evictions(kubectl: Kubectl, names: list[str]) -> None:
     assert evict(names[0]) == 201
 
 
-def test_a_plan_without_the_service_takes_pool_and_budget_away(
-    api: Api, kubectl: Kubectl
-) -> None:
-    plan_two_replicas(api)
-    until(lambda: kubectl.items(POOLS) and kubectl.items(kubectl.budgets), "no pool")
+def loses_its_service(api: Api, kubectl: Kubectl) -> None:
+    """A plan without it takes pool and budget away, once its Pods are gone."""
+    for each in kubectl.items(f"{PLACE}/pods"):
+        path = f"{PLACE}/pods/{each['metadata']['name']}"
+        kubectl.ask("DELETE", path, {"gracePeriodSeconds": 0})
     assert api.call("DELETE", "services/chat", If_Match="*").status_code == 204
     api.tick()
     until(
         lambda: not kubectl.items(POOLS) and not kubectl.items(kubectl.budgets),
         "they are still there",
     )
+
+
+def loses_its_label(api: Api, kubectl: Kubectl) -> None:
+    """A node does, and is named."""
+    kubectl.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"plimsoll/gpus": None}}})
+    until(lambda: api.get("events?kind=ClusterOutOfStep")["items"], "nobody says so")
+    (event,) = api.get("events?kind=ClusterOutOfStep")["items"]
+    assert "node n1 has lost its label plimsoll/gpus=true" in event["reason"]
+    labels = {"plimsoll/gpus": "true"}
+    kubectl.patch("/api/v1/nodes/n1", {"metadata": {"labels": labels}})
 
 
 def test_a_cordoned_node_drains_and_is_used_again(api: Api, kubectl: Kubectl) -> None:
@@ -90,26 +103,21 @@ def test_a_cordoned_node_drains_and_is_used_again(api: Api, kubectl: Kubectl) ->
     assert kinds == ["NodeUncordoned", "NodeDraining"]
 
 
-def test_a_node_that_loses_its_label_is_named(api: Api, kubectl: Kubectl) -> None:
-    plan_two_replicas(api)
-    until(lambda: kubectl.items(POOLS), "it is not in step")
-    kubectl.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"plimsoll/gpus": None}}})
-    until(lambda: api.get("events?kind=ClusterOutOfStep")["items"], "nobody says so")
-    (event,) = api.get("events?kind=ClusterOutOfStep")["items"]
-    assert "node n1 has lost its label plimsoll/gpus=true" in event["reason"]
-
-
 def test_what_a_person_keeps_out_of_use_stays_so(api: Api, kubectl: Kubectl) -> None:
     assert api.call("POST", "nodes/n1/cordon").status_code == 200
     kubectl.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": True}})
     until(lambda: api.get("nodes/n1")["status"]["drain"], "it does not drain")
     kubectl.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": None}})
     until(lambda: not api.get("nodes/n1")["spec"]["cordoned"], "it is not used again")
-    # And one that nobody but a person has touched.
+    # And one that only a person has touched, though another one follows the cluster after that.
     assert api.call("POST", "nodes/n1/drain", {"deadline_s": 60}).status_code == 200
-    plan_two_replicas(api)
-    time.sleep(2.0)
+    api.put("nodes/n2", node("n2"))
+    kept_out = {"metadata": {"name": "n2", "labels": {"plimsoll/gpus": "true"}}}
+    kubectl.add("/api/v1/nodes", {**kept_out, "spec": {"unschedulable": True}})
+    until(lambda: api.get("nodes/n2")["status"]["drain"], "the other does not drain")
     assert api.get("nodes/n1")["status"]["drain"]
+    if kubectl.cluster.fake is None:
+        kubectl.ask("DELETE", "/api/v1/nodes/n2")
 
 
 def test_a_right_that_is_missing_is_named_and_the_api_serves_on(
