@@ -16,17 +16,11 @@ from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
 
 CHANGES: dict[str, tuple[Callable[[PaperDevice], object], str]] = {
-    "replica gone": (lambda device: finish(device.stop_replica("r1")), "start r1"),
-    "replica failed": (
-        lambda device: device.put("r1", state="failed"),
-        "route {'chat': []}",
-    ),
+    "gone": (lambda device: finish(device.stop_replica("r1")), "start r1"),
+    "failed": (lambda device: device.put("r1", state="failed"), "route {'chat': []}"),
     "batch": (lambda device: finish(device.set_batch("r1", 1)), "batch r1 4"),
     "clock": (lambda device: finish(device.lock_clock_mhz(0, None)), "clock 0 1500.0"),
-    "power limit": (
-        lambda device: finish(device.limit_power_w(0, None)),
-        "power 0 300.0",
-    ),
+    "power": (lambda device: finish(device.limit_power_w(0, None)), "power 0 300.0"),
     "routes": (
         lambda device: finish(device.switch_routes(())),
         "route {'chat': ['r1']}",

@@ -6,9 +6,11 @@ import pytest
 
 from agents.base.device import DeviceError
 from agents.base.waits import together
+from tests.waiting import in_loop
 
 
-def test_where_one_raises_the_others_have_ended_and_its_error_passes_as_it_is() -> None:
+@in_loop
+async def test_where_one_raises_the_others_have_ended() -> None:
     ended = []
 
     async def mute() -> int:
@@ -24,19 +26,17 @@ def test_where_one_raises_the_others_have_ended_and_its_error_passes_as_it_is() 
         await asyncio.sleep(0)
         raise DeviceError("no answer")
 
-    async def scenario() -> None:
-        with pytest.raises(DeviceError, match="no answer"):
-            await together(mute(), failing())
-        assert ended == ["mute"]
-
-    asyncio.run(scenario())
+    with pytest.raises(DeviceError, match="no answer"):
+        await together(mute(), failing())
+    assert ended == ["mute"]
 
 
-def test_answers_come_in_the_order_of_the_questions() -> None:
+@in_loop
+async def test_answers_come_in_the_order_of_the_questions() -> None:
     async def answer(number: int) -> int:
         for _ in range(3 - number):
             await asyncio.sleep(0)
         return number
 
-    assert asyncio.run(together(answer(1), answer(2))) == [1, 2]
-    assert asyncio.run(together()) == []
+    assert await together(answer(1), answer(2)) == [1, 2]
+    assert await together() == []

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from agents.trainer.swap import SwapHooks, SwapStatus
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 
 @dataclass(slots=True)
@@ -58,12 +58,7 @@ def put_later(url: str) -> "tuple[threading.Thread, list[tuple[int, bytes]]]":
 
 
 def wait_for(hooks: SwapHooks, state: str) -> None:
-    pause = threading.Event()
-    for _ in range(int(PATIENCE_S / 0.005)):
-        if hooks.status().state == state:
-            return
-        pause.wait(0.005)
-    raise AssertionError(f"never {state}")
+    until(lambda: hooks.status().state == state)
 
 
 def test_memory_moves_at_a_steps_boundary_in_the_loops_thread() -> None:
@@ -89,13 +84,11 @@ def test_memory_moves_at_a_steps_boundary_in_the_loops_thread() -> None:
     assert trainer.threads == {threading.get_ident()}
     assert [code for code, _ in offloaded] == [200]
     said = msgspec.json.decode(body, type=SwapStatus)
-    assert (
-        status,
-        said.state,
-        said.steps,
-        said.done_iterations,
-        said.kept_iterations,
-    ) == (200, "running", 2, 2, 0)
+    assert status == 200
+    assert said.state == "running"
+    assert said.steps == 2
+    assert said.done_iterations == 2
+    assert said.kept_iterations == 0
 
 
 def test_a_loop_that_comes_to_no_boundary_is_asked_no_longer() -> None:
@@ -103,7 +96,9 @@ def test_a_loop_that_comes_to_no_boundary_is_asked_no_longer() -> None:
     with trainer.hooks(timeout_s=0.05) as hooks:
         code, body = call(f"{hooks.url}/offload", "PUT")
         assert (code, b"no boundary within 0.05 s" in body) == (503, True)
-        assert call(f"{hooks.url}/resume", "PUT")[0] == 200
+        # The second time it runs already, which is no mistake.
+        for _ in range(2):
+            assert call(f"{hooks.url}/resume", "PUT")[0] == 200
         hooks.step_boundary()
     assert trainer.events == []
 
@@ -126,16 +121,9 @@ def test_an_offload_that_has_begun_is_not_taken_back() -> None:
         thread.join()
         resumed = call(f"{hooks.url}/resume", "PUT")
         loop.join()
-    assert (too_early[0], b"offloading; it must be offloaded" in too_early[1]) == (
-        409,
-        True,
-    )
+    assert too_early[0] == 409
+    assert b"offloading; it must be offloaded" in too_early[1]
     assert (answers[0][0], resumed[0]) == (200, 200)
-
-
-def test_resuming_a_loop_that_runs_is_no_mistake() -> None:
-    with Trainer().hooks() as hooks:
-        assert call(f"{hooks.url}/resume", "PUT")[0] == 200
 
 
 def test_a_hook_that_fails_ends_the_step_and_is_answered() -> None:

@@ -4,8 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.error import HTTPError
@@ -13,46 +11,52 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.waiting import PATIENCE_S, until
+
 MODULE = "tests.agents.serving.engines.torch_networks"
-PATIENCE_S = 120.0
 
 
-def trainer(*words: str) -> "subprocess.Popen[str]":
-    command = [
-        sys.executable,
-        "-m",
-        "agents.trainer.trainer",
-        "--task",
-        "t1",
-        "--network",
-        "line-training",
-        *words,
-    ]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+def trainer(kept: Path, iterations: int, *words: str) -> "subprocess.Popen[str]":
+    """One that keeps its checkpoint there."""
+    command = (
+        f"{sys.executable} -m agents.trainer.trainer --task t1 --network line-training"
     )
+    checkpoint = ("--iterations", str(iterations), "--checkpoint", str(kept))
+    return subprocess.Popen(
+        (*command.split(), *checkpoint, *words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def begun(process: "subprocess.Popen[str]") -> dict[str, object]:
+    """What it says when it listens."""
+    assert process.stdout is not None
+    said: dict[str, object] = json.loads(process.stdout.readline())
+    return said
+
+
+def ended(process: "subprocess.Popen[str]") -> str:
+    """What it wrote into its log."""
+    return process.communicate(timeout=PATIENCE_S)[1]
+
+
+def done(kept: Path) -> int:
+    return int(json.loads(kept.read_bytes())["done_iterations"])
 
 
 def test_sigterm_keeps_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    first = trainer(
-        "--iterations", "1000000", "--times-ms", "1:1", "--checkpoint", str(kept)
-    )
-    assert first.stdout is not None
-    assert json.loads(first.stdout.readline())["pid"] == first.pid
+    first = trainer(kept, 1_000_000, "--times-ms", "1:1")
+    assert begun(first)["pid"] == first.pid
     first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=PATIENCE_S)
-    done = json.loads(kept.read_bytes())["done_iterations"]
+    ended(first)
     assert first.returncode == 143
-    second = trainer(
-        "--iterations", str(done + 3), "--times-ms", "1:1", "--checkpoint", str(kept)
-    )
-    _, said = second.communicate(timeout=PATIENCE_S)
-    assert (
-        second.returncode,
-        f"goes on from iteration {done} of {done + 3}" in said,
-    ) == (0, True), said
-    assert json.loads(kept.read_bytes())["done_iterations"] == done + 3
+    before = done(kept)
+    second = trainer(kept, before + 3, "--times-ms", "1:1")
+    assert f"goes on from iteration {before} of {before + 3}" in ended(second)
+    assert (second.returncode, done(kept)) == (0, before + 3)
 
 
 @pytest.mark.parametrize("states", [("asked", "offloaded"), ("offloaded",)])
@@ -61,21 +65,16 @@ def test_sigterm_keeps_what_was_done_also_where_the_memory_is_to_go_or_gone(
 ) -> None:
     kept = tmp_path / "kept"
     # Nothing is kept but at the end: the first checkpoint would come after 30 s.
-    running = trainer(
-        "--iterations", "1000000", "--times-ms", "1:1000", "--checkpoint", str(kept)
-    )
-    assert running.stdout is not None
-    url = json.loads(running.stdout.readline())["url"]
+    running = trainer(kept, 1_000_000, "--times-ms", "1:1000")
+    url = begun(running)["url"]
     with ThreadPoolExecutor(1) as aside:
         offload = aside.submit(put, f"{url}/offload")
-        until(lambda: status(url)["state"] in states)
+        until(lambda: status(f"{url}")["state"] in states)
         running.send_signal(signal.SIGTERM)
-        running.communicate(timeout=PATIENCE_S)
-        assert offload.result() in (200, 409, None), (
-            "moved, refused, or cut off by its end"
-        )
-    assert running.returncode == 143
-    assert json.loads(kept.read_bytes())["done_iterations"] >= 1
+        ended(running)
+        # Moved, refused, or cut off by its end.
+        assert offload.result() in (200, 409, None)
+    assert (running.returncode, done(kept) >= 1) == (143, True)
 
 
 def put(url: str) -> int | None:
@@ -94,45 +93,21 @@ def status(url: str) -> dict[str, object]:
         return found
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end_s, "it did not come about"
-        time.sleep(0.02)
-
-
 def test_a_damaged_checkpoint_is_named_and_not_written_over(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_text("wool")
-    ended = trainer("--iterations", "3", "--checkpoint", str(kept))
-    _, said = ended.communicate(timeout=PATIENCE_S)
-    assert (ended.returncode, kept.read_text()) == (1, "wool")
-    assert f"checkpoint {kept} cannot be read, remove it" in said
+    process = trainer(kept, 3)
+    assert f"checkpoint {kept} cannot be read, remove it" in ended(process)
+    assert (process.returncode, kept.read_text()) == (1, "wool")
 
 
 @pytest.mark.parametrize("kind", ["training", "offline"])
 def test_pytorch_goes_on_from_what_it_kept(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("torch")
-    words = (
-        "--engine",
-        "torch",
-        "--factory-module",
-        MODULE,
-        "--input",
-        "x:FP32:3",
-        "--device",
-        "cpu",
-        "--kind",
-        kind,
-    )
-    kept = tmp_path / "kept"
+    words = f"--engine torch --factory-module {MODULE} --input x:FP32:3 --device cpu --kind {kind}"
     for iterations, start in ((4, 0), (9, 4)):
-        ended = trainer(
-            "--iterations", str(iterations), "--checkpoint", str(kept), *words
-        )
-        _, said = ended.communicate(timeout=PATIENCE_S)
-        assert (
-            ended.returncode,
-            f"goes on from iteration {start} of {iterations}" in said,
-        ) == (0, True), said
+        process = trainer(tmp_path / "kept", iterations, *words.split())
+        said = ended(process)
+        assert f"goes on from iteration {start} of {iterations}" in said
+        assert process.returncode == 0, said
     assert (tmp_path / "kept.pt").exists() == (kind == "training")

@@ -21,23 +21,21 @@ from tests.waiting import run
 
 pytest.importorskip("onnxruntime")
 
-ROWS = (FLOAT, ("rows",))
-DOUBLED = network([("Add", ("x", "x"), "y")], inputs={"x": ROWS}, outputs={"y": ROWS})
+
+def doubling(element: int, *shape: int | str, operator: str = "Add") -> bytes:
+    """A network y = x + x of that kind of numbers."""
+    taken = ("x", "x") if operator == "Add" else ("x",)
+    kind = (element, shape)
+    return network([(operator, taken, "y")], inputs={"x": kind}, outputs={"y": kind})
+
+
+DOUBLED = doubling(FLOAT, "rows")
 
 
 def options(folder: Path, content: bytes, *arguments: str) -> argparse.Namespace:
     (folder / "net.onnx").write_bytes(content)
-    given = [
-        "--service",
-        "chat",
-        "--engine",
-        "onnx",
-        "--network-dir",
-        str(folder),
-        "--network",
-        "net.onnx",
-    ]
-    found = make_parser().parse_args([*given, "--device", "cpu", *arguments])
+    words = "--service chat --engine onnx --network net.onnx --device cpu --network-dir"
+    found = make_parser().parse_args([*words.split(), str(folder), *arguments])
     found.batch_limit = found.batch_limit or 1024
     return found
 
@@ -73,39 +71,30 @@ def test_a_network_computes_and_says_what_it_takes(tmp_path: Path) -> None:
 
 
 def test_integers_keep_their_datatype(tmp_path: Path) -> None:
-    kind = (INT64, ("rows", "length"))
-    engine = engine_of(
-        tmp_path,
-        network([("Add", ("x", "x"), "y")], inputs={"x": kind}, outputs={"y": kind}),
-    )
-    assert engine.load().inputs == (
-        TensorType(name="x", datatype="INT64", row_shape=(-1,)),
-    )
+    engine = engine_of(tmp_path, doubling(INT64, "rows", "length"))
+    x = TensorType(name="x", datatype="INT64", row_shape=(-1,))
+    assert engine.load().inputs == (x,)
     engine.warm_up(3)  # One where any length will do.
-    x = Tensor(
-        name="x",
-        datatype="INT64",
-        shape=(1, 2),
-        data=pack_numbers("INT64", [2**40, -1]),
-    )
-    (y,) = engine.run((x,))
+    data = pack_numbers("INT64", [2**40, -1])
+    (y,) = engine.run((Tensor(name="x", datatype="INT64", shape=(1, 2), data=data),))
     assert (y.datatype, y.shape, unpack_numbers(y)) == ("INT64", (1, 2), [2**41, -2])
+
+
+def test_a_network_of_one_row_is_served_one_by_one(tmp_path: Path) -> None:
+    engine = engine_of(tmp_path, doubling(FLOAT, 1, 2), "--batch-limit", "1")
+    x = TensorType(name="x", datatype="FP32", row_shape=(2,))
+    assert engine.load().inputs == (x,)
 
 
 def test_offloaded_it_runs_nothing_and_resumed_the_same(tmp_path: Path) -> None:
     engine = engine_of(tmp_path, DOUBLED)
     engine.load()
+    assert (engine.facts().device, engine.facts().sm_count) == ("cpu", None)
     engine.offload()
     with pytest.raises(EngineFailed, match="offloaded"):
         engine.run((fp32(1.0),))
     engine.resume()
     assert unpack_numbers(engine.run((fp32(4.0),))[0]) == [8.0]
-
-
-def test_on_a_cpu_there_are_no_multiprocessors(tmp_path: Path) -> None:
-    engine = engine_of(tmp_path, DOUBLED)
-    engine.load()
-    assert (engine.facts().device, engine.facts().sm_count) == ("cpu", None)
 
 
 def test_a_failing_batch_is_an_error_of_that_batch(tmp_path: Path) -> None:
@@ -120,65 +109,27 @@ def test_a_failing_batch_is_an_error_of_that_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "arguments", "words"),
+    ("content", "words"),
     [
-        (b"no network", (), "net.onnx cannot be loaded"),
-        (DOUBLED.replace(b"rows", b""), (), "net.onnx cannot be loaded"),
+        (b"no network", "net.onnx cannot be loaded"),
+        (DOUBLED.replace(b"rows", b""), "net.onnx cannot be loaded"),
         (
-            network(
-                [("Identity", ("x",), "y")],
-                inputs={"x": (STRING, ("rows",))},
-                outputs={"y": (STRING, ("rows",))},
-            ),
-            (),
-            r"x is tensor\(string\), which is not supported",
+            doubling(STRING, "rows", operator="Identity"),
+            r"x is tensor\(string\), which",
         ),
         (
-            network(
-                [("Add", ("x", "x"), "y")],
-                inputs={"x": (FLOAT, (8,))},
-                outputs={"y": (FLOAT, (8,))},
-            ),
-            (),
-            "x has 8 rows, always; export it with a dynamic first dimension$",
+            doubling(FLOAT, 8),
+            "x has 8 rows, always; export it with a dynamic first .*$",
         ),
-        (
-            network(
-                [("Add", ("x", "x"), "y")],
-                inputs={"x": (FLOAT, (1,))},
-                outputs={"y": (FLOAT, (1,))},
-            ),
-            (),
-            "give --batch-limit 1",
-        ),
-        (
-            network(
-                [("Add", ("x", "x"), "y")],
-                inputs={"x": (FLOAT, ())},
-                outputs={"y": (FLOAT, ())},
-            ),
-            (),
-            "x has no dimension that could count rows",
-        ),
+        (doubling(FLOAT, 1), "give --batch-limit 1"),
+        (doubling(FLOAT), "x has no dimension that could count rows"),
     ],
 )
 def test_networks_that_cannot_be_served_say_why(
-    tmp_path: Path, content: bytes, arguments: tuple[str, ...], words: str
+    tmp_path: Path, content: bytes, words: str
 ) -> None:
     with pytest.raises(LaunchFailed, match=words):
-        engine_of(tmp_path, content, *arguments).load()
-
-
-def test_a_network_of_one_row_is_served_one_by_one(tmp_path: Path) -> None:
-    content = network(
-        [("Add", ("x", "x"), "y")],
-        inputs={"x": (FLOAT, (1, 2))},
-        outputs={"y": (FLOAT, (1, 2))},
-    )
-    engine = engine_of(tmp_path, content, "--batch-limit", "1")
-    assert engine.load().inputs == (
-        TensorType(name="x", datatype="FP32", row_shape=(2,)),
-    )
+        engine_of(tmp_path, content).load()
 
 
 def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -186,9 +137,7 @@ def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this build may find a GPU")
-    with pytest.raises(
-        LaunchFailed, match="runs on CPUExecutionProvider although a GPU was requested"
-    ):
+    with pytest.raises(LaunchFailed, match="although a GPU was requested"):
         engine_of(tmp_path, DOUBLED, "--device", "cuda").load()
 
 
@@ -207,38 +156,22 @@ def test_a_real_worker_serves_onnx_in_batches(tmp_path: Path) -> None:
             await ready(client)
             replies = await all_of([client.send(float(number)) for number in range(32)])
             described = (await client.call("GET", "/v2/models/chat")).json
-            wrong = {
-                "inputs": [{"name": "z", "shape": [1], "datatype": "FP32", "data": [1]}]
-            }
+            z = {"name": "z", "shape": [1], "datatype": "FP32", "data": [1]}
+            wrong = {"inputs": [z]}
             refused = await client.call("POST", "/v2/models/chat/infer", wrong)
-            moved = (
-                (await client.call("PUT", "/offload")).status,
-                (await client.call("PUT", "/resume")).status,
-            )
-            again = await client.infer(21.0)
-        assert [reply.numbers for reply in replies] == [
-            [2.0 * number] for number in range(32)
-        ]
-        assert (described["platform"], described["outputs"]) == (
-            "onnxruntime_onnx",
-            [{"name": "y", "datatype": "FP32", "shape": [-1]}],
-        )
-        assert (refused.status, refused.json["detail"]) == (
-            400,
-            "the inputs are z; the network takes x FP32 [rows]",
-        )
-        assert (moved, again.numbers) == ((200, 200), [42.0])
+            for way in ("/offload", "/resume"):
+                assert (await client.call("PUT", way)).status == 200
+            assert (await client.infer(21.0)).numbers == [42.0]
+        doubled = [[2.0 * number] for number in range(32)]
+        assert [reply.numbers for reply in replies] == doubled
+        assert described["platform"] == "onnxruntime_onnx"
+        y = {"name": "y", "datatype": "FP32", "shape": [-1]}
+        assert described["outputs"] == [y]
+        assert refused.status == 400
+        said = "the inputs are z; the network takes x FP32 [rows]"
+        assert refused.json["detail"] == said
 
     (tmp_path / "net.onnx").write_bytes(DOUBLED)
-    arguments = (
-        "--engine",
-        "onnx",
-        "--device",
-        "cpu",
-        "--network-dir",
-        str(tmp_path),
-        "--network",
-        "net.onnx",
-    )
-    with worker(*arguments, "--batch", "8", "--delay-ms", "5") as started:
+    words = "--engine onnx --device cpu --network net.onnx --batch 8 --delay-ms 5"
+    with worker(*words.split(), "--network-dir", str(tmp_path)) as started:
         run(check(started.url))

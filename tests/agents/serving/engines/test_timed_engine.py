@@ -32,25 +32,22 @@ def fake(
 
 
 @pytest.mark.parametrize(
-    ("rows", "ms"),
+    ("text", "rows", "ms"),
     [
-        (1, 5.0),
-        (4, 8.0),  # 5 + 7 * 3/7
-        (8, 12.0),
-        (15, 19.0),  # the line goes on: 12 + 7 * 7/7
+        ("1:5,8:12", 1, 5.0),
+        ("1:5,8:12", 4, 8.0),  # 5 + 7 * 3/7
+        ("1:5,8:12", 8, 12.0),
+        ("1:5,8:12", 15, 19.0),  # the line goes on: 12 + 7 * 7/7
+        # Below the first point and with one point times are level.
+        ("4:10,8:14", 1, 10.0),
+        ("4:10,8:14", 4, 10.0),
+        ("4:10", 1, 10.0),
+        ("4:10", 400, 10.0),
+        ("1:10,2:1", 100, 0.0),
     ],
 )
-def test_times_lie_on_straight_lines(rows: int, ms: float) -> None:
-    assert read_times("1:5,8:12").ms(rows) == pytest.approx(ms)
-
-
-def test_below_the_first_point_and_with_one_point_times_are_level() -> None:
-    assert [read_times("4:10,8:14").ms(rows) for rows in (1, 4)] == [10.0, 10.0]
-    assert [read_times("4:10").ms(rows) for rows in (1, 4, 400)] == [10.0, 10.0, 10.0]
-
-
-def test_a_falling_line_never_gives_a_negative_time() -> None:
-    assert read_times("1:10,2:1").ms(100) == 0.0
+def test_times_lie_on_straight_lines(text: str, rows: int, ms: float) -> None:
+    assert read_times(text).ms(rows) == pytest.approx(ms)
 
 
 def test_times_come_from_a_file_too(tmp_path: Path) -> None:
@@ -73,18 +70,17 @@ def test_times_that_are_none_are_refused(text: str) -> None:
         ("batch\n1\n", "has no column 'execution_ms'"),
         ("batch,execution_ms\n1,\n", "not times"),
         ("", "must be 1 or more"),
+        (None, "cannot be read"),
     ],
 )
-def test_files_without_times_are_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_files_without_times_are_refused(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
     path = tmp_path / "times.csv"
-    path.write_text(text)
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(LaunchFailed, match=words):
         load_times(path)
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LaunchFailed, match="cannot be read"):
-        load_times(tmp_path / "absent.csv")
 
 
 def test_each_row_is_answered_by_its_sum_after_the_batchs_time() -> None:
@@ -104,25 +100,17 @@ def test_each_row_is_answered_by_its_sum_after_the_batchs_time() -> None:
     assert slept == [pytest.approx(0.006)]
 
 
-def test_warming_up_takes_a_batchs_time() -> None:
+def test_offloaded_it_holds_nothing_and_runs_nothing() -> None:
     engine, slept = fake()
     engine.warm_up(8)
     assert slept == [pytest.approx(0.012)]
-
-
-def test_offloaded_it_holds_nothing_and_runs_nothing() -> None:
-    engine, _ = fake()
     engine.offload()
     assert engine.facts().memory_mib == 0.0
     with pytest.raises(EngineFailed, match="offloaded"):
         engine.run((fp32(1.0),))
     engine.resume()
     assert (engine.facts().memory_mib, len(engine.run((fp32(1.0),)))) == (900.0, 1)
-
-
-def test_without_a_fake_gpu_there_are_no_multiprocessors() -> None:
-    facts = fake()[0].facts()
-    assert (facts.device, facts.sm_count) == ("cpu", None)
+    assert (engine.facts().device, engine.facts().sm_count) == ("cpu", None)
 
 
 @pytest.mark.parametrize(
@@ -137,20 +125,16 @@ def test_without_a_fake_gpu_there_are_no_multiprocessors() -> None:
 def test_a_fake_gpu_grants_whole_steps_rounded_down(
     tmp_path: Path, percent: str, sms: int
 ) -> None:
-    (tmp_path / "control").touch()
     environment = {
         "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percent,
     }
-    assert fake(sms=132, environment=environment)[0].facts().sm_count == sms
-
-
-def test_without_mps_a_fake_gpu_is_granted_whole(tmp_path: Path) -> None:
-    environment = {
-        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
-    }
-    assert fake(sms=132, environment=environment)[0].facts().sm_count == 132
+    engine, _ = fake(sms=132, environment=environment)
+    # Without a control daemon all of it, as CUDA does.
+    assert engine.facts().sm_count == 132
+    (tmp_path / "control").touch()
+    engine, _ = fake(sms=132, environment=environment)
+    assert engine.facts().sm_count == sms
 
 
 @pytest.mark.parametrize(

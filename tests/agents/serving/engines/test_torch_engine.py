@@ -49,13 +49,16 @@ def answers(
 
 def test_a_factorys_network_computes() -> None:
     # 2x + 1
-    assert answers(loaded("line"), fp32(1.0, 5.0)) == [
-        ("output0", "FP32", (2,), [3.0, 11.0])
+    found = answers(loaded("line"), fp32(1.0, 5.0))
+    assert found == [("output0", "FP32", (2,), [3.0, 11.0])]
+    # Networks are not trained here.
+    found = answers(loaded("dropping"), fp32(4.0))
+    assert found == [("output0", "FP32", (1,), [4.0])]
+    # Outputs without names are numbered, and keep their datatype.
+    assert answers(loaded("several"), fp32(0.5, 2.5)) == [
+        ("output0", "BOOL", (2,), [False, True]),
+        ("output1", "INT64", (2,), [0, 2]),
     ]
-
-
-def test_networks_are_not_trained_here() -> None:
-    assert answers(loaded("dropping"), fp32(4.0)) == [("output0", "FP32", (1,), [4.0])]
 
 
 def test_weights_come_from_a_file_of_the_directory(tmp_path: Path) -> None:
@@ -96,13 +99,6 @@ def test_outputs_have_the_names_of_a_mapping() -> None:
     )
     # The arguments are b and a, in the order that was given: 5 - 3 and 5/2; bfloat16 comes as FP32.
     assert found == [("difference", "FP32", (1,), [2.0]), ("half", "FP32", (1,), [2.5])]
-
-
-def test_outputs_without_names_are_numbered_and_keep_their_datatype() -> None:
-    assert answers(loaded("several"), fp32(0.5, 2.5)) == [
-        ("output0", "BOOL", (2,), [False, True]),
-        ("output1", "INT64", (2,), [0, 2]),
-    ]
 
 
 def test_a_network_computes_in_the_datatype_of_its_input() -> None:
@@ -155,18 +151,15 @@ def test_warming_up_runs_the_network() -> None:
         loaded("full").warm_up(1)
 
 
-def test_without_a_gpu_there_are_no_multiprocessors() -> None:
-    facts = loaded("line").facts()
-    assert (facts.device, facts.sm_count) == ("cpu", None)
-    assert facts.memory_mib is not None
-    assert facts.memory_mib > 10.0  # PyTorch alone is larger.
-
-
 def test_offloaded_and_resumed_it_computes_the_same() -> None:
     engine = loaded("line")
     engine.offload()
     engine.resume()
     assert answers(engine, fp32(1.0)) == [("output0", "FP32", (1,), [3.0])]
+    facts = engine.facts()
+    assert (facts.device, facts.sm_count) == ("cpu", None)
+    # PyTorch alone is larger.
+    assert facts.memory_mib is not None and facts.memory_mib > 10.0
 
 
 @pytest.mark.parametrize(
@@ -191,34 +184,17 @@ def test_a_cuda_error_loses_the_engine() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ("--factory-module", MODULE, "--network", "absent"),
-            "no public function 'absent'",
-        ),
-        (
-            ("--factory-module", MODULE, "--network", "_lost"),
-            "no public function '_lost'",
-        ),
-        (
-            ("--factory-module", MODULE, "--network", "broken"),
-            "this network cannot be made",
-        ),
-        (
-            ("--factory-module", "no.such.module", "--network", "x"),
-            "module no.such.module cannot be imported",
-        ),
-        (("--network", "line.ts"), "--network-dir"),
-        (("--network-dir", ".", "--network", "../line.ts"), "there is no"),
-        (
-            ("--network-dir", ".", "--network", "README.md"),
-            "network README.md cannot be loaded",
-        ),
+        (f"--factory-module {MODULE} --network absent", "no public function 'absent'"),
+        (f"--factory-module {MODULE} --network _lost", "no public function '_lost'"),
+        (f"--factory-module {MODULE} --network broken", "network cannot be made"),
+        ("--factory-module no.such --network x", "module no.such cannot be imported"),
+        ("--network line.ts", "--network-dir"),
+        ("--network-dir . --network ../line.ts", "there is no"),
+        ("--network-dir . --network README.md", "README.md cannot be loaded"),
     ],
 )
-def test_networks_that_cannot_be_loaded_say_why(
-    arguments: tuple[str, ...], words: str
-) -> None:
-    engine = make_torch_engine(options(*arguments, "--input", ROW))
+def test_networks_that_cannot_be_loaded_say_why(arguments: str, words: str) -> None:
+    engine = make_torch_engine(options(*arguments.split(), "--input", ROW))
     with pytest.raises(LaunchFailed, match=words):
         engine.load()
 
@@ -226,29 +202,22 @@ def test_networks_that_cannot_be_loaded_say_why(
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    engine = make_torch_engine(
-        options(
-            "--factory-module",
-            MODULE,
-            "--network",
-            "line",
-            "--input",
-            ROW,
-            "--device",
-            "cuda",
-        )
-    )
     with pytest.raises(LaunchFailed, match="sees no GPU"):
-        engine.load()
+        loaded("line", arguments=("--device", "cuda"))
 
 
-def test_inputs_are_read_from_the_command_line() -> None:
-    assert read_kind("x:FP32:3,224,224") == TensorType(
-        name="x", datatype="FP32", row_shape=(3, 224, 224)
-    )
-    assert read_kind("ids:INT64:") == TensorType(
-        name="ids", datatype="INT64", row_shape=()
-    )
+@pytest.mark.parametrize(
+    ("text", "name", "datatype", "row_shape"),
+    [
+        ("x:FP32:3,224,224", "x", "FP32", (3, 224, 224)),
+        ("ids:INT64:", "ids", "INT64", ()),
+    ],
+)
+def test_inputs_are_read_from_the_command_line(
+    text: str, name: str, datatype: str, row_shape: tuple[int, ...]
+) -> None:
+    expected = TensorType(name=name, datatype=datatype, row_shape=row_shape)
+    assert read_kind(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -267,9 +236,8 @@ def test_a_real_worker_serves_pytorch_until_its_gpu_is_lost() -> None:
             await ready(client)
             replies = await all_of([client.send(float(number)) for number in range(32)])
             shaped = await client.call("POST", "/v2/models/chat/infer", {"inputs": []})
-        assert [reply.numbers for reply in replies] == [
-            [2.0 * number + 1.0] for number in range(32)
-        ]
+        expected = [[2.0 * number + 1.0] for number in range(32)]
+        assert [reply.numbers for reply in replies] == expected
         assert shaped.status == 400
 
     async def lose(url: str) -> None:
@@ -279,20 +247,13 @@ def test_a_real_worker_serves_pytorch_until_its_gpu_is_lost() -> None:
         assert failed.status == 500
         assert "does not come back" in str(failed.json["detail"])
 
-    torch_arguments = (
-        "--engine",
-        "torch",
-        "--device",
-        "cpu",
-        "--factory-module",
-        MODULE,
-        "--input",
-        ROW,
+    words = (
+        f"--engine torch --device cpu --factory-module {MODULE} --input {ROW} --network"
     )
     with worker(
-        *torch_arguments, "--network", "line", "--batch", "8", "--delay-ms", "5"
+        *words.split(), *["line", "--batch", "8", "--delay-ms", "5"]
     ) as started:
         run(serve(started.url))
-    with worker(*torch_arguments, "--network", "lost") as started:
+    with worker(*words.split(), "lost") as started:
         run(lose(started.url))
         assert started.process.wait(PATIENCE_S) == 1
