@@ -7,18 +7,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S, until
+
 FAKE = Path(__file__).parents[2] / "fakes" / "nvidia-cuda-mps-control"
 REAL = shutil.which("nvidia-cuda-mps-control")
 HAS_DRIVER = Path("/dev/nvidiactl").exists()
 NOBODY = 65534
-PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,6 @@ class Place:
     def find_release(self) -> int:
         """535 lacks get_server_status."""
         return 535 if self.say("get_server_status").out.startswith("Unknown") else 550
-
-
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 PROGRAMS = [
@@ -268,8 +261,8 @@ def test_the_daemon_makes_its_files_and_is_one_per_directory(place: Place) -> No
 def test_quit_leaves_sockets_and_lock(place: Place) -> None:
     place.call("-d")
     assert place.say("quit") == Said("", "", 0)
-    wait_for(lambda: place.has_logged("Exit with status 0"))
-    wait_for(lambda: place.say(GET).exit == 1)
+    until(lambda: place.has_logged("Exit with status 0"))
+    until(lambda: place.say(GET).exit == 1)
     assert {path.name for path in place.pipe.iterdir()} == {
         "control",
         "control_lock",
@@ -284,14 +277,14 @@ def test_quit_after_a_server_had_failed_is_silent_and_its_exit_status_is_a_race(
         pytest.skip("servers start on this machine")
     place.call("-d")
     assert place.say(f"start_server -uid {os.getuid()}") == Said("", "", 0)
-    wait_for(lambda: place.has_logged("exited with status 1"))
+    until(lambda: place.has_logged("exited with status 1"))
     assert place.has_logged(f"for user {os.getuid()}")
     assert place.say("get_server_list").out == ""
     answer = place.say("quit")
     # The daemon ends with 1; whether the client hears of it in time differs from run to run.
     assert (answer.out, answer.err, answer.exit in (0, 1)) == ("", "", True)
-    wait_for(lambda: place.has_logged("Exit with status 1"))
-    wait_for(lambda: place.say(GET).exit == 1)
+    until(lambda: place.has_logged("Exit with status 1"))
+    until(lambda: place.say(GET).exit == 1)
 
 
 def test_after_sigkill_its_files_stay_and_do_not_hinder_the_next(place: Place) -> None:
@@ -302,13 +295,13 @@ def test_after_sigkill_its_files_stay_and_do_not_hinder_the_next(place: Place) -
     os.kill(
         int((place.pipe / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL
     )
-    wait_for(
+    until(
         lambda: (
             place.say(GET) == Said("", "Cannot find MPS control daemon process\n", 1)
         )
     )
     assert (place.pipe / "nvidia-cuda-mps-control.pid").exists()
-    wait_for(lambda: place.call("-d").exit == 0)
+    until(lambda: place.call("-d").exit == 0)
     assert (
         place.say(GET).out == "100.0\n"
     )  # What was set at run time went with the process.

@@ -1,11 +1,10 @@
 """Somebody else's MPS: found, named with its PID, never ended; the GPU goes by turns."""
 
-import asyncio
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from agents.gpu.mps.gpu_sharing import ByTurns, make_sharing
 from agents.gpu.nvml.types import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import environment
+from tests.waiting import in_loop, until
 
 OWN = Path("/run/plimsoll/0/pipe")
 
@@ -58,72 +58,63 @@ def gpu() -> GpuIdentity:
     return GpuIdentity(index=0, uuid=f"GPU-{uuid4()}", name="T4", memory_mib=16384.0)
 
 
-@pytest.fixture
-def daemon(tmp_path: Path, gpu: GpuIdentity) -> Iterator[subprocess.Popen[bytes]]:
-    """A real process of that name and those settings, on a GPU that no other test has."""
-    program = tmp_path / "nvidia-cuda-mps-control"
+@contextmanager
+def running(name: str, gpu: GpuIdentity, folder: Path) -> Iterator[int]:
+    """The PID of a real process of that name and their settings, on a GPU that no other test has."""
+    program = folder / name
     shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
     own = {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": gpu.uuid,
-        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "theirs"),
+        "CUDA_MPS_PIPE_DIRECTORY": str(folder / "theirs"),
     }
     with subprocess.Popen([program, "300"], env=own) as process:
         # It runs before the kernel tells its command line to others.
-        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
-            time.sleep(0.01)
-        yield process
+        until(Path(f"/proc/{process.pid}/cmdline").read_bytes)
+        yield process.pid
+        assert process.poll() is None, "nobody ended it"
         process.kill()
 
 
+@pytest.fixture
+def daemon(tmp_path: Path, gpu: GpuIdentity) -> Iterator[int]:
+    with running("nvidia-cuda-mps-control", gpu, tmp_path) as pid:
+        yield pid
+
+
 def test_a_running_one_is_found_with_its_settings(
-    daemon: "subprocess.Popen[bytes]", gpu: GpuIdentity, tmp_path: Path
+    daemon: int, gpu: GpuIdentity, tmp_path: Path
 ) -> None:
     # Its name and environment are there a moment after it is.
-    end_s = time.monotonic() + 30.0
-    while not (mine := [each for each in mps_processes() if each.visible == gpu.uuid]):
-        assert time.monotonic() < end_s
-    (found,) = mine
+    (found,) = until(
+        lambda: [each for each in mps_processes() if each.visible == gpu.uuid]
+    )
     assert (found.pid, found.uid, found.pipe) == (
-        daemon.pid,
+        daemon,
         os.getuid(),
         str(tmp_path / "theirs"),
     )
 
 
-def test_the_gpu_goes_by_turns_without_mps_and_the_daemon_lives(
-    daemon: "subprocess.Popen[bytes]", gpu: GpuIdentity, tmp_path: Path
+@in_loop
+async def test_the_gpu_goes_by_turns_without_mps_and_the_daemon_lives(
+    daemon: int, gpu: GpuIdentity, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        sharing = await make_sharing(
-            gpu,
-            tmp_path / "m",
-            total_sms=40,
-            make_mps=lambda uuid, at: Mps(uuid, at, environment=environment()),
-        )
-        assert (
-            isinstance(sharing, ByTurns) and f"process {daemon.pid}" in sharing.problem
-        )
-        given = await sharing.environment(a_replica("r1"))
-        assert given["CUDA_MPS_PIPE_DIRECTORY"] == "/dev/null"
+    def make_mps(uuid: str, place: Path) -> Mps:
+        return Mps(uuid, place, environment=environment())
 
-    asyncio.run(scenario())
-    assert daemon.poll() is None
+    sharing = await make_sharing(gpu, tmp_path / "m", total_sms=40, make_mps=make_mps)
+    assert isinstance(sharing, ByTurns) and f"process {daemon}" in sharing.problem
+    given = await sharing.environment(a_replica("r1"))
+    assert given["CUDA_MPS_PIPE_DIRECTORY"] == "/dev/null"
 
 
-def test_one_that_comes_later_keeps_new_replicas_from_starting(
+@in_loop
+async def test_one_that_comes_later_keeps_new_replicas_from_starting(
     gpu: GpuIdentity, tmp_path: Path
 ) -> None:
     mps = Mps(gpu.uuid, tmp_path / "m", environment=environment())
-    assert asyncio.run(mps.why_not()) == ""
-    program = tmp_path / "nvidia-cuda-mps-server"
-    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
-    own = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": gpu.uuid,
-        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "theirs"),
-    }
-    with subprocess.Popen([program, "300"], env=own) as process:
-        assert f"process {process.pid}" in asyncio.run(mps.why_not())
-        process.kill()
-    assert asyncio.run(mps.why_not()) == ""
+    assert await mps.why_not() == ""
+    with running("nvidia-cuda-mps-server", gpu, tmp_path) as pid:
+        assert f"process {pid}" in await mps.why_not()
+    assert await mps.why_not() == ""

@@ -1,8 +1,6 @@
 """Faults of the fake node, each as the agent's own reading of NVML meets it, and their end."""
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from agents.gpu.nvml.xid_watch import XidWatch
 from tests.agents.fakes.fake_node import FILE, main
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import fake, library
+from tests.waiting import until
 
 __all__ = ("fake", "library")
 
@@ -25,19 +24,14 @@ def node(fake: FakeGpus) -> FakeGpus:
     return fake
 
 
-def wait_for(is_so: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 60.0
-    while not is_so():
-        assert time.monotonic() < end_s, "it did not come about"
-        time.sleep(0.01)
-
-
 def order(node: FakeGpus, *message: str) -> None:
     """The command, in the node's state directory."""
     main([message[0], "--state-dir", str(node.path.parent), *message[1:]])
 
 
-def test_a_lost_gpu_is_lost_until_it_is_healed(node: FakeGpus) -> None:
+def test_each_fault_is_there_until_it_is_healed(
+    node: FakeGpus, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Nvml() as nvml:
         first, second = nvml.gpus()
         order(node, "fault", "lost", "1")
@@ -46,68 +40,37 @@ def test_a_lost_gpu_is_lost_until_it_is_healed(node: FakeGpus) -> None:
         assert nvml.sample(first).power_w == 100.0
         order(node, "heal")
         assert nvml.sample(second).power_w == 100.0
-
-
-def test_without_permission_nothing_can_be_turned_and_everything_read(
-    node: FakeGpus,
-) -> None:
-    with Nvml() as nvml:
-        gpu = nvml.gpus()[0]
         order(node, "fault", "no-permission")
         with pytest.raises(NotPermitted):
-            nvml.limit_power_w(gpu, 300.0)
-        assert nvml.sample(gpu).power_w == 100.0
+            nvml.limit_power_w(first, 300.0)
+        assert nvml.sample(first).power_w == 100.0
         order(node, "heal")
-        nvml.limit_power_w(gpu, 300.0)
-        assert node.gpu(0).power_limit == 300_000
-
-
-def test_a_board_over_its_cap_keeps_no_limit_and_obeys_its_clock(
-    node: FakeGpus,
-) -> None:
-    with Nvml() as nvml:
-        gpu = nvml.gpus()[0]
-        nvml.limit_power_w(gpu, 600.0)
+        nvml.limit_power_w(first, 600.0)
+        assert node.gpu(0).power_limit == 600_000
+        # A board over its cap keeps no limit and obeys its clock.
         order(node, "fault", "over-cap", "0")
-        assert nvml.sample(gpu).power_w == 1050.0  # 1.5 x 700
-        nvml.lock_clock_mhz(gpu, low_mhz=990.0, high_mhz=990.0)
-        assert nvml.sample(gpu).power_w == 575.0  # 100 + (1050 - 100) / 2
-        nvml.unlock_clock(gpu)
+        assert nvml.sample(first).power_w == 1050.0  # 1.5 x 700
+        nvml.lock_clock_mhz(first, low_mhz=990.0, high_mhz=990.0)
+        assert nvml.sample(first).power_w == 575.0  # 100 + (1050 - 100) / 2
         order(node, "heal")
-        assert nvml.sample(gpu).power_w == 100.0
+        order(node, "fault", "call", "nvmlDeviceGetPowerUsage", "999", "--times", "1")
+        with pytest.raises(DeviceError):
+            nvml.sample(first)
+        assert nvml.sample(first).power_w == 100.0
+        order(node, "show")
+        locked = "GPU 0 GPU-0: there, clock locked at 990 MHz, power limit 600 W"
+        assert locked in capsys.readouterr().out
+        order(node, "fault", "reload")
+        order(node, "show")
+        assert "GPU 0 GPU-0: there, clock not locked" in capsys.readouterr().out
 
 
 def test_an_xid_condemns_the_gpu_that_it_names(node: FakeGpus) -> None:
     with Nvml() as nvml, XidWatch(nvml, nvml.gpus(), wait_ms=20) as watch:
-        wait_for(lambda: watch.is_waiting)
+        until(lambda: watch.is_waiting)
         order(node, "fault", "xid", "1")
-        wait_for(lambda: bool(watch.condemned()))
-        assert (
-            list(watch.condemned()) == ["GPU-1"] and "79" in watch.condemned()["GPU-1"]
-        )
-
-
-def test_a_function_fails_as_often_as_it_was_told(node: FakeGpus) -> None:
-    with Nvml() as nvml:
-        gpu = nvml.gpus()[0]
-        order(node, "fault", "call", "nvmlDeviceGetPowerUsage", "999", "--times", "1")
-        with pytest.raises(DeviceError):
-            nvml.sample(gpu)
-        assert nvml.sample(gpu).power_w == 100.0
-
-
-def test_a_reloaded_driver_has_forgotten_its_locks(
-    node: FakeGpus, capsys: pytest.CaptureFixture[str]
-) -> None:
-    node.gpu(0).lock_high = node.gpu(0).lock_low = 990
-    order(node, "show")
-    assert (
-        "GPU 0 GPU-0: there, clock locked at 990 MHz, power limit 700 W, load 0 %"
-        in capsys.readouterr().out
-    )
-    order(node, "fault", "reload")
-    order(node, "show")
-    assert "GPU 0 GPU-0: there, clock not locked" in capsys.readouterr().out
+        condemned = until(watch.condemned)
+        assert list(condemned) == ["GPU-1"] and "79" in condemned["GPU-1"]
 
 
 @pytest.mark.parametrize(

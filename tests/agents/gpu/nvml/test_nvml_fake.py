@@ -1,9 +1,6 @@
 """What is read from GPUs, and their knobs, through the real NVML binding against the fake driver."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +13,9 @@ from agents.base.device import (
     OutOfRange,
     UnknownPart,
 )
-from agents.gpu.nvml.capabilities import WATCH_ONLY, probe, problems
+from agents.gpu.nvml.capabilities import WATCH_ONLY, find_abilities, probe, problems
 from agents.gpu.nvml.errors import translate
+from agents.gpu.nvml.lacks import LackKind
 from agents.gpu.nvml.mig_types import InUse, NoRoom
 from agents.gpu.nvml.parse import sms
 from agents.gpu.nvml.session import Nvml
@@ -28,13 +26,13 @@ from agents.gpu.nvml.types import (
     ProcessUse,
     event_reasons,
 )
+from tests.agents.commands import killable
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Process, Slice
 from tests.agents.fakes.nvml.fixtures import fake, library
 
 __all__ = ("fake", "library")
 
-ROOT = Path(__file__).parents[4]
 NOT_AVAILABLE = 2**64 - 1
 
 
@@ -111,6 +109,25 @@ def test_the_drivers_reserve_is_not_memory_in_use(nvml: Nvml, fake: FakeGpus) ->
     assert (old.memory_used_mib, old.memory_reserved_mib) == (1640.0, 0.0)
 
 
+def test_what_a_gpu_cannot_tell_is_left_out(nvml: Nvml, fake: FakeGpus) -> None:
+    fake.fail("nvmlDeviceGetTotalEnergyConsumption", 3)
+    fake.fail("nvmlDeviceGetUtilizationRates", 3)
+    sample = nvml.sample(first(nvml))
+    assert (sample.energy_j, sample.busy_percent) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(9, "driver is not loaded"), (12, "comes with"), (18, "being upgraded")],
+)
+def test_without_a_driver_there_is_no_session(
+    fake: FakeGpus, code: int, words: str
+) -> None:
+    fake.fail("nvmlInitWithFlags", code)
+    with pytest.raises(NoDriver, match=words):
+        Nvml()
+
+
 def test_reasons_are_read_by_their_older_name_where_there_is_no_newer(
     nvml: Nvml, fake: FakeGpus
 ) -> None:
@@ -176,11 +193,34 @@ def test_what_a_gpu_does_not_have_is_said_with_the_reason(
     assert probe(nvml, nvml.gpus()[1], try_writes=True).can(capability)
 
 
-def test_an_old_driver_is_a_reason_too(nvml: Nvml, fake: FakeGpus) -> None:
-    fake.fail("nvmlDeviceGetMPSComputeRunningProcesses_v3", 13)
-    ((capability, message),) = probe(nvml, first(nvml), try_writes=True).why_not
-    assert capability == Capability.LIST_MPS
-    assert "driver is too old" in message
+@pytest.mark.parametrize(
+    ("code", "kind", "detail"),
+    [
+        (3, LackKind.OTHER, "this GPU does not have it"),
+        (4, LackKind.RIGHT_MISSING, "it needs CAP_SYS_ADMIN"),
+        (13, LackKind.DRIVER_TOO_OLD, "the installed driver is too old for it"),
+        (17, LackKind.DEVICE_BLOCKED, "the operating system blocks the device; "),
+        (12345, LackKind.OTHER, "NVML answered 12345; try again"),
+    ],
+)
+def test_each_lack_has_its_kind(
+    nvml: Nvml, fake: FakeGpus, code: int, kind: LackKind, detail: str
+) -> None:
+    fake.fail("nvmlDeviceGetMPSComputeRunningProcesses_v3", code)
+    (lack,) = find_abilities(nvml, first(nvml), try_writes=True).lacks
+    assert (lack.capability, lack.kind) == (Capability.LIST_MPS, kind)
+    assert lack.detail.startswith(detail)
+    said = f"could not {Capability.LIST_MPS} of GPU 0 (GPU-0): {lack.detail}"
+    assert lack.message == said
+
+
+def test_persistence_mode_that_is_off_is_a_kind_of_its_own(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
+    fake.gpu(0).without = fake_gpus.NO_PERSISTENCE
+    (lack,) = find_abilities(nvml, first(nvml), try_writes=True).lacks
+    assert lack.kind is LackKind.PERSISTENCE_OFF
+    assert lack.message == f"persistence mode is off: {lack.detail}"
 
 
 def test_without_the_right_both_knobs_are_off_and_nothing_is_written(
@@ -282,15 +322,12 @@ def test_a_clock_out_of_range_is_refused_with_the_range(
 def test_a_power_limit_out_of_range_is_refused_with_the_range(
     nvml: Nvml, fake: FakeGpus, limit_w: float
 ) -> None:
+    fake.gpu(0).power_limit = 450_000
     with pytest.raises(OutOfRange, match="give 200 to 700 W"):
         nvml.limit_power_w(first(nvml), limit_w)
-    assert fake.gpu(0).power_limit == 700_000
-
-
-def test_no_limit_is_the_boards_default(nvml: Nvml, fake: FakeGpus) -> None:
-    fake.gpu(0).power_limit = 450_000
+    assert fake.gpu(0).power_limit == 450_000
     nvml.limit_power_w(first(nvml), None)
-    assert fake.gpu(0).power_limit == 700_000
+    assert fake.gpu(0).power_limit == 700_000, "the board's default"
 
 
 @pytest.mark.parametrize(
@@ -327,21 +364,15 @@ def test_each_return_code_is_one_error_with_advice(
 
 
 @pytest.mark.parametrize("code", [15, 16])
-def test_a_gpu_that_is_lost_from_the_start_keeps_no_other_from_being_used(
+def test_a_lost_gpu_leaves_the_others_and_comes_back(
     nvml: Nvml, fake: FakeGpus, code: int
 ) -> None:
-    fake.gpu(0).lost = code
-    assert [gpu.index for gpu in nvml.gpus()] == [1]
-
-
-def test_a_lost_gpu_leaves_the_others_and_comes_back(
-    nvml: Nvml, fake: FakeGpus
-) -> None:
     lost, other = nvml.gpus()
-    fake.gpu(0).lost = 15
+    fake.gpu(0).lost = code
     with pytest.raises(GpuLost, match="GPU 0"):
         nvml.sample(lost)
     assert nvml.sample(other).power_w == 100.0
+    assert nvml.gpus() == (other,)
     fake.gpu(0).lost = 0
     assert nvml.sample(lost).clock_mhz == 345.0
 
@@ -375,17 +406,14 @@ def test_a_driver_that_is_away_is_asked_for_only_now_and_then(fake: FakeGpus) ->
         assert nvml.sample(gpu).clock_mhz == 345.0
 
 
-def test_other_processes_see_the_same_gpu(
-    nvml: Nvml, fake: FakeGpus, library: Path
-) -> None:
-    script = "from agents.gpu.nvml.session import Nvml\nwith Nvml() as n: n.limit_power_w(n.gpus()[1], 333.0)"
-    subprocess.run(
-        [sys.executable, "-c", script],
-        env=fake.environment(library),
-        cwd=ROOT,
-        check=True,
-    )
-    assert [nvml.power_limit_w(gpu) for gpu in nvml.gpus()] == [700.0, 333.0]
+def test_other_processes_see_the_same_gpu(fake: FakeGpus) -> None:
+    def limit() -> None:
+        with Nvml() as nvml:
+            nvml.limit_power_w(nvml.gpus()[1], 333.0)
+
+    assert killable(limit) == 0
+    with Nvml() as nvml:
+        assert [nvml.power_limit_w(gpu) for gpu in nvml.gpus()] == [700.0, 333.0]
 
 
 def test_processes_are_told_with_memory_and_who_shares_by_mps(
@@ -404,17 +432,13 @@ def test_processes_are_told_with_memory_and_who_shares_by_mps(
     assert nvml.processes(nvml.gpus()[1]) == ()
 
 
-def test_without_an_mps_list_nobody_counts_as_a_client(
+def test_without_an_mps_list_there_are_no_clients_and_another_layout_is_not_believed(
     nvml: Nvml, fake: FakeGpus
 ) -> None:
     fake.run_processes(Process(pid=31, is_mps=1, memory=MIB))
     fake.gpu(0).without = fake_gpus.NO_MPS_LIST
-    assert nvml.processes(first(nvml)) == (
-        GpuProcess(pid=31, memory_mib=1.0, is_mps=False),
-    )
-
-
-def test_a_list_of_another_layout_is_not_believed(nvml: Nvml, fake: FakeGpus) -> None:
+    expected = GpuProcess(pid=31, memory_mib=1.0, is_mps=False)
+    assert nvml.processes(first(nvml)) == (expected,)
     fake.run_processes(Process(pid=1 << 22, memory=MIB))
     with pytest.raises(NotSupported, match="another layout"):
         nvml.processes(first(nvml))

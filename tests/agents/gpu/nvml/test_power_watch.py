@@ -1,13 +1,11 @@
 """Peaks of power between two looks."""
 
-import time
-from collections.abc import Callable
-
 import pytest
 
 from agents.base.device import GpuLost
 from agents.gpu.nvml.power_watch import PowerWatch
 from agents.gpu.nvml.types import GpuIdentity
+from tests.waiting import until
 
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="a", memory_mib=1000.0)
 OTHER = GpuIdentity(index=1, uuid="GPU-1", name="a", memory_mib=1000.0)
@@ -26,16 +24,9 @@ class Board:
         return self.watts
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 30.0
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
-
-
 def asked_again(board: Board) -> None:
     seen = board.asked
-    wait_until(lambda: board.asked > seen + 1)
+    until(lambda: board.asked > seen + 1)
 
 
 def test_a_peak_between_two_looks_is_seen_once() -> None:

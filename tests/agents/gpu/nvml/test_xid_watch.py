@@ -1,7 +1,7 @@
 """Critical errors of GPUs: which condemn a GPU, and a watch that outlives the driver."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,10 +11,9 @@ from agents.gpu.nvml.xid_watch import MAX_EVENTS, XidWatch
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import fake, library
+from tests.waiting import until
 
 __all__ = ("fake", "library")
-
-GENEROUS_S = 120.0
 
 
 @pytest.fixture
@@ -29,13 +28,6 @@ def watch(nvml: Nvml) -> Iterator[XidWatch]:
     with XidWatch(nvml, nvml.gpus(), wait_ms=20, pause_s=0.02) as watching:
         until(lambda: is_waiting(watching))
         yield watching
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + GENEROUS_S
-    while not holds():
-        assert time.monotonic() < end_s, "it did not come to pass"
-        time.sleep(0.005)
 
 
 def is_waiting(watch: XidWatch) -> bool:
