@@ -39,7 +39,10 @@ def cli(
     sleep: Callable[[float], None] = lambda _seconds: None,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Result:
-    """Run one command line against a fake API (None = real HTTP); the streams are no terminals."""
+    """Run one command line against a fake API (None = real HTTP); the streams are no terminals.
+
+    The first argument may be several words.
+    """
     cli = CliContext(
         environment={"PLIMSOLL_TOKEN": "plim_admin_secret"}
         if environment is None
@@ -49,6 +52,8 @@ def cli(
         sleep=sleep,
         monotonic_s=monotonic_s,
     )
+    first, *others = arguments
+    words = [*str(first).split(), *map(str, others)]
     out, err = io.StringIO(), io.StringIO()
     typed, sys.stdin = (
         sys.stdin,
@@ -56,7 +61,7 @@ def cli(
     )
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            code = run([str(argument) for argument in arguments], cli)
+            code = run(words, cli)
     finally:
         sys.stdin = typed
     return Result(code=code, out=out.getvalue(), err=err.getvalue())

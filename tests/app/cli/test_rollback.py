@@ -26,7 +26,7 @@ def test_without_a_plan_the_one_before_comes_back() -> None:
 
 def test_a_policy_that_asks_before_it_acts_stays_as_it_is() -> None:
     answer = {**ANSWER, "mode_before": "approve", "warnings": []}
-    result = cli("rollback", "4", api=FakeApi(answers={"POST plans/4/restore": answer}))
+    result = cli("rollback 4", api=FakeApi(answers={"POST plans/4/restore": answer}))
     assert result.out == "Plan 4 is restored as plan 9; the next tick pushes it.\n"
 
 
@@ -38,8 +38,7 @@ def test_where_nothing_was_in_force_before_it_says_so() -> None:
 def test_why_it_is_refused_is_shown() -> None:
     words = "plan 4 cannot run on the present fleet: no service is called 'search'"
     result = cli(
-        "rollback",
-        "4",
+        "rollback 4",
         api=FakeApi(problems={"POST plans/4/restore": problem_document(409, words)}),
     )
     assert (result.code, words in result.err) == (1, True)

@@ -1,17 +1,20 @@
 """`python -m agents.serving` as a real process with the fake: what it promises over HTTP and by signals."""
 
 import asyncio
+import io
 import os
 import signal
-import subprocess
-import sys
+from contextlib import redirect_stderr
 from pathlib import Path
+from unittest import mock
 
 import aiohttp
 import pytest
 
+from agents.serving.arguments import main
 from app.cli.commands import ENTRIES, load
 from tests.agents.harness import Client, Reply, all_of, client_of, ready, worker
+from tests.app.runner import cli
 from tests.waiting import PATIENCE_S, eventually, run
 
 pytestmark = pytest.mark.integration
@@ -261,85 +264,57 @@ def test_offload_and_resume_over_http() -> None:
 def exit_of(
     *arguments: str, environment: dict[str, str] | None = None
 ) -> tuple[int, str]:
-    command = [sys.executable, "-m", "agents.serving", "--service", "chat", *arguments]
-    ended = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    return ended.returncode, ended.stderr
+    """Exit code and stderr of the program, in this process."""
+    said = io.StringIO()
+    with mock.patch.dict(os.environ, environment or {}), redirect_stderr(said):
+        try:
+            code = main(["--service", "chat", *arguments])
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return code, said.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "words"),
     [
-        (("--times-ms", "1"), "are not times like 1:5,8:12"),
-        (("--times-csv", "absent.csv"), "absent.csv cannot be read"),
-        (("--engine", "onnx", "--network", "net.onnx"), "--network-dir"),
-        (("--engine", "torch", "--network", "net.pt"), "give --input"),
+        (("--times-ms", "1"), 1, "are not times like 1:5,8:12"),
+        (("--times-csv", "absent.csv"), 1, "absent.csv cannot be read"),
+        (("--engine", "onnx", "--network", "net.onnx"), 1, "--network-dir"),
+        (("--engine", "torch", "--network", "net.pt"), 1, "give --input"),
         (
             ("--engine", "torch", "--network", "net.pt", "--input", "x:FP99"),
+            1,
             "not an input like x:FP32:3,224,224",
         ),
-        (("--host", "256.0.0.1"), "the worker of chat cannot run"),
+        (("--host", "256.0.0.1"), 1, "the worker of chat cannot run"),
+        (("--batch", "0"), 2, "'0' must be a whole number from 1 to 65536"),
+        (("--batch", "8", "--batch-limit", "4"), 2, "is above --batch-limit 4"),
+        (("--delay-ms", "-1"), 2, "'-1' must be a number from 0 to 10000"),
+        (("--delay-ms", "nan"), 2, "'nan' must be a number"),
+        (("--port", "65536"), 2, "0 to 65535"),
+        (("--engine", "onnx"), 2, "--engine onnx needs --network"),
+        (("--times-ms", "1:1", "--times-csv", "x"), 2, "not allowed with"),
     ],
 )
-def test_what_cannot_run_ends_with_1_and_says_why(
-    arguments: tuple[str, ...], words: str
+def test_what_cannot_run_ends_with_its_code_and_says_why(
+    arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    code, said = exit_of(*arguments)
-    assert (code, words in said, "Traceback" in said) == (1, True, False), said
+    ended, said = exit_of(*arguments)
+    assert (ended, words in said, "Traceback" in said) == (code, True, False), said
 
 
 def test_a_share_that_is_none_ends_with_1() -> None:
-    code, said = exit_of(
-        environment={**os.environ, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "120"}
-    )
-    assert (code, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is '120'" in said) == (1, True), (
-        said
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--batch", "0"), "'0' must be a whole number from 1 to 65536"),
-        (("--batch", "8", "--batch-limit", "4"), "--batch 8 is above --batch-limit 4"),
-        (("--delay-ms", "-1"), "'-1' must be a number from 0 to 10000"),
-        (("--delay-ms", "nan"), "'nan' must be a number"),
-        (("--port", "65536"), "0 to 65535"),
-        (("--engine", "onnx"), "--engine onnx needs --network"),
-        (("--times-ms", "1:1", "--times-csv", "x"), "not allowed with"),
-    ],
-)
-def test_wrong_arguments_end_with_2(arguments: tuple[str, ...], words: str) -> None:
-    code, said = exit_of(*arguments)
-    assert (code, words in said) == (2, True), said
+    code, said = exit_of(environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "120"})
+    assert code == 1
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is '120'" in said
 
 
 def test_the_command_is_the_same_program() -> None:
     (entry,) = [each for each in ENTRIES if each.name == "worker"]
     load(entry)
-    command = [
-        sys.executable,
-        "-c",
-        "from app.cli.main import main; main()",
-        "worker",
-        "--service",
-        "chat",
-        "--batch",
-        "0",
-    ]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
-    assert (
-        ended.returncode,
-        "plimsoll worker: error: argument --batch" in ended.stderr,
-    ) == (2, True), ended.stderr
+    ended = cli("worker --service chat --batch 0")
+    assert ended.code == 2
+    assert "plimsoll worker: error: argument --batch" in ended.err
 
 
 def test_a_killed_worker_loses_its_requests_visibly() -> None:

@@ -276,7 +276,7 @@ def a_cold_request(
     [
         ("resnet50", "V100-32GB", "gpu_type_ratio"),
         ("resnet50", None, "layer_counts"),
-        ("vgg16", None, "layer_counts"),
+        pytest.param("vgg16", None, "layer_counts", marks=pytest.mark.thorough),
     ],
 )
 def test_a_network_is_estimated_where_it_was_never_measured(

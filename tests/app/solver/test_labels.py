@@ -46,9 +46,7 @@ def with_labels(problem: Problem) -> Problem:
     return replace(problem, services=tuple(services))
 
 
-def answer(
-    policy: str, problem: Problem, work: float
-) -> tuple[Plan, tuple[str, ...]]:
+def answer(policy: str, problem: Problem, work: float) -> tuple[Plan, tuple[str, ...]]:
     request = PlanRequest(
         policy=policy,
         problem=problem,

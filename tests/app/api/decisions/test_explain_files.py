@@ -17,7 +17,7 @@ PLAN = EXAMPLE.parent / "example_plan.json"
 
 @pytest.fixture(scope="module")
 def told() -> list[str]:
-    result = cli("explain", "--problem", EXAMPLE, "--plan", PLAN)
+    result = cli("explain --problem", EXAMPLE, "--plan", PLAN)
     assert (result.code, result.err) == (0, "")
     return result.out.splitlines()
 
@@ -72,18 +72,18 @@ def test_the_json_is_the_api_s(tmp_path: Path) -> None:
     zipped = tmp_path / "problem.json.gz"
     zipped.write_bytes(gzip.compress(EXAMPLE.read_bytes()))
     document = json.loads(
-        cli("explain", "--problem", zipped, "--plan", PLAN, "-o", "json").out
+        cli("explain --problem", zipped, "--plan", PLAN, "-o", "json").out
     )
     view = ExplanationView.model_validate({**document, "plan_id": 1, "state": "target"})
     assert view.model_dump(mode="json", exclude={"plan_id", "state"}) == document
 
 
 def test_a_single_service_is_explained_with_the_gpus_that_it_runs_on() -> None:
-    out = cli("explain", "photo", "--problem", EXAMPLE, "--plan", PLAN).out
+    out = cli("explain photo --problem", EXAMPLE, "--plan", PLAN).out
     assert "1 × small at 1500 MHz" in out
     assert "1 × big" not in out
     assert "GPU types" not in out
-    refused = cli("explain", "photos", "--problem", EXAMPLE, "--plan", PLAN)
+    refused = cli("explain photos --problem", EXAMPLE, "--plan", PLAN)
     assert refused.err.splitlines() == [
         "Error: the plan has no service 'photos'",
         "Hint: its services are camera, chat, photo",
@@ -95,13 +95,7 @@ def test_without_a_plan_one_is_made_and_shortages_are_told_in_requests(
 ) -> None:
     problem = changed_example(tmp_path, arrival_rate_rps=1e5, max_replicas=1)
     result = cli(
-        "explain",
-        "--problem",
-        problem,
-        "--policy",
-        "hetsev_greedy",
-        "--time-limit",
-        "2",
+        "explain --problem", problem, "--policy", "hetsev_greedy", "--time-limit", "2"
     )
     assert result.code == 0
     assert "weighted rps" in result.out
@@ -111,9 +105,7 @@ def test_without_a_plan_one_is_made_and_shortages_are_told_in_requests(
 def test_where_nothing_is_asked_nothing_holds_back(tmp_path: Path) -> None:
     problem = changed_example(tmp_path, arrival_rate_rps=0.0, min_replicas=1)
     out = cli(
-        "explain",
-        "camera",
-        "--problem",
+        "explain camera --problem",
         problem,
         "--policy",
         "hetsev_greedy",
@@ -128,7 +120,7 @@ def test_a_plan_is_compared_with_what_runs_where_something_does(tmp_path: Path) 
     document = json.loads(EXAMPLE.read_text())
     assert (
         "Compared with the previous plan"
-        not in cli("explain", "--problem", EXAMPLE, "--plan", PLAN).out
+        not in cli("explain --problem", EXAMPLE, "--plan", PLAN).out
     )
     running = tmp_path / "running.json"
     running.write_text(
@@ -136,13 +128,13 @@ def test_a_plan_is_compared_with_what_runs_where_something_does(tmp_path: Path) 
     )
     assert (
         "Compared with the previous plan\nNo replica differs."
-        in cli("explain", "--problem", running, "--plan", PLAN).out
+        in cli("explain --problem", running, "--plan", PLAN).out
     )
 
 
 def test_a_plan_of_another_problem_is_told_as_far_as_it_goes(tmp_path: Path) -> None:
     problem = changed_example(tmp_path, name="other")
-    result = cli("explain", "--problem", problem, "--plan", PLAN)
+    result = cli("explain --problem", problem, "--plan", PLAN)
     assert (result.code, result.err) == (0, "")
     assert "limit: unknown: the problem has no such service" in result.out
     assert "limit: none: the plan leaves it out" in result.out
@@ -150,7 +142,7 @@ def test_a_plan_of_another_problem_is_told_as_far_as_it_goes(tmp_path: Path) -> 
 
 
 def test_a_plan_alone_is_refused() -> None:
-    result = cli("explain", "--plan", PLAN)
+    result = cli("explain --plan", PLAN)
     assert (result.code, "add --problem FILE" in result.err) == (2, True)
 
 

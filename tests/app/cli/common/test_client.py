@@ -10,7 +10,7 @@ from tests.app.runner import Result, cli
 
 
 def get_services(**options: object) -> Result:
-    return cli("get", "services", **options)  # type: ignore[arg-type]
+    return cli("get services", **options)  # type: ignore[arg-type]
 
 
 def test_no_control_plane_names_the_address_its_origin_and_the_remedy() -> None:
@@ -20,10 +20,7 @@ def test_no_control_plane_names_the_address_its_origin_and_the_remedy() -> None:
     )
     result = get_services(environment={"PLIMSOLL_URL": "http://gpu:1"})
     assert "at http://gpu:1 (environment PLIMSOLL_URL)" in result.err
-    assert (
-        "at http://x:2 (flag --url)"
-        in cli("--url", "http://x:2", "get", "services").err
-    )
+    assert "at http://x:2 (flag --url)" in cli("--url http://x:2 get services").err
 
 
 @pytest.mark.parametrize("address", ["gpu:8080", "ftp://gpu", ""])
@@ -164,7 +161,7 @@ def test_posts_carry_a_fresh_idempotency_key() -> None:
 
 @pytest.mark.parametrize("token", ["t\u00e4ken", "two\nlines"])
 def test_a_token_that_no_header_can_carry_is_named_with_its_origin(token: str) -> None:
-    result = cli("get", "nodes", environment={"PLIMSOLL_TOKEN": token})
+    result = cli("get nodes", environment={"PLIMSOLL_TOKEN": token})
     assert (result.code, result.out) == (1, "")
     assert (
         result.err
@@ -173,5 +170,5 @@ def test_a_token_that_no_header_can_carry_is_named_with_its_origin(token: str) -
 
 
 def test_keep_without_demo_is_wrong_usage_and_starts_nothing() -> None:
-    result = cli("up", "--keep")
+    result = cli("up --keep")
     assert result.code == 2 and "--keep is for --demo" in result.err

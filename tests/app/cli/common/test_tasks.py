@@ -79,8 +79,7 @@ def fleet(*tasks: Json) -> FakeApi:
 def test_tasks_are_listed_with_how_far_they_are_in_80_columns() -> None:
     waiting = task("a-long-name", waiting_s=7300.0)
     out = cli(
-        "get",
-        "tasks",
+        "get tasks",
         api=fleet(
             RUNNING, waiting, task("done", state="finished", done_iterations=2000.0)
         ),
@@ -94,7 +93,7 @@ def test_tasks_are_listed_with_how_far_they_are_in_80_columns() -> None:
 
 
 def test_a_wide_table_has_pace_and_waiting_and_one_task_is_described() -> None:
-    wide = cli("get", "tasks", "-o", "wide", api=fleet(RUNNING)).out.splitlines()
+    wide = cli("get tasks -o wide", api=fleet(RUNNING)).out.splitlines()
     assert wide[0].split()[7:] == [
         "PROJECT",
         "KIND",
@@ -108,18 +107,18 @@ def test_a_wide_table_has_pace_and_waiting_and_one_task_is_described() -> None:
         "ENDS",
     ]
     assert "vision   offline         1  25.00  2026-03-01 12:00:25" in wide[1]
-    described = cli("describe", "task", "nightly", api=fleet(RUNNING)).out
+    described = cli("describe task nightly", api=fleet(RUNNING)).out
     assert "remaining_s:" in described
     assert "2026-03-01 12:00:25" in described
 
 
 def test_tasks_are_chosen_by_project_and_label() -> None:
     api = fleet(RUNNING)
-    assert cli("get", "tasks", "-p", "vision", "-l", "team=search", api=api).code == 0
+    assert cli("get tasks -p vision -l team=search", api=api).code == 0
     assert dict(api.requests[-1].url.params)["label_selector"] == "team=search"
     assert (
         "--project and --selector are for services and tasks"
-        in cli("get", "nodes", "-p", "x", api=api).err
+        in cli("get nodes -p x", api=api).err
     )
 
 
@@ -129,32 +128,32 @@ def test_an_unchanged_manifest_changes_nothing_and_a_changed_one_shows_the_field
     file = tmp_path / "task.yaml"
     file.write_text(MANIFEST)
     assert (
-        cli("diff", "-f", file, api=fleet(RUNNING)).out.splitlines()[-1]
+        cli("diff -f", file, api=fleet(RUNNING)).out.splitlines()[-1]
         == "0 to create, 0 to change, 1 unchanged."
     )
     file.write_text(
         MANIFEST.replace("priority: batch", "priority: critical, deadline_after_s: 60")
     )
-    out = cli("diff", "-f", file, api=fleet(RUNNING)).out
+    out = cli("diff -f", file, api=fleet(RUNNING)).out
     assert "    spec.deadline_after_s: none → 60" in out
     assert "    spec.priority: 1 → 100" in out
     file.write_text(MANIFEST.replace("project: vision", "project: other"))
     assert (
         "    metadata.project: vision → other"
-        in cli("diff", "-f", file, api=fleet(RUNNING)).out
+        in cli("diff -f", file, api=fleet(RUNNING)).out
     )
 
 
 def test_a_task_is_submitted_and_deleted(tmp_path: Path) -> None:
     api = FakeApi()
-    applied = cli("apply", "-f", EXAMPLE, "-y", api=api)
+    applied = cli("apply -f", EXAMPLE, "-y", api=api)
     assert (applied.code, applied.out.splitlines()[-2:]) == (
         0,
         ["Task vision created", "Task nightly created"],
     )
     (bundle,) = api.written()
     assert [body["spec"]["gpus"] for body in bundle["tasks"]] == [1, 1]  # type: ignore[attr-defined]
-    assert cli("delete", "-f", EXAMPLE, "-y", api=api).out.splitlines() == [
+    assert cli("delete -f", EXAMPLE, "-y", api=api).out.splitlines() == [
         "Task nightly deleted",
         "Task vision deleted",
     ]
@@ -193,7 +192,7 @@ def test_what_is_wrong_is_told_with_line_and_field(
 ) -> None:
     file = tmp_path / "task.yaml"
     file.write_text(MANIFEST.replace(old, new))
-    refused = cli("apply", "-f", file, "-y", api=FakeApi())
+    refused = cli("apply -f", file, "-y", api=FakeApi())
     assert refused.code == 1
     assert f"{file}:4: {complaint}" in refused.err
 
@@ -258,7 +257,5 @@ def test_spans_are_told_in_the_unit_that_fits(seconds: float, words: str) -> Non
 
 
 def test_a_task_is_printed_as_json() -> None:
-    printed = json.loads(
-        cli("get", "task", "nightly", "-o", "json", api=fleet(RUNNING)).out
-    )
+    printed = json.loads(cli("get task nightly -o json", api=fleet(RUNNING)).out)
     assert printed["status"]["gpu"] == "local-1/gpu-0"

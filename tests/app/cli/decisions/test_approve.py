@@ -101,11 +101,11 @@ def test_explain_tells_of_the_plan_in_force() -> None:
 
 
 def test_explain_of_a_service_tells_of_it_alone() -> None:
-    result = cli("explain", "photo", api=explaining())
+    result = cli("explain photo", api=explaining())
     assert "photo" in result.out
     assert "chat" not in result.out
     assert "How it was found" not in result.out
-    result = cli("explain", "nope", api=explaining())
+    result = cli("explain nope", api=explaining())
     assert (result.code, result.err.splitlines()[0]) == (
         1,
         "Error: plan 12 has no service 'nope'",
@@ -113,10 +113,7 @@ def test_explain_of_a_service_tells_of_it_alone() -> None:
 
 
 def test_explain_as_json_is_the_api_s_own_answer() -> None:
-    assert (
-        json.loads(cli("explain", "12", "-o", "json", api=explaining()).out)
-        == EXPLANATION
-    )
+    assert json.loads(cli("explain 12 -o json", api=explaining()).out) == EXPLANATION
 
 
 def test_explain_without_a_plan_says_so() -> None:
@@ -142,7 +139,7 @@ def test_diff_of_two_plans_ends_with_1_where_replicas_differ(
         "changes": changes,
     }
     api = FakeApi(answers={"GET plans/12/diff": answer})
-    result = cli("diff", "11", "12", api=api)
+    result = cli("diff 11 12", api=api)
     assert result.code == code
     assert "Cost - → $2.0000 per hour" in result.out
     assert words in result.out
@@ -164,12 +161,12 @@ def test_approve_and_reject_say_what_became_of_the_plan() -> None:
         }
     )
     assert (
-        cli("approve", "3", api=api).out
+        cli("approve 3", api=api).out
         == "Plan 3 is approved; the next tick pushes it.\n"
     )
-    assert cli("reject", "4", api=api).out == "Plan 4 is rejected.\n"
+    assert cli("reject 4", api=api).out == "Plan 4 is rejected.\n"
     api.problems["POST plans/3/approve"] = problem_document(409, "plan 3 is withdrawn")
-    result = cli("approve", "3", api=api)
+    result = cli("approve 3", api=api)
     assert (result.code, result.err) == (1, "Error: plan 3 is withdrawn\n")
 
 
@@ -187,8 +184,8 @@ def test_pause_resume_and_cordons_reach_their_endpoints() -> None:
     )
     assert cli("pause", api=api).out.startswith("The control loop is paused")
     assert cli("resume", api=api).out == "The control loop continues.\n"
-    assert cli("cordon", "n1", api=api).out == "Node n1 cordoned\n"
-    assert cli("uncordon", "n2", api=api).out == "Node n2 uncordoned\n"
+    assert cli("cordon n1", api=api).out == "Node n1 cordoned\n"
+    assert cli("uncordon n2", api=api).out == "Node n2 uncordoned\n"
 
 
 def test_cancel_goes_on_where_one_has_finished_or_is_not_there() -> None:
@@ -198,7 +195,7 @@ def test_cancel_goes_on_where_one_has_finished_or_is_not_there() -> None:
     api.problems["POST tasks/done/cancel"] = problem_document(
         409, "task 'done' has finished"
     )
-    result = cli("cancel", "nightly", "done", "weekly", api=api)
+    result = cli("cancel nightly done weekly", api=api)
     assert (result.code, result.err) == (0, "")
     assert (
         result.out
@@ -207,12 +204,12 @@ def test_cancel_goes_on_where_one_has_finished_or_is_not_there() -> None:
     api.problems["POST tasks/nobody/cancel"] = problem_document(
         404, "no task is called 'nobody'"
     )
-    result = cli("cancel", "nobody", "weekly", api=api)
+    result = cli("cancel nobody weekly", api=api)
     assert (result.code, result.err) == (1, "Error: no task is called 'nobody'\n")
     assert result.out == "Task weekly cancelled\n"
     api.problems["POST tasks/nightly/cancel"] = problem_document(
         403, "scope operator is needed"
     )
-    result = cli("cancel", "nightly", "weekly", api=api)
+    result = cli("cancel nightly weekly", api=api)
     assert (result.code, result.out) == (1, "")
     assert "scope operator is needed" in result.err

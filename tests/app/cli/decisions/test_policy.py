@@ -11,7 +11,7 @@ from tests.app.runner import cli
 
 
 def test_the_list_has_every_policy_on_a_line_of_80_columns() -> None:
-    result = cli("policy", "list")
+    result = cli("policy list")
     assert (result.code, result.err) == (0, "")
     main, others = (part.splitlines() for part in result.out.split("\n\n"))
     assert main[0].split("  ")[0] == others[1].split("  ")[0] == "NAME"
@@ -31,27 +31,27 @@ def test_the_list_has_every_policy_on_a_line_of_80_columns() -> None:
 
 def test_the_list_tells_who_may_break_promises() -> None:
     lines = {
-        line.split()[0]: line for line in cli("policy", "list").out.splitlines() if line
+        line.split()[0]: line for line in cli("policy list").out.splitlines() if line
     }
     assert "  may not  " in lines["gslice"]
     assert "  yes  " in lines["joint"]
 
 
 def test_the_wide_list_says_where_policies_come_from() -> None:
-    assert "Dhakal et al., ACM SoCC 2020" in cli("policy", "list", "-o", "wide").out
+    assert "Dhakal et al., ACM SoCC 2020" in cli("policy list -o wide").out
 
 
 def test_the_list_comes_as_json_and_yaml() -> None:
-    listed = json.loads(cli("policy", "list", "-o", "json").out)["items"]
+    listed = json.loads(cli("policy list -o json").out)["items"]
     assert {entry["name"] for entry in listed} == set(policies())
-    documents = list(yaml.safe_load_all(cli("policy", "list", "-o", "yaml").out))
+    documents = list(yaml.safe_load_all(cli("policy list -o yaml").out))
     assert documents == listed
     assert documents[0]["techniques"] == [*card("joint").techniques]
 
 
 @pytest.mark.parametrize("name", policies())
 def test_a_description_has_everything_of_the_card_within_80_columns(name: str) -> None:
-    result = cli("policy", "describe", name)
+    result = cli("policy describe", name)
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[0] == f"{name}: {card(name).title}"
@@ -64,27 +64,24 @@ def test_a_description_has_everything_of_the_card_within_80_columns(name: str) -
 
 
 def test_a_description_comes_as_json() -> None:
-    assert (
-        json.loads(cli("policy", "describe", "gslice", "-o", "json").out)["promises"]
-        is False
-    )
+    assert json.loads(cli("policy describe gslice -o json").out)["promises"] is False
 
 
 def test_an_unknown_policy_is_named_with_those_that_exist() -> None:
-    result = cli("policy", "describe", "hetsef")
+    result = cli("policy describe hetsef")
     assert result.code == 1
     assert result.err.startswith("Error: no policy is called 'hetsef'; there are ")
     assert "joint" in result.err
 
 
 def test_a_description_lists_what_may_be_set() -> None:
-    result = cli("policy", "describe", "hetsev")
+    result = cli("policy describe hetsev")
     assert "  queues = 4   (a whole number from 1 to 64)\n" in result.out
-    described = json.loads(cli("policy", "describe", "hetsev", "-o", "json").out)
+    described = json.loads(cli("policy describe hetsev -o json").out)
     assert described["parameters"][0] == {
         "name": "queues",
         "default": 4,
         "allowed": "a whole number from 1 to 64",
         "about": "fair queues at most, k of Algorithm 1",
     }
-    assert "parameters" not in cli("policy", "describe", "joint").out
+    assert "parameters" not in cli("policy describe joint").out

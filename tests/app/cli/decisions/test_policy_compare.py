@@ -65,9 +65,7 @@ def fake() -> FakeApi:
 
 
 def test_policies_plan_a_file_side_by_side_within_80_columns() -> None:
-    result = cli(
-        "policy", "compare", "joint", "k8s_hpa", "gslice", "--problem", EXAMPLE, *QUICK
-    )
+    result = cli("policy compare joint k8s_hpa gslice --problem", EXAMPLE, *QUICK)
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     rows = {line.split()[0]: line.split() for line in lines[1:4]}
@@ -87,18 +85,18 @@ def test_without_names_the_main_policies_plan_and_all_on_request(
     switches: tuple[str, ...], asked: list[str]
 ) -> None:
     of_file = ("--problem", EXAMPLE, "--time-limit", "14", "-o", "json")
-    found = json.loads(cli("policy", "compare", *switches, *of_file).out)
+    found = json.loads(cli("policy compare", *switches, *of_file).out)
     assert [each["policy"] for each in found["policies"]] == asked
     assert set(found["policies"][0]) == set(a_line(""))
     # A control plane is asked for the same ones in the same order.
     api = fake()
-    cli("policy", "compare", *switches, *QUICK, api=api)
+    cli("policy compare", *switches, *QUICK, api=api)
     assert api.sent("POST") == [{"policies": asked, "time_limit_s": 4.0}]
 
 
 def test_a_control_plane_is_asked_for_the_policies_by_name() -> None:
     api = fake()
-    result = cli("policy", "compare", "joint", "gslice", "joint", *QUICK, api=api)
+    result = cli("policy compare joint gslice joint", *QUICK, api=api)
     assert (result.code, result.err) == (0, "")
     assert api.sent("POST") == [{"policies": ["joint", "gslice"], "time_limit_s": 4.0}]
     lines = result.out.splitlines()
@@ -112,9 +110,7 @@ def test_a_control_plane_is_asked_for_the_policies_by_name() -> None:
 
 
 def test_a_control_plane_s_answer_comes_as_yaml() -> None:
-    assert (
-        yaml.safe_load(cli("policy", "compare", "-o", "yaml", api=fake()).out) == ANSWER
-    )
+    assert yaml.safe_load(cli("policy compare -o yaml", api=fake()).out) == ANSWER
 
 
 @pytest.mark.parametrize(
@@ -134,7 +130,7 @@ def test_a_control_plane_s_answer_comes_as_yaml() -> None:
 def test_wrong_usage_says_what_is_wrong(
     arguments: list[str], code: int, words: str
 ) -> None:
-    result = cli("policy", "compare", *arguments, api=fake())
+    result = cli("policy compare", *arguments, api=fake())
     assert (result.code, words in result.err) == (code, True), result.err
 
 
@@ -149,16 +145,14 @@ def test_policies_are_compared_in_a_simulation_under_the_same_requests(
 ) -> None:
     own = ["k8s_hpa", "hetsev_greedy"]
     file = a_file(tmp_path, duration_s=60, step_s=30, policies=own)
-    result = cli(
-        "policy", "compare", "hetsev_greedy", "k8s_hpa", "--scenario", file, "-j", "1"
-    )
+    result = cli("policy compare hetsev_greedy k8s_hpa --scenario", file, "-j", "1")
     assert result.code == 0, result.err
     assert [line.split()[0] for line in result.out.splitlines()[1:3]] == [
         "hetsev_greedy",
         "k8s_hpa",
     ]
     whole = json.loads(
-        cli("policy", "compare", "--scenario", file, "-j", "1", "-o", "json").out
+        cli("policy compare --scenario", file, "-j", "1", "-o", "json").out
     )
     # Without names its own, in the order of every other list of policies.
     assert [each["policy"] for each in whole["policies"]] == [*reversed(own)]

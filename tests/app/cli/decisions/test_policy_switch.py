@@ -62,7 +62,7 @@ def a_plane(
 
 
 def switched(api: FakeApi, *arguments: str, stdin: str = "") -> Result:
-    return cli("policy", "switch", *arguments, api=api, stdin=stdin)
+    return cli("policy switch", *arguments, api=api, stdin=stdin)
 
 
 def test_a_switch_shows_cost_and_moves_asks_and_writes_a_version() -> None:
@@ -286,6 +286,6 @@ def test_somebody_else_s_change_meanwhile_is_not_overwritten() -> None:
             plane.objects[PATH] = a_policy("k8s_hpa")
         return answer
 
-    result = cli("policy", "switch", "hetsev", "-y", api=while_another_switches)
+    result = cli("policy switch hetsev -y", api=while_another_switches)
     assert (result.code, plane.objects[PATH]) == (1, a_policy("k8s_hpa"))
     assert "somebody else changed it in the meantime" in result.err

@@ -25,9 +25,7 @@ def fleet(tmp_path: Path) -> Path:
 
 
 def test_only_inss_has_something_to_train(fleet: Path) -> None:
-    result = cli(
-        "policy", "train", "mudi", "--fleet", fleet, "-o", fleet.with_name("actor.npz")
-    )
+    result = cli("policy train mudi --fleet", fleet, "-o", fleet.with_name("actor.npz"))
     assert (result.code, result.err) == (
         1,
         "Error: policy mudi cannot be trained\nHint: only inss has\n",
@@ -35,7 +33,7 @@ def test_only_inss_has_something_to_train(fleet: Path) -> None:
 
 
 def test_a_training_that_keeps_nothing_is_not_begun(fleet: Path) -> None:
-    result = cli("policy", "train", "inss", "--fleet", fleet)
+    result = cli("policy train inss --fleet", fleet)
     assert (result.code, result.err) == (
         1,
         "Error: the trained actor would be lost\nHint: give -o FILE, or --save\n",
@@ -48,10 +46,7 @@ def test_a_folder_that_is_not_there_is_told_before_an_hour_of_training(
 ) -> None:
     missing = fleet.with_name("missing") / "file"
     result = cli(
-        "policy",
-        "train",
-        "inss",
-        "--fleet",
+        "policy train inss --fleet",
         fleet,
         "-o",
         fleet.with_name("actor.npz"),
@@ -67,32 +62,21 @@ def test_there_must_be_something_to_resume(fleet: Path) -> None:
     output = ("-o", fleet.with_name("actor.npz"))
     for checkpoint in ((), ("--checkpoint", fleet.with_name("gone"))):
         result = cli(
-            "policy",
-            "train",
-            "inss",
-            "--fleet",
-            fleet,
-            *output,
-            *checkpoint,
-            "--resume",
+            "policy train inss --fleet", fleet, *output, *checkpoint, "--resume"
         )
         assert (result.code, "there is nothing to resume" in result.err) == (1, True)
 
 
 def test_a_fleet_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.yaml"
-    result = cli(
-        "policy", "train", "inss", "--fleet", missing, "-o", tmp_path / "actor.npz"
-    )
+    result = cli("policy train inss --fleet", missing, "-o", tmp_path / "actor.npz")
     assert result.code in (1, 2)
     assert "none.yaml" in result.err
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
 def test_without_pytorch_it_says_what_to_install(fleet: Path) -> None:
-    result = cli(
-        "policy", "train", "inss", "--fleet", fleet, "-o", fleet.with_name("actor.npz")
-    )
+    result = cli("policy train inss --fleet", fleet, "-o", fleet.with_name("actor.npz"))
     assert (result.code, result.err) == (
         1,
         "Error: training needs PyTorch\nHint: pip install 'plimsoll[rl]'\n",
@@ -112,15 +96,7 @@ def test_it_goes_on_from_a_checkpoint_and_draws_its_curves(fleet: Path) -> None:
     state.write_bytes(begun.save())
     files = ("-o", actor, "--checkpoint", state, "--plot", plot)
     result = cli(
-        "policy",
-        "train",
-        "inss",
-        "--fleet",
-        fleet,
-        "--episodes",
-        "1",
-        *files,
-        "--resume",
+        "policy train inss --fleet", fleet, "--episodes", "1", *files, "--resume"
     )
     assert result.code == 0, result.err
     assert result.err.startswith("episode 64: reward ")
@@ -145,10 +121,7 @@ def test_a_checkpoint_of_something_else_is_refused(fleet: Path) -> None:
     state = fleet.with_name("state.pt")
     state.write_bytes(b"no state")
     result = cli(
-        "policy",
-        "train",
-        "inss",
-        "--fleet",
+        "policy train inss --fleet",
         fleet,
         "-o",
         fleet.with_name("a.npz"),

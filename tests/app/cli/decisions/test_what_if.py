@@ -211,7 +211,7 @@ def test_a_control_plane_is_asked_the_same_questions() -> None:
 
 
 def test_a_control_plane_s_answers_are_shown_with_what_is_not_sure() -> None:
-    lines = cli("what-if", "--suggest", api=fake()).out.splitlines()
+    lines = cli("what-if --suggest", api=fake()).out.splitlines()
     assert [line.split()[0] for line in lines[1:5]] == ["as", "-1", "+1", "all"]
     assert "-1 T4 *" in lines[2] and "−$0.5000" in lines[2]
     assert "12.50 %" in lines[4]
@@ -222,9 +222,7 @@ def test_a_control_plane_s_answers_are_shown_with_what_is_not_sure() -> None:
 def test_a_manifest_with_its_rate_goes_to_the_control_plane(tmp_path: Path) -> None:
     file, api = tmp_path / "new.yaml", fake()
     file.write_text(SERVICE)
-    assert (
-        cli("what-if", "--service", file, "--rate", "new=30,chat=5", api=api).code == 0
-    )
+    assert cli("what-if --service", file, "--rate", "new=30,chat=5", api=api).code == 0
     (body,) = api.sent("POST")
     assert body["scenarios"] == [
         {"demand_rps": {"chat": 5.0}},
@@ -240,14 +238,11 @@ def test_a_control_plane_s_refusal_names_the_option() -> None:
         "detail": f"scenarios[0].demand_factor: {detail}",
         "errors": [{"pointer": "/scenarios/0/demand_factor", "detail": detail}],
     }
-    assert (
-        cli("what-if", "--demand", "cht=2", api=api).err
-        == f"Error: --demand: {detail}\n"
-    )
+    assert cli("what-if --demand cht=2", api=api).err == f"Error: --demand: {detail}\n"
 
 
 def test_a_control_plane_takes_no_longer_than_its_limit() -> None:
-    result = cli("what-if", "--suggest", "--time-limit", "90", api=fake())
+    result = cli("what-if --suggest --time-limit 90", api=fake())
     assert (result.code, "at most 60 s" in result.err) == (2, True)
 
 
@@ -286,7 +281,7 @@ def test_what_gpus_save_is_shown_per_dollar_of_their_price() -> None:
     dear = an_answer("+1 A100", 2.0, 0.0, added_usd_per_hour=3.0, saving_per_usd=-0.0)
     answer = {**ANSWER, "answers": [bought, dear]}
     api = FakeApi(answers={"POST plans/preview": answer})
-    out = cli("what-if", "--gpus", "L4=+1", "--gpus", "A100=+1", api=api).out
+    out = cli("what-if --gpus L4=+1 --gpus A100=+1", api=api).out
     _, today, first, second, note, *_ = out.splitlines()
     assert first.split()[-4:-2] == ["$0.8000", "$0.62"]
     assert second.split()[-4:-2] == ["$3.0000", "nothing"]

@@ -64,7 +64,7 @@ def test_a_new_object_is_shown_with_the_fields_that_it_gives_and_then_created(
     file: Path,
 ) -> None:
     api = api_with()
-    result = cli("apply", "-f", file, api=api, stdin="y\n")
+    result = cli("apply -f", file, api=api, stdin="y\n")
     assert result.code == 0
     assert result.out.splitlines() == [
         "+ Service chat  create",
@@ -93,7 +93,7 @@ def test_a_change_is_shown_field_by_field_and_sent_against_the_state_that_was_se
 ) -> None:
     api = api_with(service())
     seen = api.objects["services/chat"]
-    result = cli("apply", "-f", file, "-y", api=api)
+    result = cli("apply -f", file, "-y", api=api)
     assert result.code == 0
     assert (
         "~ Service chat  change\n    spec.slo.latency_ms: 50 → 40\n0 to create, 1 to change"
@@ -107,7 +107,7 @@ def test_a_change_is_shown_field_by_field_and_sent_against_the_state_that_was_se
 def test_nothing_is_asked_or_written_when_nothing_differs(file: Path) -> None:
     file.write_text(SERVICE.replace("40", "50.0"))
     api = api_with(service())
-    result = cli("apply", "-f", file, api=api)
+    result = cli("apply -f", file, api=api)
     assert (result.code, result.err) == (0, "")
     assert (
         result.out
@@ -120,7 +120,7 @@ def test_anything_but_yes_changes_nothing_and_ends_with_1(
     file: Path, answer: str
 ) -> None:
     api = api_with()
-    result = cli("apply", "-f", file, api=api, stdin=answer)
+    result = cli("apply -f", file, api=api, stdin=answer)
     assert (result.code, api.written()) == (1, [])
     silence = "" if answer else "\n"
     hint = "" if answer else "Hint: there was no answer; -y skips the question\n"
@@ -132,19 +132,19 @@ def test_anything_but_yes_changes_nothing_and_ends_with_1(
 
 def test_a_dry_run_lets_the_control_plane_check_and_changes_nothing(file: Path) -> None:
     api = api_with()
-    assert cli("apply", "-f", file, "--dry-run", api=api).code == 0
+    assert cli("apply -f", file, "--dry-run", api=api).code == 0
     assert (api.written(), len(api.written(dry_run=True))) == ([], 1)
     api.problems["POST apply"] = problem_document(403, "this token may not")
-    dry = cli("apply", "-f", file, "--dry-run", api=api)
-    written = cli("apply", "-f", file, "-y", api=api)
+    dry = cli("apply -f", file, "--dry-run", api=api)
+    written = cli("apply -f", file, "-y", api=api)
     assert (dry.code, dry.err) == (written.code, written.err)
     assert dry.err.startswith("Error: this token may not\n")
 
 
 def test_manifests_from_stdin_leave_nobody_to_ask(file: Path) -> None:
-    assert cli("apply", "-f", "-", api=api_with(), stdin=SERVICE).code == 2
+    assert cli("apply -f -", api=api_with(), stdin=SERVICE).code == 2
     api = api_with()
-    assert cli("apply", "-f", "-", "-y", api=api, stdin=SERVICE).code == 0
+    assert cli("apply -f - -y", api=api, stdin=SERVICE).code == 0
     assert len(api.written()) == 1
 
 
@@ -153,7 +153,7 @@ def test_wrong_manifests_are_refused_before_anything_is_asked_of_the_control_pla
 ) -> None:
     file.write_text(SERVICE.replace("slo", "sl0"))
     api = api_with()
-    result = cli("apply", "-f", file, "-y", api=api)
+    result = cli("apply -f", file, "-y", api=api)
     assert result.code == 1
     assert f"{file}:7: spec.sl0: unknown field; did you mean slo?" in result.err
     assert api.requests == []
@@ -170,7 +170,7 @@ def test_a_refusal_gets_its_line_and_nothing_is_written(file: Path) -> None:
     )
     problem["errors"][0]["may_force"] = True  # type: ignore[index]
     api.problems["POST apply"] = problem
-    result = cli("apply", "-f", file, "-y", api=api)
+    result = cli("apply -f", file, "-y", api=api)
     assert (result.code, "created" in result.out) == (1, False)
     assert result.err == (
         f"Error: {file}:12: spec.slo: 40 ms is impossible; the shortest possible SLO is 61.2 ms\n"
@@ -180,7 +180,7 @@ def test_a_refusal_gets_its_line_and_nothing_is_written(file: Path) -> None:
 
 def test_force_is_passed_on(file: Path) -> None:
     api = api_with()
-    cli("apply", "-f", file, "-y", "--force", api=api)
+    cli("apply -f", file, "-y", "--force", api=api)
     assert [
         request.url.query for request in api.requests if request.method == "POST"
     ] == [b"force=true"]
@@ -210,7 +210,7 @@ def test_the_plan_is_priced_at_the_rate_that_is_given(
         SERVICE.replace("name: chat", f"name: chat\n  annotations: {annotations}")
     )
     api = api_with()
-    shown = cli("apply", "-f", file, "--dry-run", *flags, api=api).out
+    shown = cli("apply -f", file, "--dry-run", *flags, api=api).out
     assert f"chat            12.0  {source}\n" in shown
     asked = json.loads(api.requests[-1].content)
     assert (asked["demand_rps"], asked["alternatives_of"]) == (sent, ["chat"])
@@ -218,7 +218,7 @@ def test_the_plan_is_priced_at_the_rate_that_is_given(
 
 def test_the_rate_of_a_service_that_serves_already_is_measured(file: Path) -> None:
     api = api_with(service())
-    out = cli("apply", "-f", file, "--dry-run", api=api).out
+    out = cli("apply -f", file, "--dry-run", api=api).out
     assert "chat            12.0  measured\n" in out
 
 
@@ -235,7 +235,7 @@ def test_a_rate_that_makes_no_sense_is_refused(
     text = f"name: chat\n  annotations:\n    expected-rps: {annotation!r}"
     file.write_text(SERVICE.replace("name: chat", text))
     flags = [] if annotation == "many" else ["--rate", flag]
-    refused = cli("apply", "-f", file, "--dry-run", *flags, api=api_with())
+    refused = cli("apply -f", file, "--dry-run", *flags, api=api_with())
     assert refused.code in (1, 2)
     assert complaint in " ".join(refused.err.replace("│", " ").split())
 
@@ -259,7 +259,7 @@ def test_waiting_ends_as_soon_as_the_service_serves(file: Path) -> None:
         is_look = request.method == "GET" and "services/chat" in api.objects
         return httpx2.Response(200, json=next(looks)) if is_look else api(request)
 
-    result = cli("apply", "-f", file, "-y", "--wait", "10", api=answer)
+    result = cli("apply -f", file, "-y", "--wait", "10", api=answer)
     assert (result.code, next(looks, None)) == (0, None)
     *waits, last = result.err.splitlines()
     assert waits == [
@@ -277,7 +277,7 @@ def test_waiting_does_not_go_on_where_a_person_must_act(file: Path) -> None:
         is_look = request.method == "GET" and "services/chat" in api.objects
         return httpx2.Response(200, json=waits) if is_look else api(request)
 
-    result = cli("apply", "-f", file, "-y", "--wait", "10", api=answer)
+    result = cli("apply -f", file, "-y", "--wait", "10", api=answer)
     assert result.code == 1
     assert "chat is not ready: plan 7 waits for approval" in result.err
     assert "Hint: `plimsoll describe service chat` says why" in result.err
@@ -286,7 +286,7 @@ def test_waiting_does_not_go_on_where_a_person_must_act(file: Path) -> None:
 def test_a_field_that_the_control_plane_does_not_keep_is_named(file: Path) -> None:
     api = api_with()
     api.answers["POST apply"] = {"objects": [{"object": service()}]}
-    result = cli("apply", "-f", file, "-y", api=api)
+    result = cli("apply -f", file, "-y", api=api)
     assert "the control plane does not keep spec.slo.latency_ms" in result.out
 
 
@@ -297,14 +297,14 @@ def test_what_would_stay_unserved_is_said_before_asking(file: Path) -> None:
     }
     assert (
         "  chat: 12.0 rps would stay unserved (stock)\n"
-        in cli("apply", "-f", file, api=api).out
+        in cli("apply -f", file, api=api).out
     )
 
 
 def test_a_cost_that_cannot_be_known_is_no_obstacle(file: Path) -> None:
     api = api_with()
     api.problems[PREVIEW] = problem_document(422, "there is no profiled network 'bert'")
-    result = cli("apply", "-f", file, api=api, stdin="y\n")
+    result = cli("apply -f", file, api=api, stdin="y\n")
     assert result.code == 0
     assert (
         "Cost: not known beforehand (there is no profiled network 'bert')" in result.out
@@ -317,13 +317,13 @@ def test_diff_ends_with_1_where_something_differs(
 ) -> None:
     file.write_text(SERVICE.replace("40", latency_ms))
     api = api_with(service())
-    assert cli("diff", "-f", file, api=api).code == code
+    assert cli("diff -f", file, api=api).code == code
     assert {request.method for request in api.requests} == {"GET"}
 
 
 def test_what_get_prints_can_be_applied_again_and_differs_in_nothing() -> None:
-    printed = cli("get", "service", "chat", "-o", "yaml", api=api_with(service()))
-    result = cli("diff", "-f", "-", api=api_with(service()), stdin=printed.out)
+    printed = cli("get service chat -o yaml", api=api_with(service()))
+    result = cli("diff -f -", api=api_with(service()), stdin=printed.out)
     assert (result.code, result.err) == (0, "")
 
 
@@ -341,12 +341,12 @@ def test_rows_of_a_profile_are_compared_without_their_order_and_summed_up(
     head = "apiVersion: plimsoll/v1\nkind: Profile\nmetadata: {name: any}\nspec:\n  network: bert\n  gpu_type: T4\n"
     file.write_text(f"{head}  rows: {rows[::-1]}\n")
     api = FakeApi(objects={"profiles/bert/T4": profile})
-    assert cli("diff", "-f", file, api=api).code == 0
+    assert cli("diff -f", file, api=api).code == 0
     rows[3][5] = 7
     file.write_text(f"{head}  rows: {rows}\n")
     assert (
         "spec.rows: 20 rows → 20 rows, of which 1 are new"
-        in cli("diff", "-f", file, api=api).out
+        in cli("diff -f", file, api=api).out
     )
 
 
@@ -359,14 +359,14 @@ def test_delete_asks_and_goes_from_users_to_what_they_use(tmp_path: Path) -> Non
             "networks/bert": {"metadata": {"name": "bert"}},
         }
     )
-    refused = cli("delete", "-f", file, api=api, stdin="n\n")
+    refused = cli("delete -f", file, api=api, stdin="n\n")
     assert (refused.code, len(api.objects)) == (1, 2)
     assert (
         refused.err
         == "Delete Service chat, Network bert? [y/N] Error: nothing was deleted\n"
     )
     assert (
-        cli("delete", "-f", file, "-y", api=api).out
+        cli("delete -f", file, "-y", api=api).out
         == "Service chat deleted\nNetwork bert deleted\n"
     )
     assert api.header("DELETE", "If-Match") == ["*", "*"]

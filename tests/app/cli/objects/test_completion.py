@@ -1,13 +1,15 @@
 """Tab offers the names of objects, and neither waits long nor says anything where nobody answers."""
 
+import io
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from app.cli.main import run
 from tests.app.cli.fake_api import FakeApi, service
 from tests.app.cli.served_api import served
 
@@ -44,8 +46,7 @@ def complete(
 
 
 def press_tab(words: str, url: str, home: Path) -> tuple[list[str], str]:
-    environment = {
-        **os.environ,
+    asked = {
         "HOME": str(home),
         "PLIMSOLL_URL": url,
         "PLIMSOLL_TOKEN": "plim_viewer_x",
@@ -53,15 +54,14 @@ def press_tab(words: str, url: str, home: Path) -> tuple[list[str], str]:
         "COMP_CWORD": str(words.count(" ")),
         "_PLIMSOLL_COMPLETE": "complete_bash",
     }
-    ended = subprocess.run(
-        [sys.executable, "-c", "from app.cli.main import main; main()"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=environment,
-    )
-    return ended.stdout.split(), ended.stderr
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, asked),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        run([])
+    return out.getvalue().split(), err.getvalue()
 
 
 @pytest.mark.parametrize(

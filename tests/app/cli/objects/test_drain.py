@@ -22,7 +22,7 @@ def _api(drain: object) -> FakeApi:
 
 def test_a_drain_waits_until_the_node_is_empty() -> None:
     api = _api(EMPTY)
-    result = cli("drain", "n1", "--deadline", "2m", api=api)
+    result = cli("drain n1 --deadline 2m", api=api)
     assert (result.code, result.out) == (
         0,
         "Node n1 drains, at most 2m\nNode n1 is empty\n",
@@ -41,7 +41,7 @@ def test_a_drain_says_what_is_left_whenever_that_changes() -> None:
             api.objects["nodes/n1"] = {"status": {"drain": drain}}
         return api(request)
 
-    result = cli("drain", "n1", api=answer)
+    result = cli("drain n1", api=answer)
     until = "at most until 2026-03-01T12:10:00Z"
     assert (result.code, result.out.splitlines()) == (
         0,
@@ -65,10 +65,7 @@ def test_who_waits_is_told_that_something_stays_beyond_the_deadline_and_the_grac
 
     api = _api({**EMPTY, "tasks_left": 1})
     result = cli(
-        *("drain", "n1", "n2", "--deadline", "2m"),
-        api=api,
-        sleep=sleep,
-        monotonic_s=lambda: now_s,
+        "drain n1 n2 --deadline 2m", api=api, sleep=sleep, monotonic_s=lambda: now_s
     )
     assert result.code == 1
     assert "Error: node n1 is not empty after its deadline\n" in result.err
@@ -77,12 +74,12 @@ def test_who_waits_is_told_that_something_stays_beyond_the_deadline_and_the_grac
 
 
 def test_no_wait_leaves_the_node_to_the_control_plane() -> None:
-    result = cli("drain", "n1", "--no-wait", api=_api({**EMPTY, "replicas_left": 3}))
+    result = cli("drain n1 --no-wait", api=_api({**EMPTY, "replicas_left": 3}))
     assert (result.code, result.out) == (0, "Node n1 drains, at most 10m\n")
 
 
 def test_the_waiting_ends_where_somebody_ends_the_draining() -> None:
-    result = cli("drain", "n1", api=_api(None))
+    result = cli("drain n1", api=_api(None))
     assert (result.code, result.err) == (
         1,
         "Error: somebody stopped the draining of node n1\n",
@@ -90,4 +87,4 @@ def test_the_waiting_ends_where_somebody_ends_the_draining() -> None:
 
 
 def test_undrain_reaches_its_endpoint() -> None:
-    assert cli("undrain", "n1", api=_api(EMPTY)).out == "Node n1 undrained\n"
+    assert cli("undrain n1", api=_api(EMPTY)).out == "Node n1 undrained\n"

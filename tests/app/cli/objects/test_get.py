@@ -129,9 +129,7 @@ def test_a_node_s_state_says_what_is_wrong(
         "spec": {**written(NODE, "spec"), **spec},
         "status": {**written(NODE, "status"), **status},
     }
-    line = cli(
-        "get", "nodes", api=FakeApi(objects={"nodes/n1": node})
-    ).out.splitlines()[1]
+    line = cli("get nodes", api=FakeApi(objects={"nodes/n1": node})).out.splitlines()[1]
     assert line.split()[1] == state
 
 
@@ -149,26 +147,26 @@ def test_tables_fit_into_80_columns_but_for_free_text() -> None:
 def test_a_withdrawn_proposal_names_the_plan_that_took_its_place() -> None:
     old = {**PLAN, "id": 11, "state": "withdrawn", "replaced_by": 12}
     api = FakeApi(objects={"plans/11": old, "plans/12": {**PLAN, "replaced_by": None}})
-    first, second = cli("get", "plans", api=api).out.splitlines()[1:]
+    first, second = cli("get plans", api=api).out.splitlines()[1:]
     assert first.endswith("replaced by plan 12")
     assert "replaced" not in second
-    assert "replaced_by:" in cli("describe", "plan", "11", api=api).out
+    assert "replaced_by:" in cli("describe plan 11", api=api).out
 
 
 def test_plans_that_changed_nothing_are_listed_on_demand() -> None:
     api = fleet()
-    assert cli("get", "plans", api=api).code == 0
-    assert cli("get", "plans", "--all", api=api).code == 0
+    assert cli("get plans", api=api).code == 0
+    assert cli("get plans --all", api=api).code == 0
     asked, everything = (
         request.url.params.get_list("state") for request in api.requests
     )
     assert {*asked, "kept"} == set(get_args(PlanState)) and "kept" not in asked
     assert everything == []
-    assert "--all is for plans" in cli("get", "nodes", "--all", api=api).err
+    assert "--all is for plans" in cli("get nodes --all", api=api).err
 
 
 def test_wide_adds_columns() -> None:
-    line = cli("get", "services", "-o", "wide", api=fleet()).out.splitlines()[1]
+    line = cli("get services -o wide", api=fleet()).out.splitlines()[1]
     assert line.split() == [
         *("chat", "bert", "p98", "≤", "50", "ms", "118.2", "99.50", "%", "3"),
         *("default", "10", "auto", "130.0", "41.0", "T4=2,", "V100=1", "-", "Serving"),
@@ -185,22 +183,16 @@ def test_a_kind_may_be_written_in_several_ways(word: str) -> None:
 def test_json_lists_are_under_items_over_all_pages() -> None:
     api = fleet()
     api.page_size = 1
-    items = json.loads(cli("get", "services", "-o", "json", api=api).out)["items"]
+    items = json.loads(cli("get services -o json", api=api).out)["items"]
     assert [entry["metadata"]["name"] for entry in items] == ["chat", "photo"]
     assert (
-        len(
-            json.loads(
-                cli("get", "services", "-o", "json", "--limit", "1", api=api).out
-            )["items"]
-        )
+        len(json.loads(cli("get services -o json --limit 1", api=api).out)["items"])
         == 1
     )
 
 
 def test_yaml_has_one_document_for_each_object() -> None:
-    documents = list(
-        yaml.safe_load_all(cli("get", "services", "-o", "yaml", api=fleet()).out)
-    )
+    documents = list(yaml.safe_load_all(cli("get services -o yaml", api=fleet()).out))
     assert documents == [
         service(),
         service("photo", reading=None, conditions=[], replicas={}),
@@ -208,14 +200,14 @@ def test_yaml_has_one_document_for_each_object() -> None:
 
 
 def test_an_empty_list_is_said_on_stderr_so_that_pipes_get_nothing() -> None:
-    result = cli("get", "networks", api=FakeApi())
+    result = cli("get networks", api=FakeApi())
     assert (result.code, result.out, result.err) == (0, "", "No networks.\n")
 
 
 def test_what_is_not_there_ends_with_1() -> None:
-    result = cli("get", "service", "nope", api=fleet())
+    result = cli("get service nope", api=fleet())
     assert (result.code, result.err) == (1, "Error: there is no services/nope\n")
-    result = cli("get", "gpu", "nope", api=fleet())
+    result = cli("get gpu nope", api=fleet())
     assert (result.code, result.err) == (
         1,
         "Error: there is no Gpu 'nope'\nHint: `plimsoll get gpus` lists them\n",
@@ -224,13 +216,13 @@ def test_what_is_not_there_ends_with_1() -> None:
 
 def test_filters_are_passed_on_for_services_only() -> None:
     api = fleet()
-    cli("get", "services", "-p", "vision", "-l", "tier=web", api=api)
+    cli("get services -p vision -l tier=web", api=api)
     assert dict(api.requests[0].url.params) == {
         "limit": "500",
         "project": "vision",
         "label_selector": "tier=web",
     }
-    assert cli("get", "nodes", "-p", "vision", api=fleet()).code == 2
+    assert cli("get nodes -p vision", api=fleet()).code == 2
 
 
 def test_watching_shows_it_again_until_interrupted_and_ends_well() -> None:
@@ -241,7 +233,7 @@ def test_watching_shows_it_again_until_interrupted_and_ends_well() -> None:
         if len(pauses) == 3:
             raise KeyboardInterrupt
 
-    result = cli("get", "nodes", "-w", api=fleet(), sleep=sleep)
+    result = cli("get nodes -w", api=fleet(), sleep=sleep)
     assert (result.code, result.out.count("NAME"), pauses) == (0, 3, [2.0, 2.0, 2.0])
 
 
@@ -254,7 +246,7 @@ def test_describe_shows_fields_conditions_and_events() -> None:
         "reason": "",
     }
     api.answers["GET events"] = {"items": [event], "next_cursor": None}
-    lines = cli("describe", "service", "chat", api=api).out.splitlines()
+    lines = cli("describe service chat", api=api).out.splitlines()
     assert lines[0] == "Service chat"
     assert "    latency_ms: 50" in lines
     assert "    Ready      Serving  3 replicas serve it" in [
@@ -265,7 +257,7 @@ def test_describe_shows_fields_conditions_and_events() -> None:
 
 
 def test_describe_lays_lists_of_objects_out_as_tables() -> None:
-    lines = cli("describe", "node", "n1", api=fleet()).out.splitlines()
+    lines = cli("describe node n1", api=fleet()).out.splitlines()
     assert lines[lines.index("  gpus:") + 1 :][:3] == [
         "    INDEX  GPU_TYPE",
         "    0      T4",
@@ -309,7 +301,7 @@ def test_describe_network_shows_the_choice_its_error_and_what_serving_says() -> 
         },
     }
     lines = cli(
-        "describe", "network", "bert", api=FakeApi(objects={"networks/bert": network})
+        "describe network bert", api=FakeApi(objects={"networks/bert": network})
     ).out.splitlines()
     first = lines.index("  predictions:")
     assert lines[first + 1 : first + 6] == [
@@ -325,7 +317,7 @@ def test_describe_network_shows_the_choice_its_error_and_what_serving_says() -> 
 def test_describe_says_when_events_may_not_be_seen() -> None:
     api = fleet()
     api.problems["GET events"] = problem_document(403, "this token is bound to vision")
-    result = cli("describe", "node", "n1", api=api)
+    result = cli("describe node n1", api=api)
     assert (result.code, result.out.splitlines()[-1]) == (
         0,
         "events: this token is bound to vision",

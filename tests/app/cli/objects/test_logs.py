@@ -68,11 +68,9 @@ def followed(api: LogApi, *words: str, sleeps: int) -> Result:
 
 def test_a_service_is_named_alone_or_by_its_kind_and_flags_go_to_the_api() -> None:
     api = LogApi({"chat-g1-1": [a_part("one\n"), a_part("two\n")]})
-    assert cli("logs", "chat", "--tail", "5", api=api) == Result(
-        code=0, out="one\n", err=""
-    )
+    assert cli("logs chat --tail 5", api=api) == Result(code=0, out="one\n", err="")
     words = ("--replica", "chat-g1-1", "--since", "2026-01-31T18:00Z")
-    assert cli("logs", "service/chat", *words, api=api).out == "two\n"
+    assert cli("logs service/chat", *words, api=api).out == "two\n"
     assert api.asked == [
         {"tail": "5"},
         {"replica": "chat-g1-1", "since": "2026-01-31T18:00:00+00:00"},
@@ -82,7 +80,7 @@ def test_a_service_is_named_alone_or_by_its_kind_and_flags_go_to_the_api() -> No
 def test_of_several_replicas_one_is_printed_and_the_others_are_named() -> None:
     replicas = [a_replica("chat-g1-1"), a_replica("chat-g1-2")]
     api = LogApi({"chat-g1-1": [a_part("CUDA out of memory\n")]}, replicas)
-    found = cli("logs", "chat", api=api)
+    found = cli("logs chat", api=api)
     assert found.out == "CUDA out of memory\n"
     assert found.err == "Note: chat-g1-1 of 2 replicas; --all prints all that run\n"
 
@@ -137,7 +135,7 @@ def test_a_replica_that_is_planned_later_is_followed_too() -> None:
         if len(api.asked) > 5:
             raise KeyboardInterrupt
 
-    found = cli("logs", "chat", "--all", "-f", api=api, sleep=grow)
+    found = cli("logs chat --all -f", api=api, sleep=grow)
     assert found.out == "[chat-g1-1] one\n[chat-g2-1] new\n"
 
 
@@ -159,7 +157,7 @@ def test_a_replica_that_ended_with_its_node_gives_way_to_the_one_in_its_place() 
             a_replica("chat-g2-1"),
         ]
 
-    found = cli("logs", "chat", "--all", "-f", api=api, sleep=end)
+    found = cli("logs chat --all -f", api=api, sleep=end)
     assert found.out == "[chat-g1-1] one\n[chat-g2-1] new\n"
     assert found.err == "Error: [chat-g1-1] node 'n1' has not answered for 10 s\n"
     asked = [each.get("replica") for each in api.asked]
@@ -168,8 +166,8 @@ def test_a_replica_that_ended_with_its_node_gives_way_to_the_one_in_its_place() 
 
 def test_a_task_has_one_log() -> None:
     api = LogApi({"teach": [a_part("epoch 1\n")]})
-    assert cli("logs", "task/teach", api=api).out == "epoch 1\n"
-    refused = cli("logs", "task/teach", "--all", api=api)
+    assert cli("logs task/teach", api=api).out == "epoch 1\n"
+    refused = cli("logs task/teach --all", api=api)
     assert refused.code == 2 and "a task has no replicas" in refused.err
 
 
@@ -192,11 +190,11 @@ def test_wrong_usage_is_told_before_anybody_is_asked(
 def test_a_log_that_cannot_be_read_ends_the_command_with_the_reason() -> None:
     away = a_part("", problem="node 'n1' has not answered for 10 s")
     api = LogApi({"chat-g1-1": [away]}, [a_replica("chat-g1-1")])
-    found = cli("logs", "chat", api=api)
+    found = cli("logs chat", api=api)
     assert found == Result(
         code=1, out="", err="Error: node 'n1' has not answered for 10 s\n"
     )
-    assert cli("logs", "other", api=api).code == 1
+    assert cli("logs other", api=api).code == 1
 
 
 def test_a_terminal_is_told_what_it_would_have_obeyed_and_a_pipe_gets_it_as_it_is() -> (
@@ -207,7 +205,7 @@ def test_a_terminal_is_told_what_it_would_have_obeyed_and_a_pipe_gets_it_as_it_i
         "red\\x1b[2J\\x1b]0;root\\x07 50 %\n100 %\nname\\u202egpj.exe\\x9b µ\t✓\n"
     )
     api = LogApi({"chat-g1-1": [a_part(written)]})
-    assert cli("logs", "chat", api=api).out == written
+    assert cli("logs chat", api=api).out == written
 
 
 def test_no_replica_writes_a_line_under_the_name_of_another_one() -> None:

@@ -79,7 +79,7 @@ def test_a_node_that_is_not_there_ends_the_connection_and_not_the_command() -> N
 
 def test_a_service_that_nobody_serves_says_what_to_look_at() -> None:
     api = FakeApi(answers={"GET services/chat/endpoints": endpoints(None)})
-    result = cli("port-forward", "service/chat", "0", api=api)
+    result = cli("port-forward service/chat 0", api=api)
     assert (result.code, result.out) == (1, "")
     assert "no node takes the requests of service/chat" in result.err
     assert "plimsoll rollout status service/chat" in result.err
@@ -90,7 +90,7 @@ def test_a_port_that_is_taken_is_said() -> None:
     api = FakeApi(answers={"GET services/chat/endpoints": where})
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        result = cli("port-forward", "service/chat", port, api=api)
+        result = cli("port-forward service/chat", port, api=api)
     assert (result.code, result.out) == (1, "")
     assert f"cannot listen on 127.0.0.1:{port}: " in result.err
     assert "0 for any free one" in result.err
@@ -99,7 +99,7 @@ def test_a_port_that_is_taken_is_said() -> None:
 def test_a_service_that_is_not_there_is_said() -> None:
     missing = problem_document(404, "no service is called 'chat'")
     api = FakeApi(problems={"GET services/chat/endpoints": missing})
-    result = cli("port-forward", "service/chat", api=api)
+    result = cli("port-forward service/chat", api=api)
     assert (result.code, result.err) == (1, "Error: no service is called 'chat'\n")
 
 

@@ -256,7 +256,7 @@ def test_without_watching_a_rollout_is_shown_as_it_is() -> None:
 
 @pytest.mark.parametrize("words", [("node/n1",), ("service/a", "service/b")])
 def test_one_service_is_rolled_out(words: tuple[str, ...]) -> None:
-    result = cli("rollout", "status", *words)
+    result = cli("rollout status", *words)
     assert result.code == 2
     assert "such as service/chat" in result.err
 
@@ -270,5 +270,5 @@ def test_a_connection_that_breaks_between_looks_is_waited_out() -> None:
             raise httpx2.ConnectError("refused", request=request)
         return httpx2.Response(200, json=item)
 
-    result = cli("wait", "service/chat", "--for", "condition=Ready", api=answer)
+    result = cli("wait service/chat --for condition=Ready", api=answer)
     assert result.code == 0

@@ -80,15 +80,15 @@ def test_services_are_those_of_the_context_s_project(
     home: Path, flags: tuple[str, ...], project: str | None
 ) -> None:
     api = FakeApi()
-    assert cli("get", "services", *flags, api=api, home=home).code == 0
+    assert cli("get services", *flags, api=api, home=home).code == 0
     assert api.requests[0].url.params.get("project") == project
 
 
 def test_the_project_is_of_services_and_tasks_only(home: Path) -> None:
     api = FakeApi()
-    assert cli("get", "nodes", api=api, home=home).code == 0
+    assert cli("get nodes", api=api, home=home).code == 0
     assert "project" not in api.requests[0].url.params
-    assert cli("get", "services", "-A", "-p", "x", api=api, home=home).code == 2
+    assert cli("get services -A -p x", api=api, home=home).code == 2
 
 
 def test_contexts_are_listed_with_a_star_at_the_one_in_use(home: Path) -> None:

@@ -63,18 +63,7 @@ TOKENS: dict[str, object] = {
 
 def test_the_secret_alone_goes_to_stdout() -> None:
     api = FakeApi(answers={"POST tokens": {"secret": SECRET}})
-    result = cli(
-        "token",
-        "create",
-        "bob",
-        "--scope",
-        "operator",
-        "-p",
-        "vision",
-        "--expires",
-        "30d",
-        api=api,
-    )
+    result = cli("token create bob --scope operator -p vision --expires 30d", api=api)
     assert (result.code, result.out) == (0, f"{SECRET}\n")
     (body,) = api.sent("POST")
     assert {**body, "expires_at": "soon"} == {
@@ -89,16 +78,16 @@ def test_a_saved_token_is_its_owner_s_alone_and_is_used_next_time(
     tmp_path: Path,
 ) -> None:
     api = FakeApi(answers={"POST tokens": {"secret": SECRET}})
-    cli("token", "create", "me", "--save", api=api, home=tmp_path)
+    cli("token create me --save", api=api, home=tmp_path)
     saved = tmp_path / ".config" / "plimsoll" / "token"
     assert saved.stat().st_mode & 0o077 == 0
-    cli("get", "services", api=api, environment={}, home=tmp_path)
+    cli("get services", api=api, environment={}, home=tmp_path)
     assert api.requests[-1].headers["Authorization"] == f"Bearer {SECRET}"
 
 
 def test_tokens_are_listed_with_their_state() -> None:
     lines = cli(
-        "token", "list", api=FakeApi(answers={"GET tokens": TOKENS})
+        "token list", api=FakeApi(answers={"GET tokens": TOKENS})
     ).out.splitlines()
     assert [line.split()[3] for line in lines[1:]] == [
         "valid",
@@ -127,7 +116,7 @@ def test_a_token_is_revoked_by_id_or_by_a_name_that_only_it_has(
     wanted: str, outcome: str | None
 ) -> None:
     api = FakeApi(answers={"GET tokens": TOKENS}, objects={f"tokens/{outcome}": {}})
-    result = cli("token", "revoke", wanted, api=api)
+    result = cli("token revoke", wanted, api=api)
     assert result.code == (0 if outcome else 1)
     assert [r.url.path for r in api.requests if r.method == "DELETE"] == [
         f"/api/v1/tokens/{outcome}"
@@ -139,7 +128,7 @@ def test_config_shows_values_with_their_origin_and_masks_secrets(
 ) -> None:
     monkeypatch.setenv("PLIMSOLL_DATABASE_URL", "postgresql://me:hidden@db/plimsoll")
     monkeypatch.setenv("PLIMSOLL_PORT", "9000")
-    result = cli("config", "show", "-o", "json", environment={"PLIMSOLL_TOKEN": SECRET})
+    result = cli("config show -o json", environment={"PLIMSOLL_TOKEN": SECRET})
     shown = json.loads(result.out)
     assert "hidden" not in result.out
     assert shown["PLIMSOLL_TOKEN"] == {
@@ -153,7 +142,7 @@ def test_config_shows_values_with_their_origin_and_masks_secrets(
 
 def test_a_wrong_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLIMSOLL_PORT", "99999")
-    result = cli("config", "show")
+    result = cli("config show")
     assert (result.code, result.err.startswith("Error: PLIMSOLL_PORT: ")) == (1, True)
 
 
@@ -173,7 +162,7 @@ def test_version_works_without_a_control_plane() -> None:
     result = cli("version")
     assert (result.code, result.out.splitlines()[0].split()[0]) == (0, "plimsoll")
     assert "no control plane answers" in result.out
-    assert cli("version", "--short").out.strip() == result.out.split()[1]
+    assert cli("version --short").out.strip() == result.out.split()[1]
 
 
 def findings(api: FakeApi) -> dict[str, ServerFinding]:

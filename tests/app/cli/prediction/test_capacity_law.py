@@ -8,7 +8,7 @@ from tests.app.runner import cli
 
 def law(percentile: str, batch: str, ratio: str) -> tuple[int, str, str]:
     result = cli(
-        "capacity-law", "--percentile", percentile, "--batch", batch, "--ratio", ratio
+        "capacity-law --percentile", percentile, "--batch", batch, "--ratio", ratio
     )
     return result.code, result.out, result.err
 

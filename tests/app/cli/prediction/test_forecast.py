@@ -51,9 +51,7 @@ NEVER: Json = GONE | {"telemetry": "never", "silent_for_s": None}
 def shown(forecast: Json, *options: str) -> str:
     """What the command says of a service that is forecast like this."""
     result = cli(
-        "forecast",
-        "show",
-        "chat",
+        "forecast show chat",
         *options,
         api=FakeApi(answers={"GET services/chat/forecast": forecast}),
     )
@@ -147,7 +145,7 @@ def test_describe_service_says_the_forecast_in_one_line(
         objects={"services/chat": service},
         answers={"GET services/chat/forecast": forecast},
     )
-    result = cli("describe", "service", "chat", api=api)
+    result = cli("describe service chat", api=api)
     assert (result.code, result.err) == (0, "")
     assert line in result.out.splitlines()
 
@@ -159,9 +157,7 @@ def test_the_level_in_that_line_is_the_one_that_plans_serve() -> None:
 def test_an_unknown_service_is_told_as_the_server_says_it() -> None:
     problem = problem_document(404, "no service is called 'nobody'")
     result = cli(
-        "forecast",
-        "show",
-        "nobody",
+        "forecast show nobody",
         api=FakeApi(problems={"GET services/nobody/forecast": problem}),
     )
     assert (result.code, result.out, result.err) == (
@@ -189,7 +185,7 @@ def test_a_table_shows_every_technique_and_the_one_that_is_chosen(
 ) -> None:
     draw = np.random.default_rng(1)
     walk = draw.poisson(500.0 * np.exp(np.cumsum(draw.normal(0.0, 0.05, size=400))))
-    result = cli("forecast", "test", a_trace(tmp_path, walk))
+    result = cli("forecast test", a_trace(tmp_path, walk))
     assert (result.code, result.err) == (0, "")
     first, heading, *rows = result.out.splitlines()
     assert first.startswith("395 forecasts 5 s ahead, windows of 1 s, mean ")
@@ -203,7 +199,7 @@ def test_a_table_shows_every_technique_and_the_one_that_is_chosen(
 def test_json_has_the_same_for_programs_and_windows_are_summed(tmp_path: Path) -> None:
     trace = a_trace(tmp_path, np.full(600, 7))
     result = cli(
-        "forecast", "test", trace, "--window", "10s", "--horizon", "1m", "-o", "json"
+        "forecast test", trace, "--window", "10s", "--horizon", "1m", "-o", "json"
     )
     document = json.loads(result.out)
     assert (document["window_s"], document["horizon_s"], document["chosen"]) == (
@@ -221,7 +217,7 @@ def test_a_seasonal_trace_chooses_the_season(tmp_path: Path) -> None:
     hour[:5] = 6000
     noisy = np.random.default_rng(2).poisson(np.tile(hour, 30))
     document = json.loads(
-        cli("forecast", "test", a_trace(tmp_path, noisy, step_s=60), "-o", "json").out
+        cli("forecast test", a_trace(tmp_path, noisy, step_s=60), "-o", "json").out
     )
     assert document["chosen"] == "seasonal_hourly"
 
@@ -229,8 +225,8 @@ def test_a_seasonal_trace_chooses_the_season(tmp_path: Path) -> None:
 def test_errors_are_told_with_their_place(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("second,rate_rps\n0,1\n1,x\n")
-    result = cli("forecast", "test", path)
+    result = cli("forecast test", path)
     assert (result.code, result.out) == (1, "")
     assert f"{path}:3: column rate_rps" in result.err
     path.write_text("second,rate_rps\n0,1\n1,1\n")
-    assert "too few" in cli("forecast", "test", path, "--horizon", "1h").err
+    assert "too few" in cli("forecast test", path, "--horizon", "1h").err

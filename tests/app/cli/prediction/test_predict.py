@@ -19,13 +19,7 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fits") / "fit.json"
     lines = [line for line in SAMPLES.read_text().splitlines() if line.count(":") == 0]
     result = cli(
-        "fit",
-        "-",
-        "-o",
-        path,
-        "--technique",
-        "linear_fractional",
-        stdin="\n".join(lines),
+        "fit - -o", path, "--technique", "linear_fractional", stdin="\n".join(lines)
     )
     assert result.code == 0
     return path
@@ -140,13 +134,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("family") / "fit.json"
     assert (
         cli(
-            "fit",
-            "-",
-            "-o",
-            path,
-            "--technique",
-            "linear_fractional",
-            stdin="\n".join(lines),
+            "fit - -o", path, "--technique", "linear_fractional", stdin="\n".join(lines)
         ).code
         == 0
     )
@@ -199,7 +187,7 @@ def test_a_file_without_fits_is_named(tmp_path: Path) -> None:
     assert cli("predict", tmp_path / "none.json", SAMPLES).err.startswith(
         "Error: cannot read "
     )
-    assert cli("predict", "-", "-").code == 2
+    assert cli("predict - -").code == 2
 
 
 def test_fits_that_were_edited_are_refused_by_name(fits: Path, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_wrong_words_are_refused(
     words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
     place = () if "-o" in words else ("-o", tmp_path / "samples.csv")
-    result = cli("profile", "run", "--gpu-type", "T4", *place, *words)
+    result = cli("profile run --gpu-type T4", *place, *words)
     assert result.code == 2, result.err
     assert said in " ".join(result.err.replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []

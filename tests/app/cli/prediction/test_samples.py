@@ -36,7 +36,7 @@ def test_a_converted_file_is_read_by_fit(tmp_path: Path) -> None:
         "200",
     )
     result = cli(
-        "samples", "convert", DATA / "perf_analyzer.csv", *PERF, *knobs, "-o", out
+        "samples convert", DATA / "perf_analyzer.csv", *PERF, *knobs, "-o", out
     )
     assert (result.code, result.out, result.err) == (0, f"Wrote {out}\n", "3 samples\n")
     assert out.read_text().splitlines()[:2] == [
@@ -48,7 +48,7 @@ def test_a_converted_file_is_read_by_fit(tmp_path: Path) -> None:
 
 def test_samples_go_to_stdout_and_notes_to_stderr() -> None:
     result = cli(
-        "samples", "convert", DATA / "perf_analyzer.csv", *PERF, "--latency", "client"
+        "samples convert", DATA / "perf_analyzer.csv", *PERF, "--latency", "client"
     )
     assert result.out.splitlines()[1:] == ["resnet50,V100,8,100,9.604,181.4,1704"]
     note, total = result.err.splitlines()
@@ -71,13 +71,7 @@ def test_every_tool_has_its_format() -> None:
         "resnet50_onnx,T4,1,100,4.2,121,1704."
     )
     vllm = cli(
-        "samples",
-        "convert",
-        "-",
-        "--format",
-        "vllm",
-        "--gpu-type",
-        "H100",
+        "samples convert - --format vllm --gpu-type H100",
         stdin=(DATA / "vllm_serve.json").read_text(),
     )
     assert vllm.out.splitlines()[1] == "Llama-3.1-8B-Instruct,H100,7.96705823,100,1693"
@@ -105,7 +99,7 @@ def test_every_tool_has_its_format() -> None:
 def test_what_is_missing_or_wrong_is_named(
     arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    result = cli("samples", "convert", DATA / "perf_analyzer.csv", *arguments)
+    result = cli("samples convert", DATA / "perf_analyzer.csv", *arguments)
     assert (result.code, result.out) == (code, "")
     assert words in result.err
 
@@ -122,7 +116,7 @@ def test_benchmarks_of_a_language_model_become_a_network(tmp_path: Path) -> None
     path.write_text(json.dumps(run))
     words = ("--network", "Llama-3.1-70B", "--gpu-type", "H100", "--tp", "2")
 
-    made = cli("samples", "runs", path, path, *words, "--dtype", "fp8")
+    made = cli("samples runs", path, path, *words, "--dtype", "fp8")
 
     assert made.code == 0, made.err
     manifest = Network.model_validate(yaml.safe_load(made.out))
@@ -137,6 +131,6 @@ def test_benchmarks_of_a_language_model_become_a_network(tmp_path: Path) -> None
             "tpot_ms": 25.0,
         }
     ] * 2
-    assert "must be 1, 2, 4 or 8" in cli("samples", "runs", path, *words[:-1], "3").err
+    assert "must be 1, 2, 4 or 8" in cli("samples runs", path, *words[:-1], "3").err
     path.write_text("{}")
-    assert "is no result of" in cli("samples", "runs", path, *words).err
+    assert "is no result of" in cli("samples runs", path, *words).err

@@ -56,12 +56,7 @@ def send(
 ) -> Result:
     """Sends these rows from stdin."""
     return cli(
-        "samples",
-        "send",
-        "-",
-        *options,
-        api=api,
-        stdin="\n".join((header, *rows)) + "\n",
+        "samples send -", *options, api=api, stdin="\n".join((header, *rows)) + "\n"
     )
 
 
@@ -199,7 +194,7 @@ def test_a_file_that_cannot_be_read_reaches_nobody() -> None:
 
 def test_a_fit_shows_errors_and_what_was_applied() -> None:
     api = FakeApi(answers={"POST networks/bert/fit": FITTED})
-    result = cli("samples", "fit", "bert", "--apply", api=api)
+    result = cli("samples fit bert --apply", api=api)
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines() == [
         "QUANTITY    GPU TYPE  SAMPLES  TECHNIQUE             ERROR    P90",
@@ -216,14 +211,13 @@ def test_a_fit_shows_errors_and_what_was_applied() -> None:
 def test_a_fit_that_is_not_applied_says_how() -> None:
     api = FakeApi(answers={"POST networks/bert/fit": FITTED})
     assert (
-        cli("samples", "fit", "bert", api=api)
+        cli("samples fit bert", api=api)
         .out.splitlines()[-1]
         .startswith("`--apply` uses them where")
     )
     assert [request.url.query for request in api.requests] == [b"apply=false"]
     printed = [
-        cli("samples", "fit", "bert", "-o", form, api=api).out
-        for form in ("json", "yaml")
+        cli("samples fit bert -o", form, api=api).out for form in ("json", "yaml")
     ]
     assert json.loads(printed[0]) == yaml.safe_load(printed[1]) == FITTED
 
@@ -241,7 +235,7 @@ def test_a_network_that_cannot_be_fitted_says_why(status: int, hint: str) -> Non
             )
         }
     )
-    result = cli("samples", "fit", "bert", api=api)
+    result = cli("samples fit bert", api=api)
     assert (result.code, result.err) == (
         1,
         f"Error: there are no samples of 'bert'\n{hint}",

@@ -19,7 +19,7 @@ CONFIG = {
 
 
 def test_a_shipped_network_is_sized_on_one_gpu_type() -> None:
-    result = cli("size", "Llama-3.1-8B-Instruct", *SLO, "--gpu-type", "H100")
+    result = cli("size Llama-3.1-8B-Instruct", *SLO, "--gpu-type", "H100")
 
     assert result.code == 0, result.err
     lines = result.out.splitlines()
@@ -43,35 +43,33 @@ def test_a_configuration_says_what_programs_read(tmp_path: Path) -> None:
 
 def test_a_slice_is_sized_as_the_part_of_its_gpu_that_its_name_says() -> None:
     types = ("--gpu-type", "H100", "--gpu-type", "H100-MIG-3g.40gb")
-    result = cli("size", "Llama-3.1-8B-Instruct", *SLO, *types, "-o", "json")
+    result = cli("size Llama-3.1-8B-Instruct", *SLO, *types, "-o", "json")
 
     whole, *_, part = json.loads(result.out)["items"]
     assert (part["gpu_type"], part["tp"]) == ("H100-MIG-3g.40gb", 1)
     assert 0.2 * whole["capacity_rps"] < part["capacity_rps"] < whole["capacity_rps"]
     assert (whole["provenance"], part["provenance"]) == ("predicted", "unmeasured")
 
-    refused = cli("size", "Llama-3.1-8B-Instruct", *SLO, "--gpu-type", "H100-MIG-half")
+    refused = cli("size Llama-3.1-8B-Instruct", *SLO, "--gpu-type", "H100-MIG-half")
     assert "and their slices, such as H100-MIG-3g.40gb" in refused.err
 
 
 def test_more_gpus_carry_more_and_slower_slos_no_less() -> None:
-    def capacity(tp: int, ttft_ms: str) -> float:
+    def capacities(ttft_ms: str) -> dict[int, float]:
         found = cli(
             *("size", "Qwen3-14B", "--ttft-ms", ttft_ms, "--itl-ms", "80"),
             *("--gpu-type", "H100", "-o", "json"),
         )
         rows = json.loads(found.out)["items"]
-        return float(next(each["capacity_rps"] for each in rows if each["tp"] == tp))
+        return {each["tp"]: each["capacity_rps"] for each in rows}
 
-    assert capacity(1, "1000") < capacity(2, "1000")
-    assert capacity(1, "1000") <= capacity(1, "4000")
+    fast, slow = capacities("1000"), capacities("4000")
+    assert fast[1] < fast[2]
+    assert fast[1] <= slow[1]
 
 
 def test_what_keeps_a_replica_from_anything_is_said() -> None:
-    result = cli(
-        *("size", "Llama-3.1-70B", "--ttft-ms", "1000", "--itl-ms", "1"),
-        *("--gpu-type", "H100"),
-    )
+    result = cli("size Llama-3.1-70B --ttft-ms 1000 --itl-ms 1 --gpu-type H100")
 
     assert result.out.splitlines()[1].endswith("the weights do not fit on so many GPUs")
     assert result.out.splitlines()[-1].endswith("one step takes longer than --itl-ms")
@@ -141,7 +139,7 @@ def test_a_run_of_ones_own_server_makes_a_prediction_surer(tmp_path: Path) -> No
     ],
 )
 def test_where_a_run_was_measured_must_be_said(measured: str, words: str) -> None:
-    result = cli("size", "Qwen3-14B", *SLO, "--measured", measured)
+    result = cli("size Qwen3-14B", *SLO, "--measured", measured)
 
     assert result.code != 0
     assert words in result.err
@@ -177,9 +175,9 @@ def test_what_was_sized_is_planned_and_audited(tmp_path: Path) -> None:
 def test_a_problem_needs_a_rate_and_something_that_serves_it(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
 
-    alone = cli("size", "Llama-3.1-8B-Instruct", *SLO, "--problem", "problem.json")
+    alone = cli("size Llama-3.1-8B-Instruct", *SLO, "--problem", "problem.json")
     slow = ("--ttft-ms", "2000", "--itl-ms", "0.1", "--gpu-type", "L40S")
-    nothing = cli("size", "Llama-3.1-8B-Instruct", *slow, "--problem", f"2={path}")
+    nothing = cli("size Llama-3.1-8B-Instruct", *slow, "--problem", f"2={path}")
 
     assert "must be RPS=FILE, such as 20=problem.json" in alone.err
     assert "no GPU type that has a price can serve it" in nothing.err

@@ -88,10 +88,7 @@ def test_cost_is_summed_by_service_with_idle_last_and_a_total() -> None:
 
 def test_cost_is_written_as_csv_without_a_total() -> None:
     result = cli(
-        "cost",
-        "-o",
-        "csv",
-        api=FakeApi(answers={"GET reports/cost_by_service_hour": COST}),
+        "cost -o csv", api=FakeApi(answers={"GET reports/cost_by_service_hour": COST})
     )
     assert result.out.splitlines() == [
         "service,gpu_hours,cost_usd,whole_gpu_cost_usd,memory_cost_usd",
@@ -110,9 +107,7 @@ def test_cost_may_be_summed_by_project_and_gpu_type_over_all_pages() -> None:
             200, json=last if "cursor" in request.url.params else first
         )
 
-    items = json.loads(cli("cost", "--by", "project", "-o", "json", api=api).out)[
-        "items"
-    ]
+    items = json.loads(cli("cost --by project -o json", api=api).out)["items"]
     assert [(entry["project"], entry["cost_usd"]) for entry in items] == [
         ("default", 4.5),
         ("(idle)", 1.5),
@@ -120,7 +115,7 @@ def test_cost_may_be_summed_by_project_and_gpu_type_over_all_pages() -> None:
     api_of_types = FakeApi(
         answers={"GET reports/cost_by_gpu_type_hour": {"columns": [], "rows": []}}
     )
-    result = cli("cost", "--by", "gpu-type", "--since", "2h", api=api_of_types)
+    result = cli("cost --by gpu-type --since 2h", api=api_of_types)
     assert (result.code, result.out, result.err) == (0, "", "No cost since 2h.\n")
 
 
@@ -135,9 +130,9 @@ def test_attainment_counts_refused_requests_as_misses_against_the_newest_slo() -
 
 
 def test_budgets_are_in_the_documents_by_period() -> None:
-    chat, idle = json.loads(
-        cli("slo", "-o", "json", api=FakeApi(answers=SLO_ANSWERS)).out
-    )["items"]
+    chat, idle = json.loads(cli("slo -o json", api=FakeApi(answers=SLO_ANSWERS)).out)[
+        "items"
+    ]
     assert chat["budget_left_percent"] == 24.5
     assert [
         (row["period"], row["burn_rate"], row["is_alerting"]) for row in chat["periods"]
@@ -151,7 +146,7 @@ def test_budgets_are_in_the_documents_by_period() -> None:
 
 def test_reports_ask_from_the_beginning_of_an_hour() -> None:
     api = FakeApi(answers=SLO_ANSWERS)
-    cli("slo", "--since", "2026-03-01T11:20", api=api)
+    cli("slo --since 2026-03-01T11:20", api=api)
     assert api.requests[0].url.params["since"] == "2026-03-01T11:00:00+00:00"
     # Budgets have periods of their own.
     assert "since" not in api.requests[1].url.params
@@ -215,7 +210,7 @@ def test_events_come_oldest_first() -> None:
             }
         }
     )
-    result = cli("events", "--kind", "LoopHeld", "--subject", "plan/1", api=api)
+    result = cli("events --kind LoopHeld --subject plan/1", api=api)
     assert result.out.splitlines() == [
         "2026-03-01 12:00:00  LoopHeld          plan/1 by controller: chat: +1 on T4",
         "2026-03-01 12:00:00  PlanPushed        plan/2 by controller: chat: +1 on T4",
@@ -241,7 +236,7 @@ def test_following_shows_each_new_event_once_until_interrupted() -> None:
             raise KeyboardInterrupt
         api.answers["GET events"] = {"items": arriving.pop(0), "next_cursor": None}
 
-    result = cli("events", "-f", api=api, sleep=sleep)
+    result = cli("events -f", api=api, sleep=sleep)
     assert result.code == 0
     assert [line.split()[3] for line in result.out.splitlines()] == [
         "plan/1",
@@ -268,4 +263,4 @@ def test_following_begins_after_the_newest_event_even_where_none_fits_the_filter
         if len(shown) > 3:
             raise KeyboardInterrupt
 
-    assert cli("events", "-f", "--kind", "Never", api=api, sleep=sleep).out == ""
+    assert cli("events -f --kind Never", api=api, sleep=sleep).out == ""

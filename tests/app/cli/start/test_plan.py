@@ -58,8 +58,8 @@ def test_the_example_gets_a_valid_plan_in_a_file_and_a_summary_on_stdout(
 
 
 def test_the_same_seed_gives_the_same_plan_through_pipes() -> None:
-    first = cli("plan", "-", "-o", "-", "--seed", "7", stdin=EXAMPLE.read_text())
-    second = cli("plan", "-", "-o", "-", "--seed", "7", stdin=EXAMPLE.read_text())
+    first = cli("plan - -o - --seed 7", stdin=EXAMPLE.read_text())
+    second = cli("plan - -o - --seed 7", stdin=EXAMPLE.read_text())
     plans = [json.loads(result.out) for result in (first, second)]
     for plan in plans:
         del plan["report"]["seconds"]
@@ -109,7 +109,7 @@ def test_a_problem_that_cannot_be_read_is_named_with_its_field(
     result = cli("plan", path)
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith(f"Error: {path}: {words}")
-    assert cli("plan", "-", stdin=text).err.startswith("Error: stdin: ")
+    assert cli("plan -", stdin=text).err.startswith("Error: stdin: ")
 
 
 def test_files_and_policies_that_are_not_there_are_named(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_gpus_are_cut_by_joint_and_refused_by_policies_that_plan_whole_ones(
     assert refused.code == 1
     words = "policy hetsev plans whole GPUs only, and big may be cut into slices; joint plans them"
     assert refused.err == f"Error: {words}\n"
-    compared = cli("policy", "compare", "joint", "hetsev", "--problem", path)
+    compared = cli("policy compare joint hetsev --problem", path)
     assert compared.code == 0
     assert "hetsev plans whole GPUs only" in compared.out + compared.err
 

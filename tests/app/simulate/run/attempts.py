@@ -31,14 +31,9 @@ def identified(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
     return a_run(job.run.label, seed=job.seed)
 
 
-def deaf(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
-    """At once; its time says whether its process has ignored interrupts since it began."""
-    passed(float(IGNORES_INTERRUPTS))
-    return a_run(job.run.label, seed=job.seed)
-
-
 def endless(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
-    """Tells the id of its process in place of a time, and never ends."""
+    """Never ends. In place of times it tells whether its process has ignored interrupts since it began, and its id."""
+    passed(float(IGNORES_INTERRUPTS))
     passed(float(os.getpid()))
     signal.pause()
     raise AssertionError("nobody wakes it")

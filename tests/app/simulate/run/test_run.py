@@ -136,24 +136,23 @@ def test_the_same_scenario_gives_the_same_report_in_other_processes_too() -> Non
         ("hetsev_greedy", 4),
         ("k8s_hpa", 4),
     ]
-    here, there = (simulate_all(jobs, make_runner(processes)) for processes in (1, 2))
+    here = simulate_all(jobs, make_runner(1))
+    there = simulate_all(jobs[:2], make_runner(2))
     texts = [
         report_to_json(make_report(scenario, runs)).split(b'"seconds"')[0]
-        for runs in (here, there)
+        for runs in (here[:2], there)
     ]
     assert texts[0] == texts[1]
     assert report_to_json(make_report(scenario, here[:2])) != report_to_json(
         make_report(scenario, here[2:])
     )
-
-
-def test_policies_see_the_same_requests() -> None:
-    scenario = a_scenario(policies=["hetsev_greedy", "k8s_hpa"])
-    one, other = map(simulate, jobs_of(scenario, shipped_catalogue(scenario), Path()))
-    assert (
-        one.series.services["resnet50"].arrival_rate_rps
-        == other.series.services["resnet50"].arrival_rate_rps
+    # Every policy sees the same requests.
+    one, other = (
+        run.series.services["resnet50"].arrival_rate_rps
+        for run in here[:2]
+        if isinstance(run, RunResult)
     )
+    assert one == other
 
 
 def test_readings_are_as_new_as_the_steps_that_they_count_for() -> None:

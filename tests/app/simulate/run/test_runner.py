@@ -22,7 +22,7 @@ from app.simulate.run.runner import (
     simulate_all,
 )
 from tests.app.runs import SERVICE, a_run, a_scenario, report_from_json
-from tests.app.simulate.run.attempts import deaf, done, endless, identified
+from tests.app.simulate.run.attempts import done, endless, identified
 
 
 class Seen:
@@ -115,21 +115,6 @@ def test_a_process_that_dies_before_it_gets_its_next_run_fails_that_run_only() -
     assert isinstance(found[1], FailedRun) and "was killed" in found[1].reason
 
 
-def test_an_interrupt_leaves_no_process_behind() -> None:
-    ids: list[int] = []
-
-    def interrupt(place: int, told: float) -> None:
-        ids.append(int(told))
-        if len(ids) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(run_in_processes(jobs(1, 2, 3), interrupt, processes=2, attempt=endless))
-    for process in ids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(process, 0)
-
-
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """As in a terminal: who starts the tests in the background leaves them deaf."""
@@ -139,11 +124,23 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_processes_ignore_interrupts_from_their_first_moment_on() -> None:
-    seen, before = Seen(), signal.getsignal(signal.SIGINT)
-    simulate_all(jobs(1), partial(run_in_processes, processes=1, attempt=deaf), seen)
-    assert seen.times == [(0, 1.0)]
+def test_an_interrupt_ends_processes_that_ignore_it_from_their_first_moment_on() -> (
+    None
+):
+    before, heard = signal.getsignal(signal.SIGINT), []
+
+    def interrupt(place: int, told: float) -> None:
+        heard.append(told)
+        if len(heard) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_in_processes(jobs(1, 2), interrupt, processes=1, attempt=endless))
+    ignores_interrupts, process = heard
+    assert ignores_interrupts == 1.0
     assert signal.getsignal(signal.SIGINT) is before is not signal.SIG_IGN
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(process), 0)
 
 
 def test_what_fails_is_put_into_words_and_the_others_are_reported() -> None:
