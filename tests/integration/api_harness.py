@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar, cast
 
 import httpx2
+import structlog
 from fastapi import FastAPI
 from httpx2 import Response
 from sqlalchemy import make_url
@@ -32,6 +33,16 @@ from app.solver.inline import InlineSolver
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import PlanAnswer, PlanRequest, SolverWorker
 from tests.conftest import copied_database
+
+# By default a traceback has the values of all variables, which takes seconds to write for an application.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(
+            exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+)
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 V1 = "/api/v1"

@@ -1,7 +1,6 @@
 """The agent as it runs: its loops on a fast clock, over HTTP, and as a process that is killed and started again."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -16,8 +15,9 @@ import pytest
 from aiohttp import web
 
 from agents.base.clock import ScaledClock
-from agents.base.protocol import NodeCommand, Observation, SyncReply
+from agents.base.protocol import Observation, SyncReply
 from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.main import main
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault
@@ -35,11 +35,11 @@ from tests.agents.control_planes import PaperControlPlane
 from tests.agents.factories import a_command, a_gpu, a_replica, an_observation
 from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_node
 from tests.ports import a_free_port
+from tests.waiting import PATIENCE_S, eventually, run
 
 pytestmark = pytest.mark.integration
 
 COMMAND = a_command(a_gpu(a_replica("r1", batch=8)), generation=3)
-PATIENCE_S = 120.0
 SPEED = 50.0
 
 
@@ -48,13 +48,6 @@ def in_order(sequences: list[int]) -> bool:
     return sequences == sorted(sequences) and sorted(set(sequences)) == list(
         range(1, sequences[-1] + 1)
     )
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for something that happens in another task or process."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not is_so():  # noqa: ASYNC110, the news comes from other processes and through plain lists
-            await asyncio.sleep(0.01)
 
 
 class Running:
@@ -94,7 +87,7 @@ class Running:
         stop = asyncio.Event()
         loops = asyncio.create_task(self.agent.run(stop))
         try:
-            await until(lambda: is_enough() or loops.done())
+            await eventually(lambda: is_enough() or loops.done())
         finally:
             stop.set()
             await loops
@@ -119,7 +112,7 @@ def test_the_loops_carry_a_command_out_and_count_every_request() -> None:
         )
         return running
 
-    running = asyncio.run(scenario())
+    running = run(scenario())
     received = running.plane.received
     assert in_order([each.sequence for each in received])
     for earlier, later in pairwise(received):
@@ -150,7 +143,7 @@ def test_a_node_that_was_silent_sends_what_it_missed_and_has_served_meanwhile() 
         )
         return running
 
-    running = asyncio.run(scenario())
+    running = run(scenario())
     received = running.plane.received
     assert in_order([each.sequence for each in received])
     silent = [
@@ -206,7 +199,7 @@ def test_an_observation_goes_up_and_a_reply_comes_down_over_http() -> None:
         async with served(answer) as url:
             return await exchange(url + "/", node="rack 1/n 2")
 
-    assert asyncio.run(scenario()).command == COMMAND
+    assert run(scenario()).command == COMMAND
     assert seen == {"token": "Bearer secret", "wait_s": "0.500", "node": "rack 1/n 2"}
 
 
@@ -237,7 +230,7 @@ def test_every_refusal_has_its_own_error(
             await exchange(url)
 
     with pytest.raises(error, match=words):
-        asyncio.run(scenario())
+        run(scenario())
 
 
 def test_nobody_listening_is_unreachable() -> None:
@@ -250,7 +243,7 @@ def test_nobody_listening_is_unreachable() -> None:
         await exchange(url)
 
     with pytest.raises(ControlPlaneSilent, match="no answer from"):
-        asyncio.run(scenario())
+        run(scenario())
 
 
 class AgentProcess:
@@ -279,27 +272,32 @@ class AgentProcess:
         return self.process.wait(timeout=PATIENCE_S)
 
 
+def commanding(received: list[Observation]) -> Answer:
+    """A control plane that notes what it hears, and has COMMAND for whoever has none."""
+
+    async def answer(request: web.Request) -> web.Response:
+        observation = msgspec.json.decode(await request.read(), type=Observation)
+        received.append(observation)
+        reply = SyncReply(
+            boot=observation.boot,
+            acknowledged=observation.sequence,
+            server_time_s=0.0,
+            command=None if observation.generation else COMMAND,
+        )
+        return web.Response(body=msgspec.json.encode(reply))
+
+    return answer
+
+
 def test_a_killed_agent_comes_back_with_its_command_and_a_terminated_one_says_goodbye(
     tmp_path: Path,
 ) -> None:
     received: list[Observation] = []
 
-    async def answer(request: web.Request) -> web.Response:
-        observation = msgspec.json.decode(await request.read(), type=Observation)
-        received.append(observation)
-        command: NodeCommand | None = COMMAND if not observation.generation else None
-        reply = SyncReply(
-            boot=observation.boot,
-            acknowledged=observation.sequence,
-            server_time_s=0.0,
-            command=command,
-        )
-        return web.Response(body=msgspec.json.encode(reply))
-
     async def scenario() -> int:
-        async with served(answer) as url:
+        async with served(commanding(received)) as url:
             first = AgentProcess(url, tmp_path, "--load", "chat=50")
-            await until(
+            await eventually(
                 lambda: (
                     any(each.generation == 3 for each in received)
                     or first.process.poll() is not None
@@ -308,7 +306,7 @@ def test_a_killed_agent_comes_back_with_its_command_and_a_terminated_one_says_go
             await asyncio.to_thread(first.end, signal.SIGKILL)
             received.clear()
             second = AgentProcess(url, tmp_path, "--load", "chat=50")
-            await until(
+            await eventually(
                 lambda: (
                     any(each.replicas for each in received)
                     or second.process.poll() is not None
@@ -316,7 +314,7 @@ def test_a_killed_agent_comes_back_with_its_command_and_a_terminated_one_says_go
             )
             return await asyncio.to_thread(second.end, signal.SIGTERM)
 
-    assert asyncio.run(scenario()) == 0
+    assert run(scenario()) == 0
     assert {each.generation for each in received} == {3}
     assert len({each.boot for each in received}) == 1
     assert received[-1].replicas[0].id == "r1"
@@ -328,42 +326,30 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
     received: list[Observation] = []
     port = a_free_port()
 
-    async def answer(request: web.Request) -> web.Response:
-        observation = msgspec.json.decode(await request.read(), type=Observation)
-        received.append(observation)
-        command = COMMAND if not observation.generation else None
-        reply = SyncReply(
-            boot=observation.boot,
-            acknowledged=observation.sequence,
-            server_time_s=0.0,
-            command=command,
-        )
-        return web.Response(body=msgspec.json.encode(reply))
-
     async def scenario() -> tuple[int, int]:
-        async with served(answer) as url, aiohttp.ClientSession() as client:
+        async with (
+            served(commanding(received)) as url,
+            aiohttp.ClientSession() as client,
+        ):
             agent = AgentProcess(
                 url, tmp_path, "--device", "fake", "--router-port", str(port)
             )
-            await until(
+            await eventually(
                 lambda: bool(
                     received
                     and received[-1].acks
                     and received[-1].acks[-1].status == "applied"
                 )
             )
-            body = {
-                "inputs": [
-                    {"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}
-                ]
-            }
+            tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1.0]}
             async with client.post(
-                f"http://127.0.0.1:{port}/v2/models/chat/infer", json=body
+                f"http://127.0.0.1:{port}/v2/models/chat/infer",
+                json={"inputs": [tensor]},
             ) as response:
                 status = response.status
             return status, await asyncio.to_thread(agent.end, signal.SIGTERM)
 
-    assert asyncio.run(scenario()) == (200, 0)
+    assert run(scenario()) == (200, 0)
     assert sum(service.served for each in received for service in each.services) == 1
 
 
@@ -371,52 +357,38 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
     ("arguments", "code", "words"),
     [
         ([], 2, "--url"),
-        (
-            ["--url", "ftp://x", "--gpu-type", "T4"],
-            2,
-            "must begin with http",
-        ),
+        (["--url", "ftp://x", "--gpu-type", "T4"], 2, "must begin with http"),
         (
             ["--url", "http://x", "--gpu-type", "T4"],
             2,
             "pass a token with --token-file; ",
         ),
         (["--url", "http://x"], 2, "needs --gpu-type"),
-        (
-            ["--url", "http://x", "--gpu-type", "T4", "--speed", "-1"],
-            2,
-            "above 0",
-        ),
-        (
-            ["--url", "http://x", "--gpu-type", "T4", "--load", "chat"],
-            2,
-            "chat=50",
-        ),
-        (
-            ["--url", "http://x", "--gpu-type", "T4"],
-            1,
-            "--gpu-memory-mib",
-        ),
-        (
-            ["--url", "http://x", "--gpu-type", "K80-12GB"],
-            1,
-            "known: T4",
-        ),
+        (["--url", "http://x", "--gpu-type", "T4", "--speed", "-1"], 2, "above 0"),
+        (["--url", "http://x", "--gpu-type", "T4", "--load", "chat"], 2, "chat=50"),
+        (["--url", "http://x", "--gpu-type", "T4"], 1, "--gpu-memory-mib"),
+        (["--url", "http://x", "--gpu-type", "K80-12GB"], 1, "known: T4"),
     ],
 )
 def test_wrong_arguments_are_named(
-    arguments: list[str], code: int, words: str, tmp_path: Path
+    arguments: list[str],
+    code: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    # A token of the environment is none: it could be read there as long as the agent runs.
+    monkeypatch.setenv("PLIMSOLL_TOKEN", "t")
+    # Tests go on being inspected.
+    monkeypatch.setattr("agents.daemon.build.forbid_inspection", lambda: None)
     token_file = tmp_path / "token"
     token_file.write_text("t")
     given = [] if "--token-file" in words else ["--token-file", str(token_file)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "agents.main", *arguments, *given],
-        # A token of the environment is none: it could be read there as long as the agent runs.
-        env={**os.environ, "PLIMSOLL_TOKEN": "t"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert (ended.returncode, words in ended.stderr) == (code, True)
+    try:
+        ended = main([*arguments, *given])
+    except SystemExit as end:
+        ended = end.code
+    assert ended == code
+    assert words in capsys.readouterr().err + caplog.text

@@ -1,4 +1,4 @@
-"""Who may do what: every route against every kind of token."""
+"""Tokens: their forms, their ends, and what bound ones see. Each route × each token is in test_api_access."""
 
 from collections.abc import Iterator
 
@@ -21,16 +21,6 @@ NAMES = {
     "{token_id}": "tok-none",
 }
 
-AGENTS_ONLY = "/nodes/{name}/sync"
-ANY_SCOPE = "/auth/whoami"
-CLUSTER_WIDE = (
-    "/plans",
-    "/plans/{plan_id}",
-    "/plans/{plan_id}/diff",
-    "/events",
-    "/tokens",
-)
-
 
 def _routes() -> list[tuple[Method, str]]:
     found: list[tuple[Method, str]] = []
@@ -42,35 +32,17 @@ def _routes() -> list[tuple[Method, str]]:
 
 
 ROUTES = _routes()
-OF_NODES = (AGENTS_ONLY, "/nodes/{name}/enrol", "/nodes/{name}/logs/{request_id}")
+OF_NODES = (
+    "/nodes/{name}/sync",
+    "/nodes/{name}/enrol",
+    "/nodes/{name}/logs/{request_id}",
+)
 OF_OWN_TOKEN = "/tokens/{token_id}/rotate"
 WRITES = [
     route
     for route in ROUTES
     if route[0] != "GET" and route[1] not in (*OF_NODES, OF_OWN_TOKEN)
 ]
-READS = [route for route in ROUTES if route[0] == "GET" and route[1] != ANY_SCOPE]
-OF_PROJECTS = ("/apply", "/services/{name}", "/tasks/{name}", "/simulations")
-OPERATORS = (
-    "/apply",
-    "/services/{name}",
-    "/tasks/{name}",
-    "/cancel",
-    "/cordon",
-    "/uncordon",
-    "/drain",
-    "/undrain",
-    "/approve",
-    "/reject",
-    "/restore",
-    "/telemetry",
-    "/simulations",
-    "/simulations/{simulation_id}",
-    "/pause",
-    "/resume",
-    "/preview",
-    "/compare",
-)
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +62,12 @@ def _path(template: str) -> str:
     return PREFIX + template
 
 
-@pytest.mark.parametrize(("method", "template"), ROUTES)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "services"), ("PUT", "services/chat"), ("POST", "nodes/n1/sync")],
+)
 def test_nothing_is_answered_without_a_valid_token(
-    api: Api, method: Method, template: str
+    api: Api, method: Method, path: str
 ) -> None:
     for header in (
         None,
@@ -104,81 +79,28 @@ def test_nothing_is_answered_without_a_valid_token(
     ):
         headers = {} if header is None else {"Authorization": header}
         answer = api.client.request(
-            method, _path(template), headers=headers, content=b"not even JSON"
+            method, f"{PREFIX}/{path}", headers=headers, content=b"not even JSON"
         )
-        # Some of them are well-formed: from the twentieth on they are taken for guesses.
-        if answer.status_code == 429:
-            assert answer.json()["code"] == "too-many"
-            continue
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorised")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize(("method", "template"), WRITES)
-def test_viewers_and_agents_write_nothing(
-    api: Api, method: Method, template: str
-) -> None:
-    for token in ("viewer", "agent", "a-viewer"):
-        answer = api.call(method, _path(template), {}, token=token)
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-
-
-@pytest.mark.parametrize(("method", "template"), WRITES)
-def test_a_body_is_not_read_before_its_callers_scope(
-    api: Api, method: Method, template: str
-) -> None:
-    answer = api.client.request(
-        method,
-        _path(template),
-        headers={
-            "Authorization": f"Bearer {api.secrets['a-viewer']}",
-            "Content-Type": "application/json",
-        },
-        # Whoever reads it answers 400.
-        content=b"not even JSON",
-    )
-    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-
-
-@pytest.mark.parametrize(("method", "template"), WRITES)
-def test_operators_write_services_and_tasks_and_run_the_cluster_and_no_more(
-    api: Api, method: Method, template: str
-) -> None:
-    answer = api.call(method, _path(template), {}, token="operator")
-    assert (answer.status_code != 403) is template.endswith(OPERATORS)
-
-
-@pytest.mark.parametrize(("method", "template"), READS)
-def test_viewers_read_all_but_what_holds_secrets_and_agents_nothing(
-    api: Api, method: Method, template: str
-) -> None:
-    is_secret = template.startswith(("/tokens", "/webhooks"))
-    assert (
-        api.call(method, _path(template), token="viewer").status_code == 403
-    ) is is_secret
-    assert api.call(method, _path(template), token="agent").status_code == 403
-
-
-@pytest.mark.parametrize("token", ["viewer", "operator"])
-def test_people_do_not_report_for_nodes(api: Api, token: str) -> None:
-    assert api.sync(token=token).status_code == 403
-
-
-@pytest.mark.parametrize("template", CLUSTER_WIDE)
-def test_a_bound_token_sees_nothing_of_the_whole_cluster(
-    api: Api, template: str
-) -> None:
-    assert api.call("GET", _path(template), token="a-viewer").status_code == 403
-
-
-@pytest.mark.parametrize(
-    ("method", "template"),
-    [route for route in WRITES if not route[1].startswith(OF_PROJECTS)],
-)
-def test_a_bound_operator_writes_only_what_belongs_to_projects(
-    api: Api, method: Method, template: str
-) -> None:
-    assert api.call(method, _path(template), {}, token="a-operator").status_code == 403
+def test_a_body_is_not_read_before_its_callers_scope(api: Api) -> None:
+    for method, template in WRITES:
+        answer = api.client.request(
+            method,
+            _path(template),
+            headers={
+                "Authorization": f"Bearer {api.secrets['a-viewer']}",
+                "Content-Type": "application/json",
+            },
+            # Whoever reads it answers 400.
+            content=b"not even JSON",
+        )
+        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), (
+            method,
+            template,
+        )
 
 
 def test_a_bound_token_sees_its_own_services_only(api: Api) -> None:
@@ -271,10 +193,3 @@ def test_only_hashes_are_remembered_and_not_for_long() -> None:
     assert REMEMBERED_S <= 60.0 and UNKNOWN_S <= 5.0
     # Where changes by other processes are not heard.
     assert UNHEARD_S <= 5.0
-
-
-@pytest.mark.parametrize(
-    "path", ["/livez", "/readyz", "/healthz", "/metrics", "/docs", "/openapi.json"]
-)
-def test_probes_and_documents_need_no_token(api: Api, path: str) -> None:
-    assert api.client.get(path).status_code == 200

@@ -1,6 +1,5 @@
 """The API while the database is away: told to come again, ready again by itself, nothing acknowledged is lost."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +9,7 @@ from sqlalchemy import make_url
 
 from app.postgres import server as postgres
 from tests.integration.api_harness import Api, Prepared, observation, service
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -57,10 +57,7 @@ def test_a_lost_database_is_told_and_found_again(
         assert api.client.get("/livez").status_code == 200
     assert api.get("services/chat")["metadata"]["name"] == "chat"
     # It answers what it found within the last second.
-    ends_s = time.monotonic() + 30.0
-    while api.client.get("/readyz").status_code != 200:
-        assert time.monotonic() < ends_s
-        time.sleep(0.1)
+    until(lambda: api.client.get("/readyz").status_code == 200)
     assert api.sync(sequence=2).json()["acknowledged"] == 2
 
 
