@@ -85,30 +85,21 @@ def test_a_layout_is_made_in_an_order_that_the_driver_has_places_for_listed_and_
     assert fake.devices() == [] and "no slice\n" in mig("list").out
 
 
-def test_the_layout_that_is_there_is_left_alone(mig: Mig, fake: FakeGpus) -> None:
-    apply(mig, "3g.71gb,3g.71gb")
-    writes = fake.state.writes
-    assert (
-        apply(mig, "3g.71gb,3g.71gb").out
-        == "GPU 0 has this layout already: 3g.71gb,3g.71gb\n"
-    )
-    assert fake.state.writes == writes
-
-
-def test_a_dry_run_says_what_would_be_and_changes_nothing(
+def test_the_layout_that_is_there_is_left_alone_and_a_dry_run_changes_nothing(
     mig: Mig, fake: FakeGpus
 ) -> None:
-    done = apply(mig, "3g.71gb", "--dry-run")
-    assert (
-        done.out
-        == "GPU 0 would get 3g.71gb in place of no slice; nothing was changed\n"
-    )
+    done = apply(mig, "3g.71gb,3g.71gb", "--dry-run")
+    said = "GPU 0 would get 3g.71gb,3g.71gb in place of no slice; nothing was changed\n"
+    assert done.out == said
     refused = apply(mig, "4g.71gb,4g.71gb", "--dry-run")
-    assert (
-        refused.code == 1
-        and "no room for 4g.71gb,4g.71gb together: 4g.71gb would fit" in refused.err
-    )
+    why = "no room for 4g.71gb,4g.71gb together: 4g.71gb would fit"
+    assert refused.code == 1 and why in refused.err
     assert (fake.state.writes, fake.devices()) == (0, [])
+    apply(mig, "3g.71gb,3g.71gb")
+    writes = fake.state.writes
+    done = apply(mig, "3g.71gb,3g.71gb")
+    assert done.out == "GPU 0 has this layout already: 3g.71gb,3g.71gb\n"
+    assert fake.state.writes == writes
 
 
 @pytest.mark.parametrize(
