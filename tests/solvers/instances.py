@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -238,3 +238,37 @@ def gpu_plan(
     return GpuPlan(
         gpu_type=gpu_type, count=count, clock_mhz=clock_mhz, replicas=replicas
     )
+
+
+def problem_of_networks(
+    *services: ServiceDemand,
+    networks: Mapping[str, Sequence[OperatingPoint]],
+    sensitivity: float = 1.0,
+    **of_type: Any,
+) -> Problem:
+    """Networks with rows of their own on one GPU type."""
+    gpu_type = a_type(**of_type)
+    return Problem(
+        max_replicas_per_gpu=4,
+        capacity_law=LAW,
+        gpu_types=(gpu_type,),
+        services=services,
+        points=tuple(
+            OperatingPoints(
+                network=name,
+                gpu_type=gpu_type.name,
+                sensitivity=sensitivity,
+                rows=tuple(rows),
+            )
+            for name, rows in networks.items()
+        ),
+    )
+
+
+def shares_by_gpu(plan: Plan) -> list[dict[str, float]]:
+    """SM percent by service, one entry per GPU."""
+    return [
+        {replica.service: replica.sm_percent for replica in gpu.replicas}
+        for gpu in plan.gpus
+        for _ in range(gpu.count)
+    ]

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from solvers.check import violations
-from solvers.types.plan import GpuPlan, Plan, Unserved
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import GpuType
 from tests.examples import examples
@@ -66,22 +67,47 @@ def with_replica(plan: Plan, gpu: int, index: int, **changes: object) -> Plan:
     return with_gpu(plan, gpu, replicas=tuple(replicas))
 
 
-# Each mutation breaks one rule of a valid plan with tight limits; `gpu` and `replica` say where.
+class Spot(NamedTuple):
+    """Where a valid plan with tight limits is changed so that it breaks one rule."""
 
-Mutation = Callable[[Problem, Plan, int, int], Case]
+    problem: Problem
+    plan: Plan
+    gpu: int
+    replica: int
+
+    @property
+    def on_gpu(self) -> GpuPlan:
+        return self.plan.gpus[self.gpu]
+
+    @property
+    def chosen(self) -> ReplicaPlan:
+        return self.on_gpu.replicas[self.replica]
+
+    def gpu_with(self, **changes: object) -> Case:
+        return self.problem, with_gpu(self.plan, self.gpu, **changes)
+
+    def replica_with(self, **changes: object) -> Case:
+        changed = with_replica(self.plan, self.gpu, self.replica, **changes)
+        return self.problem, changed
+
+    def unserved_with(self, *entries: Unserved) -> Case:
+        return self.problem, replace(self.plan, unserved=entries)
 
 
-def sm_given_twice(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    spare = 100.0 - sum(each.sm_percent for each in plan.gpus[gpu].replicas)
-    more = plan.gpus[gpu].replicas[replica].sm_percent + spare + 1e-3
-    return problem, with_replica(plan, gpu, replica, sm_percent=more)
+Mutation = Callable[[Spot], Case]
 
 
-def sm_beyond_all(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_replica(plan, gpu, replica, sm_percent=math.inf)
+def sm_given_twice(at: Spot) -> Case:
+    spare = 100.0 - sum(each.sm_percent for each in at.on_gpu.replicas)
+    more = at.chosen.sm_percent + spare + 1e-3
+    return at.replica_with(sm_percent=more)
 
 
-def less_memory(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def sm_beyond_all(at: Spot) -> Case:
+    return at.replica_with(sm_percent=math.inf)
+
+
+def less_memory(at: Spot) -> Case:
     def heavier(points: OperatingPoints) -> OperatingPoints:
         return replace(
             points,
@@ -91,10 +117,10 @@ def less_memory(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
             ),
         )
 
-    return with_points(problem, heavier), plan
+    return with_points(at.problem, heavier), at.plan
 
 
-def lower_power_cap(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def lower_power_cap(at: Spot) -> Case:
     def hungrier(points: OperatingPoints) -> OperatingPoints:
         return replace(
             points,
@@ -103,197 +129,176 @@ def lower_power_cap(problem: Problem, plan: Plan, gpu: int, replica: int) -> Cas
             ),
         )
 
-    return with_points(problem, hungrier), plan
+    return with_points(at.problem, hungrier), at.plan
 
 
-def clock_not_of_the_type(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def clock_not_of_the_type(at: Spot) -> Case:
     return with_type(
-        problem,
-        plan.gpus[gpu].gpu_type,
+        at.problem,
+        at.on_gpu.gpu_type,
         lambda each: replace(each, clocks_mhz=(777.0,)),
-    ), plan
+    ), at.plan
 
 
-def clock_off_by_a_hundredth(
-    problem: Problem, plan: Plan, gpu: int, replica: int
-) -> Case:
-    return problem, with_gpu(plan, gpu, clock_mhz=plan.gpus[gpu].clock_mhz + 0.01)
+def clock_off_by_a_hundredth(at: Spot) -> Case:
+    return at.gpu_with(clock_mhz=at.on_gpu.clock_mhz + 0.01)
 
 
-def clock_not_a_number(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_gpu(plan, gpu, clock_mhz=math.nan)
+def clock_not_a_number(at: Spot) -> Case:
+    return at.gpu_with(clock_mhz=math.nan)
 
 
-def second_replica_on_the_gpu(
-    problem: Problem, plan: Plan, gpu: int, replica: int
-) -> Case:
-    replicas = plan.gpus[gpu].replicas
-    return problem, with_gpu(plan, gpu, replicas=(*replicas, replicas[replica]))
+def second_replica_on_the_gpu(at: Spot) -> Case:
+    replicas = at.on_gpu.replicas
+    return at.gpu_with(replicas=(*replicas, replicas[at.replica]))
 
 
-def fewer_replicas_per_gpu(
-    problem: Problem, plan: Plan, gpu: int, replica: int
-) -> Case:
-    return replace(problem, max_replicas_per_gpu=problem.max_replicas_per_gpu - 1), plan
+def fewer_replicas_per_gpu(at: Spot) -> Case:
+    return replace(
+        at.problem, max_replicas_per_gpu=at.problem.max_replicas_per_gpu - 1
+    ), at.plan
 
 
-def fewer_replicas_per_service(
-    problem: Problem, plan: Plan, gpu: int, replica: int
-) -> Case:
+def fewer_replicas_per_service(at: Spot) -> Case:
     def fewer(service: ServiceDemand) -> ServiceDemand:
         assert service.max_replicas is not None
         return replace(service, max_replicas=service.max_replicas - 1)
 
-    return with_service(problem, plan.gpus[gpu].replicas[replica].service, fewer), plan
+    return with_service(at.problem, at.chosen.service, fewer), at.plan
 
 
-def gpu_without_replicas(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_gpu(plan, gpu, replicas=())
+def gpu_without_replicas(at: Spot) -> Case:
+    return at.gpu_with(replicas=())
 
 
-def type_not_allowed(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def type_not_allowed(at: Spot) -> Case:
     def barred(service: ServiceDemand) -> ServiceDemand:
         allowed = service.allowed_gpu_types or ()
         return replace(
             service,
             allowed_gpu_types=tuple(
-                each for each in allowed if each != plan.gpus[gpu].gpu_type
+                each for each in allowed if each != at.on_gpu.gpu_type
             ),
         )
 
-    return with_service(problem, plan.gpus[gpu].replicas[replica].service, barred), plan
+    return with_service(at.problem, at.chosen.service, barred), at.plan
 
 
-def unknown_type(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_gpu(plan, gpu, gpu_type="abacus")
+def unknown_type(at: Spot) -> Case:
+    return at.gpu_with(gpu_type="abacus")
 
 
-def one_gpu_fewer_in_stock(
-    problem: Problem, plan: Plan, gpu: int, replica: int
-) -> Case:
+def one_gpu_fewer_in_stock(at: Spot) -> Case:
     def fewer(gpu_type: GpuType) -> GpuType:
         assert gpu_type.count is not None
         return replace(gpu_type, count=gpu_type.count - 1)
 
-    return with_type(problem, plan.gpus[gpu].gpu_type, fewer), plan
+    return with_type(at.problem, at.on_gpu.gpu_type, fewer), at.plan
 
 
-def one_gpu_more_in_use(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_gpu(plan, gpu, count=plan.gpus[gpu].count + 1)
+def one_gpu_more_in_use(at: Spot) -> Case:
+    return at.gpu_with(count=at.on_gpu.count + 1)
 
 
-def count_of_nothing(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_gpu(plan, gpu, count=0)
+def count_of_nothing(at: Spot) -> Case:
+    return at.gpu_with(count=0)
 
 
-def row_taken_away(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    chosen = plan.gpus[gpu].replicas[replica]
-    wanted = (chosen.sm_percent, chosen.batch, plan.gpus[gpu].clock_mhz)
+def row_taken_away(at: Spot) -> Case:
+    chosen = at.chosen
+    wanted = (chosen.sm_percent, chosen.batch, at.on_gpu.clock_mhz)
 
     def without(points: OperatingPoints) -> OperatingPoints:
-        if points.gpu_type != plan.gpus[gpu].gpu_type:
+        if points.gpu_type != at.on_gpu.gpu_type:
             return points
         return replace(
             points, rows=tuple(row for row in points.rows if row[:3] != wanted)
         )
 
-    return with_points(problem, without), plan
+    return with_points(at.problem, without), at.plan
 
 
-def network_without_points(
-    problem: Problem, plan: Plan, gpu: int, replica: int
-) -> Case:
-    network = problem.service(plan.gpus[gpu].replicas[replica].service).network
+def network_without_points(at: Spot) -> Case:
+    network = at.problem.service(at.chosen.service).network
     return replace(
-        problem,
-        points=tuple(each for each in problem.points if each.network != network),
-    ), plan
+        at.problem,
+        points=tuple(each for each in at.problem.points if each.network != network),
+    ), at.plan
 
 
-def batch_without_a_row(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_replica(plan, gpu, replica, batch=3)
+def batch_without_a_row(at: Spot) -> Case:
+    return at.replica_with(batch=3)
 
 
-def sm_percent_off_the_step(
-    problem: Problem, plan: Plan, gpu: int, replica: int
-) -> Case:
-    return problem, with_replica(
-        plan,
-        gpu,
-        replica,
-        sm_percent=plan.gpus[gpu].replicas[replica].sm_percent - A_BIT,
-    )
+def sm_percent_off_the_step(at: Spot) -> Case:
+    return at.replica_with(sm_percent=at.chosen.sm_percent - A_BIT)
 
 
-def unknown_service(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_replica(plan, gpu, replica, service="nobody")
+def unknown_service(at: Spot) -> Case:
+    return at.replica_with(service="nobody")
 
 
-def rate_above_capacity(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    rate_rps = capacity_rps(problem, plan.gpus[gpu], replica) * (1 + A_BIT) + A_BIT
-    return problem, with_replica(plan, gpu, replica, arrival_rate_rps=rate_rps)
+def rate_above_capacity(at: Spot) -> Case:
+    rate_rps = capacity_rps(at.problem, at.on_gpu, at.replica) * (1 + A_BIT) + A_BIT
+    return at.replica_with(arrival_rate_rps=rate_rps)
 
 
-def rate_not_a_number(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_replica(plan, gpu, replica, arrival_rate_rps=math.nan)
+def rate_not_a_number(at: Spot) -> Case:
+    return at.replica_with(arrival_rate_rps=math.nan)
 
 
-def rate_endless(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_replica(plan, gpu, replica, arrival_rate_rps=math.inf)
+def rate_endless(at: Spot) -> Case:
+    return at.replica_with(arrival_rate_rps=math.inf)
 
 
-def rate_below_nothing(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, with_replica(plan, gpu, replica, arrival_rate_rps=-1.0)
+def rate_below_nothing(at: Spot) -> Case:
+    return at.replica_with(arrival_rate_rps=-1.0)
 
 
-def more_to_serve(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def more_to_serve(at: Spot) -> Case:
     def busier(service: ServiceDemand) -> ServiceDemand:
         return replace(
             service, arrival_rate_rps=service.arrival_rate_rps * (1 + A_BIT) + A_BIT
         )
 
-    return with_service(problem, plan.gpus[gpu].replicas[replica].service, busier), plan
+    return with_service(at.problem, at.chosen.service, busier), at.plan
 
 
-def more_replicas_wanted(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def more_replicas_wanted(at: Spot) -> Case:
     def wider(service: ServiceDemand) -> ServiceDemand:
         return replace(service, min_replicas=service.min_replicas + 1)
 
-    return with_service(problem, plan.gpus[gpu].replicas[replica].service, wider), plan
+    return with_service(at.problem, at.chosen.service, wider), at.plan
 
 
-def gpu_left_out(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    return problem, replace(plan, gpus=plan.gpus[:gpu] + plan.gpus[gpu + 1 :])
-
-
-def unserved_of_nobody(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    entry = Unserved(service="nobody", rate_rps=0.0, reason="slo")
-    return problem, replace(plan, unserved=(*plan.unserved, entry))
-
-
-def unserved_below_nothing(
-    problem: Problem, plan: Plan, gpu: int, replica: int
-) -> Case:
-    entry = Unserved(
-        service=plan.gpus[gpu].replicas[replica].service, rate_rps=-1.0, reason="slo"
+def gpu_left_out(at: Spot) -> Case:
+    return at.problem, replace(
+        at.plan, gpus=at.plan.gpus[: at.gpu] + at.plan.gpus[at.gpu + 1 :]
     )
-    return problem, replace(plan, unserved=(entry,))
 
 
-def unserved_endless(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
+def unserved_of_nobody(at: Spot) -> Case:
+    entry = Unserved(service="nobody", rate_rps=0.0, reason="slo")
+    return at.problem, replace(at.plan, unserved=(*at.plan.unserved, entry))
+
+
+def unserved_below_nothing(at: Spot) -> Case:
+    entry = Unserved(service=at.chosen.service, rate_rps=-1.0, reason="slo")
+    return at.unserved_with(entry)
+
+
+def unserved_endless(at: Spot) -> Case:
     entry = Unserved(
-        service=plan.gpus[gpu].replicas[replica].service,
+        service=at.chosen.service,
         rate_rps=math.inf,
         reason="slo",
     )
-    return problem, replace(plan, unserved=(entry,))
+    return at.unserved_with(entry)
 
 
-def unserved_twice(problem: Problem, plan: Plan, gpu: int, replica: int) -> Case:
-    entry = Unserved(
-        service=plan.gpus[gpu].replicas[replica].service, rate_rps=1000.0, reason="slo"
-    )
-    return problem, replace(plan, unserved=(entry, entry))
+def unserved_twice(at: Spot) -> Case:
+    entry = Unserved(service=at.chosen.service, rate_rps=1000.0, reason="slo")
+    return at.unserved_with(entry, entry)
 
 
 ONE_RULE: tuple[tuple[Mutation, str], ...] = (
@@ -343,7 +348,7 @@ def mutated(case: Case, mutate: Mutation, data: st.DataObject) -> Case:
     replica = data.draw(
         st.integers(0, len(plan.gpus[gpu].replicas) - 1), label="replica"
     )
-    return mutate(problem, plan, gpu, replica)
+    return mutate(Spot(problem, plan, gpu, replica))
 
 
 @given(case=planned_problems())

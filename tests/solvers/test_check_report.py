@@ -35,9 +35,7 @@ def test_a_report_that_the_plan_contradicts_is_caught(
     assert f"report.{field}" in {violation.where for violation in found}
 
 
-def test_goodput_reports_are_held_to_the_served_weight_and_to_every_listed_gpu() -> (
-    None
-):
+def test_goodput_reports_are_held_to_the_served_weight_and_all_listed_gpus() -> None:
     problem, plan, _ = example()
     listed = with_type(problem, "big", lambda each: replace(each, count=2))
     listed = replace(listed, objective="max_goodput")

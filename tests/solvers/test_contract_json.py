@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from jsonschema import Draft202012Validator
 
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
@@ -342,6 +341,8 @@ def test_a_figure_that_json_cannot_hold_is_never_written() -> None:
 
 
 def test_what_we_write_satisfies_the_schemas() -> None:
+    from jsonschema import Draft202012Validator  # It takes seconds to be imported.
+
     problem, plan, report = example()
     plan = replace(
         plan,

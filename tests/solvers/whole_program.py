@@ -1,7 +1,7 @@
 """The master problem over every pattern there is as one integer program, to compare branching and bounds with."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import highspy
@@ -18,6 +18,7 @@ from solvers.joint.patterns.columns import (
 )
 from solvers.joint.patterns.formulation import CoverDemand, cheapest_rps, make_demand
 from solvers.joint.patterns.tables import Tables, make_tables
+from solvers.joint.relaxation.column_generation import Relaxation, generate
 from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.pricing import Pricer
 from solvers.types.problem import Problem
@@ -43,6 +44,10 @@ class Setting(NamedTuple):
             self.columns,
             ColumnPool(self.tables, self.columns),
         )
+
+    def relaxed(self, pricer: Pricer | None = None) -> Relaxation:
+        """The relaxation, whose columns are added to those at hand."""
+        return generate(self.tables, self.demand, pricer or self.pricer(), self.columns)
 
 
 def set_up(problem: Problem, *, has_stock: bool = True) -> Setting:
@@ -130,3 +135,9 @@ def optimum(
         return np.inf
     assert highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
     return float(highs.getInfo().objective_function_value)
+
+
+def after(calls: int) -> Callable[[], bool]:
+    """Over after so many questions."""
+    asked = itertools.count(1)
+    return lambda: next(asked) > calls

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import pulp
 import pytest
 
-from solvers.autoscale.exact_pulp import export
 from solvers.autoscale.problem import ServiceTarget, TypeTotals
 from solvers.autoscale.solve import solve
 from solvers.types.errors import InvalidInput
@@ -19,6 +17,8 @@ from tests.solvers.autoscale.factories import (
 
 
 def test_lp_names_services_and_types_in_readable_rows(tmp_path: Path) -> None:
+    from solvers.autoscale.exact_pulp import export
+
     problem = make_problem(
         [ServiceTarget(name="chat-v2", arrival_rate_rps=50)],
         [make_option("chat-v2", "A100 40G", rps=10, usd=2.0, memory_mib=8)],
@@ -32,6 +32,10 @@ def test_lp_names_services_and_types_in_readable_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_mps_solved_elsewhere_gives_the_same_optimum(tmp_path: Path, seed: int) -> None:
+    import pulp
+
+    from solvers.autoscale.exact_pulp import export
+
     problem = random_problem(seed, services=3)
     export(problem, tmp_path / "autoscale.mps")
     variables, read_back = pulp.LpProblem.fromMPS(str(tmp_path / "autoscale.mps"))
@@ -49,6 +53,8 @@ def test_mps_solved_elsewhere_gives_the_same_optimum(tmp_path: Path, seed: int) 
 
 
 def test_other_suffixes_are_refused(tmp_path: Path) -> None:
+    from solvers.autoscale.exact_pulp import export
+
     with pytest.raises(InvalidInput, match=r"must end in \.lp or \.mps"):
         export(make_problem([], []), tmp_path / "autoscale.txt")
 

@@ -172,9 +172,7 @@ def test_what_is_late_wherever_it_goes_moves_like_any_other_task(
     }
 
 
-def test_a_gpu_that_only_a_task_uses_is_freed_where_it_runs_nearly_as_fast_beside_replicas() -> (
-    None
-):
+def test_a_gpu_that_only_a_task_uses_is_freed_where_it_is_fast_elsewhere() -> None:
     alone = bound_gpu(SECOND, bound_task(sm_percent=50.0))
     busy, room = bound_gpu(GPU, rate_rps=80.0), bound_gpu(GPU, rate_rps=10.0)
     fleet = [GPU, SECOND]

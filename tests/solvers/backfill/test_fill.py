@@ -229,9 +229,7 @@ def test_one_idle_gpu_saves_one_late_task_and_the_others_keep_their_seats() -> N
     assert shares(filled)["b"] == ("n1/gpu-1", 20.0)
 
 
-def test_what_is_too_late_anywhere_is_not_worth_a_gpu_before_it_has_waited_long() -> (
-    None
-):
+def test_what_is_too_late_anywhere_gets_no_gpu_before_it_has_waited_long() -> None:
     full = a_plan(bound_gpu(GPU, rate_rps=95.0))
     task = a_task(due_in_s=-500.0)
     assert names(fill(to_fill(full, [task], [GPU, a_gpu(1)]))) == []
@@ -240,9 +238,7 @@ def test_what_is_too_late_anywhere_is_not_worth_a_gpu_before_it_has_waited_long(
     ) == ["nightly"]
 
 
-def test_at_the_last_moment_at_which_its_deadline_can_be_met_a_task_gets_a_gpu() -> (
-    None
-):
+def test_a_task_gets_a_gpu_at_the_last_moment_that_meets_its_deadline() -> None:
     # Alone it takes 100 s, and is given RESTART_S = 60 s more.
     full = a_plan(bound_gpu(GPU, rate_rps=95.0))
     found = [
@@ -329,9 +325,7 @@ def test_memory_watts_and_the_number_of_tasks_are_limits() -> None:
     assert names(fill(replace(wanted, points=(hot,)))) == ["a"]
 
 
-def test_the_higher_priority_goes_first_then_the_earlier_deadline_then_the_longer_wait() -> (
-    None
-):
+def test_priority_goes_first_then_the_deadline_then_the_longer_wait() -> None:
     small = replace(POINTS[0], rows=POINTS[0].rows[:1])
     tasks = [
         a_task("a"),

@@ -1,6 +1,6 @@
 """Elastic partitioning: at most two shares per GPU, split, best fit, merge."""
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 
@@ -9,13 +9,11 @@ from solvers.check import violations
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import (
-    OperatingPoint,
-    OperatingPoints,
     Problem,
     ServiceDemand,
 )
 from solvers.types.state import Observed
-from tests.solvers.instances import LAW, a_row, a_service, a_type
+from tests.solvers.instances import a_row, a_service, problem_of_networks, shares_by_gpu
 
 # 50, 80, 90 and 100 rps: the most efficient share is 40 % (80 rps, where the chord has 40).
 BENT = (
@@ -34,51 +32,21 @@ def plan_of(problem: Problem) -> Plan:
     return plan
 
 
-def a_problem(
-    *services: ServiceDemand,
-    networks: Mapping[str, Sequence[OperatingPoint]],
-    sensitivity: float = 1.0,
-    count: int | None = None,
-) -> Problem:
-    gpu_type = a_type(sm_percent_step=20.0, count=count)
-    return Problem(
-        max_replicas_per_gpu=4,
-        capacity_law=LAW,
-        gpu_types=(gpu_type,),
-        services=services,
-        points=tuple(
-            OperatingPoints(
-                network=name,
-                gpu_type=gpu_type.name,
-                sensitivity=sensitivity,
-                rows=tuple(rows),
-            )
-            for name, rows in networks.items()
-        ),
-    )
+a_problem = partial(problem_of_networks, sm_percent_step=20.0)
 
 
-def lets(plan: Plan) -> list[dict[str, float]]:
-    """SM percent by service, one entry per GPU."""
-    return [
-        {replica.service: replica.sm_percent for replica in gpu.replicas}
-        for gpu in plan.gpus
-        for _ in range(gpu.count)
-    ]
-
-
-def test_a_small_rate_gets_the_smallest_share_that_serves_it_and_a_large_one_the_knee() -> (
-    None
-):
-    assert lets(
+def test_a_small_rate_gets_the_smallest_share_and_a_large_one_the_knee() -> None:
+    assert shares_by_gpu(
         plan_of(a_problem(a_service(rate_rps=45.0), networks={"net": BENT}))
     ) == [{"chat": 20.0}]
-    assert lets(
+    assert shares_by_gpu(
         plan_of(a_problem(a_service(rate_rps=75.0), networks={"net": BENT}))
     ) == [{"chat": 40.0}]
     # 80 rps at the knee of one GPU; the other 80 would need the other half of it, where the service already is.
     assert (
-        lets(plan_of(a_problem(a_service(rate_rps=160.0), networks={"net": BENT})))
+        shares_by_gpu(
+            plan_of(a_problem(a_service(rate_rps=160.0), networks={"net": BENT}))
+        )
         == [{"chat": 40.0}] * 2
     )
 
@@ -93,9 +61,7 @@ def test_the_batch_is_the_largest_within_half_the_slo() -> None:
     assert gpu.replicas[0].batch == 1
 
 
-def test_services_by_falling_rate_take_the_whole_of_the_best_fitting_free_share() -> (
-    None
-):
+def test_services_by_falling_rate_take_all_of_the_best_fitting_free_share() -> None:
     # `big` splits a GPU at 40 %; `small`, that needs 20 %, gets all of the other 60 %; `tiny` is the third, and needs a
     # GPU of its own.
     services = (
@@ -103,7 +69,7 @@ def test_services_by_falling_rate_take_the_whole_of_the_best_fitting_free_share(
         a_service("small", rate_rps=40.0),
         a_service("big", rate_rps=75.0),
     )
-    assert lets(plan_of(a_problem(*services, networks={"net": BENT}))) == [
+    assert shares_by_gpu(plan_of(a_problem(*services, networks={"net": BENT}))) == [
         {"big": 40.0, "small": 60.0},
         {"tiny": 20.0},
     ]
@@ -123,7 +89,7 @@ def test_the_smallest_free_share_that_suffices_is_the_best_fit() -> None:
     )
     # Only a third service that does not fit beside `a` shows the choice: 60 + 60 is too much.
     services = (*services, a_service("d", network="fixed60", rate_rps=85.0))
-    assert lets(plan_of(a_problem(*services, networks=networks))) == [
+    assert shares_by_gpu(plan_of(a_problem(*services, networks=networks))) == [
         {"a": 40.0, "d": 60.0},
         {"b": 60.0, "c": 40.0},
     ]
@@ -141,7 +107,7 @@ def test_interference_that_breaks_half_the_slo_of_either_keeps_two_apart() -> No
             "tight": [a_row(40.0, 45.0)],
             "loud": [a_row(40.0, 10.0, pressure=pressure)],
         }
-        return len(lets(plan_of(a_problem(*services, networks=networks))))
+        return len(shares_by_gpu(plan_of(a_problem(*services, networks=networks))))
 
     assert (gpus(0.1), gpus(0.2)) == (1, 2)
 
@@ -159,20 +125,20 @@ def test_under_interference_a_smaller_batch_may_do() -> None:
     assert [(one.service, one.batch) for one in gpu.replicas] == [("a", 1), ("b", 1)]
     # At 85 rps `a` needs its batch of 4 (88.9 rps), so that `b` goes elsewhere.
     services = (a_service("a", network="tight", rate_rps=85.0), services[1])
-    assert len(lets(plan_of(a_problem(*services, networks=networks)))) == 2
+    assert len(shares_by_gpu(plan_of(a_problem(*services, networks=networks)))) == 2
 
 
 def test_two_shares_of_one_service_on_a_gpu_merge_where_that_is_worth_a_share() -> None:
     # 40, 50 and 100 rps: the knee is 20 %, and a whole GPU serves as much more than it as a second GPU-let would.
     rows = (a_row(20.0, 25.0), a_row(40.0, 20.0), a_row(100.0, 10.0))
-    assert lets(
+    assert shares_by_gpu(
         plan_of(a_problem(a_service(rate_rps=80.0), networks={"net": rows}))
     ) == [{"chat": 100.0}]
 
 
 def test_few_replicas_are_larger_than_the_knee_where_they_have_to_be() -> None:
     service = a_service(rate_rps=95.0, max_replicas=1)
-    assert lets(plan_of(a_problem(service, networks={"net": BENT}))) == [
+    assert shares_by_gpu(plan_of(a_problem(service, networks={"net": BENT}))) == [
         {"chat": 100.0}
     ]
 
@@ -185,7 +151,7 @@ def test_where_no_gpu_is_left_a_free_share_that_carries_less_is_taken() -> None:
     )
     networks = {"net": BENT, "fixed": [a_row(60.0, 10.0)]}
     plan = plan_of(a_problem(*services, networks=networks, count=1))
-    assert lets(plan) == [{"big": 60.0, "next": 40.0}]
+    assert shares_by_gpu(plan) == [{"big": 60.0, "next": 40.0}]
     assert [(entry.service, entry.rate_rps) for entry in plan.unserved] == [
         ("next", pytest.approx(5.0))
     ]
@@ -219,4 +185,7 @@ def test_memory_and_watts_keep_two_apart() -> None:
     services = (a_service("a", rate_rps=40.0), a_service("b", rate_rps=40.0))
     for changes in ({"memory_mib": 9000.0}, {"power_w": 101.0}):
         rows = tuple(row._replace(**changes) for row in BENT)
-        assert len(lets(plan_of(a_problem(*services, networks={"net": rows})))) == 2
+        assert (
+            len(shares_by_gpu(plan_of(a_problem(*services, networks={"net": rows}))))
+            == 2
+        )

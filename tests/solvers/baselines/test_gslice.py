@@ -151,9 +151,7 @@ def test_slack_takes_an_extra_replica_back() -> None:
     assert [len(shares(plan)) for plan in plans] == [1, 1, 1, 2, 1, 1]
 
 
-def test_a_replica_that_outgrows_its_gpu_goes_to_another_and_its_neighbour_stays() -> (
-    None
-):
+def test_a_replica_that_outgrows_its_gpu_moves_and_its_neighbour_stays() -> None:
     problem = problem_of(
         a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0)
     )
@@ -182,9 +180,7 @@ def test_a_replica_that_finds_no_gpu_for_its_new_share_keeps_the_old_one() -> No
     ]
 
 
-def test_replicas_spread_to_the_next_type_where_the_cheapest_is_full_and_stay_there() -> (
-    None
-):
+def test_replicas_spread_to_the_next_type_where_the_cheapest_is_full() -> None:
     types = (
         replace(GPU, name="cheap", price_usd_per_hour=1.0, count=1),
         replace(GPU, name="dear", price_usd_per_hour=2.0, count=2),

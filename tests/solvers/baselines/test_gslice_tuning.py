@@ -74,9 +74,7 @@ def test_a_reading_from_before_a_change_has_settled_says_nothing_of_it() -> None
     assert steps_after(a_reading(200.0, age_s=5.0), tuning) == 2
 
 
-def test_what_missed_is_not_tried_again_while_the_rate_is_as_high_and_the_miss_is_fresh() -> (
-    None
-):
+def test_what_missed_is_not_tried_again_while_the_miss_is_fresh() -> None:
     missed = tune(Tuning(), a_reading(101.0, rate=10.0), ANY, slo_ms=100.0, now_s=0.0)
     assert (missed.steps, missed.missed_steps) == (1, 0)
     assert steps_after(a_reading(10.0, rate=9.1, served=9.1), missed) == 1

@@ -24,17 +24,13 @@ def a_profile(
     return profiles(problem, problem.gpu_types[0])["chat"]
 
 
-def test_a_replica_serves_all_that_it_executes_within_half_the_slo_and_nothing_beyond() -> (
-    None
-):
+def test_a_replica_serves_all_that_it_executes_within_half_the_slo() -> None:
     row = a_row(50.0, 50.0, batch=4)
     assert half_slo_rps(row, 50.0, slo_ms=100.0) == pytest.approx(80.0)  # 1000 · 4 / 50
     assert half_slo_rps(row, 50.01, slo_ms=100.0) == 0.0
 
 
-def test_the_largest_batch_is_the_largest_that_runs_within_half_the_slo_next_to_the_neighbours() -> (
-    None
-):
+def test_the_largest_batch_runs_within_half_the_slo_beside_the_neighbours() -> None:
     profile = a_profile(
         a_row(50.0, 20.0),
         a_row(50.0, 45.0, batch=4),

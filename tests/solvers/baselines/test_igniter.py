@@ -1,6 +1,6 @@
 """iGniter: the least share that suffices alone, and the extra that neighbours make necessary."""
 
-from collections.abc import Mapping, Sequence
+from functools import partial
 
 import pytest
 
@@ -11,13 +11,11 @@ from solvers.check import violations
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import (
-    OperatingPoint,
-    OperatingPoints,
     Problem,
     ServiceDemand,
 )
 from solvers.types.state import Observed
-from tests.solvers.instances import LAW, a_row, a_service, a_type
+from tests.solvers.instances import a_row, a_service, problem_of_networks, shares_by_gpu
 
 QUIET = (a_row(20.0, 24.0), a_row(30.0, 15.0), a_row(60.0, 12.0), a_row(100.0, 10.0))
 
@@ -30,39 +28,10 @@ def plan_of(problem: Problem) -> Plan:
     return plan
 
 
-def a_problem(
-    *services: ServiceDemand,
-    networks: Mapping[str, Sequence[OperatingPoint]],
-    count: int | None = None,
-) -> Problem:
-    """Networks of their own rows, with sensitivity 1, on one GPU type."""
-    gpu_type = a_type(sm_percent_step=5.0, count=count)
-    return Problem(
-        max_replicas_per_gpu=4,
-        capacity_law=LAW,
-        gpu_types=(gpu_type,),
-        services=services,
-        points=tuple(
-            OperatingPoints(
-                network=name, gpu_type=gpu_type.name, sensitivity=1.0, rows=tuple(rows)
-            )
-            for name, rows in networks.items()
-        ),
-    )
+a_problem = partial(problem_of_networks, sm_percent_step=5.0)
 
 
-def neighbour_sets(plan: Plan) -> list[dict[str, float]]:
-    """SM percent by service, one entry per GPU."""
-    return [
-        {replica.service: replica.sm_percent for replica in gpu.replicas}
-        for gpu in plan.gpus
-        for _ in range(gpu.count)
-    ]
-
-
-def test_alone_a_service_gets_the_least_share_that_keeps_half_the_slo_and_the_batch_with_most_to_spare() -> (
-    None
-):
+def test_alone_a_service_gets_the_least_share_that_keeps_half_the_slo() -> None:
     # 40 rps within 50 ms. At 25 %: 25 rps at batch 1, 80 ms at batch 4. At 50 % both batches do; batch 1 may grow by
     # 1.25 (25 ms per request), batch 4 by 50 / 48.
     rows = (
@@ -83,7 +52,7 @@ def test_neighbours_are_widened_until_both_keep_their_rule() -> None:
     # 15 · 1.1 = 16.5 ms.
     rows = tuple(row._replace(pressure=0.1) for row in QUIET)
     services = (a_service("a", rate_rps=40.0), a_service("b", rate_rps=40.0))
-    assert neighbour_sets(plan_of(a_problem(*services, networks={"net": rows}))) == [
+    assert shares_by_gpu(plan_of(a_problem(*services, networks={"net": rows}))) == [
         {"a": 30.0, "b": 30.0}
     ]
 
@@ -100,10 +69,10 @@ def test_a_service_goes_where_it_needs_the_least_extra_share() -> None:
         a_service("b-calm", network="calm", rate_rps=30.0),
         a_service("c-small", network="small", rate_rps=40.0),
     )
-    found = neighbour_sets(plan_of(a_problem(*services, networks=networks)))
+    found = shares_by_gpu(plan_of(a_problem(*services, networks=networks)))
     assert found == [{"a-loud": 60.0}, {"b-calm": 60.0, "c-small": 20.0}]
     # Where the calm one is not there, it takes the extra share rather than a GPU of its own.
-    found = neighbour_sets(
+    found = shares_by_gpu(
         plan_of(a_problem(services[0], services[2], networks=networks))
     )
     assert found == [{"a-loud": 60.0, "c-small": 30.0}]
@@ -118,13 +87,11 @@ def test_a_gpu_of_its_own_is_taken_where_the_extra_shares_do_not_fit() -> None:
         a_service("a-loud", network="loud", rate_rps=30.0),
         a_service("c-small", network="small", rate_rps=40.0),
     )
-    found = neighbour_sets(plan_of(a_problem(*services, networks=networks)))
+    found = shares_by_gpu(plan_of(a_problem(*services, networks=networks)))
     assert sorted(found, key=str) == [{"a-loud": 75.0}, {"c-small": 20.0}]
 
 
-def test_a_rate_beyond_a_whole_gpu_is_split_evenly_over_as_few_replicas_as_carry_it() -> (
-    None
-):
+def test_a_rate_beyond_a_whole_gpu_is_split_evenly_over_few_replicas() -> None:
     # A whole GPU serves 100 rps: three replicas of 83.3 rps, which 60 % serve (12 ms).
     plan = plan_of(a_problem(a_service(rate_rps=250.0), networks={"net": QUIET}))
     (gpu,) = plan.gpus
@@ -162,11 +129,11 @@ def test_memory_and_watts_are_kept_though_igniter_does_not_know_them() -> None:
     rows = tuple(row._replace(memory_mib=9000.0) for row in QUIET)
     services = (a_service("a", rate_rps=40.0), a_service("b", rate_rps=40.0))
     assert (
-        len(neighbour_sets(plan_of(a_problem(*services, networks={"net": rows})))) == 2
+        len(shares_by_gpu(plan_of(a_problem(*services, networks={"net": rows})))) == 2
     )
     rows = tuple(row._replace(power_w=101.0) for row in QUIET)
     assert (
-        len(neighbour_sets(plan_of(a_problem(*services, networks={"net": rows})))) == 2
+        len(shares_by_gpu(plan_of(a_problem(*services, networks={"net": rows})))) == 2
     )
 
 

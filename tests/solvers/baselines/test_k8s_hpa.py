@@ -10,9 +10,8 @@ import pytest
 from solvers.baselines.k8s_hpa import KubernetesHpa, make_plan
 from solvers.baselines.k8s_pods import PodOptions
 from solvers.check import violations
-from solvers.check_report import report_violations
 from solvers.greedy.configure import MAX_REPLICAS
-from solvers.types.outcome import Budget, PlanReport
+from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import (
     CapacityLaw,
@@ -23,7 +22,6 @@ from solvers.types.problem import (
 )
 from solvers.types.state import GpuType, Json, Observed, ServiceObservation
 from tests.solvers.instances import gpu_plan, replica_on
-from tests.solvers.small_plans import example
 
 # One batch of 1 takes 10 ms on `fast` and 20 ms on `slow`; at every ratio of at least 2 half of that may be used: 50
 # and 25 rps, so that the target is 40 and 20 rps per replica.
@@ -299,30 +297,3 @@ def test_shared_gpus_of_another_policy_become_whole_ones_as_far_as_stock_goes() 
         ("chat", "stock")
     ]
     assert violations(problem, plan) == ()
-
-
-@pytest.mark.parametrize(
-    "memory",
-    [None, [], {"version": 99}, {"version": 1, "services": {"chat": {"draws": "x"}}}],
-)
-def test_unknown_memory_starts_afresh(memory: Json) -> None:
-    problem = a_problem(rate_rps=100.0)
-    fresh = make_plan(problem, Observed(at_s=0.0), None, Budget())
-    assert make_plan(problem, Observed(at_s=0.0), memory, Budget()) == fresh
-
-
-def test_the_contracts_example_gets_a_valid_plan_and_report_under_both_objectives() -> (
-    None
-):
-    problem, _, optimum = example()
-    for objective in ("min_cost", "max_goodput"):
-        counted = tuple(replace(gpu_type, count=4) for gpu_type in problem.gpu_types)
-        variant = replace(problem, objective=objective, gpu_types=counted)
-        plan, report, _ = make_plan(variant, Observed(at_s=0.0), None, Budget())
-        assert violations(variant, plan) == ()
-        assert report_violations(variant, plan, report) == ()
-        assert (report.served_weight is None) == (objective == "min_cost")
-        assert (
-            isinstance(report, PlanReport)
-            and report.cost_usd_per_hour > optimum.cost_usd_per_hour
-        )

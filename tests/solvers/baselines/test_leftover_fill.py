@@ -41,9 +41,7 @@ NARROW, WIDE = (
 )
 
 
-def test_widest_takes_the_most_that_is_left_and_best_fit_what_the_knee_asks_for() -> (
-    None
-):
+def test_widest_takes_the_most_that_is_left_and_best_fit_the_knee() -> None:
     # `train` has no knee: its speed is straight in the share, so that the smallest share "reaches" it.
     wanted = to_fill(a_plan(NARROW, WIDE), [a_task()], gpus=2)
     assert shares(fill_left_over(wanted, widest)) == {"nightly": ("n1/gpu-0", 80.0)}
@@ -114,9 +112,7 @@ def test_promises_do_not_count_and_one_task_is_enough() -> None:
     assert shares(fill_left_over(wanted, widest)) == {"a": ("n1/gpu-0", 80.0)}
 
 
-def test_where_a_replica_has_grown_the_task_starts_again_in_what_is_left_or_is_swapped_out() -> (
-    None
-):
+def test_where_a_replica_has_grown_the_task_starts_again_or_is_swapped_out() -> None:
     running = a_plan(replace(NARROW, tasks=(bound_task(sm_percent=80.0),)))
     grown = a_plan(bound_gpu(0, sm_percent=60.0, batch=4))
     assert shares(

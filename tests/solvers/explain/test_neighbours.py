@@ -99,9 +99,7 @@ def test_limits_of_the_service_and_the_stock_are_named() -> None:
     ]
 
 
-def test_a_type_that_is_used_up_holds_nobody_back_where_one_more_is_worth_nothing() -> (
-    None
-):
+def test_a_type_that_is_used_up_holds_no_one_back_where_more_is_worth_nothing() -> None:
     problem, plan = (
         a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),)),
         a_plan(a_replica()),

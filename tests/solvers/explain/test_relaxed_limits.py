@@ -17,12 +17,11 @@ from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.survival import SurvivalGoal
-from tests.examples import examples
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import optimum, set_up
 
-SEEDS = range(examples(40))
+SEEDS = range(60)
 
 
 @cache

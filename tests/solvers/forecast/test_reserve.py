@@ -68,9 +68,7 @@ def test_bursts_within_the_hold_of_one_another_are_followed() -> None:
     assert reserve_of(bursts(100.0, every=40), hold_s=300.0) == 0.0
 
 
-def test_a_burst_that_the_slo_forgives_asks_for_nothing_and_a_larger_one_for_its_size() -> (
-    None
-):
+def test_a_burst_that_the_slo_forgives_asks_for_nothing_a_larger_one_does() -> None:
     quiet = np.full(HOUR, 10.0)
     small, large = quiet.copy(), quiet.copy()
     # Eight windows, of which three are beyond: 150 requests of 36,400, or 5850 of 51,600.

@@ -50,9 +50,7 @@ def test_a_daily_sine_is_found_in_poisson_noise() -> None:
     assert np.sqrt(np.mean((found - means[:288]) ** 2)) < 0.2
 
 
-def test_days_of_different_level_have_one_shape_and_the_level_is_the_usual_one() -> (
-    None
-):
+def test_days_of_different_level_have_one_shape_and_the_usual_level() -> None:
     levels = np.repeat([1.0, 3.0, 1.0, 2.0, 2.0, 2.0, 4.0], 288)
     found = a_day(
         make_season(
@@ -190,8 +188,6 @@ def test_unexpected_requests_at_night_do_not_multiply_the_morning() -> None:
     assert morning < 400.0
 
 
-def test_silence_at_a_busy_hour_is_a_quiet_service_and_silence_at_night_is_not() -> (
-    None
-):
+def test_silence_at_a_busy_hour_is_a_quiet_service_and_at_night_it_is_not() -> None:
     assert daily(np.zeros(60), end_s=2 * SIX_S, horizon_s=5.0, level=0.95) == 0.0
     assert daily(np.zeros(60), end_s=SIX_S - 10.0, horizon_s=30.0, level=0.95) > 200.0

@@ -162,9 +162,7 @@ def test_bad_series_are_refused(arrivals: list[float], window_s: float) -> None:
         RequestSeries(start_s=0.0, window_s=window_s, arrivals=np.array(arrivals))
 
 
-def test_the_last_value_is_the_newest_heard_rate_and_its_changes_are_the_margin() -> (
-    None
-):
+def test_the_last_value_is_the_newest_rate_and_its_changes_are_the_margin() -> None:
     # Changes of 10 up and down: a spread of 10, more than Poisson's √(100 / 25) = 2.
     history = a_history([100.0, 110.0] * 10 + [100.0, NAN], window_s=25.0)
     assert rate_of(smoothing.last_value, history, level=0.5) == 100.0

@@ -19,9 +19,7 @@ def test_a_batch_grows_by_one_and_backs_off_by_a_tenth_rounded_down(
     assert next_batch(batch, is_over=False) == below
 
 
-def test_clipper_latency_judges_every_replica_by_its_own_batches_and_leaves_the_idle_ones() -> (
-    None
-):
+def test_clipper_latency_judges_every_replica_by_its_own_batches() -> None:
     knobs = GovernorKnobs(clock_mhz=900.0, batches={"slow": 20, "fast": 20, "idle": 20})
     reading = GpuPeriod(
         peak_power_w=1000.0,
@@ -58,9 +56,7 @@ def test_clipper_power_turns_all_replicas_by_the_power_of_their_gpu() -> None:
     assert above.clock_mhz == below.clock_mhz == 900.0
 
 
-def test_clipper_power_saws_between_the_first_batch_above_the_cap_and_a_tenth_below() -> (
-    None
-):
+def test_clipper_power_saws_between_a_batch_above_the_cap_and_a_tenth_below() -> None:
     # The grid's clock below 1000 MHz is 990: 50 + 5 b · 0.99^2.5 = 147.5 W at 20, 152.4 W at 21; and 0.9 · 21 = 18.9.
     passed = course(
         "clipper_power",

@@ -192,9 +192,7 @@ def test_at_the_largest_batch_the_clock_rises_where_more_wait_than_one_batch_tak
     assert (after.clock_mhz, after.batches) == (clock_mhz, {"r1": 10})
 
 
-def test_one_more_is_tried_until_it_has_broken_the_limit_and_then_only_where_it_is_sure() -> (
-    None
-):
+def test_one_more_is_tried_until_it_has_broken_the_limit() -> None:
     # By proportion 8 in 89 ms make 8.5 in 95, and 9 in 100.1.
     assert turned(97.0, 89.0, batches=(8,))[1] == [9]
     _, (lower,), after = turned(60.0, 101.0, batches=(9,))
@@ -208,9 +206,7 @@ def test_one_more_is_tried_until_it_has_broken_the_limit_and_then_only_where_it_
     assert turned(60.0, 60.0, batches=(1,), memory=notes)[1] == [1]
 
 
-def test_after_a_breach_the_clock_rises_along_the_line_to_it_and_no_batch_grows() -> (
-    None
-):
+def test_after_a_breach_the_clock_rises_along_a_line_and_no_batch_grows() -> None:
     warned = {"breach": 30.0, "breach_w": 110.0, "base_w": 80.0}
     # 900 MHz is point 20; 10 points to the breach, 30 W; up to 98 W are 18 W: 6 points.
     assert turned(80.0, 95.0, memory=warned)[:2] == (90.0, [10])
@@ -221,9 +217,7 @@ def test_after_a_breach_the_clock_rises_along_the_line_to_it_and_no_batch_grows(
     assert turned(80.0, 95.0, memory={**warned, "breach": 20.0})[:2] == (0.0, [10])
 
 
-def test_a_breach_is_forgotten_when_power_has_fallen_for_ten_periods_by_as_much_as_it_added() -> (
-    None
-):
+def test_a_breach_is_forgotten_when_power_has_fallen_for_ten_periods() -> None:
     memory = {"breach": 21.0, "breach_w": 104.0, "base_w": 97.0, "calm": 0.0}
     # The breach made 104 W of 97 W. 91 W would become 97.6 W, within 98 W; 93 W would become 99.7 W.
     for power_w, is_forgotten in ((91.0, True), (93.0, False)):
@@ -236,9 +230,7 @@ def test_a_breach_is_forgotten_when_power_has_fallen_for_ten_periods_by_as_much_
         assert (after.memory["breach"] == -1.0) is is_forgotten
 
 
-def test_a_breach_far_below_which_power_stays_is_doubted_once_and_believed_when_it_comes_again() -> (
-    None
-):
+def test_a_breach_far_above_the_power_is_doubted_once_and_believed_twice() -> None:
     # 60 W are far below the cap of 100 W; the breach would come again at 60 / 59 of its 104 W.
     notes: dict[str, float] = {"breach": 21.0, "breach_w": 104.0, "base_w": 59.0}
     for _ in range(DOUBT_PERIODS - 1):
@@ -255,9 +247,7 @@ def test_a_breach_far_below_which_power_stays_is_doubted_once_and_believed_when_
     assert (notes["breach"], notes["doubts"]) == (20.0, 2.0)
 
 
-def test_three_failing_periods_in_a_row_ask_for_another_partition_and_a_good_one_takes_it_back() -> (
-    None
-):
+def test_three_failing_periods_ask_for_another_partition_a_good_one_does_not() -> None:
     notes: dict[str, float] = {}
     for period in range(1, FAILING_PERIODS + 1):
         *_, after = turned(99.0, 120.0, batches=(1,), memory=notes)
@@ -403,9 +393,7 @@ def test_steps_downwards_double_with_every_failing_period_before() -> None:
         assert turned(103.0, 50.0, memory={"failing": failing})[0] == -15.0 * points
 
 
-def test_a_gpu_on_which_nothing_is_executed_stays_and_lowers_its_clock_only_over_the_cap() -> (
-    None
-):
+def test_an_idle_gpu_stays_and_lowers_its_clock_only_over_the_cap() -> None:
     knobs = GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}, memory={"failing": 2.0})
     rest = govern(
         "power_latency", knobs, GpuPeriod(peak_power_w=50.0), limits(CAP_W, r1=32)

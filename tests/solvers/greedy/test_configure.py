@@ -76,9 +76,7 @@ def test_the_capacity_holds_next_to_the_worst_neighbour() -> None:
     assert one.cost_usd_per_hour == 0.5
 
 
-def test_a_whole_gpu_has_no_neighbours_and_wins_when_neighbours_would_cost_more() -> (
-    None
-):
+def test_a_whole_gpu_has_no_neighbours_and_wins_when_they_would_cost_more() -> None:
     # 100 rps: three halves at 33.3 rps cost 1.5 USD/h, one whole GPU with 100 rps costs 1.
     problem = a_problem(
         a_service(rate_rps=100.0),
@@ -89,9 +87,7 @@ def test_a_whole_gpu_has_no_neighbours_and_wins_when_neighbours_would_cost_more(
     assert chosen_row(problem) == PRESSING[1]
 
 
-def test_a_service_alone_in_the_world_has_no_neighbours_and_pays_for_whole_gpus() -> (
-    None
-):
+def test_a_service_alone_has_no_neighbours_and_pays_for_whole_gpus() -> None:
     # 350 rps: seven halves of 50 rps would stand on seven GPUs, since no two share one; four whole ones do it.
     problem = a_problem(
         a_service(rate_rps=350.0), a_service("photo"), rows=PRESSING, sensitivity=1.0
@@ -117,9 +113,7 @@ def test_the_row_is_large_enough_for_the_most_replicas_that_are_allowed() -> Non
     )
 
 
-def test_with_many_services_the_neighbours_may_count_the_service_itself_and_only_errs_on_the_safe_side() -> (
-    None
-):
+def test_with_many_services_the_neighbours_err_on_the_safe_side() -> None:
     few = a_problem(
         *(a_service(f"s{n}", rate_rps=20.0) for n in range(8)),
         rows=PRESSING,

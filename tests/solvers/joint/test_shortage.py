@@ -105,9 +105,7 @@ def test_the_stretch_bounds_what_a_median_may_add() -> None:
     assert allowed(problem, "light", 1, 1.9) == 0.0
 
 
-def test_a_median_is_never_stretched_beyond_the_law_of_medians_nor_below_its_percentile() -> (
-    None
-):
+def test_a_median_stays_between_the_law_of_medians_and_its_percentile() -> None:
     strict = two_gpus()
     rows = (((0.7, 0.99), (0.8, 0.8)),)
     problem = at_medians(
@@ -169,9 +167,7 @@ def test_everybody_is_stretched_by_their_own_percentile_whoever_else_there_is(
             )
 
 
-def test_whoever_asks_for_a_median_keeps_that_row_beside_those_that_are_softened() -> (
-    None
-):
+def test_who_asks_for_a_median_keeps_that_row_beside_softened_ones() -> None:
     problem = of_three_percentiles()
     softened = at_medians(problem, all_short(problem))
     law = softened.capacity_law
@@ -189,9 +185,7 @@ def test_whoever_asks_for_a_median_keeps_that_row_beside_those_that_are_softened
     assert len(law.percentiles) == len(law.max_utilisation) == 5
 
 
-def test_whoever_is_more_important_than_all_that_is_left_out_keeps_their_percentile() -> (
-    None
-):
+def test_who_is_more_important_than_all_left_out_keeps_their_percentile() -> None:
     key = softened_keys(two_gpus().capacity_law)[0.95]
     problem = at_medians(two_gpus(light_priority=2.0), without_heavy())
     assert {one.name: one.percentile for one in problem.services} == {
@@ -228,9 +222,7 @@ def test_the_promise_is_what_the_percentile_allows() -> None:
     assert violations(two_gpus(), promised) == ()
 
 
-def test_joint_leaves_nobody_out_in_the_loop_where_a_little_lateness_lets_all_in() -> (
-    None
-):
+def test_joint_leaves_no_service_out_where_a_little_lateness_lets_all_in() -> None:
     plan, report, memory = make_plan(two_gpus(), Observed(at_s=0.0), None, LOOP)
     assert served(plan) == pytest.approx({"light": 100.0, "heavy": 9.0})
     assert report.messages[0].startswith("arranged so that every median is in time")

@@ -148,9 +148,7 @@ def test_least_replicas_run_without_any_demand_in_different_gpus() -> None:
     ] == [(2, ["photo"])]
 
 
-def test_a_replica_that_misses_its_slo_counts_as_one_of_the_fewest_though_it_carries_nothing() -> (
-    None
-):
+def test_a_replica_that_misses_its_slo_counts_as_one_of_the_fewest() -> None:
     # No row of `chat` meets its SLO: a quarter of the GPU that `photo` needs anyway is the cheapest place to stand.
     rows = (a_row(100.0, 5.0), a_row(25.0, 20.0))
     services = (

@@ -316,9 +316,7 @@ def test_a_service_sends_at_most_one_neighbour() -> None:
     )
 
 
-def test_a_step_finer_than_any_gpu_needs_costs_no_memory_and_overlooks_no_neighbours() -> (
-    None
-):
+def test_a_step_finer_than_any_gpu_needs_costs_no_memory() -> None:
     # 66.667 % are free: both neighbours of 33.3335 % just fit in, and 2 · 1.0 is the worst.
     kind = gpu_type(sm_percent_step=1e-9, launch_per_neighbour=0.0, launch_base=0.0)
     worst = worst_neighbours(

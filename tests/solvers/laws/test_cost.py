@@ -42,9 +42,7 @@ def test_every_gpu_of_a_count_costs() -> None:
     assert cost_usd_per_hour(problem, tripled) == pytest.approx(3 * 1.253, abs=1e-12)
 
 
-def test_an_empty_plan_costs_nothing_under_min_cost_and_every_idle_gpu_under_max_goodput() -> (
-    None
-):
+def test_an_empty_plan_costs_nothing_or_every_idle_gpu_by_objective() -> None:
     problem, _, _ = example()
     assert cost_usd_per_hour(problem, Plan(policy="none")) == 0.0
     # 2 · (0.5 + 0.2 · 0.020) + 3 · (1.2 + 0.2 · 0.050)
@@ -81,9 +79,7 @@ def test_a_plan_of_an_unknown_service_has_no_cost() -> None:
         )
 
 
-def test_migration_charges_replicas_that_start_and_not_those_that_stay_or_stop() -> (
-    None
-):
+def test_migration_charges_only_replicas_that_start() -> None:
     problem, plan, _ = example()
     current = replace(plan, gpus=(replace(plan.gpus[0], count=2), plan.gpus[1]))
     moving = replace(problem, current=current, migration_cost_usd_per_hour=0.01)

@@ -3,14 +3,13 @@
 import math
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.placement import assignment, covering
 from solvers.placement.bounds import lowest_peak, max_value, min_gpus
-from solvers.placement.exact import SolveLimits, place_better, place_more_evenly
 from solvers.placement.formulation import classes_of
 from solvers.placement.greedy import fill_one_by_one, place_greedily, place_in_order
 from solvers.placement.integer_problem import (
@@ -44,7 +43,12 @@ from tests.solvers.placement.instances import (
 )
 
 BUDGET = Budget(seconds=30.0, work=5.0)
-LIMITS = SolveLimits(seconds=30.0, work=5.0)
+
+
+def limits() -> Any:
+    from solvers.placement.exact import SolveLimits
+
+    return SolveLimits(seconds=30.0, work=5.0)
 
 
 def together(solution: PlacementSolution) -> set[tuple[str, ...]]:
@@ -193,13 +197,15 @@ def test_the_answer_is_the_best_of_all_placements(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(examples(12)))
 def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
+    from solvers.placement.exact import place_better, place_more_evenly
+
     problem = random_problem(seed, replicas=6, gpus=2 + seed % 5)
     packing = only_packing(problem)
     apart: Groups = tuple(
         (index,) for index in range(min(packing.gpus, len(packing.replicas)))
     )
-    found = place_better(packing, apart, LIMITS)
-    groups, evenness = place_more_evenly(packing, found.groups, LIMITS)
+    found = place_better(packing, apart, limits())
+    groups, evenness = place_more_evenly(packing, found.groups, limits())
     gpus = tuple(
         PackedGpu(
             gpu_type="big",
@@ -217,13 +223,15 @@ def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(examples(8)))
 def test_cp_sat_saves_the_one_gpu_that_a_start_wastes(seed: int) -> None:
+    from solvers.placement.exact import place_better
+
     packing = only_packing(random_problem(seed, replicas=7, gpus=8))
-    best = place_better(packing, place_greedily(packing, ()), LIMITS).groups
+    best = place_better(packing, place_greedily(packing, ()), limits()).groups
     crowded = max(best, key=len)
     wasteful = canonical(
         [*(group for group in best if group != crowded), crowded[:1], crowded[1:]]
     )
-    found = place_better(packing, wasteful, LIMITS)
+    found = place_better(packing, wasteful, limits())
     assert (len(found.groups), found.gpus_bound, found.status) == (
         len(best),
         len(best),
@@ -234,6 +242,8 @@ def test_cp_sat_saves_the_one_gpu_that_a_start_wastes(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(examples(8)))
 def test_patterns_and_assignment_agree(seed: int) -> None:
     from ortools.sat.python import cp_model
+
+    from solvers.placement import assignment, covering
 
     packing = only_packing(random_problem(seed, replicas=9, gpus=9))
     start: Groups = tuple((index,) for index in range(len(packing.replicas)))
@@ -257,6 +267,8 @@ def test_patterns_and_assignment_agree(seed: int) -> None:
 
 def test_the_patterns_of_a_small_packing_by_hand() -> None:
     # Widths 60, 40 and 30, the last one twice without label: {60, 40}, {60, 30} and {40, 30, 30} leave no room.
+    from solvers.placement import covering
+
     replicas = (
         replica("a", 60.0),
         replica("b", 40.0),
@@ -270,6 +282,8 @@ def test_the_patterns_of_a_small_packing_by_hand() -> None:
 
 def test_patterns_beyond_count_are_left_to_the_assignment() -> None:
     # Any six of 40 services fit on a GPU: 3.8 million patterns.
+    from solvers.placement import covering
+
     replicas = tuple(
         replica(f"s{number:02}", 10.0 + 0.1 * number, value=1.0 + number)
         for number in range(40)
@@ -283,13 +297,15 @@ def test_patterns_beyond_count_are_left_to_the_assignment() -> None:
 
 @pytest.mark.parametrize("seed", range(examples(12)))
 def test_bounds_hold_for_every_placement_found(seed: int) -> None:
+    from solvers.placement.exact import place_better, place_more_evenly
+
     problem = random_problem(seed, replicas=7, gpus=2 + seed % 5)
     packing = only_packing(problem)
-    best = place_better(packing, place_greedily(packing, ()), LIMITS).groups
+    best = place_better(packing, place_greedily(packing, ()), limits()).groups
     assert max_value(packing) >= score(packing, best).value
     if has_all(packing, best):
         assert min_gpus(packing) <= len(best)
-        evened, _ = place_more_evenly(packing, best, LIMITS)
+        evened, _ = place_more_evenly(packing, best, limits())
         assert lowest_peak(packing, len(best)) <= peak(packing, evened)
 
 

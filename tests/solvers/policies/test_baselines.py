@@ -16,10 +16,27 @@ from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed, ServiceObservation
 from tests.examples import examples
-from tests.solvers.instances import a_problem, a_service, random_problem, with_rates
+from tests.solvers.instances import (
+    a_problem,
+    a_service,
+    a_type,
+    random_problem,
+    with_rates,
+)
 from tests.solvers.small_plans import example
 
 NAMES = ("gpulets", "gslice", "igniter", "morak")
+INSS = ("inss", "inss_1e", "inss_ni", "gpulets_bda")
+PROMISING = {
+    "hetsev",
+    "hetsev_greedy",
+    "k8s_hpa",
+    "oltunes",
+    "inss",
+    "inss_1e",
+    "gpulets_bda",
+}
+"""Their plans keep the capacity law, too."""
 PERIODS = 5
 
 every_baseline = pytest.mark.parametrize("name", NAMES)
@@ -37,9 +54,8 @@ def decide(
     observed = Observed(at_s=at_s, readings=tuple(readings))
     plan, report, memory = policy(name).make_plan(problem, observed, memory, Budget())
     assert plan.policy == name
-    assert [
-        entry for entry in violations(problem, plan) if entry.rule != "capacity"
-    ] == []
+    broken = {entry.rule for entry in violations(problem, plan)}
+    assert broken <= (set() if name in PROMISING else {"capacity"})
     assert report_violations(problem, plan, report) == ()
     return plan, report, json.loads(json.dumps(memory))
 
@@ -66,8 +82,8 @@ def with_one_gpu_less(problem: Problem) -> Problem:
     return replace(problem, gpu_types=tuple(fewer))
 
 
-@every_baseline
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("name", [*NAMES, *INSS])
+@pytest.mark.parametrize("seed", range(examples(10)))
 def test_physical_rules_hold_through_changing_rates_and_lost_gpus(
     name: str, seed: int
 ) -> None:
@@ -88,8 +104,8 @@ def test_physical_rules_hold_through_changing_rates_and_lost_gpus(
             problem = with_one_gpu_less(problem)
 
 
-@every_baseline
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", [*NAMES, "inss", "oltunes"])
+@pytest.mark.parametrize("seed", range(examples(5)))
 def test_the_order_of_what_a_problem_lists_changes_nothing(
     name: str, seed: int
 ) -> None:
@@ -106,13 +122,13 @@ def test_the_order_of_what_a_problem_lists_changes_nothing(
     assert decide(name, problem) == decide(name, problem)
 
 
-@every_baseline
+@pytest.mark.parametrize("name", [*NAMES, "hetsev_greedy"])
 def test_nothing_to_serve_needs_no_gpu(name: str) -> None:
     assert decide(name, a_problem())[0] == Plan(policy=name)
     assert decide(name, a_problem(a_service(rate_rps=0.0)))[0] == Plan(policy=name)
 
 
-@every_baseline
+@pytest.mark.parametrize("name", [*NAMES, "hetsev_greedy"])
 def test_without_gpus_everything_is_unserved(name: str) -> None:
     (entry,) = decide(name, a_problem(a_service(rate_rps=7.0), types=()))[0].unserved
     assert (entry.service, entry.rate_rps, entry.reason) == ("chat", 7.0, "slo")
@@ -143,17 +159,36 @@ def test_figures_beyond_all_measure_end_at_the_most_replicas(name: str) -> None:
     assert sum(gpu.count for gpu in later.gpus) <= MAX_REPLICAS
 
 
-@every_baseline
-@pytest.mark.parametrize(
-    "memory",
-    [[], {"version": 99}, {"version": 1, "services": {"chat": {"steps": "x"}}}],
+MEMORIES: tuple[Json, ...] = (
+    [],
+    3,
+    "junk",
+    {"version": 99},
+    {"version": 1, "services": {"chat": {"steps": "x"}}},
+    {"version": 1, "services": {"chat": {"draws": "x"}}},
+    {"version": 1, "services": {"chat": {"version": 9}}},
+    {"version": 1, "services": 3},
+    {"version": 1, "wider": 3},
+    {"version": 1, "wider": {"chat": "x"}},
+    {"version": 1, "consolidation_since_s": 9e9},
+    {"version": 1, "surplus_since_s": {"chat": "x"}},
+    {"version": 1, "gpus": [["gpu", [["chat"]], 4]]},
+    {"version": 1, "gpus": [], "tried": {"chat": 30.0}},
+    {"version": 1, "gpus": [], "tried": {"fingerprint": "", "rates_rps": 3}},
 )
-def test_unknown_memory_starts_afresh(name: str, memory: Json) -> None:
-    problem = a_problem(a_service(rate_rps=60.0))
-    assert decide(name, problem, memory) == decide(name, problem)
 
 
-@every_baseline
+@pytest.mark.parametrize(
+    "name", [*NAMES, *INSS, "hetsev", "hetsev_greedy", "k8s_hpa", "muxflow"]
+)
+def test_unknown_memory_starts_afresh(name: str) -> None:
+    problem = a_problem(a_service(rate_rps=60.0), types=(a_type(count=4),))
+    fresh = decide(name, problem)
+    for memory in MEMORIES:
+        assert decide(name, problem, memory) == fresh, memory
+
+
+@pytest.mark.parametrize("name", [*NAMES, "hetsev_greedy", "k8s_hpa"])
 def test_the_contracts_example_is_served_under_both_objectives(name: str) -> None:
     problem, _, _ = example()
     for objective in ("min_cost", "max_goodput"):

@@ -101,9 +101,7 @@ def test_stock_never_falls_below_nothing() -> None:
     )
 
 
-def test_of_what_runs_a_part_sees_its_own_replicas_on_no_more_gpus_than_there_are() -> (
-    None
-):
+def test_a_part_sees_its_own_replicas_on_no_more_gpus_than_there_are() -> None:
     missing = Unserved(service="b", rate_rps=1.0, reason="stock")
     running = a_plan(a_gpu("a", "b"), a_gpu("b"), a_gpu("a"), unserved=(missing,))
     part = part_problem(
@@ -118,9 +116,7 @@ def test_of_what_runs_a_part_sees_its_own_replicas_on_no_more_gpus_than_there_ar
     ) == [1, 1]
 
 
-def test_which_gpus_are_kept_where_they_are_short_does_not_hang_on_their_order() -> (
-    None
-):
+def test_which_gpus_are_kept_does_not_hang_on_their_order() -> None:
     gpus = [a_gpu("b", rate_rps=rate) for rate in (10.0, 20.0, 30.0)]
     parts = [
         part_problem(three(count=2, current=a_plan(*each)), {"b"}).current
@@ -315,9 +311,7 @@ def test_the_first_group_is_served_first_where_gpus_are_short() -> None:
         assert {entry.service for entry in plan.unserved} == {"a", "b"} - {served}
 
 
-def test_language_models_belong_to_their_group_and_take_their_gpus_from_later_ones() -> (
-    None
-):
+def test_language_models_take_their_gpus_from_later_groups() -> None:
     problem = make_problem(
         llm_services=(make_service("chat"), make_service("code")),
         llm_points=(make_points("chat"), make_points("code")),

@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import NormalDist
 
@@ -120,15 +121,19 @@ def sparse() -> Samples:
     return whole.take(np.sort(np.concatenate(kept)))
 
 
-SETS = {
-    "grid": served(),
-    "quotas": served(quotas=(25.0, 50.0, 100.0)),
-    "clocks": served(clocks_mhz=(800.0, 1200.0, 1530.0)),
-    "sparse": sparse(),
-    "limits": trained(),
-    "all": joined(sparse(), trained()),
-}
-"""Samples by what varies among them."""
+@cache
+def sets() -> dict[str, Samples]:
+    """Samples by what varies among them."""
+    return {
+        "grid": served(),
+        "quotas": served(quotas=(25.0, 50.0, 100.0)),
+        "clocks": served(clocks_mhz=(800.0, 1200.0, 1530.0)),
+        "sparse": sparse(),
+        "limits": trained(),
+        "all": joined(sparse(), trained()),
+    }
+
+
 CASES = [
     pytest.param(quantity, learner, id=f"{quantity}-{learner.name}")
     for quantity, learners in LEARNERS.items()
@@ -157,7 +162,7 @@ def test_every_registered_technique_is_unit_free(
 ) -> None:
     unit = THOUSAND if quantity == "latency_ms" else 1.0
     learned = 0
-    for name, samples in SETS.items():
+    for name, samples in sets().items():
         small = predicted(learner, samples, samples)
         large = predicted(learner, in_microseconds(samples), samples)
         np.testing.assert_allclose(large, unit * small, rtol=RTOL, err_msg=name)
@@ -251,7 +256,7 @@ def write_predictions(path: str) -> None:
         f"{learner.name} {name}": predicted(learner, rows, rows)
         for learners in LEARNERS.values()
         for learner in learners
-        for name, rows in SETS.items()
+        for name, rows in sets().items()
     }
     for name in {*INTERFERENCE, *UNKNOWN_NEIGHBOURS}:
         learned = learn_factors(name, samples, alone_ms, TYPICAL_LINK)
@@ -262,6 +267,7 @@ def write_predictions(path: str) -> None:
     np.savez(path, allow_pickle=False, **found)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     platform.machine() not in ("x86_64", "AMD64"),
     reason="the kernels are those of x86-64",

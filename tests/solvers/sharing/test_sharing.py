@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.laws.colocation import Neighbours
-from solvers.sharing.exact import build, convex_pieces, solve_exact
 from solvers.sharing.problem import LimitedCurve, ShareCurve, SharingProblem, make_curve
 from solvers.sharing.row_scan import crossing_sm_percent, smallest_rows
 from solvers.sharing.solve import solve
@@ -47,6 +46,8 @@ def limited(
 
 
 def exact_rows(*replicas: LimitedCurve) -> tuple[float | None, ...]:
+    from solvers.sharing.exact import solve_exact
+
     solution, status = solve_exact(SharingProblem(replicas=replicas), seconds=10.0)
     assert status is SolveStatus.OPTIMAL
     assert solution is not None
@@ -113,6 +114,8 @@ def test_a_range_of_sm_percents_narrows_the_rows() -> None:
 
 
 def test_pieces_are_cut_where_the_slope_falls() -> None:
+    from solvers.sharing.exact import convex_pieces
+
     assert [piece.sm_percent for piece in convex_pieces(STEPPED)] == [
         (10.0, 20.0),
         (20.0, 30.0, 40.0),
@@ -123,6 +126,8 @@ def test_pieces_are_cut_where_the_slope_falls() -> None:
 
 @pytest.mark.parametrize("replicas", (1, 8, 32))
 def test_the_programme_is_parametrised_by_the_rules(replicas: int) -> None:
+    from solvers.sharing.exact import build
+
     assert build(replicas, 8).programme.is_dcp(dpp=True)
 
 
@@ -200,6 +205,8 @@ def test_without_time_the_scan_answers_and_the_report_says_so() -> None:
 
 
 def test_a_programme_cut_by_its_time_limit_gives_no_answer_of_its_own() -> None:
+    from solvers.sharing.exact import solve_exact
+
     solution, status = solve_exact(
         SharingProblem(replicas=(limited(KNEE, 18.0),)), seconds=1e-9
     )

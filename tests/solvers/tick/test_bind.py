@@ -145,9 +145,7 @@ def started(result: Bound) -> int:
     return sum(len(step.start) for step in result.steps)
 
 
-def test_a_first_plan_takes_the_lowest_ids_and_names_replicas_after_service_and_generation() -> (
-    None
-):
+def test_a_first_plan_takes_the_lowest_ids_and_names_its_replicas() -> None:
     result = bound(a_plan(on_gpu("a", "b", count=2)), fleet(4))
     assert result.plan.generation == 1 and result.plan.parent == 0
     assert ids(result.plan) == {
@@ -368,9 +366,7 @@ def _content(plan: Plan) -> Counter[GpuPlan]:
     )
 
 
-def test_gpus_that_carry_nothing_are_filled_by_id_in_the_order_of_the_plan_s_content() -> (
-    None
-):
+def test_gpus_that_carry_nothing_are_filled_by_id_in_the_order_of_content() -> None:
     for seed in range(100):
         draw, gpus = random.Random(seed), fleet(8)
         first = bound(drawn_plan(draw), gpus).plan

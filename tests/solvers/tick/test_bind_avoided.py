@@ -77,9 +77,7 @@ def test_what_runs_beside_it_stays_where_the_plan_lets_it() -> None:
     assert kept["big-1"] == ids(running)["big-1"]
 
 
-def test_a_replica_that_serves_on_an_avoided_gpu_stays_and_no_other_starts_there() -> (
-    None
-):
+def test_a_replica_that_serves_on_an_avoided_gpu_stays_and_no_other_starts() -> None:
     gpus = fleet(3)
     running = avoiding(a_plan(on_gpu("a")), gpus, {}).plan
     avoided = {"a": {GpuId("big-0"), GpuId("big-1")}}
@@ -93,9 +91,7 @@ def test_a_plan_without_another_place_is_told_to_be_without_one() -> None:
     assert [gpu.replicas[0].service for gpu in result.unplaced] == ["a"]
 
 
-def test_whatever_is_avoided_nothing_is_placed_there_and_all_is_placed_where_it_can_be() -> (
-    None
-):
+def test_nothing_is_placed_where_it_is_avoided_and_all_where_it_can_be() -> None:
     for seed in range(ROUNDS):
         draw = random.Random(seed)
         gpus = fleet(draw.randint(2, 6))

@@ -77,9 +77,7 @@ def test_a_replica_is_replaced_by_its_shadow_where_both_fit() -> None:
     assert losses(taken) == {}
 
 
-def test_memory_exactly_full_still_allows_the_shadow_and_one_mib_less_does_not() -> (
-    None
-):
+def test_memory_exactly_full_allows_the_shadow_and_one_mib_less_does_not() -> None:
     old, new = (
         a_replica("a-1", memory_mib=BIG_MIB / 2),
         a_replica("a-2", memory_mib=BIG_MIB / 2),

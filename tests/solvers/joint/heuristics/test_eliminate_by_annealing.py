@@ -12,7 +12,6 @@ from solvers.joint.heuristics.diving import DiveContext, complete_greedily
 from solvers.joint.heuristics.gpu_elimination import eliminate_by_annealing, soft_demand
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
-from solvers.joint.relaxation.column_generation import generate
 from solvers.types.problem import Problem
 from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
@@ -25,9 +24,7 @@ def search_of(
     executor: Executor | None = None,
 ) -> DiveContext:
     setting = set_up(problem)
-    relaxation = generate(
-        setting.tables, setting.demand, setting.pricer(), setting.columns
-    )
+    relaxation = setting.relaxed()
     pricer = setting.pricer().on(executor)
     tools = setting.tools(pricer)
     return DiveContext(

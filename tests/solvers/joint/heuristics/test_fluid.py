@@ -219,9 +219,7 @@ def test_only_problems_without_any_other_contention_are_fluid() -> None:
     assert fluid(slowed)
 
 
-def test_steps_of_a_thousandth_of_a_percent_are_too_fine_for_the_general_search() -> (
-    None
-):
+def test_steps_of_a_thousandth_of_a_percent_are_too_fine_for_the_search() -> None:
     coarse = make_tables(
         a_fluid_problem(random.Random(1), services=4, types=1, step=2.5)
     )

@@ -11,7 +11,6 @@ from solvers.joint.heuristics.gpu_elimination import eliminate_gpus
 from solvers.joint.kernels.exchange import ExchangeState, exchange
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
-from solvers.joint.relaxation.column_generation import generate
 from solvers.joint.relaxation.column_pool import LossPool
 from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
@@ -20,9 +19,7 @@ from tests.solvers.whole_program import set_up
 
 def search_of(seed: int, is_over: Callable[[], bool] = never) -> DiveContext:
     setting = set_up(random_problem(seed, services=8, types=2, gpus=12))
-    relaxation = generate(
-        setting.tables, setting.demand, setting.pricer(), setting.columns
-    )
+    relaxation = setting.relaxed()
     tools = setting.tools()
     return DiveContext(
         tools,
@@ -56,9 +53,7 @@ def test_a_superfluous_gpu_goes() -> None:
     setting = set_up(
         a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),))
     )
-    relaxation = generate(
-        setting.tables, setting.demand, setting.pricer(), setting.columns
-    )
+    relaxation = setting.relaxed()
     tools = setting.tools()
     search = DiveContext(
         tools,

@@ -1,7 +1,6 @@
 """Whole plans from the relaxation."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,24 +9,12 @@ import pytest
 from solvers.joint.heuristics.diving import complete_greedily, floors
 from solvers.joint.heuristics.integer_plans import IntegerPlan, IntegerPlans
 from solvers.joint.patterns.carried import carried, is_met, rest_of
-from solvers.joint.relaxation.column_generation import Relaxation, generate
+from solvers.joint.relaxation.column_generation import Relaxation
 from solvers.types.problem import Problem
 from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.problems import tiny_problem
-from tests.solvers.whole_program import Setting, optimum, set_up
-
-
-def after(calls: int) -> Callable[[], bool]:
-    """Over after so many questions."""
-    asked = 0
-
-    def is_over() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > calls
-
-    return is_over
+from tests.solvers.whole_program import Setting, after, optimum, set_up
 
 
 def solved(
@@ -35,7 +22,7 @@ def solved(
 ) -> tuple[Setting, Relaxation, IntegerPlan]:
     setting = set_up(problem)
     pricer = setting.pricer()
-    relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
+    relaxation = setting.relaxed(pricer)
     tools = setting.tools(pricer)
     return (
         setting,
@@ -150,7 +137,7 @@ def test_the_same_seed_and_work_make_the_same_plan() -> None:
 def test_every_better_plan_is_reported_and_the_last_one_returned() -> None:
     setting = set_up(random_problem(5))
     pricer = setting.pricer()
-    relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
+    relaxation = setting.relaxed(pricer)
     reported: list[IntegerPlan] = []
     tools = setting.tools(pricer)
     plan = run(

@@ -3,7 +3,6 @@
 import gzip
 import random
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,19 +19,7 @@ from solvers.types.problem import OperatingPoints, Problem
 from tests.examples import examples
 from tests.shared import SHARED, needs
 from tests.solvers.instances import HALVES, LAW, a_problem, a_row, a_service, a_type
-from tests.solvers.whole_program import Setting, all_columns, set_up
-
-
-def after(calls: int) -> Callable[[], bool]:
-    """Over after so many questions."""
-    asked = 0
-
-    def is_over() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > calls
-
-    return is_over
+from tests.solvers.whole_program import Setting, after, all_columns, set_up
 
 
 def packed(

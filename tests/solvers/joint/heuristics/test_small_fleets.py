@@ -14,7 +14,7 @@ from solvers.joint.heuristics.small_fleets import (
 )
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
-from solvers.joint.relaxation.column_generation import Relaxation, generate
+from solvers.joint.relaxation.column_generation import Relaxation
 from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import Setting, optimum, set_up
@@ -30,7 +30,7 @@ def prepared(
     return (
         setting,
         tools,
-        generate(setting.tables, setting.demand, tools.pricer, setting.columns),
+        setting.relaxed(tools.pricer),
     )
 
 
@@ -95,7 +95,7 @@ def test_fleets_that_cost_more_than_is_wanted_are_left_out() -> None:
 def test_fleets_are_counted_where_there_are_as_many_gpus_as_wanted() -> None:
     setting = set_up(a_problem(a_service("chat", rate_rps=250.0), types=(a_type(),)))
     tools = setting.tools()
-    relaxation = generate(setting.tables, setting.demand, tools.pricer, setting.columns)
+    relaxation = setting.relaxed(tools.pricer)
     # A GPU carries 100 rps.
     fleets = list_fleets(tools, setting.demand, relaxation, below=5.5, is_over=never)
     assert [fleet.gpus for fleet in fleets] == [(3,), (4,), (5,)]

@@ -67,9 +67,7 @@ def test_where_no_time_passes_rounds_are_counted_and_it_is_never_late() -> None:
 
 def test_pricing_that_is_cut_short_proves_nothing() -> None:
     setting = set_up(random_problem(1))
-    relaxation = generate(
-        setting.tables, setting.demand, setting.pricer(), setting.columns
-    )
+    relaxation = setting.relaxed()
     late = setting.pricer().on(None, is_late=lambda: True)
     duals = relaxation.solution.duals
     assert all(

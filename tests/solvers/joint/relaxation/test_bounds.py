@@ -75,9 +75,7 @@ def test_the_bound_of_the_relaxation_is_its_optimum_over_all_patterns(
 ) -> None:
     for seed in range(examples(24)):
         setting = set_up(tiny_problem(seed), has_stock=has_stock)
-        found = generate(
-            setting.tables, setting.demand, setting.pricer(), setting.columns
-        )
+        found = setting.relaxed()
         best = optimum(setting, is_whole=False)
         assert found.is_exact
         assert found.bound <= best * SLACK + 1e-9, seed
@@ -85,9 +83,7 @@ def test_the_bound_of_the_relaxation_is_its_optimum_over_all_patterns(
         assert found.solution.objective <= best * (1 + 2e-3) + 1e-3, seed
 
 
-def test_with_cuts_the_bound_holds_for_plans_that_serve_everything_and_is_no_worse() -> (
-    None
-):
+def test_with_cuts_the_bound_of_plans_that_serve_everything_is_no_worse() -> None:
     gains = 0
     for seed in range(examples(36)):
         problem = tiny_problem(seed)
@@ -100,7 +96,7 @@ def test_with_cuts_the_bound_holds_for_plans_that_serve_everything_and_is_no_wor
             setting.columns,
             has_cuts=True,
         )
-        without = generate(plain.tables, plain.demand, plain.pricer(), plain.columns)
+        without = plain.relaxed()
         assert with_cuts.bound <= best * SLACK + 1e-9, seed
         assert with_cuts.bound >= 0.98 * without.bound, seed
         gains += with_cuts.bound > without.bound * 1.01

@@ -5,7 +5,6 @@ import pytest
 
 from solvers.joint.patterns.carried import carried
 from solvers.joint.relaxation.branch_and_price import BranchResult, Incumbent, branch
-from solvers.joint.relaxation.column_generation import generate
 from tests.examples import examples
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import Setting, optimum, set_up
@@ -19,7 +18,7 @@ def _branch(
     """Time is over when it was asked for so many times."""
     asked = count(1)
     pricer = setting.pricer()
-    relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
+    relaxation = setting.relaxed(pricer)
     return branch(
         setting.tables,
         setting.demand,
@@ -119,7 +118,7 @@ def test_bound_never_falls_with_more_time_and_never_passes_the_optimum() -> None
 def test_stops_at_once_when_time_is_over_with_what_is_known() -> None:
     setting = set_up(tiny_problem(3))
     pricer = setting.pricer()
-    relaxation = generate(setting.tables, setting.demand, pricer, setting.columns)
+    relaxation = setting.relaxed(pricer)
     given = Incumbent(counts={0: 1}, cost_usd_per_hour=relaxation.bound + 100.0)
     found = branch(
         setting.tables,

@@ -49,9 +49,7 @@ def test_nothing_is_left_to_split_where_all_sums_are_whole() -> None:
     assert _split(both=1.0, photo=2.0) is None
 
 
-def test_a_row_counts_patterns_of_its_modes_that_hold_a_candidate_of_the_range() -> (
-    None
-):
+def test_a_row_counts_patterns_of_its_modes_with_a_candidate_of_the_range() -> None:
     row = BranchingRow((0,), ((0, 2),))
     assert row.counts(Pattern(0, (1,)))
     assert row.counts(Pattern(0, (0, 2)))

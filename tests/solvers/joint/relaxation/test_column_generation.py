@@ -11,9 +11,7 @@ from tests.solvers.whole_program import optimum, set_up
 def test_finds_the_relaxation_over_all_patterns() -> None:
     for seed in range(100, 140):
         setting = set_up(tiny_problem(seed, services=4))
-        found = generate(
-            setting.tables, setting.demand, setting.pricer(), setting.columns
-        )
+        found = setting.relaxed()
         assert found.solution.objective == pytest.approx(
             optimum(setting, is_whole=False), rel=2e-3, abs=1e-3
         ), seed
@@ -22,9 +20,7 @@ def test_finds_the_relaxation_over_all_patterns() -> None:
 def test_bound_and_objective_meet_within_the_tolerance_of_the_last_phase() -> None:
     for seed in range(5):
         setting = set_up(random_problem(seed))
-        found = generate(
-            setting.tables, setting.demand, setting.pricer(), setting.columns
-        )
+        found = setting.relaxed()
         assert found.is_exact
         assert found.bound <= found.solution.objective * (1 + 1e-9)
         assert found.bound >= found.solution.objective * (1 - 2e-3)
@@ -41,13 +37,13 @@ def test_stops_after_one_round_when_time_is_over_and_still_proves_something() ->
     )
     assert found.rounds == 1
     assert not found.is_exact
-    full = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
+    full = setting.relaxed()
     assert found.bound <= full.solution.objective * (1 + 1e-9)
 
 
 def test_counts_belong_to_the_columns_in_their_order() -> None:
     setting = set_up(random_problem(2))
-    found = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
+    found = setting.relaxed()
     assert len(found.columns) == len(found.solution.counts)
     cost = sum(
         setting.columns[number].price * count
@@ -60,7 +56,7 @@ def test_counts_belong_to_the_columns_in_their_order() -> None:
 
 def test_a_warm_start_needs_no_more_rounds_and_ends_at_the_same_value() -> None:
     setting = set_up(random_problem(3))
-    cold = generate(setting.tables, setting.demand, setting.pricer(), setting.columns)
+    cold = setting.relaxed()
     warm = generate(
         setting.tables,
         setting.demand,
@@ -84,9 +80,7 @@ def test_nothing_wanted_costs_nothing() -> None:
 def test_same_input_gives_the_same_columns() -> None:
     def run() -> tuple[float, np.ndarray]:
         setting = set_up(random_problem(4))
-        found = generate(
-            setting.tables, setting.demand, setting.pricer(), setting.columns
-        )
+        found = setting.relaxed()
         return found.bound, found.solution.counts
 
     (first, counts), (second, others) = run(), run()

@@ -119,9 +119,7 @@ def test_limits_hold_until_others_are_set() -> None:
     assert master.solve().duals.limits == {}
 
 
-def test_a_limit_on_candidates_counts_only_their_patterns_also_those_added_later() -> (
-    None
-):
+def test_a_limit_on_candidates_counts_their_patterns_also_those_added_later() -> None:
     hand = _hand()
     master = Master(hand.tables, hand.demand, limit_price=100.0)
     master.add([hand.columns[0]])

@@ -77,9 +77,7 @@ def test_a_gpu_of_which_none_is_left_is_out_of_the_question() -> None:
     assert np.isinf(second)
 
 
-def test_growth_where_shares_are_too_fine_to_price_is_served_by_the_columns_at_hand() -> (
-    None
-):
+def test_growth_of_shares_too_fine_to_price_is_served_by_the_columns_at_hand() -> None:
     problem = a_fluid_problem(random.Random(1), services=2, types=1, step=0.02)
     narrow = tuple(replica_on(one.name, 1.0) for one in problem.services)
     runs = Plan(

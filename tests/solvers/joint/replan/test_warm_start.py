@@ -60,9 +60,7 @@ def test_headroom_is_wide_where_that_takes_few_more_candidates() -> None:
     assert WarmStart(small, has_headroom=True).headroom == HEADROOM
 
 
-def test_a_state_with_too_many_columns_goes_on_with_the_cheapest_and_plans_as_before() -> (
-    None
-):
+def test_a_state_with_too_many_columns_goes_on_with_the_cheapest() -> None:
     problem = random_problem(5)
     warm = WarmStart(problem, has_headroom=True)
     before, _ = solve(problem, Budget(), warm=warm)

@@ -1,9 +1,8 @@
-"""InSS's batch decision: eq. 2 and Algorithm 1 by hand, and where the printed search differs from the scan."""
+"""InSS's batch decision: eq. 2 and the scan by hand."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -17,11 +16,10 @@ from solvers.papers.inss.batch_decision import (
     decide_batches,
     task_latency_ms,
 )
-from solvers.types.problem import OperatingPoint
+from solvers.types.problem import CapacityLaw, OperatingPoint
 from solvers.types.state import GpuType
 
 BATCHES = (1, 2, 4, 8)
-LAW = make_capacity_law([0.98], BATCHES)
 CARD = GpuType(
     name="card",
     price_usd_per_hour=1.0,
@@ -32,7 +30,15 @@ CARD = GpuType(
     clocks_mhz=(1000.0,),
     launch_per_neighbour=1.0,
 )
-HOST = BatchHost(gpu_type=CARD, law=LAW)
+
+
+@cache
+def law() -> CapacityLaw:
+    return make_capacity_law([0.98], BATCHES)
+
+
+def host(**changes: object) -> BatchHost:
+    return replace(BatchHost(gpu_type=CARD, law=law()), **changes)
 
 
 def row(
@@ -59,9 +65,7 @@ def tenant(**facts: object) -> BatchTenant:
     return replace(chosen, **facts)
 
 
-def test_a_request_that_finds_nobody_waits_for_its_batch_and_for_the_running_one() -> (
-    None
-):
+def test_a_request_that_finds_no_other_waits_for_its_batch_and_the_running() -> None:
     # W = 1 < 4: gathering takes 3 / 100 s = 30 ms, the running batch 20 ms: max(20, 30) + 20 = 50 ms.
     assert task_latency_ms(4, 20.0, arrival_rate_rps=100.0) == pytest.approx(50.0)
     # At 1000 requests per second 3 ms suffice, and the running batch is what lasts: 20 + 20 = 40 ms.
@@ -80,6 +84,11 @@ def test_latency_falls_with_the_batch_while_requests_wait() -> None:
     assert task_latency_ms(
         4, 14.0, arrival_rate_rps=50.0, queued=10.0
     ) == pytest.approx(56.0)
+    # W = 41: a batch in the middle may last longer than a larger and a smaller one.
+    for batch, expected_ms in ((4, 168.0), (16, 104.0), (24, 102.0)):
+        assert task_latency_ms(
+            batch, 10.0 + batch, arrival_rate_rps=100.0, queued=40.0
+        ) == pytest.approx(expected_ms)
 
 
 def test_a_batch_that_nobody_fills_never_ends() -> None:
@@ -88,24 +97,22 @@ def test_a_batch_that_nobody_fills_never_ends() -> None:
 
 
 def test_the_scan_takes_the_batch_that_carries_most() -> None:
-    decided = decide_batches(replace(HOST, fills_batches=True), [tenant()])
+    decided = decide_batches(host(fills_batches=True), [tenant()])
     assert decided is not None
     # Alone; at 100/s gathering 8 takes 70 ms, and 70 + 24.5 is within 100 ms.
     assert decided[0].row.batch == 8
     assert decided[0].carried_rps == pytest.approx(
-        capacity_rps(LAW, percentile=0.98, batch=8, slo_ms=100.0, execution_ms=24.5)
+        capacity_rps(law(), percentile=0.98, batch=8, slo_ms=100.0, execution_ms=24.5)
     )
 
 
 def test_few_requests_make_small_batches_where_batches_are_filled() -> None:
     # At 30/s gathering 8 takes 233 ms and 4 takes 100 ms, both too long; 2 takes 33 ms.
-    decided = decide_batches(
-        replace(HOST, fills_batches=True), [tenant(arrival_rate_rps=30.0)]
-    )
+    decided = decide_batches(host(fills_batches=True), [tenant(arrival_rate_rps=30.0)])
     assert decided is not None
     assert decided[0].row.batch == 2
     # Replicas that take whatever waits need not care.
-    decided = decide_batches(HOST, [tenant(arrival_rate_rps=30.0)])
+    decided = decide_batches(host(), [tenant(arrival_rate_rps=30.0)])
     assert decided is not None
     assert decided[0].row.batch == 8
 
@@ -113,33 +120,33 @@ def test_few_requests_make_small_batches_where_batches_are_filled() -> None:
 def test_a_queue_makes_batches_large_that_would_be_too_large_to_gather() -> None:
     # W = 13. Batch 1: 10.5 · 14 = 147 ms; 2: 12.5 · 8 = 100 ms; 4: 16.5 · 5 = 82.5 ms; 8: 24.5 · 3 = 73.5 ms.
     waits = tenant(arrival_rate_rps=30.0, queued=12.0)
-    for host in (HOST, replace(HOST, fills_batches=True)):
-        decided = decide_batches(host, [waits])
+    for each in (host(), host(fills_batches=True)):
+        decided = decide_batches(each, [waits])
         assert decided is not None
         assert decided[0].row.batch == 8
 
 
 def test_neighbours_slow_each_other_unless_they_are_not_known() -> None:
     # Launch 0.5 · (1 + 1 · 2) = 1.5 ms; run 24 · (1 + 0.5 · 0.1) = 25.2 ms.
-    both = decide_batches(HOST, [tenant(), tenant()])
-    blind = decide_batches(replace(HOST, knows_neighbours=False), [tenant(), tenant()])
+    both = decide_batches(host(), [tenant(), tenant()])
+    blind = decide_batches(host(knows_neighbours=False), [tenant(), tenant()])
     assert both is not None
     assert blind is not None
     assert both[0].carried_rps == pytest.approx(
-        capacity_rps(LAW, percentile=0.98, batch=8, slo_ms=100.0, execution_ms=26.7)
+        capacity_rps(law(), percentile=0.98, batch=8, slo_ms=100.0, execution_ms=26.7)
     )
     assert blind[0].carried_rps > both[0].carried_rps
 
 
 def test_memory_goes_to_the_first_when_it_is_short() -> None:
     # 2 · 1100 MiB for batches of 1 leave 700 of 2900 MiB: the first takes 8 (700 more), the second stays at 1.
-    small = replace(HOST, gpu_type=replace(CARD, memory_mib=2900.0))
+    small = host(gpu_type=replace(CARD, memory_mib=2900.0))
     decided = decide_batches(small, [tenant(), tenant()])
     assert decided is not None
     assert [each.row.batch for each in decided] == [8, 1]
     assert (
         decide_batches(
-            replace(HOST, gpu_type=replace(CARD, memory_mib=2100.0)),
+            host(gpu_type=replace(CARD, memory_mib=2100.0)),
             [tenant(), tenant()],
         )
         is None
@@ -147,107 +154,10 @@ def test_memory_goes_to_the_first_when_it_is_short() -> None:
 
 
 def test_no_batch_within_the_slo_carries_nothing() -> None:
-    decided = decide_batches(HOST, [tenant(slo_ms=20.0)])
+    decided = decide_batches(host(), [tenant(slo_ms=20.0)])
     assert decided is not None
     assert decided[0].carried_rps == 0.0
     assert decided[0].row.batch == 1
-
-
-class Printed(NamedTuple):
-    """What Algorithm 1 returns for one replica."""
-
-    batch: int | None
-    flag: bool
-
-
-def search_as_printed(
-    keeps_limits: Callable[[int], bool],
-    carries_rate: Callable[[int], bool],
-    *,
-    largest: int = 32,
-) -> Printed:
-    """Algorithm 1 for one replica, line by line, with its faults; for comparison with the scan.
-
-    keeps_limits: (4a) and (4b); carries_rate: (4c). The flag is true only after some batch was too large, as printed.
-    """
-    low, high, batch, flag = 1, largest, None, False
-    while low <= high:
-        middle = (low + high) // 2
-        if not keeps_limits(middle):
-            high, flag = middle - 1, True
-        elif carries_rate(middle):
-            batch, low = middle, middle + 1
-        else:
-            break
-    return Printed(batch, flag)
-
-
-def test_the_printed_search_traced_by_hand() -> None:
-    # Batches up to 20 keep the limits, all carry the rate. Middles: 16 fits, 24 not, 20 fits, 22 not, 21 not.
-    tried: list[int] = []
-
-    def keeps(batch: int) -> bool:
-        tried.append(batch)
-        return batch <= 20
-
-    assert search_as_printed(keeps, lambda _: True) == Printed(20, True)
-    assert tried == [16, 24, 20, 22, 21]
-
-
-def test_the_printed_flag_is_false_where_the_largest_batch_fits() -> None:
-    # Nothing was too large, so the printed algorithm reports failure although batch 32 is found and right.
-    assert search_as_printed(lambda _: True, lambda _: True) == Printed(32, False)
-
-
-def test_the_printed_flag_is_true_where_no_batch_fits() -> None:
-    assert search_as_printed(lambda _: False, lambda _: True) == Printed(None, True)
-
-
-def test_the_printed_search_gives_up_where_the_middle_carries_too_little() -> None:
-    # 16 carries too little, so 24, which would carry enough, is never tried.
-    assert search_as_printed(lambda _: True, lambda batch: batch >= 20) == Printed(
-        None, False
-    )
-
-
-def test_the_printed_search_misses_what_the_scan_finds_under_a_queue() -> None:
-    # 40 wait; t(b) = 10 + b ms, SLO 140 ms. By eq. 2 with W = 41:
-    #   b = 16: 26 + 3 · 26 = 104 ms fits; b = 24: 34 + 2 · 34 = 102 fits; b = 4: 14 + 11 · 14 = 168 does not.
-    # With an SLO of 103 ms 16 is too large by the printed reading, so that only smaller ones, all slower, are tried.
-    def latency_ms(batch: int) -> float:
-        return task_latency_ms(batch, 10.0 + batch, arrival_rate_rps=100.0, queued=40.0)
-
-    assert latency_ms(16) == pytest.approx(104.0)
-    assert latency_ms(24) == pytest.approx(102.0)
-    assert latency_ms(4) == pytest.approx(168.0)
-    assert search_as_printed(
-        lambda batch: latency_ms(batch) <= 103.0, lambda _: True
-    ) == Printed(None, True)
-    assert [batch for batch in range(1, 33) if latency_ms(batch) <= 103.0] == [
-        14,
-        15,
-        21,
-        22,
-        23,
-        24,
-    ]
-
-
-@given(
-    limit=st.integers(1, 32),
-    least=st.integers(1, 32),
-)
-def test_the_printed_search_is_right_where_its_assumption_holds(
-    limit: int, least: int
-) -> None:
-    """One threshold for the limits, and every batch carries enough from `least` on, which the middle reaches."""
-    found = search_as_printed(
-        lambda batch: batch <= limit, lambda batch: batch >= least
-    )
-    if least == 1:
-        assert found.batch == limit
-    if found.batch is not None:
-        assert least <= found.batch <= limit
 
 
 @given(
@@ -259,16 +169,16 @@ def test_the_printed_search_is_right_where_its_assumption_holds(
 def test_decisions_keep_every_limit(
     rates: list[float], slo_ms: float, queued: float, memory_mib: float
 ) -> None:
-    host = replace(HOST, gpu_type=replace(CARD, memory_mib=memory_mib))
+    roomy = host(gpu_type=replace(CARD, memory_mib=memory_mib))
     tenants = [
         tenant(arrival_rate_rps=rate, slo_ms=slo_ms, queued=queued) for rate in rates
     ]
-    decided = decide_batches(host, tenants)
+    decided = decide_batches(roomy, tenants)
     if decided is None:
         assert 1100.0 * len(rates) > memory_mib
         return
     assert sum(each.row.memory_mib for each in decided) <= memory_mib * (1.0 + 1e-6)
-    assert decided == decide_batches(host, tenants)
+    assert decided == decide_batches(roomy, tenants)
     for one, each in zip(tenants, decided, strict=True):
         assert each.row in one.rows
         assert 0.0 <= each.carried_rps <= 1000.0 * each.row.batch / (each.row.solo_ms)

@@ -91,9 +91,7 @@ def test_a_price_of_moves_keeps_what_runs(price: float, moves: bool) -> None:
     assert (later.gpus != first.gpus) or not moves
 
 
-def test_the_search_moves_nothing_before_the_actor_has_fallen_short_for_a_while() -> (
-    None
-):
+def test_the_search_moves_nothing_before_the_actor_has_fallen_short_a_while() -> None:
     problem = actors_problem()
     _, _, memory = decide(problem)
     beyond = with_rates(problem, 6.0)

@@ -1,8 +1,8 @@
 """Knees fill GPUs, partitions give all of them away, the cap decides the clock, requests widen."""
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -12,14 +12,17 @@ from solvers.papers.morak.policy import MEMORY_VERSION, make_plan
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import (
-    OperatingPoint,
-    OperatingPoints,
     Problem,
-    ServiceDemand,
 )
 from solvers.types.state import Json, Observed
 from tests.examples import examples
-from tests.solvers.instances import LAW, a_row, a_service, a_type, random_problem
+from tests.solvers.instances import (
+    a_row,
+    a_service,
+    problem_of_networks,
+    random_problem,
+    shares_by_gpu,
+)
 
 # 20 ms at 20 %, 11 at 40 %, and hardly less beyond: the knee of three segments' two lines lies at 40 %.
 BENT = tuple(
@@ -31,24 +34,7 @@ BENT += (a_row(100.0, 9.8),)
 SETTLING_S = MorakParameters().settling_s
 
 
-def a_problem(
-    *services: ServiceDemand,
-    networks: Mapping[str, Sequence[OperatingPoint]],
-    **changes: object,
-) -> Problem:
-    gpu_type = a_type(**{"sm_percent_step": 20.0, **changes})
-    return Problem(
-        max_replicas_per_gpu=4,
-        capacity_law=LAW,
-        gpu_types=(gpu_type,),
-        services=services,
-        points=tuple(
-            OperatingPoints(
-                network=name, gpu_type=gpu_type.name, sensitivity=0.0, rows=tuple(rows)
-            )
-            for name, rows in networks.items()
-        ),
-    )
+a_problem = partial(problem_of_networks, sm_percent_step=20.0, sensitivity=0.0)
 
 
 def planned(
@@ -65,25 +51,16 @@ def planned(
     return plan, report, json.loads(json.dumps(after, allow_nan=False))
 
 
-def shares(plan: Plan) -> list[dict[str, float]]:
-    """SM percent by service, one entry per GPU."""
-    return [
-        {replica.service: replica.sm_percent for replica in gpu.replicas}
-        for gpu in plan.gpus
-        for _ in range(gpu.count)
-    ]
-
-
 def test_two_knees_of_40_percent_share_a_gpu_and_a_third_needs_another() -> None:
     # The law lets half of 1000 / 11 ms = 90.9 rps be used, 45 rps; with 60 % of the SMs 47 rps.
     two = a_problem(
         *(a_service(name, rate_rps=40.0) for name in "ab"), networks={"net": BENT}
     )
-    assert shares(planned(two)[0]) == [{"a": 60.0, "b": 40.0}]
+    assert shares_by_gpu(planned(two)[0]) == [{"a": 60.0, "b": 40.0}]
     three = a_problem(
         *(a_service(name, rate_rps=40.0) for name in "abc"), networks={"net": BENT}
     )
-    assert shares(planned(three)[0]) == [{"a": 60.0, "b": 40.0}, {"c": 100.0}]
+    assert shares_by_gpu(planned(three)[0]) == [{"a": 60.0, "b": 40.0}, {"c": 100.0}]
 
 
 def test_a_rate_beyond_one_replica_is_split_and_neighbours_fill_the_same_gpus() -> None:
@@ -92,7 +69,7 @@ def test_a_rate_beyond_one_replica_is_split_and_neighbours_fill_the_same_gpus() 
         a_service("b", rate_rps=85.0),
         networks={"net": BENT},
     )
-    assert shares(planned(problem)[0]) == [{"a": 60.0, "b": 40.0}] * 2
+    assert shares_by_gpu(planned(problem)[0]) == [{"a": 60.0, "b": 40.0}] * 2
 
 
 def test_the_batch_is_the_largest_within_half_the_slo_at_its_own_knee() -> None:
@@ -138,7 +115,7 @@ def test_under_a_cap_that_no_whole_partition_keeps_each_has_its_knee() -> None:
         (90.0, [{"a": 40.0}, {"b": 40.0}]),
     ):
         problem = a_problem(*services, networks={"net": BENT}, power_cap_w=cap_w)
-        assert shares(planned(problem)[0]) == expected
+        assert shares_by_gpu(planned(problem)[0]) == expected
 
 
 def test_who_asks_counts_as_wider_until_fewer_share_a_gpu() -> None:
@@ -152,12 +129,12 @@ def test_who_asks_counts_as_wider_until_fewer_share_a_gpu() -> None:
         running, memory=memory, at_s=200.0, asking=("a", "b")
     )
     # 50 and 50 still fit; from 60 and 60 on they do not.
-    assert shares(after) == [{"a": 60.0, "b": 40.0}]
+    assert shares_by_gpu(after) == [{"a": 60.0, "b": 40.0}]
     assert report.messages == ("another partition for a, b",)
     after, _, memory = planned(
         running, memory=memory, at_s=200.0 + SETTLING_S, asking=("a", "b")
     )
-    assert shares(after) == [{"a": 100.0}, {"b": 100.0}]
+    assert shares_by_gpu(after) == [{"a": 100.0}, {"b": 100.0}]
     assert memory == {
         "version": MEMORY_VERSION,
         "wider": {"a": 2, "b": 2},
@@ -172,20 +149,6 @@ def test_requests_are_not_heard_while_the_last_one_settles() -> None:
         problem, memory=memory, at_s=100.0 + SETTLING_S - 1.0, asking=("a",)
     )
     assert (later, report.messages) == (memory, ())
-
-
-@pytest.mark.parametrize(
-    "memory",
-    [
-        [],
-        {"version": 99},
-        {"version": 1, "wider": 3},
-        {"version": 1, "wider": {"a": "x"}},
-    ],
-)
-def test_unknown_memory_starts_afresh(memory: Json) -> None:
-    problem = a_problem(a_service("a", rate_rps=40.0), networks={"net": BENT})
-    assert planned(problem, memory=memory) == planned(problem)
 
 
 def test_a_service_that_left_is_no_longer_wider() -> None:
@@ -220,5 +183,5 @@ def test_where_gpus_are_short_everybody_gets_the_same_part() -> None:
     services = [a_service(name, rate_rps=400.0) for name in "abc"]
     plan, _, _ = planned(a_problem(*services, networks={"net": BENT}, count=3))
     # Each wants nine of 45 rps. One each is a ninth, on two GPUs; then a and b fit once more, on the third.
-    assert sorted(map(sorted, shares(plan))) == [["a", "b"], ["a", "b"], ["c"]]
+    assert sorted(map(sorted, shares_by_gpu(plan))) == [["a", "b"], ["a", "b"], ["c"]]
     assert {entry.service for entry in plan.unserved} == {"a", "b", "c"}

@@ -43,9 +43,7 @@ def by_id(gpus: tuple[BoundGpu, ...]) -> dict[str, BoundGpu]:
     return {gpu.id: gpu for gpu in gpus}
 
 
-def test_a_task_gets_what_the_service_does_not_need_and_the_replica_is_a_new_process() -> (
-    None
-):
+def test_a_task_gets_what_is_left_and_the_replica_is_a_new_process() -> None:
     (gpu,) = fill(to_fill(a_plan(bound_gpu()), [a_task()]))
     assert (settings(gpu), gpu.replicas[0].id) == ((30.0, 4), "")
     assert gpu.tasks == (bound_task(sm_percent=70.0),)
@@ -56,9 +54,7 @@ def test_without_tasks_nothing_is_tuned() -> None:
     assert fill(to_fill(bound, [], gpus=2)) == bound.gpus
 
 
-def test_only_training_and_no_service_waits_for_an_idle_gpu_and_gets_all_of_it() -> (
-    None
-):
+def test_without_a_service_training_waits_for_an_idle_gpu_and_gets_all_of_it() -> None:
     assert fill(to_fill(a_plan(), [a_task(waiting_s=599.0)])) == ()
     (gpu,) = fill(to_fill(a_plan(), [a_task(waiting_s=600.0)]))
     assert (gpu.replicas, shares((gpu,))) == ((), {"nightly": ("n1/gpu-0", 100.0)})

@@ -56,9 +56,7 @@ def summary(found: Tuned | None) -> tuple[float, int, list[float]] | None:
     )
 
 
-def test_the_largest_batch_needs_the_smallest_share_and_leaves_the_task_the_rest() -> (
-    None
-):
+def test_the_largest_batch_needs_the_smallest_share() -> None:
     # 60 rps: batch 4 may take 66.7 ms. At 20 % beside 80 % of training (Π = 0.4) it takes 1100 / 20 · 1.4 = 77, at 30 %
     # beside 70 % 36.7 · 1.35 = 49.5. Batch 2 may take 33.3: 23.3 · 1.35 = 31.5 at 30 %. Batch 1 16.7: 40 % beside 60 %.
     # Both leave 70 % to the task; a search that began with batch 1 may end with either.

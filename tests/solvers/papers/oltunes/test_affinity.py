@@ -81,9 +81,7 @@ def test_two_low_variants_need_ratios_that_differ_by_ln_9() -> None:
     assert not suits(low(1.0), [low(0.999 + needed)])
 
 
-def test_in_a_full_fleet_any_two_low_variants_may_share_and_two_high_ones_still_not() -> (
-    None
-):
+def test_in_a_full_fleet_any_two_low_variants_may_share_and_no_two_high_ones() -> None:
     assert threshold(0.0) == 70.0
     assert threshold(1.0) == 50.0
     assert suits(low(1.0), [low(1.0)], load=1.0)
@@ -106,9 +104,7 @@ def test_equation_1_counts_the_other_kind_alone_where_one_is_missing() -> None:
     assert kernel_ratio(0.0, 3.0) == 3.0
 
 
-def test_defect_by_counts_every_profiled_network_is_memory_bound_and_by_time_most_are_not() -> (
-    None
-):
+def test_defect_by_counts_every_profiled_network_is_memory_bound() -> None:
     assert all(ratio < COMPUTE_FROM for ratio in load_count_ratios().values())
     # mobilenet_v2: 1.043 ms / 0.928 ms = 1.12 is the only one below.
     assert [

@@ -60,21 +60,6 @@ def test_the_papers_table_is_reproduced_as_columns() -> None:
     assert epc == pytest.approx(column("epc_printed"))
 
 
-def test_the_second_example_prefers_gpu_a_with_either_latency() -> None:
-    def task2(tdp_w: float, latency_s: float) -> float:
-        return float(
-            estimated_power_consumption(
-                base_w=60.0,
-                tdp_w=tdp_w,
-                sm_percent=20.0,
-                memory_share=0.5,
-                latency_s=latency_s,
-            )
-        )
-
-    assert task2(300.0, 2.0) < task2(200.0, 3.5) < task2(200.0, 3.8)
-
-
 def test_a_tdp_below_the_base_power_is_refused() -> None:
     with pytest.raises(ValueError, match="above the TDP"):
         estimated_power_consumption(

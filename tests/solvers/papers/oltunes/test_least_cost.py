@@ -138,9 +138,7 @@ def test_of_gpus_that_run_the_network_as_often_the_fullest_is_taken() -> None:
     assert round_of(a_job("a", CHEAP), gpus=gpus)[0].gpu == "b"
 
 
-def test_a_gpu_whose_containers_of_the_network_are_idle_comes_before_a_fuller_and_a_cheaper_one() -> (
-    None
-):
+def test_a_gpu_with_idle_containers_of_the_network_comes_first() -> None:
     running = a_resident(sm_percent=40.0)
     gpus = (a_gpu("a", gpu_type="cheap"), a_gpu("b", running, gpu_type="cheap"))
     assert round_of(a_job("a", CHEAP), gpus=gpus)[0].gpu == "a"
@@ -162,9 +160,7 @@ def test_to_be_in_time_comes_before_an_idle_container() -> None:
     assert round_of(a_job("a", FAST, CHEAP, deadline_s=1.5), gpus=gpus)[0].gpu == "b"
 
 
-def test_a_type_without_a_price_is_not_used_and_nothing_is_done_without_jobs_or_gpus() -> (
-    None
-):
+def test_without_a_price_jobs_or_gpus_nothing_is_done() -> None:
     assert (
         round_of(a_job("a", a_setting(gpu_type="odd")), gpus=(a_gpu(gpu_type="odd"),))
         == ()

@@ -1,6 +1,5 @@
 """OLTunes for services: the tuning score chooses, affinity decides who shares, promises are kept."""
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -184,18 +183,6 @@ def test_random_problems_keep_every_rule_and_a_plan_stays_while_nothing_changes(
     plan = plan_of(problem)
     again = plan_of(replace(problem, current=plan))
     assert shapes(again) == shapes(plan)
-
-
-@pytest.mark.parametrize("seed", range(examples(6)))
-def test_the_order_of_the_input_changes_nothing(seed: int) -> None:
-    problem, draw = random_problem(seed), random.Random(seed)
-    mixed = replace(
-        problem,
-        services=tuple(draw.sample(problem.services, len(problem.services))),
-        gpu_types=tuple(draw.sample(problem.gpu_types, len(problem.gpu_types))),
-        points=tuple(draw.sample(problem.points, len(problem.points))),
-    )
-    assert shapes(plan_of(mixed)) == shapes(plan_of(problem))
 
 
 def shapes(plan: Plan) -> list[tuple[str, list[tuple[str, float, int]]]]:

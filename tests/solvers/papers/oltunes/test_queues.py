@@ -51,9 +51,7 @@ def test_the_most_urgent_goes_first_and_ties_go_to_the_shorter_job() -> None:
     ]
 
 
-def test_a_job_that_cannot_meet_its_deadline_any_more_goes_behind_those_that_can() -> (
-    None
-):
+def test_a_job_that_cannot_meet_its_deadline_goes_behind_those_that_can() -> None:
     lost = a_job("lost", a_setting(latency_s=5.0), deadline_s=4.0)
     past = a_job("past", a_setting(latency_s=1.0), deadline_s=-1.0)
     fine = a_job("fine", a_setting(latency_s=1.0), deadline_s=100.0)
@@ -67,9 +65,7 @@ def test_a_job_that_cannot_meet_its_deadline_any_more_goes_behind_those_that_can
     ]
 
 
-def test_what_failed_goes_to_the_front_of_the_latency_critical_whatever_its_class() -> (
-    None
-):
+def test_what_failed_goes_to_the_front_of_the_latency_critical() -> None:
     waiting = enqueue(Queues(), [a_job("now", deadline_s=1.5)])
     back = put_back(waiting, [a_job("batch", weight=0.1)])
     assert [job.name for job in by_urgency(back.latency_critical, 0.0)] == [

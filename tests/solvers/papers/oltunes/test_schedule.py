@@ -176,9 +176,7 @@ def test_a_variant_that_does_not_suit_the_batch_gives_way_to_one_that_does() -> 
     ]
 
 
-def test_a_failed_batch_comes_back_in_front_with_a_smaller_window_and_one_job_less() -> (
-    None
-):
+def test_a_failed_batch_comes_back_in_front_with_smaller_limits() -> None:
     state = replace(
         submitted(DispatchState(), [a_job("t", MEMORY, weight=0.2)]), window_ms=200.0
     )
@@ -233,9 +231,7 @@ def test_the_batches_of_one_failed_round_cost_one_job_together() -> None:
     assert {job.name for job in state.queues.latency_critical} == {"a", "b"}
 
 
-def test_a_batch_of_unknown_limits_is_taken_as_formed_under_those_of_the_state() -> (
-    None
-):
+def test_a_batch_of_unknown_limits_is_taken_under_those_of_the_state() -> None:
     batch = replace(round_of(a_job("a", COMPUTE)).batches[0], limits=None)
     state = deployment_failed(DispatchState(max_jobs=3, window_ms=200.0), batch)
     assert (state.max_jobs, state.window_ms) == (2, 190.0)

@@ -73,9 +73,7 @@ def test_an_end_that_is_absurdly_far_out_remains_a_number() -> None:
     )
 
 
-def test_the_interval_of_a_prediction_widens_outside_alone_and_next_to_neighbours() -> (
-    None
-):
+def test_the_interval_of_a_prediction_widens_outside_of_what_was_sampled() -> None:
     samples = joined(
         grid_samples(("a", "b"), noise=0.02),
         beside("a", "b", factor=1.1),

@@ -117,9 +117,7 @@ def test_the_points_are_what_was_measured() -> None:
         assert row.power_w <= GPU_TYPE.power_cap_w - GPU_TYPE.idle_w
 
 
-def test_times_never_rise_with_the_share_nor_fall_with_the_batch_however_noisy_the_samples() -> (
-    None
-):
+def test_times_never_rise_with_the_share_nor_fall_with_the_batch() -> None:
     rows = rows_by_key(performance(samples(noise=0.15)))
     shares, batches = sorted({key[0] for key in rows}), sorted({key[1] for key in rows})
     for batch in batches:
@@ -188,9 +186,7 @@ def test_memory_at_a_batch_that_was_not_measured_has_the_margin_of_its_fit() -> 
     assert 1.05 * 2600.0 < beyond < 1.3 * 2600.0
 
 
-def test_the_pressure_law_gives_pressures_whose_product_with_the_sensitivity_it_keeps() -> (
-    None
-):
+def test_the_pressure_law_gives_pressures_that_keep_its_product() -> None:
     law = pressure.prior((GROUP.network,))
     made = performance(samples(), neighbours=law)
     row = rows_by_key(made)[50.0, 4, 1500.0]
@@ -241,9 +237,7 @@ def test_shares_keep_to_the_gpu_types_step() -> None:
     assert make_grid(FitFacts(gpu_type=coarse)).sm_percents == (50.0, 100.0)
 
 
-def test_a_stall_stays_as_stated_and_training_that_nobody_knows_stalls_as_the_worst() -> (
-    None
-):
+def test_a_stall_stays_as_stated_and_unknown_training_stalls_as_the_worst() -> None:
     stalling = tuple(row._replace(stall_ms=row.sm_percent) for row in PRESENT.rows)
     present = replace(PRESENT, rows=stalling)
     for row in performance(samples(), present=present).points.rows:

@@ -5,20 +5,39 @@ from typing import cast
 import numpy as np
 import pytest
 
-from solvers.predict.data.fit import FitTechnique, TooFewSamples
-from solvers.predict.data.samples import Queries, make_queries, make_samples
+from solvers.predict.data.fit import Coefficients, FitTechnique, TooFewSamples
+from solvers.predict.data.samples import Queries, Samples, make_queries, make_samples
 from solvers.predict.latency import (
+    gaussian_process,
+    hierarchical_kriging,
     linear_fractional,
     locally_weighted,
     piecewise_linear,
 )
 from tests.solvers.synthetic_samples import grid_samples, samples_at
 
-TECHNIQUES = [
+
+class Kriging:
+    """Hierarchical kriging of one group."""
+
+    @staticmethod
+    def fit(samples: Samples) -> Coefficients:
+        (learned,) = hierarchical_kriging.fit_groups(samples).values()
+        return learned
+
+    predict = staticmethod(hierarchical_kriging.predict)
+
+
+CLASSIC = [
     pytest.param(
         cast(FitTechnique, technique), id=technique.__name__.rpartition(".")[2]
     )
     for technique in (linear_fractional, locally_weighted, piecewise_linear)
+]
+TECHNIQUES = [
+    *CLASSIC,
+    pytest.param(cast(FitTechnique, gaussian_process), id="gaussian_process"),
+    pytest.param(cast(FitTechnique, Kriging), id="hierarchical_kriging"),
 ]
 
 
@@ -80,7 +99,7 @@ def test_one_sample_is_too_few_however_often_it_was_taken(
             technique.fit(samples_at([4.0] * times, [50.0] * times, [3.0] * times))
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES)
+@pytest.mark.parametrize("technique", CLASSIC)
 def test_repeated_noisy_samples_are_averaged(technique: FitTechnique) -> None:
     repeated = grid_samples(["a"] * 10, noise=0.05, seed=3)
     found = technique.predict(technique.fit(repeated), grid_samples().at)
@@ -88,7 +107,7 @@ def test_repeated_noisy_samples_are_averaged(technique: FitTechnique) -> None:
     assert np.abs(found / grid_samples().latency_ms - 1.0).mean() < 0.06
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES)
+@pytest.mark.parametrize("technique", CLASSIC)
 def test_coefficients_are_plain_finite_numbers(technique: FitTechnique) -> None:
     coefficients = technique.fit(grid_samples(noise=0.05))
     assert not coefficients.labels

@@ -29,9 +29,7 @@ def test_a_power_of_two_batch_is_one_hot_and_one_between_two_counts_for_both() -
     )
 
 
-def test_beyond_the_last_knot_batch_goes_on_in_a_straight_line_and_share_stays() -> (
-    None
-):
+def test_beyond_the_last_knot_batch_goes_on_straight_and_share_stays() -> None:
     columns = encode(ALL, numbers_of([ServedConditions("a", "V100", 512.0, 1.0)]))
     assert _field(columns, 1)[-2:] == pytest.approx([-1.0, 2.0])
     assert _field(columns, 2) == pytest.approx([0, 0, 0, 0, 0, 0, 1])

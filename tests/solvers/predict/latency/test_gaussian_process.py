@@ -1,7 +1,5 @@
 import numpy as np
-import pytest
 
-from solvers.predict.data.fit import TooFewSamples
 from solvers.predict.data.samples import Queries, Samples, make_queries, make_samples
 from solvers.predict.latency import gaussian_process
 from tests.solvers.predict.latency.measured_sets import igniter_solo, rapp_full_quota
@@ -64,22 +62,6 @@ def test_two_samples_give_a_falling_curve() -> None:
     np.testing.assert_allclose(found[[1, 3]], [40.0, 12.0], rtol=0.04)
 
 
-def test_one_condition_is_too_few_however_often_it_was_measured() -> None:
-    for times in (1, 20):
-        with pytest.raises(TooFewSamples, match="1 condition"):
-            gaussian_process.fit(
-                samples_at([4.0] * times, [50.0] * times, [3.0] * times)
-            )
-
-
-def test_the_order_of_samples_changes_nothing() -> None:
-    samples = grid_samples(noise=0.05)
-    shuffled = samples.take(np.random.default_rng(1).permutation(len(samples)))
-    first, second = gaussian_process.fit(samples), gaussian_process.fit(shuffled)
-    for name, array in first.arrays.items():
-        np.testing.assert_array_equal(array, second.arrays[name])
-
-
 def test_one_outlier_hardly_moves_the_rest() -> None:
     samples = grid_samples(noise=0.01)
     latency_ms = samples.latency_ms.copy()
@@ -91,29 +73,6 @@ def test_one_outlier_hardly_moves_the_rest() -> None:
         - 1.0
     )
     assert np.abs(np.delete(found, 17)).mean() < 0.03
-
-
-def test_latencies_are_positive_and_finite_far_outside_and_for_wild_samples() -> None:
-    random = np.random.default_rng(5)
-    far = make_queries(
-        ["a"] * 300,
-        ["V100-16GB"] * 300,
-        batch=10.0 ** random.uniform(0.0, 4.5, 300),
-        sm_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
-        clock_mhz=np.where(
-            random.random(300) < 0.3, np.nan, random.uniform(1.0, 4000.0, 300)
-        ),
-        time_quota_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
-    )
-    for seed in range(5):
-        chance = np.random.default_rng(seed)
-        wild = samples_at(
-            chance.choice([1.0, 2.0, 4.0], 15).tolist(),
-            chance.choice([10.0, 20.0, 50.0, 100.0], 15).tolist(),
-            (10.0 ** chance.uniform(-6.0, 6.0, 15)).tolist(),
-        )
-        found = gaussian_process.predict(gaussian_process.fit(wild), far)
-        assert np.all(np.isfinite(found) & (found > 0.0)), f"seed {seed}"
 
 
 def test_the_trend_goes_on_beyond_the_samples_and_then_the_worst_case() -> None:

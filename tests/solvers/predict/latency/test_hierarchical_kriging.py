@@ -98,9 +98,7 @@ def test_six_samples_of_a_new_network_are_worth_more_with_the_others() -> None:
     assert np.mean(together) < 0.7 * np.mean(apart)
 
 
-def test_beyond_what_was_measured_only_the_part_grows_that_the_condition_is_about() -> (
-    None
-):
+def test_beyond_what_was_measured_only_the_part_of_that_condition_grows() -> None:
     samples = family(noise=0.02, quotas=(20.0, 50.0, 100.0))
     at = samples.at
     for is_known in (at.batch < 8.0, at.sm_percent > 5.0, at.time_quota_percent > 20.0):
@@ -114,9 +112,7 @@ def test_beyond_what_was_measured_only_the_part_grows_that_the_condition_is_abou
         )
 
 
-def test_two_conditions_are_enough_and_one_is_not_however_often_it_was_measured() -> (
-    None
-):
+def test_two_conditions_are_enough_and_one_is_not_however_often_measured() -> None:
     learned = hierarchical_kriging.fit_groups(
         samples_at([1.0, 4.0], [50.0, 50.0], [3.0, 9.0])
     )
@@ -171,13 +167,6 @@ def test_the_order_of_samples_changes_nothing_and_a_second_fit_is_the_same() -> 
                 np.testing.assert_array_equal(array, other[group].arrays[name])
 
 
-def test_milliseconds_in_are_milliseconds_out() -> None:
-    samples = family(noise=0.02)
-    thousandfold = make_samples(samples.at, 1000.0 * samples.latency_ms)
-    small, large = (predict_all(given, samples.at) for given in (samples, thousandfold))
-    np.testing.assert_allclose(large, 1000.0 * small, rtol=1e-6)
-
-
 def test_groups_of_several_gpu_types_are_learned_side_by_side() -> None:
     fast = grid_samples(["a", "b"], gpu_type="A100", scales=[0.5, 0.7])
     slow = grid_samples(["a", "b"])
@@ -189,29 +178,6 @@ def test_groups_of_several_gpu_types_are_learned_side_by_side() -> None:
     )
     samples = make_samples(at, np.append(slow.latency_ms, fast.latency_ms))
     assert np.abs(predict_all(samples, at) / samples.latency_ms - 1.0).mean() < 0.01
-
-
-def test_latencies_are_positive_and_finite_far_outside_and_for_wild_samples() -> None:
-    random = np.random.default_rng(5)
-    far = make_queries(
-        ["a"] * 300,
-        ["V100-16GB"] * 300,
-        batch=10.0 ** random.uniform(0.0, 4.5, 300),
-        sm_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
-        clock_mhz=np.where(
-            random.random(300) < 0.3, np.nan, random.uniform(1.0, 4000.0, 300)
-        ),
-        time_quota_percent=10.0 ** random.uniform(-2.0, 2.0, 300),
-    )
-    for seed in range(5):
-        chance = np.random.default_rng(seed)
-        wild = samples_at(
-            chance.choice([1.0, 2.0, 4.0], 15).tolist(),
-            chance.choice([10.0, 20.0, 50.0, 100.0], 15).tolist(),
-            (10.0 ** chance.uniform(-6.0, 6.0, 15)).tolist(),
-        )
-        found = predict_all(wild, far)
-        assert np.all(np.isfinite(found) & (found > 0.0)), f"seed {seed}"
 
 
 def test_beyond_the_batches_of_all_the_latency_grows_in_proportion() -> None:
@@ -284,9 +250,7 @@ def test_a_quarter_of_measured_networks_is_foreseen_within_five_percent() -> Non
     assert hold_out_quarter(rapp_full_quota(*MEASURED)).mean() < 0.05
 
 
-def test_eight_samples_of_a_measured_network_and_the_others_foresee_it_within_ten_percent() -> (
-    None
-):
+def test_eight_samples_and_other_networks_foresee_one_within_ten_percent() -> None:
     samples = rapp_full_quota(*MEASURED)
     found = []
     for network in ("densenet201", "resnet50", "vgg16", "regnet_x_32gf"):

@@ -34,9 +34,7 @@ def draw(nodes: Nodes, seed: int) -> Reals:
     return z
 
 
-def test_the_latency_is_the_longer_of_the_two_and_a_little_more_where_they_are_equal() -> (
-    None
-):
+def test_the_latency_is_the_longer_of_the_two_and_a_little_more_if_equal() -> None:
     nodes = make_surface_nodes(logs_of_a_grid())
     readings = make_readings(nodes, logs_of_a_grid())
     z = np.zeros(len(suppose(nodes).mean))

@@ -118,9 +118,7 @@ def test_beyond_the_measured_range_the_worst_case_is_taken() -> None:
     )
 
 
-def test_a_line_that_would_reach_zero_stops_at_half_of_the_least_measured_latency() -> (
-    None
-):
+def test_a_line_that_would_reach_zero_stops_at_half_of_the_least_latency() -> None:
     # Batch 1 falls by 1 ms per 10 % up to 40 %; only batch 8 was measured beyond.
     batch, share = [1.0] * 4 + [8.0] * 3, [10.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0]
     assert (

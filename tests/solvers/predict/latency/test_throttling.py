@@ -97,9 +97,7 @@ def test_the_time_never_falls_with_the_limit_however_few_and_scattered_the_sampl
         assert np.all(np.diff(times) >= -1e-9 * times[1:]), (seed, batch)
 
 
-def test_far_beyond_the_batches_of_the_samples_the_time_grows_in_proportion_and_before_them_it_stays() -> (
-    None
-):
+def test_beyond_the_sampled_batches_time_grows_and_before_them_it_stays() -> None:
     coefficients = throttling.fit(_truth())
     twice, far = throttling.predict(coefficients, _at([256, 65536], [150, 150]))
     assert far / twice == pytest.approx(65536 / 256)

@@ -51,9 +51,7 @@ def test_a_network_never_alone_lends_its_samples_as_if_alone() -> None:
     assert lent.latency_ms[is_c] == pytest.approx(truth, rel=0.03)
 
 
-def test_nothing_is_lent_when_every_latency_alone_is_known_or_nobody_has_neighbours() -> (
-    None
-):
+def test_nothing_is_lent_where_all_is_known_or_nothing_has_neighbours() -> None:
     samples = neighbours()
     assert len(lend_alone(samples, alone_ms(samples, "a", "c"))) == 0
     alone = grid_samples(("a",))

@@ -61,9 +61,7 @@ def test_the_longest_axis_gives_way_where_a_table_would_be_too_large() -> None:
     assert len(long) == 10 and (long[0], long[-1]) == (0.0, 49.0)
 
 
-def test_refined_axes_keep_their_nodes_and_gaps_become_about_equal_in_their_unit() -> (
-    None
-):
+def test_refined_axes_keep_their_nodes_and_gaps_become_about_equal() -> None:
     axes = (np.array([0.0, 1.0, 5.0]), np.array([0.0, 2.0]))
     refined = refine(axes, scales=np.array([1.0, 4.0]), max_nodes=400)
     assert 200 < len(refined[0]) * len(refined[1]) <= 400

@@ -18,9 +18,7 @@ def test_a_harmonic_sum_is_the_soft_minimum_of_sharpness_one() -> None:
     )
 
 
-def test_it_is_never_above_the_lower_ceiling_and_near_it_when_the_other_is_far() -> (
-    None
-):
+def test_it_is_never_above_the_lower_ceiling_and_near_it_far_from_the_other() -> None:
     far = soft_minimum(5.0, np.array([5.5, 50.0, 5e300, np.inf]), sharpness=6.0)
     assert np.all(far <= 5.0)
     assert np.all(np.diff(far) >= 0.0)

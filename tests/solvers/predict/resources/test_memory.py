@@ -99,9 +99,7 @@ def test_the_upper_estimate_is_seldom_too_low_where_measurements_scatter() -> No
     assert too_low < 0.1 * 400
 
 
-def test_two_samples_get_the_margin_of_the_unknown_but_not_where_they_were_measured() -> (
-    None
-):
+def test_two_samples_get_the_margin_of_the_unknown_but_where_measured() -> None:
     coefficients = memory.fit(_measured([1, 2], [510, 520]))
     np.testing.assert_allclose(
         memory.predict_upper(coefficients, _at([2, 3])), [520, 1.25 * 530]

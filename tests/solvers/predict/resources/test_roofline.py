@@ -129,9 +129,7 @@ def test_no_limit_is_invented_below_watts_that_were_never_reached() -> None:
     )
 
 
-def test_a_stated_power_limit_is_never_exceeded_and_takes_the_learned_ones_place() -> (
-    None
-):
+def test_a_stated_power_limit_is_never_exceeded_and_replaces_the_learned_one() -> None:
     coefficients = _fit(_truth(_grid("large")))
     limits = np.array([60.0, 120.0, 200.0, 279.0])
     at = make_queries(
@@ -147,9 +145,7 @@ def test_a_stated_power_limit_is_never_exceeded_and_takes_the_learned_ones_place
     assert np.all(np.diff(watts) > 0.0)
 
 
-def test_a_board_that_was_always_limited_has_the_highest_limit_where_none_is_stated() -> (
-    None
-):
+def test_a_board_that_was_always_limited_has_the_highest_limit_by_default() -> None:
     samples = _truth(_grid("large"))
     limited = replace(
         samples, at=replace(samples.at, power_limit_w=np.full(len(samples), LIMIT_W))
@@ -224,18 +220,14 @@ def test_eight_samples_foresee_the_rest_within_a_tenth_on_average() -> None:
     assert np.mean(errors) < 0.10
 
 
-def test_a_network_is_learned_from_its_latencies_where_no_watts_of_it_were_measured() -> (
-    None
-):
+def test_a_network_without_measured_watts_is_learned_from_its_latencies() -> None:
     small = _truth(_grid("small"))
     unmeasured = replace(small, power_w=np.full(len(small), np.nan))
     coefficients = _fit(_join(_truth(_grid("large")), unmeasured), network="small")
     assert _worst_error(coefficients, small.at) < 0.12
 
 
-def test_a_network_without_watts_and_without_two_shares_of_a_batch_is_not_learned() -> (
-    None
-):
+def test_a_network_without_watts_and_two_shares_of_a_batch_is_not_learned() -> None:
     small = _truth(_grid("small"))
     one_share = replace(small, power_w=np.full(len(small), np.nan)).take(
         np.flatnonzero(small.at.sm_percent == 100)
@@ -318,9 +310,7 @@ def test_samples_without_clocks_give_watts_that_do_not_depend_on_the_clock() -> 
 
 
 @pytest.mark.skipif(not MEASURED.exists(), reason="the measurements are not here")
-def test_each_measured_row_of_a_v100_is_foreseen_from_the_others_within_five_percent_on_average() -> (
-    None
-):
+def test_each_measured_row_of_a_v100_is_foreseen_within_five_percent() -> None:
     with MEASURED.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     batch, sm_percent, latency_ms, power_w = (
