@@ -9,7 +9,7 @@ import pytest
 
 from agents.processes.procfs import marks
 from tests.agents.factories import a_task
-from tests.agents.fakes.replicas import in_loop, is_running, until
+from tests.agents.fakes.replicas import BOTH_LAUNCHERS, in_loop, is_running, until
 from tests.agents.kubernetes.cluster import Cluster
 from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state
 
@@ -38,6 +38,7 @@ def living(node: TaskNode) -> int:
     return len(marks((node.directory / "tasks" / "mark").read_text()))
 
 
+@BOTH_LAUNCHERS
 @pytest.mark.parametrize("then", ["starting", "running"])
 @in_loop
 async def test_a_task_goes_on_without_an_agent_and_is_adopted(
@@ -61,23 +62,6 @@ async def test_a_task_goes_on_without_an_agent_and_is_adopted(
     assert living(node) == 0
 
 
-@in_loop
-async def test_a_swapped_task_stays_swapped_over_a_restart(node: TaskNode) -> None:
-    async with node.tasks(keep=True) as tasks:
-        await tasks.start(launch())
-        await kept(tasks, 2.0)
-        await tasks.swap_out("t1")
-        await come(tasks, "swapped")
-        process = pid(tasks)
-    async with node.tasks() as tasks:
-        assert state(tasks) in ("swapping", "swapped")
-        await come(tasks, "swapped")
-        assert reading(tasks).done_iterations >= 2.0
-        await tasks.swap_in("t1")
-        await come(tasks, "running")
-        assert pid(tasks) == process
-
-
 @pytest.mark.parametrize(("way", "there"), [("out", "swapped"), ("in", "running")])
 @in_loop
 async def test_a_swap_that_was_begun_is_carried_on(
@@ -93,8 +77,14 @@ async def test_a_swap_that_was_begun_is_carried_on(
             await tasks.swap_in("t1")
         assert state(tasks) == "swapping"
         process = pid(tasks)
+    async with node.tasks(keep=True) as tasks:
+        await come(tasks, there)
+        assert (pid(tasks), living(node)) == (process, 1)
+    # And where it has come it stays.
     async with node.tasks() as tasks:
         await come(tasks, there)
+        await tasks.swap_in("t1")
+        await come(tasks, "running")
         assert (pid(tasks), living(node)) == (process, 1)
 
 
@@ -112,18 +102,6 @@ async def test_a_stop_that_was_begun_is_begun_again(node: TaskNode) -> None:
 
 
 @in_loop
-async def test_a_finished_task_is_not_run_again(node: TaskNode) -> None:
-    async with node.tasks() as tasks:
-        await tasks.start(launch(a_task(iterations=5)))
-        await come(tasks, "finished")
-    async with node.tasks() as tasks:
-        found = reading(tasks)
-        assert found.state == "finished"
-        assert found.done_iterations == 5.0
-        assert living(node) == 0
-
-
-@in_loop
 async def test_a_task_that_finished_meanwhile_has_finished(node: TaskNode) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch(a_task(iterations=30)))
@@ -134,13 +112,19 @@ async def test_a_task_that_finished_meanwhile_has_finished(node: TaskNode) -> No
         assert (state(tasks), reading(tasks).done_iterations) == ("finished", 30.0)
 
 
+@BOTH_LAUNCHERS
 @in_loop
 async def test_an_adopted_task_finishes(node: TaskNode) -> None:
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch(a_task(iterations=100)))
         await come(tasks, "running")
+    # No agent sees its exit code.
     async with node.tasks() as tasks:
         await come(tasks, "finished")
+    # It is not run again.
+    async with node.tasks() as tasks:
+        assert (state(tasks), living(node)) == ("finished", 0)
+        assert reading(tasks).done_iterations == 100.0
 
 
 @in_loop
@@ -161,6 +145,7 @@ async def test_a_task_that_was_killed_meanwhile_goes_on(node: TaskNode) -> None:
         assert living(node) == 1
 
 
+@BOTH_LAUNCHERS
 @in_loop
 async def test_a_process_whose_record_is_lost_is_ended(node: TaskNode) -> None:
     async with node.tasks(keep=True) as tasks:

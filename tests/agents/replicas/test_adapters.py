@@ -22,47 +22,31 @@ from agents.replicas.adapters import (
 from agents.replicas.answers import ServerUnanswered
 from agents.replicas.http_calls import MAX_ANSWER
 from agents.replicas.replicas import Workers, WorkersSettings
+from tests.agents.fakes.answers import always
+from tests.agents.fakes.answers import served as application
 from tests.agents.fakes.replicas import FIRST_PORT, a_launch, gone, in_loop, the, until
 from tests.ports import PORTS
 
 pytestmark = pytest.mark.integration
 
 TRITON_METRICS = """\
-# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
-# TYPE nv_inference_request_success counter
 nv_inference_request_success{model="chat",version="1"} 40
 nv_inference_request_success{model="other",version="1"} 1000
-# HELP nv_inference_request_failure Number of failed inference requests, all batch sizes
-# TYPE nv_inference_request_failure counter
 nv_inference_request_failure{model="chat",reason="REJECTED",version="1"} 2
 nv_inference_request_failure{model="chat",reason="BACKEND",version="1"} 1
-# HELP nv_inference_exec_count Number of model executions performed (does not include cached requests)
-# TYPE nv_inference_exec_count counter
 nv_inference_exec_count{model="chat",version="1"} 10
-# HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.
-# TYPE nv_inference_pending_request_count gauge
 nv_inference_pending_request_count{model="chat",version="1"} 3
-# HELP nv_inference_compute_infer_duration_us Cumulative compute inference duration in microseconds
-# TYPE nv_inference_compute_infer_duration_us counter
 nv_inference_compute_infer_duration_us{model="chat",version="1"} 1500000
 """
 
 VLLM_METRICS = """\
-# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
-# TYPE vllm:num_requests_waiting gauge
 vllm:num_requests_waiting{engine="0",model_name="chat"} 5.0
-# HELP vllm:request_success_total Count of successfully processed requests.
-# TYPE vllm:request_success_total counter
 vllm:request_success_total{engine="0",finished_reason="stop",model_name="chat"} 7.0
 vllm:request_success_total{engine="0",finished_reason="length",model_name="chat"} 4.0
 """
 
 MLSERVER_METRICS = """\
-# HELP model_infer_request_success_total Model infer request success count
-# TYPE model_infer_request_success_total counter
 model_infer_request_success_total{model="chat",version=""} 12.0
-# HELP model_infer_request_failure_total Model infer request failure count
-# TYPE model_infer_request_failure_total counter
 model_infer_request_failure_total{model="chat",version=""} 1.0
 """
 
@@ -81,12 +65,7 @@ class Fake:
 
     def make_app(self) -> web.Application:
         app = web.Application()
-        for path in (
-            "/health",
-            "/v2/health/ready",
-            "/v2/models/chat/ready",
-            "/own/path",
-        ):
+        for path in {*SERVERS.values(), "/own/path"}:
             app.router.add_get(path, self._note(self.ready))
         app.router.add_get("/status", self._note(self.status))
         app.router.add_get("/metrics", self._note(self.metrics_page))
@@ -117,16 +96,8 @@ class Fake:
         return web.Response(text=self.metrics)
 
     async def status(self, _: web.Request) -> web.Response:
-        return web.json_response(
-            {
-                "sm_count": 66,
-                "requests": 40,
-                "batches": 10,
-                "execution_s": 1.5,
-                "waiting": 3,
-                "batch": self.batch,
-            }
-        )
+        counts = {"requests": 40, "batches": 10, "execution_s": 1.5, "waiting": 3}
+        return web.json_response({"sm_count": 66, "batch": self.batch, **counts})
 
     async def set_batch(self, request: web.Request) -> web.Response:
         self.batch = (await request.json())["batch"]
@@ -140,23 +111,17 @@ class Fake:
     async def load(self, request: web.Request) -> web.Response:
         """Triton with a configuration in the body, MLServer with one on disk."""
         if self.control != "explicit":
-            return web.json_response(
-                {"error": "explicit model load / unload is not allowed if polling"},
-                status=503,
+            return web.Response(
+                text="explicit load is not allowed if polling", status=503
             )
         body = await request.json()
         if "parameters" in body:
             self.config = json.loads(body["parameters"]["config"])
             dynamic = self.config.get("dynamic_batching", {})
             assert isinstance(dynamic, dict)
-            if any(
-                size > self.config["max_batch_size"]
-                for size in dynamic.get("preferred_batch_size", [])
-            ):
-                return web.json_response(
-                    {"error": "preferred batch size must be <= max batch size"},
-                    status=400,
-                )
+            sizes = dynamic.get("preferred_batch_size", [])
+            if any(size > self.config["max_batch_size"] for size in sizes):
+                return web.Response(text="preferred batch size too large", status=400)
         else:
             settings = json.loads((self.directory / "model-settings.json").read_text())
             self.batch = settings["max_batch_size"]
@@ -164,71 +129,59 @@ class Fake:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return [path.name for path in folder.iterdir()]
 
 
 @asynccontextmanager
 async def served(
     fake: Fake, server: Server, *, readiness_path: str = "", directory: Path = Path()
 ) -> AsyncIterator[tuple[Adapter, Endpoint]]:
-    runner = web.AppRunner(fake.make_app())
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    endpoint = Endpoint(
-        url=url,
-        served_as="chat",
-        metrics_url=f"{url}/metrics",
-        readiness_path=readiness_path,
-        directory=directory,
-    )
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield make_adapters(session)[server], endpoint
-    finally:
-        await runner.cleanup()
+    async with application(fake.make_app()) as url, aiohttp.ClientSession() as session:
+        yield (
+            make_adapters(session)[server],
+            Endpoint(
+                url=url,
+                served_as="chat",
+                metrics_url=f"{url}/metrics",
+                readiness_path=readiness_path,
+                directory=directory,
+            ),
+        )
 
 
-@pytest.mark.parametrize(
-    ("server", "path"),
-    [
-        ("worker", "/v2/health/ready"),
-        ("triton", "/v2/models/chat/ready"),
-        ("vllm", "/health"),
-        ("mlserver", "/v2/models/chat/ready"),
-    ],
-)
+SERVERS: dict[Server, str] = {
+    "worker": "/v2/health/ready",
+    "triton": "/v2/models/chat/ready",
+    "vllm": "/health",
+    "mlserver": "/v2/models/chat/ready",
+}
+"""Where each tells that it is ready."""
+
+
+@pytest.mark.parametrize("server", SERVERS)
 @in_loop
 async def test_each_server_is_asked_for_readiness_where_it_tells(
-    server: Server, path: str
+    server: Server,
 ) -> None:
     fake = Fake()
     async with served(fake, server) as (adapter, endpoint):
         assert await adapter.is_ready(endpoint)
         fake.is_ready = False
         assert not await adapter.is_ready(endpoint)
-    assert fake.asked == [f"GET {path}"] * 2
-
-
-@pytest.mark.parametrize("server", ["worker", "triton", "vllm", "mlserver"])
-@in_loop
-async def test_a_template_may_name_another_place(server: Server) -> None:
-    fake = Fake()
-    async with served(fake, server, readiness_path="/own/path") as (adapter, endpoint):
-        assert await adapter.is_ready(endpoint)
-    assert fake.asked == ["GET /own/path"]
-
-
-@pytest.mark.parametrize("server", ["worker", "triton", "vllm", "mlserver"])
-@in_loop
-async def test_a_server_that_is_not_there_is_not_ready(server: Server) -> None:
-    async with served(Fake(), server) as (adapter, endpoint):
-        pass
+        assert fake.asked == [f"GET {SERVERS[server]}"] * 2
+        # Only our own tells its SMs.
+        assert await adapter.sm_count(endpoint) == (66 if server == "worker" else None)
+    # One that is not there is not ready.
     async with aiohttp.ClientSession() as session:
         adapter = make_adapters(session)[server]
         assert not await adapter.is_ready(endpoint)
         with pytest.raises(ServerUnanswered, match="has no answer"):
             await adapter.metrics(endpoint)
+    # A template may name another place.
+    fake = Fake()
+    async with served(fake, server, readiness_path="/own/path") as (adapter, endpoint):
+        assert await adapter.is_ready(endpoint)
+    assert fake.asked == ["GET /own/path"]
 
 
 @pytest.mark.parametrize(
@@ -263,15 +216,6 @@ async def test_metrics_that_are_none_are_refused(page: str) -> None:
 
 
 @in_loop
-async def test_only_our_worker_tells_its_sms() -> None:
-    counts = []
-    for server in ("worker", "triton", "vllm", "mlserver"):
-        async with served(Fake(), server) as (adapter, endpoint):
-            counts.append(await adapter.sm_count(endpoint))
-    assert counts == [66, None, None, None]
-
-
-@in_loop
 async def test_our_worker_changes_its_batch_while_it_runs() -> None:
     fake = Fake()
     async with served(fake, "worker") as (adapter, endpoint):
@@ -285,56 +229,41 @@ async def test_our_worker_changes_its_batch_while_it_runs() -> None:
 
 @in_loop
 async def test_triton_loads_with_nothing_but_the_batch_changed() -> None:
+    dynamic = {"preferred_batch_size": [4, 8, 16], "max_queue_delay_microseconds": 100}
     before = {
         "name": "chat",
         "platform": "tensorrt_plan",
         "max_batch_size": 16,
-        "dynamic_batching": {
-            "preferred_batch_size": [4, 8, 16],
-            "max_queue_delay_microseconds": 100,
-        },
+        "dynamic_batching": dynamic,
         "instance_group": [{"count": 1, "kind": "KIND_GPU"}],
     }
     fake = Fake(config=dict(before))
     async with served(fake, "triton") as (adapter, endpoint):
         assert await adapter.apply_batch(endpoint, 8) == "reloading"
         # Of the preferred sizes 16 does not fit into 8; Triton would refuse it.
-        dynamic = {"preferred_batch_size": [4, 8], "max_queue_delay_microseconds": 100}
-        assert fake.config == {
-            **before,
-            "max_batch_size": 8,
-            "dynamic_batching": dynamic,
-        }
-        assert await adapter.apply_batch(endpoint, 8) == "applied_live", (
-            "it has it already"
-        )
-    assert fake.asked.count("POST /v2/repository/models/chat/load") == 1
-
-
-@in_loop
-async def test_triton_without_explicit_mode_says_so() -> None:
-    fake = Fake(config={"max_batch_size": 16}, control="poll")
-    async with served(fake, "triton") as (adapter, endpoint):
-        with pytest.raises(
-            ServerUnanswered, match=r"answers 503: .*not allowed if polling"
-        ):
-            await adapter.apply_batch(endpoint, 8)
-
-
-@pytest.mark.parametrize("config", [{"max_batch_size": 0}, {}])
-@in_loop
-async def test_triton_without_batches_takes_none(config: dict[str, object]) -> None:
-    async with served(Fake(config=config), "triton") as (adapter, endpoint):
-        with pytest.raises(ServerUnanswered, match="made without batches"):
-            await adapter.apply_batch(endpoint, 8)
-
-
-@in_loop
-async def test_triton_drains_by_unloading() -> None:
-    fake = Fake()
-    async with served(fake, "triton") as (adapter, endpoint):
+        changed = {**dynamic, "preferred_batch_size": [4, 8]}
+        after = {**before, "max_batch_size": 8, "dynamic_batching": changed}
+        assert fake.config == after
+        # It has it already.
+        assert await adapter.apply_batch(endpoint, 8) == "applied_live"
+        assert fake.asked.count("POST /v2/repository/models/chat/load") == 1
         await adapter.drain(endpoint)
-    assert fake.asked == ["POST /v2/repository/models/chat/unload"]
+    assert fake.asked[-1] == "POST /v2/repository/models/chat/unload"
+
+
+@pytest.mark.parametrize(
+    ("fake", "words"),
+    [
+        (Fake(config={"max_batch_size": 16}, control="poll"), "503: .*not allowed if"),
+        (Fake(config={"max_batch_size": 0}), "made without batches"),
+        (Fake(), "made without batches"),
+    ],
+)
+@in_loop
+async def test_triton_that_takes_no_batch_says_so(fake: Fake, words: str) -> None:
+    async with served(fake, "triton") as (adapter, endpoint):
+        with pytest.raises(ServerUnanswered, match=words):
+            await adapter.apply_batch(endpoint, 8)
 
 
 @in_loop
@@ -348,12 +277,7 @@ async def test_vllm_needs_a_restart_and_is_not_bothered() -> None:
 
 @in_loop
 async def test_mlserver_reads_its_changed_settings(tmp_path: Path) -> None:
-    settings = {
-        "name": "chat",
-        "implementation": "x.Y",
-        "max_batch_size": 4,
-        "max_batch_time": 0.005,
-    }
+    settings = {"name": "chat", "implementation": "x.Y", "max_batch_size": 4}
     path = tmp_path / "model-settings.json"
     path.write_text(json.dumps(settings))
     fake = Fake(directory=tmp_path)
@@ -412,21 +336,13 @@ async def test_warm_up_sends_its_requests_one_after_the_other() -> None:
 @in_loop
 async def test_redirects_lead_nowhere() -> None:
     """A worker is on this machine; what it says must not send the agent elsewhere."""
-
-    async def elsewhere(_: web.Request) -> web.Response:
-        return web.Response(status=302, headers={"Location": "/health"})
-
     fake = Fake()
-    app = fake.make_app()
-    app.router.add_get("/moved", elsewhere)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    async with aiohttp.ClientSession() as session:
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with (
+        served(fake, "vllm") as (adapter, there),
+        always(b"", 302, {"Location": f"{there.url}/health"}) as url,
+    ):
         endpoint = Endpoint(url=url, served_as="chat", readiness_path="/moved")
-        assert not await make_adapters(session)["vllm"].is_ready(endpoint)
-    await runner.cleanup()
+        assert not await adapter.is_ready(endpoint)
     assert fake.asked == []
 
 

@@ -15,6 +15,7 @@ from agents.processes.launch import Crashes
 from agents.processes.templates import WarmUp
 from agents.replicas.replica import Proof
 from tests.agents.fakes.replicas import (
+    BOTH_LAUNCHERS,
     FIRST_PORT,
     WORKER,
     Node,
@@ -37,11 +38,11 @@ def node(tmp_path: Path, cluster: Cluster | None) -> Node:
     return Node(directory=tmp_path / "workers", cluster=cluster)
 
 
-def lives(process: psutil.Process) -> bool:
-    """Whether it runs; one that only waits to be reaped holds no GPU."""
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+def names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
 
 
+@BOTH_LAUNCHERS
 @in_loop
 async def test_what_becomes_of_a_replica_is_told_when_it_happens(node: Node) -> None:
     async with node.workers() as workers:
@@ -49,52 +50,49 @@ async def test_what_becomes_of_a_replica_is_told_when_it_happens(node: Node) -> 
         workers.on_change = lambda: told.append(
             {each.id: each.state for each in workers.replicas()}
         )
-        await workers.start(a_launch())
-        await until(lambda: the(workers).state == "ready")
-        os.kill(the(workers).pid, signal.SIGKILL)
+        view = await started(workers)
+        os.kill(view.pid, signal.SIGKILL)
         await until(lambda: the(workers).state == "failed")
         await workers.stop("r1")
         await gone(workers)
         states = ["ready", "draining", "failed"]
         assert told == [*({"r1": state} for state in states), {}]
+        again = await started(workers)
+        assert again.pid != view.pid and again.url != view.url
 
 
+@BOTH_LAUNCHERS
 @in_loop
 async def test_a_replica_starts_serves_and_is_stopped(node: Node) -> None:
+    mps = {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+        "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/0",
+    }
     async with node.workers() as workers:
-        await workers.start(a_launch())
+        await workers.start(a_launch(environment=mps))
         assert the(workers).state == "starting"
         await until(lambda: the(workers).state == "ready")
         view = the(workers)
-        assert (view.service, view.gpu_index, view.batch, view.sm_count) == (
-            "chat",
-            1,
-            4,
-            66,
-        )
+        assert (view.service, view.gpu_index) == ("chat", 1)
+        assert (view.batch, view.sm_count) == (4, 66)
         assert os.getsid(view.pid) == view.pid, "it has a session of its own"
+        environment = psutil.Process(view.pid).environ()
+        assert environment.items() >= {**mps, "FAKE_SHARE": "50"}.items()
+        assert "PLIMSOLL_TOKEN" not in environment
+        assert environment["PATH"] == node.environment["PATH"]
+        with pytest.raises(LaunchFailed, match="there already"):
+            await workers.start(a_launch())
+        for call in (workers.drain, workers.stop):
+            with pytest.raises(UnknownPart, match="no replica r9"):
+                await call("r9")
         await workers.drain("r1")
         assert the(workers).state == "draining"
         await workers.stop("r1")
         await gone(workers)
         assert not is_running(view.pid)
-    assert list((node.directory / "records").iterdir()) == []
-    assert list((node.directory / "work").iterdir()) == []
-
-
-@in_loop
-async def test_the_environment_holds_no_secrets(node: Node) -> None:
-    async with node.workers() as workers:
-        mps = {
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
-            "CUDA_MPS_PIPE_DIRECTORY": "/run/mps/0",
-        }
-        view = await started(workers, environment=mps)
-        environment = psutil.Process(view.pid).environ()
-    assert environment.items() >= mps.items()
-    assert environment["FAKE_SHARE"] == "50"
-    assert "PLIMSOLL_TOKEN" not in environment
-    assert environment["PATH"] == node.environment["PATH"]
+    assert node.terminated == [], "it ended on SIGTERM"
+    for folder in ("records", "work"):
+        assert names(node.directory / folder) == []
 
 
 @in_loop
@@ -105,44 +103,39 @@ async def test_readiness_is_waited_for(node: Node) -> None:
         await until(lambda: the(workers).message == "not ready")
         await until(lambda: the(workers).state == "ready")
         assert the(workers).message == ""
+        await workers.stop("r1")
+        await gone(workers)
+    # One that starts can be stopped.
+    node.arguments = ("--ready-after-s", "600")
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        await workers.stop("r1")
+        await gone(workers)
 
 
 @in_loop
 async def test_a_replica_that_never_becomes_ready_fails(node: Node) -> None:
-    node.arguments, node.start_limit_s = (
-        ("--ready-after-s", "600", "--say", "loading weights"),
-        0.5,
-    )
+    node.arguments = ("--ready-after-s", "600", "--say", "loading weights")
+    node.start_limit_s = 0.5
     async with node.workers() as workers:
-        await workers.start(a_launch())
-        await until(lambda: the(workers).pid is not None)
-        pid = the(workers).pid
-        await until(lambda: the(workers).state == "failed")
-        assert "not ready within 0.5 s" in the(workers).message
-        assert "loading weights" in the(workers).message
-        assert not is_running(pid)
+        view = await started(workers, state="failed")
+        assert "not ready within 0.5 s" in view.message
+        assert "loading weights" in view.message
+        assert not is_running(view.pid)
+
+
+ENDS = ("--exit-after-s", "0", "--exit-code")
+DIES = ("--exit-after-s", "0", "--die-by")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ("--exit-after-s", "0", "--exit-code", "3", "--say", "no such network"),
-            ("exit code 3", "no such network"),
-        ),
-        (
-            ("--exit-after-s", "0", "--exit-code", "1"),
-            ("exit code 1: it failed; see its log", "its log is empty"),
-        ),
-        (
-            ("--exit-after-s", "0", "--die-by", "9"),
-            ("signal 9 (SIGKILL)", "memory ran out"),
-        ),
-        (("--exit-after-s", "0", "--die-by", "11"), ("signal 11 (SIGSEGV)",)),
-        (
-            ("--such-an-argument",),
-            ("exit code 2: its arguments are wrong", "unrecognized arguments"),
-        ),
+        ((*ENDS, "3", "--say", "no such network"), ("exit code 3", "no such network")),
+        ((*ENDS, "1"), ("exit code 1: it failed; see its log", "its log is empty")),
+        ((*DIES, "9"), ("signal 9 (SIGKILL)", "memory ran out")),
+        ((*DIES, "11"), ("signal 11 (SIGSEGV)",)),
+        (("--odd",), ("exit code 2: its arguments are wrong", "unrecognized argum")),
     ],
 )
 @in_loop
@@ -151,10 +144,9 @@ async def test_how_a_worker_ended_is_told_with_the_end_of_its_log(
 ) -> None:
     node.arguments = arguments
     async with node.workers() as workers:
-        await workers.start(a_launch())
-        await until(lambda: the(workers).state == "failed")
+        view = await started(workers, state="failed")
         for each in words:
-            assert each in the(workers).message
+            assert each in view.message
 
 
 @in_loop
@@ -165,7 +157,7 @@ async def test_the_children_of_a_dead_replica_are_ended(node: Node) -> None:
         (child,) = psutil.Process(view.pid).children()
         os.kill(view.pid, signal.SIGKILL)  # as the kernel would, when memory runs out
         await until(lambda: the(workers).state == "failed")
-        assert not lives(child)
+        assert not is_running(child.pid)
         assert node.terminated == [(1, (child.pid,))], (
             "MPS was asked before the child was killed"
         )
@@ -182,12 +174,15 @@ async def test_a_child_in_another_session_is_found(node: Node) -> None:
         assert os.getsid(child.pid) == child.pid
         await workers.stop("r1")
         await gone(workers)
-        assert not lives(child)
+        assert not is_running(child.pid)
 
 
+@pytest.mark.parametrize("lets_go", [True, False])
 @in_loop
-async def test_sigterm_comes_first_then_mps_lets_go_then_sigkill(node: Node) -> None:
-    node.arguments, node.grace_s = ("--hang",), 0.3
+async def test_sigterm_comes_first_then_mps_lets_go_then_sigkill(
+    node: Node, lets_go: bool
+) -> None:
+    node.arguments, node.grace_s, node.lets_go = ("--hang",), 0.3, lets_go
     async with node.workers() as workers:
         view = await started(workers)
         await workers.stop("r1")
@@ -195,35 +190,8 @@ async def test_sigterm_comes_first_then_mps_lets_go_then_sigkill(node: Node) -> 
         await workers.stop("r1")  # again: it is being ended already
         await gone(workers)
         assert node.terminated == [(1, (view.pid,))]
+        # Also where MPS does not let it go.
         assert not is_running(view.pid)
-
-
-@in_loop
-async def test_one_that_mps_keeps_is_killed_all_the_same(node: Node) -> None:
-    node.arguments, node.grace_s, node.lets_go = ("--hang",), 0.1, False
-    async with node.workers() as workers:
-        view = await started(workers)
-        await workers.stop("r1")
-        await gone(workers)
-        assert not is_running(view.pid)
-
-
-@in_loop
-async def test_one_that_ends_on_sigterm_stays_out_of_mps(node: Node) -> None:
-    async with node.workers() as workers:
-        await started(workers)
-        await workers.stop("r1")
-        await gone(workers)
-    assert node.terminated == []
-
-
-@in_loop
-async def test_a_starting_replica_can_be_stopped(node: Node) -> None:
-    node.arguments = ("--ready-after-s", "600")
-    async with node.workers() as workers:
-        await workers.start(a_launch())
-        await workers.stop("r1")
-        await gone(workers)
 
 
 @in_loop
@@ -257,37 +225,33 @@ async def test_a_port_in_use_is_not_chosen(node: Node) -> None:
 
 @in_loop
 async def test_warm_up_and_proof_come_before_traffic(node: Node) -> None:
-    node.warm_up = WarmUp(
-        path="/v2/models/{service}/infer", body='{"b": {batch}}', requests=2
-    )
+    path = "/v2/models/{service}/infer"
+    node.warm_up = WarmUp(path=path, body='{"b": {batch}}', requests=2)
     async with node.workers() as workers:
         view = await started(workers)
         # a_replica has batch 4 and service chat.
-        assert (await status(view))["seen"] == [
-            'POST /v2/models/chat/infer {"b": 4}'
-        ] * 2
-    assert node.proofs == [
-        Proof(id="r1", gpu_index=1, sm_percent=50.0, sm_count=66, pids=(view.pid,))
-    ]
+        asked = ['POST /v2/models/chat/infer {"b": 4}'] * 2
+        assert (await status(view))["seen"] == asked
+    proof = Proof(id="r1", gpu_index=1, sm_percent=50.0, sm_count=66, pids=(view.pid,))
+    assert node.proofs == [proof]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "objection", "words"),
+    [
+        (("--refuse", "/warm"), "", "answers 500"),
+        ((), "it sees all 132 SMs: it is not under MPS", "not under MPS"),
+    ],
+)
 @in_loop
-async def test_a_failed_warm_up_fails_the_replica(node: Node) -> None:
-    node.arguments, node.warm_up = (
-        ("--refuse", "/warm"),
-        WarmUp(path="/warm", body="{}"),
-    )
-    async with node.workers() as workers:
-        await started(workers, state="failed")
-        assert "answers 500" in the(workers).message
-
-
-@in_loop
-async def test_a_replica_whose_share_is_not_proven_gets_no_traffic(node: Node) -> None:
-    node.objection = "it sees all 132 SMs: it is not under MPS"
+async def test_without_warm_up_or_proof_a_replica_gets_no_traffic(
+    node: Node, arguments: tuple[str, ...], objection: str, words: str
+) -> None:
+    node.arguments, node.objection = arguments, objection
+    node.warm_up = WarmUp(path="/warm", body="{}")
     async with node.workers() as workers:
         view = await started(workers, state="failed")
-        assert "not under MPS" in view.message
+        assert words in view.message
         assert not is_running(view.pid)
 
 
@@ -295,12 +259,10 @@ async def test_a_replica_whose_share_is_not_proven_gets_no_traffic(node: Node) -
 async def test_a_batch_changes_live_and_the_record_knows(node: Node) -> None:
     async with node.workers(keep=True) as workers:
         view = await started(workers)
-        assert await workers.set_batch("r1", 16) == "applied_live"
-        assert (await status(view))["seen"] == ['PUT /batch {"batch": 16}']
-        assert await workers.set_batch("r1", 16) == "applied_live"
-        assert len((await status(view))["seen"]) == 1, (
-            "what is in force is not asked for again"
-        )  # type: ignore[arg-type]
+        # The second time it is in force, and the server is not asked again.
+        for _ in range(2):
+            assert await workers.set_batch("r1", 16) == "applied_live"
+            assert (await status(view))["seen"] == ['PUT /batch {"batch": 16}']
     async with node.workers() as workers:
         assert the(workers).batch == 16
 
@@ -347,25 +309,16 @@ async def test_a_reload_that_fails_fails_the_replica(node: Node) -> None:
 
 @in_loop
 async def test_the_log_of_an_earlier_process_is_apart(node: Node) -> None:
-    node.arguments = (
-        "--exit-after-s",
-        "0",
-        "--exit-code",
-        "1",
-        "--say",
-        "the first one",
-    )
+    node.arguments = (*ENDS, "1", "--say", "the first one")
     async with node.workers() as workers:
         await started(workers, state="failed")
         await workers.stop("r1")
-    node.arguments = ("--exit-after-s", "0", "--exit-code", "1")
+    node.arguments = (*ENDS, "1")
     async with node.workers() as workers:
-        assert (await started(workers, state="failed")).message.endswith(
-            "its log is empty"
-        )
-    assert (
-        "the first one" in next((node.directory / "logs").glob("*.log.1")).read_text()
-    )
+        view = await started(workers, state="failed")
+        assert view.message.endswith("its log is empty")
+    (before,) = (node.directory / "logs").glob("*.log.1")
+    assert "the first one" in before.read_text()
 
 
 @in_loop
@@ -379,28 +332,6 @@ async def test_a_server_is_told_to_drain_where_the_template_says_so(node: Node) 
         assert the(workers).draining_s == 7.0
         await workers.drain("r1")
         assert the(workers).draining_s == 7.0, "draining again does not begin anew"
-
-
-@in_loop
-async def test_ids_are_taken_once_and_unknown_ones_refused(node: Node) -> None:
-    async with node.workers() as workers:
-        await started(workers)
-        with pytest.raises(LaunchFailed, match="there already"):
-            await workers.start(a_launch())
-        for call in (workers.drain, workers.stop):
-            with pytest.raises(UnknownPart, match="no replica nobody"):
-                await call("nobody")
-
-
-@in_loop
-async def test_a_failed_replica_can_be_stopped_and_started_anew(node: Node) -> None:
-    async with node.workers() as workers:
-        view = await started(workers)
-        os.kill(view.pid, signal.SIGKILL)
-        await until(lambda: the(workers).state == "failed")
-        await workers.stop("r1")
-        again = await started(workers)
-        assert again.pid != view.pid and again.url != view.url
 
 
 @in_loop

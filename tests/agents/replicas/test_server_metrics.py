@@ -8,6 +8,7 @@ from agents.replicas.server_metrics import (
     MAX_LINE,
     Histogram,
     NotAPage,
+    ServerKind,
     read_gpus,
     read_page,
     read_server,
@@ -62,15 +63,15 @@ nv_inference_request_success{model="other",version="1"} 9
 
 DCGM_OLD = """\
 # TYPE DCGM_FI_DEV_POWER_USAGE gauge
-DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 301.5
-DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-b",device="nvidia1",modelName="NVIDIA H200",Hostname="n1"} 75
+DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-a",Hostname="n1"} 301.5
+DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-b",Hostname="n1"} 75
 # TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter
-DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 5000
-DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 2048
-DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 80
-DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 0.4
-DCGM_FI_PROF_SM_ACTIVE{gpu="1",UUID="GPU-b",device="nvidia1",modelName="NVIDIA H200",Hostname="n1"} NaN
-DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H200",Hostname="n1"} 1980
+DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0",UUID="GPU-a",Hostname="n1"} 5000
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",Hostname="n1"} 2048
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",Hostname="n1"} 80
+DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-a",Hostname="n1"} 0.4
+DCGM_FI_PROF_SM_ACTIVE{gpu="1",UUID="GPU-b",Hostname="n1"} NaN
+DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a",Hostname="n1"} 1980
 """
 
 DCGM_NEW = """\
@@ -81,78 +82,74 @@ DCGM_FI_PROF_SM_UTIL_RATIO{gpu="0",uuid="GPU-a",hostname="n1",GPU_I_ID="3",GPU_I
 """
 
 
-def test_vllm_by_its_new_names_which_win_over_old_ones() -> None:
-    counts = read_server(read_page(VLLM_NEW), "vllm", "llama")
-    assert told(counts) == {
-        "served": 100,
-        "running": 12,
-        "waiting": 3,
-        "memory_used_ratio": 0.75,
-        "generated_tokens": 5000,
-        "total_s": 55.5,
-        "latency": Histogram(ends_ms=(500.0, 1000.0, math.inf), counts=(60, 30, 10)),
-        "between_tokens": Histogram(ends_ms=(50.0, math.inf), counts=(7, 1)),
-    }
+def a_histogram(counts: dict[float, int]) -> Histogram:
+    return Histogram(ends_ms=tuple(counts), counts=tuple(counts.values()))
 
 
-def test_vllm_by_its_old_names() -> None:
-    counts = read_server(read_page(VLLM_OLD), "vllm", "llama")
-    assert told(counts) == {
-        "memory_used_ratio": 0.5,
-        "between_tokens": Histogram(ends_ms=(25.0, math.inf), counts=(4, 0)),
-    }
+@pytest.mark.parametrize(
+    ("page", "server", "service", "expected"),
+    [
+        # New names win over old ones.
+        (
+            VLLM_NEW,
+            "vllm",
+            "llama",
+            {
+                "served": 100,
+                "running": 12,
+                "waiting": 3,
+                "memory_used_ratio": 0.75,
+                "generated_tokens": 5000,
+                "total_s": 55.5,
+                "latency": a_histogram({500.0: 60, 1000.0: 30, math.inf: 10}),
+                "between_tokens": a_histogram({50.0: 7, math.inf: 1}),
+            },
+        ),
+        (
+            VLLM_OLD,
+            "vllm",
+            "llama",
+            {
+                "memory_used_ratio": 0.5,
+                "between_tokens": a_histogram({25.0: 4, math.inf: 0}),
+            },
+        ),
+        # Versions and reasons add up.
+        (
+            TRITON,
+            "triton",
+            "resnet",
+            {
+                "served": 42,
+                "failed": 3,
+                "rows": 160,
+                "batches": 10,
+                "waiting": 3,
+                "total_s": 2.5,
+                "busy_s": 1.5,
+            },
+        ),
+        (TRITON, "triton", "bert", {}),
+        ("", "vllm", "llama", {}),
+    ],
+)
+def test_each_servers_words_are_read(
+    page: str, server: ServerKind, service: str, expected: dict[str, object]
+) -> None:
+    assert told(read_server(read_page(page), server, service)) == expected
 
 
-def test_triton_adds_versions_and_reasons_up_and_tells_seconds() -> None:
-    counts = read_server(read_page(TRITON), "triton", "resnet")
-    assert told(counts) == {
-        "served": 42,
-        "failed": 3,
-        "rows": 160,
-        "batches": 10,
-        "waiting": 3,
-        "total_s": 2.5,
-        "busy_s": 1.5,
-    }
-
-
-def test_what_is_not_served_there_is_not_known() -> None:
-    assert told(read_server(read_page(TRITON), "triton", "bert")) == {}
-    assert told(read_server(read_page(""), "vllm", "llama")) == {}
-
-
-def test_dcgm_by_its_old_names_in_our_units() -> None:
+def test_dcgm_is_read_by_old_and_new_names_in_our_units() -> None:
     first, second = read_gpus(read_page(DCGM_OLD))
-    assert told(first) == {
-        "index": "0",
-        "uuid": "GPU-a",
-        "host": "n1",
-        "power_w": 301.5,
-        "energy_j": 5.0,
-        "memory_used_mib": 2048,
-        "busy_ratio": 0.8,
-        "sm_active_ratio": 0.4,
-        "clock_mhz": 1980,
-    }
-    assert told(second) == {
-        "index": "1",
-        "uuid": "GPU-b",
-        "host": "n1",
-        "power_w": 75,
-    }, "NaN is not known"
-
-
-def test_dcgm_by_its_new_names_and_labels() -> None:
+    used = {"busy_ratio": 0.8, "sm_active_ratio": 0.4}
+    on_first = {"index": "0", "uuid": "GPU-a", "host": "n1", **used}
+    read = {"power_w": 301.5, "energy_j": 5.0, "memory_used_mib": 2048}
+    assert told(first) == {**on_first, **read, "clock_mhz": 1980}
+    # NaN is not known.
+    known = {"index": "1", "uuid": "GPU-b", "host": "n1", "power_w": 75}
+    assert told(second) == known
     (gpu,) = read_gpus(read_page(DCGM_NEW))
-    assert told(gpu) == {
-        "index": "0",
-        "uuid": "GPU-a",
-        "host": "n1",
-        "slice": "3",
-        "power_w": 300,
-        "busy_ratio": 0.8,
-        "sm_active_ratio": 0.4,
-    }
+    assert told(gpu) == {**on_first, "slice": "3", "power_w": 300}
 
 
 @pytest.mark.parametrize(
@@ -164,16 +161,12 @@ def test_what_is_no_page_is_said_to_be_none(text: str) -> None:
         read_page(text)
 
 
-def test_a_histogram_counts_from_an_earlier_reading_and_anew_after_a_restart() -> None:
-    ends = (10.0, 20.0, math.inf)
-    before, after = (
-        Histogram(ends_ms=ends, counts=(1, 2, 3)),
-        Histogram(ends_ms=ends, counts=(5, 2, 4)),
-    )
+def test_a_histogram_counts_from_an_earlier_reading_or_a_restart() -> None:
+    before = a_histogram({10.0: 1, 20.0: 2, math.inf: 3})
+    after = a_histogram({10.0: 5, 20.0: 2, math.inf: 4})
     assert after.since(before).counts == (4, 0, 1)
-    assert before.since(after) == before, (
-        "fewer than before: the server was started anew"
-    )
+    # Fewer than before: the server was started again.
+    assert before.since(after) == before
     assert after.since(None) == after
 
 
@@ -184,7 +177,4 @@ def test_a_histogram_counts_from_an_earlier_reading_and_anew_after_a_restart() -
 def test_requests_within_a_limit_are_spread_evenly_over_their_bucket(
     limit_ms: float, within: float
 ) -> None:
-    assert (
-        Histogram(ends_ms=(10.0, 20.0, math.inf), counts=(4, 6, 5)).within(limit_ms)
-        == within
-    )
+    assert a_histogram({10.0: 4, 20.0: 6, math.inf: 5}).within(limit_ms) == within

@@ -1,6 +1,5 @@
 """Replicas of language models that sleep: a real engine, the stand-in, put to sleep, woken, adopted and ended."""
 
-import asyncio
 import os
 import signal
 import sys
@@ -29,6 +28,7 @@ from tests.agents.fakes.replicas import (
     until,
 )
 from tests.ports import PORTS
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 MEMORY_MIB = 90.0
@@ -38,26 +38,14 @@ SLEEPS = "--enable-sleep-mode"
 
 
 def a_template(*options: str) -> Template:
+    words = "-m agents.llm --served-model-name {service} --host {host} --port {port}"
     return Template(
         name="engine",
         server="vllm",
-        command=(
-            sys.executable,
-            "-m",
-            "agents.llm",
-            *[
-                "--served-model-name",
-                "{service}",
-                "--host",
-                "{host}",
-                "--port",
-                "{port}",
-            ],
-            *(options or (SLEEPS,)),
-        ),
+        command=(sys.executable, *words.split(), *(options or (SLEEPS,))),
         environment={SLEEP_VARIABLE: "1"},
         batch_change="restart",
-        start_limit_s=60.0,
+        start_limit_s=PATIENCE_S,
     )
 
 
@@ -114,10 +102,15 @@ async def drained(workers: Workers, replica_id: str = "r1") -> ReplicaView:
     return the(workers, replica_id)
 
 
-async def put_to_sleep(workers: Workers) -> ReplicaView:
-    await drained(workers)
+async def falls_asleep(workers: Workers) -> ReplicaView:
+    await workers.drain("r1")
     await workers.sleep("r1")
     return await in_state(workers, "asleep")
+
+
+async def put_to_sleep(workers: Workers) -> ReplicaView:
+    await drained(workers)
+    return await falls_asleep(workers)
 
 
 async def ask(view: ReplicaView, method: str, path: str) -> int:
@@ -135,27 +128,28 @@ async def served(view: ReplicaView) -> bool:
 
 
 @in_loop
-async def test_it_sleeps_and_serves_when_it_is_woken(node: EngineNode) -> None:
+async def test_it_sleeps_and_serves_when_it_is_woken_and_ends_when_it_is_stopped(
+    node: EngineNode,
+) -> None:
     async with node.workers() as workers:
-        view = await put_to_sleep(workers)
+        # While it drains it takes requests again at once.
+        assert (await drained(workers)).can_return
+        await workers.wake("r1")
+        assert (the(workers).state, the(workers).draining_s) == ("ready", 0.0)
+        view = await falls_asleep(workers)
         assert view.can_return
         assert view.memory_mib == pytest.approx(MEMORY_MIB * ASLEEP_SHARE)
         assert not await served(view)
         await workers.wake("r1")
         woken = await in_state(workers, "ready")
-        assert woken.pid == view.pid
-        assert woken.memory_mib == MEMORY_MIB
+        assert (woken.pid, woken.memory_mib) == (view.pid, MEMORY_MIB)
         assert await served(woken)
-
-
-@in_loop
-async def test_one_that_drains_takes_requests_again_at_once(node: EngineNode) -> None:
-    async with node.workers() as workers:
-        assert (await drained(workers)).can_return
-        await workers.wake("r1")
-        view = the(workers)
-        assert view.state == "ready"
-        assert view.draining_s == 0.0
+        await falls_asleep(workers)
+        await workers.stop("r1")
+        # Until it is gone it holds no more than it did.
+        assert the(workers).memory_mib < MEMORY_MIB
+        await gone(workers)
+        assert not is_running(view.pid or 0)
 
 
 @in_loop
@@ -169,14 +163,8 @@ async def test_one_that_falls_asleep_can_be_stopped(node: EngineNode) -> None:
         assert the(workers).state == "draining"
         await workers.stop("r1")
         await gone(workers)
-        assert view.pid is not None
-        assert not is_running(view.pid)
-
-
-@in_loop
-async def test_an_agent_that_ends_waits_for_none(node: EngineNode) -> None:
-    node.template = a_template(SLEEPS, "--sleep-s", "600")
-    async with asyncio.timeout(60.0), node.workers() as workers:
+        assert not is_running(view.pid or 0)
+        # Nor does an agent that ends wait for one.
         await drained(workers)
         await workers.sleep("r1")
 
@@ -199,7 +187,6 @@ async def test_the_next_agent_can_wake_it(node: EngineNode) -> None:
 async def test_it_ends_with_its_agent_though_others_go_on(node: EngineNode) -> None:
     async with node.workers(keep=True) as workers:
         view = await put_to_sleep(workers)
-    assert view.pid is not None
     await until(lambda: not is_running(view.pid or 0))
 
 
@@ -214,18 +201,6 @@ async def test_a_changed_template_ends_a_sleep(node: EngineNode) -> None:
         found = await in_state(workers, "asleep")
         assert not found.can_return
         assert not found.can_sleep
-
-
-@in_loop
-async def test_it_ends_when_it_is_stopped(node: EngineNode) -> None:
-    async with node.workers() as workers:
-        view = await put_to_sleep(workers)
-        await workers.stop("r1")
-        # Until it is gone it holds no more than it did.
-        assert the(workers).memory_mib < MEMORY_MIB
-        await gone(workers)
-        assert view.pid is not None
-        assert not is_running(view.pid)
 
 
 @in_loop
@@ -249,28 +224,27 @@ async def test_one_that_dies_asleep_is_told_of(
     assert "ended in its sleep" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("options", "free_mib", "words"),
+    [
+        (("--kv-tokens", "4096"), 1e6, "ends and does not sleep"),
+        ((SLEEPS,), 40.0, "90 MiB of the host's memory, which has 40 free"),
+    ],
+)
 @in_loop
-async def test_one_whose_server_refuses_to_sleep_ends(
-    node: EngineNode, caplog: pytest.LogCaptureFixture
+async def test_one_that_cannot_sleep_ends(
+    node: EngineNode,
+    caplog: pytest.LogCaptureFixture,
+    options: tuple[str, ...],
+    free_mib: float,
+    words: str,
 ) -> None:
-    node.template = a_template("--kv-tokens", "4096")
+    node.template, node.free_host_mib = a_template(*options), lambda: free_mib
     async with node.workers() as workers:
         await drained(workers)
         await workers.sleep("r1")
         await gone(workers)
-    assert "ends and does not sleep" in caplog.text
-
-
-@in_loop
-async def test_one_ends_where_the_host_has_too_little_memory(
-    node: EngineNode, caplog: pytest.LogCaptureFixture
-) -> None:
-    node.free_host_mib = lambda: 40.0
-    async with node.workers() as workers:
-        await drained(workers)
-        await workers.sleep("r1")
-        await gone(workers)
-    assert "90 MiB of the host's memory, which has 40 free" in caplog.text
+    assert words in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Tasks as real processes: started, followed to their end, failed, swapped, and found again by a later agent."""
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
 from agents.tasks.tasks import Tasks
 from tests.agents.factories import a_task
-from tests.agents.fakes.replicas import in_loop, is_running, until
+from tests.agents.fakes.replicas import BOTH_LAUNCHERS, in_loop, is_running, until
 from tests.agents.kubernetes.cluster import Cluster
 from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state
 
@@ -27,56 +26,75 @@ def plain(tmp_path: Path) -> TaskNode:
     return TaskNode(directory=tmp_path, has_hook=False)
 
 
+@BOTH_LAUNCHERS
 @in_loop
-async def test_every_change_is_told_once_it_has_come(node: TaskNode) -> None:
+async def test_memory_goes_and_comes_back_by_the_hook(node: TaskNode) -> None:
     async with node.tasks() as tasks:
         seen: list[list[str]] = []
         tasks.on_change = lambda: seen.append([each.state for each in tasks.running(0)])
-        await tasks.start(launch(a_task(iterations=1_000_000)))
-        await come(tasks, "running")
+        await tasks.start(launch())
+        with pytest.raises(DeviceError, match="t1 is starting; only one that runs"):
+            await tasks.swap_out("t1")
+        await kept(tasks, 1.0)
+        await tasks.swap_in("t1")  # It is there: nothing to do.
+        assert state(tasks) == "running"
         await tasks.swap_out("t1")
+        assert state(tasks) == "swapping", "it is done in the background"
         await come(tasks, "swapped")
+        assert tasks.holders()[0].memory_mib == 0.0
+        away = pid(tasks)
+        # The step that ended has been read.
+        await until(lambda: reading(tasks).iteration_ms == 0.0)
+        done = reading(tasks).done_iterations
+        assert reading(tasks).done_iterations == done
         await tasks.swap_in("t1")
         await come(tasks, "running")
+        await kept(tasks, done + 2.0)
+        assert pid(tasks) == away, "the same process goes on"
+        await tasks.swap_out("t1")
+        await come(tasks, "swapped")
         await tasks.stop("t1")
         await until(lambda: tasks.running(0) == ())
-        assert seen == [["running"], ["swapped"], ["running"], []]
+        told = ["running", "swapped", "running", "swapped"]
+        assert seen == [*([each] for each in told), []]
+        assert not is_running(away or 0)
+        # A swapped task is ended with what it has done.
+        await tasks.start(launch())
+        assert reading(tasks).done_iterations >= done + 2.0
 
 
+@BOTH_LAUNCHERS
 @in_loop
 async def test_a_task_is_started_followed_and_finishes(node: TaskNode) -> None:
     async with node.tasks() as tasks:
+        for name in ("stop", "swap_out", "swap_in"):
+            with pytest.raises(UnknownPart, match="no task t9"):
+                await getattr(tasks, name)("t9")
         await tasks.start(launch(a_task(iterations=60)))
         assert state(tasks) == "starting"
         await come(tasks, "running")
         (running,) = tasks.running(0)
-        assert (running.sm_percent, running.memory_mib, running.holds_memory) == (
-            30.0,
-            1000.0,
-            True,
-        )
-        assert tasks.running(1) == ()
+        assert (running.sm_percent, running.memory_mib) == (30.0, 1000.0)
+        assert running.holds_memory and tasks.running(1) == ()
         ms: list[float] = []
-        while state(tasks) != "finished":
-            ms += [each.iteration_ms for each in tasks.read() if each.iteration_ms]
-            await asyncio.sleep(0.05)
+
+        def has_finished() -> bool:
+            ms.extend(each.iteration_ms for each in tasks.read() if each.iteration_ms)
+            return state(tasks) == "finished"
+
+        await until(has_finished)
         # A fake's iteration sleeps for 10 ms, and a busy machine adds to that.
-        assert ms
         assert min(ms) >= 10.0
         last = reading(tasks)
-        assert (last.state, last.done_iterations, tasks.problems) == (
-            "finished",
-            60.0,
-            (),
-        )
+        assert (last.state, last.done_iterations) == ("finished", 60.0)
+        assert tasks.problems == ()
         assert tasks.holders() == (), "its process id may be another's by now"
         with pytest.raises(LaunchFailed, match="t1 is there already"):
             await tasks.start(launch())
         await tasks.stop("t1")
         assert tasks.read() == ()
-    assert list((node.directory / "tasks" / "work").iterdir()) == [], (
-        "one that is done needs its checkpoint no more"
-    )
+    # One that is done needs its checkpoint no more.
+    assert not any((node.directory / "tasks" / "work").iterdir())
 
 
 @in_loop
@@ -112,25 +130,16 @@ async def test_a_failing_task_waits_in_a_crash_loop(plain: TaskNode) -> None:
             assert "it ended with exit code 3; its log ends: no more wool" in problem
             await tasks.stop("t1")
         assert problem.startswith("task t1: crash loop: 3 failures in 10 minutes")
-        with pytest.raises(
-            LaunchFailed, match="t1 is in a crash loop and waits another"
-        ):
+        with pytest.raises(LaunchFailed, match="t1 is in a crash loop and waits"):
             await tasks.start(launch())
         assert tasks.read() == ()
 
 
 @in_loop
 async def test_a_program_that_ends_too_early_has_failed(plain: TaskNode) -> None:
-    async with plain.tasks() as tasks:
-        await tasks.start(launch(a_task(iterations=10)))
-        await come(tasks, "finished")
-        await tasks.stop("t1")
-        # The same program is told of 10 iterations, the task has 30.
-        plain_words = plain.template()
-        assert plain_words.command[3] == "{iterations}"
-    short = TaskNode(directory=plain.directory / "short")
-    short.words = ("--iterations", "10")  # the last one given counts
-    async with short.tasks() as tasks:
+    # Of its arguments the last one given counts.
+    node = TaskNode(directory=plain.directory, words=("--iterations", "10"))
+    async with node.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=30)))
         await until(lambda: state(tasks) == "failed")
         assert "it ended after 10 of 30 iterations" in tasks.problems[0]
@@ -144,12 +153,8 @@ async def test_a_task_whose_share_is_not_proven_does_not_run_on(node: TaskNode) 
         await until(lambda: state(tasks) == "failed")
         assert "it sees all 132 SMs; its log ends" in tasks.problems[0]
         (proof,) = node.proofs
-        assert (proof.id, proof.gpu_index, proof.sm_percent, proof.sm_count) == (
-            "t1",
-            0,
-            30.0,
-            132,
-        )
+        assert (proof.id, proof.gpu_index) == ("t1", 0)
+        assert (proof.sm_percent, proof.sm_count) == (30.0, 132)
         assert not any(map(is_running, proof.pids))
 
 
@@ -163,76 +168,23 @@ async def test_a_program_has_time_to_come_to_its_gpu(plain: TaskNode) -> None:
 
 
 @in_loop
-async def test_what_was_never_allowed_is_refused(node: TaskNode) -> None:
-    async with node.tasks() as tasks:
-        for name in ("stop", "swap_out", "swap_in"):
-            with pytest.raises(UnknownPart, match="no task t9"):
-                await getattr(tasks, name)("t9")
-        await tasks.start(launch())
-        with pytest.raises(DeviceError, match="t1 is starting; only one that runs"):
-            await tasks.swap_out("t1")
-        await come(tasks, "running")
-        await tasks.swap_in("t1")  # It is there: nothing to do.
-        assert state(tasks) == "running"
-
-
-@in_loop
-async def test_memory_goes_and_comes_back_by_the_hook(node: TaskNode) -> None:
-    async with node.tasks() as tasks:
-        await tasks.start(launch())
-        await kept(tasks, 1.0)
-        await tasks.swap_out("t1")
-        assert state(tasks) == "swapping", "it is done in the background"
-        await come(tasks, "swapped")
-        assert tasks.holders()[0].memory_mib == 0.0
-        away = pid(tasks)
-        await until(
-            lambda: reading(tasks).iteration_ms == 0.0
-        )  # The step that ended has been read.
-        done = reading(tasks).done_iterations
-        assert reading(tasks).done_iterations == done
-        await tasks.swap_in("t1")
-        await come(tasks, "running")
-        await kept(tasks, done + 2.0)
-        assert pid(tasks) == away, "the same process goes on"
-
-
-@in_loop
-async def test_a_swapped_task_is_ended_with_what_it_has_done(node: TaskNode) -> None:
-    async with node.tasks() as tasks:
-        await tasks.start(launch())
-        await kept(tasks, 3.0)
-        await tasks.swap_out("t1")
-        await come(tasks, "swapped")
-        process = pid(tasks)
-        await tasks.stop("t1")
-        await until(lambda: state(tasks) == "absent")
-        assert not is_running(process)
-        await tasks.start(launch())
-        assert reading(tasks).done_iterations >= 3.0
-
-
-@in_loop
 async def test_without_hook_a_task_is_stopped_instead(plain: TaskNode) -> None:
     plain.why_no_checkpoint = "GPU 0 is shared by MPS"
     async with plain.tasks() as tasks:
         await tasks.start(launch())
         await kept(tasks, 3.0)
         await tasks.swap_out("t1")
-        assert state(tasks) == "swapping", (
-            "it holds its memory until its processes are gone"
-        )
+        # It holds its memory until its processes are gone.
+        assert state(tasks) == "swapping"
         await until(lambda: state(tasks) == "absent")
-        words = "tasks of template plain are stopped where others are swapped: they have no swap hook, and GPU 0 is"
-        assert [each.startswith(words) for each in tasks.problems] == [True], (
-            "said once"
-        )
+        (problem,) = tasks.problems
+        assert "they have no swap hook, and GPU 0 is shared by MPS" in problem
         await tasks.start(launch())
         assert reading(tasks).done_iterations >= 3.0
         await come(tasks, "running")
         await tasks.swap_out("t1")
         await until(lambda: state(tasks) == "absent")
-        assert len(tasks.problems) == 1
+        assert tasks.problems == (problem,), "it is said once"
 
 
 def uses_cuda(node: TaskNode, tasks: Tasks) -> Path:
@@ -255,12 +207,8 @@ async def test_without_a_hook_cuda_checkpoint_moves_the_memory(plain: TaskNode) 
         await tasks.swap_in("t1")
         await come(tasks, "running")
         assert file.read_text() == "running"
-        assert (plain.cuda / "calls").read_text().split() == [
-            "lock",
-            "checkpoint",
-            "restore",
-            "unlock",
-        ]
+        calls = (plain.cuda / "calls").read_text().split()
+        assert calls == ["lock", "checkpoint", "restore", "unlock"]
         assert tasks.problems == ()
 
 

@@ -93,18 +93,18 @@ async def test_one_that_ends_in_a_swap_has_finished(plain: TaskNode) -> None:
         await tasks.start(launch(a_task(iterations=20)))
         await come(tasks, "running")
         process = psutil.Process(pid(tasks))
-        with contextlib.suppress(
-            psutil.NoSuchProcess
-        ):  # Collected already, by the watch of it.
+        # Collected already, by the watch of it.
+        with contextlib.suppress(psutil.NoSuchProcess):
             while process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110  another process tells nobody its end
                 await asyncio.sleep(0.001)
         for _ in range(25):
-            await asyncio.sleep(
-                0
-            )  # Its end has been noted, and what it has left behind is looked for.
+            # Its end has been noted, and what it has left behind is looked for.
+            await asyncio.sleep(0)
         await tasks.swap_out("t1")
         await come(tasks, "finished")
-        await asyncio.sleep(0.3)  # For a stop that nobody asked for.
+        # A stop that nobody asked for would be done before what is asked for now.
+        await tasks.start(launch(a_task("t2", iterations=1)))
+        await until(lambda: state(tasks, "t2") == "finished")
         assert (state(tasks), tasks.problems) == ("finished", ())
 
 
