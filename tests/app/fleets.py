@@ -1,7 +1,7 @@
 """A small fleet around a MemoryStore, with solvers that answer what a test says."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -240,7 +240,3 @@ def a_fleet(
         store=store, solver=solver or Answering(), clock=clock, now_s=lambda: 0.0
     )
     return Fleet(store=store, clock=clock, loop=loop)
-
-
-def run(awaitable: Coroutine[object, object, T]) -> T:
-    return asyncio.run(awaitable)

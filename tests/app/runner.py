@@ -1,6 +1,7 @@
 """Runs the command as a user does: arguments and environment in, exit code and streams out; HTTP is a fake."""
 
 import io
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -41,7 +42,7 @@ def cli(
 ) -> Result:
     """Run one command line against a fake API (None = real HTTP); the streams are no terminals.
 
-    The first argument may be several words.
+    The first argument may be several words, quoted as in a shell.
     """
     cli = CliContext(
         environment={"PLIMSOLL_TOKEN": "plim_admin_secret"}
@@ -53,7 +54,7 @@ def cli(
         monotonic_s=monotonic_s,
     )
     first, *others = arguments
-    words = [*str(first).split(), *map(str, others)]
+    words = [*shlex.split(str(first)), *map(str, others)]
     out, err = io.StringIO(), io.StringIO()
     typed, sys.stdin = (
         sys.stdin,

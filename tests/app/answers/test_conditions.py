@@ -172,10 +172,7 @@ def test_a_service_that_is_served_stays_ready_while_a_rearrangement_waits() -> N
     ("facts", "words"),
     [
         (PlanFacts(), "there is no plan in force yet"),
-        (
-            PlanFacts(generation=3, wanted_rps=40.0),
-            "generation 3, which is in force, has no replica of it, and 40.0 per second are expected",
-        ),
+        (PlanFacts(generation=3, wanted_rps=40.0), "generation 3, which is in force"),
         (
             PlanFacts(generation=3, replicas=1, planned_rps=5.0, min_replicas=2),
             "1 of at least 2 replicas",

@@ -98,26 +98,10 @@ def test_services_come_go_and_take_the_place_of_others() -> None:
             "demand_rps",
             "nan for chat must be a number 0 or more",
         ),
-        (
-            WhatIfScenario(slo_ms={"chat": 0.0}),
-            "slo_ms",
-            "0 for chat must be a number above 0",
-        ),
-        (
-            WhatIfScenario(gpus={"t4": 1}),
-            "gpus",
-            "no GPU type is called 't4'; did you mean T4? There are T4, A100",
-        ),
-        (
-            WhatIfScenario(gpus={"T4": -4}),
-            "gpus",
-            "3 T4 can be planned with; -4 would leave -1",
-        ),
-        (
-            WhatIfScenario(gpus={"A100": 1}),
-            "gpus",
-            "the number of A100 is unlimited; more or fewer change nothing",
-        ),
+        (WhatIfScenario(slo_ms={"chat": 0.0}), "slo_ms", "0 for chat must be a number"),
+        (WhatIfScenario(gpus={"t4": 1}), "gpus", "no GPU type is called 't4'; did you"),
+        (WhatIfScenario(gpus={"T4": -4}), "gpus", "3 T4 can be planned with; -4 would"),
+        (WhatIfScenario(gpus={"A100": 1}), "gpus", "the number of A100 is unlimited"),
         (
             WhatIfScenario(price_usd_per_hour={"T4": 0.0}),
             "price_usd_per_hour",

@@ -1,17 +1,16 @@
 """`python -m agents.serving` as a real process with the fake: what it promises over HTTP and by signals."""
 
 import asyncio
-import io
 import os
+import re
 import signal
-from contextlib import redirect_stderr
+import subprocess
+import sys
 from pathlib import Path
-from unittest import mock
 
 import aiohttp
 import pytest
 
-from agents.serving.arguments import main
 from app.cli.commands import ENTRIES, load
 from tests.agents.harness import Client, Reply, all_of, client_of, ready, worker
 from tests.app.runner import cli
@@ -261,52 +260,57 @@ def test_offload_and_resume_over_http() -> None:
         run(check(started.url))
 
 
-def exit_of(
-    *arguments: str, environment: dict[str, str] | None = None
-) -> tuple[int, str]:
-    """Exit code and stderr of the program, in this process."""
-    said = io.StringIO()
-    with mock.patch.dict(os.environ, environment or {}), redirect_stderr(said):
-        try:
-            code = main(["--service", "chat", *arguments])
-        except SystemExit as end:
-            code = int(end.code or 0)
-    return code, said.getvalue()
+REFUSED = [
+    (("--times-ms", "1"), 1, "are not times like 1:5,8:12"),
+    (("--times-csv", "absent.csv"), 1, "absent.csv cannot be read"),
+    (("--engine", "onnx", "--network", "net.onnx"), 1, "--network-dir"),
+    (("--engine", "torch", "--network", "net.pt"), 1, "give --input"),
+    (
+        ("--engine", "torch", "--network", "net.pt", "--input", "x:FP99"),
+        1,
+        "not an input like x:FP32:3,224,224",
+    ),
+    (("--host", "256.0.0.1"), 1, "the worker of chat cannot run"),
+    (("--batch", "0"), 2, "'0' must be a whole number from 1 to 65536"),
+    (("--batch", "8", "--batch-limit", "4"), 2, "is above --batch-limit 4"),
+    (("--delay-ms", "-1"), 2, "'-1' must be a number from 0 to 10000"),
+    (("--delay-ms", "nan"), 2, "'nan' must be a number"),
+    (("--port", "65536"), 2, "0 to 65535"),
+    (("--engine", "onnx"), 2, "--engine onnx needs --network"),
+    (("--times-ms", "1:1", "--times-csv", "x"), 2, "not allowed with"),
+    (("a share that is none",), 1, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is '120'"),
+]
+ENDS = """
+import os, sys
+from agents.serving.arguments import main
+
+for words in {all_words}:
+    if len(words) == 1:
+        os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], words = "120", ()
+    try:
+        code = main(["--service", "chat", *words])
+    except SystemExit as end:
+        code = end.code
+    print("ended with", code, file=sys.stderr, flush=True)
+"""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (("--times-ms", "1"), 1, "are not times like 1:5,8:12"),
-        (("--times-csv", "absent.csv"), 1, "absent.csv cannot be read"),
-        (("--engine", "onnx", "--network", "net.onnx"), 1, "--network-dir"),
-        (("--engine", "torch", "--network", "net.pt"), 1, "give --input"),
-        (
-            ("--engine", "torch", "--network", "net.pt", "--input", "x:FP99"),
-            1,
-            "not an input like x:FP32:3,224,224",
-        ),
-        (("--host", "256.0.0.1"), 1, "the worker of chat cannot run"),
-        (("--batch", "0"), 2, "'0' must be a whole number from 1 to 65536"),
-        (("--batch", "8", "--batch-limit", "4"), 2, "is above --batch-limit 4"),
-        (("--delay-ms", "-1"), 2, "'-1' must be a number from 0 to 10000"),
-        (("--delay-ms", "nan"), 2, "'nan' must be a number"),
-        (("--port", "65536"), 2, "0 to 65535"),
-        (("--engine", "onnx"), 2, "--engine onnx needs --network"),
-        (("--times-ms", "1:1", "--times-csv", "x"), 2, "not allowed with"),
-    ],
-)
-def test_what_cannot_run_ends_with_its_code_and_says_why(
-    arguments: tuple[str, ...], code: int, words: str
-) -> None:
-    ended, said = exit_of(*arguments)
-    assert (ended, words in said, "Traceback" in said) == (code, True, False), said
-
-
-def test_a_share_that_is_none_ends_with_1() -> None:
-    code, said = exit_of(environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "120"})
-    assert code == 1
-    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is '120'" in said
+def test_what_cannot_run_ends_with_its_code_and_says_why() -> None:
+    # In one process of its own, one after the other: each sets up logs for its whole process.
+    script = ENDS.format(all_words=[words for words, _, _ in REFUSED])
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert "Traceback" not in ended.stderr
+    *told, _ = re.split(r"ended with (?=\d)", ended.stderr)
+    codes = re.findall(r"^ended with (\d)$", ended.stderr, re.MULTILINE)
+    assert codes == [str(code) for _, code, _ in REFUSED]
+    for (_, _, words), said in zip(REFUSED, told, strict=True):
+        assert words in said
 
 
 def test_the_command_is_the_same_program() -> None:

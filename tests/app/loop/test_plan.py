@@ -19,10 +19,10 @@ from tests.app.fleets import (
     Answering,
     Failing,
     on_half_gpus,
-    run,
     with_rates,
 )
 from tests.app.snapshots import a_bound_plan, a_replica, a_state
+from tests.waiting import run
 
 STATE = a_state()
 RUNNING = a_bound_plan([a_replica("a", rate_rps=20.0)], [a_replica("b", rate_rps=20.0)])

@@ -18,9 +18,9 @@ from tests.app.fleets import (
     a_node,
     a_service,
     on_half_gpus,
-    run,
     with_rates,
 )
+from tests.waiting import run
 
 CHAT = {"chat": 20.0}
 

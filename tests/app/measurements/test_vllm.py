@@ -76,14 +76,8 @@ def test_a_request_of_one_token_ends_with_its_first(tmp_path: Path) -> None:
     [
         ("", "run.json: the file is empty"),
         ('{"model_id": "m",\n', "run.json:2:1: not JSON: Expecting property name"),
-        (
-            '{"avg_latency": 1}\n[1]',
-            "run.json:2:1: document: must be an object, not an array",
-        ),
-        (
-            '{"tokens_per_second": 9}',
-            "run.json:1:1: request_throughput: neither request_throughput",
-        ),
+        ('{"avg_latency": 1}\n[1]', "run.json:2:1: document: must be an object, not"),
+        ('{"tokens_per_second": 9}', "run.json:1:1: request_throughput: neither"),
         (
             '{\n "model_id": "m",\n "request_throughput": -2,\n "mean_e2el_ms": 5}',
             "run.json:3:2: request_throughput: must be",

@@ -14,7 +14,7 @@ from uvicorn.importer import import_from_string
 
 from app.base.settings import Settings
 from app.serve.connections import TAKEN_WITHIN_S, TimedProtocol, open_socket
-from tests.app.coroutines import run
+from tests.waiting import in_loop
 
 ROOT = Path(__file__).parents[3]
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -58,24 +58,20 @@ async def is_cut(reader: asyncio.StreamReader) -> bool:
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD, HEAD + b"X-More: a"])
-def test_headers_that_do_not_end_are_cut(sent: bytes) -> None:
-    async def body() -> None:
-        async with _connected() as (reader, writer):
-            writer.write(sent)
-            assert await is_cut(reader)
-
-    run(body)
+@in_loop
+async def test_headers_that_do_not_end_are_cut(sent: bytes) -> None:
+    async with _connected() as (reader, writer):
+        writer.write(sent)
+        assert await is_cut(reader)
 
 
-def test_headers_of_a_later_request_that_do_not_end_are_cut_as_well() -> None:
-    async def body() -> None:
-        async with _connected() as (reader, writer):
-            writer.write(HEAD + b"\r\n")
-            assert (await reader.readuntil(b"here")).startswith(b"HTTP/1.1 200 ")
-            writer.write(HEAD)
-            assert await is_cut(reader)
-
-    run(body)
+@in_loop
+async def test_headers_of_a_later_request_that_do_not_end_are_cut_as_well() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(HEAD + b"\r\n")
+        assert (await reader.readuntil(b"here")).startswith(b"HTTP/1.1 200 ")
+        writer.write(HEAD)
+        assert await is_cut(reader)
 
 
 def test_who_takes_nothing_of_an_answer_is_cut_by_the_kernel() -> None:

@@ -8,6 +8,7 @@ import pytest
 from app.loop.tick import TickOutcome
 from app.serve.tracing import TickTracer, is_wanted, make_tracer
 from solvers.types.outcome import PlanReport, SolveReport, SolveStatus
+from tests.waiting import PATIENCE_S
 
 SECOND_NS = 1_000_000_000
 
@@ -96,7 +97,7 @@ def test_nothing_is_imported_where_nobody_asks() -> None:
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -10,7 +10,7 @@ from app.solver.process import PlanRequest, SolverUnavailable, run_policy
 from solvers.policies.warm_up import tiny_problem
 from solvers.types.outcome import Budget
 from solvers.types.state import Observed
-from tests.app.fleets import run
+from tests.waiting import run
 
 
 def request(policy: str = "hetsev") -> PlanRequest:

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from app.base.errors import Unavailable
 from app.base.sign_on import SignOnTerms
 from app.web.identity_provider import IdentityProvider, LoginAttempt
-from tests.app.coroutines import run
+from tests.waiting import run
 
 
 class Provider(BaseHTTPRequestHandler):
@@ -91,4 +91,4 @@ def test_user_info_that_is_no_object_is_the_providers_fault(user_info: object) -
             with pytest.raises(Unavailable, match="does not answer like an identity"):
                 await IdentityProvider(terms).person("code", attempt)
 
-        run(log_in)
+        run(log_in())

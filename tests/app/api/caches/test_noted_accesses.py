@@ -6,7 +6,7 @@ from typing import cast
 from app.api.caches.noted_accesses import UNKNOWN_NOTED, NotedAccesses
 from app.base.errors import Unavailable
 from app.store.store import AuditEvent, Store
-from tests.app.coroutines import run
+from tests.waiting import in_loop
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -35,31 +35,27 @@ def denial(number: int, reason: str = "the token is unknown") -> AuditEvent:
     )
 
 
-def test_what_was_not_written_does_not_count() -> None:
-    async def body() -> None:
-        book = Book()
-        noted = NotedAccesses(cast(Store, book))
-        book.is_down = True
-        for number in range(2 * UNKNOWN_NOTED):
-            await noted.note(None, denial(number))
-        book.is_down = False
-        for number in range(2 * UNKNOWN_NOTED):
-            await noted.note(None, denial(100 + number))
-        assert len(book.lines) == UNKNOWN_NOTED
-
-    run(body)
+@in_loop
+async def test_what_was_not_written_does_not_count() -> None:
+    book = Book()
+    noted = NotedAccesses(cast(Store, book))
+    book.is_down = True
+    for number in range(2 * UNKNOWN_NOTED):
+        await noted.note(None, denial(number))
+    book.is_down = False
+    for number in range(2 * UNKNOWN_NOTED):
+        await noted.note(None, denial(100 + number))
+    assert len(book.lines) == UNKNOWN_NOTED
 
 
-def test_many_of_one_reason_do_not_hide_those_of_another() -> None:
-    async def body() -> None:
-        book = Book()
-        noted = NotedAccesses(cast(Store, book))
-        for number in range(2 * UNKNOWN_NOTED):
-            await noted.note(None, denial(number))
-        await noted.note(None, denial(50, "the login form held no well-formed token"))
-        assert len(book.lines) == UNKNOWN_NOTED + 1
-        # An hour after the first ones.
-        await noted.note(None, denial(3600))
-        assert len(book.lines) == UNKNOWN_NOTED + 2
-
-    run(body)
+@in_loop
+async def test_many_of_one_reason_do_not_hide_those_of_another() -> None:
+    book = Book()
+    noted = NotedAccesses(cast(Store, book))
+    for number in range(2 * UNKNOWN_NOTED):
+        await noted.note(None, denial(number))
+    await noted.note(None, denial(50, "the login form held no well-formed token"))
+    assert len(book.lines) == UNKNOWN_NOTED + 1
+    # An hour after the first ones.
+    await noted.note(None, denial(3600))
+    assert len(book.lines) == UNKNOWN_NOTED + 2

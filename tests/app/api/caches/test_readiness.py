@@ -2,8 +2,9 @@
 
 import asyncio
 
-from app.api.caches.readiness import KEPT_S, Readiness
-from tests.app.coroutines import let_others_run, run
+from app.api.caches.readiness import Readiness
+from tests.app.coroutines import let_others_run
+from tests.waiting import eventually, in_loop
 
 
 class Database:
@@ -20,31 +21,29 @@ class Database:
         return self.problem
 
 
-def test_a_flood_of_probes_asks_the_database_once() -> None:
-    async def body() -> None:
-        database, readiness = Database(), Readiness()
-        checks = {"database": database.check}
-        probes = [asyncio.create_task(readiness.load(checks)) for _ in range(1000)]
-        await let_others_run()
-        # One that is given up leaves the answer to the others.
-        probes.pop().cancel()
-        database.answers.set()
-        assert await asyncio.gather(*probes) == [{"database": None}] * 999
-        assert database.asked == 1
-
-    run(body)
+@in_loop
+async def test_a_flood_of_probes_asks_the_database_once() -> None:
+    database, readiness = Database(), Readiness()
+    checks = {"database": database.check}
+    probes = [asyncio.create_task(readiness.load(checks)) for _ in range(1000)]
+    await let_others_run()
+    # One that is given up leaves the answer to the others.
+    probes.pop().cancel()
+    database.answers.set()
+    assert await asyncio.gather(*probes) == [{"database": None}] * 999
+    assert database.asked == 1
 
 
-def test_what_changed_is_said_a_second_later() -> None:
-    async def body() -> None:
-        database, readiness = Database(), Readiness()
-        database.answers.set()
-        assert await readiness.load({"database": database.check}) == {"database": None}
-        database.problem = "away"
-        await asyncio.sleep(KEPT_S)
-        assert await readiness.load({"database": database.check}) == {
-            "database": "away"
-        }
-        assert database.asked == 2
+@in_loop
+async def test_what_changed_is_said_a_second_later() -> None:
+    database, readiness = Database(), Readiness()
+    database.answers.set()
+    assert await readiness.load({"database": database.check}) == {"database": None}
+    database.problem = "away"
 
-    run(body)
+    async def is_away() -> bool:
+        found = await readiness.load({"database": database.check})
+        return found == {"database": "away"}
+
+    await eventually(is_away)
+    assert database.asked == 2

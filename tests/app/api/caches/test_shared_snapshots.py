@@ -11,7 +11,8 @@ from app.base.clock import WallClock
 from app.base.errors import Unavailable
 from app.store.memory_store import MemoryStore
 from app.store.store import PolicySettings, Snapshot
-from tests.app.coroutines import let_others_run, run
+from tests.app.coroutines import let_others_run
+from tests.waiting import in_loop
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,69 +32,61 @@ class SlowStore(MemoryStore):
         return snapshot
 
 
-def test_all_who_ask_during_a_load_share_the_next_one() -> None:
-    async def body() -> None:
-        store = SlowStore()
-        shared = SharedSnapshots(store, WallClock())
-        first = asyncio.create_task(shared.load())
-        await let_others_run()
-        others = [asyncio.create_task(shared.load()) for _ in range(100)]
-        await let_others_run()
-        assert store.began == 1
-        # One that is given up leaves the snapshot to the others.
-        others.pop().cancel()
-        store.goes_on.set()
-        found = await asyncio.gather(*others)
-        assert store.began == 2
-        assert all(each is found[0] for each in found)
-        assert await first is not found[0]
-
-    run(body)
+@in_loop
+async def test_all_who_ask_during_a_load_share_the_next_one() -> None:
+    store = SlowStore()
+    shared = SharedSnapshots(store, WallClock())
+    first = asyncio.create_task(shared.load())
+    await let_others_run()
+    others = [asyncio.create_task(shared.load()) for _ in range(100)]
+    await let_others_run()
+    assert store.began == 1
+    # One that is given up leaves the snapshot to the others.
+    others.pop().cancel()
+    store.goes_on.set()
+    found = await asyncio.gather(*others)
+    assert store.began == 2
+    assert all(each is found[0] for each in found)
+    assert await first is not found[0]
 
 
-def test_whoever_changed_something_sees_it() -> None:
-    async def body() -> None:
-        store = SlowStore()
-        shared = SharedSnapshots(store, WallClock())
-        earlier = asyncio.create_task(shared.load())
-        await let_others_run()
-        store.settings = PolicySettings(period_s=17.0)
-        later = asyncio.create_task(shared.load())
-        await let_others_run()
-        store.goes_on.set()
-        assert (await earlier).settings.period_s != 17.0
-        assert (await later).settings.period_s == 17.0
-
-    run(body)
+@in_loop
+async def test_whoever_changed_something_sees_it() -> None:
+    store = SlowStore()
+    shared = SharedSnapshots(store, WallClock())
+    earlier = asyncio.create_task(shared.load())
+    await let_others_run()
+    store.settings = PolicySettings(period_s=17.0)
+    later = asyncio.create_task(shared.load())
+    await let_others_run()
+    store.goes_on.set()
+    assert (await earlier).settings.period_s != 17.0
+    assert (await later).settings.period_s == 17.0
 
 
-def test_loads_leave_most_of_the_time_to_others() -> None:
-    async def body() -> None:
-        store = SlowStore()
-        shared = SharedSnapshots(store, WallClock())
-        loop = asyncio.get_running_loop()
-        asked = asyncio.create_task(shared.load())
-        await asyncio.sleep(0.05)
-        store.goes_on.set()
-        await asked
-        ended_s = loop.time()
-        await shared.load()
-        # Three times as long as the load took; never judged from above, since a machine may be slow.
-        assert loop.time() - ended_s >= 0.14
-
-    run(body)
+@in_loop
+async def test_loads_leave_most_of_the_time_to_others() -> None:
+    store = SlowStore()
+    shared = SharedSnapshots(store, WallClock())
+    loop = asyncio.get_running_loop()
+    asked = asyncio.create_task(shared.load())
+    await asyncio.sleep(0.05)
+    store.goes_on.set()
+    await asked
+    ended_s = loop.time()
+    await shared.load()
+    # Three times as long as the load took; never judged from above, since a machine may be slow.
+    assert loop.time() - ended_s >= 0.14
 
 
-def test_a_load_that_fails_fails_for_all_who_share_it_and_no_longer() -> None:
-    async def body() -> None:
-        store = SlowStore(is_away=True)
-        store.goes_on.set()
-        shared = SharedSnapshots(store, WallClock())
-        both = [asyncio.create_task(shared.load()) for _ in range(2)]
-        for each in both:
-            with pytest.raises(Unavailable, match="does not answer"):
-                await each
-        store.is_away = False
-        assert (await shared.load()).settings == PolicySettings()
-
-    run(body)
+@in_loop
+async def test_a_load_that_fails_fails_for_all_who_share_it_and_no_longer() -> None:
+    store = SlowStore(is_away=True)
+    store.goes_on.set()
+    shared = SharedSnapshots(store, WallClock())
+    both = [asyncio.create_task(shared.load()) for _ in range(2)]
+    for each in both:
+        with pytest.raises(Unavailable, match="does not answer"):
+            await each
+    store.is_away = False
+    assert (await shared.load()).settings == PolicySettings()

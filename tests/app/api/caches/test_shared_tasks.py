@@ -5,10 +5,13 @@ import asyncio
 import pytest
 
 from app.api.caches import shared_tasks
-from tests.waiting import run
+from tests.waiting import in_loop
 
 
-def test_it_goes_on_when_who_asked_gives_up_and_ends_with_the_application() -> None:
+@in_loop
+async def test_it_goes_on_when_who_asked_gives_up_and_ends_with_the_application() -> (
+    None
+):
     ended: list[str] = []
 
     async def work() -> None:
@@ -19,21 +22,19 @@ def test_it_goes_on_when_who_asked_gives_up_and_ends_with_the_application() -> N
             await asyncio.sleep(0.0)
             ended.append("work")
 
-    async def play() -> None:
-        task = shared_tasks.begin(work(), "snapshot")
-        asking = asyncio.ensure_future(asyncio.shield(task))
-        await asyncio.sleep(0.0)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        assert not task.done()
-        await shared_tasks.end_all()
-        assert ended == ["work"]
-
-    run(play())
+    task = shared_tasks.begin(work(), "snapshot")
+    asking = asyncio.ensure_future(asyncio.shield(task))
+    await asyncio.sleep(0.0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert not task.done()
+    await shared_tasks.end_all()
+    assert ended == ["work"]
 
 
-def test_one_that_ignores_its_end_does_not_hang_it(
+@in_loop
+async def test_one_that_ignores_its_end_does_not_hang_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_tasks, "END_WITHIN_S", 0.01)
@@ -45,13 +46,10 @@ def test_one_that_ignores_its_end_does_not_hang_it(
             except asyncio.CancelledError:
                 continue
 
-    async def play() -> None:
-        may_end = asyncio.Event()
-        task = shared_tasks.begin(stubborn(may_end), "check")
-        await asyncio.sleep(0.0)
-        await shared_tasks.end_all()
-        assert not task.done()
-        may_end.set()
-        await task
-
-    run(play())
+    may_end = asyncio.Event()
+    task = shared_tasks.begin(stubborn(may_end), "check")
+    await asyncio.sleep(0.0)
+    await shared_tasks.end_all()
+    assert not task.done()
+    may_end.set()
+    await task

@@ -8,7 +8,8 @@ import pytest
 
 from app.api.http.errors import TooMany
 from app.api.http.fairness import FLOWS, FairSeats, Pace, SeatRules
-from tests.app.coroutines import let_others_run, run
+from tests.app.coroutines import let_others_run
+from tests.waiting import in_loop
 
 RULES = SeatRules(what="tests", seats=3, per_token=2, waiting=2, wait_s=20.0)
 
@@ -49,75 +50,65 @@ class Sitters:
             await go.wait()
 
 
-def test_a_token_leaves_seats_to_others_however_many_requests_it_has() -> None:
-    async def body() -> None:
-        sitters = Sitters(FairSeats(RULES))
-        await sitters.come("a", "a", "a", "a", "b")
-        assert sitters.order == ["a", "a", "b"]
-        await sitters.end()
-
-    run(body)
+@in_loop
+async def test_a_token_leaves_seats_to_others_however_many_requests_it_has() -> None:
+    sitters = Sitters(FairSeats(RULES))
+    await sitters.come("a", "a", "a", "a", "b")
+    assert sitters.order == ["a", "a", "b"]
+    await sitters.end()
 
 
-def test_a_free_seat_goes_to_the_token_that_holds_the_fewest() -> None:
-    async def body() -> None:
-        sitters = Sitters(FairSeats(RULES))
-        await sitters.come("a", "a", "b", "a", "b", "c")
-        await sitters.go("a")
-        assert sitters.order == ["a", "a", "b", "c"]
-        await sitters.end()
-
-    run(body)
+@in_loop
+async def test_a_free_seat_goes_to_the_token_that_holds_the_fewest() -> None:
+    sitters = Sitters(FairSeats(RULES))
+    await sitters.come("a", "a", "b", "a", "b", "c")
+    await sitters.go("a")
+    assert sitters.order == ["a", "a", "b", "c"]
+    await sitters.end()
 
 
-def test_with_one_seat_tokens_take_turns_and_none_has_two_in_a_row() -> None:
-    async def body() -> None:
-        sitters = Sitters(FairSeats(replace(RULES, seats=1, per_token=1)))
-        await sitters.come("a", "a", "a", "b")
-        for token in ("a", "b", "a"):
-            await sitters.go(token)
-        assert sitters.order == ["a", "b", "a", "a"]
-        await sitters.end()
-
-    run(body)
+@in_loop
+async def test_with_one_seat_tokens_take_turns_and_none_has_two_in_a_row() -> None:
+    sitters = Sitters(FairSeats(replace(RULES, seats=1, per_token=1)))
+    await sitters.come("a", "a", "a", "b")
+    for token in ("a", "b", "a"):
+        await sitters.go(token)
+    assert sitters.order == ["a", "b", "a", "a"]
+    await sitters.end()
 
 
-def test_who_waits_too_long_or_behind_too_many_is_told_the_limit() -> None:
-    async def body() -> None:
-        seats = FairSeats(replace(RULES, wait_s=0.01, retry_after_s=7.0))
-        async with AsyncExitStack() as stack:
-            for _ in range(RULES.per_token):
-                await stack.enter_async_context(seats.taken("a"))
-            with pytest.raises(TooMany, match="tests: 2 at a time") as refused:
-                async with seats.taken("a"):
-                    pass
-            assert refused.value.retry_after_s == 7.0
-        seats = FairSeats(RULES)
-        sitters = Sitters(seats)
-        await sitters.come("a", "a", "a", "a", "b")
-        with pytest.raises(TooMany):
+@in_loop
+async def test_who_waits_too_long_or_behind_too_many_is_told_the_limit() -> None:
+    seats = FairSeats(replace(RULES, wait_s=0.01, retry_after_s=7.0))
+    async with AsyncExitStack() as stack:
+        for _ in range(RULES.per_token):
+            await stack.enter_async_context(seats.taken("a"))
+        with pytest.raises(TooMany, match="tests: 2 at a time") as refused:
             async with seats.taken("a"):
                 pass
-        await sitters.end()
+        assert refused.value.retry_after_s == 7.0
+    seats = FairSeats(RULES)
+    sitters = Sitters(seats)
+    await sitters.come("a", "a", "a", "a", "b")
+    with pytest.raises(TooMany):
+        async with seats.taken("a"):
+            pass
+    await sitters.end()
 
-    run(body)
 
-
-def test_a_seat_that_is_given_to_a_request_that_was_just_cancelled_is_not_lost() -> (
+@in_loop
+async def test_a_seat_that_is_given_to_a_request_that_was_just_cancelled_is_not_lost() -> (
     None
 ):
-    async def body() -> None:
-        seats = FairSeats(replace(RULES, seats=1, per_token=1))
-        async with seats.taken("a"):
-            waiting = asyncio.create_task(seats.taken("b").__aenter__())
-            await let_others_run()
-            waiting.cancel()
-        # The seat was free before the cancellation arrived.
-        await asyncio.gather(waiting, return_exceptions=True)
-        async with seats.taken("c"):
-            pass
-
-    run(body)
+    seats = FairSeats(replace(RULES, seats=1, per_token=1))
+    async with seats.taken("a"):
+        waiting = asyncio.create_task(seats.taken("b").__aenter__())
+        await let_others_run()
+        waiting.cancel()
+    # The seat was free before the cancellation arrived.
+    await asyncio.gather(waiting, return_exceptions=True)
+    async with seats.taken("c"):
+        pass
 
 
 def test_a_budget_lets_a_burst_pass_then_its_rate_and_refuses_what_would_wait_too_long() -> (

@@ -12,7 +12,8 @@ from app.api.http import limits
 from app.api.http.limits import BURST_S, SYNCS_AT_ONCE, WAIT_S, LimitMiddleware
 from app.api.http.parts import ApiParts, Context
 from app.db.operations.tokens import TokenRow
-from tests.app.coroutines import let_others_run, let_time_stand_still, run
+from tests.app.coroutines import let_others_run, let_time_stand_still
+from tests.waiting import in_loop
 
 RATE = 50.0
 NO_PARTS = cast(ApiParts, None)
@@ -86,73 +87,65 @@ async def status_of(app: LimitMiddleware, scope: Scope) -> int:
     return int(sent[0]["status"])
 
 
-def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:
-    async def body() -> None:
-        inner = Waiting()
-        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE, pause_s=0.0)
-        sync = f"POST {PREFIX}/nodes/n1/sync"
-        first = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
-        await let_others_run()
-        assert await status(app, sync) == 429
-        # Its agent's next token is of the same family.
-        assert await status(app, sync, "tok-a2", "tok-a") == 429
-        other = asyncio.create_task(status(app, sync, "tok-b"))
-        await let_others_run()
-        assert inner.began == SYNCS_AT_ONCE + 1
-        inner.go.set()
-        assert await asyncio.gather(*first, other) == [200] * (SYNCS_AT_ONCE + 1)
-        assert await status(app, sync) == 200
-
-    run(body)
+@in_loop
+async def test_a_third_sync_of_a_node_at_a_time_is_told_to_come_again() -> None:
+    inner = Waiting()
+    app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE, pause_s=0.0)
+    sync = f"POST {PREFIX}/nodes/n1/sync"
+    first = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
+    await let_others_run()
+    assert await status(app, sync) == 429
+    # Its agent's next token is of the same family.
+    assert await status(app, sync, "tok-a2", "tok-a") == 429
+    other = asyncio.create_task(status(app, sync, "tok-b"))
+    await let_others_run()
+    assert inner.began == SYNCS_AT_ONCE + 1
+    inner.go.set()
+    assert await asyncio.gather(*first, other) == [200] * (SYNCS_AT_ONCE + 1)
+    assert await status(app, sync) == 200
 
 
-def test_without_a_token_an_address_has_a_budget_for_what_is_made_for_everybody() -> (
+@in_loop
+async def test_without_a_token_an_address_has_a_budget_for_what_is_made_for_everybody() -> (
     None
 ):
-    async def body() -> None:
-        let_time_stand_still()
-        inner = Waiting()
-        inner.go.set()
-        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=1.0, pause_s=0.0)
+    let_time_stand_still()
+    inner = Waiting()
+    inner.go.set()
+    app = LimitMiddleware(inner, prefix=PREFIX, token_rate=1.0, pause_s=0.0)
 
-        async def ask(path: str, address: str = "192.0.2.1") -> int:
-            return await status_of(app, scope_without_token(path, address))
+    async def ask(path: str, address: str = "192.0.2.1") -> int:
+        return await status_of(app, scope_without_token(path, address))
 
-        assert [await ask("/metrics") for _ in range(int(BURST_S))] == [200] * 4
-        waiting = [
-            asyncio.create_task(ask("/openapi.json")) for _ in range(int(WAIT_S))
-        ]
-        await let_others_run()
-        assert await ask("/metrics") == 429
-        assert await ask("/metrics", "192.0.2.2") == 200
-        # Whoever floods must not have the process taken for dead, nor an office's pages without their styles.
-        assert [await ask("/livez"), await ask("/static/page.css")] == [200, 200]
-        for task in waiting:
-            task.cancel()
-
-    run(body)
+    assert [await ask("/metrics") for _ in range(int(BURST_S))] == [200] * 4
+    waiting = [asyncio.create_task(ask("/openapi.json")) for _ in range(int(WAIT_S))]
+    await let_others_run()
+    assert await ask("/metrics") == 429
+    assert await ask("/metrics", "192.0.2.2") == 200
+    # Whoever floods must not have the process taken for dead, nor an office's pages without their styles.
+    assert [await ask("/livez"), await ask("/static/page.css")] == [200, 200]
+    for task in waiting:
+        task.cancel()
 
 
-def test_a_refusal_comes_after_a_pause_as_long_as_few_wait_for_theirs(
+@in_loop
+async def test_a_refusal_comes_after_a_pause_as_long_as_few_wait_for_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else whoever is refused asks again at once, a thousand times a second."""
     monkeypatch.setattr(limits, "MAX_PAUSING", 1)
 
-    async def body() -> None:
-        app = LimitMiddleware(Waiting(), prefix=PREFIX, token_rate=RATE, pause_s=3600.0)
-        sync = f"POST {PREFIX}/nodes/n1/sync"
-        served = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
-        await let_others_run()
-        refused = asyncio.create_task(status(app, sync))
-        await let_others_run()
-        assert not refused.done()
-        assert await status(app, sync) == 429
-        assert not refused.done()
-        for task in (*served, refused):
-            task.cancel()
-
-    run(body)
+    app = LimitMiddleware(Waiting(), prefix=PREFIX, token_rate=RATE, pause_s=3600.0)
+    sync = f"POST {PREFIX}/nodes/n1/sync"
+    served = [asyncio.create_task(status(app, sync)) for _ in range(SYNCS_AT_ONCE)]
+    await let_others_run()
+    refused = asyncio.create_task(status(app, sync))
+    await let_others_run()
+    assert not refused.done()
+    assert await status(app, sync) == 429
+    assert not refused.done()
+    for task in (*served, refused):
+        task.cancel()
 
 
 @pytest.mark.parametrize(
@@ -177,45 +170,41 @@ def test_a_refusal_comes_after_a_pause_as_long_as_few_wait_for_theirs(
         ("POST /new-service/yaml", 10),
     ],
 )
-def test_a_token_has_a_budget_and_what_takes_long_costs_more(
+@in_loop
+async def test_a_token_has_a_budget_and_what_takes_long_costs_more(
     what: str, cost: int
 ) -> None:
-    async def body() -> None:
-        # On a busy machine, what is earned meanwhile would be served too.
-        let_time_stand_still()
-        inner = Waiting()
-        inner.go.set()
-        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
-        allowed = int(BURST_S * RATE) // cost
-        tasks = [asyncio.create_task(status(app, what)) for _ in range(2 * allowed)]
-        await let_others_run()
-        # The rest waits until it is earned, and another token does not wait with it.
-        assert inner.began == allowed
-        assert await status(app, what, "tok-b") == 200
-        again = asyncio.create_task(status(app, what, "tok-a2", "tok-a"))
-        began = inner.began
-        await let_others_run()
-        assert inner.began == began
-        again.cancel()
-        for task in tasks:
-            task.cancel()
-
-    run(body)
+    # On a busy machine, what is earned meanwhile would be served too.
+    let_time_stand_still()
+    inner = Waiting()
+    inner.go.set()
+    app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
+    allowed = int(BURST_S * RATE) // cost
+    tasks = [asyncio.create_task(status(app, what)) for _ in range(2 * allowed)]
+    await let_others_run()
+    # The rest waits until it is earned, and another token does not wait with it.
+    assert inner.began == allowed
+    assert await status(app, what, "tok-b") == 200
+    again = asyncio.create_task(status(app, what, "tok-a2", "tok-a"))
+    began = inner.began
+    await let_others_run()
+    assert inner.began == began
+    again.cancel()
+    for task in tasks:
+        task.cancel()
 
 
-def test_who_has_no_token_is_not_counted_here() -> None:
-    async def body() -> None:
-        inner = Waiting()
-        inner.go.set()
-        app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
-        scope = scope_of("GET /livez")
-        del scope["plimsoll.context"]
-        sent: list[Message] = []
+@in_loop
+async def test_who_has_no_token_is_not_counted_here() -> None:
+    inner = Waiting()
+    inner.go.set()
+    app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
+    scope = scope_of("GET /livez")
+    del scope["plimsoll.context"]
+    sent: list[Message] = []
 
-        async def send(message: Message) -> None:
-            sent.append(message)
+    async def send(message: Message) -> None:
+        sent.append(message)
 
-        await app(scope, cast(Receive, None), send)
-        assert sent[0]["status"] == 200
-
-    run(body)
+    await app(scope, cast(Receive, None), send)
+    assert sent[0]["status"] == 200

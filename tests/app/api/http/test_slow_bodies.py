@@ -16,7 +16,7 @@ from starlette.routing import Route
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http import errors
 from app.api.http.middleware import RequestMiddleware
-from tests.app.coroutines import run
+from tests.waiting import in_loop
 
 WITHIN_S = 0.3
 
@@ -51,45 +51,39 @@ async def _connected(
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
 
 
-def test_a_body_that_comes_a_byte_a_minute_is_answered_408_and_cut() -> None:
-    async def body() -> None:
-        async with _connected() as (reader, writer):
-            writer.write(HEAD + b"a")
-            # Until the server closes: the rest would else be taken for a request.
-            answer = await reader.read()
-            assert answer.startswith(b"HTTP/1.1 408 ")
-            assert b"the body did not arrive within 0.3 s" in answer
-
-    run(body)
+@in_loop
+async def test_a_body_that_comes_a_byte_a_minute_is_answered_408_and_cut() -> None:
+    async with _connected() as (reader, writer):
+        writer.write(HEAD + b"a")
+        # Until the server closes: the rest would else be taken for a request.
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"the body did not arrive within 0.3 s" in answer
 
 
-def test_a_body_that_comes_in_time_may_come_in_parts_and_its_answer_may_take_long() -> (
+@in_loop
+async def test_a_body_that_comes_in_time_may_come_in_parts_and_its_answer_may_take_long() -> (
     None
 ):
-    async def body() -> None:
-        async with _connected() as (reader, writer):
-            writer.write(HEAD + b"ab")
-            await writer.drain()
-            writer.write(b"cde")
-            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
-
-    run(body)
+    async with _connected() as (reader, writer):
+        writer.write(HEAD + b"ab")
+        await writer.drain()
+        writer.write(b"cde")
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_connection_that_is_cut_within_a_body_is_no_fault_of_ours() -> None:
+@in_loop
+async def test_a_connection_that_is_cut_within_a_body_is_no_fault_of_ours() -> None:
     registry = CollectorRegistry()
 
     def answered(status: str) -> float | None:
         labels = {"method": "POST", "route": "none", "status": status}
         return registry.get_sample_value("plimsoll_http_requests_total", labels)
 
-    async def body() -> None:
-        async with _connected(registry) as (_, writer):
-            writer.write(HEAD + b"a")
-            await writer.drain()
-            writer.close()
-            while answered("400") is None:
-                assert answered("500") is None
-                await asyncio.sleep(0.01)
-
-    run(body)
+    async with _connected(registry) as (_, writer):
+        writer.write(HEAD + b"a")
+        await writer.drain()
+        writer.close()
+        while answered("400") is None:
+            assert answered("500") is None
+            await asyncio.sleep(0.01)

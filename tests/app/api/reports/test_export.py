@@ -21,8 +21,8 @@ from app.api.reports.export import (
 )
 from app.base.errors import Unavailable
 from app.db.reports.reports import Cell
-from tests.app.coroutines import run
 from tests.app.disks import small_files
+from tests.waiting import in_loop
 
 Message = MutableMapping[str, Any]
 
@@ -70,34 +70,33 @@ class Export:
         return True
 
 
-def test_a_client_that_disconnects_ends_its_export_and_closes_its_query() -> None:
-    async def body() -> None:
-        export = Export(rows=0)
-        serving = asyncio.create_task(export.serve())
-        await export.is_reading.wait()
-        export.has_gone.set()
-        await serving
-        assert (export.is_closed, export.sent) == (True, [])
-        assert await export.free_seats()
-
-    run(body)
+@in_loop
+async def test_a_client_that_disconnects_ends_its_export_and_closes_its_query() -> None:
+    export = Export(rows=0)
+    serving = asyncio.create_task(export.serve())
+    await export.is_reading.wait()
+    export.has_gone.set()
+    await serving
+    assert (export.is_closed, export.sent) == (True, [])
+    assert await export.free_seats()
 
 
-def test_a_full_disk_is_said_before_the_answer_begins_and_closes_the_query() -> None:
-    async def body() -> None:
-        export = Export(rows=10_000)
-        with (
-            small_files(2 * MEMORY_BYTES),
-            pytest.raises(Unavailable, match="has no space for the file"),
-        ):
-            await export.serve()
-        assert (export.is_closed, export.sent) == (True, [])
-        assert await export.free_seats()
+@in_loop
+async def test_a_full_disk_is_said_before_the_answer_begins_and_closes_the_query() -> (
+    None
+):
+    export = Export(rows=10_000)
+    with (
+        small_files(2 * MEMORY_BYTES),
+        pytest.raises(Unavailable, match="has no space for the file"),
+    ):
+        await export.serve()
+    assert (export.is_closed, export.sent) == (True, [])
+    assert await export.free_seats()
 
-    run(body)
 
-
-def test_a_disk_that_is_busy_holds_up_no_other_request() -> None:
+@in_loop
+async def test_a_disk_that_is_busy_holds_up_no_other_request() -> None:
     other_request = threading.Event()
     was_served: list[bool] = []
 
@@ -109,34 +108,27 @@ def test_a_disk_that_is_busy_holds_up_no_other_request() -> None:
     async def rows() -> AsyncGenerator[tuple[Cell, ...]]:
         yield ("column",)
 
-    async def body() -> None:
-        asyncio.get_running_loop().call_soon(other_request.set)
-        await write_csv(rows(), BusyDisk())
-        assert was_served == [True]
-
-    run(body)
+    asyncio.get_running_loop().call_soon(other_request.set)
+    await write_csv(rows(), BusyDisk())
+    assert was_served == [True]
 
 
-def test_a_client_that_always_takes_a_little_is_ended_at_the_deadline_of_the_whole_file() -> (
+@in_loop
+async def test_a_client_that_always_takes_a_little_is_ended_at_the_deadline_of_the_whole_file() -> (
     None
 ):
-    async def body() -> None:
-        pieces = 200
-        taken: list[Message] = []
+    pieces = 200
+    taken: list[Message] = []
 
-        async def trickle(message: Message) -> None:
-            await asyncio.sleep(0.01)
-            taken.append(message)
+    async def trickle(message: Message) -> None:
+        await asyncio.sleep(0.01)
+        taken.append(message)
 
-        limits = DownloadLimits(grace_s=0.1, min_bytes_per_s=1e12)
-        size = pieces * CHUNK_BYTES
-        await send_file(
-            io.BytesIO(bytes(size)), trickle, size_bytes=size, limits=limits
-        )
-        # The end of the body is never sent: it would tell the client that the file is complete.
-        assert all(message["more_body"] for message in taken)
-
-    run(body)
+    limits = DownloadLimits(grace_s=0.1, min_bytes_per_s=1e12)
+    size = pieces * CHUNK_BYTES
+    await send_file(io.BytesIO(bytes(size)), trickle, size_bytes=size, limits=limits)
+    # The end of the body is never sent: it would tell the client that the file is complete.
+    assert all(message["more_body"] for message in taken)
 
 
 def test_the_largest_file_holds_a_seat_for_less_than_twenty_minutes() -> None:

@@ -148,21 +148,9 @@ def test_a_new_service_is_an_entry_of_the_contract(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (
-            ["--demand", "cht=2"],
-            1,
-            "Error: --demand: no service is called 'cht'; did you mean chat? There are camera",
-        ),
-        (
-            ["--price", "smal=2"],
-            1,
-            "Error: --price: no GPU type is called 'smal'; did you mean small?",
-        ),
-        (
-            ["--gpus", "small=-9"],
-            1,
-            "Error: --gpus: 2 small can be planned with; -9 would leave -7",
-        ),
+        (["--demand", "cht=2"], 1, "Error: --demand: no service is called 'cht'; did"),
+        (["--price", "smal=2"], 1, "Error: --price: no GPU type is called 'smal'; did"),
+        (["--gpus", "small=-9"], 1, "Error: --gpus: 2 small can be planned with; -9"),
         (["--gpus", "small=3"], 2, "'3' must be a change in number, such as +2 or -1"),
         (["--demand", "chat=-1"], 2, "-1 must be a factor of 0 or more"),
         (["--demand", "chat"], 2, "'chat' is not NAME=VALUE, such as chat=2"),

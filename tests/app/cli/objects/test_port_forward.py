@@ -14,6 +14,7 @@ import pytest
 from tests.app.cli.fake_api import FakeApi, Json, problem_document
 from tests.app.cli.served_api import served
 from tests.app.runner import cli
+from tests.waiting import PATIENCE_S
 
 INFER = "v2/models/chat/infer"
 
@@ -53,7 +54,7 @@ def test_requests_to_the_port_come_to_the_node_until_it_is_interrupted() -> None
         with served(api) as url, forwarding(url) as (process, address):
             assert address.endswith(f"/{INFER}")
             body = {"inputs": ["y" * 300_000]}
-            with httpx2.Client(timeout=60.0, trust_env=False) as client:
+            with httpx2.Client(timeout=PATIENCE_S, trust_env=False) as client:
                 for _ in range(3):
                     answer = client.post(address, json=body)
                     assert answer.json() == {"outputs": ["x" * 200_000]}
@@ -70,9 +71,9 @@ def test_a_node_that_is_not_there_ends_the_connection_and_not_the_command() -> N
     with served(api) as url, forwarding(url) as (process, address):
         for _ in range(2):
             with pytest.raises(httpx2.TransportError):
-                httpx2.post(address, json={}, timeout=60.0, trust_env=False)
+                httpx2.post(address, json={}, timeout=PATIENCE_S, trust_env=False)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "a connection was not forwarded: " in err
 

@@ -92,10 +92,7 @@ def test_a_plot_is_drawn_beside_the_fits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            ("-o", "-", "--plot", "-"),
-            "only one of the fits and the plot can go to stdout",
-        ),
+        (("-o", "-", "--plot", "-"), "only one of the fits and the plot can go to"),
         (("--seed", "-1"), "--seed"),
     ],
 )
@@ -114,10 +111,7 @@ def test_what_cannot_be_fitted_is_refused_with_its_place(tmp_path: Path) -> None
         result.err
         == f"Error: {path}:2: column latency_ms: must be a number above 0, not 'nan'\n"
     )
-    assert (
-        "no technique is called 'magic'"
-        in cli("fit", SAMPLES, "--technique", "magic").err
-    )
+    assert "no technique is called" in cli("fit", SAMPLES, "--technique", "magic").err
     unwritten = cli("fit", SAMPLES, "-o", tmp_path / "no" / "fit.json", *TECHNIQUE)
     assert (unwritten.code, unwritten.err.startswith("Error: cannot write ")) == (
         1,

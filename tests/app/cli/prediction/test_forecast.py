@@ -131,10 +131,7 @@ def test_rates_have_the_decimals_that_they_need(highest_rps: float, row: str) ->
             "forecast: burst_aware, p95 0.0 rps in 5 s (heard 1 s ago, quiet: no requests)",
         ),
         (GONE, "forecast: none, reports stopped 40 s ago; the planned rate stays"),
-        (
-            NEVER,
-            "forecast: none, no node reported it in the last few minutes; the planned rate stays",
-        ),
+        (NEVER, "forecast: none, no node reported it in the last few minutes; the"),
     ],
 )
 def test_describe_service_says_the_forecast_in_one_line(

@@ -187,10 +187,7 @@ def test_a_manifest_states_variants_with_its_own_network_among_them() -> None:
             {"variants": [{"network": "net", "accuracy": 0.7}] * 2},
             "have the same network twice",
         ),
-        (
-            {"accuracy_floor": 0.5},
-            "applies only to variants; leave it out without them",
-        ),
+        ({"accuracy_floor": 0.5}, "applies only to variants; leave it out without"),
         (
             {"variants": [{"network": "net", "accuracy": 0.7}], "accuracy_floor": 0.8},
             "net has 0.7; take a network above the floor, or lower it",

@@ -27,7 +27,6 @@ from tests.app.fleets import (
     a_node,
     a_service,
     on_half_gpus,
-    run,
 )
 from tests.app.snapshots import (
     a_bound_plan,
@@ -36,6 +35,7 @@ from tests.app.snapshots import (
     a_state,
     windows_of,
 )
+from tests.waiting import run
 
 ASKING = replace(a_service(), survival=Survival(loss="node", share=0.5))
 DEMANDS = (Demand(service="chat", arrival_rate_rps=30.0, reserve_rps=10.0),)

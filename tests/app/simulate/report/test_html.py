@@ -140,10 +140,7 @@ def test_the_scenario_is_told_in_a_sentence() -> None:
 
 def test_a_shown_saving_is_claimed_with_its_interval() -> None:
     shown = words(a_page(*kept("one", 0.8, 7.9, 2.4), *kept("two", 1.0, 10.0, 3.0)))
-    assert (
-        "one is the cheapest that kept the SLO of every service: 100.00 % of all requests were in SLO."
-        in shown
-    )
+    assert "one is the cheapest that kept the SLO of every service: 100.00 %" in shown
     # Savings of 20, 21 and 20 %: deviation 0.577, times Student's 4.303, over the root of three.
     assert "Against two: costs 20.3 % less (± 1.4 points);" in shown
 
@@ -166,22 +163,14 @@ def test_what_chance_may_explain_is_not_claimed() -> None:
 def test_one_seed_claims_no_interval() -> None:
     shown = words(a_page(*kept("one", 1.0), *kept("two", 2.0, in_slo=95)))
     assert "one kept the SLO of every service" in shown
-    assert (
-        "Against two: costs 50.0 % less; 5.00 points more of the requests in SLO."
-        in shown
-    )
-    assert (
-        "There is one seed: nothing tells how much of a difference is chance." in shown
-    )
+    assert "Against two: costs 50.0 % less; 5.00 points more of the requests" in shown
+    assert "There is one seed: nothing tells how much of a difference is" in shown
     assert "±" not in shown.replace("± ", "")
 
 
 def test_broken_slos_are_admitted() -> None:
     page = a_page(*kept("one", 1.0, in_slo=90), *kept("two", 2.0, in_slo=80))
-    assert (
-        "No policy kept the SLO of every service. one is the cheapest of those that missed least"
-        in words(page)
-    )
+    assert "No policy kept the SLO of every service. one is the cheapest" in words(page)
     assert "90.00 % of all requests were in SLO; it failed a." in words(page)
     assert '<span class="bad">90.00</span>' in page
 
@@ -203,17 +192,12 @@ def test_where_nothing_was_served_nobody_is_praised() -> None:
 
 def test_a_policy_alone_is_compared_with_none() -> None:
     shown = words(a_page(*kept("one", 1.0, in_slo=90)))
-    assert (
-        "one, the only policy, did not keep the SLO of every service: 90.00 % of all requests"
-        in shown
-    )
+    assert "one, the only policy, did not keep the SLO of every service: 90.00" in shown
 
 
 def test_where_most_requests_miss_nobody_is_of_use() -> None:
     shown = words(a_page(*kept("one", 1.0, in_slo=10), *kept("two", 2.0, in_slo=10)))
-    assert (
-        "No policy kept the SLO of every service, and none is of use: with one" in shown
-    )
+    assert "No policy kept the SLO of every service, and none is of use: with" in shown
     assert "10.00 % of all requests were in SLO; it failed a." in shown
 
 
@@ -301,9 +285,7 @@ def test_what_is_the_same_in_every_seed_is_called_so() -> None:
 
 def test_who_kept_the_slos_for_the_same_price_is_named_beside_the_first() -> None:
     shown = words(a_page(*kept("one", 1.0), *kept("two", 1.0), *kept("three", 2.0)))
-    assert (
-        "one kept the SLO of every service, at the same cost as two: 100.00 %" in shown
-    )
+    assert "one kept the SLO of every service, at the same cost as two: 100.00" in shown
 
 
 def test_policies_that_used_no_gpu_are_not_compared_in_cost() -> None:

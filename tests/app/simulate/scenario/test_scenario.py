@@ -67,56 +67,29 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        (
-            {"policies": ["hetsevv"]},
-            "spec.policies[0].policy: no policy is called 'hetsevv'; did you mean hetsev? There are",
-        ),
-        (
-            {"policies": ["joint", "joint"]},
-            "spec.policies[1]: 'joint' is there twice; give one of them a name of its own",
-        ),
+        ({"policies": ["hetsevv"]}, "spec.policies[0].policy: no policy is called"),
+        ({"policies": ["joint", "joint"]}, "spec.policies[1]: 'joint' is there twice"),
         (
             {"policies": [{"policy": "joint", "settings": {"hedroom": 2}}]},
             "spec.policies[0].settings.hedroom: no setting is called 'hedroom'; did you mean headroom? There are",
         ),
-        (
-            {"services": [SERVICE, SERVICE]},
-            "spec.services[1].name: 'resnet50' is there twice",
-        ),
+        ({"services": [SERVICE, SERVICE]}, "spec.services[1].name: 'resnet50' is"),
         ({"fleet": [POOL, POOL]}, "spec.fleet[1].name: 'v100' is there twice"),
-        (
-            {"duration_s": 100},
-            "spec.duration_s: less warm_up_s it is 100 s, which must be a multiple of step_s, 60 s",
-        ),
-        (
-            {"warm_up_s": 120},
-            "spec.warm_up_s: 120 s are the whole run of 120 s, so that nothing would count",
-        ),
-        (
-            {"warm_up_s": 300},
-            "spec.warm_up_s: 300 s are longer than the run of 120 s, so that nothing would count",
-        ),
-        (
-            {"step_s": 12},
-            "spec.step_s: must be a multiple of agent_period_s, 5 s, after which GPUs are read, not 12",
-        ),
+        ({"duration_s": 100}, "spec.duration_s: less warm_up_s it is 100 s, which"),
+        ({"warm_up_s": 120}, "spec.warm_up_s: 120 s are the whole run of 120 s, so"),
+        ({"warm_up_s": 300}, "spec.warm_up_s: 300 s are longer than the run of 120 s"),
+        ({"step_s": 12}, "spec.step_s: must be a multiple of agent_period_s, 5 s"),
         (
             {"step_s": 30, "warm_up_s": 60, "agent_period_s": 4},
             "spec.step_s: must be a multiple of agent_period_s, 4 s",
         ),
-        (
-            {"step_s": 1, "warm_up_s": 1, "duration_s": 2},
-            "spec.warm_up_s: must be a multiple of agent_period_s",
-        ),
+        ({"step_s": 1, "warm_up_s": 1, "duration_s": 2}, "spec.warm_up_s: must be a"),
         (
             {"seeds": list(range(1000)), "policies": ["joint", "hetsev"]},
             "spec.seeds: times the policies they are 2000 runs; at most 1000",
         ),
         ({"seeds": [1, 2, 1]}, "spec.seeds[2]: 1 is there twice"),
-        (
-            {"agent_period_s": 10},
-            "spec.loop.window_s: must be at least the 10 s of agent_period_s",
-        ),
+        ({"agent_period_s": 10}, "spec.loop.window_s: must be at least the 10 s of"),
         (
             {"policies": [{"policy": "joint", "settings": {"window_s": 1}}]},
             "spec.policies[0].settings.window_s: must be at least the 5 s of agent_period_s",
@@ -137,14 +110,8 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             {"policies": [{"policy": "joint", "name": " "}]},
             "spec.policies[0].name: Value error, must be printable",
         ),
-        (
-            {"loop": {"mode": "advise"}},
-            "spec.loop.mode: must be auto, not advise: nobody here approves plans",
-        ),
-        (
-            {"loop": {"paused": True}},
-            "spec.loop.paused: must be false: nobody here resumes",
-        ),
+        ({"loop": {"mode": "advise"}}, "spec.loop.mode: must be auto, not advise"),
+        ({"loop": {"paused": True}}, "spec.loop.paused: must be false: nobody here"),
         (
             {
                 "policies": [
@@ -223,26 +190,11 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
         ),
         (with_fault(kind="silent", end_s=1), "it ends at 1 s, but begins at 1 s only"),
         (with_fault(kind="straggler"), "a straggler needs a factor other than 1"),
-        (
-            with_fault(kind="gpu_lost", factor=2),
-            "factor is for stragglers; leave it out of gpu_lost",
-        ),
-        (
-            with_fault(kind="stale"),
-            "stale telemetry needs delay_s: it comes so much later",
-        ),
-        (
-            with_fault(kind="silent", delay_s=2),
-            "delay_s is for stale telemetry; leave it out of silent",
-        ),
-        (
-            with_fault(kind="node_lost", gpu=0),
-            "node_lost is of a whole node; leave gpu out",
-        ),
-        (
-            with_fault(kind="gpu_lost", node="busiest", gpu=0),
-            "gpu is for a node that is named; leave it out, or name the node in place of busiest",
-        ),
+        (with_fault(kind="gpu_lost", factor=2), "factor is for stragglers; leave it"),
+        (with_fault(kind="stale"), "stale telemetry needs delay_s: it comes so much"),
+        (with_fault(kind="silent", delay_s=2), "delay_s is for stale telemetry; leave"),
+        (with_fault(kind="node_lost", gpu=0), "node_lost is of a whole node; leave"),
+        (with_fault(kind="gpu_lost", node="busiest", gpu=0), "gpu is for a node that"),
         (
             {"faults": [{"kind": "silent", "node": "v100-3", "start_s": 1}]},
             "spec.faults[0].node: no node is called 'v100-3'",
@@ -263,10 +215,7 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             },
             "spec.faults[0].gpu: v100-1 has 1, counted from 0; there is no GPU 1000",
         ),
-        (
-            with_fault(kind="silent", start_s=120),
-            "spec.faults[0].start_s: silent on v100-1 would begin at 120 s, but the run is over at 120 s",
-        ),
+        (with_fault(kind="silent", start_s=120), "spec.faults[0].start_s: silent on"),
         (
             with_load(
                 rate_rps=1, spikes=[{"start_s": 200, "length_s": 1, "factor": 2}]
@@ -284,18 +233,12 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
             "spec.tasks[0]: Value error, its deadline is at 50 s, but it is submitted at 50 s only",
         ),
         ({"tasks": [TASK, TASK]}, "spec.tasks[1].name: 't-1' is there twice"),
-        (
-            {"tasks": [{**TASK, "submit_s": 120}]},
-            "spec.tasks[0].submit_s: task t-1 would begin at 120 s",
-        ),
+        ({"tasks": [{**TASK, "submit_s": 120}]}, "spec.tasks[0].submit_s: task t-1"),
         (
             {"tasks": [TASK], "task_lists": [{**LIST, "name": "t"}]},
             "spec.tasks[0].name: 't-1' may be the name of a task of the list t",
         ),
-        (
-            {"task_lists": [LIST, LIST]},
-            "spec.task_lists[1].name: 'jobs' is there twice",
-        ),
+        ({"task_lists": [LIST, LIST]}, "spec.task_lists[1].name: 'jobs' is there"),
         (
             {"task_lists": [{**LIST, "start_s": 121}]},
             "spec.task_lists[0].start_s: the list jobs would begin at 121 s",
@@ -306,20 +249,14 @@ def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
         ),
         (with_load(), "give one of rate_rps, trace, levels, clients, not none of them"),
         (with_load(rate_rps=1, clients=3), "not rate_rps and clients"),
-        (
-            with_load(clients=3, day={"amplitude": 1}),
-            "day shapes a rate_rps; with clients it means nothing",
-        ),
+        (with_load(clients=3, day={"amplitude": 1}), "day shapes a rate_rps; with"),
         (
             with_load(levels={"rates_rps": [1, 2], "mean_stays_s": [1, 2, 3]}),
             "2 rates_rps need as many",
         ),
         (with_load(rate_rps=-1), "greater than or equal to 0"),
         (with_load(clients=[]), "at least 1 item"),
-        (
-            with_load(clients=0),
-            "spec.services[0].load.clients: Value error, must be a whole number of at least 1, or a list of steps",
-        ),
+        (with_load(clients=0), "spec.services[0].load.clients: Value error, must be a"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_words(
