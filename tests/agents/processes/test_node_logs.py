@@ -24,23 +24,9 @@ def logs(tmp_path: Path) -> NodeLogs:
     return NodeLogs(tmp_path)
 
 
-def ask(
-    logs: NodeLogs,
-    *,
-    lines: int | None = None,
-    after: int | None = None,
-    age_s: float | None = None,
-) -> LogAnswer:
-    return logs.read(
-        LogRequest(
-            id="1",
-            kind="replica",
-            name="chat-g1-1",
-            lines=lines,
-            after=after,
-            age_s=age_s,
-        )
-    )
+def ask(logs: NodeLogs, **how: float) -> LogAnswer:
+    """`lines`, `after` a position or of the last `age_s`."""
+    return logs.read(LogRequest(id="1", kind="replica", name="chat-g1-1", **how))  # type: ignore[arg-type]
 
 
 def write(path: Path, content: bytes) -> None:

@@ -39,9 +39,7 @@ only_root = pytest.mark.skipif(
 
 def test_the_agents_own_user_is_no_other_user() -> None:
     assert find_worker_user(OWN_USER, FOLDERS) is None
-
-
-def test_a_user_that_is_not_there_is_refused_by_name() -> None:
+    assert find_project_users((), None, uses_mps=True) == {}
     with pytest.raises(DeviceError, match="there is no user 'n-o-b-o-d-y'"):
         find_worker_user("n-o-b-o-d-y", FOLDERS)
 
@@ -95,56 +93,42 @@ def test_who_runs_as_another_user_is_replaced_but_not_under_mps(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("named", "default", "uses_mps", "reason"),
     [
-        ([("a", "daemon")], "nobody", True, "MPS serves one user per GPU; add"),
-        ([("a", "daemon")], OWN_USER, False, "name another one by --worker-user"),
+        ("a=daemon", "nobody", True, "MPS serves one user per GPU; add"),
+        ("a=daemon", OWN_USER, False, "name another one by --worker-user"),
         (
-            [("a", "n-o-b-o-d-y")],
+            "a=n-o-one",
             "nobody",
             False,
-            "--worker-user-for a: there is no user 'n-o-b-o-d-y'",
+            "--worker-user-for a: there is no user 'n-o-one'",
         ),
-        ([("a", "nobody")], "nobody", False, "each project is named once"),
-        ([("a", OWN_USER)], "nobody", False, "each project is named once"),
-        ([("a", "bin"), ("b", "bin")], "nobody", False, "b=bin: each project"),
-        ([("a", "bin"), ("a", "daemon")], "nobody", False, "each project is named"),
+        ("a=nobody", "nobody", False, "each project is named once"),
+        (f"a={OWN_USER}", "nobody", False, "each project is named once"),
+        ("a=bin b=bin", "nobody", False, "b=bin: each project"),
+        ("a=bin a=daemon", "nobody", False, "each project is named"),
     ],
 )
 def test_users_of_projects_that_would_not_be_apart_are_refused(
-    named: list[tuple[str, str]], default: str, uses_mps: bool, reason: str
+    named: str, default: str, uses_mps: bool, reason: str
 ) -> None:
+    users = [(each[0], each[2:]) for each in named.split()]
     with pytest.raises(DeviceError, match=reason):
-        find_project_users(named, find_worker_user(default, FOLDERS), uses_mps=uses_mps)
+        find_project_users(users, find_worker_user(default, FOLDERS), uses_mps=uses_mps)
 
 
-@pytest.mark.parametrize(
-    ("text", "is_taken"),
-    [
-        ("team-a=worker-a", True),
-        ("Team-A=worker-a", False),
-        ("team_a=worker-a", False),
-        (" team-a=worker-a", False),
-        (f"{'a' * 64}=worker-a", False),
-        ("=worker-a", False),
-        ("team-a=", False),
-        ("team-a", False),
-    ],
-)
 def test_a_user_is_named_for_a_project_whose_name_can_be_one(
-    text: str, is_taken: bool, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     parser = argparse.ArgumentParser()
     add_worker_users(parser)
-    if is_taken:
-        taken = parser.parse_args(["--worker-user-for", text]).worker_user_for
-        assert taken == [("team-a", "worker-a")]
-    else:
+    taken = parser.parse_args(["--worker-user-for", "team-a=worker-a"]).worker_user_for
+    assert taken == [("team-a", "worker-a")]
+    for project in ("Team-A=", "team_a=", " team-a=", f"{'a' * 64}=", "=", "team-a"):
+        user = "worker-a" if project.endswith("=") else ""
         with pytest.raises(SystemExit):
-            parser.parse_args(["--worker-user-for", text])
+            parser.parse_args(["--worker-user-for", f"{project}{user}"])
         assert "must look like team-a=worker-a" in capsys.readouterr().err
-
-
-def test_nobody_needs_users_of_projects() -> None:
-    assert find_project_users((), None, uses_mps=True) == {}
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--worker-user-for", "team-a="])
 
 
 def test_the_agent_writes_no_file_through_a_link_of_the_workers(tmp_path: Path) -> None:

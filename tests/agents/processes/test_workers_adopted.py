@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,7 @@ from agents.processes.procfs import boot_id, host_memory_used, is_alive
 from agents.processes.records import MAX_OLD, Identity, Record, Records
 from agents.processes.templates import Template
 from tests.agents.fakes.replicas import (
+    BOTH_LAUNCHERS,
     FIRST_PORT,
     Node,
     a_launch,
@@ -67,18 +69,23 @@ def end_child(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
+@BOTH_LAUNCHERS
 @in_loop
 async def test_workers_go_on_without_an_agent_and_are_adopted(node: Node) -> None:
     async with node.workers(keep=True) as workers:
         view = await started(workers)
+        with pytest.raises(DeviceError, match="in use by another agent"):
+            Records(node.directory, Record, lock_wait_s=0.05)
     assert psutil.pid_exists(view.pid)
+    node.arguments = ("--sm-count", "33")
     async with node.workers() as workers:
-        assert (the(workers).state, the(workers).is_adopted) == ("starting", True), (
-            "readiness is asked again"
-        )
+        # Readiness is asked again.
+        assert (the(workers).state, the(workers).is_adopted) == ("starting", True)
         await until(lambda: the(workers).state == "ready")
         adopted = the(workers)
+        # The old command runs on, and is told as outdated.
         assert (adopted.pid, adopted.url, adopted.sm_count) == (view.pid, view.url, 66)
+        assert adopted.is_outdated and not view.is_outdated
         assert len(node.proofs) == 2, "its share is proven again"
         with pytest.raises(LaunchFailed, match="there already"):
             await workers.start(a_launch())
@@ -102,7 +109,7 @@ async def test_who_a_replica_runs_as_is_known(node: Node) -> None:
 
 
 @in_loop
-async def test_adopted_workers_that_nobody_wants_are_ended(node: Node) -> None:
+async def test_adopted_workers_that_are_not_wanted_or_die_are_ended(node: Node) -> None:
     async with node.workers(keep=True) as workers:
         for replica_id in ("r1", "r2"):
             await workers.start(a_launch(replica_id))
@@ -111,19 +118,14 @@ async def test_adopted_workers_that_nobody_wants_are_ended(node: Node) -> None:
         await workers.end_unwanted({"r2"})
         await gone(workers)
         assert [each.id for each in workers.replicas()] == ["r2"]
+        await until(lambda: the(workers, "r2").state == "ready")
+        pid = the(workers, "r2").pid
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: the(workers, "r2").state == "failed")
+        assert not is_running(pid)
 
 
-@in_loop
-async def test_an_adopted_worker_that_dies_is_failed(node: Node) -> None:
-    async with node.workers(keep=True) as workers:
-        view = await started(workers)
-    async with node.workers() as workers:
-        await until(lambda: the(workers).state == "ready")
-        os.kill(view.pid, signal.SIGKILL)
-        await until(lambda: the(workers).state == "failed")
-        assert not is_running(view.pid)
-
-
+@BOTH_LAUNCHERS
 @in_loop
 async def test_a_worker_that_ended_meanwhile_is_failed(node: Node) -> None:
     node.arguments = ("--child", "--say", "last words")
@@ -131,24 +133,18 @@ async def test_a_worker_that_ended_meanwhile_is_failed(node: Node) -> None:
         view = await started(workers)
         (child,) = psutil.Process(view.pid).children()
     end_child(view.pid)
+    said = "it ended while no agent watched it; its log ends: last words"
     async with node.workers() as workers:
-        assert the(workers).state == "failed"
-        assert (
-            the(workers).message
-            == "it ended while no agent watched it; its log ends: last words"
-        )
-        assert not is_running(child.pid)
+        assert (the(workers).state, the(workers).message) == ("failed", said)
+        assert not is_running(child.pid), "what it left is ended"
         await workers.stop("r1")
         assert workers.replicas() == ()
-    assert list((node.directory / "records").iterdir()) == []
+    assert not any((node.directory / "records").iterdir())
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
-    [
-        ({"boot": "00000000-0000-0000-0000-000000000000"}, "was restarted"),
-        ({"start_ticks": 1}, "ended while"),
-    ],
+    [({"boot": "00000000"}, "was restarted"), ({"start_ticks": 1}, "ended while")],
 )
 @in_loop
 async def test_a_process_that_only_has_the_number_is_not_adopted(
@@ -204,35 +200,14 @@ async def test_a_forged_record_leads_to_no_process(process_node: Node) -> None:
 
 
 @in_loop
-async def test_a_second_agent_is_refused(node: Node) -> None:
-    async with node.workers():
-        with pytest.raises(DeviceError, match="in use by another agent"):
-            Records(node.directory, Record, lock_wait_s=0.05)
-
-
-@in_loop
-async def test_a_changed_template_makes_outdated(node: Node) -> None:
-    async with node.workers(keep=True) as workers:
-        assert not (await started(workers)).is_outdated
-    node.arguments = ("--sm-count", "33")
-    async with node.workers() as workers:
-        await until(lambda: the(workers).state == "ready")
-        assert the(workers).is_outdated
-        assert the(workers).sm_count == 66, "the old command runs on"
-
-
-@in_loop
 async def test_a_missing_program_is_refused(process_node: Node) -> None:
+    command = ("no-such-program", "{port}")
+    process_node.own_template = Template(name="missing", command=command)
     async with process_node.workers() as workers:
-        missing = Template(name="missing", command=("no-such-program", "{port}"))
-        workers._templates.by_name["missing"] = missing
-        with pytest.raises(
-            LaunchFailed,
-            match="runs no-such-program, which is not on this node",
-        ):
-            await workers.start(a_launch(template="missing"))
+        with pytest.raises(LaunchFailed, match="runs no-such-program, which is not on"):
+            await workers.start(a_launch())
         assert workers.replicas() == ()
-    assert list((process_node.directory / "records").iterdir()) == []
+    assert not any((process_node.directory / "records").iterdir())
 
 
 @in_loop
@@ -259,21 +234,12 @@ async def test_no_worker_runs_without_its_record(tmp_path: Path) -> None:
 async def test_an_identity_holds_for_one_process_only(process_node: Node) -> None:
     async with process_node.workers() as workers:
         await started(workers)
-        identity = Identity(
-            **json.loads(record_file(process_node).read_bytes())["identity"]
-        )
+        recorded = json.loads(record_file(process_node).read_bytes())["identity"]
+        identity = Identity(**recorded)
         assert identity.boot == boot_id()
         assert is_alive(identity)
-        assert not is_alive(
-            Identity(
-                pid=identity.pid,
-                start_ticks=identity.start_ticks + 1,
-                boot=identity.boot,
-            )
-        )
-        assert not is_alive(
-            Identity(pid=identity.pid, start_ticks=identity.start_ticks, boot="before")
-        )
+        assert not is_alive(replace(identity, start_ticks=identity.start_ticks + 1))
+        assert not is_alive(replace(identity, boot="before"))
 
 
 def a_record(replica_id: str, mark: str) -> Record:
@@ -296,22 +262,18 @@ def a_record(replica_id: str, mark: str) -> Record:
 
 
 def test_records_are_read_back_and_ids_make_no_paths(tmp_path: Path) -> None:
-    records = Records(tmp_path / "workers", Record)
+    records = Records(tmp_path, Record)
     ids = ("../../etc/passwd", "a/b", "a_b", "x" * 253, "r1")
     for replica_id in ids:
         records.save(a_record(replica_id, records.mark))
     assert [each.id for each in records.load()] == sorted(ids)
-    assert len(list((tmp_path / "workers" / "records").iterdir())) == len(ids)
-    records.remove("a/b")
-    assert [each.id for each in records.load()] == sorted(set(ids) - {"a/b"})
-    records.close()
-
-
-def test_a_write_that_was_not_finished_is_not_a_record(tmp_path: Path) -> None:
-    records = Records(tmp_path, Record)
+    assert len(list((tmp_path / "records").iterdir())) == len(ids)
+    for replica_id in ids:
+        records.remove(replica_id)
+    # A write that was not finished is no record.
     (tmp_path / "records" / "r1.new").write_text("{")
     assert records.load() == () and records.problems == ()
-    assert list((tmp_path / "records").iterdir()) == []
+    assert not any((tmp_path / "records").iterdir())
     records.close()
 
 
@@ -334,23 +296,22 @@ def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None
 def test_kept_folders_have_room_in_so_many_bytes(tmp_path: Path) -> None:
     records, seen = Records(tmp_path, Record, max_old_bytes=100_000), list[str]()
 
-    def finish(name: str, size_bytes: int) -> set[str]:
+    def finish(name: str, size_bytes: int) -> str:
         (records.folder(name) / "deep").mkdir(parents=True)
         (records.folder(name) / "deep" / "checkpoint").write_bytes(b"x" * size_bytes)
         records.remove(name, keeps_folder=True)
         asyncio.run(records.tidy())
         os.utime(records.folder(name), (len(seen), len(seen)))
         seen.append(name)
-        return {each for each in seen if records.folder(each).exists()}
+        return " ".join(each for each in seen if records.folder(each).exists())
 
-    assert finish("t1", 40_000) == {"t1"}
-    assert finish("t2", 40_000) == {
-        "t1",
-        "t2",
-    }  # 80,000 and at most 4,096 for each of four folders
-    assert finish("t3", 40_000) == {"t2", "t3"}
-    assert finish("t4", 500_000) == {"t4"}
-    assert finish("t5", 1_000) == {"t5"}
+    assert finish("t1", 40_000) == "t1"
+    # 80,000 and at most 4,096 for each of four folders.
+    assert finish("t2", 40_000) == "t1 t2"
+    assert finish("t3", 40_000) == "t2 t3"
+    # The newest is kept anyway.
+    assert finish("t4", 500_000) == "t4"
+    assert finish("t5", 1_000) == "t5"
     records.close()
 
 
@@ -389,18 +350,15 @@ def test_ports_are_taken_in_turn_and_run_out() -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (0, "it ended with exit code 0: it stopped by itself although it should serve"),
+        (0, "it ended with exit code 0: it stopped by itself"),
         (77, "it ended with exit code 77"),
         (127, "it ended with exit code 127: the program was not found"),
-        (
-            -6,
-            "it was ended by signal 6 (SIGABRT): it aborted, often after a failed check or a CUDA error",
-        ),
+        (-6, "it was ended by signal 6 (SIGABRT): it aborted"),
         (-63, "it was ended by signal 63 (unknown)"),
     ],
 )
 def test_exits_are_told_in_words(code: int, words: str) -> None:
-    assert exit_reason(code) == words
+    assert exit_reason(code).startswith(words)
 
 
 @in_loop

@@ -51,32 +51,25 @@ async def test_mps_lets_go_of_one_that_hangs(tmp_path: Path) -> None:
         assert not psutil.pid_exists(view.pid)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hung_after_s"),
+    [
+        # Each answer takes 0.15 of the 0.3 s that a question has.
+        (("--slow-s", "0.15"), 1.8),
+        (("--refuse-after", "2"), SOON_S),
+    ],
+)
 @in_loop
-async def test_a_busy_one_that_answers_late_is_left_alone(tmp_path: Path) -> None:
-    # Each answer takes 0.15 of the 0.3 s that a question has.
+async def test_one_that_answers_late_or_no_is_not_hung(
+    tmp_path: Path, arguments: tuple[str, ...], hung_after_s: float
+) -> None:
     node = Node(
-        directory=tmp_path / "workers", arguments=("--slow-s", "0.15"), hung_after_s=1.8
+        directory=tmp_path / "workers", arguments=arguments, hung_after_s=hung_after_s
     )
     async with node.workers() as workers:
         view = await started(workers)
         asked = psutil.Process(view.pid)
         before = asked.num_ctx_switches().voluntary
-        # Long enough for more than six questions: each wakes the process, beside its own look every 0.02 s.
+        # Long enough for more than six questions: each wakes the process, apart from its own look every 0.02 s.
         await until(lambda: asked.num_ctx_switches().voluntary > before + 150)
-        assert the(workers).state == "ready"
-        assert the(workers).pid == view.pid
-
-
-@in_loop
-async def test_one_that_says_no_is_not_hung(tmp_path: Path) -> None:
-    node = Node(
-        directory=tmp_path / "workers",
-        arguments=("--refuse-after", "2"),
-        hung_after_s=SOON_S,
-    )
-    async with node.workers() as workers:
-        view = await started(workers)
-        asked = psutil.Process(view.pid)
-        before = asked.num_ctx_switches().voluntary
-        await until(lambda: asked.num_ctx_switches().voluntary > before + 100)
-        assert the(workers).state == "ready"
+        assert (the(workers).state, the(workers).pid) == ("ready", view.pid)
