@@ -98,6 +98,23 @@ class Api:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def status(
+        self,
+        method: Method,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = "admin",
+        **headers: str,
+    ) -> int:
+        """How one request is answered."""
+        return self.call(method, path, body, token=token, **headers).status_code
+
+    def names(self, path: str, *, token: str = "admin") -> list[str]:
+        """The names of the objects in a list."""
+        items = self.get(path, token=token)["items"]
+        return [item["metadata"]["name"] for item in items]
+
     def put(self, path: str, body: object, *, token: str = "admin") -> Response:
         """Create or replace, whatever is there."""
         answer = self.call("PUT", path, body, token=token)

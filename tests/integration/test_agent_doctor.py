@@ -18,13 +18,13 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
 def test_an_empty_report_is_refused_after_its_token_was_looked_at(api: Api) -> None:
     before = api.get("nodes")
     answers = {
-        name: api.call("POST", "nodes/n1/sync", {}, token=name).status_code
+        name: api.status("POST", "nodes/n1/sync", {}, token=name)
         for name in ("agent", "viewer")
     }
-    answers["nobody"] = api.call("POST", "nodes/n1/sync", {}, token=None).status_code
+    answers["nobody"] = api.status("POST", "nodes/n1/sync", {}, token=None)
     assert answers == {"agent": 422, "viewer": 403, "nobody": 401}
     assert api.get("nodes") == before
 
 
 def test_readiness_needs_no_token(api: Api) -> None:
-    assert api.call("GET", "/readyz?verbose", token=None).status_code in (200, 503)
+    assert api.status("GET", "/readyz?verbose", token=None) in (200, 503)

@@ -95,7 +95,7 @@ def _fill(api: Api) -> None:
         ("zebra-ended", THEIRS),
     ):
         api.put(f"tasks/{name}", task(name, project=project, iterations=10**9))
-    assert api.call("POST", "tasks/our-ended/cancel").status_code == 200
+    assert api.status("POST", "tasks/our-ended/cancel") == 200
     for name, of in (
         ("our-budget", {"project": OURS}),
         ("zebra-budget", {"project": THEIRS}),
@@ -211,7 +211,7 @@ def _refused(api: Api, operation: str, request: Request) -> tuple[str | None, ..
     return tuple(
         token
         for token in NO_TOKENS
-        if api.call(method, path, request.body, token=token).status_code == 401
+        if api.status(method, path, request.body, token=token) == 401
     )
 
 
@@ -313,7 +313,7 @@ def test_a_spent_budget_of_the_cluster_does_not_tell_what_others_spent(
 
 
 def test_a_deleted_name_cannot_be_taken_over_with_its_history(api: Api) -> None:
-    assert api.call("DELETE", "services/zebra-gone", If_Match="*").status_code == 204
+    assert api.status("DELETE", "services/zebra-gone", If_Match="*") == 204
     wanted = service("zebra-gone", project=OURS)
     for token in ("bound-operator", "admin"):
         answer = api.call("PUT", "services/zebra-gone", wanted, token=token)

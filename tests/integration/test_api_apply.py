@@ -113,7 +113,7 @@ def test_each_kind_needs_its_own_rights(api: Api) -> None:
     assert refused(api, bundle(), token="viewer").status_code == 403
     api.call("POST", "apply", bundle(services=[]))
     own = {"services": [service("chat", project="vision")]}
-    assert api.call("POST", "apply", own, token="operator").status_code == 200
+    assert api.status("POST", "apply", own, token="operator") == 200
     api.add_token("elsewhere", "operator", ("default",))
     other = {"services": [service("photo", project="vision")]}
     assert refused(api, other, token="elsewhere").status_code == 403
@@ -156,7 +156,7 @@ def test_a_dry_run_takes_nothing_of_the_pace_of_changes(api: Api) -> None:
     for _ in range(11):
         dry = api.call("POST", "apply?dry_run=true", many)
         assert dry.status_code == 200, dry.text
-    assert api.call("POST", "apply", many).status_code == 200
+    assert api.status("POST", "apply", many) == 200
 
 
 def test_a_webhook_s_secret_is_not_shown_before_it_is_kept(api: Api) -> None:

@@ -105,27 +105,21 @@ def test_a_body_is_not_read_before_its_callers_scope(api: Api) -> None:
 
 def test_a_bound_token_sees_its_own_services_only(api: Api) -> None:
     for token in ("a-viewer", "a-operator"):
-        names = [
-            item["metadata"]["name"]
-            for item in api.get("services", token=token)["items"]
-        ]
+        names = api.names("services", token=token)
         assert names == ["ours"]
-        assert api.call("GET", "services/theirs", token=token).status_code == 404
+        assert api.status("GET", "services/theirs", token=token) == 404
         assert api.get("services?project=team-b", token=token)["items"] == []
-        assert [
-            item["metadata"]["name"]
-            for item in api.get("projects", token=token)["items"]
-        ] == ["team-a"]
-        assert api.call("GET", "projects/team-b", token=token).status_code == 404
-        assert api.call("GET", "demand/theirs", token=token).status_code == 404
+        assert api.names("projects", token=token) == ["team-a"]
+        assert api.status("GET", "projects/team-b", token=token) == 404
+        assert api.status("GET", "demand/theirs", token=token) == 404
 
 
 def test_a_bound_operator_changes_its_own_services_only(api: Api) -> None:
     def put(name: str, project: str) -> int:
         body = service(name, project=project, latency_ms=200.0)
-        return api.call(
+        return api.status(
             "PUT", f"services/{name}", body, token="a-operator", If_Match="*"
-        ).status_code
+        )
 
     assert put("ours", "team-a") == 200
     assert put("theirs", "team-b") == 403
@@ -138,10 +132,7 @@ def test_a_bound_operator_changes_its_own_services_only(api: Api) -> None:
     )
     assert taken.status_code == 409 and "team-b" not in taken.text
     assert (
-        api.call(
-            "DELETE", "services/theirs", token="a-operator", If_Match="*"
-        ).status_code
-        == 404
+        api.status("DELETE", "services/theirs", token="a-operator", If_Match="*") == 404
     )
     assert api.get("services/theirs")["spec"]["slo"]["latency_ms"] == 100.0
 
@@ -152,7 +143,7 @@ def test_a_bound_token_sees_its_own_rows_of_reports_only(api: Api) -> None:
         api.get("reports/cost_by_service_hour?project=team-b", token="a-viewer")["rows"]
         == []
     )
-    assert api.call("GET", "reports/bill_hour", token="a-viewer").status_code == 403
+    assert api.status("GET", "reports/bill_hour", token="a-viewer") == 403
 
 
 def test_whoami_says_what_the_token_may(api: Api) -> None:
@@ -164,9 +155,9 @@ def test_whoami_says_what_the_token_may(api: Api) -> None:
 def test_a_revoked_token_ends_at_once_here(api: Api) -> None:
     made = api.call("POST", "tokens", {"name": "short", "scope": "viewer"}).json()
     api.secrets["short"] = made["secret"]
-    assert api.call("GET", "services", token="short").status_code == 200
-    assert api.call("DELETE", f"tokens/{made['id']}").status_code == 204
-    assert api.call("GET", "services", token="short").status_code == 401
+    assert api.status("GET", "services", token="short") == 200
+    assert api.status("DELETE", f"tokens/{made['id']}") == 204
+    assert api.status("GET", "services", token="short") == 401
     assert made["secret"] not in api.call("GET", "tokens").text
     assert made["secret"] not in api.call("GET", "events").text
 
@@ -178,15 +169,15 @@ def test_a_token_ends_when_it_expires(api: Api) -> None:
         "scope": "viewer",
         "expires_at": f"{api.clock.now().isoformat()}",
     }
-    assert api.call("POST", "tokens", wanted).status_code == 422
+    assert api.status("POST", "tokens", wanted) == 422
     api.clock.advance(1.0)
     wanted["expires_at"] = (
         api.clock.now().fromtimestamp(expires_at, api.clock.now().tzinfo).isoformat()
     )
     api.secrets["hour"] = api.call("POST", "tokens", wanted).json()["secret"]
-    assert api.call("GET", "services", token="hour").status_code == 200
+    assert api.status("GET", "services", token="hour") == 200
     api.clock.advance(60.0)
-    assert api.call("GET", "services", token="hour").status_code == 401
+    assert api.status("GET", "services", token="hour") == 401
 
 
 def test_only_hashes_are_remembered_and_not_for_long() -> None:

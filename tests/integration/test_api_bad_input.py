@@ -151,21 +151,15 @@ def test_an_impossible_slo_is_answered_with_the_least_possible_one_which_is_acce
     assert (field["pointer"], field["may_force"]) == ("/spec/slo", True)
     assert "the shortest possible SLO is 7 ms" in field["detail"]
     assert "force" not in field["detail"]
-    assert (
-        api.call("PUT", "services/hasty", service("hasty", latency_ms=6.99)).status_code
-        == 422
-    )
-    assert (
-        api.call("PUT", "services/hasty", service("hasty", latency_ms=7.0)).status_code
-        == 201
-    )
+    assert api.status("PUT", "services/hasty", service("hasty", latency_ms=6.99)) == 422
+    assert api.status("PUT", "services/hasty", service("hasty", latency_ms=7.0)) == 201
 
 
 def test_an_impossible_slo_can_be_forced_and_the_status_says_so(api: Api) -> None:
     assert (
-        api.call(
+        api.status(
             "PUT", "services/forced?force=true", service("forced", latency_ms=3.0)
-        ).status_code
+        )
         == 201
     )
     conditions = {
@@ -348,4 +342,4 @@ def test_a_node_name_that_is_taken_is_told(api: Api) -> None:
 
 @pytest.mark.parametrize("name", ["Upper", "-a", "a" * 64, "a_b", "%00", "a%2Fb"])
 def test_names_are_dns_labels(api: Api, name: str) -> None:
-    assert api.call("GET", f"services/{name}").status_code in (404, 422)
+    assert api.status("GET", f"services/{name}") in (404, 422)

@@ -106,7 +106,7 @@ def test_a_token_of_a_project_sees_its_own_cost_only(api: Api) -> None:
     assert api.get("costs", token="web")["without_sharing_usd"] == 3.60
     rows = csv_rows(api, "cost_by_service_hour", token="web")
     assert {row["service"] for row in rows} == {"chat", "vision"}
-    assert api.call("GET", "reports/bill_hour/export", token="web").status_code == 403
+    assert api.status("GET", "reports/bill_hour/export", token="web") == 403
 
 
 def csv_rows(

@@ -91,7 +91,7 @@ def test_plans_are_listed_newest_first_and_by_state(seen: Api) -> None:
     assert [
         item["id"] for item in seen.get("plans?state=target&state=superseded")["items"]
     ] == [2, 1]
-    assert seen.call("GET", "plans?state=perhaps").status_code == 422
+    assert seen.status("GET", "plans?state=perhaps") == 422
 
 
 def test_a_plan_is_shown_with_gpus_steps_and_demands(seen: Api) -> None:
@@ -111,7 +111,7 @@ def test_a_difference_is_against_the_plan_that_it_was_made_from(seen: Api) -> No
     assert (growth["before"], growth["after"]) == (1, 2) and growth["changes"]
     assert growth == seen.get("plans/2/diff?against=1")
     assert seen.get("plans/2/diff?against=2")["changes"] == []
-    assert seen.call("GET", "plans/2/diff?against=99").status_code == 404
+    assert seen.status("GET", "plans/2/diff?against=99") == 404
 
 
 def test_an_explanation_says_what_limits_each_service(seen: Api) -> None:
@@ -171,14 +171,8 @@ def test_a_thorough_explanation_has_alternatives_also_of_a_plan_without_prices(
     assert told["price_unit"] == "usd_per_hour"
     alternatives = [one for gpu in told["gpus"] for one in gpu["alternatives"]]
     assert alternatives and all(one["loss"] >= -1e-3 for one in alternatives)
-    assert (
-        seen.call("GET", "plans/2/explain?thorough=true", token="a-viewer").status_code
-        == 403
-    )
-    assert (
-        seen.call("GET", "plans/2/explain?thorough=true&time_limit_s=90").status_code
-        == 422
-    )
+    assert seen.status("GET", "plans/2/explain?thorough=true", token="a-viewer") == 403
+    assert seen.status("GET", "plans/2/explain?thorough=true&time_limit_s=90") == 422
 
 
 def test_a_bound_token_sees_gpus_of_its_own_services_only(api: Api) -> None:
@@ -229,8 +223,8 @@ def test_reports_are_cut_by_project_and_time(seen: Api) -> None:
     rows = seen.get("reports/plan_history")["rows"]
     assert len(rows) == 3
     assert seen.get("reports/plan_history?since=2030-01-01T00:00:00Z")["rows"] == []
-    assert seen.call("GET", "reports/plan_history?project=team-a").status_code == 422
-    assert seen.call("GET", "reports/no_such_report").status_code == 404
+    assert seen.status("GET", "reports/plan_history?project=team-a") == 422
+    assert seen.status("GET", "reports/no_such_report") == 404
     assert "node_health" in [item["name"] for item in seen.get("reports")["items"]]
 
 
@@ -252,8 +246,8 @@ def test_a_proposed_plan_is_pushed_after_approval_only(api: Api) -> None:
 def test_a_rejected_plan_stays_out(api: Api) -> None:
     plan_id = _propose(api)
     assert api.call("POST", f"plans/{plan_id}/reject").json()["state"] == "rejected"
-    assert api.call("POST", f"plans/{plan_id}/approve").status_code == 409
-    assert api.call("POST", "plans/99/approve").status_code == 404
+    assert api.status("POST", f"plans/{plan_id}/approve") == 409
+    assert api.status("POST", "plans/99/approve") == 404
 
 
 def test_a_paused_loop_decides_nothing_until_it_is_resumed(api: Api) -> None:
@@ -339,7 +333,7 @@ def test_a_what_if_takes_services_that_do_not_exist(api: Api) -> None:
     told = api.call("POST", "plans/preview", wanted).json()
     assert [entry["service"] for entry in told["demands"]] == ["chat", "new"]
     assert {change["service"] for change in told["changes"]} == {"chat", "new"}
-    assert api.call("GET", "services/new").status_code == 404
+    assert api.status("GET", "services/new") == 404
 
 
 def test_scenarios_are_planned_each_by_itself_and_ranked_against_today(
@@ -507,7 +501,7 @@ def test_a_comparison_wants_policies_that_exist_and_an_operator(api: Api) -> Non
         "/policies",
     )
     assert "'hetsef'" in answer.json()["detail"]
-    assert api.call("POST", "plans/compare", {}, token="viewer").status_code == 403
+    assert api.status("POST", "plans/compare", {}, token="viewer") == 403
 
 
 WEB = {"name": "web", "policy": "hetsev_greedy", "projects": ["team-a"]}
@@ -613,10 +607,7 @@ def test_the_first_plan_after_a_switch_waits_where_that_is_asked_for_and_the_nex
     proposed = api.tick()
     assert proposed.state == "proposed"
     assert (
-        api.call(
-            "POST", f"plans/{proposed.plan_id}/approve", token="operator"
-        ).status_code
-        == 200
+        api.status("POST", f"plans/{proposed.plan_id}/approve", token="operator") == 200
     )
     assert api.tick().state == "target"
     _observe(api, 3, arrivals=2400, generation=2)

@@ -104,7 +104,7 @@ def test_the_endpoint_is_a_node_that_serves_and_the_nodes_are_told(api: Api) -> 
     api.clock.advance(1.0)
     report(api, used, "http://gpu-1:9000", 3, replicas=serving, services=load)
     report(api, other, "http://gpu-2:9000", 3)
-    assert api.call("POST", f"nodes/{used}/drain").status_code == 200
+    assert api.status("POST", f"nodes/{used}/drain") == 200
     api.tick()
     nodes = {each["node"]: each for each in api.get("services/chat/endpoints")["nodes"]}
     assert (nodes[used]["planned_replicas"], nodes[used]["ready_replicas"]) == (0, 1)
@@ -129,7 +129,7 @@ def test_a_gateway_is_every_services_endpoint(small_fleet: Prepared) -> None:
 
 def test_other_projects_endpoints_are_not_there(api: Api) -> None:
     api.add_token("theirs", "viewer", projects=("team-a",))
-    assert api.call("GET", "services/chat/endpoints", token="theirs").status_code == 404
+    assert api.status("GET", "services/chat/endpoints", token="theirs") == 404
     assert api.get("endpoints", token="theirs")["items"] == []
 
 
@@ -157,7 +157,7 @@ def test_a_node_is_told_when_the_replicas_that_moved_from_it_are_ready_elsewhere
     api.clock.advance(1.0)
     report(api, old, "", 3, replicas=serving, services=load)
     report(api, new, "", 3)
-    assert api.call("POST", f"nodes/{old}/drain").status_code == 200
+    assert api.status("POST", f"nodes/{old}/drain") == 200
     api.tick()
     command = command_of(api, new, "", 4)
 
@@ -187,7 +187,7 @@ def test_a_node_is_told_when_the_replicas_that_moved_from_it_are_ready_elsewhere
     assert not is_ready(7)
     # Of a service that is gone nothing is awaited, although that changes nothing for the old node, which keeps its
     # command.
-    assert api.call("DELETE", "services/chat", If_Match="*").status_code == 204
+    assert api.status("DELETE", "services/chat", If_Match="*") == 204
     report(api, new, "", 7)
     api.tick()
     assert is_ready(8)

@@ -154,4 +154,4 @@ def test_the_forecast_is_seen_by_who_sees_the_service(api: Api) -> None:
         "no service is called 'nobody'",
     )
     assert nobody.headers["Content-Type"] == "application/problem+json"
-    assert api.call("GET", "services/chat/forecast", token="agent").status_code == 403
+    assert api.status("GET", "services/chat/forecast", token="agent") == 403

@@ -155,8 +155,8 @@ def test_it_answers_as_far_back_as_rows_are_kept(
 def test_a_service_of_another_project_has_no_past(api: Api) -> None:
     api.add_token("bound", "viewer", projects=("team-b",))
     path = "services/{}/history"
-    assert api.call("GET", path.format("chat"), token="bound").status_code == 404
-    assert api.call("GET", path.format("search"), token="bound").status_code == 200
+    assert api.status("GET", path.format("chat"), token="bound") == 404
+    assert api.status("GET", path.format("search"), token="bound") == 200
 
 
 def test_readings_of_a_week_are_means_of_the_first_minute_of_each_step(
@@ -186,4 +186,4 @@ def test_readings_of_a_gpu_that_is_not_there_are_not_found(api: Api) -> None:
     readings = api.call("GET", "gpus/n1/gpu-0/readings?last_s=1800")
     assert readings.status_code == 200
     assert readings.json()["readings"]
-    assert api.call("GET", "gpus/n9/gpu-0/readings").status_code == 404
+    assert api.status("GET", "gpus/n9/gpu-0/readings") == 404

@@ -165,7 +165,7 @@ def test_nodes_and_gpus_are_shown_with_their_limits(api: Api) -> None:
 def test_what_is_gone_has_no_series(api: Api) -> None:
     planned(api)
     assert any("quiet" in series for series in scraped(api))
-    assert api.call("DELETE", "services/quiet", If_Match="*").status_code == 204
+    assert api.status("DELETE", "services/quiet", If_Match="*") == 204
     assert not any("quiet" in series for series in scraped(api))
 
 
@@ -238,14 +238,13 @@ def test_the_clusters_figures_are_for_who_may_see_all_projects(
 ) -> None:
     api.add_token("theirs", "operator", projects=("team-a",))
     assert [
-        api.call("GET", path, token=token).status_code
-        for token in ("viewer", "theirs", "agent")
+        api.status("GET", path, token=token) for token in ("viewer", "theirs", "agent")
     ] == [
         200,
         403,
         403,
     ]
-    assert api.call("GET", path, token=None).status_code == 401
+    assert api.status("GET", path, token=None) == 401
 
 
 def told(api: Api, address: str | None, sequence: int) -> list[object]:
@@ -285,7 +284,7 @@ def test_what_is_no_address_is_told_to_nobody(api: Api, address: str) -> None:
 def test_tasks_that_run_nowhere_are_counted_by_their_phase(api: Api) -> None:
     for name in ("waits", "ended"):
         api.put(f"tasks/{name}", task(name))
-    assert api.call("POST", "tasks/ended/cancel").status_code == 200
+    assert api.status("POST", "tasks/ended/cancel") == 200
     found = scraped(api)
     assert found['tasks{kind="offline",state="queued"}'] == 1.0
     assert found['tasks{kind="offline",state="cancelled"}'] == 1.0

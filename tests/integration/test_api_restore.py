@@ -23,8 +23,8 @@ from tests.integration.api_harness import (
     run_apart,
     service,
 )
-from tests.integration.fault_harness import until
 from tests.integration.fleet import make_record
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -199,8 +199,8 @@ def test_what_is_in_force_or_never_was_is_not_restored(api: Api) -> None:
     kept = api.tick()
     assert kept.state == "kept" and kept.plan_id is not None
     assert "never was in force" in _refusal(api, kept.plan_id)
-    assert api.call("POST", "plans/99/restore", token="operator").status_code == 404
-    assert api.call("POST", "plans/1/restore", token="viewer").status_code == 403
+    assert api.status("POST", "plans/99/restore", token="operator") == 404
+    assert api.status("POST", "plans/1/restore", token="viewer") == 403
 
 
 def test_while_the_loop_is_paused_nothing_is_restored(api: Api) -> None:

@@ -4,8 +4,8 @@ import asyncio
 import json
 import queue
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from tests.integration.api_harness import (
     reading,
     service,
 )
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -215,25 +216,20 @@ def test_the_newest_command_comes_with_the_answer_until_the_agent_has_it(
 def test_an_agent_that_waits_gets_the_command_as_soon_as_it_is_pushed(
     small_fleet: Prepared,
 ) -> None:
-    with small_fleet.running_api(speed=1.0) as api:
+    with small_fleet.running_api(speed=1.0) as api, ThreadPoolExecutor() as threads:
         api.put("services/chat", service())
         api.sync(sequence=1, services=[reading()])
-        api.clock.sleep = asyncio.sleep  # type: ignore[method-assign]
-        answers: list[tuple[float, Any]] = []
 
-        def wait() -> None:
-            began = time.monotonic()
-            answer = api.sync(sequence=2, query="?wait_s=20")
-            answers.append((time.monotonic() - began, answer.json()["command"]))
+        async def never(_seconds: float) -> None:
+            await asyncio.Event().wait()
 
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        while len(_stored(api.url)) < 2:
-            assert waiting.is_alive()
+        # Its time is never over: only the push ends the wait.
+        api.clock.sleep = never  # type: ignore[method-assign]
+        waiting = threads.submit(api.sync, sequence=2, query="?wait_s=20")
+        until(lambda: len(_stored(api.url)) == 2)
+        assert not waiting.done()
         api.tick()
-        waiting.join(timeout=15.0)
-        seconds, command = answers[0]
-        assert command["generation"] == 1 and seconds < 10.0
+        assert waiting.result(PATIENCE_S).json()["command"]["generation"] == 1
 
 
 def test_a_wait_without_news_ends_with_none(api: Api) -> None:
@@ -241,10 +237,15 @@ def test_a_wait_without_news_ends_with_none(api: Api) -> None:
     assert api.sync(sequence=2, query="?wait_s=31").status_code == 422
 
 
-def test_a_full_queue_asks_to_come_again(small_fleet: Prepared) -> None:
+def test_a_full_queue_asks_to_come_again(
+    small_fleet: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is being written waits for its lock until the others were sent away.
+    monkeypatch.setattr("app.db.base.engine.LOCK_TIMEOUT_MS", int(PATIENCE_S * 1000))
     with small_fleet.running_api(sync_queue_limit=1) as api:
-        for number in range(2, 5):
+        for number in range(1, 5):
             api.put(f"nodes/n{number}", node(f"n{number}"))
+            api.token_of(f"n{number}")
         answers: queue.Queue[int] = queue.Queue()
         threads = [
             threading.Thread(
@@ -258,18 +259,21 @@ def test_a_full_queue_asks_to_come_again(small_fleet: Prepared) -> None:
         with blocker.begin() as connection:
             connection.execute(text("LOCK TABLE agent_boot IN ACCESS EXCLUSIVE MODE"))
             threads[0].start()
-            deadline_s = time.monotonic() + 10.0
-            while not connection.execute(
-                text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            ).scalar_one():
-                assert time.monotonic() < deadline_s, (
-                    "the first observation never reached the database"
-                )
+            waiting = text(
+                "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = "
+                "(SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+            until(
+                lambda: connection.execute(waiting).scalar_one(),
+                "the first observation never reached the database",
+            )
             for thread in threads[1:]:
                 thread.start()
             # One is being written, one waits, and two are sent away.
-            assert [answers.get(timeout=4.0), answers.get(timeout=4.0)] == [503, 503]
-        assert [answers.get(timeout=10.0), answers.get(timeout=10.0)] == [200, 200]
+            refused = [answers.get(timeout=PATIENCE_S) for _ in range(2)]
+            assert refused == [503, 503]
+        taken = [answers.get(timeout=PATIENCE_S) for _ in range(2)]
+        assert taken == [200, 200]
         for thread in threads:
             thread.join()
         blocker.dispose()

@@ -109,7 +109,7 @@ def test_an_observation_that_fails_the_commit_is_refused_alone_and_honest_nodes_
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=20.0)
+            thread.join()
         assert answers == {"n7": 200, "n8": 422, "n9": 200}
     (event,) = api.get("events?kind=ObservationRefused")["items"]
     assert event["subject"] == "node/n8"

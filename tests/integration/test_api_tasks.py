@@ -152,18 +152,16 @@ def test_a_cancelled_task_leaves_its_node_and_stays_in_the_list(api: Api) -> Non
         "POST", "tasks/nightly/cancel", token="operator", Idempotency_Key="once"
     )
     assert "Idempotency-Replayed" in again.headers
-    assert api.call("POST", "tasks/nightly/cancel").status_code == 200
+    assert api.status("POST", "tasks/nightly/cancel") == 200
     assert [line["kind"] for line in api.get("events?kind=TaskCancelled")["items"]] == [
         "TaskCancelled"
     ]
     tick(api)
     command = api.sync(sequence=2, generation=first.generation).json()["command"]
     assert all("tasks" not in gpu for gpu in command["gpus"])
-    assert [
-        item["metadata"]["name"] for item in api.get("tasks?state=cancelled")["items"]
-    ] == ["nightly"]
+    assert api.names("tasks?state=cancelled") == ["nightly"]
     assert api.get("tasks?state=queued&state=running")["items"] == []
-    assert api.call("POST", "tasks/nobody/cancel").status_code == 404
+    assert api.status("POST", "tasks/nobody/cancel") == 404
 
 
 def test_urgency_may_change_and_the_work_may_not(api: Api) -> None:
@@ -185,7 +183,7 @@ def test_a_task_that_is_over_stays_as_it_was_but_for_what_is_said_of_it(
     api: Api,
 ) -> None:
     api.put("tasks/nightly", task())
-    assert api.call("POST", "tasks/nightly/cancel").status_code == 200
+    assert api.status("POST", "tasks/nightly/cancel") == 200
     answer = api.call("PUT", "tasks/nightly", task(deadline_after_s=60.0), If_Match="*")
     assert answer.status_code == 409
     assert (
@@ -283,16 +281,11 @@ def test_tokens_see_and_change_the_tasks_of_their_projects_only(api: Api) -> Non
     api.add_token("team-a", "operator", ("team-a",))
     api.put("tasks/ours", task("ours", project="team-a"), token="team-a")
     api.put("tasks/theirs", task("theirs", project="team-b"))
-    assert [
-        item["metadata"]["name"] for item in api.get("tasks", token="team-a")["items"]
-    ] == ["ours"]
+    assert api.names("tasks", token="team-a") == ["ours"]
     assert api.get("tasks?project=team-b", token="team-a")["items"] == []
-    assert api.call("GET", "tasks/theirs", token="team-a").status_code == 404
-    assert api.call("POST", "tasks/theirs/cancel", token="team-a").status_code == 404
-    assert (
-        api.call("DELETE", "tasks/theirs", token="team-a", If_Match="*").status_code
-        == 404
-    )
+    assert api.status("GET", "tasks/theirs", token="team-a") == 404
+    assert api.status("POST", "tasks/theirs/cancel", token="team-a") == 404
+    assert api.status("DELETE", "tasks/theirs", token="team-a", If_Match="*") == 404
     taken = api.call(
         "PUT",
         "tasks/theirs",
@@ -302,12 +295,9 @@ def test_tokens_see_and_change_the_tasks_of_their_projects_only(api: Api) -> Non
     )
     assert taken.status_code == 409 and "team-b" not in taken.text
     assert (
-        api.call(
-            "PUT", "tasks/x", task("x", project="team-b"), token="team-a"
-        ).status_code
-        == 403
+        api.status("PUT", "tasks/x", task("x", project="team-b"), token="team-a") == 403
     )
-    assert api.call("PUT", "tasks/x", task("x"), token="viewer").status_code == 403
+    assert api.status("PUT", "tasks/x", task("x"), token="viewer") == 403
 
 
 def test_tasks_are_paged_and_chosen_by_label(api: Api) -> None:
@@ -322,11 +312,8 @@ def test_tasks_are_paged_and_chosen_by_label(api: Api) -> None:
         "b",
         "c",
     ]
-    assert [
-        item["metadata"]["name"]
-        for item in api.get("tasks?label_selector=tier=batch,team=b")["items"]
-    ] == ["b"]
-    assert api.call("GET", "tasks?state=gone").status_code == 422
+    assert api.names("tasks?label_selector=tier=batch,team=b") == ["b"]
+    assert api.status("GET", "tasks?state=gone") == 422
     assert api.get("tasks/a")["status"]["submitted_at"] == NOW.isoformat().replace(
         "+00:00", "Z"
     )

@@ -146,9 +146,7 @@ def test_a_project_s_token_pushes_for_its_own_services_alone(api: Api) -> None:
         403,
     ]
     assert (
-        api.call(
-            "POST", "services/other/telemetry", window(), token="operator"
-        ).status_code
+        api.status("POST", "services/other/telemetry", window(), token="operator")
         == 404
     )
 

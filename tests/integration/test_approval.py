@@ -121,7 +121,7 @@ def test_a_proposal_that_was_replaced_is_neither_approved_nor_restored(
     )
     restored = api.call("POST", f"plans/{old}/restore")
     assert (restored.status_code, "never was in force" in restored.text) == (409, True)
-    assert api.call("POST", f"plans/{new}/approve").status_code == 200
+    assert api.status("POST", f"plans/{new}/approve") == 200
     assert api.tick().state == "target"
     waited = api.get("plans?state=withdrawn")["items"]
     assert [each["id"] for each in waited] == [old]
@@ -145,7 +145,7 @@ def test_nothing_is_approved_that_the_policy_lets_nobody_push(
     assert api.get(f"plans/{plan_id}")["state"] == "proposed"
     assert api.get("events?kind=PlanApproved")["items"] == []
     _put_policy(api, mode="approve", paused=False)
-    assert api.call("POST", f"plans/{plan_id}/approve").status_code == 200
+    assert api.status("POST", f"plans/{plan_id}/approve") == 200
     assert api.tick().state == "target"
 
 
@@ -171,7 +171,7 @@ def test_an_approved_plan_that_is_lost_says_why_in_the_plan_and_in_the_audit(
     api: Api,
 ) -> None:
     plan_id = _propose(api)
-    assert api.call("POST", f"plans/{plan_id}/approve").status_code == 200
+    assert api.status("POST", f"plans/{plan_id}/approve") == 200
     api.put("services/search", service("search"))
     assert api.tick().state == "lost"
     why = "GPUs, GPU types, services or profiles changed since it was made"
@@ -196,7 +196,7 @@ def test_a_proposal_outlives_the_controller_and_can_still_be_approved(
         "kept",
         f"plan {waiting} waits for a person",
     )
-    assert api.call("POST", f"plans/{waiting}/approve").status_code == 200
+    assert api.status("POST", f"plans/{waiting}/approve") == 200
     assert (api.tick().plan_id, api.get(f"plans/{waiting}")["state"]) == (
         waiting,
         "target",

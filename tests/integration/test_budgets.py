@@ -144,11 +144,9 @@ def test_a_spent_budget_refuses_what_is_new_and_nothing_else(api: Api) -> None:
         "metadata": {"name": "nightly", "project": "web"},
         "spec": task,
     }
-    assert api.call("PUT", "tasks/nightly", manifest).status_code == 409
+    assert api.status("PUT", "tasks/nightly", manifest) == 409
     assert (
-        api.call(
-            "PUT", "services/fresh?force=true", service("fresh", "default")
-        ).status_code
+        api.status("PUT", "services/fresh?force=true", service("fresh", "default"))
         == 201
     )
     api.put("services/chat?force=true", service("chat", "web"))
@@ -160,10 +158,7 @@ def test_a_budget_that_is_not_spent_or_only_warns_refuses_nothing(
 ) -> None:
     api.put("budgets/limit", budget(usd, project="web", action=action))
     assert (
-        api.call(
-            "PUT", "services/fresh?force=true", service("fresh", "web")
-        ).status_code
-        == 201
+        api.status("PUT", "services/fresh?force=true", service("fresh", "web")) == 201
     )
 
 
@@ -171,7 +166,7 @@ def test_a_token_of_a_project_sees_its_budgets_only(api: Api) -> None:
     api.put("budgets/limit", budget("100"))
     api.add_token("web", "viewer", projects=("web",))
     assert api.get("budgets", token="web")["items"] == []
-    assert api.call("GET", "budgets/limit", token="web").status_code == 404
+    assert api.status("GET", "budgets/limit", token="web") == 404
     api.put("budgets/limit", budget("100", project="web"))
     assert [
         each["spec"]["project"] for each in api.get("budgets", token="web")["items"]
@@ -180,15 +175,12 @@ def test_a_token_of_a_project_sees_its_budgets_only(api: Api) -> None:
 
 def test_a_budget_goes_and_a_wrong_one_is_refused(api: Api) -> None:
     api.put("budgets/limit", budget("100"))
-    assert api.call("DELETE", "budgets/limit", If_Match="*").status_code == 204
-    assert api.call("GET", "budgets/limit").status_code == 404
+    assert api.status("DELETE", "budgets/limit", If_Match="*") == 204
+    assert api.status("GET", "budgets/limit") == 404
     for wrong in (
         budget("0"),
         budget("1", period="week"),
         budget("1", project="nobody"),
     ):
-        assert api.call("PUT", "budgets/limit", wrong).status_code == 422
-    assert (
-        api.call("PUT", "budgets/limit", budget("1"), token="operator").status_code
-        == 403
-    )
+        assert api.status("PUT", "budgets/limit", wrong) == 422
+    assert api.status("PUT", "budgets/limit", budget("1"), token="operator") == 403

@@ -212,7 +212,7 @@ def test_it_goes_no_further_before_a_plan_with_its_last_step_is_in_force(
     api.tick()
     assert look(api) == 0
     waiting = api.get("plans?state=proposed&limit=1")["items"][0]["id"]
-    assert api.call("POST", f"plans/{waiting}/approve").status_code == 200
+    assert api.status("POST", f"plans/{waiting}/approve") == 200
     api.tick()
     assert look(api) == 1
     assert status(api)["degraded"] == [{"service": "nightly", "demand_percent": 25.0}]
@@ -228,4 +228,4 @@ def test_a_protected_priority_may_be_named_and_a_budget_that_is_not_exceeded_tak
     assert look(api) == 0
     spec = {"usd": "1", "action": "degrade", "protected_priority": "highest"}
     wrong = {"kind": "Budget", "metadata": {"name": "other"}, "spec": spec}
-    assert api.call("PUT", "budgets/other", wrong).status_code == 422
+    assert api.status("PUT", "budgets/other", wrong) == 422

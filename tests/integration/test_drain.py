@@ -87,7 +87,7 @@ def test_a_drained_node_is_empty_within_two_plans_and_used_again_after_undrain(
 
 def test_uncordon_and_a_manifest_without_a_cordon_end_the_draining(api: Api) -> None:
     for path, body in (("nodes/n2/uncordon", None), ("nodes/n2", node("n2"))):
-        assert api.call("POST", "nodes/n2/drain").status_code == 200
+        assert api.status("POST", "nodes/n2/drain") == 200
         if body is None:
             api.call("POST", path)
         else:

@@ -19,6 +19,7 @@ from solvers.types.plan import BoundPlan
 from solvers.types.state import Json, Mode
 from tests.integration.fault_harness import leading_store
 from tests.integration.fleet import START, make_bound, make_record, with_fleet
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 Value = TypeVar("Value")
@@ -63,7 +64,7 @@ async def still_waits(engine: AsyncEngine, task: "asyncio.Task[Value]") -> bool:
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
-    async with asyncio.timeout(10.0), engine.connect() as connection:
+    async with asyncio.timeout(PATIENCE_S), engine.connect() as connection:
         while not task.done():
             if (await connection.execute(waiting)).scalar_one():
                 return True

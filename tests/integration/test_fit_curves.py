@@ -116,10 +116,8 @@ def test_what_was_neither_measured_nor_fitted_is_empty_and_names_are_checked(
     api.call("POST", "networks/resnet50/samples", {"samples": measured()[:3]})
     found = api.get(PATH)
     assert (found["fit"], found["curves"], len(found["measured"])) == (None, [], 3)
-    assert api.call("GET", "networks/nobody/fits/curves?gpu_type=T4").status_code == 404
-    assert (
-        api.call("GET", "networks/resnet50/fits/curves?gpu_type=T5").status_code == 422
-    )
+    assert api.status("GET", "networks/nobody/fits/curves?gpu_type=T4") == 404
+    assert api.status("GET", "networks/resnet50/fits/curves?gpu_type=T5") == 422
 
 
 def test_answers_are_bounded(api: Api) -> None:

@@ -1,9 +1,6 @@
 """Arrival rates over weeks and the choice of a technique, in PostgreSQL."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -27,6 +24,7 @@ from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries, Season
 from solvers.types.state import Demand
+from tests.app.runner import Result, cli
 from tests.integration.fleet import (
     START,
     make_observation,
@@ -282,44 +280,26 @@ def test_demands_are_written_down_with_their_technique(database: str) -> None:
 
 
 def test_a_trace_warms_a_service_up_from_the_command_line(
-    database: str, tmp_path: Path
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = tmp_path / "trace.csv"
     lines = [f"{300 * number},{2 + number // 144 % 2}" for number in range(3 * 288)]
     trace.write_text("second,rate_rps\n" + "\n".join(lines) + "\n")
 
-    def warm_up(service: str) -> subprocess.CompletedProcess[str]:
-        # In a process of its own: settings are read from the environment.
-        command = [
-            sys.executable,
-            "-c",
-            "from app.cli.main import main; main()",
-            "forecast",
-            "warm-up",
-            service,
-            str(trace),
-        ]
-        environment = {**os.environ, "PLIMSOLL_DATABASE_URL": database}
-        return subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    monkeypatch.setenv("PLIMSOLL_DATABASE_URL", database)
+
+    def warm_up(service: str) -> Result:
+        return cli("forecast", "warm-up", service, trace)
 
     async def work(_store: PostgresStore, engine: AsyncEngine) -> TechniqueChoice:
-        done, nobody = (
-            await asyncio.to_thread(warm_up, "chat"),
-            await asyncio.to_thread(warm_up, "nobody"),
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith(
+        done = await asyncio.to_thread(warm_up, "chat")
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith(
             "chat: 864 rates of five minutes added, of 864 from "
         )
-        assert nobody.returncode == 1
-        assert "no service is called 'nobody'" in nobody.stderr
+        unknown = await asyncio.to_thread(warm_up, "nobody")
+        assert unknown.code == 1
+        assert "no service is called 'nobody'" in unknown.err
         (case,) = await PostgresForecasts(engine).load_cases(datetime.now(UTC), 1)
         return judge(replace(case, choice=TechniqueChoice(technique="seasonal_daily")))
 
