@@ -146,6 +146,13 @@ def a_command(
     return NodeCommand(node=node, generation=generation, gpus=gpus, routes=routes)
 
 
+def on_gpu(
+    *replicas: ReplicaCommand, generation: int = 1, **changes: object
+) -> NodeCommand:
+    """A command for one GPU, 0 where no index is given, with these replicas on it."""
+    return a_command(a_gpu(*replicas, **changes), generation=generation)  # type: ignore[arg-type]
+
+
 def an_observation(**changes: object) -> Observation:
     """The first one of an agent; it says nothing."""
     facts = {

@@ -7,7 +7,7 @@ import pytest
 from msgspec import inspect
 
 from agents.base.protocol import NodeCommand, Observation, SyncReply
-from tests.agents.factories import a_command, a_gpu, a_replica, a_task
+from tests.agents.factories import a_replica, a_task, on_gpu
 
 
 def leaves(kind: inspect.Type, path: str) -> Iterator[tuple[str, inspect.Type]]:
@@ -70,14 +70,14 @@ def test_the_largest_command_that_a_plan_makes_passes_the_wire() -> None:
     # A job of a billion iterations of batch 65,536 that a dispatcher runs with batch 1.
     iterations = 65_536 * 10**9
     task = a_task(batch=1, iterations=iterations, done=iterations - 1.0)
-    command = a_command(a_gpu(tasks=(task,)))
+    command = on_gpu(tasks=(task,))
     assert msgspec.convert(msgspec.to_builtins(command), NodeCommand) == command
 
 
 def test_an_agent_that_knows_no_projects_takes_commands_of_the_default_one() -> None:
-    default = a_command(a_gpu(a_replica(), tasks=(a_task(),)))
+    default = on_gpu(a_replica(), tasks=(a_task(),))
     assert b"project" not in msgspec.json.encode(default)
-    named = a_command(a_gpu(a_replica(project="a"), tasks=(a_task(project="b"),)))
+    named = on_gpu(a_replica(project="a"), tasks=(a_task(project="b"),))
     # The ledger, or a control plane of before, names none in the default one.
     for command in (default, named):
         encoded = msgspec.json.encode(command)

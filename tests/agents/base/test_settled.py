@@ -7,10 +7,9 @@ import pytest
 from agents.base.clock import ManualClock
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    a_command,
-    a_gpu,
     a_replica,
     an_empty_node,
+    on_gpu,
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
@@ -35,7 +34,7 @@ class Settled:
     def __init__(self) -> None:
         self.clock, self.device = ManualClock(1000.0), PaperDevice(an_empty_node())
         self.plane = PaperControlPlane(self.clock)
-        self.plane.command = a_command(a_gpu(a_replica("r1")))
+        self.plane.command = on_gpu(a_replica("r1"))
         self.agent = an_agent(self.device, self.plane, self.clock)
         self.step()
         self.device.make_ready()

@@ -22,12 +22,11 @@ from agents.enforce.governors import Governing
 from tests.agents.enforce.test_diff import carry_out as a_round
 from tests.agents.enforce.test_diff import settle
 from tests.agents.factories import (
-    a_command,
     a_governor,
-    a_gpu,
     a_replica,
     an_empty_gpu,
     an_empty_node,
+    on_gpu,
     run,
 )
 from tests.agents.paper_device import PaperDevice
@@ -62,7 +61,7 @@ def a_node(batch: int = 4, *, memory_mib: float = 4000.0) -> FixedDevice:
 
 
 def command(batch: int) -> NodeCommand:
-    return a_command(a_gpu(a_replica("r1", batch=batch)))
+    return on_gpu(a_replica("r1", batch=batch))
 
 
 def test_another_batch_is_a_shadow_switch_to_a_successor() -> None:
@@ -183,7 +182,7 @@ def test_during_the_switch_one_reading_speaks_for_both() -> None:
 def test_a_governor_leaves_such_a_batch_alone() -> None:
     device = a_node()
     governor = a_governor("clipper_latency")
-    wanted = a_command(a_gpu(a_replica("r1", batch=4), governor=governor))
+    wanted = on_gpu(a_replica("r1", batch=4), governor=governor)
     governing = Governing(device)
     # 400 ms per batch, where the SLO is 100 ms: the governor would make batches smaller.
     late = ReplicaPoll(

@@ -13,9 +13,9 @@ from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
 from tests.agents.factories import (
     a_command,
-    a_gpu,
     a_replica,
     an_empty_node,
+    on_gpu,
 )
 from tests.agents.paper_device import PaperDevice
 from tests.waiting import eventually, in_loop
@@ -104,7 +104,7 @@ async def running(*, enforce_period_s: float) -> AsyncIterator[Bench]:
 @in_loop
 async def test_a_ready_replica_gets_requests_before_the_next_enforcement() -> None:
     async with running(enforce_period_s=NEVER_S) as bench:
-        bench.plane.publish(a_command(a_gpu(a_replica("r1"))))
+        bench.plane.publish(on_gpu(a_replica("r1")))
         await eventually(lambda: bench.replica("r1") is not None)
         bench.device.make_ready()
         bench.device.notify()
@@ -115,9 +115,7 @@ async def test_a_ready_replica_gets_requests_before_the_next_enforcement() -> No
 async def test_a_command_right_after_another_waits_for_no_observation() -> None:
     async with running(enforce_period_s=NEVER_S) as bench:
         for generation in (1, 2, 3):
-            bench.plane.publish(
-                a_command(a_gpu(a_replica("r1")), generation=generation)
-            )
+            bench.plane.publish(on_gpu(a_replica("r1"), generation=generation))
             await eventually(
                 lambda generation=generation: bench.generation() == generation
             )  # type: ignore[misc]
@@ -130,7 +128,7 @@ async def test_a_command_right_after_another_waits_for_no_observation() -> None:
 async def test_a_command_that_is_refused_is_not_asked_for_again_at_once() -> None:
     async with running(enforce_period_s=NEVER_S) as bench:
         # GPU 7 is not there: the control plane would send this again and again.
-        bench.plane.publish(a_command(a_gpu(a_replica("r1"), index=7)))
+        bench.plane.publish(on_gpu(a_replica("r1"), index=7))
         await eventually(lambda: len(bench.plane.asked) == 1)
         for _ in range(100):
             await asyncio.sleep(0.0)

@@ -22,6 +22,7 @@ from tests.agents.factories import (
     a_replica,
     an_empty_gpu,
     an_empty_node,
+    on_gpu,
 )
 from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, states, until
 from tests.agents.paper_device import PaperDevice
@@ -48,7 +49,7 @@ async def test_the_guard_turns_the_clock_during_a_start() -> None:
     clock, device = ScaledClock(), SlowStarts()
     device.polls[0] = GpuPoll(peak_power_w=400.0)
     plane = PaperControlPlane(
-        clock, a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0))
+        clock, on_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0)
     )
     agent = an_agent(device, plane, clock)
     await agent.observe()

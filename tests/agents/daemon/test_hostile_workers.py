@@ -32,11 +32,11 @@ from agents.replicas.adapters import ReplicaCounts
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
     a_command,
-    a_gpu,
     a_replica,
     a_task,
     an_empty_node,
     an_observation,
+    on_gpu,
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice, paper_reading
@@ -103,7 +103,7 @@ def decoded(observation: Observation) -> Observation:
 def test_no_exception_ends_the_agent(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> PaperControlPlane:
         clock = ScaledClock(speed=100.0)
-        plane = PaperControlPlane(clock, a_command(a_gpu(a_replica("r1"))))
+        plane = PaperControlPlane(clock, on_gpu(a_replica("r1")))
         device = BrokenDevice(an_empty_node())
         device.is_broken = False
         agent, stop = an_agent(device, plane, clock), asyncio.Event()

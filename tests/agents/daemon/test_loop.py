@@ -27,6 +27,7 @@ from tests.agents.factories import (
     a_task,
     an_empty_node,
     an_observation,
+    on_gpu,
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
@@ -75,7 +76,7 @@ def test_windows_follow_each_other_without_gap_or_overlap() -> None:
 
 def test_a_new_command_is_enforced_at_once_and_acknowledged_step_by_step() -> None:
     bench = Bench()
-    bench.plane.command = a_command(a_gpu(a_replica("r1")))
+    bench.plane.command = on_gpu(a_replica("r1"))
     bench.step()
     assert "start r1" in bench.device.log
     bench.step()
@@ -87,7 +88,7 @@ def test_a_new_command_is_enforced_at_once_and_acknowledged_step_by_step() -> No
 
 def test_a_silent_control_plane_gets_everything_later_in_order() -> None:
     bench = Bench()
-    bench.plane.command = a_command(a_gpu(a_replica("r1")))
+    bench.plane.command = on_gpu(a_replica("r1"))
     bench.step()
     bench.plane.error = ControlPlaneSilent("nobody there")
     for _ in range(3):
@@ -132,7 +133,7 @@ def test_a_refused_token_keeps_the_observations() -> None:
 
 def test_an_older_generation_is_refused_once_and_changes_nothing() -> None:
     bench = Bench()
-    bench.plane.command = a_command(a_gpu(a_replica("r1")), generation=5)
+    bench.plane.command = on_gpu(a_replica("r1"), generation=5)
     bench.step()
     bench.plane.forced = [a_command(generation=4)]
     bench.step()
@@ -141,14 +142,14 @@ def test_an_older_generation_is_refused_once_and_changes_nothing() -> None:
     assert [(ack.generation, "older than 5" in ack.detail) for ack in refused] == [
         (4, True)
     ]
-    assert bench.agent.command == a_command(a_gpu(a_replica("r1")), generation=5)
+    assert bench.agent.command == on_gpu(a_replica("r1"), generation=5)
     bench.step()
     assert [ack.status for ack in bench.last.acks] == ["applying"]
 
 
 def test_the_same_command_again_is_neither_refused_nor_carried_out_twice() -> None:
     bench = Bench()
-    command = a_command(a_gpu(a_replica("r1")), generation=5)
+    command = on_gpu(a_replica("r1"), generation=5)
     bench.plane.command = command
     bench.step()
     bench.plane.forced = [command, command]
@@ -160,7 +161,7 @@ def test_the_same_command_again_is_neither_refused_nor_carried_out_twice() -> No
 
 def test_a_command_that_does_not_fit_the_node_is_refused_in_words() -> None:
     bench = Bench()
-    bench.plane.command = a_command(a_gpu(a_replica("r1", memory_mib=9999.0)))
+    bench.plane.command = on_gpu(a_replica("r1", memory_mib=9999.0))
     bench.step()
     bench.step()
     assert "the replicas and tasks need 9999" in bench.last.acks[0].detail
@@ -169,7 +170,7 @@ def test_a_command_that_does_not_fit_the_node_is_refused_in_words() -> None:
 
 def test_a_killed_agent_enforces_its_last_command_at_once(tmp_path: Path) -> None:
     first = Bench(directory=tmp_path)
-    first.plane.command = a_command(a_gpu(a_replica("r1")), generation=3)
+    first.plane.command = on_gpu(a_replica("r1"), generation=3)
     first.step()
     second = Bench(directory=tmp_path, boot="boot-2")
     second.plane.error = ControlPlaneSilent("still down")
@@ -189,7 +190,7 @@ def test_a_killed_agent_enforces_its_last_command_at_once(tmp_path: Path) -> Non
 def test_a_replica_that_fails_to_start_is_tried_again_later_and_later() -> None:
     bench = Bench()
     bench.device.fails_to_start = {"r1"}
-    bench.plane.command = a_command(a_gpu(a_replica("r1")))
+    bench.plane.command = on_gpu(a_replica("r1"))
     for _ in range(40):
         bench.step(1.0)
     assert bench.device.log.count("start r1") == 4  # after 0, 5, 15 and 35 s
@@ -203,7 +204,7 @@ def test_a_replica_that_fails_to_start_is_tried_again_later_and_later() -> None:
 
 def test_a_task_that_fails_is_tried_again_later_and_named_meanwhile() -> None:
     bench = Bench()
-    bench.plane.command = a_command(a_gpu(tasks=(a_task("t1"),)))
+    bench.plane.command = on_gpu(tasks=(a_task("t1"),))
     bench.step()
     bench.device.put_task("t1", state="failed")
     for _ in range(4):
@@ -220,7 +221,7 @@ def test_a_task_that_fails_is_tried_again_later_and_named_meanwhile() -> None:
 
 def test_a_failed_task_called_like_a_ready_replica_is_tried_again() -> None:
     bench = Bench()
-    bench.settle(a_command(a_gpu(a_replica("x"), tasks=(a_task("x"),))))
+    bench.settle(on_gpu(a_replica("x"), tasks=(a_task("x"),)))
     bench.device.make_ready()
     bench.device.put_task("x", state="failed")
     for _ in range(4):
@@ -244,7 +245,7 @@ def with_a_replica_that_moved(engine: EngineCommand | None = None) -> Bench:
     """Its node no longer has `old`; the service's 10 rps are planned elsewhere."""
     bench = Bench()
     old = msgspec.structs.replace(a_replica("old"), engine=engine)
-    bench.settle(a_command(a_gpu(old)))
+    bench.settle(on_gpu(old))
     bench.plane.command = a_command(generation=2, services=("chat",))
     bench.step()
     return bench
@@ -289,7 +290,7 @@ def test_a_replica_that_moved_serves_on_to_the_limit_at_most() -> None:
 @in_loop
 async def test_a_device_that_does_not_answer_ends_nothing_and_is_reported() -> None:
     clock, device = ScaledClock(speed=100.0), PaperDevice(an_empty_node())
-    plane = PaperControlPlane(clock, a_command(a_gpu(a_replica("r1"))))
+    plane = PaperControlPlane(clock, on_gpu(a_replica("r1")))
     device.error = NoDriver("the driver is gone")
     agent, stop = an_agent(device, plane, clock), asyncio.Event()
     loops = asyncio.create_task(agent.run(stop))
@@ -303,7 +304,7 @@ async def test_a_device_that_does_not_answer_ends_nothing_and_is_reported() -> N
 
 def test_an_idle_replica_makes_room_for_its_successor_within_one_enforcement() -> None:
     bench = Bench()
-    bench.settle(a_command(a_gpu(a_replica("old", memory_mib=3000.0))))
+    bench.settle(on_gpu(a_replica("old", memory_mib=3000.0)))
     bench.device.log.clear()
     new = a_gpu(a_replica("new", memory_mib=3000.0))
     bench.plane.command = a_command(new, generation=2)
@@ -315,9 +316,9 @@ def test_an_idle_replica_makes_room_for_its_successor_within_one_enforcement() -
 
 def test_a_failing_switch_drains_nothing() -> None:
     bench = Bench()
-    bench.settle(a_command(a_gpu(a_replica("old"))))
+    bench.settle(on_gpu(a_replica("old")))
     bench.device.switch_error = DeviceError("the router is stuck")
-    bench.settle(a_command(a_gpu(a_replica("new")), generation=2))
+    bench.settle(on_gpu(a_replica("new"), generation=2))
     bench.step()
     assert bench.last.acks[-1].detail == "the router is stuck"
     assert "drain old" not in bench.device.log

@@ -20,7 +20,7 @@ from agents.daemon.request_port import BadSocket, front, handed_over_socket, ope
 from agents.fake.device import FakeDevice
 from agents.router.access import RouterAccess
 from agents.sync.ledger import Ledger
-from tests.agents.factories import a_command, a_gpu, a_replica
+from tests.agents.factories import a_replica, on_gpu
 from tests.agents.gpu_nodes import inputs
 from tests.waiting import PATIENCE_S, eventually, run
 
@@ -39,7 +39,7 @@ class Unit:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        Ledger(directory / "state").accept(a_command(a_gpu(a_replica("r1"))))
+        Ledger(directory / "state").accept(on_gpu(a_replica("r1")))
         self.port = socket.create_server(("127.0.0.1", 0), backlog=1000)
         self.url = f"http://127.0.0.1:{self.port.getsockname()[1]}/v2/models/chat/infer"
         self.agent: subprocess.Popen[bytes]

@@ -5,13 +5,20 @@ from msgspec.structs import replace
 
 from agents.base.protocol import NodeCommand, TaskCommand
 from agents.enforce.admission import objections
-from tests.agents.factories import a_command, a_gpu, a_replica, a_task, an_empty_gpu
+from tests.agents.factories import (
+    a_command,
+    a_gpu,
+    a_replica,
+    a_task,
+    an_empty_gpu,
+    on_gpu,
+)
 
 GPUS = (an_empty_gpu(0), an_empty_gpu(1))
 
 
 def a_pair(*, tasks: tuple[TaskCommand, ...] = (), **changes: float) -> NodeCommand:
-    return a_command(a_gpu(a_replica("a"), a_replica("b", **changes), tasks=tasks))  # type: ignore[arg-type]
+    return on_gpu(a_replica("a"), a_replica("b", **changes), tasks=tasks)  # type: ignore[arg-type]
 
 
 ALL_EACH = a_gpu(a_replica("a", sm_percent=100.0), a_replica("b", sm_percent=100.0))
@@ -36,7 +43,7 @@ def test_the_last_digit_of_a_sum_is_no_objection() -> None:
     # 0.30000000000000004
     parts = a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2)
     gpus = (an_empty_gpu(memory_mib=0.3),)
-    assert objections(a_command(a_gpu(*parts)), "n1", gpus) == ()
+    assert objections(on_gpu(*parts), "n1", gpus) == ()
 
 
 @pytest.mark.parametrize(

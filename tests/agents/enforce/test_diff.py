@@ -26,6 +26,7 @@ from tests.agents.factories import (
     an_empty_gpu,
     an_empty_node,
     commands,
+    on_gpu,
     run,
 )
 from tests.agents.paper_device import PaperDevice
@@ -68,7 +69,7 @@ def settled(
 
 def test_a_new_replica_is_started_and_routed_only_when_ready() -> None:
     device = PaperDevice(an_empty_node())
-    wanted = a_command(a_gpu(a_replica("r1", rate_rps=7.0)))
+    wanted = on_gpu(a_replica("r1", rate_rps=7.0))
     carry_out(device, wanted)
     assert device.log == [
         "clock 0 1500.0",
@@ -93,8 +94,8 @@ def test_a_new_replica_is_started_and_routed_only_when_ready() -> None:
 
 
 def test_a_new_sm_percent_is_a_shadow_switch_where_memory_allows() -> None:
-    device = settled(a_command(a_gpu(a_replica("old", sm_percent=30.0))))
-    settle(device, a_command(a_gpu(a_replica("new", sm_percent=60.0)), generation=2))
+    device = settled(on_gpu(a_replica("old", sm_percent=30.0)))
+    settle(device, on_gpu(a_replica("new", sm_percent=60.0), generation=2))
     assert device.log == [
         "start new",
         "route {'chat': ['new']}",
@@ -104,12 +105,12 @@ def test_a_new_sm_percent_is_a_shadow_switch_where_memory_allows() -> None:
 
 
 def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced() -> None:
-    device = settled(a_command(a_gpu(a_replica("r1"))))
+    device = settled(on_gpu(a_replica("r1")))
     device.put("r1", uid=7)
     shared = run(device.state())
     apart = replace(shared, uids={"": 7, "team-a": 8})
-    named = a_command(a_gpu(a_replica("r1", project="team-a")), generation=2)
-    others = a_command(a_gpu(a_replica("r1", project="team-b")), generation=2)
+    named = on_gpu(a_replica("r1", project="team-a"), generation=2)
+    others = on_gpu(a_replica("r1", project="team-b"), generation=2)
     # Nobody is told apart, or it runs as whom all but team-a run as.
     assert (actions(named, shared), actions(others, apart)) == ((), ())
     device = PaperDevice(apart)
@@ -123,8 +124,8 @@ def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced() -> 
 
 
 def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
-    device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0))))
-    settle(device, a_command(a_gpu(a_replica("new", memory_mib=3000.0)), generation=2))
+    device = settled(on_gpu(a_replica("old", memory_mib=3000.0)))
+    settle(device, on_gpu(a_replica("new", memory_mib=3000.0), generation=2))
     assert device.log == [
         "route {'chat': []}",
         "drain old",
@@ -135,8 +136,8 @@ def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
 
 
 def test_the_last_digit_of_a_sum_of_memory_keeps_no_replica_away() -> None:
-    wanted = a_command(
-        a_gpu(a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2))
+    wanted = on_gpu(
+        a_replica("a", memory_mib=0.1), a_replica("b", memory_mib=0.2)
     )  # 0.30000000000000004
     todo = actions(wanted, NodeState(gpus=(an_empty_gpu(memory_mib=0.3),)))
     assert [each.replica.id for each in todo if isinstance(each, StartReplica)] == [
@@ -146,24 +147,20 @@ def test_the_last_digit_of_a_sum_of_memory_keeps_no_replica_away() -> None:
 
 
 def test_without_a_replica_slot_for_both_the_old_one_is_drained_first() -> None:
-    device = settled(a_command(a_gpu(a_replica("old"))), max_replicas=1)
-    settle(device, a_command(a_gpu(a_replica("new")), generation=2))
+    device = settled(on_gpu(a_replica("old")), max_replicas=1)
+    settle(device, on_gpu(a_replica("new"), generation=2))
     assert device.log.index("stop old") < device.log.index("start new")
 
 
 def test_as_few_old_replicas_as_needed_are_drained_early() -> None:
-    before = a_command(
-        a_gpu(
-            a_replica("a-old", service="a", memory_mib=1500.0),
-            a_replica("b-old", service="b", memory_mib=1500.0),
-        )
+    before = on_gpu(
+        a_replica("a-old", service="a", memory_mib=1500.0),
+        a_replica("b-old", service="b", memory_mib=1500.0),
     )
     device = settled(before)
-    after = a_command(
-        a_gpu(
-            a_replica("b-new", service="b", memory_mib=2000.0),
-            a_replica("a-new", service="a", memory_mib=900.0),
-        ),
+    after = on_gpu(
+        a_replica("b-new", service="b", memory_mib=2000.0),
+        a_replica("a-new", service="a", memory_mib=900.0),
         generation=2,
     )
     todo = carry_out(device, after)
@@ -178,7 +175,7 @@ def test_as_few_old_replicas_as_needed_are_drained_early() -> None:
 
 
 def test_requests_in_flight_delay_the_stop_until_the_deadline() -> None:
-    device = settled(a_command(a_gpu(a_replica("old"))))
+    device = settled(on_gpu(a_replica("old")))
     wanted = a_command(generation=2, services=("chat",))
     carry_out(device, wanted)
     device.put("old", in_flight=3, draining_s=29.0)
@@ -188,7 +185,7 @@ def test_requests_in_flight_delay_the_stop_until_the_deadline() -> None:
 
 
 def test_an_old_replica_serves_until_every_new_one_is_ready() -> None:
-    device = settled(a_command(a_gpu(a_replica("old", rate_rps=9.0))))
+    device = settled(on_gpu(a_replica("old", rate_rps=9.0)))
     wanted = a_command(
         a_gpu(a_replica("n1")), a_gpu(a_replica("n2"), index=1), generation=2
     )
@@ -204,8 +201,8 @@ def test_an_old_replica_serves_until_every_new_one_is_ready() -> None:
 
 
 def test_a_batch_changes_at_once_and_without_a_restart() -> None:
-    device = settled(a_command(a_gpu(a_replica("r1", batch=4))))
-    todo = carry_out(device, a_command(a_gpu(a_replica("r1", batch=8)), generation=2))
+    device = settled(on_gpu(a_replica("r1", batch=4)))
+    todo = carry_out(device, on_gpu(a_replica("r1", batch=8), generation=2))
     # The router is told, too: by the batch it knows who still joins the next one.
     assert todo[0] == SetBatch(replica_id="r1", batch=8)
     assert device.log == ["batch r1 8", "route {'chat': ['r1']}"]
@@ -214,12 +211,12 @@ def test_a_batch_changes_at_once_and_without_a_restart() -> None:
 
 
 def test_a_clock_rises_at_once_and_falls_only_after_the_old_replicas_are_gone() -> None:
-    device = settled(a_command(a_gpu(a_replica("old"), clock_mhz=1000.0)))
+    device = settled(on_gpu(a_replica("old"), clock_mhz=1000.0))
     assert carry_out(
-        device, a_command(a_gpu(a_replica("old"), clock_mhz=1400.0), generation=2)
+        device, on_gpu(a_replica("old"), clock_mhz=1400.0, generation=2)
     ) == (LockClock(gpu_index=0, clock_mhz=1400.0),)
     device.log.clear()
-    settle(device, a_command(a_gpu(a_replica("new"), clock_mhz=1200.0), generation=3))
+    settle(device, on_gpu(a_replica("new"), clock_mhz=1200.0, generation=3))
     assert device.log.index("clock 0 1200.0") > device.log.index("drain old")
 
 
@@ -229,25 +226,23 @@ def test_knobs_that_a_gpu_does_not_have_are_not_turned_and_not_waited_for() -> N
         an_empty_gpu(1),
     )
     device = PaperDevice(node)
-    wanted = a_command(a_gpu(a_replica("r1")))
+    wanted = on_gpu(a_replica("r1"))
     settle(device, wanted)
     assert [entry for entry in device.log if entry.startswith(("clock", "power"))] == []
     assert is_settled(wanted, run(device.state()))
 
 
 def test_a_power_limit_rises_before_the_clock_and_falls_after_it() -> None:
-    device = settled(a_command(a_gpu(a_replica("r1"), clock_mhz=1000.0, cap_w=200.0)))
+    device = settled(on_gpu(a_replica("r1"), clock_mhz=1000.0, cap_w=200.0))
     up = carry_out(
-        device,
-        a_command(a_gpu(a_replica("r1"), clock_mhz=1400.0, cap_w=250.0), generation=2),
+        device, on_gpu(a_replica("r1"), clock_mhz=1400.0, cap_w=250.0, generation=2)
     )
     assert up == (
         LimitPower(gpu_index=0, limit_w=250.0),
         LockClock(gpu_index=0, clock_mhz=1400.0),
     )
     down = carry_out(
-        device,
-        a_command(a_gpu(a_replica("r1"), clock_mhz=1000.0, cap_w=200.0), generation=3),
+        device, on_gpu(a_replica("r1"), clock_mhz=1000.0, cap_w=200.0, generation=3)
     )
     assert down == (
         LockClock(gpu_index=0, clock_mhz=1000.0),
@@ -256,17 +251,17 @@ def test_a_power_limit_rises_before_the_clock_and_falls_after_it() -> None:
 
 
 def test_a_gpu_without_a_command_returns_to_its_defaults() -> None:
-    device = settled(a_command(a_gpu(a_replica("r1"))))
+    device = settled(on_gpu(a_replica("r1")))
     settle(device, a_command(generation=2))
     state = run(device.state()).gpus[0]
     assert (state.replicas, state.clock_mhz, state.power_limit_w) == ((), None, None)
 
 
 def test_a_failed_replica_is_replaced_unless_it_is_held_back() -> None:
-    device = settled(a_command(a_gpu(a_replica("r1"))))
+    device = settled(on_gpu(a_replica("r1")))
     device.put("r1", state="failed")
     state = run(device.state())
-    wanted = a_command(a_gpu(a_replica("r1")))
+    wanted = on_gpu(a_replica("r1"))
     kinds = [type(each) for each in actions(wanted, state)]
     assert kinds == [Stop, SwitchRoutes, StartReplica]
     assert [
@@ -276,7 +271,7 @@ def test_a_failed_replica_is_replaced_unless_it_is_held_back() -> None:
 
 def test_nothing_is_started_or_set_on_a_lost_gpu() -> None:
     node = an_empty_node(replace(an_empty_gpu(), healthy=False))
-    wanted = a_command(a_gpu(a_replica("r1")))
+    wanted = on_gpu(a_replica("r1"))
     assert [type(each) for each in actions(wanted, node)] == [SwitchRoutes]
     assert not is_settled(wanted, node)
 
@@ -287,7 +282,7 @@ def test_a_service_without_a_replica_keeps_an_empty_route() -> None:
 
 
 def test_in_a_handover_an_old_replica_serves_on() -> None:
-    device = settled(a_command(a_gpu(a_replica("old", rate_rps=10.0))))
+    device = settled(on_gpu(a_replica("old", rate_rps=10.0)))
     moved = a_command(
         generation=2, services=("chat",)
     )  # its route says 10 rps, none of them here
@@ -297,9 +292,9 @@ def test_in_a_handover_an_old_replica_serves_on() -> None:
 
 
 def test_a_handover_does_not_keep_what_is_replaced_on_the_same_node() -> None:
-    device = settled(a_command(a_gpu(a_replica("old"))))
-    wanted = a_command(
-        a_gpu(a_replica("new", rate_rps=10.0)), generation=2
+    device = settled(on_gpu(a_replica("old")))
+    wanted = on_gpu(
+        a_replica("new", rate_rps=10.0), generation=2
     )  # the whole planned rate is here
     carry_out(device, wanted)
     device.make_ready()

@@ -23,12 +23,12 @@ from agents.enforce.diff import actions, is_settled
 from tests.agents.enforce.test_diff import carry_out, settle, settled
 from tests.agents.factories import (
     a_command,
-    a_gpu,
     a_replica,
     a_task,
     an_empty_gpu,
     an_empty_node,
     commands_with_tasks,
+    on_gpu,
     run,
     task_states,
 )
@@ -36,7 +36,7 @@ from tests.agents.paper_device import PaperDevice, a_running_task
 
 
 def a_wanted(*tasks: TaskCommand, generation: int = 2) -> NodeCommand:
-    return a_command(a_gpu(tasks=tasks), generation=generation)
+    return on_gpu(tasks=tasks, generation=generation)
 
 
 def anew(task: TaskCommand) -> tuple[Action, ...]:
@@ -53,8 +53,8 @@ def of_tasks(todo: Sequence[Action]) -> tuple[Action, ...]:
 
 
 def test_a_task_starts_after_new_replicas_came_and_old_ones_went() -> None:
-    device = settled(a_command(a_gpu(a_replica("old"))))
-    wanted = a_command(a_gpu(a_replica("new"), tasks=(a_task("t1"),)), generation=2)
+    device = settled(on_gpu(a_replica("old")))
+    wanted = on_gpu(a_replica("new"), tasks=(a_task("t1"),), generation=2)
     settle(device, wanted)
     assert device.log == [
         "start new",
@@ -66,7 +66,7 @@ def test_a_task_starts_after_new_replicas_came_and_old_ones_went() -> None:
 
 
 def test_a_task_waits_while_a_wanted_replica_is_held_back() -> None:
-    wanted = a_command(a_gpu(a_replica("r1"), tasks=(a_task("t1"),)))
+    wanted = on_gpu(a_replica("r1"), tasks=(a_task("t1"),))
     node = an_empty_node()
     assert of_tasks(actions(wanted, node, held={("replica", "r1")})) == ()
     assert not is_settled(wanted, node)
@@ -136,7 +136,7 @@ def test_a_failed_task_that_is_held_back_stays_visible() -> None:
 def test_a_task_that_finished_on_one_gpu_is_not_started_on_another() -> None:
     device = settled(a_wanted(a_task(), generation=1))
     device.put_task("t1", state="finished")
-    wanted = a_command(a_gpu(tasks=(a_task(),), index=1), generation=2)
+    wanted = on_gpu(tasks=(a_task(),), index=1, generation=2)
     settle(device, wanted)
     assert [task for task in device.log if "task" in task] == []
     settle(device, a_command(generation=3))
@@ -145,7 +145,7 @@ def test_a_task_that_finished_on_one_gpu_is_not_started_on_another() -> None:
 
 def test_a_task_moves_to_another_gpu_by_a_stop_and_a_start() -> None:
     device = settled(a_wanted(a_task(), generation=1))
-    settle(device, a_command(a_gpu(tasks=(a_task(done=70.0),), index=1), generation=2))
+    settle(device, on_gpu(tasks=(a_task(done=70.0),), index=1, generation=2))
     assert [each for each in device.log if "task" in each] == [
         "stop task t1",
         "start task t1",
@@ -156,17 +156,13 @@ def test_a_replica_sends_as_few_tasks_as_needed_to_the_host() -> None:
     tasks = tuple(
         a_task(f"t{number}", memory_mib=700.0, sm_percent=5.0) for number in (1, 2, 3)
     )
-    device = settled(a_command(a_gpu(a_replica("old"), tasks=tasks)))
+    device = settled(on_gpu(a_replica("old"), tasks=tasks))
     state = run(device.state())
     # 4000 - 1000 - 3 * 700 = 900 MiB are free: 1500 need one task's place, 1700 need two, of which t2 goes anyway.
-    one = a_command(
-        a_gpu(a_replica("new", memory_mib=1500.0), tasks=tasks), generation=2
-    )
+    one = on_gpu(a_replica("new", memory_mib=1500.0), tasks=tasks, generation=2)
     assert of_tasks(actions(one, state)) == (SwapOut(task="t3"),)
     away = (tasks[0], msgspec.structs.replace(tasks[1], is_resident=False), tasks[2])
-    two = a_command(
-        a_gpu(a_replica("new", memory_mib=1700.0), tasks=away), generation=2
-    )
+    two = on_gpu(a_replica("new", memory_mib=1700.0), tasks=away, generation=2)
     assert of_tasks(actions(two, state)) == (SwapOut(task="t2"), SwapOut(task="t3"))
 
 
@@ -175,13 +171,10 @@ def test_a_task_leaves_for_a_shadow_switch_and_comes_back_after_it() -> None:
         a_task("t1", memory_mib=800.0),
         a_task("t2", memory_mib=700.0, sm_percent=10.0),
     )
-    device = settled(a_command(a_gpu(a_replica("old", memory_mib=1500.0), tasks=tasks)))
+    device = settled(on_gpu(a_replica("old", memory_mib=1500.0), tasks=tasks))
     # 1000 MiB are free beside old and the tasks, the new one needs 1500: t2 makes room, old serves on.
     settle(
-        device,
-        a_command(
-            a_gpu(a_replica("new", memory_mib=1500.0), tasks=tasks), generation=2
-        ),
+        device, on_gpu(a_replica("new", memory_mib=1500.0), tasks=tasks, generation=2)
     )
     assert device.log == [
         "swap out t2",
@@ -194,15 +187,13 @@ def test_a_task_leaves_for_a_shadow_switch_and_comes_back_after_it() -> None:
 
 
 def test_a_task_that_is_still_starting_is_stopped_instead() -> None:
-    wanted = a_command(
-        a_gpu(
-            a_replica("r1", memory_mib=3500.0), tasks=(a_task("t1", memory_mib=500.0),)
-        )
+    wanted = on_gpu(
+        a_replica("r1", memory_mib=3500.0), tasks=(a_task("t1", memory_mib=500.0),)
     )
     other = a_running_task(a_task("t1", memory_mib=500.0), "starting")
     replica = a_replica("old", memory_mib=100.0, service="b")
     device = PaperDevice(an_empty_node())
-    settle(device, a_command(a_gpu(replica)))
+    settle(device, on_gpu(replica))
     state = run(device.state())
     state = NodeState(
         gpus=(replace(state.gpus[0], tasks=(other,)),), routes=state.routes
@@ -218,7 +209,7 @@ def test_what_drains_or_is_being_swapped_counts_before_another_task_leaves() -> 
         a_task("t1", memory_mib=1000.0),
         a_task("t2", memory_mib=1000.0, sm_percent=10.0),
     )
-    wanted = a_command(a_gpu(a_replica("new", memory_mib=2000.0), tasks=tasks))
+    wanted = on_gpu(a_replica("new", memory_mib=2000.0), tasks=tasks)
     swapping = (a_running_task(tasks[0]), a_running_task(tasks[1], "swapping"))
     gpu = replace(an_empty_gpu(memory_mib=4000.0), tasks=swapping)
     # 2000 MiB are free: new fits.
@@ -266,27 +257,19 @@ def test_a_task_that_did_not_start_is_not_started_again_while_it_is_held_back() 
 
 def test_no_task_leaves_where_a_draining_replica_makes_room() -> None:
     task = a_task("t1", memory_mib=500.0)
-    device = settled(
-        a_command(a_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,)))
-    )
-    wanted = a_command(
-        a_gpu(a_replica("new", memory_mib=3000.0), tasks=(task,)), generation=2
-    )
+    device = settled(on_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,)))
+    wanted = on_gpu(a_replica("new", memory_mib=3000.0), tasks=(task,), generation=2)
     device.put("old", state="draining", in_flight=1)
     assert of_tasks(actions(wanted, run(device.state()))) == ()
 
 
 def test_old_replicas_are_drained_early_only_for_what_the_tasks_do_not_give() -> None:
     task = a_task("t1", memory_mib=500.0)
-    device = settled(
-        a_command(a_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,)))
-    )
-    little = a_command(
-        a_gpu(a_replica("new", memory_mib=1000.0), tasks=(task,)), generation=2
+    device = settled(on_gpu(a_replica("old", memory_mib=3000.0), tasks=(task,)))
+    little = on_gpu(
+        a_replica("new", memory_mib=1000.0), tasks=(task,), generation=2
     )  # 500 MiB are free
-    much = a_command(
-        a_gpu(a_replica("new", memory_mib=3500.0), tasks=(task,)), generation=2
-    )
+    much = on_gpu(a_replica("new", memory_mib=3500.0), tasks=(task,), generation=2)
     state = run(device.state())
     assert Drain(replica_id="old") not in actions(little, state)
     todo = actions(much, state)
@@ -409,10 +392,8 @@ def test_nothing_takes_the_memory_of_a_stopped_task_before_it_is_gone() -> None:
     node = NodeState(
         gpus=(replace(an_empty_gpu(), memory_mib=16384.0, tasks=(going, other)),)
     )
-    wanted = a_command(
-        a_gpu(
-            a_replica("r1", memory_mib=5000.0), tasks=(a_task("t2", memory_mib=300.0),)
-        )
+    wanted = on_gpu(
+        a_replica("r1", memory_mib=5000.0), tasks=(a_task("t2", memory_mib=300.0),)
     )
     todo = actions(wanted, node)
     assert of_tasks(todo) == (StopTask(task="t1"),)

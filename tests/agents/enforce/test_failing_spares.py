@@ -3,7 +3,7 @@
 import pytest
 
 from tests.agents.daemon.test_loop import Bench
-from tests.agents.factories import a_command, a_gpu, a_replica
+from tests.agents.factories import a_replica, on_gpu
 
 SPARE = a_replica("s", service="photo", sm_percent=30.0, rate_rps=0.0, is_spare=True)
 
@@ -12,7 +12,7 @@ def a_bench() -> Bench:
     """The replica is up, and the spare does not start."""
     bench = Bench()
     bench.device.fails_to_start = {"s"}
-    bench.plane.command = a_command(a_gpu(a_replica("r1"), SPARE))
+    bench.plane.command = on_gpu(a_replica("r1"), SPARE)
     bench.step(1.0)
     bench.device.make_ready()
     return bench
@@ -54,7 +54,7 @@ def test_a_replica_that_fails_as_well_is_named_alone(is_spare: bool) -> None:
     bench = a_bench()
     other = a_replica("r2", sm_percent=10.0, is_spare=is_spare)
     bench.device.fails_to_start = {"s", "r2"}
-    bench.plane.command = a_command(a_gpu(a_replica("r1"), other, SPARE), generation=2)
+    bench.plane.command = on_gpu(a_replica("r1"), other, SPARE, generation=2)
     for _ in range(3):
         bench.step(1.0)
     ack = bench.last.acks[-1]

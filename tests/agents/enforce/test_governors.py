@@ -21,6 +21,7 @@ from tests.agents.factories import (
     a_replica,
     an_empty_gpu,
     an_empty_node,
+    on_gpu,
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
@@ -243,7 +244,7 @@ def test_without_a_governor_the_commanded_knobs_return() -> None:
     bench = Bench(a_command(governed()))
     bench.settle()
     bench.pass_s(4, power_w=400.0)
-    bench.plane.command = a_command(a_gpu(a_replica()), generation=2)
+    bench.plane.command = on_gpu(a_replica(), generation=2)
     bench.pass_s(2, power_w=400.0)
     assert (bench.clock_mhz(), bench.limit_w()) == (1500.0, 300.0)
     assert bench.agent.next_govern_s == float("inf")
@@ -277,7 +278,7 @@ def test_a_period_in_which_something_else_turned_the_knobs_does_not_count() -> N
 def test_a_command_whose_governor_cannot_be_is_refused(
     changes: dict[str, object], reason: str
 ) -> None:
-    bench = Bench(a_command(a_gpu(a_replica(), governor=a_governor(**changes))))  # type: ignore[arg-type]
+    bench = Bench(on_gpu(a_replica(), governor=a_governor(**changes)))  # type: ignore[arg-type]
     bench.pass_s(2)
     (refused,) = (
         ack for ack in bench.plane.received[-1].acks if ack.status == "refused"
@@ -287,9 +288,7 @@ def test_a_command_whose_governor_cannot_be_is_refused(
 
 
 def test_an_unknown_governor_on_disk_governs_nothing(tmp_path: Path) -> None:
-    Ledger(tmp_path).accept(
-        a_command(a_gpu(a_replica(), governor=a_governor("of_tomorrow")))
-    )
+    Ledger(tmp_path).accept(on_gpu(a_replica(), governor=a_governor("of_tomorrow")))
     bench = Bench(a_command(), directory=tmp_path)
     bench.plane.error = ControlPlaneSilent("nobody there")
     bench.pass_s(3, power_w=400.0)
@@ -324,7 +323,7 @@ def test_the_agents_own_loop_governs() -> None:
 
 
 def test_a_command_with_or_without_governor_survives_the_wire() -> None:
-    plain, with_one = a_command(a_gpu(a_replica())), a_command(governed())
+    plain, with_one = on_gpu(a_replica()), a_command(governed())
     assert b"governor" not in msgspec.json.encode(plain)
     assert (
         msgspec.json.decode(msgspec.json.encode(with_one), type=NodeCommand) == with_one

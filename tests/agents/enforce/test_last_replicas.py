@@ -5,13 +5,13 @@ from dataclasses import replace
 from agents.enforce.actions import Drain, SwitchRoutes
 from agents.enforce.diff import actions
 from tests.agents.enforce.test_diff import settled
-from tests.agents.factories import a_command, a_gpu, a_replica, run
+from tests.agents.factories import a_command, a_gpu, a_replica, on_gpu, run
 
 CHAT = {"chat"}
 
 
 def test_the_last_replica_serves_on_while_the_service_leaves() -> None:
-    device = settled(a_command(a_gpu(a_replica("old"))))
+    device = settled(on_gpu(a_replica("old")))
     gone = a_command(generation=2, services=("chat",))
     state = run(device.state())
 
@@ -25,7 +25,7 @@ def test_the_last_replica_serves_on_while_the_service_leaves() -> None:
 
 
 def test_a_replica_whose_room_is_needed_serves_on_as_long() -> None:
-    device = settled(a_command(a_gpu(a_replica("old", memory_mib=3000.0))))
+    device = settled(on_gpu(a_replica("old", memory_mib=3000.0)))
     wanted = a_command(
         a_gpu(a_replica("new", service="other", memory_mib=3000.0)),
         generation=2,
@@ -37,8 +37,8 @@ def test_a_replica_whose_room_is_needed_serves_on_as_long() -> None:
 
 
 def test_one_of_two_replicas_leaves_at_once_and_the_node_stays_ready() -> None:
-    device = settled(a_command(a_gpu(a_replica("old"), a_replica("stays"))))
-    fewer = a_command(a_gpu(a_replica("stays")), generation=2)
+    device = settled(on_gpu(a_replica("old"), a_replica("stays")))
+    fewer = on_gpu(a_replica("stays"), generation=2)
     todo = actions(fewer, run(device.state()), leaving=CHAT)
     (switch,) = (each for each in todo if isinstance(each, SwitchRoutes))
     assert not switch.routes[0].is_leaving
@@ -46,7 +46,7 @@ def test_one_of_two_replicas_leaves_at_once_and_the_node_stays_ready() -> None:
 
 
 def test_a_service_not_named_any_more_is_served_until_ready_elsewhere() -> None:
-    device = settled(a_command(a_gpu(a_replica("old"))))
+    device = settled(on_gpu(a_replica("old")))
     moved = a_command(generation=2)
     state = run(device.state())
     (before,) = state.routes
@@ -65,7 +65,7 @@ def test_a_service_not_named_any_more_is_served_until_ready_elsewhere() -> None:
 
 
 def test_after_a_restart_a_service_that_has_moved_is_served_on() -> None:
-    device = settled(a_command(a_gpu(a_replica("old"))))
+    device = settled(on_gpu(a_replica("old")))
     state = replace(run(device.state()), routes=())
     (switch,) = (
         each

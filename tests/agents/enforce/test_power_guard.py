@@ -20,10 +20,9 @@ from agents.enforce.power_guard import (
 )
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    a_command,
-    a_gpu,
     a_replica,
     an_empty_node,
+    on_gpu,
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
@@ -31,7 +30,7 @@ from tests.examples import examples
 
 CLOCKS_MHZ = tuple(510.0 + 15.0 * step for step in range(67))
 """510 to 1500."""
-COMMAND = a_command(a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0))
+COMMAND = on_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0)
 
 
 @dataclass
@@ -168,23 +167,17 @@ def test_a_new_clock_or_cap_begins_anew_and_other_replicas_do_not() -> None:
     plant = Plant(full_w=310.0)
     guard = PowerGuard(plant)
     steps(guard, 2)
-    others = a_command(
-        a_gpu(a_replica("r2"), clock_mhz=1500.0, cap_w=300.0), generation=2
-    )
+    others = on_gpu(a_replica("r2"), clock_mhz=1500.0, cap_w=300.0, generation=2)
     steps(guard, 1, others)
     assert guard.in_force(others).gpus[0].clock_mhz == 1245.0
-    slow = a_command(
-        a_gpu(a_replica("r2"), clock_mhz=1005.0, cap_w=300.0), generation=3
-    )
+    slow = on_gpu(a_replica("r2"), clock_mhz=1005.0, cap_w=300.0, generation=3)
     steps(guard, 1, slow)
     assert guard.in_force(slow) is slow
 
 
 def test_an_empty_gpu_is_left_alone() -> None:
     plant = Plant(full_w=400.0)
-    assert (
-        steps(PowerGuard(plant), 5, a_command(a_gpu())) == () and plant.seen_mhz == []
-    )
+    assert steps(PowerGuard(plant), 5, on_gpu()) == () and plant.seen_mhz == []
 
 
 def test_a_gpu_that_cannot_be_measured_is_said_and_the_next_look_may_find_it() -> None:
@@ -209,7 +202,7 @@ def test_on_a_steady_plant_it_comes_to_rest_and_never_goes_below_the_lowest_cloc
 ) -> None:
     plant = Plant(idle_w=idle_w, full_w=full_w, exponent=exponent)
     plant.knows(clock_mhz=commanded_mhz)
-    command = a_command(a_gpu(a_replica("r1"), clock_mhz=commanded_mhz, cap_w=300.0))
+    command = on_gpu(a_replica("r1"), clock_mhz=commanded_mhz, cap_w=300.0)
     guard = PowerGuard(plant)
     # Down at most 66 steps of two periods, then up at most 66 of six: 528 periods, and then nothing more.
     steps(guard, 540, command)
@@ -281,9 +274,7 @@ def test_where_the_governor_stands_still_the_guard_acts() -> None:
     governor = GovernorCommand(
         name="power_latency", clocks_mhz=CLOCKS_MHZ, power_limit_w=330.0
     )
-    command = a_command(
-        a_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0, governor=governor)
-    )
+    command = on_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=300.0, governor=governor)
     clock = ManualClock(1000.0)
     agent = an_agent(plant, PaperControlPlane(clock, command), clock)
     for _ in range(3):

@@ -9,7 +9,7 @@ from agents.enforce.actions import StartReplica, Stop
 from agents.enforce.admission import objections
 from agents.enforce.diff import actions, is_settled
 from tests.agents.enforce.test_diff import carry_out, settle, settled
-from tests.agents.factories import a_command, a_gpu, a_replica, an_engine, run
+from tests.agents.factories import a_command, a_gpu, a_replica, an_engine, on_gpu, run
 
 
 def a_model(*gpus: int, name: str = "m1", drain_s: float = 600.0) -> ReplicaCommand:
@@ -103,7 +103,7 @@ def test_a_command_must_give_a_replica_the_gpus_that_it_spans() -> None:
     state = run(settled(on_two()).state())
     fine = on_two(a_model(0, 1))
     assert objections(fine, "n1", state.gpus) == ()
-    without = a_command(a_gpu(a_model(0, 1)))
+    without = on_gpu(a_model(0, 1))
     elsewhere = a_command(a_gpu(index=0), a_gpu(a_model(0, 1), index=1))
     for command in (without, elsewhere):
         (said,) = objections(command, "n1", state.gpus)

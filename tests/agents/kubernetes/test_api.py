@@ -12,8 +12,9 @@ from aiohttp import web
 from agents.kubernetes import api as module
 from agents.kubernetes.api import ApiAddress, Away, KubernetesApi, ListedObjects
 from agents.kubernetes.pod import Pod
-from tests.agents.fakes.replicas import in_loop
+from tests.agents.fakes.replicas import in_loop, until
 from tests.agents.kubernetes.fake_api import NAMESPACE, FakeApi
+from tests.agents.router_harness import served
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
@@ -45,10 +46,8 @@ async def test_a_kind_of_which_nothing_changes_is_no_server_that_is_away(
     monkeypatch.setattr(module, "SILENCE_S", 0.2)
     fake, seen = FakeApi(), []
     async with fake.running(), followed(fake.url, tmp_path, seen):
-        async with asyncio.timeout(10.0):
-            # The list, and some watches after one another.
-            while len(fake.requests) < 5:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        # The list, and some watches after one another.
+        await until(lambda: len(fake.requests) >= 5)
     assert seen == [ListedObjects(())]
 
 
@@ -61,19 +60,15 @@ async def test_a_server_that_takes_a_watch_and_does_not_answer_is_away(
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if "watch" in request.query:
-            await asyncio.sleep(30.0)
+            await asyncio.Event().wait()
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
 
     app = web.Application()
     app.router.add_get(PODS, answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    async with followed(url, tmp_path, seen), asyncio.timeout(10.0):
-        while not any(isinstance(each, Away) for each in seen):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    await runner.cleanup()
+    async with (
+        served(app) as url,
+        followed(url.removesuffix("/"), tmp_path, seen),
+    ):
+        await until(lambda: any(isinstance(each, Away) for each in seen))
     # What was listed is known, and may be old from then on.
     assert isinstance(seen[0], ListedObjects)

@@ -1,5 +1,6 @@
 """A node with a fake GPU and MPS, and benches of known times, to be profiled by the real profiler."""
 
+import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,13 @@ from tests.agents.gpu_nodes import environment
 from tests.waiting import run
 
 HERE = Path(__file__).parent
-GPU = GpuIdentity(index=0, uuid="GPU-0", name="V100-32GB", memory_mib=16384.0)
+GPU = GpuIdentity(
+    index=0,
+    uuid=f"GPU-{os.getpid()}p-profiled",
+    name="V100-32GB",
+    memory_mib=16384.0,
+)
+"""Of this process alone: MPS daemons of tests that run elsewhere are somebody else's."""
 QUICK = Rules(window_s=0.25, warm_up=2, pause_s=0.0)
 Result = TypeVar("Result")
 

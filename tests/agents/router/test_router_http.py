@@ -323,7 +323,7 @@ async def test_a_client_that_leaves_ends_the_replicas_work_where_the_server_canc
         assert (await front.rejected())["gone"] == 1
 
 
-@on_front(answer_timeout_s=0.5)
+@on_front(answer_timeout_s=1.5)
 async def test_a_replica_that_gives_no_answer_in_time_fails(front: Front) -> None:
     front.switch("a", "b")
     front.a.hold = asyncio.Event()

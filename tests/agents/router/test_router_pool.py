@@ -21,7 +21,7 @@ from tests.agents.router_harness import (
     read_request,
     tick_until,
 )
-from tests.waiting import in_loop
+from tests.waiting import PATIENCE_S, in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -274,8 +274,12 @@ async def test_whoever_gives_up_at_any_moment_leaves_no_connection(steps: int) -
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        # What the worker has not taken yet it takes by then.
-        await asyncio.sleep(0.05)
+        # Whatever came before this one the worker has taken by then.
+        before = worker.connections
+        host, _, port = worker.url.removeprefix("http://").partition(":")
+        _, last = await asyncio.open_connection(host, int(port))
+        await tick_until(lambda: worker.connections > before)
+        last.close()
         await tick_until(lambda: worker.ended == worker.connections)
 
 
@@ -335,7 +339,7 @@ async def test_a_long_answer_that_breaks_off_is_no_answer_after_what_came() -> N
 async def test_a_long_answer_that_stops_is_late() -> None:
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun"
     async with raw_worker(answering(raw)) as worker:
-        answer = await ask(ConnectionPool(worker.url), timeout_s=0.5)
+        answer = await ask(ConnectionPool(worker.url), timeout_s=2.0)
         assert await answer.piece() == b"begun"
         with pytest.raises(LateAnswer):
             await answer.piece()
@@ -380,12 +384,14 @@ async def test_readiness_is_a_2xx_to_a_get(status: bytes, is_ready: bool) -> Non
     async with raw_worker(handle) as worker:
         assert (
             await ConnectionPool(worker.url + "/base/").is_ready(
-                b"/ready", timeout_s=10.0
+                b"/ready", timeout_s=PATIENCE_S
             )
             == is_ready
         )
     assert asked == [b"GET /base/ready HTTP/1.1"]
-    assert not await ConnectionPool(worker.url).is_ready(b"/ready", timeout_s=10.0)
+    assert not await ConnectionPool(worker.url).is_ready(
+        b"/ready", timeout_s=PATIENCE_S
+    )
 
 
 @pytest.mark.parametrize(

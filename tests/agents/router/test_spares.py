@@ -158,8 +158,7 @@ async def test_requests_that_wait_are_given_to_a_spare_that_comes() -> None:
             service="chat", slo_ms=100.0, shares=(("a", 10.0),), spares=("spare",)
         )
     )
-    async with asyncio.timeout(1.0):
-        assert await waits == "spare"
+    assert await waits == "spare"
 
 
 def test_a_spare_with_a_rate_is_a_replica_like_the_others() -> None:

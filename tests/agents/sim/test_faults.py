@@ -9,7 +9,7 @@ from agents.sim.cluster import SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.load.load_balancer import DETECTION_S
 from agents.sim.spec import BUSIEST, Fault
-from tests.agents.factories import a_command, a_gpu, a_replica, run
+from tests.agents.factories import a_replica, on_gpu, run
 from tests.agents.sim.worlds import a_cluster, a_node
 
 
@@ -36,7 +36,7 @@ def settle(
 ) -> None:
     device = SimulatedDevice(cluster, node)
     replica = a_replica(f"on-{node}", rate_rps=rate_rps)
-    wanted = a_command(a_gpu(replica))
+    wanted = on_gpu(replica)
 
     async def enforce() -> bool:
         for action in actions(wanted, await device.state()):

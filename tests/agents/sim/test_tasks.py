@@ -24,11 +24,10 @@ from agents.sim.spec import Fault, make_node
 from agents.sim.truth.truth import load_truth
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    a_command,
-    a_gpu,
     a_replica,
     a_task,
     commands_with_tasks,
+    on_gpu,
     run,
 )
 from tests.agents.sim.test_cluster import is_balanced, reconcile, settle
@@ -79,11 +78,9 @@ def state_of(device: SimulatedDevice) -> str:
 def test_a_task_runs_after_the_launch_and_iterates_as_fast_as_the_world_says() -> None:
     device, clock = a_device(a_task(iterations=10**6, done=100.0), launch_s=5.0)
     launching = only(read_after(device, clock, 4.9))
-    assert (launching.state, launching.done_iterations, launching.iteration_ms) == (
-        "starting",
-        100.0,
-        0.0,
-    )
+    assert launching.state == "starting"
+    assert launching.done_iterations == 100.0
+    assert launching.iteration_ms == 0.0
     running = only(read_after(device, clock, 5.1))
     assert running.state == "running"
     assert running.done_iterations == pytest.approx(
@@ -113,8 +110,8 @@ def test_energy_of_a_stopped_task_is_not_lost() -> None:
 
 def test_a_task_and_a_replica_slow_each_other_while_both_run() -> None:
     device, clock = a_device(launch_s=0.0)
-    command = a_command(
-        a_gpu(a_replica("r1", batch=8), tasks=(a_task(iterations=10**6),), cap_w=1000.0)
+    command = on_gpu(
+        a_replica("r1", batch=8), tasks=(a_task(iterations=10**6),), cap_w=1000.0
     )
     settle(device, command, clock)
     run(device.read())
@@ -134,11 +131,9 @@ def test_a_gpu_gets_faster_at_the_very_moment_at_which_a_task_ends() -> None:
     run(device.start_task(0, a_task("t2", iterations=10**6)))
     # 20 ms each while both run: t1 ends after 3 s, t2 has done 150 then and 700 more in 7 s of 10 ms.
     first, second = read_after(device, clock, 10.0).tasks
-    assert (first.state, first.done_iterations, first.iteration_ms) == (
-        "finished",
-        150.0,
-        pytest.approx(20.0),
-    )
+    assert first.state == "finished"
+    assert first.done_iterations == 150.0
+    assert first.iteration_ms == pytest.approx(20.0)
     assert second.done_iterations == pytest.approx(850.0)
     again = read_after(device, clock, 10.0).tasks[0]
     assert (again.done_iterations, again.iteration_ms) == (150.0, 0.0)
@@ -174,25 +169,17 @@ def test_a_swapped_task_goes_on_where_it_was() -> None:
     run(device.swap_out("t1"))
     clock.advance(0.24)
     moving = run(device.read())
-    assert (only(moving).state, moving.gpus[0].memory_used_mib) == (
-        "swapping",
-        task.memory_mib,
-    )
+    assert only(moving).state == "swapping"
+    assert moving.gpus[0].memory_used_mib == task.memory_mib
     away = read_after(device, clock, 5.0)
-    assert (only(away).state, only(away).done_iterations) == (
-        "swapped",
-        pytest.approx(200.0),
-    )
-    assert (away.gpus[0].memory_used_mib, away.gpus[0].energy_j) == (
-        0.0,
-        pytest.approx(5.0 * 50),
-    )
+    assert only(away).state == "swapped"
+    assert only(away).done_iterations == pytest.approx(200.0)
+    assert away.gpus[0].memory_used_mib == 0.0
+    assert away.gpus[0].energy_j == pytest.approx(5.0 * 50)
     run(device.swap_in("t1"))
     back = read_after(device, clock, 1.25)
-    assert (only(back).state, only(back).done_iterations) == (
-        "running",
-        pytest.approx(300.0),
-    )
+    assert only(back).state == "running"
+    assert only(back).done_iterations == pytest.approx(300.0)
 
 
 def test_whoever_waits_for_a_swapped_task_is_told_when_it_has_left() -> None:
@@ -320,7 +307,7 @@ def test_replicas_draw_the_same_noise_with_a_task_elsewhere_as_without() -> None
             run(device.start_task(1, a_task()))
         run(device.start_replica(0, a_replica("r1", batch=8)))
         clock.advance(5.0)
-        run(reconcile(device, a_command(a_gpu(a_replica("r1", batch=8)))))
+        run(reconcile(device, on_gpu(a_replica("r1", batch=8))))
         clock.advance(60.0)
         return cluster.totals()
 
@@ -424,8 +411,8 @@ def test_a_shadow_switch_borrows_a_tasks_memory_and_loses_no_request() -> None:
 
     def want(replica_id: str, generation: int) -> None:
         replica = a_replica(replica_id, batch=8, memory_mib=2000.0)
-        plane.command = a_command(
-            a_gpu(replica, tasks=(task,), cap_w=1000.0), generation=generation
+        plane.command = on_gpu(
+            replica, tasks=(task,), cap_w=1000.0, generation=generation
         )
 
     want("old", 1)
@@ -456,9 +443,7 @@ def test_the_measured_world_runs_a_job_beside_a_service() -> None:
     )
     device = SimulatedDevice(cluster, "n1")
     task = a_task(batch=8, sm_percent=40.0, memory_mib=3000.0, iterations=10**6)
-    command = a_command(
-        a_gpu(a_replica("r1", batch=8), tasks=(task,), clock_mhz=1380.0)
-    )
+    command = on_gpu(a_replica("r1", batch=8), tasks=(task,), clock_mhz=1380.0)
     settle(device, command, clock)
     run(device.read())
     beside = only(read_after(device, clock, 60.0)).iteration_ms

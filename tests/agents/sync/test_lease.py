@@ -15,11 +15,10 @@ from agents.sync.ledger import Ledger
 from agents.sync.transport import ControlPlaneSilent
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
-    a_command,
     a_governor,
-    a_gpu,
     a_replica,
     an_empty_node,
+    on_gpu,
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
@@ -49,7 +48,7 @@ class Node:
 
     def __init__(self, on_end: LeaseEnd, directory: Path | None = None) -> None:
         self.clock = ManualClock(1000.0)
-        self.plane = PaperControlPlane(self.clock, a_command(a_gpu(a_replica("r1"))))
+        self.plane = PaperControlPlane(self.clock, on_gpu(a_replica("r1")))
         self.plane.lease = LeaseTerms(duration_s=60.0, on_end=on_end)
         self.device = PaperDevice(an_empty_node())
         self.agent = an_agent(
@@ -207,7 +206,7 @@ def test_a_restart_never_ends_a_lease_early_nor_more_than_a_tenth_late(
 
 
 def test_what_is_left_of_a_command_has_no_knobs_and_no_governor() -> None:
-    command = a_command(a_gpu(a_replica("r1"), governor=a_governor()))
+    command = on_gpu(a_replica("r1"), governor=a_governor())
     (gpu,) = without_knobs(command).gpus
     assert (gpu.clock_mhz, gpu.power_cap_w, gpu.governor) == (0.0, 0.0, None)
     knobs = {name: getattr(command.gpus[0], name) for name in KNOBS}

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from agents.base.device import DeviceError
 from agents.sync.ledger import CURRENT, KEY, PREVIOUS, Ledger
-from tests.agents.factories import a_command, a_gpu, a_replica
+from tests.agents.factories import a_command, a_replica, on_gpu
 
 
 def test_an_accepted_command_is_there_after_a_restart(tmp_path: Path) -> None:
-    command = a_command(a_gpu(a_replica()), generation=7)
+    command = on_gpu(a_replica(), generation=7)
     Ledger(tmp_path / "deep" / "state").accept(command)
     assert Ledger(tmp_path / "deep" / "state").command == command
 
@@ -29,7 +29,7 @@ def test_an_older_generation_is_refused(tmp_path: Path, is_kept: bool) -> None:
         ledger.accept(a_command(generation=4))
     # The same again changes nothing, and a forged twin is refused.
     ledger.accept(a_command(generation=5))
-    assert "different content" in ledger.objection(a_command(a_gpu(), generation=5))
+    assert "different content" in ledger.objection(on_gpu(generation=5))
     assert ledger.generation == 5
 
 
@@ -51,7 +51,7 @@ def test_no_torn_write_is_ever_read_as_a_command(
     tmp_path_factory: pytest.TempPathFactory, kept: float
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
-    Ledger(folder).accept(a_command(a_gpu(a_replica()), generation=3))
+    Ledger(folder).accept(on_gpu(a_replica(), generation=3))
     content = (folder / CURRENT).read_bytes()
     (folder / CURRENT).write_bytes(content[: int(kept * len(content))])
     assert Ledger(folder).command is None
@@ -60,7 +60,7 @@ def test_no_torn_write_is_ever_read_as_a_command(
 def test_a_command_written_without_the_key_is_not_obeyed(tmp_path: Path) -> None:
     """Its checksum is right, as anybody could make it; so was every file before the ledger had a key."""
     Ledger(tmp_path)
-    body = msgspec.json.encode(a_command(a_gpu(a_replica()), generation=9))
+    body = msgspec.json.encode(on_gpu(a_replica(), generation=9))
     forged = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
     (tmp_path / CURRENT).write_bytes(forged)
     restarted = Ledger(tmp_path)

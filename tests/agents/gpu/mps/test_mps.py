@@ -25,7 +25,8 @@ from tests.ports import own_environment
 from tests.waiting import PATIENCE_S, run, until
 
 FAKES = Path(__file__).parents[2] / "fakes"
-GPU = "GPU-5e1f0a31-9f2e-4c11-9d7e-2f6f0d9c1a01"
+GPU, OTHER_GPU = (f"GPU-{os.getpid()}p-{name}" for name in ("mps", "other"))
+"""Of this process alone: daemons of tests that run elsewhere are somebody else's."""
 TOTAL_SMS = 132
 PATIENT = MpsSettings(
     answer_s=PATIENCE_S,
@@ -302,8 +303,8 @@ def test_without_the_programs_the_gpu_is_said_to_be_time_sliced(node: Node) -> N
 def test_two_gpus_never_share_a_directory(node: Node) -> None:
     first, second, other = (
         node.mps(),
-        node.mps(gpu="GPU-2"),
-        node.mps(gpu="GPU-2", place="1"),
+        node.mps(gpu=OTHER_GPU),
+        node.mps(gpu=OTHER_GPU, place="1"),
     )
     run(first.start())
     with pytest.raises(NotSupported, match=f"belongs to GPU {GPU}"):
@@ -473,7 +474,10 @@ def test_after_a_fault_every_client_must_end_before_the_gpu_takes_new_ones(
 @pytest.mark.parametrize("release", ["550", "535"])
 def test_a_server_that_stays_broken_is_replaced(node: Node, release: str) -> None:
     """Release 535 does not tell FAULT, so there every recovery takes a fresh server."""
-    mps = node.mps(IMPATIENT, FAKE_MPS_RELEASE=release)
+    soon = MpsSettings(
+        answer_s=PATIENCE_S, start_s=PATIENCE_S, recover_s=0.5, poll_s=0.1
+    )
+    mps = node.mps(soon, FAKE_MPS_RELEASE=release)
     run(node.mps(FAKE_MPS_RELEASE=release).start())
     client = node.joined(mps)
     broken = node.say(mps, "get_server_list")

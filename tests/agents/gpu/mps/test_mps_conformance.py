@@ -51,6 +51,8 @@ class Place:
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
             "CUDA_MPS_LOG_DIRECTORY": str(self.log),
             "FAKE_MPS_RELEASE": str(program.release),
+            # Of no GPU: tests of others would take the daemon for somebody else's on theirs.
+            **({} if self.is_real else {"CUDA_VISIBLE_DEVICES": ""}),
         }
 
     @property

@@ -32,7 +32,12 @@ def directory() -> Iterator[Path]:
 def make_mps(directory: Path, settings: MpsSettings) -> Mps:
     path = f"{FAKES}:{os.environ['PATH']}"
     environment = {**own_environment("CUDA_", "FAKE_"), "PATH": path}
-    return Mps("GPU-1", directory, environment=environment, settings=settings)
+    return Mps(
+        f"GPU-{os.getpid()}p-kept",
+        directory,
+        environment=environment,
+        settings=settings,
+    )
 
 
 async def until_alive(mps: Mps) -> None:

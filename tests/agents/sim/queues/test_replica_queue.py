@@ -91,12 +91,10 @@ def test_a_hand_made_queue_gives_the_latencies_worked_out_by_hand() -> None:
     assert [i for i, count in enumerate(ran.tally.buckets) if count] == sorted(
         bucket_of(each) for each in (1000.0, 1600.0, 1800.0, 2400.0)
     )
-    assert (
-        ran.queue.batches,
-        ran.queue.requests,
-        ran.queue.execution_s,
-        ran.queue.busy_s,
-    ) == (3, 4, 3.0, 3.0)
+    assert ran.queue.batches == 3
+    assert ran.queue.requests == 4
+    assert ran.queue.execution_s == 3.0
+    assert ran.queue.busy_s == 3.0
     assert ran.queue.energy_j == pytest.approx(10.0 + 20.0 + 10.0)
 
 
