@@ -272,3 +272,25 @@ def shares_by_gpu(plan: Plan) -> list[dict[str, float]]:
         for gpu in plan.gpus
         for _ in range(gpu.count)
     ]
+
+
+def unserved_cases(short_rps: float, limited_rps: float, rate_rps: float) -> list[Any]:
+    """(service, stock, reason, rps left out, replicas missing) where two GPUs leave out so many of `rate_rps`."""
+    return [
+        (a_service(rate_rps=rate_rps), 2, "stock", short_rps, 0),
+        (
+            a_service(rate_rps=rate_rps, max_replicas=2),
+            None,
+            "replicas",
+            limited_rps,
+            0,
+        ),
+        (a_service(rate_rps=5.0, slo_ms=19.0), None, "slo", 5.0, 0),
+        (a_service(rate_rps=0.0, min_replicas=2), 1, "stock", 0.0, 1),
+    ]
+
+
+def assert_unserved(plan: Plan, reason: str, rate_rps: float, missing: int) -> None:
+    (entry,) = plan.unserved
+    assert (entry.reason, entry.replicas_missing) == (reason, missing)
+    assert round(entry.rate_rps, 3) == rate_rps

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from solvers.predict.data.samples import (
     Neighbour,
     NeighbourSet,
+    Queries,
     Reals,
     Samples,
     make_queries,
@@ -65,13 +67,7 @@ def samples_at(
     network: str = "a",
 ) -> Samples:
     """Samples of one network at these conditions."""
-    at = make_queries(
-        [network] * len(batch),
-        ["V100-16GB"] * len(batch),
-        batch=batch,
-        sm_percent=sm_percent,
-    )
-    return make_samples(at, latency_ms)
+    return make_samples(queries_at(batch, sm_percent, network=network), latency_ms)
 
 
 def joined(*parts: Samples) -> Samples:
@@ -107,3 +103,22 @@ def beside(
     neighbours = (Neighbour(neighbour, 4.0, 50.0),)
     samples = grid_samples((network,), gpu_type=gpu_type, neighbours=neighbours)
     return replace(samples, latency_ms=factor * samples.latency_ms)
+
+
+def queries_at(
+    batch: Sequence[float] | Reals,
+    sm_percent: Sequence[float] | Reals,
+    *,
+    network: str = "a",
+    gpu_type: str = "V100-16GB",
+    **conditions: Any,
+) -> Queries:
+    """Queries of one network on one GPU type."""
+    size = len(batch)
+    return make_queries(
+        [network] * size,
+        [gpu_type] * size,
+        batch=batch,
+        sm_percent=sm_percent,
+        **conditions,
+    )

@@ -1,12 +1,15 @@
 """The master problem over every pattern there is as one integer program, to compare branching and bounds with."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 import highspy
 import numpy as np
 
+from solvers.joint.heuristics.diving import DiveContext
 from solvers.joint.heuristics.residual import SearchContext
 from solvers.joint.kernels.types import GpuMode
 from solvers.joint.patterns.columns import (
@@ -16,6 +19,7 @@ from solvers.joint.patterns.columns import (
     make_column,
     single_patterns,
 )
+from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.formulation import CoverDemand, cheapest_rps, make_demand
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.column_generation import Relaxation, generate
@@ -141,3 +145,31 @@ def after(calls: int) -> Callable[[], bool]:
     """Over after so many questions."""
     asked = itertools.count(1)
     return lambda: next(asked) > calls
+
+
+def dive_of(
+    problem: Problem,
+    *,
+    seed: int = 0,
+    is_over: Callable[[], bool] = never,
+    executor: Executor | None = None,
+) -> DiveContext:
+    """What a search for better plans begins with: the problem's relaxation."""
+    setting = set_up(problem)
+    return DiveContext(
+        setting.tools(setting.pricer().on(executor)),
+        setting.demand,
+        setting.relaxed().solution.duals,
+        np.random.default_rng(seed),
+        is_over,
+    )
+
+
+def on_whole_gpus(search: DiveContext, gpus: int) -> Counter[int]:
+    """So many GPUs with the first column that carries 99 rps."""
+    numbers = (
+        number
+        for number, column in enumerate(search.tools.columns)
+        if column.capacity[0] >= 99.0
+    )
+    return Counter({next(numbers): gpus})

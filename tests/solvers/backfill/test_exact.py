@@ -28,20 +28,11 @@ from tests.solvers.factories import (
     bound_task,
     to_fill,
 )
+from tests.solvers.training_beside import shares
 
 GPU, SECOND, DEAR = a_gpu(0), a_gpu(1), a_gpu(2, "dear")
 FULL = a_plan(bound_gpu(GPU, rate_rps=95.0))
 """Beside 95 rps no share of training fits."""
-
-
-def shares(gpus: tuple[BoundGpu, ...]) -> dict[str, tuple[str, float]]:
-    """Where each resident task is, with which SM percent."""
-    return {
-        task.name: (gpu.id, task.sm_percent)
-        for gpu in gpus
-        for task in gpu.tasks
-        if task.is_resident
-    }
 
 
 def concave() -> OperatingPoints:

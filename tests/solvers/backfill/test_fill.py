@@ -23,18 +23,9 @@ from tests.solvers.factories import (
     bound_task,
     to_fill,
 )
+from tests.solvers.training_beside import shares
 
 GPU = a_gpu(0)
-
-
-def shares(gpus: tuple[BoundGpu, ...]) -> dict[str, tuple[str, float]]:
-    """Where each resident task is, with which SM percent."""
-    return {
-        task.name: (gpu.id, task.sm_percent)
-        for gpu in gpus
-        for task in gpu.tasks
-        if task.is_resident
-    }
 
 
 def names(gpus: tuple[BoundGpu, ...]) -> list[str]:

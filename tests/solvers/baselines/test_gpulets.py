@@ -1,6 +1,7 @@
 """Elastic partitioning: at most two shares per GPU, split, best fit, merge."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,16 @@ from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import (
     Problem,
-    ServiceDemand,
 )
 from solvers.types.state import Observed
-from tests.solvers.instances import a_row, a_service, problem_of_networks, shares_by_gpu
+from tests.solvers.instances import (
+    a_row,
+    a_service,
+    assert_unserved,
+    problem_of_networks,
+    shares_by_gpu,
+    unserved_cases,
+)
 
 # 50, 80, 90 and 100 rps: the most efficient share is 40 % (80 rps, where the chord has 40).
 BENT = (
@@ -157,28 +164,11 @@ def test_where_no_gpu_is_left_a_free_share_that_carries_less_is_taken() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("service", "count", "reason", "rate_rps", "missing"),
-    [
-        (a_service(rate_rps=300.0), 2, "stock", 100.0, 0),
-        (a_service(rate_rps=300.0, max_replicas=2), None, "replicas", 100.0, 0),
-        (a_service(rate_rps=5.0, slo_ms=19.0), None, "slo", 5.0, 0),
-        (a_service(rate_rps=0.0, min_replicas=2), 1, "stock", 0.0, 1),
-    ],
-)
-def test_what_cannot_be_served_names_its_rule(
-    service: ServiceDemand,
-    count: int | None,
-    reason: str,
-    rate_rps: float,
-    missing: int,
-) -> None:
-    (entry,) = plan_of(a_problem(service, networks={"net": BENT}, count=count)).unserved
-    assert (entry.reason, entry.rate_rps, entry.replicas_missing) == (
-        reason,
-        pytest.approx(rate_rps),
-        missing,
-    )
+@pytest.mark.parametrize("case", unserved_cases(100.0, 100.0, 300.0))
+def test_what_cannot_be_served_names_its_rule(case: tuple[Any, ...]) -> None:
+    service, count, *expected = case
+    plan = plan_of(a_problem(service, networks={"net": BENT}, count=count))
+    assert_unserved(plan, *expected)
 
 
 def test_memory_and_watts_keep_two_apart() -> None:

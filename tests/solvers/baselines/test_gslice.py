@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,10 @@ from tests.solvers.instances import (
     a_row,
     a_service,
     a_type,
+    assert_unserved,
     gpu_plan,
     replica_on,
+    unserved_cases,
 )
 
 # 20, 50, 80, 90 and 100 rps: the knee is 40 %.
@@ -212,29 +215,11 @@ def test_what_another_policy_left_is_brought_to_the_services_own_share() -> None
     assert shares(plan) == [40.0, 40.0]
 
 
-@pytest.mark.parametrize(
-    ("service", "count", "reason", "rate_rps", "missing"),
-    [
-        (a_service(rate_rps=300.0), 2, "stock", 140.0, 0),
-        (a_service(rate_rps=300.0, max_replicas=2), None, "replicas", 140.0, 0),
-        (a_service(rate_rps=5.0, slo_ms=19.0), None, "slo", 5.0, 0),
-        (a_service(rate_rps=0.0, min_replicas=2), 1, "stock", 0.0, 1),
-    ],
-)
-def test_what_cannot_be_served_names_its_rule(
-    service: ServiceDemand,
-    count: int | None,
-    reason: str,
-    rate_rps: float,
-    missing: int,
-) -> None:
-    (plan,) = run(problem_of(service, count=count), [()])
-    (entry,) = plan.unserved
-    assert (entry.reason, entry.rate_rps, entry.replicas_missing) == (
-        reason,
-        pytest.approx(rate_rps),
-        missing,
-    )
+@pytest.mark.parametrize("case", unserved_cases(140.0, 140.0, 300.0))
+def test_what_cannot_be_served_names_its_rule(case: tuple[Any, ...]) -> None:
+    service, count, *expected = case
+    plan = run(problem_of(service, count=count), [()])[0]
+    assert_unserved(plan, *expected)
 
 
 def test_a_step_is_reported() -> None:

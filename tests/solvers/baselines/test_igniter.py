@@ -1,6 +1,7 @@
 """iGniter: the least share that suffices alone, and the extra that neighbours make necessary."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,16 @@ from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import (
     Problem,
-    ServiceDemand,
 )
 from solvers.types.state import Observed
-from tests.solvers.instances import a_row, a_service, problem_of_networks, shares_by_gpu
+from tests.solvers.instances import (
+    a_row,
+    a_service,
+    assert_unserved,
+    problem_of_networks,
+    shares_by_gpu,
+    unserved_cases,
+)
 
 QUIET = (a_row(20.0, 24.0), a_row(30.0, 15.0), a_row(60.0, 12.0), a_row(100.0, 10.0))
 
@@ -99,30 +106,11 @@ def test_a_rate_beyond_a_whole_gpu_is_split_evenly_over_few_replicas() -> None:
     assert gpu.replicas[0].arrival_rate_rps == pytest.approx(250.0 / 3)
 
 
-@pytest.mark.parametrize(
-    ("service", "count", "reason", "rate_rps", "missing"),
-    [
-        (a_service(rate_rps=250.0), 2, "stock", 83.333, 0),
-        (a_service(rate_rps=250.0, max_replicas=2), None, "replicas", 50.0, 0),
-        (a_service(rate_rps=5.0, slo_ms=19.0), None, "slo", 5.0, 0),
-        (a_service(rate_rps=0.0, min_replicas=2), 1, "stock", 0.0, 1),
-    ],
-)
-def test_what_cannot_be_served_names_its_rule(
-    service: ServiceDemand,
-    count: int | None,
-    reason: str,
-    rate_rps: float,
-    missing: int,
-) -> None:
-    (entry,) = plan_of(
-        a_problem(service, networks={"net": QUIET}, count=count)
-    ).unserved
-    assert (entry.reason, entry.rate_rps, entry.replicas_missing) == (
-        reason,
-        pytest.approx(rate_rps, rel=1e-4),
-        missing,
-    )
+@pytest.mark.parametrize("case", unserved_cases(83.333, 50.0, 250.0))
+def test_what_cannot_be_served_names_its_rule(case: tuple[Any, ...]) -> None:
+    service, count, *expected = case
+    plan = plan_of(a_problem(service, networks={"net": QUIET}, count=count))
+    assert_unserved(plan, *expected)
 
 
 def test_memory_and_watts_are_kept_though_igniter_does_not_know_them() -> None:

@@ -34,7 +34,7 @@ from solvers.predict.data.techniques import (
 )
 from solvers.predict.interference import layer_counts, pressure, response_surface
 from solvers.predict.latency.decomposition import TYPICAL_LINK, LinkFacts
-from tests.solvers.synthetic_samples import joined
+from tests.solvers.synthetic_samples import joined, queries_at
 
 THOUSAND = 1000.0
 """Microseconds in a millisecond."""
@@ -94,12 +94,12 @@ def served(
 def trained() -> Samples:
     """Training under power limits."""
     batch, limit_w = grid((8.0, 16.0, 32.0, 64.0, 128.0), POWER_LIMITS_W)
-    at = make_queries(
-        ["trained"] * len(batch),
-        [GPU_TYPE] * len(batch),
+    at = queries_at(
         batch=batch,
         sm_percent=np.full(len(batch), 100.0),
         power_limit_w=limit_w,
+        network="trained",
+        gpu_type=GPU_TYPE,
     )
     slowdown = 0.3 + 0.7 * np.maximum(1.0, 220.0 / limit_w) ** 0.5
     busy_w = np.minimum(180.0 + 15.0 * np.log2(batch / 8.0), limit_w)

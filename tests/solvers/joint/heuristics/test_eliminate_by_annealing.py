@@ -1,39 +1,17 @@
 """Plans that serve as much with a GPU less, by annealing what changes."""
 
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from solvers.joint.heuristics.annealing import Annealer
 from solvers.joint.heuristics.diving import DiveContext, complete_greedily
 from solvers.joint.heuristics.gpu_elimination import eliminate_by_annealing, soft_demand
 from solvers.joint.patterns.carried import carried
-from solvers.joint.patterns.deadline import never
-from solvers.types.problem import Problem
 from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
-from tests.solvers.whole_program import set_up
-
-
-def search_of(
-    problem: Problem,
-    is_over: Callable[[], bool] = never,
-    executor: Executor | None = None,
-) -> DiveContext:
-    setting = set_up(problem)
-    relaxation = setting.relaxed()
-    pricer = setting.pricer().on(executor)
-    tools = setting.tools(pricer)
-    return DiveContext(
-        tools,
-        setting.demand,
-        relaxation.solution.duals,
-        np.random.default_rng(0),
-        is_over,
-    )
+from tests.solvers.whole_program import dive_of, on_whole_gpus
 
 
 def thinned(
@@ -58,7 +36,7 @@ def wasteful_plan(search: DiveContext) -> Counter[int]:
 
 @pytest.mark.parametrize("seed", range(examples(6)))
 def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
-    search = search_of(random_problem(seed, services=8, types=2, gpus=12))
+    search = dive_of(random_problem(seed, services=8, types=2, gpus=12))
     plan = wasteful_plan(search)
     before = carried(search.tools.tables, search.tools.columns, plan)
     if (before.rps < search.demand.rate).any() or (
@@ -77,42 +55,27 @@ def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
 
 
 def test_where_all_gpus_are_needed_nothing_is_found() -> None:
-    search = search_of(
+    search = dive_of(
         a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=6),))
     )
     # A GPU carries 100 rps.
-    best = next(
-        number
-        for number, column in enumerate(search.tools.columns)
-        if column.capacity[0] >= 99.0
-    )
-    assert thinned(search, Counter({best: 4})) is None
+    assert thinned(search, on_whole_gpus(search, 4)) is None
 
 
 def test_a_plan_of_one_pattern_may_be_shrunk_too() -> None:
-    search = search_of(
+    search = dive_of(
         a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),))
     )
-    best = next(
-        number
-        for number, column in enumerate(search.tools.columns)
-        if column.capacity[0] >= 99.0
-    )
-    found = thinned(search, Counter({best: 4}))
+    found = thinned(search, on_whole_gpus(search, 4))
     assert found is None or sum(found.values()) == 3
 
 
 @pytest.mark.parametrize("gpus", [2, 3, 50])
 def test_several_gpus_may_go_at_once(gpus: int) -> None:
-    search = search_of(
+    search = dive_of(
         a_problem(a_service("chat", rate_rps=390.0), types=(a_type(count=20),))
     )
-    best = next(
-        number
-        for number, column in enumerate(search.tools.columns)
-        if column.capacity[0] >= 99.0
-    )
-    found = thinned(search, Counter({best: 7}), gpus)
+    found = thinned(search, on_whole_gpus(search, 7), gpus)
     if gpus > 3:
         assert found is None
     else:
@@ -123,9 +86,9 @@ def test_several_gpus_may_go_at_once(gpus: int) -> None:
 
 def test_threads_do_not_change_what_is_found() -> None:
     problem = random_problem(3, services=8, types=2, gpus=12)
-    alone = search_of(problem)
+    alone = dive_of(problem)
     with ThreadPoolExecutor(2) as pool:
-        together = search_of(problem, executor=pool)
+        together = dive_of(problem, executor=pool)
         assert thinned(alone, wasteful_plan(alone)) == thinned(
             together, wasteful_plan(together)
         )

@@ -14,20 +14,12 @@ from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_pool import LossPool
 from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
-from tests.solvers.whole_program import set_up
+from tests.solvers.whole_program import dive_of, on_whole_gpus
 
 
 def search_of(seed: int, is_over: Callable[[], bool] = never) -> DiveContext:
-    setting = set_up(random_problem(seed, services=8, types=2, gpus=12))
-    relaxation = setting.relaxed()
-    tools = setting.tools()
-    return DiveContext(
-        tools,
-        setting.demand,
-        relaxation.solution.duals,
-        np.random.default_rng(seed),
-        is_over,
-    )
+    problem = random_problem(seed, services=8, types=2, gpus=12)
+    return dive_of(problem, seed=seed, is_over=is_over)
 
 
 def greedy_plan(search: DiveContext) -> Counter[int]:
@@ -50,25 +42,10 @@ def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
 
 
 def test_a_superfluous_gpu_goes() -> None:
-    setting = set_up(
-        a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),))
-    )
-    relaxation = setting.relaxed()
-    tools = setting.tools()
-    search = DiveContext(
-        tools,
-        setting.demand,
-        relaxation.solution.duals,
-        np.random.default_rng(0),
-        never,
-    )
     # A GPU carries 100 rps: two do for 130.
-    best = next(
-        number
-        for number, column in enumerate(setting.columns)
-        if column.capacity[0] >= 99.0
-    )
-    found = eliminate_gpus(search, Counter({best: 4}))
+    service = a_service("chat", rate_rps=130.0)
+    search = dive_of(a_problem(service, types=(a_type(count=6),)))
+    found = eliminate_gpus(search, on_whole_gpus(search, 4))
     assert found is not None
     assert sum(found.values()) < 4
 

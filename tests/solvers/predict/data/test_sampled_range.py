@@ -15,20 +15,20 @@ from solvers.predict.data.sampled_range import (
     widen,
     widening,
 )
-from solvers.predict.data.samples import Queries, make_queries
+from solvers.predict.data.samples import Queries
 from solvers.predict.estimate.predict import predict_latency
 from solvers.predict.learn.fit_samples import make_fits
-from tests.solvers.synthetic_samples import beside, grid_samples, joined, samples_at
+from tests.solvers.synthetic_samples import (
+    beside,
+    grid_samples,
+    joined,
+    queries_at,
+    samples_at,
+)
 
 
 def at(batch: float, sm_percent: float, clock_mhz: float = np.nan) -> Queries:
-    return make_queries(
-        ["a"],
-        ["V100-16GB"],
-        batch=[batch],
-        sm_percent=[sm_percent],
-        clock_mhz=[clock_mhz],
-    )
+    return queries_at(batch=[batch], sm_percent=[sm_percent], clock_mhz=[clock_mhz])
 
 
 def test_the_range_spans_what_is_known() -> None:

@@ -28,6 +28,7 @@ from solvers.predict.interference import pressure
 from solvers.predict.learn.fit_samples import make_fits
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
+from tests.solvers.synthetic_samples import queries_at
 
 GROUP = Group("resnet50", "V100")
 GPU_TYPE = GpuType(
@@ -74,12 +75,11 @@ def samples(*, memory: bool = True, noise: float = 0.0) -> Samples:
         for batch in (1.0, 2.0, 4.0, 8.0)
         for share in (20.0, 40.0, 60.0, 80.0, 100.0)
     ]
-    size = len(conditions)
-    at = make_queries(
-        [GROUP.network] * size,
-        [GROUP.gpu_type] * size,
+    at = queries_at(
         batch=[batch for batch, _ in conditions],
         sm_percent=[share for _, share in conditions],
+        network=GROUP.network,
+        gpu_type=GROUP.gpu_type,
     )
     latency_ms = [
         true_ms(*each) * float(np.exp(noise * draw.normal())) for each in conditions

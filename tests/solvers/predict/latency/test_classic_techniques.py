@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.fit import Coefficients, FitTechnique, TooFewSamples
-from solvers.predict.data.samples import Queries, Samples, make_queries, make_samples
+from solvers.predict.data.samples import Queries, Samples, make_samples
 from solvers.predict.latency import (
     gaussian_process,
     hierarchical_kriging,
@@ -14,7 +14,7 @@ from solvers.predict.latency import (
     locally_weighted,
     piecewise_linear,
 )
-from tests.solvers.synthetic_samples import grid_samples, samples_at
+from tests.solvers.synthetic_samples import grid_samples, queries_at, samples_at
 
 
 class Kriging:
@@ -43,9 +43,7 @@ TECHNIQUES = [
 
 def far_and_wide(size: int = 500) -> Queries:
     random = np.random.default_rng(7)
-    return make_queries(
-        ["a"] * size,
-        ["V100-16GB"] * size,
+    return queries_at(
         batch=10.0 ** random.uniform(0.0, 4.5, size),
         sm_percent=10.0 ** random.uniform(-2.0, 2.0, size),
         clock_mhz=np.where(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from solvers.predict.data.samples import Queries, make_queries, make_samples
+from solvers.predict.data.samples import Queries, make_samples
 from solvers.predict.latency.conditions import (
     clip_to_measured,
     highest_clock_mhz,
@@ -12,6 +12,7 @@ from solvers.predict.latency.conditions import (
     sorted_samples,
     varies,
 )
+from tests.solvers.synthetic_samples import queries_at
 
 
 def queries(
@@ -20,14 +21,12 @@ def queries(
     clock_mhz: list[float],
     time_quota_percent: list[float],
 ) -> Queries:
-    size = len(batch)
-    return make_queries(
-        ["a"] * size,
-        ["T4"] * size,
+    return queries_at(
         batch=batch,
         sm_percent=sm_percent,
         clock_mhz=clock_mhz,
         time_quota_percent=time_quota_percent,
+        gpu_type="T4",
     )
 
 

@@ -21,6 +21,7 @@ from solvers.predict.latency.factorisation_learner import (
     LearningRates,
     evaluate,
 )
+from tests.solvers.synthetic_samples import queries_at
 
 SHARED = Path(__file__).parents[5] / "shared"
 SHARES = tuple(range(5, 101, 5))
@@ -245,8 +246,11 @@ def test_a_network_and_a_gpu_type_never_seen_are_mean_ones() -> None:
     learner = _learned(samples)
     stranger = technique.predict(
         learner.group_coefficients(Group("stranger", "other")),
-        make_queries(
-            ["stranger"] * 2, ["other"] * 2, batch=[1.0, 8.0], sm_percent=[100.0, 10.0]
+        queries_at(
+            batch=[1.0, 8.0],
+            sm_percent=[100.0, 10.0],
+            network="stranger",
+            gpu_type="other",
         ),
     )
     assert (

@@ -1,18 +1,20 @@
 import numpy as np
 
-from solvers.predict.data.samples import Queries, Samples, make_queries, make_samples
+from solvers.predict.data.samples import Queries, Samples, make_samples
 from solvers.predict.latency import gaussian_process
 from tests.solvers.predict.latency.measured_sets import igniter_solo, rapp_full_quota
-from tests.solvers.synthetic_samples import grid_samples, known_latency_ms, samples_at
+from tests.solvers.synthetic_samples import (
+    grid_samples,
+    known_latency_ms,
+    queries_at,
+    samples_at,
+)
 
 
 def between_the_grid(size: int = 200) -> Queries:
     random = np.random.default_rng(3)
-    return make_queries(
-        ["a"] * size,
-        ["V100-16GB"] * size,
-        batch=random.uniform(1, 8, size),
-        sm_percent=random.uniform(10, 100, size),
+    return queries_at(
+        batch=random.uniform(1, 8, size), sm_percent=random.uniform(10, 100, size)
     )
 
 
@@ -51,12 +53,7 @@ def test_two_samples_give_a_falling_curve() -> None:
     coefficients = gaussian_process.fit(
         samples_at([4.0, 4.0], [20.0, 80.0], [40.0, 12.0])
     )
-    at = make_queries(
-        ["a"] * 4,
-        ["V100-16GB"] * 4,
-        batch=[4.0] * 4,
-        sm_percent=[10.0, 20.0, 40.0, 80.0],
-    )
+    at = queries_at(batch=[4.0] * 4, sm_percent=[10.0, 20.0, 40.0, 80.0])
     found = gaussian_process.predict(coefficients, at)
     assert np.all(np.diff(found) < 0.0)
     np.testing.assert_allclose(found[[1, 3]], [40.0, 12.0], rtol=0.04)
@@ -77,9 +74,7 @@ def test_one_outlier_hardly_moves_the_rest() -> None:
 
 def test_the_trend_goes_on_beyond_the_samples_and_then_the_worst_case() -> None:
     coefficients = gaussian_process.fit(grid_samples())
-    at = make_queries(
-        ["a"] * 3, ["V100-16GB"] * 3, batch=[8.0, 16.0, 64.0], sm_percent=[50.0] * 3
-    )
+    at = queries_at(batch=[8.0, 16.0, 64.0], sm_percent=[50.0] * 3)
     eight, sixteen, sixty_four = gaussian_process.predict(coefficients, at)
     assert 1.5 < sixteen / eight < 2.2
     np.testing.assert_allclose(sixty_four / sixteen, 4.0)
@@ -92,9 +87,7 @@ def test_clock_and_quota_are_learned_where_they_vary() -> None:
         np.tile([1530.0, 1100.0, 800.0], size),
         np.repeat([100.0, 80.0, 60.0], size),
     )
-    at = make_queries(
-        ["a"] * (3 * size),
-        ["V100-16GB"] * (3 * size),
+    at = queries_at(
         batch=np.tile(grid.at.batch, 3),
         sm_percent=np.tile(grid.at.sm_percent, 3),
         clock_mhz=clock,
@@ -112,9 +105,7 @@ def test_clock_and_quota_are_learned_where_they_vary() -> None:
 
 def test_a_table_of_scattered_conditions_stays_small() -> None:
     random = np.random.default_rng(2)
-    at = make_queries(
-        ["a"] * 900,
-        ["V100-16GB"] * 900,
+    at = queries_at(
         batch=random.uniform(1.0, 256.0, 900),
         sm_percent=random.uniform(2.0, 100.0, 900),
         time_quota_percent=random.uniform(10.0, 100.0, 900),

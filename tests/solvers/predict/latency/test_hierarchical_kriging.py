@@ -15,7 +15,12 @@ from solvers.predict.data.samples import (
 )
 from solvers.predict.latency import hierarchical_kriging
 from tests.solvers.predict.latency.measured_sets import igniter_solo, rapp_full_quota
-from tests.solvers.synthetic_samples import grid_samples, known_latency_ms, samples_at
+from tests.solvers.synthetic_samples import (
+    grid_samples,
+    known_latency_ms,
+    queries_at,
+    samples_at,
+)
 
 BATCHES, SHARES = (1.0, 2.0, 4.0, 8.0), (5.0, 10.0, 20.0, 35.0, 50.0, 75.0, 100.0)
 FAMILY = tuple(f"n{index:02d}" for index in range(12))
@@ -116,9 +121,7 @@ def test_two_conditions_are_enough_and_one_is_not_however_often_measured() -> No
     learned = hierarchical_kriging.fit_groups(
         samples_at([1.0, 4.0], [50.0, 50.0], [3.0, 9.0])
     )
-    at = make_queries(
-        ["a"] * 3, ["V100-16GB"] * 3, batch=[1.0, 2.0, 4.0], sm_percent=[50.0] * 3
-    )
+    at = queries_at(batch=[1.0, 2.0, 4.0], sm_percent=[50.0] * 3)
     found = hierarchical_kriging.predict(learned[Group("a", "V100-16GB")], at)
     assert np.all(np.diff(found) > 0.0)
     np.testing.assert_allclose(found[[0, 2]], [3.0, 9.0], rtol=0.1)
@@ -181,9 +184,7 @@ def test_groups_of_several_gpu_types_are_learned_side_by_side() -> None:
 
 
 def test_beyond_the_batches_of_all_the_latency_grows_in_proportion() -> None:
-    at = make_queries(
-        ["a"] * 2, ["V100-16GB"] * 2, batch=[8.0, 32.0], sm_percent=[50.0] * 2
-    )
+    at = queries_at(batch=[8.0, 32.0], sm_percent=[50.0] * 2)
     eight, thirty_two = predict_all(grid_samples(), at)
     np.testing.assert_allclose(thirty_two / eight, 4.0)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.fit import Coefficients, TooFewSamples
-from solvers.predict.data.samples import Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import Reals, Samples, make_samples
 from solvers.predict.latency.linear_fractional import fit, predict
 from tests.solvers.predict.latency.measured_sets import held_out_errors, igniter_solo
-from tests.solvers.synthetic_samples import grid_samples, samples_at
+from tests.solvers.synthetic_samples import grid_samples, queries_at, samples_at
 
 
 def samples_with(
@@ -18,10 +18,7 @@ def samples_with(
     clock_mhz: Reals | None = None,
     time_quota_percent: Reals | None = None,
 ) -> Samples:
-    size = len(batch)
-    at = make_queries(
-        ["a"] * size,
-        ["V100-16GB"] * size,
+    at = queries_at(
         batch=batch,
         sm_percent=sm_percent,
         clock_mhz=clock_mhz,
@@ -77,13 +74,7 @@ def test_an_unknown_clock_means_the_highest() -> None:
     )
     latency_ms = (20.0 + 50.0 * batch) / share * 1500.0 / clock
     known = fit(samples_with(latency_ms, batch, share, clock_mhz=clock))
-    asked = make_queries(
-        ["a"] * 2,
-        ["V100-16GB"] * 2,
-        batch=[4.0] * 2,
-        sm_percent=[40.0] * 2,
-        clock_mhz=[np.nan, 1500],
-    )
+    asked = queries_at(batch=[4.0] * 2, sm_percent=[40.0] * 2, clock_mhz=[np.nan, 1500])
     unknown_clock, highest_clock = predict(known, asked)
     assert unknown_clock == highest_clock == pytest.approx(5.5, rel=0.01)
 
@@ -99,12 +90,8 @@ def test_a_time_quota_slows_the_host_down_and_leaves_long_kernels_alone() -> Non
 
 def test_one_quota_measured_means_less_time_costs_in_proportion() -> None:
     coefficients = fit(grid_samples())
-    asked = make_queries(
-        ["a"] * 2,
-        ["V100-16GB"] * 2,
-        batch=[4.0] * 2,
-        sm_percent=[50.0] * 2,
-        time_quota_percent=[100.0, 25.0],
+    asked = queries_at(
+        batch=[4.0] * 2, sm_percent=[50.0] * 2, time_quota_percent=[100.0, 25.0]
     )
     full, quarter = predict(coefficients, asked)
     assert quarter == pytest.approx(4.0 * full)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.fit import TooFewSamples, nested
-from solvers.predict.data.samples import Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import Reals, Samples, make_samples
 from solvers.predict.latency import linear_fractional
 from solvers.predict.latency.locally_weighted import Points, fit, predict, regress
 from tests.solvers.predict.latency.measured_sets import (
@@ -14,7 +14,7 @@ from tests.solvers.predict.latency.measured_sets import (
     igniter_solo,
     rapp_full_quota,
 )
-from tests.solvers.synthetic_samples import grid_samples, samples_at
+from tests.solvers.synthetic_samples import grid_samples, queries_at, samples_at
 
 
 def step_samples() -> Samples:
@@ -68,9 +68,7 @@ def test_noise_alone_widens_the_neighbourhood() -> None:
 
 def test_far_outside_the_correction_stays_what_it_is_at_the_edge() -> None:
     coefficients = fit(step_samples())
-    asked = make_queries(
-        ["a"] * 2, ["V100-16GB"] * 2, batch=[8.0, 512.0], sm_percent=[100.0] * 2
-    )
+    asked = queries_at(batch=[8.0, 512.0], sm_percent=[100.0] * 2)
     trend = linear_fractional.predict(linear_fractional.fit(step_samples()), asked)
     edge, far = predict(coefficients, asked) / trend
     assert far == pytest.approx(edge)
@@ -107,11 +105,8 @@ def test_between_the_nodes_of_its_table_it_is_off_by_far_less_than_from_measurem
         metric,
         neighbours,
     )
-    at = make_queries(
-        ["a"] * 500,
-        ["T4"] * 500,
-        batch=np.exp(asked[:, 0]),
-        sm_percent=np.exp(asked[:, 1]),
+    at = queries_at(
+        batch=np.exp(asked[:, 0]), sm_percent=np.exp(asked[:, 1]), gpu_type="T4"
     )
     tabulated = np.log(predict(coefficients, at) / linear_fractional.predict(trend, at))
     off = np.abs(tabulated - np.clip(exact, residual.min(), residual.max()))
@@ -121,9 +116,7 @@ def test_between_the_nodes_of_its_table_it_is_off_by_far_less_than_from_measurem
 def test_its_coefficients_stay_small_however_many_conditions_vary() -> None:
     random = np.random.default_rng(4)
     size = 500
-    at = make_queries(
-        ["a"] * size,
-        ["V100-16GB"] * size,
+    at = queries_at(
         batch=random.uniform(1.0, 64.0, size),
         sm_percent=random.uniform(2.0, 100.0, size),
         clock_mhz=random.uniform(500.0, 1500.0, size),
@@ -155,9 +148,7 @@ def test_the_trend_that_it_builds_on_stands_among_its_coefficients() -> None:
 def test_clock_and_quota_are_conditions_like_the_others() -> None:
     random = np.random.default_rng(2)
     size = 200
-    at = make_queries(
-        ["a"] * size,
-        ["V100-16GB"] * size,
+    at = queries_at(
         batch=random.choice([1.0, 2.0, 4.0, 8.0], size),
         sm_percent=random.choice([10.0, 30.0, 60.0, 100.0], size),
         clock_mhz=random.choice([600.0, 900.0, 1200.0, 1500.0], size),

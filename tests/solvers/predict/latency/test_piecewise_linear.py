@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.fit import TooFewSamples
-from solvers.predict.data.samples import Reals, Samples, make_queries, make_samples
+from solvers.predict.data.samples import Reals, Samples, make_samples
 from solvers.predict.latency.piecewise_linear import curve, fit, predict
 from solvers.predict.regression.two_segments import TwoSegments
 from tests.solvers.predict.latency.measured_sets import held_out_errors, igniter_solo
-from tests.solvers.synthetic_samples import samples_at
+from tests.solvers.synthetic_samples import queries_at, samples_at
 
 SHARES = np.arange(10.0, 101.0, 10.0)
 
@@ -33,7 +33,7 @@ def known_samples(*batches: float, shares: Reals = SHARES) -> Samples:
 
 
 def latency_at(samples: Samples, batch: float, sm_percent: float) -> float:
-    asked = make_queries(["a"], ["V100-16GB"], batch=[batch], sm_percent=[sm_percent])
+    asked = queries_at(batch=[batch], sm_percent=[sm_percent])
     return float(predict(fit(samples), asked)[0])
 
 
@@ -54,9 +54,7 @@ def test_breakpoint_and_slopes_come_back_at_and_between_measured_batches(
 
 def test_the_prediction_is_the_curve_that_is_handed_out() -> None:
     coefficients = fit(known_samples(2.0, 4.0))
-    asked = make_queries(
-        ["a"] * 3, ["V100-16GB"] * 3, batch=[3.0] * 3, sm_percent=[15.0, 35.0, 90.0]
-    )
+    asked = queries_at(batch=[3.0] * 3, sm_percent=[15.0, 35.0, 90.0])
     np.testing.assert_allclose(
         predict(coefficients, asked),
         curve(coefficients, 3.0).latency_ms([15.0, 35.0, 90.0]),
@@ -71,9 +69,7 @@ def test_latency_never_rises_with_the_share(batch: float) -> None:
     share = np.linspace(1.0, 100.0, 60)
     found = predict(
         coefficients,
-        make_queries(
-            ["a"] * 60, ["V100-16GB"] * 60, batch=[batch] * 60, sm_percent=share
-        ),
+        queries_at(batch=[batch] * 60, sm_percent=share),
     )
     assert np.diff(found).max() <= 1e-9
     assert found.min() > 0.0
@@ -150,9 +146,7 @@ def test_several_clocks_or_quotas_are_refused() -> None:
         ("clock_mhz", "several clocks"),
         ("time_quota_percent", "several time quotas"),
     ):
-        at = make_queries(
-            ["a"] * size,
-            ["V100-16GB"] * size,
+        at = queries_at(
             batch=[1.0] * size,
             sm_percent=[10.0, 20.0, 50.0, 90.0],
             clock_mhz=conditions["clock_mhz"] if name == "clock_mhz" else None,

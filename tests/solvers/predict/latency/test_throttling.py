@@ -12,11 +12,11 @@ from solvers.predict.data.samples import (
     Queries,
     Reals,
     Samples,
-    make_queries,
     make_samples,
 )
 from solvers.predict.latency import throttling
 from tests.examples import examples
+from tests.solvers.synthetic_samples import queries_at
 
 LIMITS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
 BATCHES = (8, 16, 32, 64, 128)
@@ -25,12 +25,12 @@ DEMAND_W, IDLE_W, BUSY = 220.0, 40.0, 0.8
 
 def _at(batch: list[float], limits_w: list[float]) -> Queries:
     size = len(batch)
-    return make_queries(
-        ["net"] * size,
-        ["T4"] * size,
+    return queries_at(
         batch=batch,
         sm_percent=[100] * size,
         power_limit_w=limits_w,
+        network="net",
+        gpu_type="T4",
     )
 
 

@@ -6,13 +6,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from solvers.predict.data.samples import Queries, make_queries
+from solvers.predict.data.samples import Queries
 from solvers.predict.learn.profiling_plan import (
     MAX_GRID,
     MAX_POINTS,
     make_profiling_plan,
 )
 from solvers.types.errors import InvalidInput
+from tests.solvers.synthetic_samples import queries_at
 
 BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 SHARES = tuple(float(share) for share in range(5, 101, 5))
@@ -26,10 +27,7 @@ def make_grid(
     batch, share, clock = (
         zip(*product(batches, shares, clocks), strict=True) if batches else ((), (), ())
     )
-    size = len(batch)
-    return make_queries(
-        ["a"] * size, ["V100"] * size, batch=batch, sm_percent=share, clock_mhz=clock
-    )
+    return queries_at(batch=batch, sm_percent=share, clock_mhz=clock, gpu_type="V100")
 
 
 NOTHING = make_grid(batches=())

@@ -12,11 +12,11 @@ from solvers.predict.data.samples import (
     Queries,
     Reals,
     Samples,
-    make_queries,
     make_samples,
 )
 from solvers.predict.resources import duty_cycle
 from tests.examples import examples
+from tests.solvers.synthetic_samples import queries_at
 
 IDLE_W = 40.0
 LIMITS_W = (100.0, 125.0, 150.0, 175.0, 200.0, 225.0, 250.0)
@@ -25,12 +25,12 @@ BATCHES = (8, 16, 32, 64, 128)
 
 def _at(batch: list[float], limits_w: list[float]) -> Queries:
     size = len(batch)
-    return make_queries(
-        ["net"] * size,
-        ["T4"] * size,
+    return queries_at(
         batch=batch,
         sm_percent=[100] * size,
         power_limit_w=limits_w,
+        network="net",
+        gpu_type="T4",
     )
 
 

@@ -6,17 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.predict.data.fit import TooFewSamples
-from solvers.predict.data.samples import Queries, Samples, make_queries, make_samples
+from solvers.predict.data.samples import Queries, Samples, make_samples
 from solvers.predict.resources import memory
 from tests.examples import examples
+from tests.solvers.synthetic_samples import queries_at
 
 
 def _at(batch: list[float]) -> Queries:
-    return make_queries(
-        ["net"] * len(batch),
-        ["T4"] * len(batch),
-        batch=batch,
-        sm_percent=[100] * len(batch),
+    return queries_at(
+        batch=batch, sm_percent=[100] * len(batch), network="net", gpu_type="T4"
     )
 
 

@@ -21,6 +21,7 @@ from solvers.predict.data.samples import (
 )
 from solvers.predict.resources import roofline
 from tests.examples import examples
+from tests.solvers.synthetic_samples import queries_at
 
 MEASURED = (
     Path(__file__).parents[5] / "shared" / "data" / "igniter_v100" / "power_clock.csv"
@@ -35,13 +36,12 @@ def _grid(network: str, *, clocks_mhz: tuple[float, ...] = (REFERENCE_MHZ,)) -> 
         (b, p, f) for b in (1, 4, 16, 64) for p in (10, 25, 50, 100) for f in clocks_mhz
     ]
     batch, sm_percent, clock_mhz = np.array(points, dtype=np.float64).T
-    size = len(points)
-    return make_queries(
-        [network] * size,
-        ["T4"] * size,
+    return queries_at(
         batch=batch,
         sm_percent=sm_percent,
         clock_mhz=clock_mhz,
+        network=network,
+        gpu_type="T4",
     )
 
 
@@ -102,27 +102,31 @@ def test_a_known_surface_is_found_again_at_points_between_the_samples() -> None:
             _truth(_grid("large", clocks_mhz=CLOCKS)),
         )
     )
-    between = make_queries(
-        ["large"] * 4,
-        ["T4"] * 4,
+    between = queries_at(
         batch=[2, 8, 8, 32],
         sm_percent=[30, 75, 40, 15],
         clock_mhz=[800, 800, 1250, 1500],
+        network="large",
+        gpu_type="T4",
     )
     assert _worst_error(coefficients, between) < 0.04
 
 
 def test_the_learned_limit_is_kept_and_nearly_reached_at_full_load() -> None:
     coefficients = _fit(_truth(_grid("large")))
-    full = make_queries(["large"], ["T4"], batch=[10_000], sm_percent=[100])
+    full = queries_at(batch=[10_000], sm_percent=[100], network="large", gpu_type="T4")
     assert roofline.predict(coefficients, full)[0] == pytest.approx(LIMIT_W, rel=0.05)
 
 
 def test_no_limit_is_invented_below_watts_that_were_never_reached() -> None:
     narrow = _truth(_grid("large"))
     coefficients = _fit(narrow.take(np.flatnonzero(narrow.at.sm_percent <= 50)))
-    wide = make_queries(
-        ["large"], ["T4"], batch=[64], sm_percent=[100], clock_mhz=[REFERENCE_MHZ]
+    wide = queries_at(
+        batch=[64],
+        sm_percent=[100],
+        clock_mhz=[REFERENCE_MHZ],
+        network="large",
+        gpu_type="T4",
     )
     assert roofline.predict(coefficients, wide)[0] > 1.2 * np.max(
         narrow.power_w[narrow.at.sm_percent <= 50]
@@ -132,12 +136,12 @@ def test_no_limit_is_invented_below_watts_that_were_never_reached() -> None:
 def test_a_stated_power_limit_is_never_exceeded_and_replaces_the_learned_one() -> None:
     coefficients = _fit(_truth(_grid("large")))
     limits = np.array([60.0, 120.0, 200.0, 279.0])
-    at = make_queries(
-        ["large"] * 4,
-        ["T4"] * 4,
+    at = queries_at(
         batch=[64] * 4,
         sm_percent=[100] * 4,
         power_limit_w=limits,
+        network="large",
+        gpu_type="T4",
     )
     watts = roofline.predict(coefficients, at)
     assert np.all(watts <= limits)
@@ -150,12 +154,12 @@ def test_a_board_that_was_always_limited_has_the_highest_limit_by_default() -> N
     limited = replace(
         samples, at=replace(samples.at, power_limit_w=np.full(len(samples), LIMIT_W))
     )
-    free = make_queries(
-        ["large"],
-        ["T4"],
+    free = queries_at(
         batch=[10_000],
         sm_percent=[100],
         clock_mhz=[10 * REFERENCE_MHZ],
+        network="large",
+        gpu_type="T4",
     )
     assert roofline.predict(_fit(limited), free)[0] == pytest.approx(LIMIT_W, rel=0.01)
 
@@ -192,12 +196,12 @@ def test_watts_never_fall_with_clock_share_or_batch_however_few_and_scattered_th
     for coefficients in roofline.fit_groups(scattered).values():
         for name, column in rising.items():
             columns = {**fixed, name: column}
-            at = make_queries(
-                ["any"] * 20,
-                ["T4"] * 20,
+            at = queries_at(
                 batch=columns["batch"],
                 sm_percent=columns["sm_percent"],
                 clock_mhz=columns["clock_mhz"],
+                network="any",
+                gpu_type="T4",
             )
             watts = roofline.predict(coefficients, at)
             assert np.all(np.isfinite(watts)), (seed, name)
@@ -298,12 +302,12 @@ def test_samples_without_clocks_give_watts_that_do_not_depend_on_the_clock() -> 
     unclocked = replace(
         samples, at=replace(samples.at, clock_mhz=np.full(len(samples), np.nan))
     )
-    at = make_queries(
-        ["large"] * 2,
-        ["T4"] * 2,
+    at = queries_at(
         batch=[8, 8],
         sm_percent=[50, 50],
         clock_mhz=[600, 1500],
+        network="large",
+        gpu_type="T4",
     )
     slow, fast = roofline.predict(_fit(unclocked), at)
     assert slow == fast
