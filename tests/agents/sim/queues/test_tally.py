@@ -42,12 +42,6 @@ def test_without_finished_requests_there_is_no_percentile() -> None:
     assert (tally.rejected, tally.sojourn_s) == (3, 1.5)
 
 
-def test_a_single_latency_is_all_percentiles() -> None:
-    tally = a_tally([0.1])
-    assert tally.latency_ms(0.01) == pytest.approx(100.0, rel=0.011)
-    assert tally.latency_ms(0.99) == pytest.approx(100.0, rel=0.011)
-
-
 def test_what_came_after_a_copy_is_the_difference() -> None:
     tally = a_tally([0.1, 0.2])
     before = tally.copy()

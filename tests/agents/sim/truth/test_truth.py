@@ -102,24 +102,24 @@ def curves(points: dict[int, dict[float, float]]) -> MeasuredCurves:
     )
 
 
-def test_between_shares_time_is_linear_in_one_over_the_share() -> None:
-    # 40 ms at 10 %, 20 ms at 30 %: at 15 %, 1/15 is halfway between 1/30 and 1/10.
-    line = curves({1: {10.0: 40.0, 30.0: 20.0}})
-    assert line.batch_ms(15.0)[1] == pytest.approx(30.0)
-
-
-def test_below_the_measured_range_time_grows_as_one_over_the_share() -> None:
-    assert curves({1: {10.0: 40.0, 30.0: 20.0}}).batch_ms(5.0)[1] == pytest.approx(80.0)
-
-
-def test_above_the_measured_range_the_last_octave_goes_on() -> None:
-    # 16 ms at 50 %, 8 ms at 100 %: work-bound, so a GPU twice as fast needs 4 ms.
-    assert curves({1: {50.0: 16.0, 100.0: 8.0}}).batch_ms(200.0)[1] == pytest.approx(
-        4.0
-    )
-    # Flat: host-bound, so no GPU helps; rising by noise must not go on rising.
-    assert curves({1: {50.0: 8.0, 100.0: 8.0}}).batch_ms(200.0)[1] == pytest.approx(8.0)
-    assert curves({1: {50.0: 7.0, 100.0: 8.0}}).batch_ms(200.0)[1] == pytest.approx(8.0)
+@pytest.mark.parametrize(
+    ("line", "share", "ms"),
+    [
+        # 40 ms at 10 %, 20 ms at 30 %: at 15 %, 1/15 is halfway between 1/30 and 1/10.
+        ({10.0: 40.0, 30.0: 20.0}, 15.0, 30.0),
+        # Below the measured range time grows as one over the share.
+        ({10.0: 40.0, 30.0: 20.0}, 5.0, 80.0),
+        # Above it the last octave goes on. Work-bound, so a GPU twice as fast needs half of it.
+        ({50.0: 16.0, 100.0: 8.0}, 200.0, 4.0),
+        # Flat: host-bound, so no GPU helps; rising by noise must not go on rising.
+        ({50.0: 8.0, 100.0: 8.0}, 200.0, 8.0),
+        ({50.0: 7.0, 100.0: 8.0}, 200.0, 8.0),
+    ],
+)
+def test_times_between_and_beyond_measured_shares(
+    line: dict[float, float], share: float, ms: float
+) -> None:
+    assert curves({1: line}).batch_ms(share)[1] == pytest.approx(ms)
 
 
 def test_a_partial_batch_takes_the_time_of_its_own_size() -> None:
