@@ -1,17 +1,11 @@
-"""MPS of one GPU against the fake control program: real processes, sockets and files."""
+"""MPS of one GPU against the fake control program."""
 
 import asyncio
-import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from agents.base.device import DeviceError, LaunchFailed, NotSupported, UnknownPart
@@ -21,149 +15,24 @@ from agents.gpu.mps.sm_percent import objection
 from agents.gpu.nvml.types import GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.fakes.mps_client import break_gpu
-from tests.ports import own_environment
+from tests.agents.gpu.mps.mps_nodes import (
+    FAKES,
+    GPU,
+    IMPATIENT,
+    OTHER_GPU,
+    TOTAL_SMS,
+    Node,
+    a_node,
+    daemon_pid,
+    logged,
+)
 from tests.waiting import PATIENCE_S, run, until
-
-FAKES = Path(__file__).parents[2] / "fakes"
-GPU, OTHER_GPU = (f"GPU-{os.getpid()}p-{name}" for name in ("mps", "other"))
-"""Of this process alone: daemons of tests that run elsewhere are somebody else's."""
-TOTAL_SMS = 132
-PATIENT = MpsSettings(
-    answer_s=PATIENCE_S,
-    start_s=PATIENCE_S,
-    quit_s=1.0,
-    recover_s=PATIENCE_S,
-    poll_s=0.1,
-)
-IMPATIENT = MpsSettings(
-    answer_s=PATIENCE_S, start_s=0.5, quit_s=1.0, recover_s=0.5, poll_s=0.1
-)
-
-
-class Client:
-    """A process that joins MPS and lives until it is told to go."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(FAKES / "mps_client.py"), str(TOTAL_SMS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def hear(self) -> dict[str, object]:
-        """What it says next."""
-        assert self.process.stdout is not None
-        said: dict[str, object] = json.loads(self.process.stdout.readline())
-        return said
-
-    def go(self) -> None:
-        """End as a drained replica does."""
-        self.process.communicate(timeout=PATIENCE_S)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.communicate(timeout=PATIENCE_S)
-
-
-class Node:
-    """A machine with the fake MPS; nothing of it outlives the test."""
-
-    def __init__(self, directory: Path, at_exit: ExitStack) -> None:
-        self.directory = directory
-        self.at_exit = at_exit
-        self.environment = {
-            **own_environment("CUDA_", "FAKE_"),
-            "PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-
-    def mps(
-        self,
-        settings: MpsSettings = PATIENT,
-        *,
-        gpu: str = GPU,
-        place: str = "0",
-        **environment: str,
-    ) -> Mps:
-        path = self.directory / place
-        made = Mps(
-            gpu,
-            path,
-            environment={**self.environment, **environment},
-            settings=settings,
-        )
-        self.at_exit.callback(self.end, made)
-        return made
-
-    def client(self, mps: Mps, sm_percent: float = 40.0, **environment: str) -> Client:
-        share = mps.client_environment(sm_percent, 12288.0, False)
-        started = Client({**self.environment, **share, **environment})
-        self.at_exit.callback(started.kill)
-        return started
-
-    def joined(self, mps: Mps, sm_percent: float = 40.0) -> Client:
-        """A client that has joined."""
-        client = self.client(mps, sm_percent)
-        assert client.hear()["is_under_mps"] is True
-        return client
-
-    def say(self, mps: Mps, command: str) -> str:
-        """Give the daemon a command behind the agent's back."""
-        done = subprocess.run(
-            [str(FAKES / "nvidia-cuda-mps-control")],
-            input=f"{command}\n",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            env={
-                **self.environment,
-                "CUDA_MPS_PIPE_DIRECTORY": str(mps.directory.pipe),
-            },
-        )
-        return done.stdout.strip()
-
-    def with_server(self, script: str) -> str:
-        """A PATH with another server in it."""
-        program = self.directory / "bin" / "nvidia-cuda-mps-server"
-        program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        return f"{program.parent}:{self.environment['PATH']}"
-
-    def end(self, mps: Mps) -> None:
-        """End the daemon, whatever the test has done to it."""
-        if pid := daemon_pid(mps):
-            os.kill(pid, signal.SIGKILL)
-
-
-def daemon_pid(mps: Mps) -> int:
-    """The daemon's process, 0 without one."""
-    for each in psutil.process_iter():
-        with suppress(psutil.Error):
-            is_daemon = any(
-                word.endswith("nvidia-cuda-mps-control") for word in each.cmdline()
-            )
-            if is_daemon and each.environ().get("CUDA_MPS_PIPE_DIRECTORY") == str(
-                mps.directory.pipe
-            ):
-                return each.pid
-    return 0
-
-
-def logged(mps: Mps) -> str:
-    return (mps.directory.log / "control.log").read_text()
 
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    # Not pytest's own directory: its path may be longer than a socket's may be.
-    with tempfile.TemporaryDirectory(prefix="mps") as directory, ExitStack() as at_exit:
-        yield Node(Path(directory), at_exit)
+    with a_node() as made:
+        yield made
 
 
 def test_a_daemon_serves_one_gpu_from_directories_of_its_own(node: Node) -> None:
@@ -249,8 +118,7 @@ def test_a_look_for_faults_is_one_question_while_the_server_lives_and_finds_the_
 def test_a_daemon_killed_at_once_leaves_nothing_that_hinders_the_next(
     node: Node,
 ) -> None:
-    mps = node.mps()
-    run(mps.start())
+    mps = node.started()
     killed = daemon_pid(mps)
     os.kill(killed, signal.SIGKILL)
     until(lambda: not run(mps.is_alive()))
@@ -324,8 +192,7 @@ def test_a_gpu_held_by_another_uids_server_is_refused(node: Node) -> None:
 
 
 def test_clients_of_another_uid_wait_until_the_first_have_left(node: Node) -> None:
-    mps = node.mps()
-    run(mps.start())
+    mps = node.started()
     first = node.joined(mps)
     second = node.client(mps, FAKE_MPS_UID="4711")
     until(
@@ -343,8 +210,7 @@ def test_clients_of_another_uid_wait_until_the_first_have_left(node: Node) -> No
 def test_a_replica_under_mps_proves_its_share_and_one_outside_does_not(
     node: Node,
 ) -> None:
-    mps = node.mps()
-    run(mps.start())
+    mps = node.started()
     inside = node.client(mps, 40.0)
     # 52.8 of 132 SMs are 26 steps of 2.
     assert inside.hear() == {"sms": 52, "limit": "0=12288M", "is_under_mps": True}
@@ -375,8 +241,7 @@ def test_the_share_stands_in_the_clients_environment_alone(node: Node) -> None:
 
 
 def test_clients_are_listed_from_join_to_end(node: Node) -> None:
-    mps = node.mps()
-    run(mps.start())
+    mps = node.started()
     assert (run(mps.server_state()), run(mps.client_pids())) == ("none", ())
     first, second = node.joined(mps), node.joined(mps)
     assert run(mps.client_pids()) == tuple(sorted((first.pid, second.pid)))
@@ -419,7 +284,7 @@ def test_a_server_that_cannot_start_is_told_with_what_the_log_says(
 ) -> None:
     path = node.with_server("exit 1")
     mps = node.mps(IMPATIENT, PATH=path, FAKE_MPS_RELEASE=release)
-    run(node.mps(PATH=path, FAKE_MPS_RELEASE=release).start())
+    node.started(PATH=path, FAKE_MPS_RELEASE=release)
     with pytest.raises(
         LaunchFailed, match=r"nvidia-cuda-mps-server cannot start.*libcuda\.so\.1"
     ):
@@ -427,8 +292,7 @@ def test_a_server_that_cannot_start_is_told_with_what_the_log_says(
 
 
 def test_terminating_one_client_leaves_the_others_alone(node: Node) -> None:
-    mps = node.mps()
-    run(mps.start())
+    mps = node.started()
     doomed, other = node.joined(mps), node.joined(mps)
     assert run(mps.terminate(doomed.pid))
     assert doomed.hear() == {"error": 810}
@@ -439,8 +303,7 @@ def test_terminating_one_client_leaves_the_others_alone(node: Node) -> None:
 
 
 def test_only_the_answer_0_means_terminated(node: Node) -> None:
-    mps = node.mps(FAKE_MPS_TERMINATE="999")
-    run(mps.start())
+    mps = node.started(FAKE_MPS_TERMINATE="999")
     client = node.joined(mps)
     assert not run(mps.terminate(client.pid))
     with pytest.raises(
@@ -478,7 +341,7 @@ def test_a_server_that_stays_broken_is_replaced(node: Node, release: str) -> Non
         answer_s=PATIENCE_S, start_s=PATIENCE_S, recover_s=0.5, poll_s=0.1
     )
     mps = node.mps(soon, FAKE_MPS_RELEASE=release)
-    run(node.mps(FAKE_MPS_RELEASE=release).start())
+    node.started(FAKE_MPS_RELEASE=release)
     client = node.joined(mps)
     broken = node.say(mps, "get_server_list")
     break_gpu(str(mps.directory.pipe), stays=True)
@@ -491,8 +354,7 @@ def test_a_server_that_stays_broken_is_replaced(node: Node, release: str) -> Non
 
 
 def test_stop_waits_for_clients_and_ends_the_daemon_last(node: Node) -> None:
-    mps = node.mps()
-    run(mps.start())
+    mps = node.started()
     client = node.joined(mps)
 
     async def stop_while_it_drains() -> tuple[int, ...]:
@@ -511,8 +373,7 @@ def test_stop_waits_for_clients_and_ends_the_daemon_last(node: Node) -> None:
 
 
 def test_stop_terminates_clients_that_do_not_leave_before_it_quits(node: Node) -> None:
-    mps = node.mps()
-    run(mps.start())
+    mps = node.started()
     client = node.joined(mps)
     assert run(mps.stop(0.0)) == (client.pid,)
     assert client.hear() == {"error": 810}
@@ -524,8 +385,7 @@ def test_stop_terminates_clients_that_do_not_leave_before_it_quits(node: Node) -
 def test_stop_leaves_the_daemon_to_a_client_that_cannot_be_terminated(
     node: Node,
 ) -> None:
-    mps = node.mps(FAKE_MPS_TERMINATE="999")
-    run(mps.start())
+    mps = node.started(FAKE_MPS_TERMINATE="999")
     client = node.joined(mps)
     with pytest.raises(DeviceError, match=rf"clients \[{client.pid}\] .* left running"):
         run(mps.stop(0.0))
@@ -534,14 +394,14 @@ def test_stop_leaves_the_daemon_to_a_client_that_cannot_be_terminated(
 
 
 def test_a_daemon_that_takes_too_long_to_quit_is_told(node: Node) -> None:
-    run(node.mps(FAKE_MPS_QUIT_S="600").start())
+    node.started(FAKE_MPS_QUIT_S="600")
     mps = node.mps(MpsSettings(quit_s=0.5, answer_s=6.0))
     with pytest.raises(DeviceError, match=r"no answer to 'quit -t 1' in 6\.5 s"):
         run(mps.stop(0.0))
 
 
 def test_a_daemon_that_hangs_is_told_and_not_waited_for(node: Node) -> None:
-    run(node.mps().start())
+    node.started()
     mps = node.mps(MpsSettings(answer_s=0.5))
     os.kill(daemon_pid(mps), signal.SIGSTOP)
     with pytest.raises(
@@ -571,18 +431,15 @@ def test_a_log_that_grew_too_long_is_cut_and_goes_on(node: Node) -> None:
     assert "Cmd:foo" in logged(mps)
 
 
-def test_a_directory_that_cannot_be_written_is_told(node: Node) -> None:
+def test_a_directory_that_cannot_be_written_and_a_daemon_that_is_not_there_are_told(
+    node: Node,
+) -> None:
     blocker = node.directory / "0"
     blocker.write_text("a file")
-    assert f"cannot write to {blocker}" in run(node.mps().why_not())
-
-
-def test_commands_without_a_daemon_say_so(node: Node) -> None:
     mps = node.mps()
+    assert f"cannot write to {blocker}" in run(mps.why_not())
     assert not run(mps.is_alive())
-    with pytest.raises(
-        DeviceError, match="no MPS daemon answered 'get_server_list': start it again"
-    ):
+    with pytest.raises(DeviceError, match="no MPS daemon answered 'get_server_list'"):
         run(mps.client_pids())
 
 
