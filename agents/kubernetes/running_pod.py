@@ -113,9 +113,7 @@ class RunningPod:
             # Kubelet has asked it to stop, and will kill it; the agent does so before, in the order that MPS needs.
             own_s = self._killed_at_s - ENDED_BEFORE_S - time.monotonic()
             if own_s < math.inf:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, own_s)):
-                        await self._process.wait()
+                await _let_end(self._process, max(0.0, own_s))
             left = await self._process.end(ending)
         elif not await end_left_over(self._mark, ending):
             left = unkillable(self.members())
@@ -259,3 +257,10 @@ class RunningPod:
     def _wake(self) -> None:
         self._seen.set()
         self._seen = asyncio.Event()
+
+
+async def _let_end(process: WorkerProcess, within_s: float) -> None:
+    """Return when it has ended, or after so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await process.wait()

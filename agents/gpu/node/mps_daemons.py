@@ -81,13 +81,17 @@ async def keep_up(daemons: Sequence[Mps]) -> None:
             await each.start()
             log.info("the MPS daemon of GPU %s runs", each.gpu_uuid)
         while not stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await stop.wait()
+            await _until_next_look(stop)
             if not stop.is_set():
                 await asyncio.gather(*map(_look, daemons))
     # Clients are terminated first: one that is at work when its server dies may hang the GPU.
     await asyncio.gather(*(each.stop(DRAIN_S) for each in daemons))
+
+
+async def _until_next_look(stop: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_S):
+            await stop.wait()
 
 
 async def _look(daemon: Mps) -> None:
