@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.waiting import PATIENCE_S
 from tools.sources import PACKAGES, python_files, tree_of
 
 ROOT = Path(__file__).parents[2]
@@ -204,24 +205,22 @@ def test_an_agent_starts_with_the_base_dependencies_alone() -> None:
     others = import_graph().find_children("solvers") - {"solvers.governors"}
     blocked = (blocked | {"app"} | others) - {"agents", "solvers"}
     assert {"numpy", "fastapi", "sqlalchemy", "pydantic", "ortools", "numba"} <= blocked
-    command = [
-        sys.executable,
-        "-c",
-        IMPORT_WITHOUT_THE_REST,
-        ",".join(sorted(blocked)),
-        ",".join(node_modules()),
-    ]
-    run = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (run.returncode, run.stdout.strip()) == (0, "imported"), run.stderr
+    import_without(blocked, node_modules())
 
 
 def test_the_command_line_of_the_agent_needs_nothing_but_python() -> None:
-    blocked = ",".join(sorted(set(distributions()) - {"agents"}))
-    command = [sys.executable, "-c", IMPORT_WITHOUT_THE_REST, blocked, "agents.main"]
+    import_without(set(distributions()) - {"agents"}, ["agents.main"])
+
+
+def import_without(blocked: set[str], modules: list[str]) -> None:
+    names = (",".join(sorted(blocked)), ",".join(modules))
     run = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", IMPORT_WITHOUT_THE_REST, *names],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert (run.returncode, run.stdout.strip()) == (0, "imported"), run.stderr
 

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 pytestmark = pytest.mark.integration
 
 ORDERS = (
@@ -67,7 +69,7 @@ def test_solver_libraries_load_and_solve_in_this_order(order: str) -> None:
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (run.returncode, run.stdout.strip()) == (0, "solved"), run.stderr

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.waiting import PATIENCE_S
 from tools.documents import metrics as metrics_document
 
 ROOT = Path(__file__).parents[2]
@@ -236,7 +237,11 @@ def test_panels_of_a_dashboard_have_places_units_and_a_data_source_of_the_users(
 def promtool(*arguments: str) -> None:
     assert PROMTOOL is not None
     run = subprocess.run(
-        [PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [PROMTOOL, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
 

@@ -127,7 +127,8 @@ class Machine:
         """The command, to its end."""
         process = self.start(*words)
         try:
-            out, err = process.communicate(timeout=PATIENCE_S)
+            # Measuring everything takes two minutes of windows alone.
+            out, err = process.communicate(timeout=10.0 * PATIENCE_S)
         finally:
             process.kill()
         return Answer(code=process.returncode, out=out, err=err)

@@ -28,6 +28,7 @@ from bench.real_gpu.share import differences_percent
 from bench.real_gpu.solo import COLUMNS as SOLO_COLUMNS
 from bench.real_gpu.solo import solo_row
 from bench.real_gpu.tables import Table
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 GPU = GpuIdentity(
@@ -279,7 +280,7 @@ def ask_client(
         text=True,
         env={**os.environ, **environment},
         cwd=ROOT,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -94,9 +94,3 @@ def test_no_network_below_the_accuracy_floor_is_ever_used() -> None:
         for task in gpu.tasks
     }
     assert networks == {"resnet101"}
-
-
-def test_the_same_seed_gives_the_same_plans() -> None:
-    jobs = [a_job(f"j{number}", 100 + number) for number in range(6)]
-    one, other = play(90.0, *jobs), play(90.0, *jobs)
-    assert records(one) == records(other)

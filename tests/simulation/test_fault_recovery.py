@@ -124,7 +124,9 @@ def test_a_service_with_room_on_other_nodes_is_served_as_promised_but_for_the_se
     assert recovery_s(scene, 62.0) > PERIOD_S  # others had nowhere to go
 
 
-@pytest.mark.parametrize("kind", ["gpu_lost", "straggler"])
+@pytest.mark.parametrize(
+    "kind", ["gpu_lost", pytest.param("straggler", marks=pytest.mark.thorough)]
+)
 def test_services_on_other_gpus_notice_nothing_until_the_next_plan(kind: str) -> None:
     factor = 3.0 if kind == "straggler" else 1.0
     fault = Fault(kind=kind, node="n1", gpu_index=0, start_s=61.0, factor=factor)  # type: ignore[arg-type]

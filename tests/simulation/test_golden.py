@@ -9,7 +9,13 @@ import pytest
 from tests.simulation.golden import FOLDER, NAMES, path_of, summary
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name == "clients" else ())
+        for name in NAMES
+    ],
+)
 def test_a_small_scenario_gives_what_it_gave(name: str) -> None:
     kept, found = (
         dict(leaves(json.loads(path_of(name).read_text()))),

@@ -133,6 +133,7 @@ def test_a_governed_course_depends_on_its_seed_and_not_on_how_time_is_cut() -> N
     ]
 
 
+@pytest.mark.thorough
 def test_power_latency_comes_from_below_and_serves_as_much_as_those_that_come_from_above() -> (
     None
 ):

@@ -115,6 +115,7 @@ def test_slow_gpus_make_late_tokens_and_stop_nothing() -> None:
     assert done.served_rps[-1] > 0.5
 
 
+@pytest.mark.thorough
 def test_lengths_that_nobody_stated_are_learned() -> None:
     short = {"rate_rps": 18, "lengths": {"prompt": 200, "output": 40}}
     stated = {"prompt": 1155, "output": 211}

@@ -125,6 +125,7 @@ def test_a_truth_that_is_faster_than_stated_becomes_cheaper_after_a_while() -> N
     assert scene.attainment(240.0, 300.0) >= 0.98
 
 
+@pytest.mark.thorough
 def test_estimated_networks_start_wide_and_narrow() -> None:
     scene = a_misjudged_scene(1.0, latency_sigma=0.25)
     scene.play(15.0)

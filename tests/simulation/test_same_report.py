@@ -17,7 +17,7 @@ def everything() -> dict[str, Any]:
         "settings": {"governor": "batch_dvfs", "energy_price_usd_per_kwh": 5.0},
     }
     return a_document(
-        duration_s=90,
+        duration_s=70,
         warm_up_s=30,
         step_s=10,
         seeds=[7],

@@ -14,6 +14,7 @@ from typing import ClassVar
 import pytest
 
 from tests.tools.small_index import PROJECT, make_small_index
+from tests.waiting import PATIENCE_S
 
 ADVISORY: dict[str, object] = {
     "id": "GHSA-aaaa-bbbb-cccc",
@@ -92,7 +93,7 @@ def audit(folder: Path, url: str, accepted: str = "") -> tuple[int, str]:
     command += ["--project", str(index.project), "--timeout", "5"]
     command += ["--vulnerability-service", "osv", "--osv-url", url]
     answer = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     return answer.returncode, answer.stdout
 

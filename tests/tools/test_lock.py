@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.tools.small_index import make_small_index
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -101,7 +102,7 @@ def install(folder: Path, *, tampered: bool) -> subprocess.CompletedProcess[str]
         env=index.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -32,7 +32,7 @@ def test_every_headline_has_a_row_of_a_whole_run_and_its_paper() -> None:
         )
 
 
-# Of each runner `make test` has a smaller slice: `play`, `decide`, `run_jobs`, `planned_by`, `with_serving_curves`.
+# Of each runner `make test` has a smaller slice: `play`, `decide`, `run_jobs` and `planned_by`.
 @pytest.mark.thorough
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
 def test_the_quick_slice_still_gives_the_figures_that_are_checked_in(
