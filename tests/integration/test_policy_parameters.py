@@ -1,18 +1,16 @@
 """Parameters of policies over the API: kept with the version, told in the plan, refused where they are wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from app.db.base.engine import make_engine
 from app.db.decisions import policies
-from app.postgres import server as postgres
 from app.store.store import PolicySettings
 from solvers.types.parameters import Setting
 from tests.integration.api_harness import (
     Api,
-    fill,
-    prepared,
+    Prepared,
     reading,
     run_apart,
     service,
@@ -26,46 +24,31 @@ def policy(**spec: object) -> dict[str, object]:
     return {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec}
 
 
-def start(api: Api) -> None:
-    fill(api)
-    api.put("services/chat", service())
-    api.clock.advance(2.0)
-    answer = api.sync(
-        sequence=1,
-        services=[reading("chat", 100)],
-        generation=0,
-        window_start_s=api.clock.now_s() - 2.0,
-    )
-    assert answer.status_code == 200, answer.text
+@pytest.fixture
+def api(small_fleet: Prepared) -> Iterator[Api]:
+    with small_fleet.running_api() as running:
+        running.put("services/chat", service())
+        running.clock.advance(2.0)
+        answer = running.sync(
+            services=[reading()], window_start_s=running.clock.now_s() - 2.0
+        )
+        assert answer.status_code == 200, answer.text
+        yield running
 
 
-def test_parameters_are_kept_told_and_refused(
-    postgres_server: postgres.Server, migrated_template: str
-) -> None:
-    with (
-        prepared(postgres_server, migrated_template, start) as found,
-        found.running_api() as api,
-    ):
-        parameters = {
-            "hetsev": {"queues": 8},
-            "oltunes": {"affinity": "pressure"},
-            "power_latency": {"steady_power_share": 0.95},
-        }
-        api.put("policies/default", policy(policy="hetsev", parameters=parameters))
-        assert api.get("policies/default")["spec"]["parameters"] == parameters
-        outcome = api.tick()
-        assert outcome.state == "target"
-        report = api.get(f"plans/{outcome.plan_id}")["document"]["report"]
-        assert "parameters: queues = 8" in report["messages"]
-        _check_refusals(api)
-        # The same again makes no version.
-        version = api.get("policies/default")["status"]["version"]
-        api.put("policies/default", policy(policy="hetsev", parameters=parameters))
-        assert api.get("policies/default")["status"]["version"] == version
-
-
-def _check_refusals(api: Api) -> None:
-    for parameters, message in (
+def test_parameters_are_kept_told_and_refused(api: Api) -> None:
+    parameters = {
+        "hetsev": {"queues": 8},
+        "oltunes": {"affinity": "pressure"},
+        "power_latency": {"steady_power_share": 0.95},
+    }
+    api.put("policies/default", policy(policy="hetsev", parameters=parameters))
+    assert api.get("policies/default")["spec"]["parameters"] == parameters
+    outcome = api.tick()
+    assert outcome.state == "target"
+    report = api.get(f"plans/{outcome.plan_id}")["document"]["report"]
+    assert "parameters: queues = 8" in report["messages"]
+    for wrong, message in (
         ({"hetsev": {"queues": 0}}, "must be a whole number from 1"),
         ({"hetsev": {"queue": 1}}, "unknown parameter; this policy has"),
         ({"joint": {"queues": 1}}, "this policy has none"),
@@ -74,34 +57,31 @@ def _check_refusals(api: Api) -> None:
         ({"hetsev": {"queues": True}}, "parameters"),
     ):
         answer = api.call(
-            "PUT",
-            "policies/default",
-            policy(parameters=parameters),
-            If_Match="*",
+            "PUT", "policies/default", policy(parameters=wrong), If_Match="*"
         )
         assert answer.status_code == 422, answer.text
         assert message in answer.text
+    # The same again makes no version.
+    version = api.get("policies/default")["status"]["version"]
+    api.put("policies/default", policy(policy="hetsev", parameters=parameters))
+    assert api.get("policies/default")["status"]["version"] == version
 
 
 def test_what_another_version_allowed_can_still_be_read_and_corrected(
-    postgres_server: postgres.Server, migrated_template: str
+    api: Api,
 ) -> None:
-    with (
-        prepared(postgres_server, migrated_template, start) as found,
-        found.running_api() as api,
-    ):
-        api.put("policies/default", policy(policy="hetsev"))
-        stored: dict[str, dict[str, Setting]] = {
-            "hetsev": {"gone": 1},
-            "no_more": {"queues": 2},
-        }
-        run_apart(_store(api.url, stored))
-        assert api.get("policies/default")["spec"]["parameters"] == stored
-        outcome = api.tick()
-        messages = api.get(f"plans/{outcome.plan_id}")["document"]["report"]["messages"]
-        assert any("parameters ignored" in each for each in messages)
-        api.put("policies/default", policy(policy="hetsev", parameters={}))
-        assert api.get("policies/default")["spec"]["parameters"] == {}
+    api.put("policies/default", policy(policy="hetsev"))
+    stored: dict[str, dict[str, Setting]] = {
+        "hetsev": {"gone": 1},
+        "no_more": {"queues": 2},
+    }
+    run_apart(_store(api.url, stored))
+    assert api.get("policies/default")["spec"]["parameters"] == stored
+    outcome = api.tick()
+    messages = api.get(f"plans/{outcome.plan_id}")["document"]["report"]["messages"]
+    assert any("parameters ignored" in each for each in messages)
+    api.put("policies/default", policy(policy="hetsev", parameters={}))
+    assert api.get("policies/default")["spec"]["parameters"] == {}
 
 
 async def _store(url: str, parameters: Mapping[str, Mapping[str, Setting]]) -> None:

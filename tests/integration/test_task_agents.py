@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,15 +27,13 @@ from tests.integration.fault_harness import (
     plimsoll,
     rows,
     scalar,
-    until,
     with_store,
 )
 from tests.integration.fleet import make_fleet
 from tests.ports import a_free_port, own_environment
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
-PATIENCE_S = 90.0
-"""For what takes some seconds on an idle machine: a controller's start, and its first plan."""
 REPLICA_MIB = 2048.0
 POINTS = OperatingPoints(
     network="resnet50",
@@ -65,6 +63,8 @@ class Plane:
     secrets: dict[str, str]
     process: "subprocess.Popen[bytes] | None" = None
     starts: int = 0
+    client: httpx2.Client = field(default_factory=lambda: httpx2.Client(timeout=15.0))
+    """One for all calls: each client loads the system's authorities."""
 
     def call(self, method: str, path: str, **request: Any) -> httpx2.Response:
         headers = {
@@ -72,7 +72,7 @@ class Plane:
             **request.pop("headers", {}),
         }
         address = f"http://127.0.0.1:{self.port}/api/v1/{path}"
-        return httpx2.request(method, address, headers=headers, timeout=15.0, **request)
+        return self.client.request(method, address, headers=headers, **request)
 
     def status(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.call("GET", f"tasks/{name}").json()["status"]
@@ -89,16 +89,12 @@ class Plane:
         self.process = plimsoll(
             ["serve", "--port", str(self.port)], folder, PLIMSOLL_DATABASE_URL=self.url
         )
-        until(self.is_ready, PATIENCE_S)
+        until(self.is_ready)
 
     def is_ready(self) -> bool:
         try:
-            return (
-                httpx2.get(
-                    f"http://127.0.0.1:{self.port}/readyz", timeout=5.0
-                ).status_code
-                == 200
-            )
+            address = f"http://127.0.0.1:{self.port}/readyz"
+            return self.client.get(address).status_code == 200
         except httpx2.TransportError:
             return False
 
@@ -110,37 +106,19 @@ class Plane:
     @contextmanager
     def agent(self) -> Iterator[None]:
         """Node n1 with two fake T4s."""
-        arguments = [
-            "--url",
-            f"http://127.0.0.1:{self.port}",
-            "--node",
-            "n1",
-            "--device",
-            "fake",
-        ]
-        arguments += [
-            "--gpu-type",
-            "T4",
-            "--gpus",
-            "2",
-            "--gpu-memory-mib",
-            "16384",
-            "--launch-s",
-            "0.2",
-        ]
-        arguments += [
-            "--router-port",
-            str(a_free_port()),
-            "--state-dir",
-            str(self.folder / "n1"),
-            "--period-s",
-            "0.5",
-        ]
         token_file = self.folder / "agent.token"
         write_token(token_file, self.secrets["agent"])
-        arguments += ["--token-file", str(token_file)]
+        gpus = "--device fake --gpu-type T4 --gpus 2 --gpu-memory-mib 16384"
+        paths = [
+            "--token-file",
+            str(token_file),
+            "--state-dir",
+            str(self.folder / "n1"),
+        ]
+        words = f"--url http://127.0.0.1:{self.port} --node n1 {gpus} --launch-s 0.2 --period-s 0.5"
+        words += f" --router-port {a_free_port()}"
         process = subprocess.Popen(
-            [sys.executable, "-m", "agents.main", *arguments],
+            [sys.executable, "-m", "agents.main", *words.split(), *paths],
             env=own_environment(),
             cwd=os.fspath(Path(__file__).parents[2]),
         )
@@ -183,15 +161,14 @@ def plane(database: str, tmp_path: Path) -> Iterator[Plane]:
             "metadata": {"name": "default"},
             "spec": {"policy": "hetsev_greedy", "period_s": 0.5},
         }
-        headers = {"Authorization": f"Bearer {plane.secrets['admin']}", "If-Match": "*"}
-        address = f"http://127.0.0.1:{plane.port}/api/v1/policies/default"
-        assert (
-            httpx2.put(address, json=policy, headers=headers, timeout=15.0).status_code
-            == 200
+        answer = plane.call(
+            "PUT", "policies/default", json=policy, headers={"If-Match": "*"}
         )
+        assert answer.status_code == 200
         yield plane
     finally:
         plane.kill()
+        plane.client.close()
 
 
 def submit(plane: Plane, name: str, iterations: int) -> None:
@@ -216,7 +193,7 @@ def test_a_task_runs_to_its_end_through_a_crash_of_the_control_plane_and_a_cance
 ) -> None:
     with plane.agent():
         submit(plane, "nightly", 300)
-        until(lambda: has_done_something(plane, "nightly"), PATIENCE_S)
+        until(lambda: has_done_something(plane, "nightly"))
         before = plane.status("nightly")
         assert before["state"] == "running"
         plane.kill()
@@ -224,7 +201,7 @@ def test_a_task_runs_to_its_end_through_a_crash_of_the_control_plane_and_a_cance
         after = plane.status("nightly")
         assert after["done_iterations"] >= before["done_iterations"]
         assert after["submitted_at"] == before["submitted_at"]
-        until(lambda: plane.status("nightly")["state"] == "finished", PATIENCE_S)
+        until(lambda: plane.status("nightly")["state"] == "finished")
         done = plane.status("nightly")
         assert (done["done_iterations"], done["starts"], done["swaps"]) == (300.0, 1, 0)
         kinds = [
@@ -234,7 +211,7 @@ def test_a_task_runs_to_its_end_through_a_crash_of_the_control_plane_and_a_cance
         assert kinds == ["TaskFinished", "TaskStarted", "TaskSubmitted"]
 
         submit(plane, "endless", 1_000_000)
-        until(lambda: has_done_something(plane, "endless"), PATIENCE_S)
+        until(lambda: has_done_something(plane, "endless"))
         assert (
             plane.call("POST", "tasks/endless/cancel").json()["status"]["state"]
             == "cancelled"
@@ -244,8 +221,7 @@ def test_a_task_runs_to_its_end_through_a_crash_of_the_control_plane_and_a_cance
         until(
             lambda: (
                 sorted(row[0] for row in rows(plane.url, memory)) == [0.0, REPLICA_MIB]
-            ),
-            PATIENCE_S,
+            )
         )
         assert (
             scalar(
@@ -258,6 +234,7 @@ def test_a_task_runs_to_its_end_through_a_crash_of_the_control_plane_and_a_cance
         assert rows(plane.url, billed) == [("endless", True), ("nightly", True)]
 
 
+@pytest.mark.thorough
 def test_under_policy_oltunes_jobs_are_dispatched_beside_the_tick_and_done(
     plane: Plane,
 ) -> None:
@@ -273,21 +250,17 @@ def test_under_policy_oltunes_jobs_are_dispatched_beside_the_tick_and_done(
         == 200
     )
     with plane.agent():
-        until(lambda: scalar(plane.url, "SELECT count(*) FROM gpu") == 2, PATIENCE_S)
+        until(lambda: scalar(plane.url, "SELECT count(*) FROM gpu") == 2)
         until(
             lambda: (
                 scalar(plane.url, "SELECT max(id) FROM plan WHERE state = 'target'")
                 is not None
-            ),
-            PATIENCE_S,
+            )
         )
         for name in ("first", "second", "third"):
             submit(plane, name, 200)
         names = ("first", "second", "third")
-        until(
-            lambda: all(plane.status(name)["state"] == "finished" for name in names),
-            PATIENCE_S,
-        )
+        until(lambda: all(plane.status(name)["state"] == "finished" for name in names))
         assert [plane.status(name)["done_iterations"] for name in names] == [200.0] * 3
         # Who made the plan is said by its report: the dispatcher's count jobs, the tick's plan services.
         assert (
@@ -302,14 +275,13 @@ def test_under_policy_oltunes_jobs_are_dispatched_beside_the_tick_and_done(
         )
 
 
+@pytest.mark.thorough
 def test_a_task_goes_on_where_it_was_when_its_node_s_agent_was_killed(
     plane: Plane,
 ) -> None:
     with plane.agent():
         submit(plane, "nightly", 1_000_000)
-        until(
-            lambda: bool(plane.status("nightly")["done_iterations"] >= 50.0), PATIENCE_S
-        )
+        until(lambda: bool(plane.status("nightly")["done_iterations"] >= 50.0))
     seen = [plane.status("nightly")["done_iterations"]]
 
     def goes_on() -> bool:
@@ -317,23 +289,21 @@ def test_a_task_goes_on_where_it_was_when_its_node_s_agent_was_killed(
         return bool(seen[-1] > seen[0] + 50.0)
 
     with plane.agent():
-        until(goes_on, PATIENCE_S)
+        until(goes_on)
     assert seen == sorted(seen)
 
 
+@pytest.mark.thorough
 def test_a_draining_node_keeps_its_running_task_until_the_deadline_and_then_what_it_did_is_known(
     plane: Plane,
 ) -> None:
     with plane.agent():
         submit(plane, "nightly", 1_000_000)
-        until(lambda: has_done_something(plane, "nightly"), PATIENCE_S)
+        until(lambda: has_done_something(plane, "nightly"))
         submit(plane, "later", 100)
         drain(plane, deadline_s=600)
         before = plane.status("nightly")["done_iterations"]
-        until(
-            lambda: bool(plane.status("nightly")["done_iterations"] > before + 20.0),
-            PATIENCE_S,
-        )
+        until(lambda: bool(plane.status("nightly")["done_iterations"] > before + 20.0))
         # Nothing has left, since there is no other node for the service, and nothing new has come.
         left = plane.drain()
         assert (left["replicas_left"], left["tasks_left"]) == (1, 1)
@@ -341,7 +311,7 @@ def test_a_draining_node_keeps_its_running_task_until_the_deadline_and_then_what
         assert not has_done_something(plane, "later")
 
         drain(plane, deadline_s=0)
-        until(lambda: plane.drain()["tasks_left"] == 0, PATIENCE_S)
+        until(lambda: plane.drain()["tasks_left"] == 0)
         assert plane.status("nightly")["done_iterations"] > before + 20.0
 
 

@@ -14,13 +14,11 @@ import psutil
 import pytest
 
 from app.postgres import server as postgres
-from tests.integration.fault_harness import plimsoll, until
+from tests.integration.fault_harness import plimsoll
 from tests.ports import a_free_port, own_environment
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
-
-PATIENCE_S = 240.0
-"""For what takes seconds on an idle machine."""
 
 SHORT_DEMO = """
 import sys
@@ -55,7 +53,7 @@ def stop(process: "subprocess.Popen[bytes]", number: signal.Signals) -> int:
     process.send_signal(number)
     code = process.wait(PATIENCE_S)
     # Those that end by themselves with their parent's end, as the tracker of Python's multiprocessing, come last.
-    until(lambda: not any(map(_runs, children)), PATIENCE_S)
+    until(lambda: not any(map(_runs, children)))
     return code
 
 
@@ -67,27 +65,31 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)],
+)
 def test_one_signal_ends_all_that_was_started(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     data_dir, port = tmp_path / "data", a_free_port()
     log = tmp_path / "log"
     process = plimsoll(
-        ["up", "--nodes", "2", "--data-dir", str(data_dir)],
+        ["up", "--nodes", "1", "--data-dir", str(data_dir)],
         tmp_path,
         PLIMSOLL_PORT=str(port),
     )
     with ended_anyway(process, data_dir):
         token = tmp_path / ".config" / "plimsoll" / "token"
-        until(token.exists, PATIENCE_S)
-        until(lambda: len(nodes(port, token.read_text().strip())) == 2, PATIENCE_S)
+        until(token.exists)
+        until(lambda: len(nodes(port, token.read_text().strip())) == 1)
         assert postgres.attach(data_dir) is not None
         assert stop(process, number) == 0, log.read_text()
         assert postgres.attach(data_dir) is None
         assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_it_still_starts_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals
@@ -99,12 +101,13 @@ def test_a_signal_while_it_still_starts_leaves_nothing_behind(
         PLIMSOLL_PORT=str(a_free_port()),
     )
     with ended_anyway(process, data_dir):
-        until(lambda: postgres.attach(data_dir) is not None, PATIENCE_S)
+        until(lambda: postgres.attach(data_dir) is not None)
         stop(process, number)
         assert postgres.attach(data_dir) is None
         assert "Traceback" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.thorough
 def test_a_second_up_has_routers_at_other_ports_and_says_so(tmp_path: Path) -> None:
     data_dir, log = tmp_path / "data", tmp_path / "log"
     # The first node's usual one; where an `up` runs on this machine, that has it already.
@@ -119,11 +122,12 @@ def test_a_second_up_has_routers_at_other_ports_and_says_so(tmp_path: Path) -> N
             PLIMSOLL_PORT=str(a_free_port()),
         )
         with ended_anyway(process, data_dir):
-            until(lambda: "simulated nodes" in log.read_text(), PATIENCE_S)
+            until(lambda: "simulated nodes" in log.read_text())
             assert "(9411 taken by other programs)" in log.read_text()
             stop(process, signal.SIGTERM)
 
 
+@pytest.mark.thorough
 def test_a_demo_that_is_kept_goes_on_after_its_report_and_ends_by_one_signal(
     tmp_path: Path,
 ) -> None:
@@ -139,14 +143,13 @@ def test_a_demo_that_is_kept_goes_on_after_its_report_and_ends_by_one_signal(
     with ended_anyway(process, data_dir):
         until(
             lambda: process.poll() is not None or "still running at" in log.read_text(),
-            PATIENCE_S,
         )
         said = log.read_text()
         assert process.poll() is None, said
         assert "verdict:" in said
         token = (data_dir / "demo-token").read_text().strip()
         seen = newest_report(port, token)
-        until(lambda: newest_report(port, token) > seen, PATIENCE_S)
+        until(lambda: newest_report(port, token) > seen)
         assert stop(process, signal.SIGINT) in (0, 1), log.read_text()
         assert postgres.attach(data_dir) is None
 
