@@ -25,6 +25,7 @@ from tests.app.disks import small_files
 from tests.browser.dashboards import running_dashboard
 from tests.integration.api_harness import V1, Api, Prepared, service
 from tests.integration.measured import measured
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +58,7 @@ class UnreadDownload:
         self._socket = socket.socket()
         # Before it connects: the window that it offers follows from it.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.settimeout(20.0)
+        self._socket.settimeout(PATIENCE_S)
         self._socket.connect((address.hostname, address.port))
         self._socket.sendall(
             f"GET {DOWNLOAD} HTTP/1.1\r\nHost: plimsoll\r\n"

@@ -1,7 +1,6 @@
 """Guessed tokens: slowed down, told once, and harmless to those behind the same address."""
 
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,15 +11,10 @@ from httpx2 import Response
 
 from app.api.http.guesses import GUESSES
 from app.db.base.listen import conninfo
-from tests.integration.api_harness import Api, Prepared
+from tests.integration.api_harness import Api
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def api(small_fleet: Prepared) -> Iterator[Api]:
-    with small_fleet.running_api() as running:
-        yield running
 
 
 def _guess(api: Api, secret: str = "") -> Response:
@@ -118,8 +112,7 @@ def test_a_flood_of_unknown_tokens_from_one_address_takes_one_connection(
     with ThreadPoolExecutor(count) as threads:
         with _tokens_locked(api) as connection:
             guesses = [threads.submit(guess, api) for _ in range(count)]
-            while all_there not in _metrics(api):
-                time.sleep(0.01)
+            until(lambda: all_there in _metrics(api))
             # They have had turns enough to come to the database, had it been theirs.
             assert max(_waiting_after_a_turn(api, connection) for _ in range(20)) == 1
         # The last of them is one too many.

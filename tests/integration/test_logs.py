@@ -12,12 +12,12 @@ from httpx2 import Response
 from agents.base.protocol import LogAnswer, LogRequest
 from app.api.workloads import logs
 from tests.integration.api_harness import Api, Prepared, node, service
-from tests.integration.fault_harness import rows, until
+from tests.integration.fault_harness import rows
 from tests.integration.logging_node import NEW_AGENT, LoggingNode
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 120.0
 SERVICE = service(scaling={"min_replicas": 1})
 
 
@@ -55,7 +55,7 @@ def ask(
                 assert n1.answer(request).status_code == 204
             return waiting.done()
 
-        until(is_answered, PATIENCE_S)
+        until(is_answered)
         return waiting.result(), list(asked.values())
 
 
@@ -147,7 +147,7 @@ def test_no_agent_answers_for_another_ones_replica(
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(api.call, "GET", "services/chat/logs")
         asked: list[LogRequest] = []
-        until(lambda: bool(asked.extend(n1.sync(**NEW_AGENT)) or asked), PATIENCE_S)
+        until(lambda: bool(asked.extend(n1.sync(**NEW_AGENT)) or asked))
         forged = LogAnswer(text="forged", start=0, end=6)
         assert n2.send(asked[0].id, forged).status_code == 204
         assert n1.answer(asked[0]).status_code == 204

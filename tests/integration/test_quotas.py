@@ -36,12 +36,21 @@ def allow(api: Api, **quota: object) -> None:
 
 
 def put(api: Api, name: str, replicas: int | None = None, **spec: object) -> str:
-    """The field that is refused; empty: it was done."""
+    """The field of a service that is refused; empty: it was done."""
     scaling = {} if replicas is None else {"max_replicas": replicas}
     body = service(name, project=PROJECT, scaling=scaling, **spec)
-    answer = api.call("PUT", f"services/{name}", body, token="team", If_None_Match="*")
+    return refused_field(api, f"services/{name}", body)
+
+
+def submit(api: Api, name: str, **spec: object) -> str:
+    """The same of a task."""
+    return refused_field(api, f"tasks/{name}", task(name, project=PROJECT, **spec))
+
+
+def refused_field(api: Api, path: str, body: object) -> str:
+    answer = api.call("PUT", path, body, token="team", If_None_Match="*")
     if answer.status_code == 412:
-        answer = api.call("PUT", f"services/{name}", body, token="team", If_Match="*")
+        answer = api.call("PUT", path, body, token="team", If_Match="*")
     if answer.status_code in (200, 201):
         return ""
     assert answer.status_code == 422, answer.text
@@ -53,12 +62,7 @@ def test_a_priority_above_the_projects_ceiling_is_refused(api: Api) -> None:
     allow(api, max_priority="standard")
     assert put(api, "fresh", priority=10) == ""
     assert put(api, "fresh", priority=10.5) == "/spec/priority"
-    urgent = task("nightly", project=PROJECT, priority="critical")
-    answer = api.call("PUT", "tasks/nightly", urgent, token="team")
-    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (
-        422,
-        "/spec/priority",
-    )
+    assert submit(api, "nightly", priority="critical") == "/spec/priority"
     # What was there before the ceiling stays as it is, and only its priority cannot rise.
     assert put(api, "older", priority=100, latency_ms=200.0) == ""
     assert put(api, "older", priority=101) == "/spec/priority"
@@ -104,18 +108,6 @@ def test_services_of_a_project_run_no_more_replicas_than_its_quota(api: Api) -> 
     assert put(api, "two", 4) == field
     assert api.call("DELETE", "services/one", If_Match="*").status_code == 204
     assert put(api, "two", 8) == ""
-
-
-def submit(api: Api, name: str, **spec: object) -> str:
-    """The field that is refused; empty: it was done."""
-    body = task(name, project=PROJECT, **spec)
-    answer = api.call("PUT", f"tasks/{name}", body, token="team", If_None_Match="*")
-    if answer.status_code == 412:
-        answer = api.call("PUT", f"tasks/{name}", body, token="team", If_Match="*")
-    if answer.status_code in (200, 201):
-        return ""
-    assert answer.status_code == 422, answer.text
-    return str(answer.json()["errors"][0]["pointer"])
 
 
 def test_services_and_tasks_of_a_project_hold_no_more_gpus_than_its_quota(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from sqlalchemy import text
@@ -48,99 +48,58 @@ def make_service(
     )
 
 
+async def save(
+    connection: AsyncConnection,
+    noun: Service,
+    expected_generation: int | None = None,
+    **more: Any,
+) -> int:
+    """The generation of the service that ann saves later."""
+    more = {"expected_generation": expected_generation, **more}
+    return await services.save(connection, noun, at=LATER, actor="ann", **more)
+
+
 @on_connection
-async def test_a_service_grows_a_generation_only_when_it_changes(
+async def test_a_service_grows_a_generation_only_when_it_changes_and_may_come_back(
     connection: AsyncConnection,
 ) -> None:
-    save = services.save
-    assert (
-        await save(
-            connection, make_service(), at=LATER, actor="ann", expected_generation=1
-        )
-        == 1
-    )
+    assert await save(connection, make_service(), 1) == 1
     variants = (Variant(network="resnet50", accuracy=0.76),)
     changed = replace(
         make_service(latency_ms=50.0), variants=variants, accuracy_floor=0.7
     )
-    assert (
-        await save(connection, changed, at=LATER, actor="ann", expected_generation=1)
-        == 2
-    )
-    assert (
-        await save(connection, changed, at=LATER, actor="ann", expected_generation=2)
-        == 2
-    )
+    assert await save(connection, changed, 1) == 2
+    assert await save(connection, changed, 2) == 2
     row = await services.get(connection, "chat")
-    assert (row.service, row.generation, row.created_at, row.updated_by) == (
-        changed,
-        2,
-        START,
-        "ann",
-    )
+    assert (row.service, row.generation) == (changed, 2)
+    assert (row.created_at, row.updated_by) == (START, "ann")
     with pytest.raises(PreconditionFailed, match="at generation 2, not at 1"):
-        await save(
-            connection, make_service(), at=LATER, actor="bob", expected_generation=1
-        )
-
-
-@on_connection
-async def test_a_deleted_service_keeps_its_history_and_may_come_back(
-    connection: AsyncConnection,
-) -> None:
-    await services.remove(connection, "chat", at=LATER, expected_generation=1)
+        await save(connection, make_service(), 1)
+    await services.remove(connection, "chat", at=LATER, expected_generation=2)
     with pytest.raises(NotFound):
         await services.get(connection, "chat")
     with pytest.raises(NotFound):
         await services.remove(connection, "chat", at=LATER)
-    back = make_service()
-    assert (
-        await services.save(
-            connection, back, at=LATER, actor="ann", expected_generation=0
-        )
-        == 2
-    )
+    # It keeps its history.
+    assert await save(connection, make_service(), 0) == 3
     assert (await services.get(connection, "chat")).created_at == LATER
 
 
-@pytest.mark.parametrize(
-    ("noun", "error", "words"),
-    [
-        (
-            make_service(project="web"),
-            Conflict,
-            "the name 'chat' belongs to another project",
-        ),
-        (
-            make_service("x", project="nobody"),
-            InvalidRequest,
-            "project: there is no 'nobody'",
-        ),
-        (
-            replace(make_service("x"), network="alexnet"),
-            InvalidRequest,
-            "network: there is no 'alexnet'",
-        ),
-        (
-            replace(
-                make_service("x"), variants=(Variant(network="alexnet", accuracy=0.5),)
-            ),
-            InvalidRequest,
-            "variants: there is no 'alexnet'",
-        ),
-        (
-            replace(make_service("x"), allowed_gpu_types=("T4", "B200")),
-            InvalidRequest,
-            "there is no 'B200'",
-        ),
-    ],
-)
 @on_connection
 async def test_a_service_with_unknown_or_foreign_names_is_refused(
-    connection: AsyncConnection, noun: Service, error: type[Exception], words: str
+    connection: AsyncConnection,
 ) -> None:
-    with pytest.raises(error, match=words):
-        await services.save(connection, noun, at=LATER, actor="ann")
+    x, unknown = make_service("x"), (Variant(network="alexnet", accuracy=0.5),)
+    for noun, error, words in (
+        (make_service(project="web"), Conflict, "'chat' belongs to another project"),
+        (replace(x, project="nobody"), InvalidRequest, "project: there is no 'nobody'"),
+        (replace(x, network="alexnet"), InvalidRequest, "network: there is no 'alex"),
+        (replace(x, variants=unknown), InvalidRequest, "variants: there is no 'alexn"),
+        (replace(x, allowed_gpu_types=("B200",)), InvalidRequest, "there is no 'B200'"),
+    ):
+        with pytest.raises(error, match=words):
+            async with connection.begin_nested():
+                await save(connection, noun)
 
 
 @on_connection
@@ -149,9 +108,7 @@ async def test_services_are_listed_by_name_project_and_label(
 ) -> None:
     for name in ("b", "a", "c"):
         noun = make_service(name, project="web")
-        await services.save(
-            connection, noun, at=LATER, actor="ann", labels={"tier": name, "team": "x"}
-        )
+        await save(connection, noun, labels={"tier": name, "team": "x"})
 
     async def names(**wanted: object) -> list[str]:
         return [
@@ -176,9 +133,8 @@ async def test_prices_follow_each_other_and_the_past_stays(
     )
     found = [tuple(row) for row in await connection.execute(text(prices))]
     assert found == [(None, LATER, Decimal("1.2")), (LATER, None, Decimal("3"))]
-    assert (
-        await gpu_types.get(connection, "T4", START)
-    ).gpu_type.price_usd_per_hour == 1.2
+    first = (await gpu_types.get(connection, "T4", START)).gpu_type
+    assert first.price_usd_per_hour == 1.2
     assert (await gpu_types.load_all(connection, LATER))[0].price_usd_per_hour == 3.0
     with pytest.raises(Conflict, match="in order of time"):
         await gpu_types.set_price(connection, "T4", Decimal("1"), at=START)
@@ -189,11 +145,8 @@ async def test_saving_the_same_catalogue_again_makes_no_plan_too_old(
     connection: AsyncConnection,
 ) -> None:
     async def revision() -> int:
-        return int(
-            (
-                await connection.execute(text("SELECT catalogue_revision FROM cluster"))
-            ).scalar_one()
-        )
+        query = text("SELECT catalogue_revision FROM cluster")
+        return int((await connection.execute(query)).scalar_one())
 
     before = await revision()
     await gpu_types.save(connection, make_gpu_type(), at=LATER)
@@ -216,12 +169,13 @@ async def test_saving_the_same_catalogue_again_makes_no_plan_too_old(
 
 @on_connection
 async def test_what_others_need_is_not_deleted(connection: AsyncConnection) -> None:
-    with pytest.raises(Conflict):
-        await gpu_types.remove(connection, "T4")
-    with pytest.raises(Conflict):
-        await profiles.remove_network(connection, "resnet50")
-    with pytest.raises(Conflict):
-        await projects.remove(connection, "default")
+    for remove, name in (
+        (gpu_types.remove, "T4"),
+        (profiles.remove_network, "resnet50"),
+        (projects.remove, "default"),
+    ):
+        with pytest.raises(Conflict):
+            await remove(connection, name)
     await projects.remove(connection, "web")
     await nodes.remove(connection, "n1", at=START)
     await gpu_types.remove(connection, "T4")
@@ -238,10 +192,8 @@ async def test_a_network_names_the_gpu_types_that_it_is_profiled_on(
         connection, "alexnet", at=LATER, description="small", labels={"by": "us"}
     )
     found = await profiles.list_networks(connection)
-    assert [(row.name, row.gpu_types) for row in found] == [
-        ("alexnet", ()),
-        ("resnet50", ("T4",)),
-    ]
+    profiled = {row.name: row.gpu_types for row in found}
+    assert profiled == {"alexnet": (), "resnet50": ("T4",)}
     assert (await profiles.get_network(connection, "alexnet")).labels == {"by": "us"}
     await profiles.remove_network(connection, "alexnet")
     with pytest.raises(NotFound):
@@ -260,10 +212,8 @@ async def test_a_changed_profile_is_a_new_version_and_the_old_one_stays(
     assert await profiles.save_profiles(connection, [new], at=LATER) == 1
     assert await profiles.load_points(connection) == (wanted,)
     old, current = await profiles.list_profiles(connection, network_name="resnet50")
-    assert [(row.version, row.is_current) for row in (old, current)] == [
-        (1, False),
-        (2, True),
-    ]
+    assert (old.version, old.is_current) == (1, False)
+    assert (current.version, current.is_current) == (2, True)
     row, profile = await profiles.get_profile(connection, old.id)
     assert (row, profile.points) == (old, points)
 
@@ -307,15 +257,12 @@ async def test_the_policy_is_versioned_and_never_rewritten(
     wanted = replace(
         watts, mode=Mode.APPROVE, period_s=3.0, carbon_price_usd_per_t=80.0
     )
-    saved = await policies.save(
-        connection, wanted, at=START, actor="ann", expected_version=1
-    )
+    how: dict[str, Any] = {"at": START, "actor": "ann", "expected_version": 1}
+    saved = await policies.save(connection, wanted, **how)
     assert saved == replace(wanted, version=2)
     assert await policies.load_current(connection) == saved
     with pytest.raises(PreconditionFailed):
-        await policies.save(
-            connection, wanted, at=START, actor="bob", expected_version=1
-        )
+        await policies.save(connection, wanted, **how)
     for change in (
         "UPDATE policy SET paused = true",
         "DELETE FROM policy",

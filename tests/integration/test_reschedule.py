@@ -112,24 +112,47 @@ class Fleet:
                 finish(agent.step())
             self.api.tick()
 
-    def places(self) -> set[str]:
-        """Nodes whose command has a replica."""
+    def places(self, kind: str = "replicas") -> set[str]:
+        """Nodes whose command has a replica, or a task."""
         return {
             name
             for name, agent in self.agents.items()
-            if agent.command and any(gpu.replicas for gpu in agent.command.gpus)
+            if agent.command and any(getattr(gpu, kind) for gpu in agent.command.gpus)
         }
+
+    def lie(self, sequence: int, **said: object) -> None:
+        """What the node without the service claims of it."""
+        (used,) = self.places()
+        (other,) = self.devices.keys() - {used}
+        start_s = self.api.clock.now_s() - STEP_S
+        answer = self.api.sync(
+            other,
+            sequence=sequence,
+            boot="liar",
+            window_start_s=start_s,
+            gpus=[],
+            **said,
+        )
+        assert answer.status_code == 200
+
+    def failures(self, subject: str) -> list[str]:
+        """Why launches failed, by the audit."""
+        found = self.events(subject)
+        return [line["reason"] for line in found if line["kind"] == "LaunchesFail"]
+
+    def conditions(self) -> dict[str, dict[str, Any]]:
+        """Of `chat`, by type."""
+        found = self.api.get("services/chat")["status"]["conditions"]
+        return {each["type"]: each for each in found}
+
+    def messages(self) -> list[str]:
+        """Of the newest plan."""
+        newest = self.api.get("plans")["items"][0]["id"]
+        found: list[str] = self.api.get(f"plans/{newest}/explain")["messages"]
+        return found
 
     def running(self) -> set[str]:
         return {name for name, device in self.devices.items() if device.replicas()}
-
-    def places_of_tasks(self) -> set[str]:
-        """Nodes whose command has a task."""
-        return {
-            name
-            for name, agent in self.agents.items()
-            if agent.command and any(gpu.tasks for gpu in agent.command.gpus)
-        }
 
     def events(self, subject: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.api.get(f"events?subject={subject}")["items"]
@@ -171,28 +194,21 @@ def test_a_service_that_cannot_start_on_one_node_is_placed_on_the_other_and_says
     # After 0, 5 and 15 s the agent has tried thrice.
     fleet.step(12)
     assert (fleet.places(), fleet.running()) == ({good}, {good})
-    (event,) = (
-        line for line in fleet.events("service/chat") if line["kind"] == "LaunchesFail"
-    )
-    assert f"GPU {bad}/gpu-0" in event["reason"]
-    assert "model weights are missing" in event["reason"]
-    conditions = fleet.api.get("services/chat")["status"]["conditions"]
-    (said,) = (each for each in conditions if each["type"] == "Launches")
+    (reason,) = fleet.failures("service/chat")
+    assert f"GPU {bad}/gpu-0" in reason
+    assert "model weights are missing" in reason
+    said = fleet.conditions()["Launches"]
     assert (said["status"], said["reason"]) == ("False", "LaunchesFail")
     assert "model weights are missing" in said["message"]
-    newest = fleet.api.get("plans")["items"][0]["id"]
-    assert (
-        f"chat: its launches fail; it avoids {bad}/gpu-0"
-        in fleet.api.get(f"plans/{newest}/explain")["messages"]
-    )
+    assert f"chat: its launches fail; it avoids {bad}/gpu-0" in fleet.messages()
     # The time over, nothing is said any more, and what is well stays.
     fleet.step(seconds=FIRST.total_seconds())
     fleet.step(2)
     assert fleet.places() == {good}
-    conditions = fleet.api.get("services/chat")["status"]["conditions"]
-    assert "Launches" not in [each["type"] for each in conditions]
+    assert "Launches" not in fleet.conditions()
 
 
+@pytest.mark.thorough
 def test_a_task_that_cannot_start_on_one_node_is_started_on_the_other_and_says_why(
     fleet: Fleet,
 ) -> None:
@@ -202,77 +218,36 @@ def test_a_task_that_cannot_start_on_one_node_is_started_on_the_other_and_says_w
     fleet.devices[bad].why_not = "no data set"
     fleet.api.put("tasks/nightly", task(iterations=10**9))
     fleet.step(2)
-    assert fleet.places_of_tasks() == {bad}
+    assert fleet.places("tasks") == {bad}
     # After 0, 5 and 15 s the agent has tried thrice. The other GPU is paid for when it has waited for ten minutes.
     fleet.step(10)
-    assert fleet.places_of_tasks() == set()
+    assert fleet.places("tasks") == set()
     fleet.step(seconds=578.0)
     fleet.step(2)
-    assert fleet.places_of_tasks() == {good}
+    assert fleet.places("tasks") == {good}
     assert [each.name for each in fleet.devices[good].tasks()] == ["nightly"]
-    (event,) = (
-        line for line in fleet.events("task/nightly") if line["kind"] == "LaunchesFail"
-    )
-    assert f"GPU {bad}/gpu-0: nightly: no data set" in event["reason"]
-    assert "it starts on other GPUs" in event["reason"]
-    newest = fleet.api.get("plans")["items"][0]["id"]
-    assert (
-        f"task nightly: its launches fail; it avoids {bad}/gpu-0"
-        in fleet.api.get(f"plans/{newest}/explain")["messages"]
-    )
+    (reason,) = fleet.failures("task/nightly")
+    assert f"GPU {bad}/gpu-0: nightly: no data set" in reason
+    assert "it starts on other GPUs" in reason
+    told = f"task nightly: its launches fail; it avoids {bad}/gpu-0"
+    assert told in fleet.messages()
 
 
-def test_a_node_that_reports_failures_of_what_it_never_ran_is_not_believed(
-    fleet: Fleet,
-) -> None:
-    fleet.step(3)
-    (used,) = fleet.places()
-    (other,) = fleet.devices.keys() - {used}
-    lie = {"replica": "chat-g1-1", "service": "chat", "gpu_index": 0, "detail": "no"}
-    answer = fleet.api.sync(
-        other,
-        sequence=1,
-        boot="liar",
-        window_start_s=fleet.api.clock.now().timestamp() - STEP_S,
-        gpus=[],
-        failures=[lie] * 3,
-    )
-    assert answer.status_code == 200
-    assert not [
-        line for line in fleet.events("service/chat") if line["kind"] == "LaunchesFail"
-    ]
-    lie = {"replica": "nightly", "gpu_index": 0, "detail": "no"}
-    answer = fleet.api.sync(
-        other,
-        sequence=2,
-        boot="liar",
-        window_start_s=fleet.api.clock.now().timestamp() - STEP_S,
-        gpus=[],
-        failures=[lie] * 3,
-    )
-    assert answer.status_code == 200
-    assert not fleet.events("task/nightly")
-
-
-def test_how_long_a_launch_took_is_known_to_whoever_judges_the_service(
+def test_a_node_that_reports_launches_of_what_it_never_ran_is_not_believed(
     fleet: Fleet,
 ) -> None:
     fleet.step(4)
-    (used,) = fleet.places()
-    (other,) = fleet.devices.keys() - {used}
-    # The device is ready when it is read a step later, and the agent sees that in the step after.
+    chat = {"replica": "chat-g1-1", "service": "chat", "gpu_index": 0}
+    nightly = {"replica": "nightly", "gpu_index": 0}
+    fleet.lie(1, failures=[{**chat, "detail": "no"}] * 3)
+    assert fleet.failures("service/chat") == []
+    fleet.lie(2, failures=[{**nightly, "detail": "no"}] * 3)
+    assert not fleet.events("task/nightly")
+    # How long a launch took is known to whoever judges the service, and to policies: the device is ready when it is
+    # read a step later, and the agent sees that in the step after.
     assert launch_s(fleet) == 2.0 * STEP_S
     assert launch_s_by_type(fleet) == {"T4": 2.0 * STEP_S}
-    lie = {"replica": "chat-g1-1", "service": "chat", "gpu_index": 0, "seconds": 500.0}
-    answer = fleet.api.sync(
-        other,
-        sequence=1,
-        boot="liar",
-        window_start_s=fleet.api.clock.now().timestamp() - STEP_S,
-        gpus=[],
-        launches=[lie] * 9,
-    )
-    assert answer.status_code == 200
+    fleet.lie(3, launches=[{**chat, "seconds": 500.0}] * 9)
     assert launch_s(fleet) == 2.0 * STEP_S
 
 
@@ -305,6 +280,7 @@ def launch_s(fleet: Fleet) -> float:
     return run_apart(load())
 
 
+@pytest.mark.thorough
 def test_a_spare_that_cannot_start_is_done_without_and_nothing_is_said(
     fleet: Fleet,
 ) -> None:
@@ -319,7 +295,5 @@ def test_a_spare_that_cannot_start_is_done_without_and_nothing_is_said(
     assert (fleet.places(), fleet.running()) == ({used, other}, {used})
     fleet.step(12)
     assert (fleet.places(), fleet.running()) == ({used}, {used})
-    kinds = [line["kind"] for line in fleet.events("service/chat")]
-    assert "LaunchesFail" not in kinds
-    conditions = fleet.api.get("services/chat")["status"]["conditions"]
-    assert "Launches" not in [each["type"] for each in conditions]
+    assert fleet.failures("service/chat") == []
+    assert "Launches" not in fleet.conditions()

@@ -1,25 +1,19 @@
 """One stateful test of both stores: whatever is done to them, they answer alike."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import (
     Ack,
@@ -32,14 +26,11 @@ from agents.base.protocol import (
     UseReading,
 )
 from app.base.errors import Conflict
-from app.db.base.engine import make_engine
 from app.db.decisions import approval, policies
 from app.db.fleet import gpu_types, nodes
-from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.workloads import services
 from app.postgres import server as postgres
-from app.store.memory_store import MemoryStore
 from app.store.store import Correction, FitHealth, PlanRecord, Snapshot
 from solvers.predict.data.samples import Group
 from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_fit_state
@@ -59,14 +50,12 @@ from solvers.types.state import (
     Service,
     Slo,
 )
-from tests.conftest import copied_database
 from tests.examples import examples
 from tests.integration.fleet import engine_on
+from tests.integration.two_stores import TwoStores
 
 pytestmark = pytest.mark.integration
 
-Value = TypeVar("Value")
-P = ParamSpec("P")
 START = datetime(2026, 3, 1, 11, 59, 30, tzinfo=UTC)
 NODES = ("n1", "n2", "nobody")
 USE_KINDS: tuple[Literal["replica", "task", "others", "idle"], ...] = (
@@ -147,40 +136,15 @@ def observations(draw: st.DrawFn, now: datetime, newest: int) -> Observation:
     )
 
 
-class Stores(RuleBasedStateMachine):
+class Stores(TwoStores):
     """Does everything to a memory store and a PostgreSQL store."""
-
-    server: ClassVar[postgres.Server]
-    template: ClassVar[str]
 
     @initialize()
     def open(self) -> None:
-        self.stack = ExitStack()
-        self.runner = self.stack.enter_context(asyncio.Runner())
-        url = self.stack.enter_context(
-            copied_database(self.server, template=self.template)
-        )
-        self.engine = make_engine(url, pool_size=2)
-        self.stack.callback(lambda: self.runner.run(self.engine.dispose()))
-        self.postgres, self.memory = PostgresStore(self.engine), MemoryStore()
-        self.now, self.changes, self.plan_ids, self.known, self.sent = (
-            START,
-            0,
-            0,
-            set[str](),
-            list[tuple[Observation, ...]](),
-        )
+        self.now, self.changes, self.plan_ids = START, 0, 0
+        self.known, self.sent = set[str](), list[tuple[Observation, ...]]()
         self._save_gpu_type(2.0)
         self.run(self._save_network())
-
-    def teardown(self) -> None:
-        self.stack.close()
-
-    def run(self, work: Awaitable[Value]) -> Value:
-        async def wait() -> Value:
-            return await work
-
-        return self.runner.run(wait())
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 7.0, 200.0, 3601.5]))
     def time_passes(self, seconds: float) -> None:
@@ -209,7 +173,7 @@ class Stores(RuleBasedStateMachine):
         ]
         self.memory.put_node(Node(id=NodeId(name)), nouns, at=self.now)
         self.run(
-            self._with_connection(
+            self.with_connection(
                 nodes.save, name, dict(enumerate(["T4"] * gpus)), at=self.now
             )
         )
@@ -223,14 +187,14 @@ class Stores(RuleBasedStateMachine):
             slo=Slo(latency_ms=100.0 + self.changes, percentile=0.98),
         )
         self.memory.put_services([noun])
-        self.run(self._with_connection(services.save, noun, at=self.now, actor="test"))
+        self.run(self.with_connection(services.save, noun, at=self.now, actor="test"))
 
     @precondition(lambda self: self.snapshot().state.services)
     @rule()
     def service_is_deleted(self) -> None:
         name = self.snapshot().state.services[0].name
         self.memory.delete_service(name)
-        self.run(self._with_connection(services.remove, name, at=self.now))
+        self.run(self.with_connection(services.remove, name, at=self.now))
 
     @rule()
     def profile_is_saved(self) -> None:
@@ -245,7 +209,7 @@ class Stores(RuleBasedStateMachine):
         profile = profiles.StoredProfile(points=points, provenance="measured")
         assert (
             self.run(
-                self._with_connection(profiles.save_profiles, [profile], at=self.now)
+                self.with_connection(profiles.save_profiles, [profile], at=self.now)
             )
             == 1
         )
@@ -254,7 +218,7 @@ class Stores(RuleBasedStateMachine):
     def policy_is_saved(self, mode: Mode, paused: bool) -> None:
         wanted = replace(self.memory.settings, mode=mode, paused=paused)
         self.memory.settings = self.run(
-            self._with_connection(policies.save, wanted, at=self.now, actor="test")
+            self.with_connection(policies.save, wanted, at=self.now, actor="test")
         )
 
     @rule(data=st.data(), size=st.integers(1, 4))
@@ -322,7 +286,7 @@ class Stores(RuleBasedStateMachine):
         in_database = approval.approve if says_yes else approval.reject
         acts: list[Callable[[], None]] = [
             lambda: in_memory(plan_id),
-            lambda: self.run(self._with_connection(in_database, plan_id)),
+            lambda: self.run(self.with_connection(in_database, plan_id)),
         ]
         assert _refusal(acts[0]) == _refusal(acts[1])
 
@@ -452,19 +416,10 @@ class Stores(RuleBasedStateMachine):
             clocks_mhz=(585.0, 1000.0),
         )
         self.memory.put_gpu_types([noun])
-        self.run(self._with_connection(gpu_types.save, noun, at=self.now))
+        self.run(self.with_connection(gpu_types.save, noun, at=self.now))
 
     async def _save_network(self) -> None:
-        await self._with_connection(profiles.save_network, "resnet50", at=self.now)
-
-    async def _with_connection(
-        self,
-        act: Callable[Concatenate[AsyncConnection, P], Awaitable[Value]],
-        *arguments: P.args,
-        **named: P.kwargs,
-    ) -> Value:
-        async with self.engine.begin() as connection:
-            return await act(connection, *arguments, **named)
+        await self.with_connection(profiles.save_network, "resnet50", at=self.now)
 
 
 def _refusal(act: Callable[[], None]) -> str:
@@ -486,13 +441,4 @@ def _comparable(snapshot: Snapshot) -> Snapshot:
 def test_both_stores_answer_alike(
     postgres_server: postgres.Server, migrated_template: str
 ) -> None:
-    Stores.server, Stores.template = postgres_server, migrated_template
-    run_state_machine_as_test(
-        Stores,
-        settings=settings(
-            max_examples=examples(20),
-            stateful_step_count=20,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    Stores.check(postgres_server, migrated_template, examples=examples(14), steps=20)

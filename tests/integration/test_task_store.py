@@ -1,37 +1,27 @@
 """One stateful test of tasks in both stores: whatever targets, nodes, people and time do to them, they answer alike."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import ClassVar, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import Observation, TaskReading, TaskState
 from app.base.errors import Conflict
-from app.db.base.engine import make_engine
 from app.db.workloads import tasks
 from app.postgres import server as postgres
-from app.store.memory_store import MemoryStore
 from app.store.store import Store
 from app.store.task_book import Place
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.state import Gpu, GpuId, Node, NodeId, Task, Variant, gpu_id
-from tests.conftest import copied_database
 from tests.examples import examples
 from tests.integration.fleet import (
     START,
@@ -42,11 +32,10 @@ from tests.integration.fleet import (
     make_observation,
     make_record,
 )
+from tests.integration.two_stores import TwoStores
 
 pytestmark = pytest.mark.integration
 
-Value = TypeVar("Value")
-P = ParamSpec("P")
 NAMES = ("nightly", "vision")
 """What teams call them; when a name was deleted and is given again, plans say `nightly.2`."""
 GPUS = (gpu_id("n1", 0), gpu_id("n1", 1))
@@ -72,25 +61,12 @@ STATES = st.sampled_from(
 )
 
 
-class TaskStores(RuleBasedStateMachine):
+class TaskStores(TwoStores):
     """Does everything that concerns tasks to a memory store and a PostgreSQL store."""
-
-    server: ClassVar[postgres.Server]
-    template: ClassVar[str]
 
     @initialize()
     def open(self) -> None:
-        self.stack = ExitStack()
-        self.runner = self.stack.enter_context(asyncio.Runner())
-        url = self.stack.enter_context(
-            copied_database(self.server, template=self.template)
-        )
-        self.engine = make_engine(url, pool_size=2)
-        self.stack.callback(lambda: self.runner.run(self.engine.dispose()))
-        self.postgres, self.memory = (
-            self.run(make_fleet(self.engine, {})),
-            MemoryStore(),
-        )
+        self.postgres = self.run(make_fleet(self.engine, {}))
         self.memory.put_gpu_types([make_gpu_type()])
         gpus = [
             Gpu(id=gpu, node=NodeId("n1"), gpu_type="T4", index=index)
@@ -102,15 +78,6 @@ class TaskStores(RuleBasedStateMachine):
         for name in NAMES:
             self.task_is_submitted(name, None)
         assert self.run(self._push_both(dict.fromkeys(NAMES, (GPUS[0], SHARES[0]))))
-
-    def teardown(self) -> None:
-        self.stack.close()
-
-    def run(self, work: Awaitable[Value]) -> Value:
-        async def wait() -> Value:
-            return await work
-
-        return self.runner.run(wait())
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 7.25, 200.0, 3601.5]))
     def time_passes(self, seconds: float) -> None:
@@ -129,7 +96,7 @@ class TaskStores(RuleBasedStateMachine):
         wanted = tasks.TaskSubmission(task=noun)
         assert (
             self.run(
-                self._with_connection(tasks.save, wanted, at=self.now, actor="test")
+                self.with_connection(tasks.save, wanted, at=self.now, actor="test")
             )
             == 1
         )
@@ -143,7 +110,7 @@ class TaskStores(RuleBasedStateMachine):
 
         def in_database() -> None:
             self.run(
-                self._with_connection(
+                self.with_connection(
                     tasks.remove if is_deleted else tasks.cancel, name, at=self.now
                 )
             )
@@ -211,7 +178,7 @@ class TaskStores(RuleBasedStateMachine):
         assert one.state.tasks == other.state.tasks
         assert one.target == other.target
         records = [
-            row.record for row in self.run(self._with_connection(tasks.list_rows))
+            row.record for row in self.run(self.with_connection(tasks.list_rows))
         ]
         assert records == [
             self.memory.tasks.records[task_id]
@@ -254,15 +221,6 @@ class TaskStores(RuleBasedStateMachine):
             make_record(self.now, bound, snapshot.state.catalogue_revision)
         )
         return await store.push_target(plan_id, bound, (), self.now)
-
-    async def _with_connection(
-        self,
-        act: Callable[Concatenate[AsyncConnection, P], Awaitable[Value]],
-        *arguments: P.args,
-        **named: P.kwargs,
-    ) -> Value:
-        async with self.engine.begin() as connection:
-            return await act(connection, *arguments, **named)
 
 
 def _host(gpu: GpuId, places: dict[str, Place | None]) -> BoundGpu:
@@ -330,13 +288,4 @@ def _is_refused(act: Callable[[], None]) -> bool:
 def test_both_stores_know_the_same_of_tasks(
     postgres_server: postgres.Server, migrated_template: str
 ) -> None:
-    TaskStores.server, TaskStores.template = postgres_server, migrated_template
-    run_state_machine_as_test(
-        TaskStores,
-        settings=settings(
-            max_examples=examples(12),
-            stateful_step_count=15,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    TaskStores.check(postgres_server, migrated_template, examples=examples(8), steps=15)

@@ -1,7 +1,7 @@
 """A cluster with Plimsoll's kinds of objects, and an API in step with it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,10 @@ from tests.integration.api_harness import Api, Prepared
 @contextmanager
 def running_cluster(directory: Path) -> Iterator[Kubectl]:
     """Of a cluster with the node n1, of which nothing is left afterwards."""
-    with make_cluster(directory / "cluster") as cluster:
-        made = Kubectl(cluster)
+    with (
+        make_cluster(directory / "cluster") as cluster,
+        closing(Kubectl(cluster)) as made,
+    ):
         prepare(made)
         try:
             yield made

@@ -30,16 +30,17 @@ class Kubectl:
 
     def __init__(self, cluster: RunningCluster) -> None:
         self.cluster = cluster
+        # One loop and its connections for all that is asked.
+        self._loop = asyncio.Runner()
+        self._api = KubernetesApi(cluster.address)
+
+    def close(self) -> None:
+        self._loop.run(self._api.close())
+        self._loop.close()
 
     def ask(self, method: str, path: str, document: object = None, **how: Any) -> Any:
-        async def run() -> bytes:
-            api = KubernetesApi(self.cluster.address)
-            try:
-                return await api.ask(method, path, document, **how)
-            finally:
-                await api.close()
-
-        return msgspec.json.decode(asyncio.run(run()))
+        answer = self._loop.run(self._api.ask(method, path, document, **how))
+        return msgspec.json.decode(answer)
 
     def add(self, path: str, document: object) -> None:
         """Unless it is there."""

@@ -18,6 +18,7 @@ from app.kubernetes.node_identity import AGENT_ACCOUNT, AUDIENCE, NodeIdentity
 from tests.agents.kubernetes.cluster import Cluster as RunningCluster
 from tests.agents.kubernetes.cluster import make_cluster
 from tests.agents.kubernetes.fake_api import NAMESPACE
+from tests.waiting import eventually
 
 PLACE = f"/api/v1/namespaces/{NAMESPACE}"
 
@@ -57,11 +58,13 @@ class Accounts:
             },
         }
         await self.ask("POST", f"{PLACE}/pods", wanted)
-        while True:
+
+        async def placed() -> dict[str, Any] | None:
             found: dict[str, Any] = await self.ask("GET", f"{PLACE}/pods/{name}")
-            if found["spec"].get("nodeName"):
-                return found
-            await asyncio.sleep(0.05)
+            return found if found["spec"].get("nodeName") else None
+
+        pod: dict[str, Any] = await eventually(placed)
+        return pod
 
     async def token(
         self,

@@ -30,11 +30,15 @@ def test_pods_get_an_owner_and_a_budget_by_the_plan(api: Api, kubectl: Kubectl) 
         "no pool with two ready replicas",
     )
     (pool,) = kubectl.items(POOLS)
-    for name in names:
-        (owner,) = kubectl.ask("GET", f"{PLACE}/pods/{name}")["metadata"][
-            "ownerReferences"
-        ]
-        assert (owner["uid"], owner["controller"]) == (pool["metadata"]["uid"], True)
+
+    def owners() -> list[tuple[str, bool]]:
+        pods = [kubectl.ask("GET", f"{PLACE}/pods/{name}") for name in names]
+        found = [pod["metadata"].get("ownerReferences", []) for pod in pods]
+        return [(each["uid"], each["controller"]) for one in found for each in one]
+
+    # They get it in the round after the one that made the pool.
+    until(lambda: len(owners()) == 2, "Pods have no owner")
+    assert owners() == [(pool["metadata"]["uid"], True)] * 2
     (budget,) = kubectl.items(kubectl.budgets)
     assert budget["spec"]["minAvailable"] == 2
     if kubectl.cluster.fake is None:
