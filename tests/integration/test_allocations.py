@@ -1,6 +1,6 @@
 """What targets give to GPUs, as rows that last, and plans, as differences from their parents: every plan comes back."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
@@ -14,8 +14,10 @@ from app.db.decisions import plans
 from app.db.decisions.bindings import FULL_EVERY
 from app.db.fleet import gpu_types
 from app.db.postgres_store import PostgresStore
+from app.postgres import server as postgres
 from solvers.types.plan import BoundGpu, BoundPlan, BoundTask
 from solvers.types.state import GpuId, ReplicaId
+from tests.conftest import copied_database
 from tests.integration.fault_harness import rows, with_store
 from tests.integration.fleet import (
     START,
@@ -128,17 +130,28 @@ def planned(url: str) -> dict[str, list[tuple[object, ...]]]:
     return made
 
 
-def test_every_plan_is_given_back_as_it_was_pushed(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> list[BoundPlan]:
-        pushed = await push_many(store)
+@pytest.fixture(scope="module")
+def many(
+    postgres_server: postgres.Server, migrated_template: str
+) -> Iterator[tuple[str, list[BoundPlan]]]:
+    """A database with many targets, and their plans."""
+    with copied_database(postgres_server, template=migrated_template) as url:
+        yield url, with_fleet(url, lambda store, _: push_many(store))
+
+
+def test_every_plan_is_given_back_as_it_was_pushed(
+    many: tuple[str, list[BoundPlan]],
+) -> None:
+    database, pushed = many
+
+    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
         async with engine.connect() as connection:
             for number, bound in enumerate(pushed, start=1):
                 assert (await plans.get(connection, number)).bound == bound
         # A process that has read nothing before has the same target.
-        assert (await PostgresStore(engine).load_snapshot(START)).target == pushed[-1]
-        return pushed
+        assert (await store.load_snapshot(START)).target == pushed[-1]
 
-    pushed = with_fleet(database, work)
+    with_store(database, work)
     wholes = rows(
         database, "SELECT id FROM plan WHERE dropped_gpus IS NULL ORDER BY id"
     )
@@ -230,8 +243,10 @@ def test_a_corrected_capacity_counts_from_the_next_target_on(database: str) -> N
     ]
 
 
-def test_a_downgrade_has_the_rows_and_the_gpus_of_every_plan(database: str) -> None:
-    pushed = with_fleet(database, lambda store, _: push_many(store))
+def test_a_downgrade_has_the_rows_and_the_gpus_of_every_plan(
+    many: tuple[str, list[BoundPlan]],
+) -> None:
+    database, pushed = many
     before = planned(database)
     bills = "SELECT gpu, hours, cost_usd FROM report.bill_hour ORDER BY 1, 2"
     billed = rows(database, bills)

@@ -73,13 +73,15 @@ def _observe(
     assert answer.status_code == 200, answer.text
 
 
+def _put_policy(api: Api, **spec: object) -> None:
+    api.put(
+        "policies/default",
+        {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec},
+    )
+
+
 def _propose(api: Api) -> int:
-    policy = {
-        "kind": "Policy",
-        "metadata": {"name": "default"},
-        "spec": {"mode": "approve"},
-    }
-    api.put("policies/default", policy)
+    _put_policy(api, mode="approve")
     outcome = api.tick()
     assert outcome.state == "proposed" and outcome.plan_id is not None
     return outcome.plan_id
@@ -129,12 +131,7 @@ def test_an_explanation_says_what_limits_each_service(seen: Api) -> None:
 
 
 def _planned_jointly(api: Api) -> int:
-    policy = {
-        "kind": "Policy",
-        "metadata": {"name": "default"},
-        "spec": {"policy": "joint"},
-    }
-    api.put("policies/default", policy)
+    _put_policy(api, policy="joint")
     outcome = api.tick()
     assert outcome.state == "target" and outcome.plan_id is not None
     return outcome.plan_id
@@ -273,12 +270,7 @@ def test_a_policys_governor_reaches_the_nodes_with_the_next_target_and_leaves_th
     api: Api,
 ) -> None:
     for sequence, governor in ((2, "batch_dvfs"), (3, None)):
-        policy = {
-            "kind": "Policy",
-            "metadata": {"name": "default"},
-            "spec": {"governor": governor},
-        }
-        api.put("policies/default", policy)
+        _put_policy(api, governor=governor)
         assert api.get("policies/default")["spec"]["governor"] == governor
         assert api.tick().state == "target"
         gpus = api.sync("n1", sequence=sequence).json()["command"]["gpus"]
@@ -289,11 +281,7 @@ def test_a_policys_governor_reaches_the_nodes_with_the_next_target_and_leaves_th
 
 def test_policy_versions_are_kept(api: Api) -> None:
     for period_s in (3.0, 4.0):
-        spec = {"period_s": period_s}
-        api.put(
-            "policies/default",
-            {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec},
-        )
+        _put_policy(api, period_s=period_s)
     versions = api.get("policies/default/versions")["items"]
     assert [item["spec"]["period_s"] for item in versions] == [4.0, 3.0, 5.0]
     assert (
@@ -410,9 +398,9 @@ def test_no_scenario_has_no_answer_and_suggestions_have(api: Api) -> None:
     ],
 )
 def test_a_scenario_that_makes_no_sense_is_named(
-    api: Api, scenario: object, pointer: str
+    seen: Api, scenario: object, pointer: str
 ) -> None:
-    answer = api.call("POST", "plans/preview", {"scenarios": [{}, scenario]})
+    answer = seen.call("POST", "plans/preview", {"scenarios": [{}, scenario]})
     assert (answer.status_code, answer.headers["Content-Type"]) == (
         422,
         "application/problem+json",
@@ -459,9 +447,9 @@ def test_a_what_if_about_a_service_on_a_training_network_is_refused(api: Api) ->
     ],
 )
 def test_a_what_if_about_unknown_names_says_what_there_is(
-    api: Api, wanted: object, pointer: str
+    seen: Api, wanted: object, pointer: str
 ) -> None:
-    answer = api.call("POST", "plans/preview", wanted)
+    answer = seen.call("POST", "plans/preview", wanted)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == pointer
     assert "there are " in answer.json()["detail"]
@@ -494,24 +482,17 @@ def test_policies_are_compared_on_what_runs_and_nothing_is_pushed(api: Api) -> N
     }
 
 
-def test_a_comparison_wants_policies_that_exist_and_an_operator(api: Api) -> None:
-    answer = api.call("POST", "plans/compare", {"policies": ["joint", "hetsef"]})
+def test_a_comparison_wants_policies_that_exist_and_an_operator(seen: Api) -> None:
+    answer = seen.call("POST", "plans/compare", {"policies": ["joint", "hetsef"]})
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (
         422,
         "/policies",
     )
     assert "'hetsef'" in answer.json()["detail"]
-    assert api.status("POST", "plans/compare", {}, token="viewer") == 403
+    assert seen.status("POST", "plans/compare", {}, token="viewer") == 403
 
 
 WEB = {"name": "web", "policy": "hetsev_greedy", "projects": ["team-a"]}
-
-
-def _put_policy(api: Api, **spec: object) -> None:
-    api.put(
-        "policies/default",
-        {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec},
-    )
 
 
 def test_groups_are_kept_with_the_policy_and_each_group_s_policy_speaks(
@@ -584,14 +565,14 @@ def test_labels_choose_a_group_and_its_mode_holds_a_plan_back(api: Api) -> None:
     ],
 )
 def test_groups_that_make_no_sense_are_named(
-    api: Api, groups: object, pointer: str
+    seen: Api, groups: object, pointer: str
 ) -> None:
     body = {
         "kind": "Policy",
         "metadata": {"name": "default"},
         "spec": {"groups": groups},
     }
-    answer = api.call("PUT", "policies/default", body, If_Match="*")
+    answer = seen.call("PUT", "policies/default", body, If_Match="*")
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (
         422,
         pointer,

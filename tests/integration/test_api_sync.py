@@ -33,6 +33,14 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def refusing(small_fleet: Prepared) -> Iterator[Api]:
+    """An API that takes nothing of what tests send it."""
+    with small_fleet.running_api() as running:
+        running.token_of("n1")
+        yield running
+
+
 def _stored(url: str) -> list[tuple[str, int]]:
     engine = create_engine(url, poolclass=pool.NullPool)
     with engine.connect() as connection:
@@ -108,27 +116,27 @@ def test_replayed_and_reordered_observations_count_once(api: Api) -> None:
     ],
 )
 def test_an_odd_observation_is_refused_with_the_name_of_its_field(
-    api: Api, fields: dict[str, Any], pointer: str | None
+    refusing: Api, fields: dict[str, Any], pointer: str | None
 ) -> None:
-    answer = api.call(
+    answer = refusing.call(
         "POST", "nodes/n1/sync", {**observation(), **fields}, token="agent"
     )
     assert answer.status_code == 422
     assert [entry["pointer"] for entry in answer.json().get("errors", [])] == (
         [] if pointer is None else [pointer]
     )
-    assert _stored(api.url) == []
+    assert _stored(refusing.url) == []
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_an_observation_with_nan_is_refused_with_the_name_of_its_field(
-    api: Api, number: str
+    refusing: Api, number: str
 ) -> None:
     body = json.dumps(observation()).replace('"power_w": 12', f'"power_w": {number}', 1)
-    answer = api.client.post(
+    answer = refusing.client.post(
         "/api/v1/nodes/n1/sync",
         content=body,
-        headers={"Authorization": f"Bearer {api.secrets['agent']}"},
+        headers={"Authorization": f"Bearer {refusing.secrets['agent']}"},
     )
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/gpus/0/power_w"
@@ -137,11 +145,11 @@ def test_an_observation_with_nan_is_refused_with_the_name_of_its_field(
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"\xff\xfe", b'{"node": "n1\\u0000"}', b"[" * 5000]
 )
-def test_what_is_not_an_observation_is_refused(api: Api, body: bytes) -> None:
-    answer = api.client.post(
+def test_what_is_not_an_observation_is_refused(refusing: Api, body: bytes) -> None:
+    answer = refusing.client.post(
         "/api/v1/nodes/n1/sync",
         content=body,
-        headers={"Authorization": f"Bearer {api.secrets['agent']}"},
+        headers={"Authorization": f"Bearer {refusing.secrets['agent']}"},
     )
     assert answer.status_code in (400, 422)
 

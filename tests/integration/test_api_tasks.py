@@ -1,6 +1,7 @@
 """Tasks over the API: submitted, watched, changed, cancelled and deleted; by whom, and what is refused."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -40,6 +41,19 @@ def task(
 
 @pytest.fixture
 def api(small_fleet: Prepared) -> Iterator[Api]:
+    with _with_training(small_fleet) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def refusing(small_fleet: Prepared) -> Iterator[Api]:
+    """An API that takes nothing of what tests send it."""
+    with _with_training(small_fleet) as running:
+        yield running
+
+
+@contextmanager
+def _with_training(small_fleet: Prepared) -> Iterator[Api]:
     with small_fleet.running_api() as running:
         running.put(
             "networks/resnet50-training",
@@ -164,7 +178,7 @@ def test_a_cancelled_task_leaves_its_node_and_stays_in_the_list(api: Api) -> Non
     assert api.status("POST", "tasks/nobody/cancel") == 404
 
 
-def test_urgency_may_change_and_the_work_may_not(api: Api) -> None:
+def test_urgency_may_change_until_it_is_over_and_the_work_may_not(api: Api) -> None:
     api.put("tasks/nightly", task())
     changed = api.put(
         "tasks/nightly", task(priority="critical", deadline_after_s=60.0)
@@ -177,21 +191,16 @@ def test_urgency_may_change_and_the_work_may_not(api: Api) -> None:
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["pointer"] == "/spec/batch"
     assert "delete it and submit it again" in answer.json()["errors"][0]["detail"]
-
-
-def test_a_task_that_is_over_stays_as_it_was_but_for_what_is_said_of_it(
-    api: Api,
-) -> None:
-    api.put("tasks/nightly", task())
+    # One that is over stays as it was but for what is said of it.
     assert api.status("POST", "tasks/nightly/cancel") == 200
-    answer = api.call("PUT", "tasks/nightly", task(deadline_after_s=60.0), If_Match="*")
+    answer = api.call("PUT", "tasks/nightly", task(deadline_after_s=90.0), If_Match="*")
     assert answer.status_code == 409
     assert (
         "is over (cancelled); delete it and submit it again" in answer.json()["detail"]
     )
-    labelled = task()
+    labelled = task(priority="critical", deadline_after_s=60.0)
     labelled["metadata"]["labels"] = {"seen": "yes"}
-    assert api.put("tasks/nightly", labelled).json()["metadata"]["generation"] == 2
+    assert api.put("tasks/nightly", labelled).json()["metadata"]["generation"] == 3
 
 
 @pytest.mark.parametrize(
@@ -259,22 +268,22 @@ def test_variants_of_a_job_are_kept(api: Api) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused_with_the_field_and_the_remedy(
-    api: Api, spec: dict[str, object], pointer: str, words: str
+    refusing: Api, spec: dict[str, object], pointer: str, words: str
 ) -> None:
-    ((found, detail),) = refused(api, task(**spec))
+    ((found, detail),) = refused(refusing, task(**spec))
     assert found == pointer
     assert words in detail
 
 
-def test_all_that_does_not_fit_together_is_told_at_once(api: Api) -> None:
+def test_all_that_does_not_fit_together_is_told_at_once(refusing: Api) -> None:
     wrong = task(iterations=5, epochs=2, memory_mib=100, accuracy_floor=0.5)
-    assert [pointer for pointer, _ in refused(api, wrong)] == [
+    assert [pointer for pointer, _ in refused(refusing, wrong)] == [
         "/spec/epochs",
         "/spec/examples",
         "/spec/memory_mib",
         "/spec/accuracy_floor",
     ]
-    assert refused(api, task("x", project="nobody"))[0][0] == "/metadata/project"
+    assert refused(refusing, task("x", project="nobody"))[0][0] == "/metadata/project"
 
 
 def test_tokens_see_and_change_the_tasks_of_their_projects_only(api: Api) -> None:
