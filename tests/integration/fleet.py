@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import (
@@ -221,6 +222,27 @@ def make_observation(
         gpus=tuple(gpus),
         replicas=tuple(replicas),
     )
+
+
+async def rows(engine: AsyncEngine, statement: str) -> list[tuple[Any, ...]]:
+    async with engine.connect() as connection:
+        return [tuple(row) for row in await connection.execute(text(statement))]
+
+
+async def scalar(engine: AsyncEngine, statement: str) -> Any:
+    ((value,),) = await rows(engine, statement)
+    return value
+
+
+async def column(engine: AsyncEngine, statement: str) -> list[Any]:
+    return [value for (value,) in await rows(engine, statement)]
+
+
+async def observe(
+    store: PostgresStore, sequence: int, end: datetime, **more: Any
+) -> None:
+    """One observation comes as soon as its window has ended."""
+    await store.ingest((make_observation(sequence, end, **more),), end)
 
 
 def make_service_reading(service: str = "chat", **counts: int) -> ServiceReading:

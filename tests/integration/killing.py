@@ -20,13 +20,13 @@ from agents.processes.procfs import members
 from bench.campaign.deployment.node_files import NodeFiles
 from tests.agents.factories import a_replica
 from tests.integration.test_gpu_agent import (
-    PATIENCE_S,
     ControlPlane,
     Machine,
     a_command,
     locked_mhz,
-    until,
 )
+from tests.waiting import PATIENCE_S
+from tests.waiting import eventually as until
 
 DEFAULT_LIMIT_MW = 700_000
 EARLY = 0.4

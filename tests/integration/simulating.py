@@ -1,10 +1,9 @@
 """A scenario of a minute and what tests do with it over the API."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from tests.integration.api_harness import Api
+from tests.waiting import until
 
 SCENARIO: dict[str, Any] = {
     "kind": "Scenario",
@@ -40,16 +39,6 @@ def ask(api: Api, document: object = SCENARIO, **wanted: object) -> int:
     assert answer.status_code == 202, answer.text
     assert answer.headers["Location"] == f"/api/v1/simulations/{answer.json()['id']}"
     return int(answer.json()["id"])
-
-
-def until(look: Callable[[], Any], within_s: float = 180.0) -> Any:
-    """What `look` finds, as soon as it is true; the time is for machines that do other things as well."""
-    end_s = time.monotonic() + within_s
-    while time.monotonic() < end_s:
-        if found := look():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not come")
 
 
 def in_state(api: Api, number: int, *states: str) -> Any:

@@ -22,7 +22,8 @@ from tests.integration.api_harness import (
 )
 from tools.documents.openapi import PATH
 
-pytestmark = pytest.mark.integration
+# The document itself is held against every answer by test_schemathesis.
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 PACKAGE = "generated_plimsoll"
 DOCUMENT = json.loads(PATH.read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,13 +31,14 @@ from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import FAKES, OWN_USER, environment, inputs
 from tests.ports import alone
+from tests.waiting import PATIENCE_S, in_loop
+from tests.waiting import eventually as until
 
 pytestmark = pytest.mark.integration
 
-__all__ = ("library",)
+__all__ = ("library", "until")
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 90.0
 GPU_TYPE = "H100-80GB"
 TEMPLATES = """
 default = "own"
@@ -110,25 +111,10 @@ class Machine:
         self.state = self.directory / "state"
         self.token_file = self.directory / "agent.token"
         write_token(self.token_file, "token")
-        words = (
-            sys.executable,
-            str(FAKES / "mps_worker.py"),
-            "--engine",
-            "timed",
-            "--times-ms",
-            "1:2,64:2",
-        )
-        options = (
-            "--service",
-            "{service}",
-            "--port",
-            "{port}",
-            "--batch",
-            "{batch}",
-            "--drain-s",
-            "5",
-        )
-        quoted = ", ".join(f'"{word}"' for word in (*words, *options))
+        words = "--engine timed --times-ms 1:2,64:2 --drain-s 5"
+        words += " --service {service} --port {port} --batch {batch}"
+        program = (sys.executable, str(FAKES / "mps_worker.py"))
+        quoted = ", ".join(f'"{word}"' for word in (*program, *words.split()))
         (self.directory / "templates.toml").write_text(
             TEMPLATES.format(words=quoted, root=ROOT)
         )
@@ -137,36 +123,15 @@ class Machine:
         self, *, keeps: bool = True, program: Sequence[str] = ("-m", "agents.main")
     ) -> None:
         """A new agent; `program` is one that takes its arguments."""
-        arguments = [
-            "--url",
-            self.url,
-            "--token-file",
-            str(self.token_file),
-            "--node",
-            "n1",
-            "--device",
-            "gpu",
-            "--gpu-type",
-            GPU_TYPE,
-            "--period-s",
-            "0.3",
-            *self.options,
-        ]
-        paths = [
-            "--state-dir",
-            self.state,
-            "--templates",
-            self.directory / "templates.toml",
-        ]
+        words = f"--url {self.url} --node n1 --device gpu --gpu-type {GPU_TYPE} --period-s 0.3"
+        arguments = [*words.split(), "--token-file", self.token_file]
+        arguments += ["--state-dir", self.state, *self.options]
+        arguments += ["--templates", self.directory / "templates.toml"]
+        if keeps:
+            arguments.append("--keep-replicas")
         with (self.directory / "agent.log").open("a") as log:
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *program,
-                    *arguments,
-                    *paths,
-                    *["--keep-replicas"] * keeps,
-                ],
+                [sys.executable, *program, *map(str, arguments)],
                 env={
                     **environment(),
                     **self.gpus.environment(self.library),
@@ -244,20 +209,6 @@ async def machine(
         assert not made.has_daemon()
 
 
-async def until(is_so: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end_s, what
-        await asyncio.sleep(0.05)
-
-
-def play(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        await scenario()
-
-    asyncio.run(whole())
-
-
 def a_command(
     generation: int,
     *replicas: ReplicaCommand,
@@ -283,61 +234,33 @@ def locked_mhz(gpus: FakeGpus) -> int:
     return int(gpus.gpu(0).lock_high)
 
 
-def test_a_command_is_in_force_on_the_gpu_and_gone_after_the_end(
+@in_loop
+async def test_a_command_is_in_force_served_through_the_agents_router_and_gone_after_the_end(
     tmp_path: Path, library: Path
 ) -> None:
-    async def scenario() -> None:
-        async with machine(tmp_path, library) as (node, plane):
-            plane.command = a_command(1, a_replica("r1", sm_percent=40.0))
-            node.start(keeps=False)
-            await until(lambda: plane.has_applied(1), "generation 1 is not applied")
-            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (
-                1200,
-                400_000,
-            )
-            assert node.workers() == 1
-            (replica,) = plane.told[-1].replicas
-            assert (replica.id, replica.state, replica.sm_percent) == (
-                "r1",
-                "ready",
-                40.0,
-            )
-            await asyncio.to_thread(node.end, signal.SIGTERM)
-            assert (
-                locked_mhz(node.gpus),
-                node.gpus.gpu(0).power_limit,
-                node.workers(),
-            ) == (0, 700_000, 0)
-            assert node.restore() == "nothing to put back\n"
-
-    play(scenario)
-
-
-def test_requests_are_served_through_the_agents_router(
-    tmp_path: Path, library: Path
-) -> None:
-    async def scenario() -> None:
+    async with machine(tmp_path, library) as (node, plane):
+        plane.command = a_command(1, a_replica("r1", sm_percent=40.0))
+        node.start(keeps=False)
+        await until(lambda: plane.has_applied(1), "generation 1 is not applied")
+        assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (1200, 400_000)
+        assert node.workers() == 1
+        (replica,) = plane.told[-1].replicas
+        assert (replica.id, replica.state, replica.sm_percent) == ("r1", "ready", 40.0)
+        log = (tmp_path / "agent.log").read_text()
+        port = int(log.split("requests are taken on port ")[1].split()[0])
+        url = f"http://127.0.0.1:{port}/v2/models/chat/infer"
         async with (
-            machine(tmp_path, library) as (node, plane),
             aiohttp.ClientSession() as session,
+            session.post(url, json=inputs(41.0)) as answer,
         ):
-            plane.command = a_command(1, a_replica("r1", sm_percent=40.0))
-            node.start(keeps=False)
-            await until(lambda: plane.has_applied(1), "generation 1 is not applied")
-            log = (tmp_path / "agent.log").read_text()
-            port = int(log.split("requests are taken on port ")[1].split()[0])
-            async with session.post(
-                f"http://127.0.0.1:{port}/v2/models/chat/infer", json=inputs(41.0)
-            ) as answer:
-                assert (answer.status, (await answer.json())["outputs"][0]["data"]) == (
-                    200,
-                    [42.0],
-                )
-            await until(
-                lambda: any(
-                    each.arrivals == 1 for told in plane.told for each in told.services
-                ),
-                "not counted",
-            )
+            assert answer.status == 200
+            assert (await answer.json())["outputs"][0]["data"] == [42.0]
 
-    play(scenario)
+        def arrivals() -> list[int]:
+            return [each.arrivals for told in plane.told for each in told.services]
+
+        await until(lambda: 1 in arrivals(), "the request is not counted")
+        await asyncio.to_thread(node.end, signal.SIGTERM)
+        assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (0, 700_000)
+        assert node.workers() == 0
+        assert node.restore() == "nothing to put back\n"

@@ -23,74 +23,71 @@ from tests.integration.test_gpu_agent import (
     a_command,
     locked_mhz,
     machine,
-    play,
     until,
     workers_ports,
 )
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 
 __all__ = ("library", "workers_ports")
 
-KILLS = 6
+KILLS = 4
+STEPS = {
+    "start_replica": True,
+    "switch_routes": True,
+    "drain": False,
+    "stop_replica": False,
+}
+"""What a switch tells the device, and whether of the new replica; else it is of the old one."""
 
 
-def test_killed_at_any_moment_nothing_is_orphaned_doubled_or_left_turned(
+@in_loop
+async def test_killed_at_any_moment_nothing_is_orphaned_doubled_or_left_turned(
     tmp_path: Path, library: Path
 ) -> None:
-    async def scenario() -> None:
-        async with machine(tmp_path, library) as (node, plane):
-            killing = Killing(node=node, plane=plane, draw=Random(7))
-            for _ in range(KILLS):
-                await killing.once()
-            await killing.end()
-            assert killing.violations == []
-            assert 0 < killing.early < KILLS, (
-                "the seed chose no early kill, or nothing else"
-            )
-            assert locked_mhz(node.gpus) in (900, 1200)
-            assert "clock_mhz of" in node.restore()
-            assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (
-                0,
-                DEFAULT_LIMIT_MW,
-            )
-
-    play(scenario)
+    async with machine(tmp_path, library) as (node, plane):
+        killing = Killing(node=node, plane=plane, draw=Random(7))
+        for _ in range(KILLS):
+            await killing.once()
+        await killing.end()
+        assert killing.violations == []
+        assert 0 < killing.early < KILLS, (
+            "the seed chose no early kill, or nothing else"
+        )
+        assert locked_mhz(node.gpus) in (900, 1200)
+        assert "clock_mhz of" in node.restore()
+        assert (locked_mhz(node.gpus), node.gpus.gpu(0).power_limit) == (
+            0,
+            DEFAULT_LIMIT_MW,
+        )
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_switch_that_is_cut_off_at_any_step_is_finished_by_the_next_agent(
-    tmp_path: Path, library: Path, when: str
-) -> None:
-    async def scenario() -> None:
-        async with machine(tmp_path, library) as (node, plane):
-            killing = Killing(node=node, plane=plane, draw=Random(7))
-            await _apply(node, plane, 1)
-            for generation, (method, is_of_new) in enumerate(STEPS, start=2):
-                plane.command = a_command(generation, _replica(generation))
-                dies_at = _replica(generation if is_of_new else generation - 1).id
-                node.start(
-                    program=(str(FAKES / "dying_agent.py"), when, method, dies_at)
-                )
-                assert node.process is not None
-                assert (
-                    await asyncio.to_thread(node.process.wait, PATIENCE_S) == -SIGKILL
-                )
-                killing.look_at_knobs()
-                await _apply(node, plane, generation)
-                await killing.look_at_workers()
-            assert killing.violations == []
-
-    play(scenario)
-
-
-STEPS = (
-    ("start_replica", True),
-    ("switch_routes", True),
-    ("drain", False),
-    ("stop_replica", False),
+@pytest.mark.parametrize(
+    ("when", "steps"),
+    [
+        ("after", ["stop_replica"]),
+        pytest.param("before", list(STEPS), marks=pytest.mark.thorough),
+        pytest.param("after", list(STEPS), marks=pytest.mark.thorough),
+    ],
 )
-"""What a switch tells the device, and whether of the new replica or of the old one."""
+@in_loop
+async def test_a_switch_that_is_cut_off_at_any_step_is_finished_by_the_next_agent(
+    tmp_path: Path, library: Path, when: str, steps: list[str]
+) -> None:
+    async with machine(tmp_path, library) as (node, plane):
+        killing = Killing(node=node, plane=plane, draw=Random(7))
+        await _apply(node, plane, 1)
+        for generation, method in enumerate(steps, start=2):
+            plane.command = a_command(generation, _replica(generation))
+            dies_at = _replica(generation if STEPS[method] else generation - 1).id
+            node.start(program=(str(FAKES / "dying_agent.py"), when, method, dies_at))
+            assert node.process is not None
+            assert await asyncio.to_thread(node.process.wait, PATIENCE_S) == -SIGKILL
+            killing.look_at_knobs()
+            await _apply(node, plane, generation)
+            await killing.look_at_workers()
+        assert killing.violations == []
 
 
 def _replica(generation: int) -> ReplicaCommand:
@@ -111,23 +108,22 @@ async def _apply(node: Machine, plane: ControlPlane, generation: int) -> None:
     await asyncio.to_thread(node.end, SIGKILL)
 
 
-def test_what_is_wrong_is_seen(tmp_path: Path, library: Path) -> None:
+@pytest.mark.thorough
+@in_loop
+async def test_what_is_wrong_is_seen(tmp_path: Path, library: Path) -> None:
     """Otherwise the test above would find nothing, whatever happened."""
 
-    async def scenario() -> None:
-        async with machine(tmp_path, library) as (node, plane):
-            killing = Killing(node=node, plane=plane, draw=Random(7), patience_s=0.2)
-            await killing.once()
-            await killing.end()
-            (record,) = (node.state / "workers" / "records").glob("*.json")
-            text = record.read_text()
-            record.unlink()
-            node.gpus.gpu(0).lock_high += 15
-            await killing.look_at_workers()
-            killing.look_at_knobs()
-            record.write_text(text)
-            stray, clock = killing.violations
-            assert stray.startswith("after kill 1: without a record live ['")
-            assert "the journal does not say so" in clock
-
-    play(scenario)
+    async with machine(tmp_path, library) as (node, plane):
+        killing = Killing(node=node, plane=plane, draw=Random(7), patience_s=0.2)
+        await killing.once()
+        await killing.end()
+        (record,) = (node.state / "workers" / "records").glob("*.json")
+        text = record.read_text()
+        record.unlink()
+        node.gpus.gpu(0).lock_high += 15
+        await killing.look_at_workers()
+        killing.look_at_knobs()
+        record.write_text(text)
+        stray, clock = killing.violations
+        assert stray.startswith("after kill 1: without a record live ['")
+        assert "the journal does not say so" in clock

@@ -14,15 +14,15 @@ from app.base.token_file import write_token
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import FAKES, OWN_USER, environment
-from tests.integration.fault_harness import rows, until
+from tests.integration.fault_harness import rows
 from tests.integration.test_task_agents import (
-    PATIENCE_S,
     Plane,
     has_done_something,
     plane,
     submit,
 )
 from tests.ports import a_free_port, own_environment
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -56,37 +56,17 @@ def gpu_agent(plane: Plane, folder: Path, library: Path) -> Iterator[None]:
         TEMPLATES.format(python=sys.executable, fakes=FAKES, root=ROOT)
     )
     write_token(folder / "agent.token", plane.secrets["agent"])
-    arguments = [
+    words = f"--url http://127.0.0.1:{plane.port} --node n1 --device gpu --gpu-type T4 --period-s 0.5"
+    words += f" --worker-user {OWN_USER} --router-port {a_free_port()}"
+    paths = [
         "--token-file",
         str(folder / "agent.token"),
-        "--url",
-        f"http://127.0.0.1:{plane.port}",
-        "--node",
-        "n1",
-        "--device",
-        "gpu",
-        "--gpu-type",
-        "T4",
-        "--worker-user",
-        OWN_USER,
-    ]
-    arguments += [
         "--state-dir",
         str(folder / "s"),
-        "--templates",
-        str(templates),
-        "--period-s",
-        "0.5",
     ]
+    paths += ["--templates", str(templates)]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "agents.main",
-            *arguments,
-            "--router-port",
-            str(a_free_port()),
-        ],
+        [sys.executable, "-m", "agents.main", *words.split(), *paths],
         env={
             **own_environment(),
             **environment(),
@@ -103,18 +83,16 @@ def gpu_agent(plane: Plane, folder: Path, library: Path) -> Iterator[None]:
         process.wait(PATIENCE_S)
 
 
+@pytest.mark.thorough
 def test_a_task_that_was_submitted_runs_on_the_gpu_shows_progress_and_finishes(
     plane: Plane, tmp_path: Path, library: Path
 ) -> None:
     with gpu_agent(plane, tmp_path, library):
         submit(plane, "nightly", 400)
-        until(lambda: has_done_something(plane, "nightly"), PATIENCE_S)
+        until(lambda: has_done_something(plane, "nightly"))
         # Its progress may be known a moment before the agent's next report says that it runs.
-        until(
-            lambda: plane.status("nightly")["state"] in ("running", "finished"),
-            PATIENCE_S,
-        )
-        until(lambda: plane.status("nightly")["state"] == "finished", PATIENCE_S)
+        until(lambda: plane.status("nightly")["state"] in ("running", "finished"))
+        until(lambda: plane.status("nightly")["state"] == "finished")
         done = plane.status("nightly")
         assert (done["done_iterations"], done["starts"]) == (400.0, 1)
         # A fake's iteration takes 20 ms, and on a busy machine more.

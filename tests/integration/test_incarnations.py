@@ -37,6 +37,7 @@ from tests.integration.fault_harness import (
     without_the_silent_node,
 )
 from tests.integration.fleet import make_observation, on_fleet, with_fleet
+from tests.integration.fleet import scalar as the_only
 
 pytestmark = pytest.mark.integration
 RESTORED = "SELECT subject, actor, before, after FROM event WHERE kind = 'ControlPlaneRestored'"
@@ -53,9 +54,7 @@ async def say(
 
 
 async def counter(engine: AsyncEngine) -> int:
-    async with engine.connect() as connection:
-        found = await connection.execute(text("SELECT target_generation FROM cluster"))
-        return int(found.scalar_one())
+    return int(await the_only(engine, "SELECT target_generation FROM cluster"))
 
 
 async def is_renumbered(engine: AsyncEngine) -> bool:

@@ -1,7 +1,8 @@
 """Observations into PostgreSQL: exactly once, durable or not at all, and what they set off."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -22,24 +23,20 @@ from app.db.postgres_store import PostgresStore
 from app.db.workloads import services
 from app.store.event_limits import EventLimits
 from app.store.reportable import Ingested
-from solvers.types.state import Demand
+from solvers.types.state import ClusterState, Demand
 from tests.integration.fleet import (
     START,
     make_gpu_reading,
     make_observation,
     make_record,
     make_service_reading,
+    observe,
     on_fleet,
     push,
-    with_fleet,
+    scalar,
 )
 
 pytestmark = pytest.mark.integration
-
-
-async def scalar(engine: AsyncEngine, statement: str) -> object:
-    async with engine.connect() as connection:
-        return (await connection.execute(text(statement))).scalar_one()
 
 
 @on_fleet()
@@ -102,7 +99,7 @@ async def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_ob
     store: PostgresStore, engine: AsyncEngine, database: str
 ) -> None:
     observation = make_observation(1, START, services=[make_service_reading()])
-    await store.ingest((make_observation(1, START, boot="b0"),), START)
+    await observe(store, 1, START, boot="b0")
     async with engine.connect() as connection:
         known = await refresh(connection, LoadedReportable(), START)
         written = [place(observation, START)]
@@ -136,14 +133,7 @@ async def test_the_schema_refuses_nan_where_the_wire_was_passed_by(
     store: PostgresStore,
 ) -> None:
     with pytest.raises(InvalidRequest, match="cannot store this"):
-        await store.ingest(
-            (
-                make_observation(
-                    1, START, gpus=[make_gpu_reading(energy_j=float("nan"))]
-                ),
-            ),
-            START,
-        )
+        await observe(store, 1, START, gpus=[make_gpu_reading(energy_j=float("nan"))])
 
 
 @on_fleet()
@@ -204,127 +194,104 @@ async def test_many_writers_at_once_neither_deadlock_nor_lose_counts(
     assert await scalar(engine, "SELECT max(arrivals) FROM service_hour") == 130
 
 
-def heard(
-    url: str,
-    channel: str,
-    work: Callable[[PostgresStore, AsyncEngine], Awaitable[None]],
-) -> list[str]:
-    """The notifications on a channel while `work` runs, after the fleet was made."""
+@asynccontextmanager
+async def heard(
+    engine: AsyncEngine, database: str, channel: str = WAKE_CHANNEL
+) -> AsyncIterator[list[str]]:
+    """The notifications on a channel meanwhile, which are there at the end."""
+    notices: list[str] = []
+    async with await psycopg.AsyncConnection.connect(
+        conninfo(database), autocommit=True
+    ) as connection:
+        await connection.execute(f"LISTEN {channel}".encode())
+        yield notices
+        # Delivered in the order of the commits: after this one nothing else is on its way.
+        async with engine.begin() as other:
+            await other.execute(text(f"NOTIFY {channel}, 'that is all'"))
+        async for notice in connection.notifies():
+            if notice.payload == "that is all":
+                break
+            notices.append(notice.payload)
 
-    async def listening(store: PostgresStore, engine: AsyncEngine) -> list[str]:
-        async with await psycopg.AsyncConnection.connect(
-            conninfo(url), autocommit=True
-        ) as connection:
-            await connection.execute(f"LISTEN {channel}".encode())
-            await work(store, engine)
-            # Delivered in the order of the commits: after this one nothing else is on its way.
-            async with engine.begin() as other:
-                await other.execute(text(f"NOTIFY {channel}, 'that is all'"))
-            payloads = []
-            async for notice in connection.notifies():
-                if notice.payload == "that is all":
-                    break
-                payloads.append(notice.payload)
-            return payloads
 
-    return with_fleet(url, listening)
+DEGRADED = Demand(
+    service="chat", arrival_rate_rps=5.0, method="degraded", interval_rps=(6.5, 9.5)
+)
 
 
 @pytest.mark.parametrize(
-    ("arrivals", "wakes"),
+    ("planned", "arrivals", "wakes"),
     [
         # Planned: 10 rps, so 10 in a window of 1 s; 10 + 4 · √10 = 22.6.
-        (22, False),
-        (23, True),
-    ],
-)
-def test_a_notable_rise_of_the_arrival_rate_wakes_the_loop(
-    database: str, arrivals: int, wakes: bool
-) -> None:
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
-        later = START + timedelta(seconds=8)
-        seen = make_observation(
-            1, later, window_s=1.0, services=[make_service_reading(arrivals=arrivals)]
-        )
-        await store.ingest((seen,), later)
-
-    assert ("arrival rate" in heard(database, WAKE_CHANNEL, work)) is wakes
-
-
-@pytest.mark.parametrize(
-    ("arrivals", "wakes"),
-    [
+        (None, 22, False),
+        (None, 23, True),
         # Planned: 5 rps for a budget's sake, of up to 9.5 that were foreseen; 9.5 + 4 · √9.5 = 21.8.
-        (21, False),
-        (22, True),
+        (DEGRADED, 21, False),
+        (DEGRADED, 22, True),
     ],
 )
-def test_what_was_foreseen_and_is_left_out_of_the_plan_wakes_nobody(
-    database: str, arrivals: int, wakes: bool
+@on_fleet()
+async def test_a_notable_rise_of_the_arrival_rate_over_what_was_foreseen_wakes_the_loop(
+    store: PostgresStore,
+    engine: AsyncEngine,
+    database: str,
+    planned: Demand | None,
+    arrivals: int,
+    wakes: bool,
 ) -> None:
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        demand = Demand(
-            service="chat",
-            arrival_rate_rps=5.0,
-            method="degraded",
-            interval_rps=(6.5, 9.5),
-        )
-        await store.record_plan(
-            replace(make_record(START, None, 1), state="kept", demands=(demand,))
-        )
-        later = START + timedelta(seconds=8)
-        seen = make_observation(
-            1, later, window_s=1.0, services=[make_service_reading(arrivals=arrivals)]
-        )
+    if planned is None:
+        await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
+    else:
+        record = make_record(START, None, 1)
+        await store.record_plan(replace(record, state="kept", demands=(planned,)))
+    later = START + timedelta(seconds=8)
+    reading = make_service_reading(arrivals=arrivals)
+    seen = make_observation(1, later, window_s=1.0, services=[reading])
+    async with heard(engine, database) as notices:
         await store.ingest((seen,), later)
+    assert ("arrival rate" in notices) is wakes
 
-    assert ("arrival rate" in heard(database, WAKE_CHANNEL, work)) is wakes
 
-
-def test_requests_for_a_service_that_is_gone_or_never_was_wake_nobody(
-    database: str,
+@on_fleet()
+async def test_requests_for_a_service_that_is_gone_or_never_was_wake_nobody(
+    store: PostgresStore, engine: AsyncEngine, database: str
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        async with engine.begin() as connection:
-            await services.remove(connection, "chat", at=START)
-        readings = [
-            make_service_reading(name, arrivals=1000) for name in ("chat", "nobody")
-        ]
-        await store.ingest((make_observation(1, START, services=readings),), START)
-
-    assert "arrival rate" not in heard(database, WAKE_CHANNEL, work)
+    async with engine.begin() as connection:
+        await services.remove(connection, "chat", at=START)
+    names = ("chat", "nobody")
+    readings = [make_service_reading(name, arrivals=1000) for name in names]
+    async with heard(engine, database) as notices:
+        await observe(store, 1, START, services=readings)
+    assert "arrival rate" not in notices
 
 
-def test_a_gpu_that_fails_wakes_the_loop_and_makes_older_plans_too_old(
-    database: str,
+@on_fleet()
+async def test_a_gpu_that_fails_wakes_the_loop_and_makes_older_plans_too_old(
+    store: PostgresStore, engine: AsyncEngine, database: str
 ) -> None:
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        before = await store.load_snapshot(START)
-        await store.ingest(
-            (make_observation(1, START, gpus=[make_gpu_reading(1, healthy=False)]),),
-            START,
-        )
-        after = await store.load_snapshot(START)
-        assert [gpu.healthy for gpu in after.state.gpus] == [True, False]
-        assert after.state.catalogue_revision > before.state.catalogue_revision
-        again = make_observation(
-            2, START + timedelta(seconds=2), gpus=[make_gpu_reading(1, healthy=False)]
-        )
-        await store.ingest((again,), START + timedelta(seconds=2))
-        assert (
-            await store.load_snapshot(START)
-        ).state.catalogue_revision == after.state.catalogue_revision
+    async def fails(sequence: int) -> ClusterState:
+        end = START + timedelta(seconds=2 * sequence)
+        gpus = [make_gpu_reading(1, healthy=False)]
+        await observe(store, sequence, end, gpus=gpus)
+        return (await store.load_snapshot(START)).state
 
-    assert heard(database, WAKE_CHANNEL, work) == ["gpu"]
+    before = (await store.load_snapshot(START)).state
+    async with heard(engine, database) as notices:
+        after = await fails(1)
+        assert [gpu.healthy for gpu in after.gpus] == [True, False]
+        assert after.catalogue_revision > before.catalogue_revision
+        assert (await fails(2)).catalogue_revision == after.catalogue_revision
+    assert notices == ["gpu"]
 
 
-def test_a_node_that_follows_a_lost_generation_wakes_the_loop(database: str) -> None:
-    async def work(store: PostgresStore, _engine: AsyncEngine) -> None:
-        seen = msgspec.structs.replace(make_observation(1, START), generation=150)
+@on_fleet()
+async def test_a_node_that_follows_a_lost_generation_wakes_the_loop(
+    store: PostgresStore, engine: AsyncEngine, database: str
+) -> None:
+    seen = msgspec.structs.replace(make_observation(1, START), generation=150)
+    async with heard(engine, database) as notices:
         await store.ingest((seen,), START)
-
-    assert heard(database, WAKE_CHANNEL, work) == ["restored"]
+    assert notices == ["restored"]
 
 
 @on_fleet()
@@ -342,9 +309,7 @@ async def test_a_gpu_that_fails_and_comes_back_is_an_event_each_with_what_its_no
         await store.ingest((msgspec.structs.replace(told, problems=problems),), at)
     # The other one fails without a word of it.
     at = START + timedelta(seconds=8)
-    await store.ingest(
-        (make_observation(4, at, gpus=[make_gpu_reading(0, healthy=False)]),), at
-    )
+    await observe(store, 4, at, gpus=[make_gpu_reading(0, healthy=False)])
     async with engine.connect() as connection:
         query = "SELECT kind, subject, actor, reason FROM event WHERE kind LIKE 'Gpu%' ORDER BY id"
         lines = [tuple(row) for row in await connection.execute(text(query))]
@@ -376,24 +341,19 @@ async def test_a_start_too_many_is_refused_without_another_commit_for_its_neighb
     assert rows == NEW_BOOTS_PER_HOUR
 
 
-def test_a_push_tells_the_agents_and_their_answer_is_kept(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
+@on_fleet()
+async def test_a_push_tells_the_agents_and_their_answer_is_kept(
+    store: PostgresStore, engine: AsyncEngine, database: str
+) -> None:
+    async with heard(engine, database, "plimsoll_command") as notices:
         await push(store, START, {"n1/gpu-0": [("chat", 60, 2048)]})
         ack = Ack(generation=1, status="refused", detail="no MPS")
-        await store.ingest(
-            (
-                msgspec.structs.replace(
-                    make_observation(1, START), acks=(ack,), generation=1
-                ),
-            ),
-            START,
+        seen = msgspec.structs.replace(
+            make_observation(1, START), acks=(ack,), generation=1
         )
-        async with engine.connect() as connection:
-            row = (
-                await connection.execute(
-                    text("SELECT last_ack, last_ack_detail FROM report.node_health")
-                )
-            ).one()
-        assert tuple(row) == ("refused", "no MPS")
-
-    assert heard(database, "plimsoll_command", work) == ["1"]
+        await store.ingest((seen,), START)
+    assert notices == ["1"]
+    query = text("SELECT last_ack, last_ack_detail FROM report.node_health")
+    async with engine.connect() as connection:
+        row = (await connection.execute(query)).one()
+    assert tuple(row) == ("refused", "no MPS")

@@ -18,8 +18,10 @@ from tests.integration.fleet import (
     make_gpu_reading,
     make_observation,
     make_service_reading,
+    observe,
     on_fleet,
     push,
+    scalar,
 )
 
 pytestmark = pytest.mark.integration
@@ -35,11 +37,6 @@ def make_replica_reading(name: str) -> ReplicaReading:
         batch=8,
         memory_mib=2048.0,
     )
-
-
-async def scalar(engine: AsyncEngine, statement: str) -> object:
-    async with engine.connect() as connection:
-        return (await connection.execute(text(statement))).scalar_one()
 
 
 @on_fleet({"default": ["chat", "gone"]})
@@ -148,13 +145,13 @@ async def test_a_gpu_that_flaps_for_an_hour_fills_no_audit_and_is_followed_all_t
     for sequence in range(1, 302):
         end = START + timedelta(seconds=2 * sequence)
         gpu = msgspec.structs.replace(make_gpu_reading(0), healthy=sequence % 2 == 0)
-        await store.ingest((make_observation(sequence, end, gpus=[gpu]),), end)
+        await observe(store, sequence, end, gpus=[gpu])
     for kind in ("GpuFailed", "GpuRecovered"):
         count = f"SELECT count(*) FROM event WHERE kind = '{kind}'"
         assert await scalar(engine, count) == MAX_PER_HOUR
     assert await scalar(engine, "SELECT healthy FROM gpu WHERE index = 0") is False
     end = START + timedelta(hours=1)
-    await store.ingest((make_observation(302, end),), end)
+    await observe(store, 302, end)
     reason = "SELECT reason FROM event WHERE kind = 'NodeEventsLeftOut'"
     said = str(await scalar(engine, reason))
     assert said.endswith("91 of GpuFailed, 90 of GpuRecovered")

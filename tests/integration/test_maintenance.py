@@ -25,20 +25,17 @@ from app.store.reportable import Ingested
 from solvers.types.plan import Plan
 from tests.integration.fleet import (
     START,
+    column,
     make_gpu_reading,
     make_observation,
     make_record,
     make_service_reading,
+    observe,
     on_fleet,
 )
 
 pytestmark = pytest.mark.integration
 LATER = START + timedelta(days=40)
-
-
-async def column(engine: AsyncEngine, statement: str) -> list[object]:
-    async with engine.connect() as connection:
-        return list((await connection.execute(text(statement))).scalars())
 
 
 @on_fleet()
@@ -79,7 +76,7 @@ async def test_a_start_of_an_agent_is_forgotten_with_its_last_observation(
         START,
     )
     yesterday = LATER - timedelta(days=1)
-    await store.ingest((make_observation(2, yesterday, boot="old"),), yesterday)
+    await observe(store, 2, yesterday, boot="old")
     await maintain(engine, LATER)
     assert await column(engine, "SELECT boot FROM agent_boot") == ["old"]
     # Still told from new ones.
@@ -93,13 +90,8 @@ async def test_hours_that_nobody_summed_for_days_are_all_caught_up(
 ) -> None:
     for hour in range(30):
         at = START + timedelta(hours=hour, minutes=30)
-        await store.ingest(
-            (
-                make_observation(
-                    hour + 1, at, gpus=[make_gpu_reading(energy_j=10.0 + hour)]
-                ),
-            ),
-            at,
+        await observe(
+            store, hour + 1, at, gpus=[make_gpu_reading(energy_j=10.0 + hour)]
         )
     await maintain(engine, START + timedelta(hours=30))
     energies = await column(engine, "SELECT energy_j FROM gpu_hour ORDER BY hour")
@@ -142,7 +134,7 @@ async def test_a_leader_whose_clock_is_weeks_ahead_drops_nothing_and_ingest_goes
     plane = make_plane(Settings(), database, clock=ClockAhead())
     now = datetime.now(UTC)
     reading = make_service_reading()
-    await store.ingest((make_observation(1, now, services=[reading]),), now)
+    await observe(store, 1, now, services=[reading])
     await maintain_plane(plane, engine)
     assert await column(engine, "SELECT sequence FROM observation") == [1]
     assert await column(engine, "SELECT DISTINCT service FROM service_window") == [
@@ -194,7 +186,7 @@ async def test_retention_never_reaches_beyond_the_newest_window_whatever_the_tim
 async def test_a_partition_that_somebody_dropped_is_made_again_by_the_next_observation(
     store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    await store.ingest((make_observation(1, START),), START)
+    await observe(store, 1, START)
     async with engine.begin() as connection:
         await connection.execute(text("SELECT drop_observation_days('2026-03-02')"))
     assert await observed_days(engine) == []
@@ -211,7 +203,7 @@ async def test_marks_that_a_wrong_clock_set_into_the_future_do_not_keep_hours_fr
 ) -> None:
     await maintain(engine, START + timedelta(days=45))
     gpus = [make_gpu_reading(energy_j=10.0)]
-    await store.ingest((make_observation(1, START, gpus=gpus),), START)
+    await observe(store, 1, START, gpus=gpus)
     await maintain(engine, START + timedelta(hours=2))
     assert await column(engine, "SELECT energy_j FROM gpu_hour") == [10.0]
 
@@ -239,7 +231,7 @@ async def test_pushed_windows_are_forgotten_when_none_as_old_is_taken_any_more(
     await maintain(engine, START + timedelta(days=4000))
     assert await column(engine, "SELECT source FROM pushed_window") == ["gateway"]
     later = START + timedelta(days=3)
-    await store.ingest((make_observation(1, later),), later)
+    await observe(store, 1, later)
     await maintain(engine, later)
     assert await column(engine, "SELECT source FROM pushed_window") == []
 

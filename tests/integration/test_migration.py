@@ -22,6 +22,7 @@ LAUNCH_S = 25.0
 """Longer than old replicas ever served on by the clock alone."""
 
 
+@pytest.mark.thorough
 def test_the_old_one_serves_until_the_new_one_is_ready_however_long_that_takes(
     tmp_path: Path,
 ) -> None:

@@ -1,6 +1,5 @@
 """GPUs that are paid for anyway, over the API, in stored problems and in reports."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -13,12 +12,12 @@ from app.db.decisions import policies, problem_archive
 from app.db.fleet import gpu_types
 from app.store.store import PolicySettings
 from solvers.types.state import ALL_PAID
-from tests.integration.api_harness import Api, Prepared, gpu_type
+from tests.integration.api_harness import Api, gpu_type
 from tests.integration.fleet import (
     START,
     make_fleet,
     make_gpu_type,
-    make_observation,
+    observe,
     on_connection,
     push,
 )
@@ -26,12 +25,6 @@ from tests.integration.test_reports import a_busy_morning, an_hour_of_energy, at
 from tests.solvers.tick.test_survive import a_problem
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def api(small_fleet: Prepared) -> Iterator[Api]:
-    with small_fleet.running_api() as running:
-        yield running
 
 
 @pytest.mark.parametrize("paid", [0, 2, "all"])
@@ -106,7 +99,7 @@ def test_an_owned_fleet_costs_the_same_while_it_is_idle(database: str) -> None:
             await gpu_types.set_price(connection, "T4", Decimal("2.40"), at=at(10, 30))
         await push(store, at(10), {"n1/gpu-0": [("chat", 50, 4096)]})
         await push(store, at(11), {})
-        await store.ingest((make_observation(1, at(13, 30)),), at(13, 30))
+        await observe(store, 1, at(13, 30))
 
     (rows,) = query(database, an_idle_fleet, PAYMENTS)
     assert rows == [

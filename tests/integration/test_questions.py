@@ -19,8 +19,8 @@ from tests.conftest import copied_database
 from tests.integration.fleet import (
     START,
     make_gpu_reading,
-    make_observation,
     make_service_reading,
+    observe,
 )
 from tests.integration.test_reports import Rows, a_busy_morning, at
 from tools.documents.sql_questions import QUESTIONS
@@ -50,9 +50,7 @@ async def _fill(engine: AsyncEngine) -> None:
         make_service_reading("search", arrivals=100, served=100, in_slo=100),
     ]
     drawn = [make_gpu_reading(0, energy_j=80.0), make_gpu_reading(1, energy_j=70.0)]
-    await PostgresStore(engine).ingest(
-        (make_observation(2, at(11, 10), services=seen, gpus=drawn),), at(11, 10)
-    )
+    await observe(PostgresStore(engine), 2, at(11, 10), services=seen, gpus=drawn)
     late = Task(
         name="late",
         project="web",

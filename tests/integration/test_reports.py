@@ -20,12 +20,15 @@ from app.db.base.listen import conninfo
 from app.db.fleet import gpu_types, nodes
 from app.db.postgres_store import PostgresStore
 from app.db.reports import reports
+from app.postgres import server as postgres
+from tests.conftest import copied_database
 from tests.integration.fleet import (
     START,
     make_fleet,
     make_gpu_reading,
     make_observation,
     make_service_reading,
+    observe,
     push,
 )
 from tools.documents.sql import PAGE, document
@@ -39,14 +42,15 @@ def at(hour: int, minute: int = 0) -> datetime:
 
 
 def query(
-    url: str, fill: Callable[[AsyncEngine], Awaitable[None]], *statements: str
+    url: str, fill: Callable[[AsyncEngine], Awaitable[Any]] | None, *statements: str
 ) -> list[Rows]:
-    """The rows of each statement after `fill` did its part."""
+    """The rows of each statement after `fill` did its part, where there is one."""
 
     async def work() -> list[Rows]:
         engine = make_engine(url, pool_size=2)
         try:
-            await fill(engine)
+            if fill is not None:
+                await fill(engine)
             async with engine.connect() as connection:
                 return [
                     [tuple(row) for row in await connection.execute(text(entry))]
@@ -78,15 +82,23 @@ async def a_busy_morning(engine: AsyncEngine) -> None:
         at(10, 45),
         {"n1/gpu-0": [("chat", 60, 8192)], "n1/gpu-1": [("search", 100, 16384)]},
     )
-    await store.ingest((make_observation(1, at(11, 15)),), at(11, 15))
+    await observe(store, 1, at(11, 15))
+
+
+@pytest.fixture(scope="module")
+def morning(postgres_server: postgres.Server, migrated_template: str) -> Iterator[str]:
+    """The database of a busy morning, for tests that only read it."""
+    with copied_database(postgres_server, template=migrated_template) as url:
+        query(url, a_busy_morning)
+        yield url
 
 
 def test_cost_by_service_is_right_to_the_cent_in_three_accountings(
-    database: str,
+    morning: str,
 ) -> None:
     (rows,) = query(
-        database,
-        a_busy_morning,
+        morning,
+        None,
         "SELECT service, project, cost_usd, whole_gpu_cost_usd, memory_cost_usd FROM report.cost_by_service_hour "
         "WHERE hour = '2026-03-01 10:00+00' ORDER BY service",
     )
@@ -102,10 +114,10 @@ def test_cost_by_service_is_right_to_the_cent_in_three_accountings(
     ]
 
 
-def test_cost_by_project_type_and_bill_agree(database: str) -> None:
+def test_cost_by_project_type_and_bill_agree(morning: str) -> None:
     projects, types, bill = query(
-        database,
-        a_busy_morning,
+        morning,
+        None,
         "SELECT project, cost_usd, whole_gpu_cost_usd FROM report.cost_by_project_hour "
         "WHERE hour = '2026-03-01 10:00+00' ORDER BY project",
         "SELECT extract(hour FROM hour)::int, gpu_type, cost_usd, whole_gpu_cost_usd, memory_cost_usd, idle_cost_usd "
@@ -130,11 +142,11 @@ def test_cost_by_project_type_and_bill_agree(database: str) -> None:
 
 
 def test_the_cost_of_an_hour_is_read_without_the_targets_of_other_hours(
-    database: str,
+    morning: str,
 ) -> None:
     (((plan,),),) = query(
-        database,
-        a_busy_morning,
+        morning,
+        None,
         "EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM report.cost_by_service_hour WHERE hour >= '2026-03-01 11:00+00'",
     )
     assert isinstance(plan, list)
@@ -181,7 +193,7 @@ def test_shares_that_no_decimal_can_write_still_add_up_to_the_bill(
                 ]
             },
         )
-        await store.ingest((make_observation(1, at(12, 1)),), at(12, 1))
+        await observe(store, 1, at(12, 1))
 
     (rows,) = query(
         database,
@@ -204,9 +216,7 @@ def test_attainment_counts_rejected_requests_as_misses_and_is_null_without_traff
         chat = make_service_reading(
             "chat", arrivals=200, served=196, in_slo=195, rejected=4
         )
-        await store.ingest(
-            (make_observation(1, at(10, 5), services=[chat, quiet]),), at(10, 5)
-        )
+        await observe(store, 1, at(10, 5), services=[chat, quiet])
 
     (rows,) = query(
         database,
@@ -251,7 +261,7 @@ async def an_hour_of_tokens(engine: AsyncEngine) -> None:
             replicas=(a_model_reading(tokens),),
         )
         await store.ingest((seen,), at(10, minute))
-    await store.ingest((make_observation(3, at(11)),), at(11))
+    await observe(store, 3, at(11))
 
 
 def test_a_million_tokens_cost_what_the_gpus_did_meanwhile(database: str) -> None:
@@ -285,10 +295,7 @@ UTILISATION = (
 
 
 def test_energy_is_divided_by_planned_watts_and_adds_up(database: str) -> None:
-    async def fill(engine: AsyncEngine) -> None:
-        await an_hour_of_energy(engine)
-
-    energy, utilisation = query(database, fill, ENERGY, UTILISATION)
+    energy, utilisation = query(database, an_hour_of_energy, ENERGY, UTILISATION)
     # gpu-0's 80 J: 30 W of chat against 10 W idle, both over the whole hour. All of gpu-1's 20 J are idle.
     assert energy == [("(idle)", Decimal(20 + 20)), ("chat", Decimal(60))]
     assert utilisation == [
@@ -352,7 +359,7 @@ def test_how_busy_a_gpu_was_is_unknown_where_the_driver_does_not_say_and_else_of
         ]
         await store.ingest((make_observation(2, at(10, 6), gpus=unknown),), at(11, 5))
         sliced = [structs.replace(make_gpu_reading(1), busy_percent=None)]
-        await store.ingest((make_observation(3, at(12, 6), gpus=sliced),), at(12, 6))
+        await observe(store, 3, at(12, 6), gpus=sliced)
         if is_rolled_up:
             await maintenance.maintain(engine, at(13, 10))
 
@@ -369,7 +376,7 @@ def test_old_partitions_are_dropped_and_hours_stay(database: str) -> None:
     async def forget(engine: AsyncEngine) -> None:
         store = await an_hour_of_energy(engine)
         late = START + timedelta(days=maintenance.Retention().observations_days + 1)
-        await store.ingest((make_observation(9, late),), late)
+        await observe(store, 9, late)
         await maintenance.maintain(engine, late)
 
     days, hours = query(
@@ -381,10 +388,10 @@ def test_old_partitions_are_dropped_and_hours_stay(database: str) -> None:
     assert (days, hours) == ([(0,)], [(2,)])
 
 
-def test_plan_history_counts_moves_and_names_the_period_in_force(database: str) -> None:
+def test_plan_history_counts_moves_and_names_the_period_in_force(morning: str) -> None:
     (rows,) = query(
-        database,
-        a_busy_morning,
+        morning,
+        None,
         "SELECT generation, state, gap_percent, in_force_from, in_force_until, replicas_started, replicas_stopped "
         "FROM report.plan_history ORDER BY plan_id",
     )
@@ -395,32 +402,28 @@ def test_plan_history_counts_moves_and_names_the_period_in_force(database: str) 
     ]
 
 
-def test_node_health_compares_wanted_and_observed(database: str) -> None:
+def test_node_health_compares_wanted_and_observed(morning: str) -> None:
     (rows,) = query(
-        database,
-        a_busy_morning,
+        morning,
+        None,
         "SELECT node, silent_s, wanted_generation, observed_generation, gpus, unhealthy_gpus FROM report.node_health",
     )
     assert rows == [("n1", Decimal(0), 2, 0, 2, 0)]
 
 
-def test_every_report_loads_within_a_period(database: str) -> None:
+def test_every_report_loads_within_a_period(morning: str) -> None:
     counts: dict[str, int] = {}
 
     async def load_all(engine: AsyncEngine) -> None:
-        await a_busy_morning(engine)
+        hour = {"since": at(11), "until": at(12), "limit": 100}
         async with engine.connect() as connection:
             for name in reports.REPORTS:
-                report = await reports.load(
-                    connection, name, since=at(11), until=at(12), limit=100
-                )
+                report = await reports.load(connection, name, **hour)
                 counts[name] = len(report.rows)
 
-    query(database, load_all)
-    assert counts["bill_hour"] == 2
-    assert counts["cost_by_service_hour"] == 3
-    assert counts["plan_history"] == 0
-    assert counts["node_health"] == 1
+    query(morning, load_all)
+    expected = {"bill_hour": 2, "cost_by_service_hour": 3, "plan_history": 0}
+    assert counts.items() >= (expected | {"node_health": 1}).items()
 
 
 def test_the_reader_reads_reports_and_nothing_else(database: str) -> None:

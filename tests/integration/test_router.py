@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import aiohttp
@@ -15,7 +15,6 @@ from agents.base.device import (
     DeviceError,
     GpuState,
     LaunchFailed,
-    ServiceRoute,
     UnknownPart,
 )
 from agents.base.protocol import NodeCommand, ReplicaCommand
@@ -25,26 +24,11 @@ from agents.fake.device import FakeDevice
 from agents.fake.worker import FakeWorker
 from agents.router.router import Router
 from tests.agents.factories import a_command, a_gpu, a_replica, an_empty_gpu
+from tests.agents.router_harness import a_route, served
 from tests.integration.scenes import Body, scene
 from tests.waiting import eventually, in_loop, run
 
 pytestmark = pytest.mark.integration
-
-
-@asynccontextmanager
-async def served(app: web.Application) -> AsyncIterator[str]:
-    """The app on a free port; its URL."""
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
-def a_route(*shares: tuple[str, float], service: str = "chat") -> ServiceRoute:
-    return ServiceRoute(service=service, slo_ms=10_000.0, shares=shares)
 
 
 def a_body(number: int) -> dict[str, object]:

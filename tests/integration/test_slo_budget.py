@@ -19,8 +19,8 @@ from app.store.store import PolicySettings
 from solvers.types.state import Service, Slo
 from tests.integration.fleet import (
     START,
-    make_observation,
     make_service_reading,
+    observe,
     on_fleet,
 )
 
@@ -40,9 +40,7 @@ async def count(
     reading = make_service_reading(
         "chat", arrivals=served, served=served, in_slo=served - missed
     )
-    await store.ingest(
-        (make_observation(sequence, moment, services=[reading]),), moment
-    )
+    await observe(store, sequence, moment, services=[reading])
 
 
 async def budgets(
@@ -116,7 +114,7 @@ async def test_refused_requests_are_misses_and_without_requests_nothing_is_said(
     reading = make_service_reading(
         "chat", arrivals=100, served=90, in_slo=89, rejected=10
     )
-    await store.ingest((make_observation(1, at(10, 5), services=[reading]),), at(10, 5))
+    await observe(store, 1, at(10, 5), services=[reading])
     chat, quiet = await budgets(engine), await budgets(engine, "quiet")
     # 11 of 100 where 2 may: five and a half times too many.
     assert chat["1 h"]["burn_rate"] == Decimal("5.5")
@@ -200,9 +198,7 @@ async def test_sums_of_five_minutes_give_the_figures_of_all_windows(
             served=served,
             in_slo=draw.randint(0, served),
         )
-        await store.ingest(
-            (make_observation(sequence, moment, services=[reading]),), moment
-        )
+        await observe(store, sequence, moment, services=[reading])
         if sequence % 40 == 0:
             slo = Slo(latency_ms=100.0, percentile=draw.choice([0.9, 0.95, 0.99]))
             noun = Service(name="chat", project="default", network="resnet50", slo=slo)

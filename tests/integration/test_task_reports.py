@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.db.maintenance import maintain
@@ -18,9 +17,10 @@ from tests.integration.fleet import (
     START,
     Share,
     make_bound,
-    make_observation,
     make_record,
+    observe,
     on_fleet,
+    rows,
 )
 
 pytestmark = pytest.mark.integration
@@ -95,12 +95,7 @@ async def an_hour(store: PostgresStore, engine: AsyncEngine) -> None:
         replace(a_task("away", 90.0), is_resident=False),
     )
     await push(store, START, [("chat", 50, 2048)], *on, alone=a_task("alone", 80.0))
-    await store.ingest((make_observation(1, START + HOUR),), START + HOUR)
-
-
-async def rows(engine: AsyncEngine, statement: str) -> list[tuple[object, ...]]:
-    async with engine.connect() as connection:
-        return [tuple(row) for row in await connection.execute(text(statement))]
+    await observe(store, 1, START + HOUR)
 
 
 @on_fleet({"default": ["chat"], "web": []})
@@ -151,7 +146,7 @@ async def test_shares_that_no_decimal_can_write_add_up_to_the_bill_with_tasks(
         a_task("c", 200 / 7),
         alone=a_task("a", 100 / 9),
     )
-    await store.ingest((make_observation(1, START + 2 * HOUR),), START + 2 * HOUR)
+    await observe(store, 1, START + 2 * HOUR)
     adding_up = (
         "SELECT b.cost_usd = sum(a.cost_usd), b.cost_usd = sum(a.whole_gpu_cost_usd), "
         "b.cost_usd = sum(a.memory_cost_usd) "
@@ -184,7 +179,7 @@ async def test_energy_is_divided_between_services_and_tasks(
         a_task("nightly", 40.0),
         alone=a_task("other", 60.0),
     )
-    await store.ingest((make_observation(1, START + HOUR),), START + HOUR)
+    await observe(store, 1, START + HOUR)
     weights = (
         "SELECT service, sum(power_w) FROM allocation_share s JOIN allocation a ON a.id = s.allocation "
         "WHERE gpu = 'n1/gpu-1' GROUP BY 1 ORDER BY 1"

@@ -13,9 +13,10 @@ from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import inputs
 from tests.app.runner import cli
-from tests.integration.fault_harness import rows, until
-from tests.integration.testbed import PATIENCE_S, Composed, until_healthy
+from tests.integration.fault_harness import rows
+from tests.integration.testbed import Composed, until_healthy
 from tests.ports import alone
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -104,11 +105,12 @@ def logs(bed: Composed, *words: str) -> str:
     return found.out or found.err
 
 
+@pytest.mark.thorough
 def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
     bed: Composed,
 ) -> None:
     bring_up(bed)
-    until(lambda: answers(bed), PATIENCE_S)
+    until(lambda: answers(bed))
     until(
         lambda: (
             rows(
@@ -116,12 +118,11 @@ def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
                 "SELECT 1 FROM task WHERE name = 'teach' AND done_iterations > 0",
             )
             != []
-        ),
-        PATIENCE_S,
+        )
     )
     # What a replica and a task print when they are there.
-    until(lambda: '"url":"http://127.0.0.1:' in logs(bed, "label"), PATIENCE_S)
-    until(lambda: "of 50000" in logs(bed, "task/teach", "--tail", "3"), PATIENCE_S)
+    until(lambda: '"url":"http://127.0.0.1:' in logs(bed, "label"))
+    until(lambda: "of 50000" in logs(bed, "task/teach", "--tail", "3"))
 
     (place,) = gpus_of_label(bed)
     index = int(place.rpartition("-")[2])
@@ -130,18 +131,15 @@ def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
 
     # 700 W are kept by the catalogue; the board draws up to 1050, in proportion to its clock, whatever its limit is.
     bed.fake_node("fault", "over-cap", str(index))
-    until(lambda: "over its power cap of 700" in problems(bed), PATIENCE_S)
-    until(lambda: 0 < gpus.gpu(index).lock_high <= 1980 * 700 / 1050, PATIENCE_S)
+    until(lambda: "over its power cap of 700" in problems(bed))
+    until(lambda: 0 < gpus.gpu(index).lock_high <= 1980 * 700 / 1050)
     bed.fake_node("heal")
 
     bed.fake_node("fault", "lost", str(index))
-    until(lambda: events(bed, "GpuFailed") != [], PATIENCE_S)
+    until(lambda: events(bed, "GpuFailed") != [])
     assert "fell off the bus" in events(bed, "GpuFailed")[0]
-    until(lambda: gpus_of_label(bed) == {f"h100-1/gpu-{1 - index}"}, PATIENCE_S)
-    until(lambda: answers(bed), PATIENCE_S)
+    until(lambda: gpus_of_label(bed) == {f"h100-1/gpu-{1 - index}"})
+    until(lambda: answers(bed))
     assert f"GPU {index} " in bed.fake_node("show") and "LOST" in bed.fake_node("show")
     bed.fake_node("heal")
-    until(
-        lambda: events(bed, "GpuRecovered") == [f"GPU {index} accepts work again"],
-        PATIENCE_S,
-    )
+    until(lambda: events(bed, "GpuRecovered") == [f"GPU {index} accepts work again"])

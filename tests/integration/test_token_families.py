@@ -1,6 +1,5 @@
 """Tokens that replaced one another are one: they end together, and rotating one gains neither time nor limits."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -14,16 +13,10 @@ from app.db.base.listen import conninfo
 from app.db.maintenance import Retention, maintain
 from app.db.operations import tokens
 from tests.app.runner import cli
-from tests.integration.api_harness import Api, Prepared, run_apart
+from tests.integration.api_harness import Api, run_apart
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def api(small_fleet: Prepared) -> Iterator[Api]:
-    with small_fleet.running_api() as running:
-        yield running
 
 
 def _make(api: Api, **fields: object) -> str:

@@ -6,6 +6,7 @@ Nothing is told to the client but the address: binary tensors, paths with versio
 """
 
 import asyncio
+import itertools
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -29,10 +30,10 @@ from agents.router.router import MAX_BODY, Router
 from tests.agents.harness import client_of, ready, worker
 from tests.agents.router_harness import a_route, read_all, served
 from tests.ports import a_free_port
+from tests.waiting import run
 
 pytestmark = pytest.mark.integration
 
-LIMIT_S = 60.0
 MIB = 1024 * 1024
 HAS_HAPROXY = (
     shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:{PLACES}") is not None
@@ -47,13 +48,20 @@ class Kind:
     worker: str
 
 
+BY_DAY = (("own", "fake"), ("haproxy", "real"))
+"""Each router and each worker once."""
+
 KINDS = [
     pytest.param(
         Kind(router=router, worker=worker_kind),
         id=f"{router}-{worker_kind}",
-        marks=pytest.mark.skipif(
-            router == "haproxy" and not HAS_HAPROXY, reason="haproxy is not installed"
-        ),
+        marks=[
+            pytest.mark.skipif(
+                router == "haproxy" and not HAS_HAPROXY,
+                reason="haproxy is not installed",
+            ),
+            *[pytest.mark.thorough] * ((router, worker_kind) not in BY_DAY),
+        ],
     )
     for router in ("own", "haproxy")
     for worker_kind in ("fake", "real")
@@ -106,8 +114,8 @@ def on_node(kind: Kind, folder: Path, scenario: Scenario) -> list[ServiceReading
         with triton.InferenceServerClient(url.removeprefix("http://")) as client:
             scenario(client)
 
-    async def run() -> list[ServiceReading]:
-        async with asyncio.timeout(LIMIT_S), AsyncExitStack() as stack:
+    async def work() -> list[ServiceReading]:
+        async with AsyncExitStack() as stack:
             replica_url = await stack.enter_async_context(a_worker(kind.worker))
             router, url = await stack.enter_async_context(a_router(kind.router, folder))
             routes = (a_route(("a", 1.0)), a_route(service="idle"))
@@ -115,7 +123,7 @@ def on_node(kind: Kind, folder: Path, scenario: Scenario) -> list[ServiceReading
             await asyncio.to_thread(with_client, url)
             return await read_all(router)
 
-    return asyncio.run(run())
+    return run(work())
 
 
 def an_input(
@@ -155,44 +163,34 @@ def test_health_and_metadata(kind: Kind, tmp_path: Path) -> None:
 
 
 @on_each_kind
-@pytest.mark.parametrize("is_binary_input", [True, False])
-@pytest.mark.parametrize("is_binary_output", [True, False])
-def test_inference_in_each_form(
-    kind: Kind, is_binary_input: bool, is_binary_output: bool, tmp_path: Path
-) -> None:
+def test_inference_in_each_form_and_compressed(kind: Kind, tmp_path: Path) -> None:
     def scenario(client: triton.InferenceServerClient) -> None:
         values = rows(2, 3)
-        for version in ("", "1"):
+        for version, is_binary_input, is_binary_output in itertools.product(
+            ("", "1"), (True, False), (True, False)
+        ):
+            wanted = triton.InferRequestedOutput("x", binary_data=is_binary_output)
             answer = client.infer(
                 "chat",
                 [an_input(values, is_binary=is_binary_input)],
                 model_version=version,
-                outputs=[
-                    triton.InferRequestedOutput("x", binary_data=is_binary_output)
-                ],
+                outputs=[wanted],
                 request_id="mine",
             )
             np.testing.assert_array_equal(answer.as_numpy("x"), values.sum(axis=1))
             assert answer.get_response()["id"] == "mine"
+        many = rows(1, 5000)
+        for algorithm in ("gzip", "deflate"):
+            answer = client.infer(
+                "chat",
+                [an_input(many)],
+                request_compression_algorithm=algorithm,
+                response_compression_algorithm=algorithm,
+            )
+            np.testing.assert_array_equal(answer.as_numpy("x"), many.sum(axis=1))
 
     chat, _ = on_node(kind, tmp_path, scenario)
-    assert (chat.arrivals, chat.served, chat.in_slo) == (2, 2, 2)
-
-
-@on_each_kind
-@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compressed_requests(kind: Kind, algorithm: str, tmp_path: Path) -> None:
-    def scenario(client: triton.InferenceServerClient) -> None:
-        values = rows(1, 5000)
-        answer = client.infer(
-            "chat",
-            [an_input(values)],
-            request_compression_algorithm=algorithm,
-            response_compression_algorithm=algorithm,
-        )
-        np.testing.assert_array_equal(answer.as_numpy("x"), values.sum(axis=1))
-
-    on_node(kind, tmp_path, scenario)
+    assert (chat.arrivals, chat.served, chat.in_slo) == (10, 10, 10)
 
 
 @on_each_kind

@@ -6,7 +6,6 @@ from decimal import Decimal
 
 import msgspec
 import pytest
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import Overuse, UseReading
@@ -19,6 +18,7 @@ from tests.integration.fleet import (
     make_observation,
     on_fleet,
     push,
+    rows,
     with_fleet,
 )
 from tests.integration.scenes import Body, scene
@@ -80,9 +80,8 @@ async def see(
     await store.ingest((msgspec.structs.replace(seen, uses=tuple(uses)),), end)
 
 
-async def rows(engine: AsyncEngine, statement: str) -> list[tuple[object, ...]]:
-    async with engine.connect() as connection:
-        return [tuple(row) for row in await connection.execute(text(statement))]
+async def kinds(engine: AsyncEngine) -> list[object]:
+    return [row[0] for row in await rows(engine, EVENTS)]
 
 
 EVENTS = (
@@ -135,12 +134,16 @@ async def test_a_replica_that_is_gone_uses_no_more_than_it_was_granted(
     store: PostgresStore, engine: AsyncEngine
 ) -> None:
     await see(store, 1, [a_use(over=[OVER]), idle()])
-    await see(store, 2, [idle()])
-    assert [row[0] for row in await rows(engine, EVENTS)] == [
-        "OveruseBegan",
-        "OveruseEnded",
-    ]
+    # An observation without uses says nothing about overuse.
+    await see(store, 2, [])
+    await see(store, 3, [a_use(over=[OVER]), idle()])
+    assert await kinds(engine) == ["OveruseBegan"]
+    await see(store, 4, [idle()])
+    assert await kinds(engine) == ["OveruseBegan", "OveruseEnded"]
     assert await rows(engine, "SELECT gpu FROM overuse") == []
+    # A replayed one begins nothing again.
+    await see(store, 1, [a_use(over=[OVER]), idle()])
+    assert await kinds(engine) == ["OveruseBegan", "OveruseEnded"]
 
 
 @on_chat
@@ -178,16 +181,6 @@ async def test_an_overuse_ends_when_its_node_falls_silent_and_begins_anew_when_i
 
 
 @on_chat
-async def test_an_observation_without_uses_says_nothing_about_overuse(
-    store: PostgresStore, engine: AsyncEngine
-) -> None:
-    await see(store, 1, [a_use(over=[OVER]), idle()])
-    await see(store, 2, [])
-    await see(store, 3, [a_use(over=[OVER]), idle()])
-    assert [row[0] for row in await rows(engine, EVENTS)] == ["OveruseBegan"]
-
-
-@on_chat
 async def test_each_quantity_is_told_by_itself(
     store: PostgresStore, engine: AsyncEngine
 ) -> None:
@@ -211,19 +204,6 @@ async def test_each_quantity_is_told_by_itself(
             "replica chat-0 of chat on n1/gpu-0 is within its 40 % SM use again, or is gone; it used up to 90 "
             "(estimated) for 10 s",
         ),
-    ]
-
-
-@on_chat
-async def test_a_replayed_observation_begins_nothing_again(
-    store: PostgresStore, engine: AsyncEngine
-) -> None:
-    await see(store, 1, [a_use(over=[OVER]), idle()])
-    await see(store, 2, [a_use(), idle()])
-    await see(store, 1, [a_use(over=[OVER]), idle()])
-    assert [row[0] for row in await rows(engine, EVENTS)] == [
-        "OveruseBegan",
-        "OveruseEnded",
     ]
 
 

@@ -19,22 +19,19 @@ from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica, a_task
 from tests.agents.fakes.nvml.fixtures import library
 from tests.agents.gpu_nodes import environment
-from tests.integration.fault_harness import until
 from tests.integration.test_gpu_agent import (
-    PATIENCE_S,
     Machine,
     a_command,
     workers_ports,
 )
 from tests.ports import a_free_port
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
 __all__ = ("library", "workers_ports")
 
 NOBODY = "nobody"
-REPLACED_S = 30.0
-"""Sooner than a replica that is never ready is given up, and started anew for that."""
 PROBE = """\
 id -u
 tr '\\\\0' '\\\\n' < /proc/$PPID/environ && echo took the environment
@@ -53,6 +50,7 @@ tasks = {{default = "probe-task"}}
 [templates.probe]
 command = ["/bin/sh", "{{directory}}/probe.sh", "{{port}}"]
 files = {{"probe.sh" = '''{probe}'''}}
+start_limit_s = 3600
 drain_limit_s = 1
 [templates.probe-task]
 server = "task"
@@ -88,14 +86,11 @@ def machine(directory: Path, library: Path, *options: str) -> Machine:
 def probed(node: Machine) -> dict[str, str]:
     """What each probe printed, by the kind of what it ran as, as far as it is done."""
     logs = {
-        kind: next(iter((node.state / kind / "logs").glob("*.log")), None)
+        kind: log.read_text(errors="replace")
         for kind in ("workers", "tasks")
+        for log in (node.state / kind / "logs").glob("*.log")
     }
-    texts = {
-        kind: log.read_text(errors="replace") if log else ""
-        for kind, log in logs.items()
-    }
-    return {kind: text for kind, text in texts.items() if "\ndone\n" in text}
+    return {kind: text for kind, text in logs.items() if "\ndone\n" in text}
 
 
 @pytest.mark.skipif(
@@ -110,11 +105,11 @@ def test_workers_as_another_user_can_neither_end_nor_read_haproxy(
     haproxy = node.state / "haproxy"
     node.start(keeps=False)
     try:
-        until((haproxy / "haproxy.sock").is_socket, PATIENCE_S)
+        until((haproxy / "haproxy.sock").is_socket)
         record = json.loads((haproxy / "haproxy.json").read_text())
         pid = record["identity"]["pid"]
         # It opens its port as root, and becomes another user then.
-        until(lambda: Path(f"/proc/{pid}").stat().st_uid != 0, PATIENCE_S)
+        until(lambda: Path(f"/proc/{pid}").stat().st_uid != 0)
         probe = (
             f"kill -0 {pid} && echo took the process; cat /proc/{pid}/environ && echo took the environment; "
             f"cat /proc/{pid}/maps && echo took the memory; cat {haproxy}/haproxy.cfg && echo took the file; echo done"
@@ -141,7 +136,7 @@ def test_workers_as_another_user_can_read_nothing_of_the_agents(
     Ledger(node.state).accept(a_command(1, a_replica(), tasks=(a_task(),)))
     node.start(keeps=False)
     try:
-        until(lambda: len(probed(node)) == 2, PATIENCE_S)
+        until(lambda: len(probed(node)) == 2)
     finally:
         node.end(signal.SIGTERM)
     for said in probed(node).values():
@@ -169,7 +164,7 @@ def test_workers_of_projects_with_users_of_their_own_can_take_nothing_from_each_
     Ledger(node.state).accept(a_command(1, *replicas, tasks=(task,)))
     node.start(keeps=False)
     try:
-        until(lambda: set(kept_by(node)) == set(users), PATIENCE_S)
+        until(lambda: set(kept_by(node)) == set(users))
         for name, (pid, folder) in kept_by(node).items():
             for other in users.values():
                 taken = taken_from(pid, folder, other)
@@ -178,6 +173,7 @@ def test_workers_of_projects_with_users_of_their_own_can_take_nothing_from_each_
         node.end(signal.SIGTERM)
 
 
+@pytest.mark.thorough
 def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced(
     reachable: Path, library: Path
 ) -> None:
@@ -190,12 +186,12 @@ def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced(
     Ledger(node.state).accept(a_command(1, replica, tasks=(task,)))
     node.start()
     try:
-        until(lambda: len(kept_by(node)) == 2, PATIENCE_S)
+        until(lambda: len(kept_by(node)) == 2)
         before = kept_by(node)
         node.end(signal.SIGTERM)
         node.options += ("--worker-user-for", "team-a=daemon")
         node.start()
-        until(lambda: kept_by(node).get("r1", before["r1"]) != before["r1"], REPLACED_S)
+        until(lambda: kept_by(node).get("r1", before["r1"]) != before["r1"])
         after = kept_by(node)
         assert Path(f"/proc/{after['r1'][0]}").stat().st_uid == uid_of("daemon")
         # Nothing changed for its project.
@@ -204,7 +200,7 @@ def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced(
         node.end(signal.SIGTERM)
         node.options = node.options[:-2]
         node.start(keeps=False)
-        until(lambda: kept_by(node).get("r1", after["r1"]) != after["r1"], REPLACED_S)
+        until(lambda: kept_by(node).get("r1", after["r1"]) != after["r1"])
         last = kept_by(node)
         assert Path(f"/proc/{last['r1'][0]}").stat().st_uid == uid_of("nobody")
         assert last["t1"] == before["t1"]
@@ -250,19 +246,18 @@ def taken_from(pid: int, folder: Path, user: str) -> list[str]:
         "memory": f"cat /proc/{pid}/maps",
         "file": f"cat {folder}/kept",
     }
-    found = [
-        name
-        for name, way in ways.items()
-        if subprocess.run(
-            ["/bin/sh", "-c", way],
-            user=user,
-            group=pwd.getpwnam(user).pw_gid,
-            extra_groups=(),
-            capture_output=True,
-            check=False,
-        ).returncode
-        == 0
-    ]
+    script = "; ".join(
+        f"{way} > /dev/null && echo {name}" for name, way in ways.items()
+    )
+    found = subprocess.run(
+        ["/bin/sh", "-c", script],
+        user=user,
+        group=pwd.getpwnam(user).pw_gid,
+        extra_groups=(),
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.split()
     return ["all"] if found == list(ways) else found
 
 
@@ -327,5 +322,5 @@ def opened_by_its_reader(fifo: Path) -> int:
             opened.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
         return bool(opened)
 
-    until(is_open, PATIENCE_S)
+    until(is_open)
     return opened[0]

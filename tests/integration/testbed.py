@@ -17,13 +17,12 @@ from typing import Any
 
 import yaml
 
-from tests.integration.fault_harness import until
 from tests.ports import a_free_port, own_environment
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 FAKE_NODE = ROOT / "tests" / "agents" / "fakes" / "fake_node.py"
 ADDRESS = re.compile(r"(http://)?(agent-[a-z0-9]+|control-plane):\d+")
-PATIENCE_S = 180.0
 
 
 @dataclass(kw_only=True)
@@ -168,4 +167,4 @@ def is_healthy(bed: Composed, name: str) -> bool:
 
 
 def until_healthy(bed: Composed, name: str) -> None:
-    until(lambda: is_healthy(bed, name), PATIENCE_S)
+    until(lambda: is_healthy(bed, name))
