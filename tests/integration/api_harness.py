@@ -33,6 +33,7 @@ from app.solver.inline import InlineSolver
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import PlanAnswer, PlanRequest, SolverWorker
 from tests.conftest import copied_database
+from tests.waiting import until
 
 # By default a traceback has the values of all variables, which takes seconds to write for an application.
 structlog.configure(
@@ -157,6 +158,10 @@ class Api:
             observation(name, **fields),
             token=token or self.token_of(name),
         )
+
+    def command(self, name: str = "n1", **fields: object) -> Any:
+        """The command in the answer to one observation, which is repeated until the API has heard of the push."""
+        return until(lambda: self.sync(name, **fields).json()["command"])
 
     def token_of(self, node: str) -> str:
         """The name of the token of that node's agent, which is made where it has none."""

@@ -233,7 +233,7 @@ def test_a_proposed_plan_is_pushed_after_approval_only(api: Api) -> None:
         == "approved"
     )
     assert api.tick().state == "target"
-    assert api.sync(sequence=3).json()["command"]["generation"] == 1
+    assert api.command(sequence=3)["generation"] == 1
     line = api.get("events?kind=PlanApproved")["items"][0]
     assert (line["actor"], line["plan_id"]) == ("token/operator", plan_id)
     again = api.call("POST", f"plans/{plan_id}/approve")
@@ -273,7 +273,7 @@ def test_a_policys_governor_reaches_the_nodes_with_the_next_target_and_leaves_th
         _put_policy(api, governor=governor)
         assert api.get("policies/default")["spec"]["governor"] == governor
         assert api.tick().state == "target"
-        gpus = api.sync("n1", sequence=sequence).json()["command"]["gpus"]
+        gpus = api.command(sequence=sequence, generation=sequence - 2)["gpus"]
         assert {gpu.get("governor", {}).get("name") for gpu in gpus} == {governor}
     (newest, *_) = api.get("events?kind=PlanPushed")["items"]
     assert newest["reason"] == "governor none"

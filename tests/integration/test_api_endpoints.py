@@ -15,6 +15,7 @@ from tests.integration.api_harness import (
     reading,
     service,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -49,7 +50,7 @@ def command_of(
     api: Api, name: str, router: str, sequence: int, **fields: object
 ) -> Any:
     """The newer command that it is answered."""
-    return report(api, name, router, sequence, **fields)["command"]
+    return until(lambda: report(api, name, router, sequence, **fields)["command"])
 
 
 def replicas_of(command: Any, state: str = "ready") -> list[dict[str, object]]:
@@ -158,7 +159,7 @@ def test_a_node_is_told_when_the_replicas_that_moved_from_it_are_ready_elsewhere
     report(api, new, "", 3)
     assert api.status("POST", f"nodes/{old}/drain") == 200
     api.tick()
-    command = command_of(api, new, "", 4)
+    command = command_of(api, new, "", 4, generation=commands[new]["generation"])
 
     def is_ready(sequence: int) -> bool:
         """Whether the old node, which has the same plan, is told so."""

@@ -21,7 +21,6 @@ from tests.integration.api_harness import (
     service,
 )
 from tests.integration.test_api_tasks import task
-from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -58,9 +57,8 @@ def planned(api: Api) -> None:
     api.sync(services=[reading(arrivals=100)])
     assert api.tick().state == "target"
     api.clock.advance(2.0)
-    # The first observation again: a repetition changes nothing, and its answer has the command once the API has heard
-    # of the push.
-    command = until(lambda: api.sync().json()["command"])
+    # The first observation again: a repetition changes nothing, and its answer has the command.
+    command = api.command()
     (gpu,) = (each for each in command["gpus"] if each["replicas"])
     chat = {
         "id": gpu["replicas"][0]["id"],

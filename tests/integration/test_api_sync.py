@@ -215,7 +215,7 @@ def test_the_newest_command_comes_with_the_answer_until_the_agent_has_it(
 ) -> None:
     api.sync(sequence=1, services=[reading()])
     assert api.tick().generation == 1
-    command = api.sync(sequence=2, generation=0).json()["command"]
+    command = api.command(sequence=2, generation=0)
     assert (command["node"], command["generation"]) == ("n1", 1)
     assert command["gpus"][0]["replicas"][0]["service"] == "chat"
     assert api.sync(sequence=3, generation=1).json()["command"] is None

@@ -113,7 +113,7 @@ def test_a_task_is_placed_beside_a_service_runs_and_finishes(api: Api) -> None:
     index, share = int(status["gpu"][-1]), status["sm_percent"]
     (command,) = [
         gpu
-        for gpu in api.sync(sequence=2, generation=0).json()["command"]["gpus"]
+        for gpu in api.command(sequence=2, generation=0)["gpus"]
         if any(each["name"] == "nightly" for each in gpu.get("tasks", ()))
     ]
     assert (
@@ -149,7 +149,7 @@ def test_a_task_is_placed_beside_a_service_runs_and_finishes(api: Api) -> None:
     kinds = [line["kind"] for line in api.get("events?subject=task/nightly")["items"]]
     assert kinds == ["TaskFinished", "TaskStarted", "TaskSubmitted"]
     tick(api)
-    (gone,) = [api.sync(sequence=5, generation=outcome.generation).json()["command"]]
+    gone = api.command(sequence=5, generation=outcome.generation)
     assert all("tasks" not in gpu for gpu in gone["gpus"])
 
 
@@ -171,7 +171,7 @@ def test_a_cancelled_task_leaves_its_node_and_stays_in_the_list(api: Api) -> Non
         "TaskCancelled"
     ]
     tick(api)
-    command = api.sync(sequence=2, generation=first.generation).json()["command"]
+    command = api.command(sequence=2, generation=first.generation)
     assert all("tasks" not in gpu for gpu in command["gpus"])
     assert api.names("tasks?state=cancelled") == ["nightly"]
     assert api.get("tasks?state=queued&state=running")["items"] == []
