@@ -129,7 +129,8 @@ def test_memory_and_watts_are_kept_though_igniter_does_not_know_them() -> None:
     not (FOLDER.is_dir() and SERVICES.is_dir()), reason="needs the shared problems"
 )
 @pytest.mark.parametrize(
-    ("services", "gpus"), [(12, 3), (50, 10), (100, 22), (400, 83)]
+    ("services", "gpus"),
+    [(12, 3), (50, 10), (100, 22), pytest.param(400, 83, marks=pytest.mark.thorough)],
 )
 def test_on_its_own_v100_problems_it_needs_about_the_gpus_that_the_papers_program_needs(
     services: int, gpus: int

@@ -114,6 +114,7 @@ def types_of(plan: Plan) -> Counter[str]:
     return counts
 
 
+@pytest.mark.thorough
 def test_figures_beyond_all_measure_end_at_the_most_replicas() -> None:
     (plan,) = run(a_problem(rate_rps=1e12, slow=0), rates_rps=[1e12])
     assert types_of(plan) == {"fast": MAX_REPLICAS}

@@ -112,10 +112,10 @@ def cheaper_energy(problem: Problem) -> Problem:
     "easier",
     [
         one_more_gpu,
-        as_many_as_wanted,
+        pytest.param(as_many_as_wanted, marks=pytest.mark.thorough),
         looser_slos,
-        lower_rates,
-        fewer_replicas_wanted,
+        pytest.param(lower_rates, marks=pytest.mark.thorough),
+        pytest.param(fewer_replicas_wanted, marks=pytest.mark.thorough),
         all_types_allowed,
         cheaper_energy,
     ],
