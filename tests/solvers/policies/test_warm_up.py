@@ -161,6 +161,7 @@ def in_a_process_of_its_own(
     )
 
 
+@pytest.mark.thorough
 def test_no_kernel_is_compiled_after_it() -> None:
     done = in_a_process_of_its_own("check()")
     assert done.returncode == 0, done.stderr

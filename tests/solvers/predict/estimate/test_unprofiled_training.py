@@ -92,7 +92,7 @@ def points(
         OperatingPoint(
             p,
             4,
-            1000.0,
+            catalogue().gpu_type.clocks_mhz[-1],
             0.0,
             0.0,
             run_ms,
