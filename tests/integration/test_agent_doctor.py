@@ -24,7 +24,3 @@ def test_an_empty_report_is_refused_after_its_token_was_looked_at(api: Api) -> N
     answers["nobody"] = api.status("POST", "nodes/n1/sync", {}, token=None)
     assert answers == {"agent": 422, "viewer": 403, "nobody": 401}
     assert api.get("nodes") == before
-
-
-def test_readiness_needs_no_token(api: Api) -> None:
-    assert api.status("GET", "/readyz?verbose", token=None) in (200, 503)
