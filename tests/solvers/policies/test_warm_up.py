@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import solvers.joint.kernels
 from solvers.explain.alternatives import Neighbourhood
 from solvers.explain.neighbours import NeighbourReader
