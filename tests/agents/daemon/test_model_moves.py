@@ -1,20 +1,12 @@
 """Language models that move to another node: their successors load weights for minutes."""
 
-from agents.base.protocol import EngineCommand
 from agents.enforce.reconcile import MODEL_LIMIT_S
 from tests.agents.daemon.test_loop import with_a_replica_that_moved
-
-ENGINE = EngineCommand(
-    gpus=(0,),
-    max_num_batched_tokens=512,
-    max_num_seqs=8,
-    max_model_len=1024,
-    drain_s=30.0,
-)
+from tests.agents.factories import an_engine
 
 
 def test_a_language_model_serves_on_for_as_long_as_its_successor_loads() -> None:
-    bench = with_a_replica_that_moved(ENGINE)
+    bench = with_a_replica_that_moved(an_engine(0))
     bench.step(2.0 * bench.agent.settings.migration_limit_s)
     bench.step()
     assert "drain old" not in bench.device.log

@@ -22,7 +22,7 @@ from agents.router.access import RouterAccess
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica, on_gpu
 from tests.agents.gpu_nodes import inputs
-from tests.waiting import PATIENCE_S, eventually, run
+from tests.waiting import PATIENCE_S, eventually, in_loop, run
 
 pytestmark = pytest.mark.integration
 
@@ -40,28 +40,22 @@ class Unit:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         Ledger(directory / "state").accept(on_gpu(a_replica("r1")))
+        (directory / "token").write_text("t")
         self.port = socket.create_server(("127.0.0.1", 0), backlog=1000)
         self.url = f"http://127.0.0.1:{self.port.getsockname()[1]}/v2/models/chat/infer"
         self.agent: subprocess.Popen[bytes]
 
     def start(self) -> None:
         words = "--url http://127.0.0.1:9 --node n1 --device fake --gpu-type V100-32GB --launch-s 0.2"
-        (self.directory / "token").write_text("t")
-        state = ("--state-dir", str(self.directory / "state"))
-        token = ("--token-file", str(self.directory / "token"))
-        command = (
-            sys.executable,
-            "-c",
-            _AS_SYSTEMD,
-            str(self.port.fileno()),
-            *words.split(),
-            *state,
-            *token,
+        files = (
+            f"--state-dir {self.directory}/state --token-file {self.directory}/token"
         )
+        port = self.port.fileno()
+        given = (str(port), *words.split(), *files.split())
         with (self.directory / "log").open("ab") as log:
             self.agent = subprocess.Popen(
-                command,
-                pass_fds=(self.port.fileno(),),
+                (sys.executable, "-c", _AS_SYSTEMD, *given),
+                pass_fds=(port,),
                 stderr=log,
             )
 
@@ -143,25 +137,21 @@ def listened() -> set[int]:
     return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
 
 
-def test_any_free_port_is_one_port(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        before = listened()
-        device = FakeDevice(
-            (), execution_s=never, iteration_s=never, clock=ScaledClock()
-        )
-        async with front(device, 0, RouterAccess()):
-            (port,) = listened() - before
-            assert f"requests are taken on port {port}" in caplog.text
-            url = f"http://127.0.0.1:{port}/v2/health/live"
-            async with aiohttp.ClientSession() as session, session.get(url) as answer:
-                assert answer.status == 200
-        assert listened() == before
-
+@in_loop
+async def test_any_free_port_is_one_port(caplog: pytest.LogCaptureFixture) -> None:
     def never(*_: object) -> float:
         raise AssertionError("nothing runs here")
 
     caplog.set_level("INFO")
-    asyncio.run(scenario())
+    before = listened()
+    device = FakeDevice((), execution_s=never, iteration_s=never, clock=ScaledClock())
+    async with front(device, 0, RouterAccess()):
+        (port,) = listened() - before
+        assert f"requests are taken on port {port}" in caplog.text
+        url = f"http://127.0.0.1:{port}/v2/health/live"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            assert answer.status == 200
+    assert listened() == before
 
 
 def test_a_port_that_is_taken_is_said_to_be_taken() -> None:
@@ -169,14 +159,10 @@ def test_a_port_that_is_taken_is_said_to_be_taken() -> None:
         open_port("127.0.0.1", taken.getsockname()[1])
 
 
-def test_what_systemd_hands_to_others_is_left(tmp_path: Path) -> None:
+def test_what_systemd_hands_to_others_is_left() -> None:
     assert handed_over_socket({}) is None
-    environment = {
-        "LISTEN_PID": "1",
-        "LISTEN_FDS": "1",
-        "LISTEN_FDNAMES": "x",
-        "PATH": "/bin",
-    }
+    others = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x"}
+    environment = {**others, "PATH": "/bin"}
     assert handed_over_socket(environment) is None
     assert environment == {"PATH": "/bin"}
     with pytest.raises(BadSocket, match="systemd passes 2 sockets"):

@@ -45,28 +45,24 @@ def test_one_that_drains_and_is_wanted_again_is_taken_back_and_routed() -> None:
     ]
 
 
-def test_one_that_has_drained_sleeps_and_the_node_is_settled_then() -> None:
+@pytest.mark.parametrize("can_sleep", [True, False])
+def test_one_that_has_drained_sleeps_or_is_stopped(can_sleep: bool) -> None:
     device = with_model()
+    device.put("m1", can_sleep=can_sleep)
     settle(device, NOTHING)
-    assert "sleep m1" in device.log
-    assert not any(each.startswith("stop") for each in device.log)
+    assert ("sleep m1" in device.log) is can_sleep
+    assert ("stop m1" in device.log) is not can_sleep
+    assert bool(device.replicas()) is can_sleep
     assert is_settled(NOTHING, run(device.state()))
-
-
-def test_one_whose_server_cannot_sleep_is_stopped() -> None:
-    device = with_model()
-    device.put("m1", can_sleep=False)
-    settle(device, NOTHING)
-    assert device.replicas() == ()
 
 
 def test_one_that_sleeps_and_is_wanted_again_is_woken_and_not_started() -> None:
     device = asleep()
+    held = {round(each.memory_mib) for each in device.replicas()}
+    assert held == {round(3500.0 * ASLEEP_SHARE)}
     settle(device, on_two(a_model(0, 1), generation=3))
-    assert [each for each in device.log if "m1" in each] == [
-        "wake m1",
-        "route {'chat': ['m1']}",
-    ]
+    of_model = [each for each in device.log if "m1" in each]
+    assert of_model == ["wake m1", "route {'chat': ['m1']}"]
 
 
 def test_it_is_not_woken_before_what_is_stopped_for_it_is_gone() -> None:
@@ -168,12 +164,6 @@ def test_one_that_would_serve_something_else_ends(other: dict[str, object]) -> N
     settle(device, wanted)
     assert "wake m1" not in device.log
     assert device.log.index("stop m1") < device.log.index("start m1")
-
-
-def test_memory_is_that_of_one_that_sleeps() -> None:
-    device = asleep()
-    held = {round(each.memory_mib) for each in device.replicas()}
-    assert held == {round(3500.0 * ASLEEP_SHARE)}
 
 
 def test_streams_that_outlast_the_drain_end_with_it() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
-from agents.base.device import GpuState, Part, RunningReplica
+from agents.base.device import Part
 from agents.base.protocol import (
     MAX_LAUNCHES,
     LaunchFailure,
@@ -12,7 +12,8 @@ from agents.base.protocol import (
     TaskState,
 )
 from agents.enforce.failed_launches import HEALTHY_S, FailedLaunches
-from tests.agents.factories import a_replica, a_task, an_empty_node
+from tests.agents.enforce.test_launch_timer import a_node_with
+from tests.agents.factories import a_task, an_empty_node
 from tests.agents.paper_device import a_running_task
 
 WANTED: set[Part] = {("replica", "r1"), ("task", "nightly")}
@@ -35,18 +36,8 @@ def see(
     replica: str = "r1",
 ) -> None:
     """The agent looks at a node with one replica."""
-    wanted = a_replica(replica)
-    running = RunningReplica(
-        id=replica,
-        service=wanted.service,
-        network=wanted.network,
-        state=state,
-        sm_percent=wanted.sm_percent,
-        batch=wanted.batch,
-        memory_mib=wanted.memory_mib,
-    )
-    node = an_empty_node()
-    gpu: GpuState = replace(node.gpus[0], replicas=(running,), healthy=healthy)
+    node = a_node_with((replica, state))
+    gpu = replace(node.gpus[0], healthy=healthy)
     launches.look(replace(node, gpus=(gpu,)), WANTED, at_s)
 
 
@@ -83,23 +74,16 @@ def test_a_replica_that_served_did_not_fail_to_start_and_a_crash_loop_did() -> N
         assert len(launches.take(())) == count
 
 
-def test_what_had_failed_before_the_agent_came_says_nothing_of_its_gpu() -> None:
-    # As after a restart of the machine: nobody knows how long it had been up.
-    launches = FailedLaunches()
-    for at_s in (0.0, 1.0):
-        see(launches, "failed", at_s)
-    assert launches.take(()) == ()
+def test_what_an_earlier_agent_had_up_or_failed_says_nothing_of_its_gpu() -> None:
+    # Nobody knows how long it had been up when this agent came, as after a restart of the machine.
+    for found in ("failed", "ready"):
+        launches = FailedLaunches()
+        see(launches, found, 0.0)
+        see(launches, "failed", 1.0)
+        assert launches.take(()) == ()
     launches.start(("replica", "r1"))
     see(launches, "failed", 2.0)
     assert launches.take(()) == (failure("it ended by itself"),)
-
-
-def test_a_replica_that_an_earlier_agent_had_up_did_not_fail_to_start() -> None:
-    # Nobody knows how long it had been up when this agent came, a second before it ended.
-    launches = FailedLaunches()
-    see(launches, "ready", 0.0)
-    see(launches, "failed", 1.0)
-    assert launches.take(()) == ()
 
 
 def test_what_is_not_wanted_and_what_a_lost_gpu_takes_with_it_says_nothing() -> None:

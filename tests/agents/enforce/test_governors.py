@@ -25,6 +25,7 @@ from tests.agents.factories import (
 )
 from tests.agents.factories import run as finish
 from tests.agents.paper_device import PaperDevice
+from tests.waiting import eventually, in_loop
 
 
 class Bench:
@@ -85,6 +86,13 @@ class Bench:
         return self.plane.received[-1].acks[-1].status
 
 
+def settled(*gpus: GpuCommand) -> Bench:
+    """A bench whose replicas serve."""
+    bench = Bench(a_command(*gpus))
+    bench.settle()
+    return bench
+
+
 def governed(
     *replicas: ReplicaCommand, name: str = "dfs", index: int = 0, **changes: object
 ) -> GpuCommand:
@@ -94,8 +102,7 @@ def governed(
 
 
 def test_a_governor_turns_the_clock_and_the_command_counts_as_applied() -> None:
-    bench = Bench(a_command(governed()))
-    bench.settle()
+    bench = settled(governed())
     assert bench.clock_mhz() == 1500.0
     bench.pass_s(3, power_w=305.0)
     # The first second has no beginning; then 305 W is 1.7 % above the cap of 300 W: one step of 15 MHz a second.
@@ -118,8 +125,7 @@ def test_a_governor_goes_about_it_as_the_command_says() -> None:
 
 
 def test_a_governor_has_the_batch_up_to_the_plans() -> None:
-    bench = Bench(a_command(governed(a_replica(batch=20), name="clipper_latency")))
-    bench.settle()
+    bench = settled(governed(a_replica(batch=20), name="clipper_latency"))
     bench.pass_s(
         3, power_w=100.0, execution_ms=101.0
     )  # above the SLO of 100 ms: 20 → 18 → 16
@@ -131,8 +137,7 @@ def test_a_governor_has_the_batch_up_to_the_plans() -> None:
 
 
 def test_a_governor_goes_on_when_the_control_plane_is_gone() -> None:
-    bench = Bench(a_command(governed()))
-    bench.settle()
+    bench = settled(governed())
     bench.plane.error = ControlPlaneSilent("nobody there")
     bench.pass_s(4, power_w=400.0)
     assert bench.clock_mhz() == 1500.0 - 3 * 150.0
@@ -155,8 +160,7 @@ def test_every_gpu_has_its_own_governor_and_pace() -> None:
 
 
 def test_the_board_holds_the_cap_until_a_governor_acts_and_is_its_net_then() -> None:
-    bench = Bench(a_command(governed()))
-    bench.settle()
+    bench = settled(governed())
     assert bench.limit_w() == 300.0
     bench.pass_s(1, power_w=200.0)
     assert bench.limit_w() == 330.0
@@ -166,8 +170,7 @@ def test_the_board_holds_the_cap_until_a_governor_acts_and_is_its_net_then() -> 
 
 
 def test_a_gpu_that_cannot_be_measured_runs_as_planned_and_says_so() -> None:
-    bench = Bench(a_command(governed()))
-    bench.settle()
+    bench = settled(governed())
     bench.pass_s(3)
     assert bench.clock_mhz() == 1500.0
     assert bench.limit_w() == 300.0
@@ -216,8 +219,7 @@ def test_late_servers_of_several_gpus_are_asked_at_once() -> None:
 
 
 def test_a_device_that_does_not_answer_ends_no_governor() -> None:
-    bench = Bench(a_command(governed()))
-    bench.settle()
+    bench = settled(governed())
     bench.pass_s(1, power_w=305.0)
     bench.device.error = NoDriver("the driver is gone")
     bench.clock.advance(1.0)
@@ -228,8 +230,7 @@ def test_a_device_that_does_not_answer_ends_no_governor() -> None:
 
 
 def test_knobs_outlast_a_command_that_asks_the_same_and_no_other() -> None:
-    bench = Bench(a_command(governed()))
-    bench.settle()
+    bench = settled(governed())
     bench.pass_s(3, power_w=305.0)
     bench.plane.command = a_command(governed(a_replica(rate_rps=20.0)), generation=2)
     bench.pass_s(2, power_w=299.0)
@@ -241,8 +242,7 @@ def test_knobs_outlast_a_command_that_asks_the_same_and_no_other() -> None:
 
 
 def test_without_a_governor_the_commanded_knobs_return() -> None:
-    bench = Bench(a_command(governed()))
-    bench.settle()
+    bench = settled(governed())
     bench.pass_s(4, power_w=400.0)
     bench.plane.command = on_gpu(a_replica(), generation=2)
     bench.pass_s(2, power_w=400.0)
@@ -251,8 +251,7 @@ def test_without_a_governor_the_commanded_knobs_return() -> None:
 
 
 def test_a_period_in_which_something_else_turned_the_knobs_does_not_count() -> None:
-    bench = Bench(a_command(governed()))
-    bench.settle()
+    bench = settled(governed())
     bench.pass_s(1, power_w=305.0)
     finish(bench.device.lock_clock_mhz(0, 900.0))
     bench.clock.advance(1.0)
@@ -263,15 +262,9 @@ def test_a_period_in_which_something_else_turned_the_knobs_does_not_count() -> N
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        (
-            {"name": "magic"},
-            "GPU 0: no governor is called magic; there are batch_dvfs, clipper_latency",
-        ),
+        ({"name": "magic"}, "GPU 0: no governor is called magic; there are batch_dvfs"),
         ({"clocks_mhz": (900.0, 1500.0, 1200.0)}, "clocks do not ascend"),
-        (
-            {"clocks_mhz": (900.0, 1200.0)},
-            "1500 MHz is outside its governor's, 900 to 1200",
-        ),
+        ({"clocks_mhz": (900.0, 1200.0)}, "1500 MHz is outside its governor's, 900 to"),
         ({"power_limit_w": 299.0}, "under a board limit of 299 W"),
     ],
 )
@@ -280,9 +273,8 @@ def test_a_command_whose_governor_cannot_be_is_refused(
 ) -> None:
     bench = Bench(on_gpu(a_replica(), governor=a_governor(**changes)))  # type: ignore[arg-type]
     bench.pass_s(2)
-    (refused,) = (
-        ack for ack in bench.plane.received[-1].acks if ack.status == "refused"
-    )
+    acks = bench.plane.received[-1].acks
+    (refused,) = (ack for ack in acks if ack.status == "refused")
     assert reason in refused.detail
     assert bench.device.log == []
 
@@ -301,25 +293,18 @@ def test_an_unknown_governor_on_disk_governs_nothing(tmp_path: Path) -> None:
     )
 
 
-def test_the_agents_own_loop_governs() -> None:
-    async def scenario() -> float | None:
-        clock = ScaledClock(speed=100.0)
-        device = PaperDevice(an_empty_node())
-        device.polls[0] = GpuPoll(peak_power_w=400.0)
-        agent, stop = (
-            an_agent(device, PaperControlPlane(clock, a_command(governed())), clock),
-            asyncio.Event(),
-        )
-        loops = asyncio.create_task(agent.run(stop))
-        async with asyncio.timeout(10.0):
-            while finish(device.state()).gpus[0].clock_mhz != 900.0:
-                assert not loops.done()
-                await asyncio.sleep(0.005)
-        stop.set()
-        await loops
-        return finish(device.state()).gpus[0].clock_mhz
-
-    assert asyncio.run(scenario()) == 900.0
+@in_loop
+async def test_the_agents_own_loop_governs() -> None:
+    clock, device = ScaledClock(speed=100.0), PaperDevice(an_empty_node())
+    device.polls[0] = GpuPoll(peak_power_w=400.0)
+    plane, stop = PaperControlPlane(clock, a_command(governed())), asyncio.Event()
+    loops = asyncio.create_task(an_agent(device, plane, clock).run(stop))
+    await eventually(
+        lambda: loops.done() or finish(device.state()).gpus[0].clock_mhz == 900.0
+    )
+    assert not loops.done()
+    stop.set()
+    await loops
 
 
 def test_a_command_with_or_without_governor_survives_the_wire() -> None:
@@ -345,8 +330,7 @@ def test_a_percentile_lies_between_the_ends_of_its_bucket() -> None:
 
 
 def test_one_with_a_start_of_its_own_begins_there_once_it_can_measure() -> None:
-    bench = Bench(a_command(governed(a_replica(batch=8), name="power_latency")))
-    bench.settle()
+    bench = settled(governed(a_replica(batch=8), name="power_latency"))
     assert (bench.clock_mhz(), bench.batches()) == (1500.0, {"r1": 8})
     bench.pass_s(1, power_w=100.0, execution_ms=20.0)
     assert (bench.clock_mhz(), bench.batches()) == (900.0, {"r1": 1})
@@ -358,8 +342,7 @@ def test_one_with_a_start_of_its_own_begins_there_once_it_can_measure() -> None:
 
 
 def test_a_governor_begins_anew_only_with_other_replicas() -> None:
-    bench = Bench(a_command(governed(a_replica(batch=8), name="power_latency")))
-    bench.settle()
+    bench = settled(governed(a_replica(batch=8), name="power_latency"))
     bench.pass_s(3, power_w=100.0)
     assert bench.batches() == {"r1": 8}
     bench.plane.command = a_command(
@@ -380,8 +363,7 @@ def test_a_governor_begins_anew_only_with_other_replicas() -> None:
 @pytest.mark.parametrize("name", ["power_latency", "clipper_power", "batch_dvfs"])
 def test_a_spare_keeps_its_commanded_batch_under_a_governor(name: str) -> None:
     spare = a_replica("s", rate_rps=0.0, batch=8, is_spare=True)
-    bench = Bench(a_command(governed(a_replica(batch=8), spare, name=name)))
-    bench.settle()
+    bench = settled(governed(a_replica(batch=8), spare, name=name))
     # 500 W are far above the cap of 300 W: every governor of power turns the replica's batch down.
     for _ in range(20):
         bench.pass_s(1, power_w=500.0)
@@ -419,8 +401,7 @@ def test_a_spare_that_becomes_a_replica_sets_no_other_back_to_batch_1() -> None:
 
 
 def test_after_three_failing_periods_another_partition_is_asked_for() -> None:
-    bench = Bench(a_command(governed(a_replica(batch=1), name="power_latency")))
-    bench.settle()
+    bench = settled(governed(a_replica(batch=1), name="power_latency"))
     bench.pass_s(3, power_w=400.0)  # the first second is no period
     assert bench.plane.received[-1].repartition == ()
     bench.pass_s(2, power_w=400.0)
@@ -430,6 +411,5 @@ def test_after_three_failing_periods_another_partition_is_asked_for() -> None:
 
 
 def test_an_observation_without_such_a_request_looks_as_it_always_did() -> None:
-    bench = Bench(a_command(governed()))
-    bench.settle()
+    bench = settled(governed())
     assert b"repartition" not in msgspec.json.encode(bench.plane.received[-1])

@@ -1,29 +1,19 @@
 """Times of launches: told once each, from the start until the replica was seen ready."""
 
-from dataclasses import replace
-
-from agents.base.device import NodeState, RunningReplica
+from agents.base.device import NodeState
 from agents.base.protocol import MAX_LAUNCHES, LaunchTime, ReplicaState
 from agents.enforce.launch_timer import LaunchTimer
 from tests.agents.factories import a_replica, an_empty_node
+from tests.agents.factories import run as finish
+from tests.agents.paper_device import PaperDevice
 
 
 def a_node_with(*replicas: tuple[str, ReplicaState]) -> NodeState:
-    wanted = a_replica("r1")
-    running = tuple(
-        RunningReplica(
-            id=name,
-            service=wanted.service,
-            network=wanted.network,
-            state=state,
-            sm_percent=wanted.sm_percent,
-            batch=wanted.batch,
-            memory_mib=wanted.memory_mib,
-        )
-        for name, state in replicas
-    )
-    node = an_empty_node()
-    return replace(node, gpus=(replace(node.gpus[0], replicas=running),))
+    device = PaperDevice(an_empty_node())
+    for name, state in replicas:
+        finish(device.start_replica(0, a_replica(name, sm_percent=10.0)))
+        device.put(name, state=state)
+    return finish(device.state())
 
 
 def test_a_launch_is_told_once_when_the_replica_is_ready() -> None:

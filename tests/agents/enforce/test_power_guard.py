@@ -80,6 +80,14 @@ def steps(
     return problems
 
 
+def over_the_cap() -> tuple[Plant, PowerGuard]:
+    """A guard that has lowered the clock to 1245 MHz: 360 W at 1500 MHz are above the cap of 300."""
+    plant = Plant(full_w=310.0)
+    guard = PowerGuard(plant)
+    steps(guard, 2)
+    return plant, guard
+
+
 def knob_actions(command: NodeCommand, state: NodeState) -> list[Action]:
     return [
         each
@@ -102,18 +110,14 @@ def test_over_the_cap_the_clock_is_lower_within_one_period() -> None:
 
 
 def test_enforcement_does_not_turn_the_clock_back() -> None:
-    plant = Plant(full_w=310.0)
-    guard = PowerGuard(plant)
-    steps(guard, 2)
+    plant, guard = over_the_cap()
     state = finish(plant.state())
     assert knob_actions(guard.in_force(COMMAND), state) == []
     assert knob_actions(COMMAND, state) != []  # it would, were it not told
 
 
 def test_when_the_load_falls_the_clock_comes_back_slowly_and_the_problem_ends() -> None:
-    plant = Plant(full_w=310.0)
-    guard = PowerGuard(plant)
-    steps(guard, 2)
+    plant, guard = over_the_cap()
     plant.load = 0.2
     steps(guard, 1 + CALM_PERIODS - 1)
     assert plant.gpu.clock_mhz == 1245.0
@@ -124,10 +128,12 @@ def test_when_the_load_falls_the_clock_comes_back_slowly_and_the_problem_ends() 
     assert plant.gpu.clock_mhz == 1500.0 and guard.in_force(COMMAND) is COMMAND
 
 
-def test_under_the_cap_nothing_is_turned() -> None:
+def test_under_the_cap_nothing_is_turned_and_an_empty_gpu_is_left_alone() -> None:
     plant = Plant(full_w=250.0 * TOLERANCE)  # 305 W: within the tolerance of 306
-    guard = PowerGuard(plant)
-    assert steps(guard, 20) == () and plant.log == []
+    assert steps(PowerGuard(plant), 20) == () and plant.log == []
+    plant = Plant(full_w=400.0)
+    assert steps(PowerGuard(plant), 5, on_gpu()) == ()
+    assert plant.seen_mhz == []
 
 
 def test_at_the_lowest_clock_it_says_that_only_fewer_replicas_help() -> None:
@@ -142,14 +148,11 @@ def test_without_a_clock_lock_the_boards_limit_is_set_to_the_cap() -> None:
     plant.knows(has_clock_lock=False, power_limit_w=None)
     guard = PowerGuard(plant)
     (words,) = steps(guard, 2)
-    assert (
-        plant.gpu.power_limit_w == 300.0 and "board's limit was set to the cap" in words
-    )
+    assert plant.gpu.power_limit_w == 300.0
+    assert "board's limit was set to the cap" in words
     (words,) = steps(guard, 1)
     assert "the board does not enforce it" in words
-
-
-def test_without_either_knob_it_is_loud() -> None:
+    # Without either knob it is loud.
     plant = Plant(full_w=310.0)
     plant.knows(has_clock_lock=False, has_power_limit=False)
     (words,) = steps(PowerGuard(plant), 5)
@@ -157,27 +160,18 @@ def test_without_either_knob_it_is_loud() -> None:
 
 
 def test_a_gpu_whose_governor_acts_is_let_go() -> None:
-    plant = Plant(full_w=310.0)
-    guard = PowerGuard(plant)
-    steps(guard, 2)
+    _, guard = over_the_cap()
     assert finish(guard.step(COMMAND, {0})) == () and guard.in_force(COMMAND) is COMMAND
 
 
 def test_a_new_clock_or_cap_begins_anew_and_other_replicas_do_not() -> None:
-    plant = Plant(full_w=310.0)
-    guard = PowerGuard(plant)
-    steps(guard, 2)
+    _, guard = over_the_cap()
     others = on_gpu(a_replica("r2"), clock_mhz=1500.0, cap_w=300.0, generation=2)
     steps(guard, 1, others)
     assert guard.in_force(others).gpus[0].clock_mhz == 1245.0
     slow = on_gpu(a_replica("r2"), clock_mhz=1005.0, cap_w=300.0, generation=3)
     steps(guard, 1, slow)
     assert guard.in_force(slow) is slow
-
-
-def test_an_empty_gpu_is_left_alone() -> None:
-    plant = Plant(full_w=400.0)
-    assert steps(PowerGuard(plant), 5, on_gpu()) == () and plant.seen_mhz == []
 
 
 def test_a_gpu_that_cannot_be_measured_is_said_and_the_next_look_may_find_it() -> None:

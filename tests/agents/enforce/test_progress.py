@@ -4,25 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from agents.base.protocol import GpuCommand, NodeCommand, TaskCommand, TaskReading
+from agents.base.protocol import TaskReading
 from agents.enforce.actions import StartTask, Stop
 from agents.enforce.progress import FILE, Progress
+from tests.agents.factories import a_task, on_gpu
 
-TASK = TaskCommand(
-    name="nightly",
-    kind="training",
-    network="train",
-    batch=64,
-    sm_percent=20.0,
-    memory_mib=1.0,
-    iterations=100,
-    done_iterations=5.0,
-)
+TASK = a_task("nightly", iterations=100, done=5.0)
 START = StartTask(gpu_index=0, task=TASK)
-GPU = GpuCommand(
-    index=0, gpu_type="fast", clock_mhz=1000.0, power_cap_w=1.0, tasks=(TASK,)
-)
-COMMAND = NodeCommand(node="n1", generation=1, gpus=(GPU,))
+COMMAND = on_gpu(tasks=(TASK,))
 
 
 def a_reading(done_iterations: float) -> TaskReading:
@@ -42,32 +31,23 @@ def begins_at(progress: Progress) -> float:
     return resumed.task.done_iterations
 
 
-def test_a_first_start_begins_where_it_is_commanded() -> None:
-    assert Progress().resumed(START) == START
+def test_a_first_start_and_other_actions_stay_as_they_are() -> None:
+    for action in (START, Stop(replica_id="a")):
+        assert Progress().resumed(action) == action
 
 
-def test_a_restart_begins_where_it_was_last_read_even_if_it_is_gone_since() -> None:
+@pytest.mark.parametrize(("read", "begins"), [(40.0, 40.0), (3.0, 5.0)])
+def test_a_restart_begins_where_it_was_last_read_or_is_commanded(
+    read: float, begins: float
+) -> None:
     progress = Progress()
-    progress.note((a_reading(40.0),), COMMAND)
+    progress.note((a_reading(read),), COMMAND)
+    # Even if it is gone since.
     progress.note((), COMMAND)
-    assert begins_at(progress) == 40.0
-
-
-def test_a_newer_command_that_is_farther_counts() -> None:
-    progress = Progress()
-    progress.note((a_reading(3.0),), COMMAND)
-    assert begins_at(progress) == 5.0
-
-
-def test_what_is_commanded_no_more_is_forgotten() -> None:
-    progress = Progress()
-    progress.note((a_reading(40.0),), COMMAND)
+    assert begins_at(progress) == begins
+    # What is commanded no more is forgotten.
     progress.note((), None)
     assert begins_at(progress) == 5.0
-
-
-def test_other_actions_stay_as_they_are() -> None:
-    assert Progress().resumed(Stop(replica_id="a")) == Stop(replica_id="a")
 
 
 def test_a_restarted_agent_goes_on_from_what_was_last_read(tmp_path: Path) -> None:

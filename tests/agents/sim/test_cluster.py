@@ -1,6 +1,5 @@
 """The simulated cluster: its devices, its load balancer, its faults, and that nothing is ever lost from the books."""
 
-import asyncio
 import contextlib
 
 import numpy as np
@@ -74,6 +73,27 @@ def wanted(
     return on_gpu(replica, clock_mhz=clock_mhz, generation=generation)
 
 
+def serving(
+    rate_rps: float, *faults: Fault, gpus: int = 1, clock_mhz: float = 1500.0
+) -> tuple[SimulatedCluster, SimulatedDevice, ManualClock]:
+    """Node n1, whose replica of chat is ready and gets so many requests."""
+    cluster, clock = a_cluster(
+        a_node(gpus=gpus), rates_rps={"chat": rate_rps}, faults=faults
+    )
+    device = SimulatedDevice(cluster, "n1")
+    settle(device, wanted(clock_mhz=clock_mhz), clock)
+    return cluster, device, clock
+
+
+def read_after(
+    device: SimulatedDevice, clock: ManualClock, seconds: float
+) -> DeviceReadings:
+    """What the device did in so many seconds."""
+    run(device.read())
+    clock.advance(seconds)
+    return run(device.read())
+
+
 def test_a_replica_serves_what_waited_for_its_launch() -> None:
     cluster, clock = a_cluster(a_node(launch_s=5.0), rates_rps={"chat": 10.0})
     device = SimulatedDevice(cluster, "n1")
@@ -93,9 +113,7 @@ def test_a_replica_serves_what_waited_for_its_launch() -> None:
 
 
 def test_the_windows_of_a_device_add_up_to_the_totals() -> None:
-    cluster, clock = a_cluster(rates_rps={"chat": 300.0})
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, wanted(), clock)
+    cluster, device, clock = serving(300.0)
     readings: list[DeviceReadings] = []
     for _ in range(7):
         clock.advance(1.3)
@@ -111,12 +129,8 @@ def test_the_windows_of_a_device_add_up_to_the_totals() -> None:
 
 
 def test_power_follows_the_load() -> None:
-    cluster, clock = a_cluster(rates_rps={"chat": 50.0})
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, wanted(), clock)
-    run(device.read())
-    clock.advance(10.0)
-    (gpu,) = run(device.read()).gpus
+    _, device, clock = serving(50.0)
+    (gpu,) = read_after(device, clock, 10.0).gpus
     # 50 batches of 10 ms a second: half busy, 50 W idle and half of 100 W.
     assert gpu.power_w == pytest.approx(100.0, rel=0.01)
     assert gpu.energy_j == pytest.approx(1000.0, rel=0.01)
@@ -126,40 +140,27 @@ def test_power_follows_the_load() -> None:
 
 def test_a_lower_clock_and_a_straggler_make_every_batch_longer() -> None:
     fault = Fault(kind="straggler", node="n1", start_s=100.0, factor=3.0)
-    cluster, clock = a_cluster(rates_rps={"chat": 10.0}, faults=(fault,))
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, wanted(clock_mhz=750.0), clock)
-    run(device.read())
-    clock.advance(10.0)
-    (slow,) = run(device.read()).replicas
+    _, device, clock = serving(10.0, fault, clock_mhz=750.0)
+    (slow,) = read_after(device, clock, 10.0).replicas
     assert slow.execution_ms == pytest.approx(20.0)
     clock.advance(200.0)
-    run(device.read())
-    clock.advance(10.0)
-    (slower,) = run(device.read()).replicas
+    (slower,) = read_after(device, clock, 10.0).replicas
     assert slower.execution_ms == pytest.approx(60.0)
 
 
 def test_a_power_limit_throttles_the_clock_until_full_load_fits() -> None:
-    cluster, clock = a_cluster()
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, on_gpu(a_replica("r1"), clock_mhz=1500.0, cap_w=130.0), clock)
+    _, device, clock = serving(100.0)
+    settle(device, on_gpu(a_replica("r1", batch=8), cap_w=130.0, generation=2), clock)
     (gpu,) = run(device.read()).gpus
     assert gpu.clock_mhz == 1200.0  # 50 W + 100 W · 1200 / 1500 = 130 W
 
 
 def test_neighbours_slow_each_other_from_the_moment_they_are_ready() -> None:
-    cluster, clock = a_cluster(rates_rps={"chat": 10.0})
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, wanted(), clock)
-    settle(
-        device,
-        on_gpu(a_replica("r1", batch=8), a_replica("r2", service="b"), generation=2),
-        clock,
-    )
-    run(device.read())
-    clock.advance(5.0)
-    assert run(device.read()).replicas[0].execution_ms == pytest.approx(20.0)
+    _, device, clock = serving(10.0)
+    both = a_replica("r1", batch=8), a_replica("r2", service="b")
+    settle(device, on_gpu(*both, generation=2), clock)
+    seen = read_after(device, clock, 5.0).replicas[0]
+    assert seen.execution_ms == pytest.approx(20.0)
 
 
 def test_requests_without_a_replica_wait_bounded_at_the_first_node() -> None:
@@ -191,15 +192,10 @@ def test_requests_are_shared_by_weight_over_nodes() -> None:
 
 
 def test_an_overloaded_replica_serves_what_it_can() -> None:
-    cluster, clock = a_cluster(
-        rates_rps={"chat": 2000.0}
-    )  # 800 rps is all that 8 requests per 10 ms give
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, wanted(), clock)
+    # 800 rps is all that 8 requests per 10 ms give.
+    cluster, device, clock = serving(2000.0)
     clock.advance(1.0)  # what waited for the launch goes first
-    run(device.read())
-    clock.advance(10.0)
-    (chat,) = run(device.read()).services
+    (chat,) = read_after(device, clock, 10.0).services
     assert chat.in_slo == pytest.approx(8000, rel=0.01)
     assert chat.rejected == pytest.approx(12_000, rel=0.01)
     assert chat.queued < QUEUE_CAPACITY
@@ -207,12 +203,8 @@ def test_an_overloaded_replica_serves_what_it_can() -> None:
 
 
 def test_a_lost_gpu_fails_its_replicas_and_takes_no_new_ones() -> None:
-    cluster, clock = a_cluster(
-        rates_rps={"chat": 1000.0},
-        faults=(Fault(kind="gpu_lost", node="n1", start_s=30.0),),
-    )
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, wanted(), clock)
+    lost = Fault(kind="gpu_lost", node="n1", start_s=30.0)
+    cluster, device, clock = serving(1000.0, lost)
     clock.advance(40.0)
     (gpu,) = run(device.state()).gpus
     assert (gpu.healthy, [each.state for each in gpu.replicas]) == (False, ["failed"])
@@ -249,20 +241,15 @@ def test_a_silent_node_is_silent_only_while_the_fault_lasts(kind: FaultKind) -> 
 
 
 def test_stale_telemetry_arrives_late_and_only_that_of_the_node() -> None:
-    cluster, clock = a_cluster(
-        a_node("n1"),
-        a_node("n2"),
-        faults=(Fault(kind="stale", node="n1", start_s=0.0, end_s=50.0, delay_s=20.0),),
-    )
+    fault = Fault(kind="stale", node="n1", start_s=0.0, end_s=50.0, delay_s=20.0)
+    cluster, clock = a_cluster(a_node("n1"), a_node("n2"), faults=(fault,))
     reported_at_s = clock.now_s()
     lost = []
     for _ in range(4):
-        lost.append(
-            (cluster.is_lost("n1", reported_at_s), cluster.is_lost("n2", reported_at_s))
-        )
+        lost += [cluster.is_lost(name, reported_at_s) for name in ("n1", "n2")]
         clock.advance(10.0)
         cluster.advance()
-    assert lost == [(True, False), (True, False), (False, False), (False, False)]
+    assert lost == [True, False, True, False, False, False, False, False]
     clock.advance(20.0)
     cluster.advance()
     assert not cluster.is_lost("n1", clock.now_s())
@@ -270,16 +257,12 @@ def test_stale_telemetry_arrives_late_and_only_that_of_the_node() -> None:
 
 def test_a_lost_node_loses_all_its_gpus_and_comes_back_empty() -> None:
     fault = Fault(kind="node_lost", node="n1", start_s=30.0, end_s=60.0)
-    cluster, clock = a_cluster(
-        a_node(gpus=2), rates_rps={"chat": 100.0}, faults=(fault,)
-    )
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, wanted(), clock)
-    clock.advance(35.0)
-    assert [gpu.healthy for gpu in run(device.state()).gpus] == [False, False]
-    clock.advance(30.0)
-    assert [gpu.healthy for gpu in run(device.state()).gpus] == [True, True]
-    assert [each.state for each in run(device.state()).gpus[0].replicas] == ["failed"]
+    cluster, device, clock = serving(100.0, fault, gpus=2)
+    for passed_s, is_healthy in ((35.0, False), (30.0, True)):
+        clock.advance(passed_s)
+        gpus = run(device.state()).gpus
+        assert [gpu.healthy for gpu in gpus] == [is_healthy, is_healthy]
+    assert [each.state for each in gpus[0].replicas] == ["failed"]
     settle(device, wanted(), clock)
     assert is_balanced(cluster)
 
@@ -322,13 +305,10 @@ def test_what_no_device_takes_is_refused_in_words() -> None:
 
 
 def test_closing_a_device_ends_everything_and_restores_its_defaults() -> None:
-    cluster, clock = a_cluster()
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, wanted(), clock)
+    cluster, device, _ = serving(100.0)
     run(device.close())
     state = run(device.state())
-    assert state.routes == ()
-    assert state.gpus[0].replicas == ()
+    assert (state.routes, state.gpus[0].replicas) == ((), ())
     assert state.gpus[0].clock_mhz is None
     assert is_balanced(cluster)
 
@@ -411,23 +391,3 @@ def test_a_door_without_weights_shares_evenly() -> None:
     handed = balancer.step(0.0, 4.0, [0.0, 0.0])
     assert sum(handed.new) == 4000
     assert handed.new[0] == pytest.approx(2000, abs=150)
-
-
-def test_a_cluster_is_deterministic() -> None:
-    def one_run() -> object:
-        cluster, clock = a_cluster(
-            rates_rps={"chat": 500.0}, world=PlainWorld(deviation=0.2)
-        )
-        settle(SimulatedDevice(cluster, "n1"), wanted(), clock)
-        clock.advance(30.0)
-        return cluster.totals()
-
-    assert one_run() == one_run()
-
-
-def test_devices_work_in_an_event_loop_too() -> None:
-    cluster, _ = a_cluster()
-    assert (
-        asyncio.run(SimulatedDevice(cluster, "n1").state()).gpus[0].gpu_type
-        == "V100-32GB"
-    )

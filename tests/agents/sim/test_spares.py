@@ -16,17 +16,9 @@ from tests.agents.sim.worlds import a_cluster, a_node
 SLO_MS = 100.0
 
 
-def a_spare(service: str = "chat") -> ReplicaCommand:
-    return ReplicaCommand(
-        id="spare",
-        service=service,
-        network="resnet50",
-        sm_percent=20.0,
-        batch=4,
-        memory_mib=500.0,
-        arrival_rate_rps=0.0,
-        is_spare=True,
-    )
+def a_spare() -> ReplicaCommand:
+    sizes = {"sm_percent": 20.0, "memory_mib": 500.0, "rate_rps": 0.0}
+    return a_replica("spare", is_spare=True, **sizes)
 
 
 def with_spare(
@@ -49,6 +41,12 @@ def with_spare(
     return cluster, clock
 
 
+def passed(cluster: SimulatedCluster, clock: ManualClock, seconds: float) -> None:
+    """Let so many seconds pass, and everything happen that does in them."""
+    clock.advance(seconds)
+    cluster.advance()
+
+
 def replica(cluster: SimulatedCluster, replica_id: str) -> SimReplica:
     return cluster.node("n1").find(replica_id)[1]
 
@@ -59,30 +57,25 @@ def batch_ms(cluster: SimulatedCluster, replica_id: str) -> float:
     return 1000.0 * float(pace.batch_s[1])
 
 
-def test_a_spare_rests_unfelt_while_the_others_keep_up() -> None:
+@pytest.mark.parametrize("has_other", [True, False])
+def test_a_spare_rests_unfelt_while_another_keeps_up(has_other: bool) -> None:
     # A batch of 4 takes 10 ms: 400 requests per second are possible, 50 come.
-    cluster, clock = with_spare(a_replica(), rates_rps={"chat": 50.0})
+    ordinary = (a_replica(),) if has_other else ()
+    cluster, clock = with_spare(*ordinary, rates_rps={"chat": 50.0})
     clock.advance(10.0)
     (chat,) = cluster.totals()
     assert (chat.replicas, chat.in_slo, chat.rejected) == (1, 500, 0)
-    assert replica(cluster, "spare").queue.requests == 0
-    assert replica(cluster, "spare").rests
-    assert batch_ms(cluster, "r1") == 10.0
-
-
-def test_a_spare_takes_the_requests_of_a_service_without_another_replica() -> None:
-    cluster, clock = with_spare(rates_rps={"chat": 50.0})
-    clock.advance(10.0)
-    (chat,) = cluster.totals()
-    assert (chat.replicas, chat.in_slo, chat.rejected) == (1, 500, 0)
+    if has_other:
+        assert replica(cluster, "spare").queue.requests == 0
+        assert replica(cluster, "spare").rests
+        assert batch_ms(cluster, "r1") == 10.0
 
 
 def test_a_spare_helps_the_overloaded_and_its_neighbours_feel_it() -> None:
     # Neighbours slow each other to 20 ms in this world: a replica does 200 requests per second then, two do 400; the
     # ordinary one alone has 100 ms / 10 ms and does 400. 450 come: too many for it, and too many for both.
     cluster, clock = with_spare(a_replica(), rates_rps={"chat": 450.0})
-    clock.advance(10.0)
-    cluster.advance()
+    passed(cluster, clock, 10.0)
     assert replica(cluster, "spare").queue.requests > 0
     assert (batch_ms(cluster, "r1"), batch_ms(cluster, "spare")) == (20.0, 20.0)
     (chat,) = cluster.totals()
@@ -92,15 +85,12 @@ def test_a_spare_helps_the_overloaded_and_its_neighbours_feel_it() -> None:
 
 def test_a_spare_rests_again_when_calm_has_lasted() -> None:
     cluster, clock = with_spare(a_replica(), rates_rps={"chat": 50.0})
-    clock.advance(1.0)
-    cluster.advance()
+    passed(cluster, clock, 1.0)
     # As if the ordinary replica had been busy with a burst until now.
     cluster.spares.count(("chat", "n1"), rejected=1)
-    clock.advance(0.2)
-    cluster.advance()
+    passed(cluster, clock, 0.2)
     assert not replica(cluster, "spare").rests
-    clock.advance(CALM_S + 0.5)
-    cluster.advance()
+    passed(cluster, clock, CALM_S + 0.5)
     assert replica(cluster, "spare").rests
     assert batch_ms(cluster, "r1") == 10.0
 
@@ -190,32 +180,26 @@ def test_a_spare_takes_only_of_what_its_own_node_is_dealt() -> None:
 def test_a_few_requests_above_a_low_plan_call_no_spare() -> None:
     # 2 rps are planned and 40 come: each of them joins the next batch, whatever was planned.
     cluster, clock = across_nodes({"s": 2.0}, offered_rps=40.0)
-    clock.advance(10.0)
-    cluster.advance()
+    passed(cluster, clock, 10.0)
     assert requests_of(cluster, "s", "spare") == 0
 
 
 def test_without_any_replica_requests_go_to_the_node_of_a_spare() -> None:
     cluster, clock = across_nodes({"n": 100.0}, offered_rps=50.0)
-    clock.advance(2.0)
-    cluster.advance()
+    passed(cluster, clock, 2.0)
     cluster.node("n").stop("r-n", 2.0)
-    clock.advance(2.0)
-    cluster.advance()
+    passed(cluster, clock, 2.0)
     # What comes before the next look waits for it.
     assert requests_of(cluster, "s", "spare") == pytest.approx(100, abs=6)
     cluster.node("n").start(0, a_replica("r-n", rate_rps=100.0), 4.0)
-    clock.advance(1.0)
-    cluster.advance()
+    passed(cluster, clock, 1.0)
     assert requests_of(cluster, "n", "r-n") > 40
 
 
 def test_a_backup_gets_nothing_before_the_balancer_knows_that_a_node_is_lost() -> None:
     lost = Fault(kind="node_lost", node="n", start_s=2.0)
     cluster, clock = across_nodes({"n": 100.0}, offered_rps=50.0, faults=(lost,))
-    clock.advance(2.0 + DETECTION_S)
-    cluster.advance()
+    passed(cluster, clock, 2.0 + DETECTION_S)
     assert requests_of(cluster, "s", "spare") == 0
-    clock.advance(2.0)
-    cluster.advance()
+    passed(cluster, clock, 2.0)
     assert requests_of(cluster, "s", "spare") == pytest.approx(100, abs=6)

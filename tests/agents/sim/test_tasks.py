@@ -144,9 +144,7 @@ def test_a_finished_task_holds_nothing() -> None:
     gpu, _ = read_after(device, clock, 10.0).gpus
     assert gpu.energy_j == pytest.approx(10 * 50 + 1 * 100)
     assert gpu.memory_used_mib == 0.0
-
-
-def test_what_was_done_before_the_start_may_be_all() -> None:
+    # What was done before the start may be all.
     device, clock = a_device(a_task(iterations=100, done=100.5), launch_s=1.0)
     assert only(read_after(device, clock, 2.0)).done_iterations == 100.0
     assert state_of(device) == "finished"
@@ -165,12 +163,16 @@ def test_a_start_after_all_was_done_does_not_turn_the_time_back() -> None:
 def test_a_swapped_task_goes_on_where_it_was() -> None:
     task = a_task(memory_mib=SWAP_MIB_PER_S / 4, iterations=10**6)  # moved in 250 ms
     device, clock = a_device(task, launch_s=0.0)
+    run(device.swap_in("t1"))
+    assert state_of(device) == "running"
     clock.advance(2.0)
     run(device.swap_out("t1"))
-    clock.advance(0.24)
-    moving = run(device.read())
+    moving = read_after(device, clock, 0.24)
     assert only(moving).state == "swapping"
     assert moving.gpus[0].memory_used_mib == task.memory_mib
+    # A swap that is under way is not begun again.
+    run(device.swap_out("t1"))
+    run(device.swap_in("t1"))
     away = read_after(device, clock, 5.0)
     assert only(away).state == "swapped"
     assert only(away).done_iterations == pytest.approx(200.0)
@@ -189,18 +191,6 @@ def test_whoever_waits_for_a_swapped_task_is_told_when_it_has_left() -> None:
     assert cluster.next_launches_s() == {}
     run(device.swap_out("t1"))
     assert cluster.next_launches_s() == {"n1": pytest.approx(clock.now_s() + 0.25)}
-
-
-def test_a_swap_that_is_under_way_or_done_is_not_begun_again() -> None:
-    device, clock = a_device(a_task(memory_mib=SWAP_MIB_PER_S / 4), launch_s=0.0)
-    run(device.swap_in("t1"))
-    assert state_of(device) == "running"
-    run(device.swap_out("t1"))
-    clock.advance(0.2)
-    run(device.swap_out("t1"))
-    run(device.swap_in("t1"))
-    clock.advance(0.06)
-    assert state_of(device) == "swapped"
 
 
 def test_a_lost_gpu_fails_its_tasks_but_not_what_has_finished() -> None:

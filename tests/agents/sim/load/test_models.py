@@ -2,15 +2,18 @@
 
 from functools import partial
 
+import msgspec
 import numpy as np
 import pytest
 
 from agents.base.device import LaunchFailed
-from agents.base.protocol import EngineCommand, ReplicaCommand
+from agents.base.protocol import ReplicaCommand
 from agents.sim.load.models import ModelService, RoutedEngine, SimulatedModels
 from agents.sim.queues.engine_queue import TokenLimits
 from agents.sim.queues.tally import ServiceTally
 from agents.sim.truth.llm_steps import EngineTruth
+from tests.agents.factories import a_replica
+from tests.agents.factories import an_engine as engine_command
 from tests.agents.sim.queues.test_engine_queue import a_queue
 from tests.agents.sim.truth.test_llm_steps import SHAPE
 
@@ -64,31 +67,17 @@ def test_lengths_are_those_of_the_service() -> None:
     assert 180 <= engine.tally.output_tokens <= 300
 
 
-def a_command(service: str = "chat", gpus: int = 1) -> ReplicaCommand:
-    return ReplicaCommand(
-        id="chat-1",
-        service=service,
-        network="llama",
-        sm_percent=100.0,
-        batch=8,
-        memory_mib=65_536.0,
-        arrival_rate_rps=1.0,
-        engine=EngineCommand(
-            gpus=tuple(range(gpus)),
-            max_num_batched_tokens=512,
-            max_num_seqs=8,
-            max_model_len=1024,
-            drain_s=60.0,
-        ),
-    )
+def a_model(service: str = "chat", gpus: int = 1) -> ReplicaCommand:
+    replica = a_replica("chat-1", service=service, memory_mib=65_536.0)
+    return msgspec.structs.replace(replica, engine=engine_command(*range(gpus)))
 
 
 @pytest.mark.parametrize(
     ("command", "gpu_type", "problem"),
     [
-        (a_command("other"), "H100", "no language model of service other"),
-        (a_command(), "V100-16GB", "on V100-16GB; on .* they were"),
-        (a_command(gpus=3), "H100", "nobody measured 3"),
+        (a_model("other"), "H100", "no language model of service other"),
+        (a_model(), "V100-16GB", "on V100-16GB; on .* they were"),
+        (a_model(gpus=3), "H100", "nobody measured 3"),
     ],
 )
 def test_what_cannot_run_is_not_started(
