@@ -21,6 +21,7 @@ from agents.base.protocol import (
     Route,
     TaskCommand,
 )
+from agents.replicas.replica import ReplicaView
 from tests.agents.paper_device import a_running_task
 
 GPU_TYPE = "V100-32GB"
@@ -63,6 +64,25 @@ def a_replica(
         arrival_rate_rps=rate_rps,
         is_spare=is_spare,
     )
+
+
+def a_view(replica_id: str = "r1", **changes: object) -> ReplicaView:
+    """A replica that runs, as its node sees it."""
+    facts = {
+        "service": "chat",
+        "network": "resnet50",
+        "gpu_index": 0,
+        "sm_percent": 40.0,
+        "batch": 4,
+        "memory_mib": 1000.0,
+        "state": "ready",
+        "url": "",
+        "served_as": "chat",
+        "template": "own",
+        "pid": 1,
+        **changes,
+    }
+    return ReplicaView(id=replica_id, **facts)  # type: ignore[arg-type]
 
 
 def an_engine(*gpus: int, drain_s: float = 600.0) -> EngineCommand:

@@ -152,73 +152,40 @@ def test_kubelets_sigkill_comes_after_the_agents_own(tmp_path: Path) -> None:
     assert grace_s(prepared(tmp_path)) >= 60 + 5 + 20
 
 
+def a_status(phase: str, **state: object) -> dict[str, object]:
+    """What its kubelet says of the Pod's only container."""
+    return {"phase": phase, "containerStatuses": [{"state": state}]}
+
+
+UNPLACED = {
+    "phase": "Pending",
+    "conditions": [
+        {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are free"}
+    ],
+}
+EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "low on memory."}
+OUT_OF_MEMORY = {"exitCode": 137, "reason": "OOMKilled"}
+
+
 @pytest.mark.parametrize(
     ("status", "is_over", "exit_code", "text"),
     [
         ({"phase": "Pending"}, False, None, ""),
+        (UNPLACED, False, None, "finds no place for it: 0/3 nodes are free"),
         (
-            {
-                "phase": "Pending",
-                "conditions": [
-                    {
-                        "type": "PodScheduled",
-                        "status": "False",
-                        "message": "0/3 nodes are available",
-                    }
-                ],
-            },
-            False,
-            None,
-            "finds no place for it: 0/3 nodes are available",
+            a_status("Pending", waiting={"reason": "ImagePullBackOff"}),
+            *(False, None, "its image cannot be pulled (ImagePullBackOff)"),
         ),
         (
-            {
-                "phase": "Pending",
-                "containerStatuses": [
-                    {"state": {"waiting": {"reason": "ImagePullBackOff"}}}
-                ],
-            },
-            False,
-            None,
-            "its image cannot be pulled (ImagePullBackOff)",
+            a_status("Pending", waiting={"reason": "ContainerCreating"}),
+            *(False, None, ""),
         ),
         (
-            {
-                "phase": "Pending",
-                "containerStatuses": [
-                    {"state": {"waiting": {"reason": "ContainerCreating"}}}
-                ],
-            },
-            False,
-            None,
-            "",
+            a_status("Failed", terminated=OUT_OF_MEMORY),
+            *(True, -9, "more memory than `resources`"),
         ),
-        (
-            {
-                "phase": "Failed",
-                "containerStatuses": [
-                    {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
-                ],
-            },
-            True,
-            -9,
-            "more memory than `resources`",
-        ),
-        (
-            {"phase": "Failed", "reason": "Evicted", "message": "low on memory."},
-            True,
-            None,
-            "it was evicted: low on memory. Give the node room",
-        ),
-        (
-            {
-                "phase": "Failed",
-                "containerStatuses": [{"state": {"terminated": {"exitCode": 3}}}],
-            },
-            True,
-            3,
-            "",
-        ),
+        (EVICTED, True, None, "it was evicted: low on memory. Give the node room"),
+        (a_status("Failed", terminated={"exitCode": 3}), True, 3, ""),
     ],
 )
 def test_what_a_status_says(

@@ -47,14 +47,11 @@ class ScriptedBench:
         if isinstance(order, LoadBatch):
             if self.fails:
                 raise BenchFailed(self.fails)
-            return cast(
-                Kind, Loaded(batch_ms=self.batch_ms, memory_mib=self.memory_mib)
-            )
+            loaded = Loaded(batch_ms=self.batch_ms, memory_mib=self.memory_mib)
+            return cast(Kind, loaded)
         number = sum(isinstance(each, RunWindow) for each in self.asked) - 1
-        return cast(
-            Kind,
-            Timed(latencies_ms=tuple(self.windows[min(number, len(self.windows) - 1)])),
-        )
+        window = self.windows[min(number, len(self.windows) - 1)]
+        return cast(Kind, Timed(latencies_ms=tuple(window)))
 
 
 @dataclass
@@ -112,17 +109,9 @@ def test_three_windows_that_agree_are_one_measurement() -> None:
     assert found.windows == 3
     assert timing.spread == pytest.approx(0.2 / 10.1)
     assert timing.latency_ms == pytest.approx(91.1 / 9)
-    assert (timing.latency_ms_p50, timing.latency_ms_p99, timing.batches) == (
-        10.1,
-        11.4,
-        9,
-    )
-    assert (timing.memory_mib, timing.sm_count, found.power_w, found.clock_mhz) == (
-        120.0,
-        66,
-        100.0,
-        1380.0,
-    )
+    assert (timing.latency_ms_p50, timing.latency_ms_p99) == (10.1, 11.4)
+    assert (timing.batches, timing.memory_mib, timing.sm_count) == (9, 120.0, 66)
+    assert (found.power_w, found.clock_mhz) == (100.0, 1380.0)
 
 
 def test_a_p99_leaves_out_one_batch_of_a_hundred() -> None:
@@ -191,12 +180,8 @@ def test_a_limit_that_the_rules_accept_is_told_and_counts() -> None:
 
 
 def test_reasons_that_are_no_limits_reject_nothing() -> None:
-    assert (
-        measured(
-            ScriptedBench([[10.0]]), gpu=ScriptedGpu(reasons_by_sample=(("idle",),))
-        ).windows
-        == 3
-    )
+    gpu = ScriptedGpu(reasons_by_sample=(("idle",),))
+    assert measured(ScriptedBench([[10.0]]), gpu=gpu).windows == 3
 
 
 def test_beside_a_foreign_process_nothing_is_measured() -> None:
@@ -221,16 +206,10 @@ def test_memory_is_what_the_gpu_took_on_where_the_driver_does_not_tell_of_proces
 ):
     # 1500 now, 900 before: 600 MiB with its context; beside another nobody knows whose they are.
     gpu = ScriptedGpu(used_mib=1500.0)
-    assert (
-        measured(ScriptedBench([[10.0]]), gpu=gpu, base_mib=900.0).timings[0].memory_mib
-        == 600.0
-    )
-    pair = measured(
-        ScriptedBench([[10.0]]),
-        ScriptedBench([[10.0]], memory_mib=None),
-        gpu=gpu,
-        base_mib=900.0,
-    )
+    steady, silent = ScriptedBench([[10.0]]), ScriptedBench([[10.0]], memory_mib=None)
+    alone = measured(steady, gpu=gpu, base_mib=900.0)
+    assert alone.timings[0].memory_mib == 600.0
+    pair = measured(ScriptedBench([[10.0]]), silent, gpu=gpu, base_mib=900.0)
     assert [each.memory_mib for each in pair.timings] == [120.0, None]
 
 

@@ -7,7 +7,7 @@ import pwd
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
@@ -37,7 +37,7 @@ from agents.router.haproxy.supervised import PLACES
 from agents.router.router import Router
 from tests.agents.router_harness import a_route, served
 from tests.ports import a_free_port
-from tests.waiting import in_loop, run
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -131,27 +131,14 @@ async def haproxy(
         await router.close(keep=False)
 
 
-def through(
-    kind: str,
-    access: RouterAccess,
-    folder: Path,
-    scenario: Callable[[Door], Awaitable[None]],
-) -> None:
-    async def opened() -> None:
-        async with a_door(kind, access, folder) as door:
-            await scenario(door)
-
-    run(opened())
-
-
 @both
-def test_requests_are_taken_from_this_machine_only_unless_the_operator_opens_the_port(
+@in_loop
+async def test_requests_are_taken_from_this_machine_only_unless_the_operator_opens_the_port(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    options = make_parser().parse_args([*ARGUMENTS])
-
-    async def scenario(door: Door) -> None:
+    access = read_access(make_parser().parse_args([*ARGUMENTS]))
+    async with a_door(kind, access, tmp_path) as door:
         port = int(door.url.rpartition(":")[2])
         listening = {
             each.laddr.ip
@@ -160,8 +147,6 @@ def test_requests_are_taken_from_this_machine_only_unless_the_operator_opens_the
         }
         assert listening == {"127.0.0.1"}
         assert await door.post() == 200
-
-    through(kind, read_access(options), tmp_path, scenario)
     assert "from this machine only; --router-host opens it" in caplog.text
 
 
@@ -171,10 +156,11 @@ def test_an_open_port_without_any_limit_is_said_to_be_one() -> None:
 
 
 @both
-def test_requests_from_networks_that_are_not_allowed_are_refused(
+@in_loop
+async def test_requests_from_networks_that_are_not_allowed_are_refused(
     kind: str, tmp_path: Path
 ) -> None:
-    async def refused(door: Door) -> None:
+    async with a_door(kind, RouterAccess(allow=ELSEWHERE), tmp_path) as door:
         if kind == "own":
             assert await door.post() == await door.get("/v2/health/live") == 403
         else:
@@ -182,12 +168,8 @@ def test_requests_from_networks_that_are_not_allowed_are_refused(
             with pytest.raises(aiohttp.ClientError):
                 await door.post()
         assert door.seen == []
-
-    async def taken(door: Door) -> None:
+    async with a_door(kind, RouterAccess(allow=HERE), tmp_path) as door:
         assert await door.post() == 200
-
-    through(kind, RouterAccess(allow=ELSEWHERE), tmp_path, refused)
-    through(kind, RouterAccess(allow=HERE), tmp_path, taken)
 
 
 def test_a_network_holds_ipv4_clients_of_a_port_of_both_kinds_and_no_odd_addresses() -> (
@@ -200,10 +182,11 @@ def test_a_network_holds_ipv4_clients_of_a_port_of_both_kinds_and_no_odd_address
 
 
 @both
-def test_a_service_is_served_with_its_own_key_only_and_the_replica_never_sees_it(
+@in_loop
+async def test_a_service_is_served_with_its_own_key_only_and_the_replica_never_sees_it(
     kind: str, tmp_path: Path
 ) -> None:
-    async def scenario(door: Door) -> None:
+    async with a_door(kind, RouterAccess(keys=KEYS), tmp_path) as door:
         assert [await door.post(key=key) for key in ("old", "new")] == [200, 200]
         refused = [await door.post(key=key) for key in ("", "wrong", digest("old"))]
         assert refused == [401, 401, 401]
@@ -214,8 +197,6 @@ def test_a_service_is_served_with_its_own_key_only_and_the_replica_never_sees_it
         assert await door.get("/v2/models/chat") == 401
         assert await door.get("/v2/models/chat/ready") == 200
         assert ["Authorization" in headers for headers in door.seen] == [False, False]
-
-    through(kind, RouterAccess(keys=KEYS), tmp_path, scenario)
 
 
 @pytest.fixture(scope="module")
@@ -236,21 +217,19 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @both
-def test_requests_come_by_tls_where_there_is_a_certificate(
+@in_loop
+async def test_requests_come_by_tls_where_there_is_a_certificate(
     kind: str, tmp_path: Path, certificate: tuple[Path, Path]
 ) -> None:
     chain, key = certificate
-
-    async def scenario(door: Door) -> None:
+    access = RouterAccess(certificate=chain, private_key=key, keys=None)
+    async with a_door(kind, access, tmp_path / "haproxy") as door:
         door.trust = ssl.create_default_context(cafile=chain)
         assert await door.post() == 200
         door.url = door.url.replace("https", "http")
         # In clear HAProxy ends the connection, and the agent answers nothing that is HTTP.
         with pytest.raises(aiohttp.ClientError):
             await door.post()
-
-    access = RouterAccess(certificate=chain, private_key=key, keys=None)
-    through(kind, access, tmp_path / "haproxy", scenario)
 
 
 @pytest.mark.skipif(

@@ -109,14 +109,8 @@ def test_an_index_tells_the_gpu_and_clashes_with_none() -> None:
     assert min(indices) == 1000 > 63
     assert max(indices) == 64_147 <= 64_999
     assert slice_index(2, 7, 0) == 3070
-    assert [parent_index(index) for index in (0, 63, 1000, 1147, 3070, 64_147)] == [
-        0,
-        63,
-        0,
-        0,
-        2,
-        63,
-    ]
+    parents = {0: 0, 63: 63, 1000: 0, 1147: 0, 3070: 2, 64_147: 63}
+    assert {index: parent_index(index) for index in parents} == parents
 
 
 def test_types_are_names_that_the_catalogue_takes() -> None:
@@ -126,13 +120,5 @@ def test_types_are_names_that_the_catalogue_takes() -> None:
 
 def test_fewer_clients_share_a_smaller_slice() -> None:
     # Of 48: 1/7 are 6.86, 3/7 are 20.6.
-    assert [
-        max_clients(profile)
-        for profile in ("", "7g.141gb", "3g.71gb", "1g.18gb", "1c.3g.71gb")
-    ] == [
-        48,
-        48,
-        20,
-        6,
-        20,
-    ]
+    most = {"": 48, "7g.141gb": 48, "3g.71gb": 20, "1g.18gb": 6, "1c.3g.71gb": 20}
+    assert {profile: max_clients(profile) for profile in most} == most

@@ -24,7 +24,7 @@ from agents.gpu.nvml.types import (
     ProcessUse,
 )
 from agents.replicas.replica import ReplicaView
-from tests.agents.factories import an_observation
+from tests.agents.factories import a_view, an_observation
 
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="a", memory_mib=16384.0, sm_count=100)
 CHILD = """
@@ -107,30 +107,6 @@ class Node:
             healthy=healthy,
         )
         return {each.name: each for each in self.use.read([reading], views, tasks)}
-
-
-def a_view(
-    replica_id: str = "r1",
-    *,
-    pid: int,
-    sm_percent: float = 40.0,
-    sm_count: int | None = None,
-) -> ReplicaView:
-    return ReplicaView(
-        id=replica_id,
-        service="chat",
-        network="resnet50",
-        gpu_index=0,
-        sm_percent=sm_percent,
-        batch=4,
-        memory_mib=1000.0,
-        state="ready",
-        url="",
-        served_as="",
-        template="own",
-        pid=pid,
-        sm_count=sm_count,
-    )
 
 
 def a_process(

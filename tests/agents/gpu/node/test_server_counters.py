@@ -12,21 +12,9 @@ from agents.gpu.node.use import GpuUse
 from agents.replicas.adapters import ReplicaCounts
 from agents.replicas.replica import ReplicaView
 from agents.replicas.replicas import Workers
+from tests.agents.factories import a_view
 
-VIEW = ReplicaView(
-    id="r1",
-    service="chat",
-    network="llama",
-    gpu_index=0,
-    sm_percent=100.0,
-    batch=64,
-    memory_mib=1000.0,
-    state="ready",
-    url="",
-    served_as="chat",
-    template="vllm",
-    pid=1,
-)
+VIEW = a_view(network="llama", sm_percent=100.0, batch=64, template="vllm")
 
 
 class Servers:
