@@ -2,10 +2,11 @@
 
 import io
 import shlex
+import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,16 @@ class Result:
     code: int
     out: str
     err: str
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """As in a terminal: a shell leaves what it starts in the background, and the processes of that, deaf to SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def refuse_connections(request: httpx2.Request) -> httpx2.Response:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.answers.explain import ServiceExplanation, explain
+from app.answers.explain import Explanation, ServiceExplanation, explain
 from app.loop.make_problem import make_problem
 from solvers.types.outcome import GpuTypePrice, PlanReport, Prices, ServicePrice
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
@@ -53,12 +53,22 @@ PAIR = GpuPlan(
 ALONE = GpuPlan(gpu_type="fast", clock_mhz=1000.0, replicas=(_replica("chat", 20.0),))
 PLAN = Plan(policy="test", gpus=(PAIR, ALONE))
 
+PROBLEM = _problem()
+
+
+def told(
+    plan: Plan = PLAN,
+    report: PlanReport = REPORT,
+    problem: Problem | None = PROBLEM,
+) -> Explanation:
+    return explain(
+        plan, report, problem=problem, demands=DEMANDS, violations=(), reason=""
+    )
+
 
 def _chat(plan: Plan, problem: Problem | None) -> ServiceExplanation:
-    told = explain(
-        plan, REPORT, problem=problem, demands=DEMANDS, violations=(), reason=""
-    )
-    return next(entry for entry in told.services if entry.service == "chat")
+    found = told(plan, problem=problem)
+    return next(entry for entry in found.services if entry.service == "chat")
 
 
 def test_neighbours_lengthen_the_execution_by_their_pressure() -> None:
@@ -141,11 +151,9 @@ def test_a_refused_plan_with_a_row_that_does_not_exist_can_be_explained() -> Non
 
 def test_changes_are_against_the_plan_in_force() -> None:
     problem = replace(_problem(), current=Plan(policy="test", gpus=(ALONE,)))
-    told = explain(
-        PLAN, REPORT, problem=problem, demands=DEMANDS, violations=(), reason=""
-    )
+    found = told(problem=problem)
     assert [
-        (change.service, change.before, change.after) for change in told.changes
+        (change.service, change.before, change.after) for change in found.changes
     ] == [
         ("chat", 1, 2),
         ("search", 0, 1),
@@ -166,8 +174,8 @@ def test_the_summary_is_the_reason_or_else_the_figures() -> None:
 
 def test_under_max_goodput_the_gap_is_that_of_what_is_served() -> None:
     report = replace(REPORT, gap_percent=1.5, served_weight=100.0)
-    told = explain(PLAN, report, problem=None, demands=(), violations=(), reason="")
-    assert "at most 1.50 % below the maximum that can be served" in told.summary
+    found = explain(PLAN, report, problem=None, demands=(), violations=(), reason="")
+    assert "at most 1.50 % below the maximum that can be served" in found.summary
 
 
 PRICES = Prices(
@@ -178,43 +186,29 @@ PRICES = Prices(
 
 
 def test_prices_of_the_report_are_told_with_what_the_gpus_earn() -> None:
-    told = explain(
-        PLAN,
-        replace(REPORT, prices=PRICES),
-        problem=_problem(),
-        demands=DEMANDS,
-        violations=(),
-        reason="",
-    )
-    chat = next(entry for entry in told.services if entry.service == "chat")
+    found = told(report=replace(REPORT, prices=PRICES))
+    chat = next(entry for entry in found.services if entry.service == "chat")
     assert (chat.worth_per_rps, chat.price_per_rps) == (0.02, 0.01)
     assert (
         next(
-            entry for entry in told.services if entry.service == "search"
+            entry for entry in found.services if entry.service == "search"
         ).worth_per_rps
         is None
     )
-    pair = next(gpu for gpu in told.gpus if len(gpu.replicas) == 2)
+    pair = next(gpu for gpu in found.gpus if len(gpu.replicas) == 2)
     # It earns the price of a request times what it can carry, up to the whole rate of 60.
     carried = min(60.0, chat.replicas[0].capacity_rps or 0.0)
     assert pair.replicas[0].earns == pytest.approx(0.02 * carried)
     assert pair.loss == pytest.approx(pair.price + 0.3 - 0.02 * carried)
-    assert (told.price_unit, told.kinds_left_out) == ("usd_per_hour", 0)
+    assert (found.price_unit, found.kinds_left_out) == ("usd_per_hour", 0)
 
 
 def test_one_more_gpu_is_worth_its_price_only_where_all_are_used() -> None:
     def worth(plan: Plan) -> float | None:
-        told = explain(
-            plan,
-            replace(REPORT, prices=PRICES),
-            problem=_problem(),
-            demands=DEMANDS,
-            violations=(),
-            reason="",
-        )
+        found = told(plan, replace(REPORT, prices=PRICES))
         return next(
             entry.worth_of_one_more
-            for entry in told.gpu_types
+            for entry in found.gpu_types
             if entry.gpu_type == "fast"
         )
 
@@ -224,19 +218,15 @@ def test_one_more_gpu_is_worth_its_price_only_where_all_are_used() -> None:
 
 
 def test_nothing_is_priced_without_prices() -> None:
-    told = explain(
-        PLAN, REPORT, problem=_problem(), demands=DEMANDS, violations=(), reason=""
-    )
-    assert (told.price_unit, told.gpus, told.reliefs) == (None, (), ())
-    assert all(entry.worth_of_one_more is None for entry in told.gpu_types)
+    found = told()
+    assert (found.price_unit, found.gpus, found.reliefs) == (None, (), ())
+    assert all(entry.worth_of_one_more is None for entry in found.gpu_types)
 
 
 def test_moves_count_what_starts_and_stops_and_what_that_costs() -> None:
     running = Plan(policy="test", gpus=(ALONE, ALONE))
     problem = replace(_problem(), current=running, migration_cost_usd_per_hour=0.5)
-    moves = explain(
-        PLAN, REPORT, problem=problem, demands=DEMANDS, violations=(), reason=""
-    ).moves
+    moves = told(problem=problem).moves
     # One more search; of chat there are two before and after.
     assert (
         moves.replicas_started,
@@ -253,9 +243,7 @@ def test_the_loss_of_a_gpu_is_told_by_what_it_runs() -> None:
         if service.name == "chat"
     )
     busy = replace(problem, services=(*services, problem.service("search")))
-    losses = explain(
-        PLAN, REPORT, problem=busy, demands=DEMANDS, violations=(), reason=""
-    ).losses
+    losses = told(problem=busy).losses
     assert losses is not None and (losses.gpus, losses.harmful_gpus, losses.nodes) == (
         2,
         2,

@@ -14,7 +14,7 @@ from solvers.types.plan import BoundPlan, BoundTask
 from solvers.types.state import GpuId, Mode, Node, NodeId, Variant
 from tests.app.fleets import Answering, a_node, a_service
 from tests.app.job_places import SETTINGS, Place, a_job, bound_gpu, points
-from tests.waiting import in_loop, run
+from tests.waiting import eventually, run
 
 
 def test_a_job_gets_a_gpu_a_share_a_batch_and_a_network_by_a_new_target() -> None:
@@ -328,38 +328,36 @@ def test_the_loop_runs_a_round_when_it_is_woken_while_it_is_on(is_on: bool) -> N
         place.submit(a_job("a"))
         place.clock.advance(1.0)
         bell.rung.set()
-        for _ in range(2000):
-            await asyncio.sleep(0.0)
-            if place.tasks or (asked and not is_on):
-                break
-            await asyncio.sleep(0.001)
+        await eventually(lambda: place.tasks or (asked and not is_on))
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
 
-    asyncio.run(play())
+    run(play())
     assert set(place.tasks) == ({"a"} if is_on else set())
 
 
 @pytest.mark.parametrize("turns", range(6))
-@in_loop
-async def test_a_stop_that_comes_with_a_wake_up_is_not_lost(turns: int) -> None:
+def test_a_stop_that_comes_with_a_wake_up_is_not_lost(turns: int) -> None:
     """`asyncio.wait_for` of Python 3.11 returns the result and drops the cancellation."""
     place = Place()
 
     async def never() -> bool:
         return False
 
-    bell = Bell()
-    running = asyncio.create_task(run_dispatcher(place.dispatcher, bell, never))
-    for _ in range(10):
-        await asyncio.sleep(0.0)
-    bell.rung.set()
-    for _ in range(turns):
-        await asyncio.sleep(0.0)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    async def play() -> None:
+        bell = Bell()
+        running = asyncio.create_task(run_dispatcher(place.dispatcher, bell, never))
+        for _ in range(10):
+            await asyncio.sleep(0.0)
+        bell.rung.set()
+        for _ in range(turns):
+            await asyncio.sleep(0.0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    run(play())
 
 
 def test_a_round_that_fails_is_logged_and_the_next_one_starts_over() -> None:

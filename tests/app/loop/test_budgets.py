@@ -128,41 +128,31 @@ def spending(step: int = 0, **facts: float | bool) -> Spending:
     return Spending(step=step, **(base | rates | facts))  # type: ignore[arg-type]
 
 
+def slack(**facts: float | bool) -> Spending:
+    """Below an hour's pace, at the second step."""
+    return spending(2, is_hourly=True, usd_per_hour=1.6, **facts)
+
+
 @pytest.mark.parametrize(
     ("now", "after"),
     [
-        (
-            spending(),
-            0,
-        ),  # Dearer than its pace, but not spent: that is what a month is for.
+        # Dearer than its pace, but not spent: that is what a month is for.
+        (spending(), 0),
         (spending(is_spent=True), 1),
         (spending(1, is_spent=True), 2),
         (spending(1, is_spent=True, settled_s=SETTLE_S - 1), 1),
-        (
-            spending(1, is_spent=True, is_in_force=False),
-            1,
-        ),  # What that step came to is not known yet.
-        (
-            spending(
-                2,
-                is_hourly=True,
-                usd_per_hour=1.6,
-                settled_s=RESTORE_S,
-                is_in_force=False,
-            ),
-            2,
-        ),
+        # What that step came to is not known yet.
+        (spending(1, is_spent=True, is_in_force=False), 1),
+        (slack(settled_s=RESTORE_S, is_in_force=False), 2),
         (spending(2, is_in_force=False), 0),  # Its day is over.
-        (
-            spending(1, is_spent=True, usd_per_hour=2.0),
-            1,
-        ),  # At its pace: that is enough.
+        # At its pace: that is enough.
+        (spending(1, is_spent=True, usd_per_hour=2.0), 1),
         (spending(4, is_spent=True), 4),
         (spending(3), 0),  # A new day, or a raised limit.
         (spending(is_hourly=True), 1),  # 3 USD per hour of 2.
         (spending(1, is_hourly=True, usd_per_hour=2.0, settled_s=RESTORE_S), 1),
         (spending(1, is_hourly=True, usd_per_hour=1.6, settled_s=RESTORE_S - 1), 1),
-        (spending(2, is_hourly=True, usd_per_hour=1.6, settled_s=RESTORE_S), 1),
+        (slack(settled_s=RESTORE_S), 1),
         (spending(0, is_hourly=True, usd_per_hour=0.0, settled_s=RESTORE_S), 0),
         (spending(9, is_spent=True, usd_per_hour=1.0), 4),  # Services went: 4 are most.
     ],

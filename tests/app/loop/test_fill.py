@@ -1,5 +1,6 @@
 """Tasks after a decision: what is pushed, what is kept, and what is dropped."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,10 @@ from app.loop.fill import tasks_of, with_tasks
 from app.loop.plan import Decision
 from app.loop.planning.draining import staying_gpus
 from solvers.backfill.greedy import fill
+from solvers.policies.registry import Fill
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundGpu, BoundPlan, BoundTask, anonymous
-from solvers.types.problem import OperatingPoints
+from solvers.types.problem import OperatingPoints, Problem
 from solvers.types.state import ClusterState, GpuId, Node, NodeId, ReplicaId, Task
 from tests.solvers.factories import (
     POINTS,
@@ -48,30 +50,32 @@ def decided(bound: BoundPlan | None, state: str = "proposed") -> Decision:
     )
 
 
+def filled(
+    decision: Decision,
+    state: ClusterState | None = None,
+    *,
+    problem: Problem = PROBLEM,
+    filler: Fill = fill,
+    points: Sequence[OperatingPoints] = POINTS,
+    target: BoundPlan | None = TARGET,
+) -> Decision:
+    """With the tasks of the state, where one waits unless told otherwise."""
+    state = state or a_state(a_task())
+    return with_tasks(
+        decision, problem, state, fill=filler, points=points, target=target
+    )
+
+
 def test_a_new_plan_carries_tasks() -> None:
     new = replace(TARGET, generation=2, parent=1)
-    decision = with_tasks(
-        decided(new),
-        PROBLEM,
-        a_state(a_task()),
-        fill=fill,
-        points=POINTS,
-        target=TARGET,
-    )
+    decision = filled(decided(new))
     assert decision.bound is not None
     assert tasks_of(decision.bound) == {(GPU.id, bound_task(sm_percent=50.0))}
     assert (decision.bound.generation, decision.state) == (2, "proposed")
 
 
 def test_a_new_task_alone_makes_a_new_target() -> None:
-    decision = with_tasks(
-        decided(None, "kept"),
-        PROBLEM,
-        a_state(a_task()),
-        fill=fill,
-        points=POINTS,
-        target=TARGET,
-    )
+    decision = filled(decided(None, "kept"))
     assert decision.bound is not None
     assert (decision.state, decision.bound.generation, decision.bound.parent) == (
         "proposed",
@@ -79,14 +83,7 @@ def test_a_new_task_alone_makes_a_new_target() -> None:
         1,
     )
     assert anonymous(decision.bound) == anonymous(TARGET)
-    again = with_tasks(
-        decided(None, "kept"),
-        PROBLEM,
-        a_state(a_task()),
-        fill=fill,
-        points=POINTS,
-        target=decision.bound,
-    )
+    again = filled(decided(None, "kept"), target=decision.bound)
     assert (again.state, again.bound) == ("kept", None)
 
 
@@ -95,14 +92,7 @@ def test_a_finished_task_leaves() -> None:
         bound_gpu(GPU, bound_task(), rate_rps=60.0),
         bound_gpu(OTHER, bound_task("other")),
     )
-    decision = with_tasks(
-        decided(None, "kept"),
-        PROBLEM,
-        a_state(),
-        fill=fill,
-        points=POINTS,
-        target=target,
-    )
+    decision = filled(decided(None, "kept"), a_state(), target=target)
     assert decision.bound is not None
     assert decision.bound.gpus == TARGET.gpus
 
@@ -110,17 +100,7 @@ def test_a_finished_task_leaves() -> None:
 @pytest.mark.parametrize("state", ["refused", "lost"])
 def test_a_plan_that_is_not_to_be_pushed_gets_no_tasks(state: str) -> None:
     decision = decided(None, state)
-    assert (
-        with_tasks(
-            decision,
-            PROBLEM,
-            a_state(a_task()),
-            fill=fill,
-            points=POINTS,
-            target=TARGET,
-        )
-        is decision
-    )
+    assert filled(decision) is decision
 
 
 def test_without_tasks_and_before_the_first_target_nothing_changes() -> None:
@@ -129,44 +109,25 @@ def test_without_tasks_and_before_the_first_target_nothing_changes() -> None:
         (decided(None, "kept"), TARGET),
         (decided(None, "kept"), None),
     ):
-        assert (
-            with_tasks(
-                decision, PROBLEM, a_state(), fill=fill, points=POINTS, target=target
-            )
-            is decision
-        )
+        assert filled(decision, a_state(), target=target) is decision
     kept = decided(None, "kept")
-    assert (
-        with_tasks(
-            kept, PROBLEM, a_state(a_task()), fill=fill, points=POINTS, target=None
-        )
-        is kept
-    )
+    assert filled(kept, target=None) is kept
 
 
 def test_a_kept_plan_of_services_that_are_gone_keeps_its_tasks() -> None:
     decision = decided(None, "kept")
     gone = replace(PROBLEM, services=())
-    assert (
-        with_tasks(
-            decision, gone, a_state(a_task()), fill=fill, points=POINTS, target=TARGET
-        )
-        is decision
-    )
+    assert filled(decision, problem=gone) is decision
 
 
 def test_nothing_starts_on_a_cordoned_node() -> None:
     state = a_state(a_task(waiting_s=1e6), is_cordoned=True)
-    decision = with_tasks(
-        decided(TARGET), PROBLEM, state, fill=fill, points=POINTS, target=None
-    )
+    decision = filled(decided(TARGET), state, target=None)
     assert tasks_of(decision.bound) == frozenset()
 
 
 def test_of_a_network_without_points_nothing_is_started() -> None:
-    decision = with_tasks(
-        decided(TARGET), PROBLEM, a_state(a_task()), fill=fill, points=(), target=None
-    )
+    decision = filled(decided(TARGET), points=(), target=None)
     assert tasks_of(decision.bound) == frozenset()
 
 
@@ -175,14 +136,7 @@ def test_a_kept_plan_is_filled_for_the_demand_of_now() -> None:
     asked = replace(
         PROBLEM, services=(replace(PROBLEM.services[0], arrival_rate_rps=74.0),)
     )
-    decision = with_tasks(
-        decided(None, "kept"),
-        asked,
-        a_state(a_task()),
-        fill=fill,
-        points=POINTS,
-        target=TARGET,
-    )
+    decision = filled(decided(None, "kept"), problem=asked)
     assert decision.bound is not None
     assert tasks_of(decision.bound) == {(GPU.id, bound_task(sm_percent=30.0))}
     assert decision.bound.gpus[0].replicas == TARGET.gpus[0].replicas
@@ -192,14 +146,7 @@ def test_what_breaks_a_rule_is_left_out_and_nothing_else() -> None:
     broken = bound_gpu(OTHER, bound_task("wide", sm_percent=100.0), rate_rps=60.0)
     sound = bound_gpu(GPU, bound_task(), rate_rps=60.0)
     new = a_plan(bound_gpu(GPU, rate_rps=60.0), bound_gpu(OTHER, rate_rps=60.0))
-    decision = with_tasks(
-        decided(new),
-        PROBLEM,
-        a_state(a_task()),
-        fill=lambda _: (sound, broken),
-        points=POINTS,
-        target=None,
-    )
+    decision = filled(decided(new), filler=lambda _: (sound, broken), target=None)
     assert tasks_of(decision.bound) == {(GPU.id, bound_task())}
     ((name, rule),) = decision.refused_tasks
     assert (name, rule.partition(":")[0]) == ("wide", f"sm at {OTHER.id}")
@@ -216,13 +163,8 @@ def retuned(sm_percent: float) -> BoundGpu:
 
 def test_a_retuned_replica_is_a_new_one_with_the_planned_rate() -> None:
     problem = replace(PROBLEM, points=(narrow_points(),))
-    decision = with_tasks(
-        decided(None, "kept"),
-        problem,
-        a_state(a_task()),
-        fill=lambda _: (retuned(40.0),),
-        points=POINTS,
-        target=TARGET,
+    decision = filled(
+        decided(None, "kept"), problem=problem, filler=lambda _: (retuned(40.0),)
     )
     assert decision.bound is not None
     (replica,) = decision.bound.gpus[0].replicas
@@ -235,14 +177,7 @@ def test_a_retuned_replica_is_a_new_one_with_the_planned_rate() -> None:
 
 
 def test_a_replica_that_was_retuned_to_a_share_without_a_row_stays_as_planned() -> None:
-    decision = with_tasks(
-        decided(None, "kept"),
-        PROBLEM,
-        a_state(a_task()),
-        fill=lambda _: (retuned(40.0),),
-        points=POINTS,
-        target=TARGET,
-    )
+    decision = filled(decided(None, "kept"), filler=lambda _: (retuned(40.0),))
     assert (decision.state, decision.bound) == ("kept", None)
 
 
@@ -256,9 +191,7 @@ def narrow_points() -> OperatingPoints:
 
 def shares_of(plan: BoundPlan, state: ClusterState) -> dict[str, float]:
     """SM percent of the task by GPU."""
-    decision = with_tasks(
-        decided(plan), PROBLEM, state, fill=fill, points=POINTS, target=None
-    )
+    decision = filled(decided(plan), state, target=None)
     assert decision.bound is not None
     return {
         gpu.id: task.sm_percent for gpu in decision.bound.gpus for task in gpu.tasks

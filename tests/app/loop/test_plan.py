@@ -25,7 +25,16 @@ from tests.app.snapshots import a_bound_plan, a_replica, a_state
 from tests.waiting import run
 
 STATE = a_state()
-RUNNING = a_bound_plan([a_replica("a", rate_rps=20.0)], [a_replica("b", rate_rps=20.0)])
+
+
+def rated(first_rps: float, second_rps: float) -> BoundPlan:
+    """Two replicas on a GPU each, at these rates."""
+    return a_bound_plan(
+        [a_replica("a", rate_rps=first_rps)], [a_replica("b", rate_rps=second_rps)]
+    )
+
+
+RUNNING = rated(20.0, 20.0)
 
 
 def problem_for(target: BoundPlan | None, *, rate_rps: float = 20.0) -> Problem:
@@ -175,41 +184,16 @@ def test_a_governor_that_is_wanted_now_makes_a_new_target_of_the_same_replicas()
 @pytest.mark.parametrize(
     ("other", "same"),
     [
-        (
-            a_bound_plan(
-                [a_replica("a", rate_rps=26.0)], [a_replica("b", rate_rps=26.0)]
-            ),
-            True,
-        ),  # 40 → 52: 12 < 52 / 4
-        (
-            a_bound_plan(
-                [a_replica("a", rate_rps=27.0)], [a_replica("b", rate_rps=27.0)]
-            ),
-            False,
-        ),  # 40 → 54: 14 > 54 / 4
-        (
-            a_bound_plan(
-                [a_replica("a", rate_rps=20.5)], [a_replica("b", rate_rps=19.5)]
-            ),
-            True,
-        ),
-        (
-            a_bound_plan(
-                [a_replica("a", rate_rps=22.0)], [a_replica("b", rate_rps=18.0)]
-            ),
-            False,
-        ),
+        (rated(26.0, 26.0), True),  # 40 → 52: 12 < 52 / 4
+        (rated(27.0, 27.0), False),  # 40 → 54: 14 > 54 / 4
+        (rated(20.5, 19.5), True),
+        (rated(22.0, 18.0), False),
+        (rated(0.0, 0.0), False),
         (a_bound_plan([a_replica("a")], [a_replica("b", batch=2)]), False),
         (a_bound_plan([a_replica("a")], [a_replica("b", sm_percent=100.0)]), False),
         (a_bound_plan([a_replica("a")], [a_replica("c")]), False),
         (a_bound_plan([a_replica("a")], [a_replica("b")], clock_mhz=900.0), False),
         (a_bound_plan([a_replica("a"), a_replica("b")]), False),
-        (
-            a_bound_plan(
-                [a_replica("a", rate_rps=0.0)], [a_replica("b", rate_rps=0.0)]
-            ),
-            False,
-        ),
         (a_bound_plan([a_replica("a")]), False),
         (replace(RUNNING, governor="dfs"), False),
         (replace(RUNNING, governor_tuning=(("steady_power_share", 0.9),)), False),

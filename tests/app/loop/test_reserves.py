@@ -104,10 +104,8 @@ def test_no_reserve_takes_room_from_what_is_there() -> None:
     ("reason", "other_rps"),
     [
         ("stock", 25.2),  # GPUs are short: nobody holds room for bursts.
-        (
-            "slo",
-            100.0,
-        ),  # Only `chat` cannot be served: what `search` holds takes nothing from it.
+        # Only `chat` cannot be served: what `search` holds takes nothing from it.
+        ("slo", 100.0),
         ("replicas", 100.0),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.agents.fakes.nvml.fake_gpus import STATE_VARIABLE, FakeGpus
 from tests.agents.gpu_nodes import environment
+from tests.app.runner import interruptible
 from tests.waiting import PATIENCE_S
 
 PROFILING = Path(__file__).parents[2] / "agents" / "profiling"
@@ -56,14 +57,15 @@ class Machine:
             "-o",
             str(self.samples),
         )
-        return subprocess.Popen(
-            [*command, *places, "--window-s", "0.2", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment,
-            cwd=ROOT,
-        )
+        with interruptible():
+            return subprocess.Popen(
+                [*command, *places, "--window-s", "0.2", *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=self.environment,
+                cwd=ROOT,
+            )
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Exit code and what it said."""

@@ -65,10 +65,8 @@ def test_aligned_agents_give_one_reading_to_every_window_however_late_they_are(
     ("start_s", "placed_s"),
     [
         (RECEIVED_S - 5.0, RECEIVED_S - 5.0),
-        (
-            RECEIVED_S + 1e6,
-            RECEIVED_S - 2.0,
-        ),  # A clock ahead: the window cannot end after it was received.
+        # A clock ahead: the window cannot end after it was received.
+        (RECEIVED_S + 1e6, RECEIVED_S - 2.0),
         (0.0, RECEIVED_S - 7 * 86400.0),  # A clock that starts in 1970.
     ],
 )
@@ -179,11 +177,8 @@ def test_an_hour_of_many_services_adds_to_a_bounded_number_of_windows() -> None:
 @pytest.mark.parametrize(
     ("arrivals", "planned_rps", "notable"),
     [
-        (
-            280,
-            50.0,
-            False,
-        ),  # 250 in 5 s, and four times their standard deviation of 15.8: from 314 on.
+        # 250 in 5 s, and four times their standard deviation of 15.8: from 314 on.
+        (280, 50.0, False),
         (313, 50.0, False),
         (314, 50.0, True),
         (0, 0.0, False),

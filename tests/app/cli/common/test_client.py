@@ -145,13 +145,6 @@ def test_a_server_that_is_not_ours_is_suspected(answer: httpx2.Response) -> None
     assert "is this the address of Plimsoll?" in result.err
 
 
-def test_an_answer_that_is_no_object_is_an_error() -> None:
-    assert (
-        "did not answer /api/v1/services with a JSON object"
-        in get_services(api=lambda _request: httpx2.Response(200, text="hello")).err
-    )
-
-
 def test_posts_carry_a_fresh_idempotency_key() -> None:
     api = FakeApi(answers={"POST policies/default/pause": service()})
     cli("pause", api=api)

@@ -90,7 +90,7 @@ def test_explain_tells_of_the_plan_in_force() -> None:
     lines = result.out.splitlines()
     assert lines[0] == "Plan 12 (target): optimal at $0.5260 per hour"
     assert "  breaks sm at gpus[0]: 110 > 100" in lines
-    assert "chat  demand 320.0 rps, planned 300.0 rps, capacity 331.5 rps" in lines
+    assert "chat  demand 320.0 rps, planned 300.0 rps, capacity 331.5 rps" in result.out
     assert "  unserved: 20.0 rps (replicas)" in lines
     assert "  3 × T4      40      8     100.0     110.5     7.04  photo" in lines
     assert "chat     T4          40      8       1590       1      3" in lines

@@ -187,14 +187,6 @@ def test_groups_that_came_or_went_are_no_switch_to_go_back_on() -> None:
     )
 
 
-def test_back_without_a_before_says_so() -> None:
-    result = switched(a_plane(versions=[a_policy()]), "--back", "-y")
-    assert (result.code, result.err.splitlines()[0]) == (
-        1,
-        "Error: no other policy was in force before",
-    )
-
-
 def test_who_decides_already_is_left_alone() -> None:
     api = a_plane(a_policy("joint", WEB))
     assert (

@@ -11,7 +11,9 @@ from tests.app.cli.fake_api import FakeApi
 from tests.app.cli.start.test_plan import EXAMPLE
 from tests.app.runner import cli
 
-QUICK = ("--time-limit", "2")
+ASK = f"what-if {EXAMPLE}"
+LIMIT = "--time-limit 60"
+"""What a busy machine needs, too; these problems are solved in far less."""
 SERVICE = """
 apiVersion: plimsoll/v1
 kind: Service
@@ -59,17 +61,7 @@ def fake() -> FakeApi:
 
 
 def test_questions_about_a_file_are_planned_and_ranked() -> None:
-    result = cli(
-        "what-if",
-        EXAMPLE,
-        "--without",
-        "photo",
-        "--demand",
-        "all=1.2",
-        "--gpus",
-        "small=+1",
-        *QUICK,
-    )
+    result = cli(f"{ASK} --without photo --demand all=1.2 --gpus small=+1 {LIMIT}")
     assert (result.code, result.err) == (0, "")
     lines = [line.split("  ")[0] for line in result.out.splitlines()]
     assert lines[:5] == [
@@ -89,9 +81,7 @@ def test_questions_about_a_file_are_planned_and_ranked() -> None:
 
 
 def test_answers_about_a_file_come_as_json_and_yaml() -> None:
-    answer = json.loads(
-        cli("what-if", EXAMPLE, "--price", "big=2", *QUICK, "-o", "json").out
-    )
+    answer = json.loads(cli(f"{ASK} --price big=2 {LIMIT} -o json").out)
     assert set(answer) == {"today", "answers"}
     (one,) = answer["answers"]
     assert set(one) == set(an_answer("", 0.0, 0.0))
@@ -103,31 +93,18 @@ def test_answers_about_a_file_come_as_json_and_yaml() -> None:
         "big at $2/h",
         pytest.approx(0.8),
     )
-    assert cli(
-        "what-if", EXAMPLE, "--price", "big=2", *QUICK, "-o", "yaml"
-    ).out.startswith("today:\n")
+    assert cli(f"{ASK} --price big=2 {LIMIT} -o yaml").out.startswith("today:\n")
 
 
 def test_options_together_are_one_question() -> None:
     result = cli(
-        "what-if",
-        EXAMPLE,
-        "--demand",
-        "chat=2",
-        "--demand",
-        "photo=1.1",
-        "--gpus",
-        "small=+1",
-        "--together",
-        *QUICK,
+        f"{ASK} --demand chat=2 --demand photo=1.1 --gpus small=+1 --together {LIMIT}"
     )
     assert [line.startswith("demand of") for line in result.out.splitlines()].count(
         True
     ) == 1
     assert "demand of chat × 2, demand of photo × 1.1, +1 small" in result.out
-    refused = cli(
-        "what-if", EXAMPLE, "--demand", "chat=2", "--demand", "chat=3", "--together"
-    )
+    refused = cli(f"{ASK} --demand chat=2 --demand chat=3 --together")
     assert (refused.code, "chat is given twice" in refused.err) == (2, True)
 
 
@@ -138,7 +115,7 @@ def test_a_new_service_is_an_entry_of_the_contract(tmp_path: Path) -> None:
     file.write_text(
         f"{{name: new, network: {network}, slo_ms: 100, percentile: {percentile}, arrival_rate_rps: 10, priority: 1}}"
     )
-    result = cli("what-if", EXAMPLE, "--service", file, "--rate", "new=20", *QUICK)
+    result = cli(f"{ASK} --rate new=20 {LIMIT} --service", file)
     assert (result.code, "demand of new 20 rps, with new" in result.out) == (0, True)
     file.write_text(f"{{name: new, network: {network}, slo: 100}}")
     refused = cli("what-if", EXAMPLE, "--service", file)
@@ -169,18 +146,7 @@ def test_wrong_questions_name_the_option_and_the_remedy(
 def test_a_control_plane_is_asked_the_same_questions() -> None:
     api = fake()
     result = cli(
-        *(
-            "what-if",
-            "--demand",
-            "chat=2",
-            "--gpus",
-            "T4=-1",
-            "--slo",
-            "chat=80",
-            "--suggest",
-            "--policy",
-            "joint",
-        ),
+        "what-if --demand chat=2 --gpus T4=-1 --slo chat=80 --suggest --policy joint",
         api=api,
     )
     assert result.code == 0
@@ -235,9 +201,7 @@ def test_a_control_plane_takes_no_longer_than_its_limit() -> None:
 
 
 def test_gpus_that_the_file_lacks_come_from_the_catalogue_at_its_price() -> None:
-    result = cli(
-        *("what-if", EXAMPLE, "--gpus", "L4=+1", "--gpus", "small=+1", *QUICK),
-    )
+    result = cli(f"{ASK} --gpus L4=+1 --gpus small=+1 {LIMIT}")
     assert (result.code, result.err) == (0, "")
     heading, today, *rows = result.out.splitlines()
     assert heading.split("  ")[-1] == "GPUS"
@@ -252,7 +216,7 @@ def test_gpus_that_the_file_lacks_come_from_the_catalogue_at_its_price() -> None
 
 
 def test_a_gpu_type_of_no_catalogue_is_refused() -> None:
-    refused = cli("what-if", EXAMPLE, "--gpus", "L5=+1", *QUICK)
+    refused = cli(f"{ASK} --gpus L5=+1 {LIMIT}")
     assert refused.code == 1
     assert "Error: --gpus: no GPU type is called 'L5'" in refused.err
 

@@ -249,7 +249,8 @@ def test_describe_shows_fields_conditions_and_events() -> None:
     lines = cli("describe service chat", api=api).out.splitlines()
     assert lines[0] == "Service chat"
     assert "    latency_ms: 50" in lines
-    assert "    Ready      Serving" in [line.replace("CONDITION", "") for line in lines]
+    ready = [line for line in lines if line.split()[:2] == ["Ready", "Serving"]]
+    assert ready == ["    Ready      Serving  3 replicas serve it"]
     assert "  2026-03-01 12:00:00  ServiceCreated  token/ann  -" in lines
     assert api.requests[-1].url.params["subject"] == "service/chat"
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.app.cli.fake_api import FakeApi, Json, problem_document
 from tests.app.cli.served_api import served
-from tests.app.runner import cli
+from tests.app.runner import cli, interruptible
 from tests.waiting import PATIENCE_S
 
 INFER = "v2/models/chat/infer"
@@ -26,16 +26,21 @@ def endpoints(url: str | None) -> Json:
 @contextmanager
 def forwarding(control_plane: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The running command, and the address that it says requests go to."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-c", "from app.cli.main import main; main()"),
-            *("port-forward", "service/chat", "0"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PLIMSOLL_URL": control_plane, "PLIMSOLL_TOKEN": "plim_x"},
-    )
+    with interruptible():
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-c", "from app.cli.main import main; main()"),
+                *("port-forward", "service/chat", "0"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "PLIMSOLL_URL": control_plane,
+                "PLIMSOLL_TOKEN": "plim_x",
+            },
+        )
     assert process.stdout is not None
     try:
         assert process.stdout.readline().startswith("Forwarding from 127.0.0.1:")
@@ -59,7 +64,7 @@ def test_requests_to_the_port_come_to_the_node_until_it_is_interrupted() -> None
                     answer = client.post(address, json=body)
                     assert answer.json() == {"outputs": ["x" * 200_000]}
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
+            assert process.wait(PATIENCE_S) == 0
     assert node.sent("POST") == [body] * 3
 
 

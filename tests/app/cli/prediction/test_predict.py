@@ -168,15 +168,6 @@ def test_rows_of_networks_not_measured_there_are_estimated_and_counted(
     )
 
 
-def test_an_unknown_column_is_refused_with_the_known_ones(fits: Path) -> None:
-    result = ask(
-        fits, ["alexnet,V100,1,50,x"], header="network,gpu_type,batch,sm_percent,colour"
-    )
-    assert result.err.startswith(
-        "Error: stdin:1: column colour: unknown column; the columns are network, gpu_type,"
-    )
-
-
 def test_a_file_without_fits_is_named(tmp_path: Path) -> None:
     result = cli("predict", SAMPLES, SAMPLES)
     assert result.err.startswith(f"Error: {SAMPLES}: not JSON: ")

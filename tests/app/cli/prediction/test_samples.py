@@ -12,14 +12,8 @@ from tests.app.runner import cli
 
 DATA = Path(__file__).parents[3] / "data" / "measurements"
 PERF = (
-    "--format",
-    "perf-analyzer",
-    "--gpu-type",
-    "V100",
-    "--network",
-    "resnet50",
-    "--batch",
-    "8",
+    *("--format", "perf-analyzer", "--gpu-type", "V100"),
+    *("--network", "resnet50", "--batch", "8"),
 )
 
 

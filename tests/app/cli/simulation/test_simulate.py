@@ -59,18 +59,7 @@ def test_a_table_for_people_says_which_files_were_written(
 ) -> None:
     assert done.code == 0, done.err
     lines = done.out.splitlines()
-    assert lines[0].split() == [
-        "POLICY",
-        "USD",
-        "GPU",
-        "H",
-        "KWH",
-        "LATE",
-        "%",
-        "WORST",
-        "%",
-        "STARTS",
-    ]
+    assert " ".join(lines[0].split()) == "POLICY USD GPU H KWH LATE % WORST % STARTS"
     assert lines[1].split()[0] == "hetsev_greedy" and "±" in lines[1]
     assert lines[4].split()[:2] == ["resnet50", "hetsev_greedy"]
     assert lines[-2:] == [
@@ -149,11 +138,6 @@ def test_all_that_is_wrong_comes_at_once_with_file_and_line(tmp_path: Path) -> N
     assert f"{tmp_path / 'scenario.yaml'}:" in error
     assert "spec.duration: unknown field; did you mean duration_s?" in error
     assert "spec.truth: must be 'measured' or 'planned', not guessed" in error
-
-
-def test_a_missing_trace_is_named(tmp_path: Path) -> None:
-    service = {**SERVICE, "load": {"trace": {"file": "gone.csv", "column": "a"}}}
-    assert f"{tmp_path / 'gone.csv'}" in refused(tmp_path, services=[service])
 
 
 @pytest.mark.parametrize(
@@ -316,15 +300,6 @@ def test_what_tasks_iterate_must_have_been_profiled(
     assert words in refused(tmp_path, tasks=[{**task, **change}])
 
 
-def test_a_job_list_that_is_not_there_is_named_before_anything_is_simulated(
-    tmp_path: Path,
-) -> None:
-    work = {"network": "resnet18-training", "batch": 128}
-    jobs = {"name": "jobs", "file": "gone.csv", "kind": "training", "networks": [work]}
-    error = refused(tmp_path, task_lists=[jobs])
-    assert f"{tmp_path / 'gone.csv'}" in error and "1 of" not in error
-
-
 def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
     task = {
         "name": "t",
@@ -335,23 +310,10 @@ def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
     }
     result = cli("simulate", written(tmp_path, tasks=[task]), "-j", "1")
     heading, row = result.out.splitlines()[-2:]
-    assert heading.split() == [
-        "TASKS",
-        "UNDER",
-        "FINISHED",
-        "%",
-        "MEAN",
-        "MIN",
-        "IN",
-        "TIME",
-        "%",
-        "GPU",
-        "H",
-        "OF",
-        "WORK",
-        "OWN",
-        "USD",
-    ]
+    assert (
+        " ".join(heading.split())
+        == "TASKS UNDER FINISHED % MEAN MIN IN TIME % GPU H OF WORK OWN USD"
+    )
     assert row.split()[:2] == ["hetsev_greedy", "100.0"]
 
 

@@ -80,6 +80,7 @@ def test_a_server_that_tells_no_latencies_makes_no_window() -> None:
 
 NAME = "vllm:e2e_request_latency_seconds_bucket"
 METRICS = "http://gpu-7:8000/metrics"
+RELAY = f"relay {METRICS} --kind vllm"
 CHAT: Json = {"kind": "Service", "spec": {"slo": {"latency_ms": 100.0}}}
 
 
@@ -115,17 +116,7 @@ class Both:
 
 def test_each_period_s_counts_are_pushed() -> None:
     both = Both()
-    result = cli(
-        "relay",
-        METRICS,
-        "--kind",
-        "vllm",
-        "--service",
-        "chat",
-        "--windows",
-        "2",
-        api=both,
-    )
+    result = cli(f"{RELAY} --service chat --windows 2", api=both)
     assert result.code == 0, result.err
     assert [
         (sent["source"], sent["served"], sent["in_slo"])
@@ -136,24 +127,14 @@ def test_each_period_s_counts_are_pushed() -> None:
 
 def test_what_could_not_be_pushed_goes_with_the_next_window() -> None:
     both = Both(away=1)
-    result = cli(
-        "relay",
-        METRICS,
-        "--kind",
-        "vllm",
-        "--service",
-        "chat",
-        "--windows",
-        "1",
-        api=both,
-    )
+    result = cli(f"{RELAY} --service chat --windows 1", api=both)
     assert result.code == 0, result.err
     assert [sent["served"] for sent in both.api.sent("POST")] == [20]
     assert "not pushed" in result.out
 
 
 def test_without_a_service_it_shows_what_the_server_says() -> None:
-    result = cli("relay", METRICS, "--kind", "vllm", "--served-as", "chat", api=Both())
+    result = cli(f"{RELAY} --served-as chat", api=Both())
     assert (result.code, "10 requests" in result.out) == (0, True)
 
 

@@ -39,10 +39,8 @@ def course(
     [
         ((GOOD, GOOD, GOOD, GOOD), 0.0),
         ((BAD, GOOD, GOOD, GOOD), 0.0),  # That was before.
-        (
-            (GOOD, BAD, GOOD, BAD),
-            50.0,
-        ),  # From 130 s to 180 s; what comes later has another reason.
+        # From 130 s to 180 s; what comes later has another reason.
+        ((GOOD, BAD, GOOD, BAD), 50.0),
         ((GOOD, GOOD, BAD, GOOD), 110.0),
         ((GOOD, BAD, None, GOOD), 50.0),  # Nothing that finished was late.
         ((GOOD, BAD, BAD, BAD), math.inf),

@@ -15,6 +15,15 @@ DESK = ScenarioIntake()
 SERVICE: dict[str, Any] = SCENARIO["spec"]["services"][0]
 
 
+TRACE = {"trace": {"file": "../a.csv", "column": "a"}}
+WORK = {"network": "resnet50", "batch": 8}
+JOBS = {"name": "t", "kind": "offline", "file": "jobs.csv", "networks": [WORK]}
+
+
+def with_pool(**fields: Any) -> dict[str, Any]:
+    return {"fleet": [{"name": "t4", "gpu_type": "T4", **fields}]}
+
+
 def wrong(**wanted: Any) -> dict[str, str]:
     with pytest.raises(InvalidRequest) as caught:
         DESK.order(SimulationRequest(**wanted))
@@ -77,34 +86,9 @@ def test_policies_that_the_scenario_has_keep_their_settings() -> None:
         ({"seeds": [1, 2, 3, 4, 5, 6]}, "seeds", "come to 6 seeds; at most 5"),
         ({"duration_s": 21_630}, "duration_s", "come to 21,630 seconds; at most"),
         ({"duration_s": 12_000, "step_s": 5}, "step_s", "come to 2,400 steps of the"),
-        (
-            {
-                "fleet": [
-                    {
-                        "name": "t4",
-                        "gpu_type": "T4",
-                        "nodes": 10_000,
-                        "gpus_per_node": 64,
-                    }
-                ]
-            },
-            "fleet",
-            "has 640,000 GPUs",
-        ),
-        (  # As pydantic reads whole numbers, too.
-            {
-                "fleet": [
-                    {
-                        "name": "t4",
-                        "gpu_type": "T4",
-                        "nodes": 10_000.0,
-                        "gpus_per_node": "64",
-                    }
-                ]
-            },
-            "fleet",
-            "has 640,000 GPUs",
-        ),
+        (with_pool(nodes=10_000, gpus_per_node=64), "fleet", "has 640,000 GPUs"),
+        # As pydantic reads whole numbers, too.
+        (with_pool(nodes=10_000.0, gpus_per_node="64"), "fleet", "has 640,000 GPUs"),
         (
             {"services": [{**SERVICE, "name": f"s{place}"} for place in range(101)]},
             "services",
@@ -123,27 +107,8 @@ def test_what_is_too_much_is_refused_with_its_field(
     ("spec", "field"),
     [
         ({"grid_intensity": "/etc/passwd"}, "grid_intensity"),
-        (
-            {
-                "services": [
-                    {**SERVICE, "load": {"trace": {"file": "../a.csv", "column": "a"}}}
-                ]
-            },
-            "services[0].load.trace",
-        ),
-        (
-            {
-                "task_lists": [
-                    {
-                        "name": "t",
-                        "kind": "offline",
-                        "file": "jobs.csv",
-                        "networks": [{"network": "resnet50", "batch": 8}],
-                    }
-                ]
-            },
-            "task_lists[0].file",
-        ),
+        ({"services": [{**SERVICE, "load": TRACE}]}, "services[0].load.trace"),
+        ({"task_lists": [JOBS]}, "task_lists[0].file"),
     ],
 )
 def test_no_file_of_the_server_is_read_for_a_caller(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from app.simulate.run.runner import (
     run_in_processes,
     simulate_all,
 )
+from tests.app.runner import interruptible
 from tests.app.runs import SERVICE, a_run, a_scenario, report_from_json
 from tests.app.simulate.run.attempts import done, endless, identified
 
@@ -115,15 +115,7 @@ def test_a_process_that_dies_before_it_gets_its_next_run_fails_that_run_only() -
     assert isinstance(found[1], FailedRun) and "was killed" in found[1].reason
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """As in a terminal: who starts the tests in the background leaves them deaf."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
+@interruptible()
 def test_an_interrupt_ends_processes_that_ignore_it_from_their_first_moment_on() -> (
     None
 ):

@@ -13,6 +13,9 @@ from app.simulate.traces.jobs import JobList
 from app.simulate.traces.trace import RateTrace
 
 SHARED = Path(__file__).parents[4].parent / "shared" / "data"
+LLM, FUNCTIONS = FileKind.AZURE_LLM, FileKind.AZURE_FUNCTIONS
+PHILLY, ALIBABA = FileKind.PHILLY, FileKind.ALIBABA
+JOBS = "submit_s,duration_s,num_gpus,virtual_cluster"
 MINUTES = ",".join(str(minute) for minute in range(1, 1441))
 
 
@@ -51,7 +54,7 @@ def read_jobs(tmp_path: Path, kind: FileKind, text: str) -> JobList:
     ids=["2023", "2024", "by seconds", "counted"],
 )
 def test_llm_requests_are_counted_by_the_second(tmp_path: Path, text: str) -> None:
-    trace = read_trace(tmp_path, FileKind.AZURE_LLM, text)
+    trace = read_trace(tmp_path, LLM, text)
     assert (trace.names, trace.step_s, trace.rates_rps[:, 0].tolist()) == (
         ("requests",),
         1.0,
@@ -70,6 +73,10 @@ def functions_text(*rows: tuple[str, str, dict[int, int]]) -> str:
     )
 
 
+def one_function(trigger: str, count: int) -> str:
+    return functions_text(("f", trigger, {7: count}))
+
+
 def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> None:
     text = functions_text(
         ("aaaaaaaa11", "http", {1: 60, 1440: 120}),
@@ -77,7 +84,7 @@ def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> No
         ("cccccccc33", "http", {3: 1}),
         ("aaaaaaaa44", "http", {1: 30}),
     )
-    trace = read_trace(tmp_path, FileKind.AZURE_FUNCTIONS, text, top=3)
+    trace = read_trace(tmp_path, FUNCTIONS, text, top=3)
     assert (trace.names, trace.step_s, trace.rates_rps.shape) == (
         ("bbbbbbbb", "aaaaaaaa", "aaaaaaaa-2"),
         60.0,
@@ -89,13 +96,13 @@ def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> No
         1.0,
         2.0,
     )
-    by_http = read_trace(tmp_path, FileKind.AZURE_FUNCTIONS, text, trigger="http")
+    by_http = read_trace(tmp_path, FUNCTIONS, text, trigger="http")
     assert by_http.names == ("aaaaaaaa", "aaaaaaaa-2", "cccccccc")
 
 
 def test_training_jobs_are_called_by_their_cluster(tmp_path: Path) -> None:
     text = "submit_s,duration_s,num_gpus,virtual_cluster\n100,50,8,blue\n130,0,1,blue\n160,25,1,red\n"
-    jobs = read_jobs(tmp_path, FileKind.PHILLY, text)
+    jobs = read_jobs(tmp_path, PHILLY, text)
     assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == (
         [0, 60],
         [50, 25],
@@ -117,7 +124,7 @@ def test_pods_hold_shares_of_gpus_from_when_they_are_scheduled(
     tmp_path: Path, header: str
 ) -> None:
     text = f"{header}\nlate,1,460,500,900,600\nfirst,2,1000,100,200,100\ncpu,0,0,0,50,0\nwaiting,1,1000,300,400,\n"
-    jobs = read_jobs(tmp_path, FileKind.ALIBABA, text)
+    jobs = read_jobs(tmp_path, ALIBABA, text)
     assert jobs.names == ("first", "late")
     assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == (
         [0, 400],
@@ -146,85 +153,33 @@ def test_a_family_per_column_keeps_its_notes_and_takes_new_ones(tmp_path: Path) 
 
 def test_a_published_set_is_named_unless_the_user_knows_better(tmp_path: Path) -> None:
     text = "t_s\n0.1\n1.1\n"
-    assert "Splitwise" in read(tmp_path, FileKind.AZURE_LLM, text).notes[0]
-    notes = read(
-        tmp_path, FileKind.AZURE_LLM, text, source="our gateway", licence="ours"
-    ).notes
+    assert "Splitwise" in read(tmp_path, LLM, text).notes[0]
+    notes = read(tmp_path, LLM, text, source="our gateway", licence="ours").notes
     assert notes == ("source: our gateway", "licence: ours")
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "place", "problem"),
     [
-        (FileKind.AZURE_LLM, "when,tokens\n1,2\n", ":1:", "TIMESTAMP or t_s"),
-        (
-            FileKind.AZURE_LLM,
-            "TIMESTAMP,a\nyesterday,2\n",
-            ":2: column TIMESTAMP:",
-            "'yesterday'",
-        ),
-        (FileKind.AZURE_LLM, "t_s,a\n1,2\nx,2\n", ":3: column t_s:", "'x'"),
-        (
-            FileKind.AZURE_LLM,
-            f"t_s,a\n1,2\n{MAX_STEPS + 2},2\n",
-            ":3: column t_s:",
-            "more than",
-        ),
-        (FileKind.AZURE_LLM, "t_s,a\n1,2\n1.5,2\n", ":", "at least two steps"),
-        (
-            FileKind.AZURE_FUNCTIONS,
-            "HashFunction,Trigger,1,2\na,http,1,2\n",
-            ":1:",
-            "lacks 3",
-        ),
-        (
-            FileKind.AZURE_FUNCTIONS,
-            functions_text(("f", "queue", {1: 1})),
-            ": column Trigger:",
-            "'http'",
-        ),
-        (
-            FileKind.AZURE_FUNCTIONS,
-            functions_text(("f", "http", {7: -1})),
-            ":2: column 7:",
-            "at least 0",
-        ),
-        (
-            FileKind.PHILLY,
-            "submit_s,duration_s\n1,2\n",
-            ":1:",
-            "num_gpus, virtual_cluster",
-        ),
-        (
-            FileKind.PHILLY,
-            "submit_s,duration_s,num_gpus,virtual_cluster\n1,2,-1,a\n",
-            ":2: column num_gpus:",
-            "-1",
-        ),
-        (
-            FileKind.PHILLY,
-            "submit_s,duration_s,num_gpus,virtual_cluster\n1,2,0,a\n",
-            ":",
-            "no job needs a GPU",
-        ),
-        (
-            FileKind.ALIBABA,
-            "pod,num_gpu,gpu_milli\na,1,1\n",
-            ":1:",
-            "creation_s, deletion_s, scheduled_s",
-        ),
+        (LLM, "when,tokens\n1,2\n", ":1:", "TIMESTAMP or t_s"),
+        (LLM, "TIMESTAMP,a\nyesterday,2\n", ":2: column TIMESTAMP:", "'yesterday'"),
+        (LLM, "t_s,a\n1,2\nx,2\n", ":3: column t_s:", "'x'"),
+        (LLM, f"t_s,a\n1,2\n{MAX_STEPS + 2},2\n", ":3: column t_s:", "more than"),
+        (LLM, "t_s,a\n1,2\n1.5,2\n", ":", "at least two steps"),
+        (FUNCTIONS, "HashFunction,Trigger,1,2\na,http,1,2\n", ":1:", "lacks 3"),
+        (FUNCTIONS, one_function("queue", 1), ": column Trigger:", "'http'"),
+        (FUNCTIONS, one_function("http", -1), ":2: column 7:", "at least 0"),
+        (PHILLY, "submit_s,duration_s\n1,2\n", ":1:", "num_gpus, virtual_cluster"),
+        (PHILLY, f"{JOBS}\n1,2,-1,a\n", ":2: column num_gpus:", "-1"),
+        (PHILLY, f"{JOBS}\n1,2,0,a\n", ":", "no job needs a GPU"),
+        (ALIBABA, "pod,num_gpu,gpu_milli\na,1,1\n", ":1:", "creation_s, deletion_s"),
     ],
 )
 def test_errors_name_file_line_and_column(
     tmp_path: Path, kind: FileKind, text: str, place: str, problem: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        read(
-            tmp_path,
-            kind,
-            text,
-            trigger="http" if kind is FileKind.AZURE_FUNCTIONS else "",
-        )
+        read(tmp_path, kind, text, trigger="http" if kind is FUNCTIONS else "")
     assert str(caught.value).startswith(f"{tmp_path / 'file.csv'}{place}")
     assert problem in str(caught.value)
 
@@ -234,8 +189,8 @@ def test_the_shared_traces_are_read() -> None:
     def found(kind: FileKind, file: str) -> RateTrace | JobList:
         return import_file(kind, SHARED / file, ImportOptions())
 
-    by_request = found(FileKind.AZURE_LLM, "azure_llm_2023/requests_code.csv")
-    counted = found(FileKind.AZURE_LLM, "azure_llm_2023/per_second_code.csv")
+    by_request = found(LLM, "azure_llm_2023/requests_code.csv")
+    counted = found(LLM, "azure_llm_2023/per_second_code.csv")
     assert isinstance(by_request, RateTrace)
     assert isinstance(counted, RateTrace)
     assert by_request.requests.tolist() == counted.requests.tolist() == [8819.0]
@@ -243,7 +198,7 @@ def test_the_shared_traces_are_read() -> None:
     families = found(FileKind.RATES, "proteus_traces/twitter_zipf_per_second.csv")
     assert isinstance(families, RateTrace)
     assert len(families.names) == 9
-    assert isinstance(found(FileKind.PHILLY, "philly_jobs/jobs.csv"), JobList)
-    pods = found(FileKind.ALIBABA, "alibaba_gpu_2023/pods_default.csv")
+    assert isinstance(found(PHILLY, "philly_jobs/jobs.csv"), JobList)
+    pods = found(ALIBABA, "alibaba_gpu_2023/pods_default.csv")
     assert isinstance(pods, JobList)
     assert set(np.unique(pods.gpus)) >= {0.46, 1.0, 8.0}
