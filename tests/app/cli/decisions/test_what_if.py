@@ -61,7 +61,7 @@ def fake() -> FakeApi:
 
 
 def test_questions_about_a_file_are_planned_and_ranked() -> None:
-    result = cli(f"{ASK} --without photo --demand all=1.2 --gpus small=+1 {LIMIT}")
+    result = cli(f"{ASK} --without photo --demand all=1.1 --gpus small=+1 {LIMIT}")
     assert (result.code, result.err) == (0, "")
     lines = [line.split("  ")[0] for line in result.out.splitlines()]
     assert lines[:5] == [
@@ -69,7 +69,7 @@ def test_questions_about_a_file_are_planned_and_ranked() -> None:
         "as it is",
         "without photo",
         "+1 small",
-        "all demand × 1.2",
+        "all demand × 1.1",
     ]
     # The contract's optimum, and the same without what its small GPU runs.
     assert (
