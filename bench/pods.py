@@ -28,8 +28,9 @@ from agents.kubernetes.manifest import PodSettings
 from agents.processes.launcher import PROCESSES, Launcher
 from agents.replicas.replicas import Workers
 from bench.report import Figures, print_table, write_results
-from tests.agents.fakes.replicas import Node, a_launch, until
+from tests.agents.fakes.replicas import Node, a_launch
 from tests.agents.kubernetes.cluster import Cluster, make_cluster, pod_names
+from tests.waiting import eventually
 
 MANY = 48
 STARTS = 12
@@ -98,7 +99,7 @@ async def _measure(directory: Path, cluster: Cluster) -> list[Figures]:
 async def _start(workers: Workers, name: str) -> float:
     begun_s = time.monotonic()
     await workers.start(a_launch(name))
-    await until(lambda: _state(workers, name) == "ready")
+    await eventually(lambda: _state(workers, name) == "ready")
     return time.monotonic() - begun_s
 
 
@@ -108,7 +109,7 @@ async def _start_many(workers: Workers) -> None:
 
 
 async def _until_all_ready(workers: Workers) -> None:
-    await until(lambda: all(each.state == "ready" for each in workers.replicas()))
+    await eventually(lambda: all(each.state == "ready" for each in workers.replicas()))
 
 
 def _resident_mib(node: Node, cluster: tuple[ApiAddress, PodSettings] | None) -> float:
@@ -170,9 +171,9 @@ async def _until_out(
     """From the act until the replica gets no more requests; it is removed afterwards."""
     begun_s = time.monotonic()
     await act()
-    await until(lambda: _state(workers, name) != "ready")
+    await eventually(lambda: _state(workers, name) != "ready")
     spent_s = time.monotonic() - begun_s
-    await until(lambda: _state(workers, name) == "failed")
+    await eventually(lambda: _state(workers, name) == "failed")
     await workers.stop(name)
     return spent_s
 

@@ -37,12 +37,12 @@ from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import (
     CLOCK,
     GPU_TYPE,
-    PATIENCE_S,
     Wanted,
     front,
     gpu_device,
     inputs,
 )
+from tests.waiting import PATIENCE_S
 
 JUMPS = 100
 BATCH_MS, BATCH = 20.0, 4

@@ -25,9 +25,14 @@ from tests.integration.api_harness import (
     service,
 )
 from tests.integration.measured import fit_here, measured
+from tests.ports import PORTS, own_ports
+from tests.waiting import PATIENCE_S
 
 SERVICES = {"chat": 60, "search": 40, "thumbnails": 20}
 """Requests in a window of two seconds, by service."""
+
+_free_ports: list[int] = []
+"""Of this process. The lowest is used again and again: a browser keeps by address what it has loaded."""
 
 
 @contextmanager
@@ -47,16 +52,21 @@ def _listening(
     url: str, prepared: Prepared, settings: Callable[[str], Settings]
 ) -> Iterator[Api]:
     clock = ManualControlClock(prepared.at)
+    if not _free_ports:
+        first = own_ports()
+        _free_ports.extend(range(first, first + PORTS))
+    port = min(_free_ports)
+    _free_ports.remove(port)
     # Who connects before the server is ready waits in the socket's backlog: one answer says that it is.
-    listening = socket.create_server(("127.0.0.1", 0))
-    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    listening = socket.create_server(("127.0.0.1", port))
+    address = f"http://127.0.0.1:{port}"
     server = make_server(make_plane(settings(address), url, clock))
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
     )
     thread.start()
     try:
-        with httpx2.Client(base_url=address, timeout=60.0) as client:
+        with httpx2.Client(base_url=address, timeout=PATIENCE_S) as client:
             assert client.get("/livez").status_code == 200
             keep_solver(cast(FastAPI, server.config.app))
             yield Api(
@@ -67,8 +77,9 @@ def _listening(
             )
     finally:
         server.handle_stop()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_S)
         listening.close()
+        _free_ports.append(port)
 
 
 def fill_demo(api: Api) -> None:

@@ -1,13 +1,13 @@
 """Every page: with data and without, in both themes and on a phone, for sighted people and others."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import Page
 
 from app.web.pages import PAGES
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, Picture
 from tests.integration.api_harness import Api
 
 pytestmark = pytest.mark.integration
@@ -47,15 +47,6 @@ def drawn(page: Page) -> None:
     page.locator("#content > *").first.wait_for(state="attached")
 
 
-def take_picture(page: Page, pictures: Path, path: str, kind: str) -> None:
-    """Keep what the page looks like when it has come to rest, for people; what it asked for is there by then."""
-    page.evaluate(COME_TO_REST)
-    page.screenshot(
-        path=pictures / f"{path.replace('/', '-') or 'overview'}-{kind}.png",
-        full_page=True,
-    )
-
-
 def findings(page: Page) -> list[str]:
     """What axe-core finds that makes the page harder to use for somebody; what is folded away is looked at, too."""
     page.evaluate(
@@ -73,15 +64,26 @@ def findings(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("path", PATHS)
+KINDS = [(width, theme) for width in (1440, 390) for theme in ("light", "dark")]
+EVERY_KIND = [
+    pytest.param(
+        path,
+        *kind,
+        # `make test` has every page once, and between them every kind.
+        marks=() if kind == KINDS[at % len(KINDS)] else pytest.mark.thorough,
+    )
+    for at, path in enumerate(PATHS)
+    for kind in KINDS
+]
+
+
+@pytest.mark.parametrize(("path", "width", "theme"), EVERY_KIND)
 def test_everybody_can_use_it_at_a_desk_and_on_a_phone(
-    demo: Api, opened: Open, pictures: Path, path: str, width: int, theme: str
+    demo: Api, opened: Open, picture: Picture, path: str, width: int, theme: str
 ) -> None:
     page = opened(demo, path, theme=theme, width=width)
     settle(page)
-    take_picture(page, pictures, path, f"{width}-{theme}")
+    picture(page, f"{path.replace('/', '-') or 'overview'}-{width}-{theme}")
     # Tables scroll within themselves; nothing else is wider than the screen.
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("#problem").is_hidden()
@@ -89,35 +91,36 @@ def test_everybody_can_use_it_at_a_desk_and_on_a_phone(
 
 
 def test_without_data_every_page_says_what_to_do(
-    empty: Api, opened: Open, pictures: Path
+    empty: Api, opened: Open, picture: Picture
 ) -> None:
     page = opened(empty, PATHS[0])
     for path in (each.address.lstrip("/") for each in PAGES if "{" not in each.address):
         page.goto(f"{empty.client.base_url}/{path}")
         drawn(page)
-        take_picture(page, pictures, path, "empty")
+        picture(page, f"{path.replace('/', '-') or 'overview'}-empty")
         assert len(page.inner_text("#main")) > len(page.inner_text("h1"))
 
 
 @pytest.mark.parametrize("path", ["plans/4711", "why/4711", "plans/nonsense"])
 def test_a_page_about_what_is_not_there_says_so(
-    demo: Api, context: BrowserContext, path: str
+    demo: Api, opened: Open, path: str
 ) -> None:
-    page = context.new_page()
-    page.goto(f"{demo.client.base_url}/login?next=/{path}")
-    page.fill("#token", demo.secrets["viewer"])
-    page.click("button.primary")
+    page = opened(demo, path, refusals=(404, 422))
     page.locator("#problem", has_text=":").wait_for()
     assert findings(page) == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(
+    ("width", "theme"),
+    [
+        KINDS[0],
+        *(pytest.param(*kind, marks=pytest.mark.thorough) for kind in KINDS[1:]),
+    ],
+)
 def test_the_login_page_is_usable_by_everybody(
-    demo: Api, context: BrowserContext, width: int, theme: str
+    demo: Api, page: Page, width: int, theme: Literal["light", "dark"]
 ) -> None:
-    page = context.new_page()
-    page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    page.emulate_media(color_scheme=theme)
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(f"{demo.client.base_url}/login")
     assert findings(page) == []
@@ -125,16 +128,16 @@ def test_the_login_page_is_usable_by_everybody(
     page.keyboard.press("Enter")
     page.wait_for_selector("[role=alert]")
     assert findings(page) == []
+    page.fill("#token", demo.secrets["viewer"])
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{demo.client.base_url}/")
 
 
-def test_a_login_link_logs_nobody_in_as_somebody_else(
-    demo: Api, context: BrowserContext
-) -> None:
-    page = context.new_page()
+def test_a_login_link_logs_nobody_in_as_somebody_else(demo: Api, page: Page) -> None:
     token = demo.secrets["viewer"]
     for link in (f"login#{token}", f"login?token={token}#{token}"):
         page.goto(f"{demo.client.base_url}/{link}")
         # Scripts of the page have run when the network is quiet.
         page.wait_for_load_state("networkidle")
         assert "/login" in page.url and page.input_value("#token") == ""
-    assert context.cookies() == []
+    assert page.context.cookies() == []

@@ -26,6 +26,7 @@ def test_it_lands_on_its_services_and_sees_no_others(demo: Api, opened: Open) ->
     page.wait_for_url("**/services")
 
 
+@pytest.mark.thorough
 def test_pages_about_the_whole_cluster_say_why_they_are_empty(
     demo: Api, opened: Open
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from app.db.base.listen import conninfo
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, Picture
 from tests.integration.api_harness import Api
 from tests.integration.test_degrade import look
 
@@ -38,30 +38,37 @@ def cents(amount: object) -> str:
     return f"${Decimal(str(amount)):,.2f}"
 
 
-@pytest.mark.parametrize(
-    ("by", "view"), [("service", "service"), ("project", "project")]
-)
-def test_the_table_is_the_sql_views_to_the_cent(
-    demo: Api, opened: Open, by: str, view: str
+def test_tables_and_files_are_the_sql_views_to_the_cent(
+    demo: Api, opened: Open, tmp_path: Path
 ) -> None:
     page = opened(demo, "cost")
-    page.select_option("#cost-by", by)
-    page.locator("figcaption", has_text=f"by {by}").wait_for()
-    wanted = ask(
-        demo,
-        f"SELECT {view}, sum(cost_usd), sum(whole_gpu_cost_usd) FROM report.cost_by_{view}_hour GROUP BY 1",
-    )
-    found = table(page)
     ((bill,),) = ask(demo, "SELECT sum(cost_usd) FROM report.bill_hour")
-    assert {
-        name: (found[str(name)][1], found[str(name)][3]) for name, *_ in wanted
-    } == {name: (cents(cost), cents(whole)) for name, cost, whole in wanted}
-    assert found["Bill"][1] == cents(bill)
-    assert len(found) == len(wanted) + 1
+    for by in ("project", "service"):
+        page.select_option("#cost-by", by)
+        page.locator("figcaption", has_text=f"by {by}").wait_for()
+        wanted = ask(
+            demo,
+            f"SELECT {by}, sum(cost_usd), sum(whole_gpu_cost_usd) FROM report.cost_by_{by}_hour GROUP BY 1",
+        )
+        found = table(page)
+        assert {
+            name: (found[str(name)][1], found[str(name)][3]) for name, *_ in wanted
+        } == {name: (cents(cost), cents(whole)) for name, cost, whole in wanted}
+        assert found["Bill"][1] == cents(bill)
+        assert len(found) == len(wanted) + 1
 
+    with page.expect_download() as download:
+        page.click("a:has-text('CSV')")
+    path = tmp_path / "cost.csv"
+    download.value.save_as(path)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert cents(sum(Decimal(row["cost_usd"]) for row in rows)) == cents(bill)
 
-def test_by_gpu_type_idle_is_apart(demo: Api, opened: Open) -> None:
-    page = opened(demo, "cost")
+    ((without,),) = ask(
+        demo, "SELECT sum(cost_usd) FROM report.cost_without_sharing_hour"
+    )
+    assert f"Without it: {cents(without)}." in page.inner_text(".cost-facts")
+
     page.select_option("#cost-by", "gpu_type")
     page.locator("figcaption", has_text="by GPU type").wait_for()
     ((kind, cost, idle),) = ask(
@@ -69,34 +76,12 @@ def test_by_gpu_type_idle_is_apart(demo: Api, opened: Open) -> None:
         "SELECT gpu_type, sum(cost_usd), sum(idle_cost_usd) FROM report.cost_by_gpu_type_hour GROUP BY 1",
     )
     found = table(page)
-    assert (found[str(kind)][1], found["(idle)"][1]) == (
-        cents(Decimal(str(cost)) - Decimal(str(idle))),
-        cents(idle),
-    )
+    busy = Decimal(str(cost)) - Decimal(str(idle))
+    assert found[str(kind)][1] == cents(busy)
+    assert found["(idle)"][1] == cents(idle)
 
 
-def test_savings_are_those_of_the_view(demo: Api, opened: Open) -> None:
-    page = opened(demo, "cost")
-    table(page)
-    ((without,),) = ask(
-        demo, "SELECT sum(cost_usd) FROM report.cost_without_sharing_hour"
-    )
-    assert f"Without it: {cents(without)}." in page.inner_text(".cost-facts")
-
-
-def test_the_file_holds_what_the_table_shows(
-    demo: Api, opened: Open, tmp_path: Path
-) -> None:
-    page = opened(demo, "cost")
-    bill = table(page)["Bill"][1]
-    with page.expect_download() as download:
-        page.click("a:has-text('CSV')")
-    path = tmp_path / "cost.csv"
-    download.value.save_as(path)
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert cents(sum(Decimal(row["cost_usd"]) for row in rows)) == bill
-
-
+@pytest.mark.thorough
 def test_the_period_is_chosen_and_remembered(demo: Api, opened: Open) -> None:
     page = opened(demo, "cost")
     page.select_option("#cost-period", "30d")
@@ -113,7 +98,7 @@ def test_a_person_of_a_project_sees_its_cost(fresh_demo: Api, opened: Open) -> N
 
 
 def test_budgets_stand_beside_the_cost(
-    fresh_demo: Api, opened: Open, pictures: Path
+    fresh_demo: Api, opened: Open, picture: Picture
 ) -> None:
     for name, project, usd in (("all", None, "0.13"), ("mine", "team-a", "2")):
         spec = {"usd": usd, "project": project, "period": "hour", "action": "block_new"}
@@ -133,11 +118,12 @@ def test_budgets_stand_beside_the_cost(
         "$0.13/hour",
         cents(spent),
     )
-    page.screenshot(path=pictures / "cost-budgets.png", full_page=True)
+    picture(page, "cost-budgets")
 
 
+@pytest.mark.thorough
 def test_who_is_planned_for_less_stands_beside_the_budget(
-    fresh_demo: Api, opened: Open, pictures: Path
+    fresh_demo: Api, opened: Open, picture: Picture
 ) -> None:
     spec = {"usd": "0.001", "project": "team-a", "period": "day", "action": "degrade"}
     fresh_demo.put(
@@ -151,4 +137,4 @@ def test_who_is_planned_for_less_stands_beside_the_budget(
         "services of low priority are planned for less",
         "Now, of their demand: chat for 50 %, thumbnails for 50 %",
     ]
-    page.screenshot(path=pictures / "cost-degraded.png", full_page=True)
+    picture(page, "cost-degraded")

@@ -8,6 +8,7 @@ from tests.integration.api_harness import Api
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.thorough
 def test_the_reference_is_drawn_without_asking_another_host(
     empty: Api, context: BrowserContext
 ) -> None:

@@ -31,13 +31,11 @@ def test_filters_are_kept_in_the_address(demo: Api, opened: Open) -> None:
     page.get_by_role("button", name="Show").click()
     expect(page.locator("tbody tr").first).to_contain_text("node/n1")
     assert "subject=node%2Fn1" in page.url
-
-
-def test_what_was_never_noted_is_said(demo: Api, opened: Open) -> None:
-    page = opened(demo, "events?kind=NeverHeardOf")
+    page.goto(f"{demo.client.base_url}/events?kind=NeverHeardOf")
     expect(page.get_by_role("status").last).to_contain_text("Nothing like that")
 
 
+@pytest.mark.thorough
 def test_neighbours_of_a_kind_are_one_line_until_it_is_opened(
     demo: Api, opened: Open
 ) -> None:
@@ -52,6 +50,7 @@ def test_neighbours_of_a_kind_are_one_line_until_it_is_opened(
     expect(line).to_have_count(1)
 
 
+@pytest.mark.thorough
 def test_only_what_matters_is_shown_where_that_is_asked(
     fresh_demo: Api, opened: Open
 ) -> None:

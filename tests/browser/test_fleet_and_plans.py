@@ -22,6 +22,7 @@ def test_the_fleet_does_not_claim_that_slos_hold_when_nobody_reports(
     expect(page.locator(".gpu .hint").first).to_have_text("silent")
 
 
+@pytest.mark.thorough
 def test_a_node_without_readings_is_not_shown_as_empty(
     fresh_demo: Api, opened: Open
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_plan_says_what_it_changed_and_which_rates_differ(
     expect(page.locator("dd", has_text="extra 0/s")).to_contain_text("chat ")
 
 
+@pytest.mark.thorough
 def test_a_gpu_that_is_not_there_is_only_said_to_be_not_there(
     demo: Api, opened: Open
 ) -> None:

@@ -23,6 +23,7 @@ def test_a_few_letters_lead_to_a_service(demo: Api, opened: Open) -> None:
     page.wait_for_url("**/services/thumbnails")
 
 
+@pytest.mark.thorough
 def test_arrows_choose_among_what_is_found(demo: Api, opened: Open) -> None:
     page = opened(demo, "fleet", scope="viewer")
     page.get_by_role("button", name="Go to").click()

@@ -22,6 +22,7 @@ def test_replicas_of_the_plan_stand_there_and_the_last_hour_is_drawn(
     expect(page.get_by_text("a point for each 15 s")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_overuse_is_told_with_what_was_granted(fresh_demo: Api, opened: Open) -> None:
     gpu = fresh_demo.get("plans/1")["gpus"][0]
     replica, index = gpu["replicas"][0], int(gpu["id"].split("-")[-1])

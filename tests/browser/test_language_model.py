@@ -1,18 +1,27 @@
 """A language model's service: what it promises is said in tokens, and its replica fills every GPU that it spans."""
 
+from collections.abc import Iterator
+
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Open
-from tests.integration.api_harness import Api, ready_replicas
+from tests.browser.dashboards import running_dashboard
+from tests.integration.api_harness import Api, Prepared, ready_replicas
 from tests.integration.model_fleet import GPU_READING, put_model
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def model(empty: Api) -> Api:
+@pytest.fixture(scope="module")
+def model(no_fleet: Prepared) -> Iterator[Api]:
     """`chat`, planned on nodes that report its replica as ready."""
+    with running_dashboard(no_fleet) as api:
+        fill_with_model(api)
+        yield api
+
+
+def fill_with_model(empty: Api) -> None:
     put_model(empty)
     outcome = empty.tick()
     plan = empty.get(f"plans/{outcome.plan_id}")
@@ -29,7 +38,6 @@ def model(empty: Api) -> Api:
         replicas=ready_replicas(empty, gpu["node"]),
     )
     assert answer.status_code == 200, answer.text
-    return empty
 
 
 def test_what_is_promised_is_said_and_changed_in_tokens(
@@ -58,6 +66,7 @@ def test_a_replica_fills_every_gpu_that_it_spans(model: Api, opened: Open) -> No
     expect(page.locator(".part.ready", has_text="chat")).to_have_count(planned["tp"])
 
 
+@pytest.mark.thorough
 def test_a_new_model_is_read_from_yaml_into_fields_of_its_kind(
     model: Api, opened: Open
 ) -> None:

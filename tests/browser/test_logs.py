@@ -47,6 +47,7 @@ def test_a_replicas_log_is_shown_as_text_and_followed(
         expect(log).to_contain_text("batch 1")
 
 
+@pytest.mark.thorough
 def test_why_there_is_no_log_is_said_and_another_replica_can_be_chosen(
     demo: Api, opened: Open, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_why_there_is_no_log_is_said_and_another_replica_can_be_chosen(
         )
 
 
+@pytest.mark.thorough
 def test_a_tasks_log_opens_above_the_table(
     fresh_demo: Api, opened: Open, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ def test_an_operator_cordons_a_node_and_lets_it_be_used_again(
     assert not fresh_demo.get("nodes/n1")["spec"]["cordoned"]
 
 
+@pytest.mark.thorough
 def test_what_a_node_cannot_do_and_that_it_is_silent_is_shown(
     fresh_demo: Api, opened: Open
 ) -> None:

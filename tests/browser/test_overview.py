@@ -22,15 +22,10 @@ def test_the_first_page_says_in_one_sentence_how_services_are(
     expect(page.locator(".tile", has_text="SLOs kept")).to_contain_text("2 of 3")
     waits = page.get_by_role("region", name="Waits for you")
     expect(waits).to_contain_text("Nothing: no plan is proposed")
-
-
-def test_cost_of_today_and_what_sharing_saved_are_those_of_the_reports(
-    demo: Api, opened: Open
-) -> None:
+    # Costs are those of the reports.
     costs = demo.get("costs?by=project&period=24h")
     today = costs["cost_usd"]
     assert {point["at"][:10] for point in costs["points"]} == {"2026-03-01"}
-    page = opened(demo, "", scope="viewer")
     expect(page.locator(".tile", has_text="Cost today")).to_contain_text(
         f"${today:.2f}"
     )
@@ -62,6 +57,7 @@ def test_what_waits_for_a_person_is_listed_with_where_to_go(
     expect(page.get_by_role("heading", name=f"Plan {plan}")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_what_changed_comes_by_itself_and_leads_to_it(
     fresh_demo: Api, opened: Open
 ) -> None:
@@ -102,6 +98,7 @@ def test_a_cell_of_a_gpu_is_shaded_told_and_leads_to_it(
     page.wait_for_url("**/gpus/n1/gpu-1")
 
 
+@pytest.mark.thorough
 def test_cells_of_ill_gpus_are_framed_and_come_first_when_asked(
     fresh_demo: Api, opened: Open
 ) -> None:

@@ -1,7 +1,6 @@
 """Roll back from the page of an earlier plan."""
 
 import pytest
-from playwright.sync_api import BrowserContext
 
 from tests.browser.conftest import Open
 from tests.integration.api_harness import Api, service
@@ -18,10 +17,13 @@ def a_second_plan(api: Api) -> int:
     return outcome.plan_id
 
 
-def test_an_operator_rolls_back_and_sees_it_in_force(
+def test_an_operator_rolls_back_and_sees_it_in_force_and_a_viewer_cannot(
     fresh_demo: Api, opened: Open
 ) -> None:
     a_second_plan(fresh_demo)
+    viewers = opened(fresh_demo, "plans/1", scope="viewer")
+    viewers.locator("#content dl").wait_for()
+    assert viewers.locator("button", has_text="Roll back").count() == 0
     page = opened(fresh_demo, "plans/1")
     page.click("button:has-text('Roll back to this plan')")
     page.click("button:has-text('Yes, put plan 1 back in force')")
@@ -34,28 +36,18 @@ def test_an_operator_rolls_back_and_sees_it_in_force(
     page.locator("dd", has_text="in force plan 1 is restored").wait_for()
 
 
-def test_why_a_plan_cannot_come_back_is_said(
-    fresh_demo: Api, context: BrowserContext
-) -> None:
+@pytest.mark.thorough
+def test_why_a_plan_cannot_come_back_is_said(fresh_demo: Api, opened: Open) -> None:
     second = a_second_plan(fresh_demo)
     assert fresh_demo.tick().state == "target"
-    page = context.new_page()
-    page.goto(f"{fresh_demo.client.base_url}/login?next=/plans/{second}")
-    page.fill("#token", fresh_demo.secrets["operator"])
-    page.click("button.primary")
+    page = opened(fresh_demo, f"plans/{second}", refusals=(409, 422))
     page.click("button:has-text('Roll back to this plan')")
     page.click("button:has-text('Yes, put')")
     page.locator("#problem", has_text="no service is called 'extra'").wait_for()
     page.locator("button", has_text="Roll back to this plan").wait_for()
 
 
-def test_a_viewer_cannot_roll_back(fresh_demo: Api, opened: Open) -> None:
-    a_second_plan(fresh_demo)
-    page = opened(fresh_demo, "plans/1", scope="viewer")
-    page.locator("#content dl").wait_for()
-    assert page.locator("button", has_text="Roll back").count() == 0
-
-
+@pytest.mark.thorough
 def test_a_proposal_that_was_replaced_links_to_the_newer_one_and_is_not_rolled_back_to(
     fresh_demo: Api, opened: Open
 ) -> None:

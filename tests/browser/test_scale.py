@@ -1,7 +1,6 @@
 """A thousand GPUs and two hundred services: every page still loads, and the fleet is drawn whole."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +13,7 @@ from app.store.store import PolicySettings
 from app.web.pages import PAGES
 from bench.real_store import Fleet, observations, open_fleet, place_replicas
 from solvers.types.state import Mode
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, Picture
 from tests.browser.dashboards import running_dashboard
 from tests.browser.test_all_pages import settle
 from tests.integration.api_harness import NOW, Api, prepared, run_apart
@@ -64,8 +63,9 @@ async def _fill(url: str) -> None:
         await PostgresStore(engine).ingest(tuple(with_replicas), NOW)
 
 
+@pytest.mark.thorough
 def test_the_fleet_is_drawn_whole_and_filtered_at_once(
-    large: Api, opened: Open, pictures: Path
+    large: Api, opened: Open, picture: Picture
 ) -> None:
     page = opened(large, "fleet")
     settle(page)
@@ -73,7 +73,7 @@ def test_the_fleet_is_drawn_whole_and_filtered_at_once(
     assert "1,000 of 1,000 GPUs in use, 80 % of their SMs given" in page.inner_text(
         ".summary"
     )
-    page.screenshot(path=pictures / "fleet-large.png")
+    picture(page, "fleet-large")
     # GPU k carries services k and k + 100, modulo 200: s07 is one service, on ten of the thousand.
     page.fill("input[type=search]", "s07")
     page.wait_for_function("() => document.querySelectorAll('.gpu').length < 1000")
@@ -84,13 +84,17 @@ def test_the_fleet_is_drawn_whole_and_filtered_at_once(
     assert page.locator(".group").count() == 2
 
 
+# `make test` has the fleet, the services and the overview, below, and every page with few GPUs.
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path", [page.address.lstrip("/") for page in PAGES if "{" not in page.address]
 )
-def test_every_page_loads(large: Api, opened: Open, pictures: Path, path: str) -> None:
+def test_every_page_loads(
+    large: Api, opened: Open, picture: Picture, path: str
+) -> None:
     page = opened(large, path)
     settle(page)
-    page.screenshot(path=pictures / f"{path or 'overview'}-large.png")
+    picture(page, f"{path or 'overview'}-large")
     assert page.locator("#problem").is_hidden()
 
 
@@ -113,6 +117,7 @@ def test_of_many_services_only_the_visible_rows_are_in_the_document(
     expect(rows).to_have_count(1)
 
 
+@pytest.mark.thorough
 def test_tab_goes_through_all_rows_of_a_long_list(large: Api, opened: Open) -> None:
     page = opened(large, "services")
     page.get_by_role("link", name="s00", exact=True).focus()
@@ -123,6 +128,7 @@ def test_tab_goes_through_all_rows_of_a_long_list(large: Api, opened: Open) -> N
     expect(row).to_have_attribute("aria-rowindex", "82")
 
 
+@pytest.mark.thorough
 def test_every_gpu_is_a_cell_on_one_screen(large: Api, opened: Open) -> None:
     page = opened(large, "", width=1440)
     cells = page.locator(".heatmap .cell")

@@ -71,18 +71,27 @@ def test_budget_and_burn_are_those_of_the_sql_view(demo: Api, opened: Open) -> N
     expect(hour.locator("td").nth(4)).to_have_text("2.50")
 
 
-def test_what_is_wrong_is_said_in_words(demo: Api, opened: Open) -> None:
+def test_what_is_wrong_and_what_is_foreseen_is_said_in_words(
+    demo: Api, opened: Open
+) -> None:
     page = opened(demo, "services", scope="viewer")
     trouble = page.locator("tbody tr", has_text="search").locator(".trouble")
     expect(trouble).to_have_text(
         "95.00 % of the last minute's requests met 100 ms (wanted 98 %); "
         "error budget used up 2.5 times too fast over 3 d"
     )
-    expect(page.locator("tbody tr", has_text="chat").locator(".trouble")).to_have_count(
-        0
+    chat = page.locator("tbody tr", has_text="chat")
+    expect(chat.locator(".trouble")).to_have_count(0)
+    # The band of the forecast that the plan was made for.
+    (demand,) = demo.get("demand/chat?limit=1")["items"]
+    low, high = (round(demand[name], 1) for name in ("low_rps", "high_rps"))
+    assert low < 30.0 < high < demand["arrival_rate_rps"]
+    expect(chat.locator("[data-label=Rate]")).to_contain_text(
+        f"foreseen {low:g}–{high:g}/s"
     )
 
 
+@pytest.mark.thorough
 def test_the_summary_does_not_praise_the_minute_where_budgets_burn(
     fresh_demo: Api, opened: Open
 ) -> None:
@@ -204,6 +213,7 @@ def test_a_new_service_is_read_from_yaml_applied_and_planned(
     expect(page.locator("td .chip", has_text="ready")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_a_name_that_is_taken_is_told_at_its_field(demo: Api, opened: Open) -> None:
     page = opened(demo, "new-service", refusals=(412,))
     page.get_by_label("Name", exact=True).fill("chat")
@@ -221,18 +231,7 @@ def test_a_name_that_is_taken_is_told_at_its_field(demo: Api, opened: Open) -> N
     ).to_contain_text("there already")
 
 
-def test_the_rate_stands_beside_the_band_of_the_forecast_that_the_plan_was_made_for(
-    demo: Api, opened: Open
-) -> None:
-    (demand,) = demo.get("demand/chat?limit=1")["items"]
-    low, high = (round(demand[name], 1) for name in ("low_rps", "high_rps"))
-    assert low < 30.0 < high < demand["arrival_rate_rps"]
-    page = opened(demo, "services", scope="viewer")
-    expect(
-        page.locator("tbody tr", has_text="chat").locator("[data-label=Rate]")
-    ).to_contain_text(f"foreseen {low:g}–{high:g}/s")
-
-
+@pytest.mark.thorough
 def test_a_latency_far_above_the_slo_does_not_press_it_to_the_bottom(
     fresh_demo: Api, opened: Open
 ) -> None:

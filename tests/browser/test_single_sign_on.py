@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from app.base.settings import Settings
+from tests.browser.conftest import Picture
 from tests.browser.dashboards import running_dashboard
 from tests.integration.api_harness import Api, Prepared
 from tests.integration.identities import running_identities
@@ -42,13 +42,12 @@ def log_in_there(page: Page, name: str) -> None:
 
 
 def test_a_person_comes_in_by_the_provider_and_leaves_by_it(
-    signed_on: Api, context: BrowserContext, pictures: Path
+    signed_on: Api, page: Page, picture: Picture
 ) -> None:
     said: list[str] = []
-    page = context.new_page()
     page.goto(f"{signed_on.client.base_url}/cost")
     expect(page.get_by_role("link", name="Log in with localhost")).to_be_visible()
-    page.screenshot(path=pictures / "login-single-sign-on.png")
+    picture(page, "login-single-sign-on")
     page.get_by_role("link", name="Log in with localhost").click()
     log_in_there(page, "alice")
     # Without another click: the page in between leads on, as our own site.
@@ -66,16 +65,16 @@ def test_a_person_comes_in_by_the_provider_and_leaves_by_it(
     assert said == []
 
 
+@pytest.mark.thorough
 def test_a_person_of_several_groups_chooses(
-    signed_on: Api, context: BrowserContext, pictures: Path
+    signed_on: Api, page: Page, picture: Picture
 ) -> None:
-    page = context.new_page()
     page.goto(f"{signed_on.client.base_url}/login")
     page.get_by_role("link", name="Log in with localhost").click()
     log_in_there(page, "bob")
     other = page.get_by_role("link", name="Log in as viewer of all projects instead")
     expect(other).to_be_visible()
-    page.screenshot(path=pictures / "login-choice.png")
+    picture(page, "login-choice")
     # The provider knows them already, and asks nothing again.
     other.click()
     page.wait_for_url(f"{signed_on.client.base_url}/")
@@ -84,12 +83,12 @@ def test_a_person_of_several_groups_chooses(
     )
 
 
+@pytest.mark.thorough
 def test_a_person_without_a_group_is_told_what_to_do(
-    signed_on: Api, context: BrowserContext, pictures: Path
+    signed_on: Api, page: Page, picture: Picture
 ) -> None:
-    page = context.new_page()
     page.goto(f"{signed_on.client.base_url}/login")
     page.get_by_role("link", name="Log in with localhost").click()
     log_in_there(page, "carol")
     expect(page.get_by_role("alert")).to_contain_text("accounting")
-    page.screenshot(path=pictures / "login-no-group.png")
+    picture(page, "login-no-group")

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from playwright.sync_api import BrowserContext, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.dashboards import running_dashboard
 from tests.browser.test_all_pages import findings
@@ -13,9 +13,8 @@ pytestmark = pytest.mark.integration
 
 
 def test_a_page_without_news_says_so_and_is_grey(
-    demo_fleet: Prepared, context: BrowserContext
+    demo_fleet: Prepared, page: Page
 ) -> None:
-    page = context.new_page()
     with running_dashboard(demo_fleet) as api:
         page.goto(f"{api.client.base_url}/login")
         page.fill("#token", api.secrets["viewer"])

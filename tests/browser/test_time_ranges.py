@@ -11,7 +11,10 @@ from tests.integration.api_harness import NOW, Api
 
 pytestmark = pytest.mark.integration
 
-PATHS = ("services/chat", "gpus/n1/gpu-0")
+PATHS = (
+    "services/chat",
+    pytest.param("gpus/n1/gpu-0", marks=pytest.mark.thorough),
+)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -35,6 +38,7 @@ def test_a_range_stands_in_the_address_and_a_link_shows_it(
     expect(choice).to_have_value("1h")
 
 
+@pytest.mark.thorough
 def test_all_charts_of_the_page_show_the_range(demo: Api, opened: Open) -> None:
     page = opened(demo, "services/chat?range=6h", scope="viewer")
     expect(page.locator(".uplot")).to_have_count(3)
@@ -64,6 +68,7 @@ def test_two_times_are_chosen_by_keys_and_a_wrong_order_is_told(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.thorough
 def test_a_range_that_is_not_kept_is_refused_in_words(demo: Api, opened: Open) -> None:
     old = "from=2020-01-01T00:00:00Z&to=2020-01-02T00:00:00Z"
     page = opened(demo, f"services/chat?{old}", refusals=(422,))
@@ -76,6 +81,7 @@ def test_a_range_that_is_not_kept_is_refused_in_words(demo: Api, opened: Open) -
     )
 
 
+@pytest.mark.thorough
 def test_a_box_drawn_in_a_chart_is_the_range_of_all(demo: Api, opened: Open) -> None:
     page = opened(demo, "services/chat", scope="viewer")
     box = page.locator(".u-over").first.bounding_box()

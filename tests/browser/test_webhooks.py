@@ -40,6 +40,7 @@ def test_a_new_one_shows_its_secret_and_is_there_with_what_it_is_sent(
     assert secret not in page.content()
 
 
+@pytest.mark.thorough
 def test_one_that_is_there_is_not_replaced(fresh_demo: Api, opened: Open) -> None:
     fresh_demo.put("webhooks/chat", webhook("https://first.example/"))
     page = section(opened(fresh_demo, "events", scope="admin", refusals=(412,)))
@@ -52,6 +53,7 @@ def test_one_that_is_there_is_not_replaced(fresh_demo: Api, opened: Open) -> Non
     assert fresh_demo.get("webhooks/chat")["spec"]["url"] == "https://first.example/"
 
 
+@pytest.mark.thorough
 def test_failures_and_what_waits_are_shown_until_it_delivers(
     fresh_demo: Api, opened: Open
 ) -> None:
@@ -74,6 +76,7 @@ def test_failures_and_what_waits_are_shown_until_it_delivers(
         expect(row.locator("td.number")).to_have_text("0")
 
 
+@pytest.mark.thorough
 def test_one_is_deleted_when_asked_twice(fresh_demo: Api, opened: Open) -> None:
     fresh_demo.put("webhooks/chat", webhook("https://first.example/"))
     page = section(opened(fresh_demo, "events", scope="admin"))
@@ -94,6 +97,7 @@ def test_others_than_admins_do_not_see_them(demo: Api, opened: Open) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.thorough
 def test_an_open_section_is_for_everybody_and_fits_a_phone(
     demo: Api, opened: Open, theme: str
 ) -> None:

@@ -114,19 +114,24 @@ def service() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize(("until", "code"), [("9999-01-01", 0), ("2026-01-01", 1)])
+@pytest.mark.parametrize(
+    ("until", "code"),
+    [("9999-01-01", 0), pytest.param("2026-01-01", 1, marks=pytest.mark.thorough)],
+)
 def test_a_vulnerability_is_accepted_until_a_day(
     tmp_path: Path, service: str, until: str, code: int
 ) -> None:
     assert audit(tmp_path, service, ACCEPTED.format(until=until))[0] == code
 
 
+@pytest.mark.thorough
 def test_without_an_advisory_service_the_audit_is_skipped(tmp_path: Path) -> None:
     # Port 9 discards; nothing listens there.
     answer = audit(tmp_path, "http://127.0.0.1:9/v1/query")
     assert answer == (0, "audit skipped: no advisory index answers\n")
 
 
+@pytest.mark.thorough
 def test_a_fault_of_the_audit_itself_is_not_taken_for_no_service(
     tmp_path: Path,
 ) -> None:
@@ -135,6 +140,7 @@ def test_a_fault_of_the_audit_itself_is_not_taken_for_no_service(
     assert (code, output) == (1, "")
 
 
+@pytest.mark.thorough
 def test_a_service_that_answers_no_more_after_the_first_question_fails(
     tmp_path: Path,
 ) -> None:

@@ -129,7 +129,14 @@ def test_the_commands_reach_what_they_start_in_processes_of_their_own() -> None:
     assert started <= reached_files()
 
 
-@pytest.mark.parametrize("what", ["nesting", "arrows", "files"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "files",
+        pytest.param("nesting", marks=pytest.mark.thorough),
+        pytest.param("arrows", marks=pytest.mark.thorough),
+    ],
+)
 def test_every_list_can_be_printed(
     what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
