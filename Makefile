@@ -24,7 +24,7 @@ test test-rest test-core-types coverage bench-% campaign campaign-kill campaign-
 
 help:
 	@echo "make demo     install, then run the whole control loop on a simulated cluster (about 3 minutes)"
-	@echo "make test     install, then run the tests that every change must pass (10 minutes on two cores)"
+	@echo "make test     install, then run the tests that every change must pass"
 	@echo "make test-all  the same, then the rest: long properties, every page and launcher, slices of campaigns and papers"
 	@echo "make test-core-types  tests of fits with the linear algebra of CPUs without and with AVX-512 (a minute)"
 	@echo "make coverage  both suites, and the lines of app, solvers and agents that they run"
