@@ -19,17 +19,17 @@ HOSTILE = b"\x1b[32mready\x1b[0m <img src=x onerror=alert(1)>\x1b[2J \xff\xe2\x8
 
 
 def test_a_replicas_log_is_shown_as_text_and_followed(
-    demo: Api, opened: Open, tmp_path: Path
+    fresh_demo: Api, opened: Open, tmp_path: Path
 ) -> None:
     ((replica, name),) = rows(
-        demo.url,
+        fresh_demo.url,
         "SELECT r.replica, split_part(r.gpu, '/', 1) FROM plan_replica r JOIN target t USING (plan_id) "
         "WHERE upper_inf(t.valid) AND r.service = 'chat'",
     )
-    node = LoggingNode(demo, name, tmp_path)
+    node = LoggingNode(fresh_demo, name, tmp_path)
     node.write(replica, b"loading\n" + HOSTILE)
     with node.answering():
-        page = opened(demo, "services/chat", scope="viewer")
+        page = opened(fresh_demo, "services/chat", scope="viewer")
         page.get_by_text("Logs", exact=True).click()
         log = page.get_by_role("region", name="Log")
         expect(log).to_have_text(
@@ -43,21 +43,23 @@ def test_a_replicas_log_is_shown_as_text_and_followed(
         expect(log).to_contain_text("\\u202e\nbatch 1")
         page.locator("#logs").get_by_label("Last").select_option("200 lines")
         page.get_by_label("Follow").uncheck()
-        page.get_by_role("button", name="Refresh").click()
+        # Its answer is waited for: what nobody answers any more keeps the application from ending.
+        with page.expect_response("**/services/chat/logs*"):
+            page.get_by_role("button", name="Refresh").click()
         expect(log).to_contain_text("batch 1")
 
 
 @pytest.mark.thorough
 def test_why_there_is_no_log_is_said_and_another_replica_can_be_chosen(
-    demo: Api, opened: Open, tmp_path: Path
+    fresh_demo: Api, opened: Open, tmp_path: Path
 ) -> None:
     ((name,),) = rows(
-        demo.url,
+        fresh_demo.url,
         "SELECT split_part(r.gpu, '/', 1) FROM plan_replica r JOIN target t USING (plan_id) "
         "WHERE upper_inf(t.valid) AND r.service = 'search'",
     )
-    with LoggingNode(demo, name, tmp_path).answering():
-        page = opened(demo, "services/search", scope="viewer")
+    with LoggingNode(fresh_demo, name, tmp_path).answering():
+        page = opened(fresh_demo, "services/search", scope="viewer")
         page.get_by_text("Logs", exact=True).click()
         said = page.locator("#logs [role=status]")
         expect(said).to_contain_text("has no log of replica")
