@@ -8,7 +8,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.conftest import Open
 from tests.integration.api_harness import Api
-from tests.integration.simulating import SCENARIO
+from tests.integration.simulating import SCENARIO, in_state
 
 pytestmark = pytest.mark.integration
 
@@ -27,8 +27,8 @@ def test_a_scenario_is_run_and_its_report_opens(
     bar = page.get_by_role("progressbar")
     expect(bar).to_be_visible()
     expect(bar).to_have_attribute("aria-valuetext", re.compile(r"^\d+ % of 2 runs$"))
+    done = in_state(fresh_demo, 1, "finished", "failed")
     expect(bar).to_be_hidden()
-    done = fresh_demo.get("simulations/1")
     assert done["state"] == "finished", done
     table = page.locator(
         "table", has=page.locator("caption", has_text="Policies side by side")
