@@ -294,6 +294,10 @@ class ApiServer(uvicorn.Server):
         """Finish the requests at hand, then end; streams would else last until they are cut."""
         self.should_exit = True
         self.app.state.stopping.set()
+        # Absent where the start itself failed.
+        parts: ApiParts | None = getattr(self.app.state, "parts", None)
+        if parts is not None:
+            parts.logs.end_waits()
 
 
 def make_server(

@@ -21,6 +21,12 @@ class LogBoard(Listening):
         self._engine = engine
         self._asked: dict[str, list[LogRequest]] = {}
         self._changed = asyncio.Event()
+        self._is_ending = False
+
+    def end_waits(self) -> None:
+        """The server ends: who waits hears it now, since a node may take longer than the server waits for requests."""
+        self._is_ending = True
+        self._changed.set()
 
     def asked_of(self, node: str) -> tuple[LogRequest, ...]:
         """What the node has not answered yet, as much as one reply has room for."""
@@ -29,7 +35,10 @@ class LogBoard(Listening):
     async def wait_for(
         self, node: str, request: LogRequest, *, limit_s: float
     ) -> LogAnswer | None:
-        """Ask the node, and return its answer; None: there is none within the limit. Raises Unavailable."""
+        """Ask the node, and return its answer; None: there is none within the limit.
+
+        Raises Unavailable, also where the server ends meanwhile.
+        """
         async with transaction(self._engine) as connection:
             await log_requests.ask(connection, node, request)
         try:
@@ -57,6 +66,8 @@ class LogBoard(Listening):
                 answered = await log_requests.read(connection, request_id)
             if answered is not None:
                 return answered
+            if self._is_ending:
+                raise Unavailable("this control plane is about to end: ask again")
             await changed.wait()
 
     async def hear(self, _: str, /) -> None:
