@@ -1,8 +1,11 @@
 """Tasks whose answer serves all who ask for the same: they outlive the request that began them, not the application."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from agents.base.waits import cancel
 
 PREFIX = "plimsoll-shared-"
 END_WITHIN_S = 5.0
@@ -18,10 +21,9 @@ def begin(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 
 async def end_all() -> None:
     """End those of this event loop: one that went on would hold a connection of an engine that is closed."""
-    running = {
-        task for task in asyncio.all_tasks() if task.get_name().startswith(PREFIX)
-    }
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running, timeout=END_WITHIN_S)
+    tasks = asyncio.all_tasks()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_WITHIN_S):
+            await cancel(
+                *(task for task in tasks if task.get_name().startswith(PREFIX))
+            )
