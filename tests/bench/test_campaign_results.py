@@ -1,15 +1,28 @@
 """The campaign's JSON: what was measured stays, and says when, where and what was wrong."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from random import Random
+from typing import cast
 
+import msgspec
 import pytest
 
 from bench import report
 from bench.campaign import __main__ as campaign
-from bench.campaign.faults import fault
+from bench.campaign.day import day
+from bench.campaign.day.growth import TableSize
+from bench.campaign.faults import fault, kill
 from bench.campaign.faults.kinds import FAULTS, SILENT
+from bench.campaign.faults.victims import Recovery, Victim, Victims
+from bench.campaign.floods import fuzz, greedy
+from bench.campaign.floods.callers import CALLERS, NO_CALLERS
+from bench.campaign.floods.flood import FloodResult
 from bench.campaign.outcome import Row, RowOptions, RowOutcome
+
+KINDS = dict.fromkeys(("admin", *NO_CALLERS, *(each.name for each in CALLERS)), 1)
+"""Calls by whose token they came with."""
 
 
 async def _good(options: RowOptions) -> RowOutcome:
@@ -24,8 +37,12 @@ async def _failing(_: RowOptions) -> RowOutcome:
     raise TimeoutError("no database")
 
 
+async def _idle(_: RowOptions) -> RowOutcome:
+    return RowOutcome(figures=(), violations=(), not_done=("1 kill of 1,000",))
+
+
 def _rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = {"good": _good, "slow": _slow, "failing": _failing}
+    runs = {"good": _good, "slow": _slow, "failing": _failing, "idle": _idle}
     rows = {name: Row(run=run, seconds=3.0) for name, run in runs.items()}
     monkeypatch.setattr(campaign, "ROWS", rows)
 
@@ -56,6 +73,56 @@ def test_nothing_is_written_unless_it_is_said_where(
     assert "cores" in capsys.readouterr().out.splitlines()[0]
 
 
+@pytest.mark.thorough
+def test_a_run_that_did_less_than_it_promises_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _rows(monkeypatch)
+    assert campaign.main(["--rows", "idle"]) == 1
+    assert "1 not done\nidle: 1 kill of 1,000\n" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+def test_kills_that_were_due_and_not_made_are_told_by_kind() -> None:
+    due: Counter[Victim] = Counter({"api": 2, "agent": 2})
+    back_s: dict[Victim, list[float]] = {
+        "api": [1.0, 1.0],
+        "agent": [1.0],
+        "router": [],
+    }
+    assert kill._not_killed(due, back_s) == (
+        "1 kills of agent, which must be 2 at least",
+        "0 kills of router, which must be 1 at least",
+    )
+
+
+@pytest.mark.thorough
+def test_all_kills_are_judged_where_they_are_rare_and_only_undisturbed_ones_else() -> (
+    None
+):
+    run = kill.KillRun(victims=cast(Victims, None), draw=Random(7), ends_s=0.0)
+    # The agent was dead because the API was.
+    run.recoveries += [
+        Recovery(victim="api", at_s=0.0, back_s=9.0),
+        Recovery(victim="agent", node="n1", at_s=1.0, back_s=11.0),
+    ]
+    often, rarely = (
+        [*kill._late(run, RowOptions(seconds=seconds, kills=1000))]
+        for seconds in (520.0, 1700.0)
+    )
+    assert often == []
+    assert rarely == [
+        "what was killed was back within 11.0 s (p99); 10 s are the limit"
+    ]
+
+
+@pytest.mark.thorough
+def test_faults_that_were_left_out_are_told() -> None:
+    results = ("passed", "failed", "left out: no time")
+    figures = [{"fault": "f", "result": result} for result in results]
+    assert fault._not_made(figures) == ("f: left out: no time",)
+
+
 @pytest.mark.parametrize(
     ("name", "answered_s", "wanted"),
     [
@@ -79,3 +146,72 @@ def test_a_row_that_was_deleted_is_told_while_others_are_added() -> None:
     assert fault._deleted(before, after) == [
         "1 rows of plan were deleted, for example 1"
     ]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("calls", "least"), [(None, 20), (50, 50)])
+def test_calls_must_be_as_many_as_were_asked_for_or_fit(
+    calls: int | None, least: int
+) -> None:
+    options = RowOptions(seconds=2.0, calls=calls)
+    sent = FloodResult(statuses={"200": least - 1}, sequences=1, sent_by=KINDS)
+    told = fuzz._not_done(options, sent, FloodResult(statuses={"200": 50}))
+    assert told == (f"{least - 1} calls, which must be {least} at least",)
+
+
+@pytest.mark.thorough
+def test_a_kind_of_request_that_the_greedy_tenant_never_got_is_told() -> None:
+    phase = greedy.Phase()
+    for tally in (phase.syncs, phase.reads):
+        tally.statuses["200"] += 1
+        tally.latency_ms.append(1.0)
+    taken = FloodResult(taken_by={"GET /a": 3, "POST /b": 0})
+    outcome = greedy._outcome(phase, phase, taken)
+    assert outcome.not_done == ("0 2xx to POST /b, which must be 1 at least",)
+
+
+@pytest.mark.thorough
+def test_a_flood_that_is_refused_at_the_door_has_shown_little() -> None:
+    options = RowOptions(seconds=1.0)
+    good = FloodResult(statuses={"200": 50, "422": 50}, sequences=1, sent_by=KINDS)
+    refused = FloodResult(statuses={"200": 1, "401": 99}, sequences=1, sent_by=KINDS)
+    assert fuzz._not_done(options, good, good) == ()
+    assert fuzz._not_done(options, refused, good) == (
+        "1 calls that were taken, which must be 5 at least",
+    )
+
+
+@pytest.mark.thorough
+def test_a_kind_of_token_that_no_call_came_with_is_told() -> None:
+    options = RowOptions(seconds=1.0)
+    syncs = FloodResult(statuses={"200": 50})
+    admins = msgspec.structs.replace(syncs, sequences=1, sent_by={"admin": 50})
+    assert fuzz._not_done(options, admins, syncs) == (
+        f"1 kinds of callers, which must be {len(KINDS)} at least",
+    )
+
+
+@pytest.mark.thorough
+def test_all_rows_end_within_twenty_minutes() -> None:
+    # Half a minute of each is its start and its judgement.
+    assert sum(row.seconds + 30.0 for row in campaign.ROWS.values()) <= 1200.0
+
+
+@pytest.mark.thorough
+def test_a_day_without_reports_or_plans_has_shown_nothing() -> None:
+    def sizes(**rows: int) -> dict[str, TableSize]:
+        return {t: TableSize(rows=n, size_bytes=0) for t, n in rows.items()}
+
+    before = sizes(observation=0, plan=1, target=1)
+    few = sizes(observation=100, plan=3, target=3)
+    assert day._too_little(before, few, 2.0) == (
+        "100 new rows of observation, which must be 540 at least",
+    )
+
+
+@pytest.mark.thorough
+def test_a_process_whose_memory_was_seldom_seen_is_told() -> None:
+    seen = {"api": [(0.0, 1.0)] * 10, "controller": [(0.0, 1.0)] * 8}
+    assert day._unseen(seen, 10) == (
+        "8 looks at the memory of controller, which must be 9 at least",
+    )

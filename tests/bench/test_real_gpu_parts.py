@@ -1,5 +1,6 @@
 """Parts of the measuring scripts that need no processes of a node: figures, files, engines, the client's calls."""
 
+import csv
 import json
 import os
 import shutil
@@ -10,21 +11,22 @@ from types import ModuleType
 
 import pytest
 
-from agents.base.device import LaunchFailed
+from agents.base.device import DeviceError, LaunchFailed, NotSupported
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import GpuIdentity
 from agents.profiling.bench import make_inputs
-from agents.profiling.cells import Member, make_cell
+from agents.profiling.cells import MeasurementCell, Member, make_cell
 from agents.profiling.journal import Measurement, Timing
 from agents.serving.engines.engine import Signature
+from agents.serving.engines.errors import EngineFailed
 from bench.catalogue.measured import NetworkFacts, read_points
 from bench.measured_sets import load_own, own_sets
-from bench.real_gpu.networks import TorchNetwork
+from bench.real_gpu.networks import KERNEL, TorchNetwork, make_network
 from bench.real_gpu.pairs import COLUMNS as PAIR_COLUMNS
-from bench.real_gpu.pairs import pair_rows
+from bench.real_gpu.pairs import cells, pair_rows
 from bench.real_gpu.reading import ReadNvml
 from bench.real_gpu.run import Options, Run
-from bench.real_gpu.share import differences_percent
+from bench.real_gpu.share import differences_percent, verdict
 from bench.real_gpu.solo import COLUMNS as SOLO_COLUMNS
 from bench.real_gpu.solo import solo_row
 from bench.real_gpu.tables import Table
@@ -99,6 +101,29 @@ def test_rates_on_a_line_through_zero_are_no_different_and_those_beyond_the_knee
     ]
 
 
+@pytest.mark.thorough
+def test_a_share_that_gives_too_much_shows_as_difference_from_the_line() -> None:
+    # Slope = (10·15 + 50·50 + 100·100) / (100 + 2500 + 10000) = 12650 / 12600; at 10 %: 15 / 10.0397 = 1.494.
+    found = differences_percent([(10.0, 15.0), (50.0, 50.0), (100.0, 100.0)])
+    assert found[0] == pytest.approx(49.4, abs=0.05)
+    assert found[1] == found[2] == pytest.approx(-0.395, abs=0.01)
+    rows = [
+        {"sm_percent": share, "difference_percent": f"{value:.3g}"}
+        for share, value in zip(("10", "50", "100"), found, strict=True)
+        if value is not None
+    ]
+    assert (
+        verdict(rows)
+        == "shares ARE NOT proportional within 10 % up to 100 %: the worst is 49.4 % at 10 %"
+    )
+    assert verdict(rows[1:]).startswith("shares are proportional within 10 %")
+    assert (
+        verdict(rows[:1])
+        == "too few shares are measured to judge whether a share is what it says"
+    )
+    assert differences_percent([]) == []
+
+
 def test_a_row_alone_says_the_condition_the_figures_and_that_its_p99_is_thin(
     tmp_path: Path,
 ) -> None:
@@ -122,6 +147,11 @@ def test_a_row_alone_says_the_condition_the_figures_and_that_its_p99_is_thin(
     )
 
 
+@pytest.mark.thorough
+def test_rows_of_the_fake_name_no_gpu_type_that_exists(tmp_path: Path) -> None:
+    assert a_run(tmp_path, is_fake=True).gpu_type == "fake-H200"
+
+
 def test_a_pair_is_slower_by_its_p50_over_that_alone_at_the_same_share_and_batch(
     tmp_path: Path,
 ) -> None:
@@ -138,6 +168,48 @@ def test_a_pair_is_slower_by_its_p50_over_that_alone_at_the_same_share_and_batch
         ("resnet50", "train-resnet18", 1.25),  # 5 / 4
         ("train-resnet18", "resnet50", None),  # It was not measured alone.
     ]
+
+
+@pytest.mark.thorough
+def test_pairs_are_measured_with_everybody_alone_and_each_cell_once() -> None:
+    found = cells(["a", "b"])
+    assert len(found) == len(set(found))
+    # a, b and three trainings at four shares alone; a and b beside each training and a+b at four splits, a+a and b+b
+    # at three, since 25 beside 75 is 75 beside 25 there.
+    assert [len(cell.members) for cell in found].count(1) == 20
+    assert [len(cell.members) for cell in found].count(2) == 34
+    sums = {
+        sum(member.sm_percent for member in cell.members)
+        for cell in found
+        if len(cell.members) == 2
+    }
+    assert sums == {100.0, 200.0}
+    assert isinstance(found[0], MeasurementCell)
+
+
+@pytest.mark.thorough
+def test_a_table_keeps_its_rows_and_writes_units_and_empty_cells(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.csv"
+    table = Table(path, ("sm_percent", "latency_ms", "is_sure", "note"))
+    assert not path.exists()
+    table.add(
+        {"sm_percent": 50.0, "latency_ms": 1.2345678, "is_sure": True, "note": "a, b"}
+    )
+    table.add({"sm_percent": 100.0, "latency_ms": None, "is_sure": False, "note": None})
+    assert (
+        path.read_text()
+        == 'sm_percent,latency_ms,is_sure,note\n50,1.2346,yes,"a, b"\n100,,no,\n'
+    )
+    again = Table(path, ("sm_percent", "latency_ms", "is_sure", "note"))
+    assert again.has(sm_percent=50.0) and again.has(sm_percent=100.0, latency_ms=None)
+    assert not again.has(sm_percent=50.0, is_sure=False)
+    with pytest.raises(
+        DeviceError,
+        match="has the columns sm_percent, latency_ms, is_sure, note; these scripts write a",
+    ):
+        Table(path, ("a",))
 
 
 def test_the_reading_side_of_nvml_has_no_writer() -> None:
@@ -159,6 +231,12 @@ def test_the_reading_side_of_nvml_has_no_writer() -> None:
             "without_processes",
         )
     }
+
+
+@pytest.mark.thorough
+def test_a_hidden_list_of_processes_says_why() -> None:
+    with pytest.raises(NotSupported, match="other numbers"):
+        ReadNvml(None).without_processes("other numbers").processes(GPU)  # type: ignore[arg-type]
 
 
 def write_set(folder: Path) -> None:
@@ -245,6 +323,30 @@ def test_a_network_runs_in_half_precision_and_its_batch_changes() -> None:
     assert network.facts().device == "cpu"
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("torchvision")
+def test_a_training_step_changes_the_weights() -> None:
+    network = TorchNetwork(name="train-resnet18", device="cpu")
+    network.load()
+    before = [each.detach().clone() for each in network._network.parameters()]
+    for _ in range(3):
+        network.warm_up(2)
+    after = list(network._network.parameters())
+    assert any(
+        bool((one != other).any()) for one, other in zip(before, after, strict=True)
+    )
+    assert str(after[0].dtype) == "torch.float32"
+
+
+@pytest.mark.thorough
+def test_the_kernel_multiplies_a_batch_of_times() -> None:
+    pytest.importorskip("torch")
+    network = TorchNetwork(name=KERNEL, device="cpu", kernel_size=32)
+    network.load()
+    network.warm_up(2)
+    assert tuple(network._step(0).shape) == (32, 32)  # type: ignore[misc, attr-defined]
+
+
 def test_without_a_gpu_or_a_network_of_that_name_it_says_so(torchvision: None) -> None:
     with pytest.raises(
         LaunchFailed, match=r"torchvision.models has no network 'resnet99'"
@@ -253,6 +355,24 @@ def test_without_a_gpu_or_a_network_of_that_name_it_says_so(torchvision: None) -
     if not sys.modules["torch"].cuda.is_available():
         with pytest.raises(LaunchFailed, match="PyTorch sees no GPU"):
             TorchNetwork(name="resnet18").load()
+
+
+@pytest.mark.thorough
+def test_the_fake_takes_the_time_of_its_share_and_batch() -> None:
+    slow = make_network(
+        "resnet50",
+        is_fake=True,
+        environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"},
+    )
+    kernel = make_network(
+        KERNEL, is_fake=True, environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20"}
+    )
+    # 2 ms + 8 rows · 0.1 ms · 60 / 30; 4 ms · 100 / 20.
+    assert slow.times.ms(8) == pytest.approx(3.6)  # type: ignore[attr-defined]
+    assert kernel.times.ms(1) == pytest.approx(20.0)  # type: ignore[attr-defined]
+    with pytest.raises(EngineFailed):
+        slow.offload()
+        slow.run(make_inputs(Signature(), 1)[0])
 
 
 @pytest.fixture(scope="session")
@@ -295,9 +415,26 @@ def test_the_client_asks_cuda_for_sms_memory_and_work(cuda: Path) -> None:
     assert int(str(worked["rounds"])) > 0
 
 
+@pytest.mark.thorough
+def test_an_error_of_cuda_is_told_by_its_number_and_sticks(cuda: Path) -> None:
+    said = ask_client(
+        [{"work": 60.0}, {"work": 60.0}],
+        LD_LIBRARY_PATH=str(cuda),
+        FAKE_CUDA_FAILS_AFTER="3",
+    )
+    assert said[1:] == [{"error": 810, "doing": "cuCtxSynchronize"}]
+
+
 def test_a_client_without_cuda_says_so() -> None:
     if Path("/usr/lib/x86_64-linux-gnu/libcuda.so.1").exists():
         pytest.skip("this machine has a driver")
     (said,) = ask_client([])
     assert said["error"] == -1
     assert "loading libcuda.so.1" in str(said["doing"])
+
+
+@pytest.mark.thorough
+def test_what_is_written_has_the_columns_that_csv_readers_see(tmp_path: Path) -> None:
+    write_set(tmp_path / "h200")
+    with (tmp_path / "h200" / "solo.csv").open(newline="") as file:
+        assert tuple(csv.DictReader(file).fieldnames or ()) == SOLO_COLUMNS

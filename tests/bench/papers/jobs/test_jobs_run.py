@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from agents.sim.truth.truth import load_truth
+from app.simulate.scenario.carbon import GridIntensity
 from bench.papers.jobs.report import JobsReport
 from bench.papers.jobs.requests import JobRequest
-from bench.papers.jobs.run import JobsRun, run_jobs
+from bench.papers.jobs.run import STEP_S, JobsRun, run_jobs
 from bench.papers.oltunes_jobs import (
     CLUSTER,
     POLICIES,
@@ -16,8 +17,10 @@ from bench.papers.oltunes_jobs import (
     history,
     make_dispatcher,
     make_settler,
+    network_ratios,
     requests_of,
 )
+from solvers.papers.oltunes.affinity import COMPUTE_FROM
 from solvers.types.state import Variant
 
 TRUTH = load_truth()
@@ -54,6 +57,16 @@ def a_request(name: str = "a", **changes: object) -> JobRequest:
         "variants": (Variant(network="resnet18", accuracy=0.7),),
     }
     return JobRequest(name=name, **facts | changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_dispatcher_does_a_lone_job_soon(policy: str) -> None:
+    report = play(policy, a_run(a_request()))
+    assert (report.jobs.submitted, report.jobs.finished, report.jobs.late) == (1, 1, 0)
+    assert report.jobs.inputs_per_s == pytest.approx(64 / 6.0)
+    # 8 batches of at most 12 ms each, found within a step and the window of 50 ms.
+    assert report.jobs.p99_ms <= 1000 * (2 * STEP_S + 0.05) + 8 * 40.0
 
 
 @pytest.mark.parametrize(
@@ -114,6 +127,34 @@ def test_only_what_comes_after_the_warm_up_is_judged() -> None:
     assert report.counted_s == 4.0
 
 
+@pytest.mark.thorough
+def test_carbon_is_energy_times_the_grids_intensity_of_the_moment() -> None:
+    flat = play(
+        "joint",
+        a_run(a_request(), grid=GridIntensity(starts_s=(0.0,), g_per_kwh=(500.0,))),
+    )
+    assert flat.carbon_g == pytest.approx(500.0 * flat.energy_kwh)
+    # Twice as much in the second half, whatever runs there.
+    rising = play(
+        "joint",
+        a_run(
+            a_request(),
+            grid=GridIntensity(starts_s=(0.0, 3.0), g_per_kwh=(500.0, 1000.0)),
+        ),
+    )
+    assert flat.carbon_g is not None
+    assert rising.carbon_g is not None
+    assert 1.3 * flat.carbon_g < rising.carbon_g < 1.7 * flat.carbon_g
+    assert play("joint", a_run(a_request())).carbon_g is None
+
+
+@pytest.mark.thorough
+def test_an_unknown_size_of_gpu_is_no_place_and_the_job_is_rejected() -> None:
+    tiny = tuple(replace(gpu, memory_mib=100.0) for gpu in GPUS)
+    report = play("oltunes", replace(a_run(a_request()), gpus=tiny))
+    assert (report.jobs.rejected, report.jobs.late) == (1, 1)
+
+
 def test_the_papers_cluster_and_loads() -> None:
     assert {
         gpu.gpu_type: sum(one.gpu_type == gpu.gpu_type for one in GPUS) for gpu in GPUS
@@ -125,3 +166,12 @@ def test_the_papers_cluster_and_loads() -> None:
     assert sum(job.weight < 0.5 for job in language) == pytest.approx(
         0.9 * len(language), rel=0.06
     )
+
+
+@pytest.mark.thorough
+def test_ratios_are_measured_where_kernels_were_profiled() -> None:
+    ratios = network_ratios()
+    assert ratios["resnet50"] == pytest.approx(4.97011 / 1.30636, rel=1e-3)
+    # All others by how sensitive they were found: the median one is just compute-intensive.
+    assert COMPUTE_FROM in ratios.values()
+    assert ratios["vgg16"] < COMPUTE_FROM < ratios["efficientnet_b0"]
