@@ -2,7 +2,6 @@
 
 import csv
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Collection
@@ -136,9 +135,3 @@ class Machine:
     def left(self) -> list[str]:
         """Processes of this machine that still run, by their place for temporary files."""
         return processes_with(f"TMPDIR={self.directory / 't'}")
-
-
-def kill(process: "subprocess.Popen[str]") -> None:
-    """Without any warning."""
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=PATIENCE_S)

@@ -1,7 +1,6 @@
 """A slice of each row of the campaign against real processes, and the parts of its floods and of its day."""
 
 import asyncio
-from pathlib import Path
 from random import Random
 
 import msgspec
@@ -10,8 +9,8 @@ import pytest
 from bench.campaign.day import day
 from bench.campaign.day.growth import TableSize, unbounded
 from bench.campaign.faults import fault, kill
-from bench.campaign.floods import flood, fuzz, greedy
-from bench.campaign.floods.flood import FloodResult, FloodSpec, is_allowed
+from bench.campaign.floods import fuzz, greedy
+from bench.campaign.floods.flood import FloodResult, is_allowed
 from bench.campaign.floods.mutations import mutate
 from bench.campaign.outcome import RowOptions
 
@@ -37,20 +36,6 @@ def test_of_server_errors_only_a_503_that_says_when_to_come_again_is_allowed(
     result = FloodResult()
     result.note(status, "GET /", retry_after)
     assert (result.sent, result.broken_count) == (1, int(not allowed))
-
-
-def test_a_flood_leaves_its_files_beside_its_spec(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = FloodSpec(url="", secrets={}, seconds=1.0, count=1, seed=7)
-    path = tmp_path / "spec"
-    path.write_bytes(msgspec.json.encode(spec))
-    # The directory is this test's again afterwards.
-    monkeypatch.chdir(Path.cwd())
-    monkeypatch.setattr(flood, "FLOOD_NICENESS", 0)
-    monkeypatch.setattr("sys.argv", ["flood", str(path)])
-    assert flood.read_spec() == spec
-    assert Path.cwd() == tmp_path
 
 
 def test_a_mutation_changes_a_body_and_is_the_same_for_the_same_seed() -> None:

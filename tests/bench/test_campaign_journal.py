@@ -10,20 +10,6 @@ from bench.campaign.deployment.journal import Journal, JournalReader
 pytestmark = pytest.mark.thorough
 
 
-def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    reader = JournalReader(path=path)
-    assert reader.read() == []
-    Journal(path).write("obeyed", generation=1, sha256="a")
-    whole = path.read_bytes()
-    with path.open("ab") as file:
-        file.write(whole[:10])
-    assert [entry.generation for entry in reader.read()] == [1]
-    with path.open("ab") as file:
-        file.write(whole[10:])
-    assert [entry.generation for entry in reader.read()] == [1, 1]
-
-
 def test_an_answer_to_what_was_sent_before_the_kill_does_not_say_that_it_is_back(
     tmp_path: Path,
 ) -> None:

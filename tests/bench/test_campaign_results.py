@@ -63,16 +63,6 @@ def test_a_row_that_fails_is_told_and_loses_no_other(
     assert written["settings"]["date"]
 
 
-def test_nothing_is_written_unless_it_is_said_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _rows(monkeypatch)
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    assert campaign.main(["--rows", "good"]) == 0
-    assert list(tmp_path.iterdir()) == []
-    assert "cores" in capsys.readouterr().out.splitlines()[0]
-
-
 @pytest.mark.thorough
 def test_a_run_that_did_less_than_it_promises_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -189,12 +179,6 @@ def test_a_kind_of_token_that_no_call_came_with_is_told() -> None:
     assert fuzz._not_done(options, admins, syncs) == (
         f"1 kinds of callers, which must be {len(KINDS)} at least",
     )
-
-
-@pytest.mark.thorough
-def test_all_rows_end_within_twenty_minutes() -> None:
-    # Half a minute of each is its start and its judgement.
-    assert sum(row.seconds + 30.0 for row in campaign.ROWS.values()) <= 1200.0
 
 
 @pytest.mark.thorough

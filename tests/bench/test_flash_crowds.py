@@ -1,6 +1,5 @@
 """The flash-crowd bench: a trace per seed, and margins counted by hand."""
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +7,6 @@ import pytest
 
 from app.simulate.run.results import RunResult
 from bench.flash_crowds import (
-    POLICIES,
-    SERVICES,
-    chosen,
-    jobs,
     rows_of,
     write_trace,
 )
@@ -26,24 +21,6 @@ def test_a_seed_draws_the_same_trace_and_another_one_another(tmp_path: Path) -> 
     first = write_trace(1, tmp_path).read_text(encoding="utf-8")
     assert write_trace(1, again).read_text(encoding="utf-8") == first
     assert write_trace(2, tmp_path).read_text(encoding="utf-8") != first
-
-
-def test_every_policy_meets_every_trace(tmp_path: Path) -> None:
-    made = jobs(2, tmp_path)
-    assert [(job.seed, job.run.policy) for job in made] == [
-        (seed, each["policy"]) for seed in (1, 2) for each in POLICIES
-    ]
-    assert all(len(job.scenario.spec.services) == len(SERVICES) for job in made)
-
-
-def test_a_part_has_the_runs_of_the_named_policies_with_and_without_headrooms() -> None:
-    part = chosen("hetsev,joint")
-    assert {entry["policy"] for entry in part} == {"hetsev", "joint"}
-    assert {"hetsev", "hetsev, headroom 1.5", "joint, headroom 2"} <= {
-        entry["name"] for entry in part
-    }
-    with pytest.raises(argparse.ArgumentTypeError, match="no runs of jiont; there are"):
-        chosen("jiont")
 
 
 def named(policy: str, *, cost_usd: float, in_slo: tuple[int, int]) -> RunResult:

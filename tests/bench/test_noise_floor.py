@@ -35,19 +35,3 @@ def test_a_smooth_curve_has_no_noise() -> None:
     found, latency_ms = residuals(curves(noise=0.0), each_side=2)
     assert np.abs(found).max() < 1e-9
     assert len(found) == len(latency_ms) == 60 * 16
-
-
-def test_points_far_from_the_next_are_passed_over() -> None:
-    every = curves(noise=0.0)
-    sparse = every.take(
-        np.flatnonzero(np.isin(every.at.sm_percent, [5.0, 20.0, 35.0, 50.0]))
-    )
-    assert len(residuals(sparse, each_side=1)[0]) == 0
-
-
-def test_the_order_of_rows_does_not_matter() -> None:
-    samples = curves(noise=0.05)
-    mixed = samples.take(np.random.default_rng(1).permutation(len(samples)))
-    assert np.sort(residuals(mixed, each_side=1)[0]) == pytest.approx(
-        np.sort(residuals(samples, each_side=1)[0])
-    )

@@ -4,14 +4,13 @@ import json
 import math
 import pickle
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import msgspec
 import pytest
 
 from bench.papers.html import report_to_html
 from bench.papers.outcomes import Outcome, in_process, outcomes
-from bench.papers.show import WIDTH, amount, told
+from bench.papers.show import told
 from bench.papers.systems import SYSTEMS, Aim, System
 from bench.papers.table import Row, Table
 from bench.papers.verdicts import Verdict, better_percent, verdicts
@@ -123,78 +122,6 @@ def a_report() -> tuple[list[Outcome], tuple[Verdict, ...]]:
     )
 
 
-@pytest.mark.thorough
-def test_the_text_has_the_summary_first_then_every_row_within_80_columns() -> None:
-    lines = list(told(*a_report()))
-    assert lines[1:4] == [
-        "Mudi: completion of <training> (3 s)",
-        "  at least as good in 1 of 1, by 10 % or more in 1",
-        "  - at least 10 % better: completion time, min: 14.00 against 21.00 (+50.0 %; 12",
-    ]
-    assert "  FAILED: ValueError: no <weights>" in lines
-    rows = [line.split() for line in lines]
-    # 95 % of two values 2 apart: t = 12.7 at one degree of freedom, times sqrt(2) / sqrt(2).
-    assert ["mudi", "18.50", "21.00", "12.71", "≤", "25.00", "yes", "scaled"] in rows
-    assert ["gslice", "-", "42.00", "25.41", "≤", "40.00", "NO", "scaled"] in rows
-    assert ["joint", "-", "0.10", "0.00", "-", "-", "synthetic"] in rows
-    assert max(map(len, lines)) <= WIDTH
-
-
-@pytest.mark.thorough
-def test_a_system_without_a_figure_of_joint_says_so() -> None:
-    only = Outcome(system=SYSTEM, tables=(a_table(a_row("mudi", 1.0)),))
-    assert "  no figure of joint beside the policy's own" in list(told([only], ()))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "-"), (0.123, "0.12"), (123.45, "123.5"), (12345.6, "12,346")],
-)
-def test_amounts_have_as_many_digits_as_matter(value: float | None, text: str) -> None:
-    assert amount(value) == text
-
-
-class Tags(HTMLParser):
-    """Checks that tags are closed in order, and that nothing is loaded from elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened: list[str] = []
-        self.texts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert not any(name in ("src", "href") for name, _ in attrs)
-        if tag not in ("meta", "br"):
-            self.opened.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.opened.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("is_quick", [True, False])
-def test_the_page_stands_alone_and_has_every_figure(is_quick: bool) -> None:
-    found, judged = a_report()
-    tags = Tags()
-    tags.feed(report_to_html(found, judged, machine=MACHINE, is_quick=is_quick))
-    assert tags.opened == []
-    words = " ".join(" ".join(tags.texts).split())
-    assert (
-        "Mudi: completion of <training>; joint at least as good in 1 of 1, by 10 % or more in 1"
-        in words
-    )
-    assert "at least 10 % better" in words
-    assert "InSS failed: ValueError: no <weights>" in words
-    assert "processor made by <hand>" in words
-    assert all(f"{truth}" in words for truth in ("scaled", "synthetic"))
-    assert "prefers-color-scheme:dark" in words
-    assert ("A quick run" in words) is is_quick
-
-
 def test_a_system_that_fails_costs_no_other_one() -> None:
     def make(system: System, quick: bool) -> Outcome:
         assert quick
@@ -243,15 +170,3 @@ def test_a_gain_over_nothing_is_endless_is_no_verdict_and_crosses_the_process_bo
     )
     assert "endless" in report_to_html([outcome], (), machine=MACHINE, is_quick=False)
     assert json.loads(msgspec.json.encode(endless))["rows"][0]["values"] == [None]
-
-
-@pytest.mark.thorough
-def test_the_five_systems_are_there_once_each_under_their_policy_s_name() -> None:
-    assert [system.policy for system in SYSTEMS] == [
-        "hetsev",
-        "inss",
-        "morak",
-        "mudi",
-        "oltunes",
-    ]
-    assert all(system.aims and system.objective for system in SYSTEMS)

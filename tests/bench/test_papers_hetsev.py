@@ -72,13 +72,6 @@ def test_a_claim_of_joint_alone_takes_the_place_of_the_row_beside_hetsev_s() -> 
     assert (own.policy, joint.policy, joint.demanded) == ("hetsev", "joint", 2.5)
 
 
-def test_without_runs_of_joint_there_are_no_rows_of_it() -> None:
-    report = make_report(a_scenario(), [run for run in RUNS if run.policy != "joint"])
-    assert [row.policy for row in rows([a_claim()], report, truth="scaled")] == [
-        "hetsev"
-    ]
-
-
 def test_quick_scenarios_are_hetsev_s_own_and_last_beyond_their_warm_up() -> None:
     mine = {
         name

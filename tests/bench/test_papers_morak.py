@@ -11,7 +11,6 @@ from bench.papers.morak_stage import (
     Period,
     Setting,
     Tenant,
-    exclusive,
     full_batches,
     play,
     plenty_rps,
@@ -56,16 +55,6 @@ def test_gains_are_in_percent_of_the_other() -> None:
     assert gains([150.0, 50.0, 1.0], [100.0, 100.0, 0.0]) == pytest.approx(
         (50.0, -50.0, 10_000.0)
     )
-
-
-@pytest.mark.thorough
-def test_baselines_have_a_gpu_each_and_the_largest_batch_that_was_measured() -> None:
-    gpus = exclusive(STAGE)
-    assert [gpu.tenants for gpu in gpus] == [
-        (Tenant(network=name, sm_percent=100.0, largest_batch=8),)
-        for name in STAGE.networks
-    ]
-    assert {gpu.clock_mhz for gpu in gpus} == {1530.0}
 
 
 def test_a_full_gpu_without_a_governor_takes_its_worlds_time_and_watts() -> None:

@@ -10,7 +10,7 @@ from app.simulate.run.results import RunResult, TaskResult
 from app.simulate.scenario.parts import TaskWork
 from app.simulate.scenario.tasks import iteration_ms
 from bench.papers.mudi_batches import search_batches
-from bench.papers.mudi_cases import compare, decide, judge
+from bench.papers.mudi_cases import compare
 from bench.papers.mudi_metrics import (
     mean_normalised_completion,
     normalised_completion,
@@ -67,20 +67,6 @@ def test_every_service_has_as_many_gpus_and_every_gpu_one_service() -> None:
         assert [service.load.rate_rps for service in spec.services] == [
             each.rate_rps * gpus / 2 for each in SERVICES
         ]
-
-
-def test_tasks_follow_from_the_seed() -> None:
-    again, other = (
-        make_scenario(SMALL),
-        make_scenario(Setting(policies=("mudi",), duration_s=7200.0, load=0.8, seed=2)),
-    )
-    assert make_scenario(SMALL) == again != other
-
-
-def test_decisions_are_counted_one_by_one() -> None:
-    found = decide(6, 0, tasks=4)
-    assert len(found.milliseconds) == 4
-    assert all(0 < trials < 25 for trials in found.trials)
 
 
 @pytest.mark.parametrize("is_unseen", [False, True])
@@ -142,9 +128,3 @@ def test_use_of_the_gpus_counts_training_and_requests() -> None:
     run = a_mudi_run(task, served=served)
     assert trained_percent(run) == pytest.approx(10.0)
     assert used_percent(run) == pytest.approx(30.0, rel=1e-3)
-
-
-def test_each_decision_is_judged_by_what_it_adds() -> None:
-    added = judge(0, tasks=3)
-    assert len(added) == 3
-    assert all(each >= 1.0 - 1e-9 for each in added)

@@ -7,8 +7,7 @@ import pytest
 from agents.sim.truth.truth import Truth
 from bench.papers import oltunes
 from bench.papers.jobs.report import JobFigures, JobsReport
-from bench.papers.oltunes_jobs import POLICIES, Case
-from bench.papers.systems import SYSTEMS
+from bench.papers.oltunes_jobs import Case
 from bench.papers.table import Row, Table
 
 pytestmark = pytest.mark.thorough
@@ -107,30 +106,3 @@ def test_accuracy_is_the_worst_patterns_and_nothing_is_reproduced(
     assert row(claims, "accuracy loss").values == (2.0,)
     assert {each.truth for each in claims.rows} == {"synthetic"}
     assert any("Affinity" in note for note in claims.notes)
-
-
-def test_every_policy_has_every_aim_that_the_overview_asks_for(
-    made: tuple[Table, ...],
-) -> None:
-    (system,) = (each for each in SYSTEMS if each.module == "oltunes")
-    assert {table.system for table in made} == {system.name}
-    for table in made:
-        if "claims" in table.title:
-            continue
-        for aim in system.aims:
-            assert {
-                each.policy for each in table.rows if each.figure == aim.figure
-            } == set(POLICIES)
-
-
-def test_tables_are_named_by_pattern_and_load(made: tuple[Table, ...]) -> None:
-    assert [table.title for table in made] == [
-        "the abstract's claims, 0.3 × Table 7 (stable)",
-        "uniform, 0.3 × Table 7",
-        "poisson, 0.3 × Table 7",
-        "trace, 0.3 × Table 7",
-        "the abstract's claims, 0.5 × Table 7 (overload)",
-        "uniform, 0.5 × Table 7",
-        "poisson, 0.5 × Table 7",
-        "trace, 0.5 × Table 7",
-    ]

@@ -7,7 +7,6 @@ from agents.sim.truth.truth import Truth, load_truth
 from bench.catalogue.measured import read_types
 from bench.partner_stakes import (
     StakeScenario,
-    all_combinations,
     capacities,
     draw_scenario,
     fewest_gpus,
@@ -82,13 +81,3 @@ def test_a_plan_made_with_the_truth_is_the_cheapest_and_in_time(truth: Truth) ->
     stake = judge(scenario, fewest_gpus(true, scenario.rates_rps), true, true)
     assert stake.late_percent == pytest.approx(0.0, abs=1e-6)
     assert stake.corrected_percent == pytest.approx(0.0, abs=1e-6)
-
-
-def test_a_replica_carries_nothing_in_combinations_without_it(truth: Truth) -> None:
-    scenario = scenario_of(truth, "V100-16GB", is_capped=True)
-    true = capacities(scenario, lambda placed: truth.execution_ms(placed, 8))
-    assert true.shape == (14, 14 + 91 + 364)
-    members = np.zeros(true.shape, dtype=bool)
-    for at, combination in enumerate(all_combinations()):
-        members[list(combination), at] = True
-    assert (true[~members] == 0.0).all() and (true[:, :14].max(axis=1) > 0.0).all()

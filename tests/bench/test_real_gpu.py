@@ -13,7 +13,7 @@ import pytest
 from bench.measured_sets import load_own
 from bench.real_gpu.commands import NEEDED
 from tests.agents.fakes.nvml.fixtures import library
-from tests.bench.real_gpu_machine import ROOT, Answer, Machine, kill
+from tests.bench.real_gpu_machine import ROOT, Machine
 from tests.waiting import PATIENCE_S, until
 
 __all__ = ["library"]
@@ -29,22 +29,19 @@ def machine(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Machine:
 
 
 @pytest.fixture(scope="module")
-def measured(
-    tmp_path_factory: pytest.TempPathFactory, library: Path
-) -> tuple[Machine, Answer]:
+def measured(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Machine:
     """A machine on which everything was measured once."""
     machine = Machine(directory=tmp_path_factory.mktemp("g"), library=library)
     answer = machine.run("all", "--budget-s", "7200")
     assert answer.code == 0, answer.out + answer.err
-    return machine, answer
+    return machine
 
 
 @pytest.mark.thorough
-def test_the_probe_answers_every_question_and_tries_every_share(
-    measured: tuple[Machine, Answer],
+def test_the_probe_answers_every_question_and_shadow_switches_lose_no_request(
+    measured: Machine,
 ) -> None:
-    machine, _ = measured
-    answers = {row["question"]: row["answer"] for row in machine.rows("probe.csv")}
+    answers = {row["question"]: row["answer"] for row in measured.rows("probe.csv")}
     assert answers["gpu"] == "NVIDIA H100 80GB HBM3"
     assert answers["driver_version"] == "580.65.06"
     for question in (
@@ -54,84 +51,68 @@ def test_the_probe_answers_every_question_and_tries_every_share(
         "terminate_client_harms_nobody_else",
     ):
         assert answers[question] == "yes", question
-    table = machine.rows("sm_table.csv")
+    table = measured.rows("sm_table.csv")
     assert [float(row["sm_percent"]) for row in table] == [
         5.0 * step for step in range(1, 21)
     ]
     # 5 % of 132 are 6.6, in pairs 6; 35 % are 46.2; 100 % are all.
     assert [table[at]["sm_count"] for at in (0, 6, 19)] == ["6", "46", "132"]
     assert {row["is_as_expected"] for row in table} == {"yes"}
+    switches = measured.rows("switch.csv")
+    shares = [(row["from_sm_percent"], row["to_sm_percent"]) for row in switches]
+    assert shares == [("40", "60"), ("60", "30"), ("30", "50")]
+    for row in switches:
+        assert (row["failures"], row["first_failure"]) == ("0", "")
+        assert min(int(row["requests_before"]), int(row["requests_during"])) > 5
+        # A batch of the fake takes 5 ms.
+        assert float(row["latency_ms_p99_during"]) >= 5.0
+    # A call of a writer would have killed its caller, see `Machine`; and the driver counts its writes.
+    assert measured.gpus.state.writes == 0
+    assert measured.gpus.gpu(0).lock_high == 0
 
 
 @pytest.mark.thorough
-def test_shadow_switches_lose_no_request(measured: tuple[Machine, Answer]) -> None:
-    machine, _ = measured
-    rows = machine.rows("switch.csv")
-    assert [(row["from_sm_percent"], row["to_sm_percent"]) for row in rows] == [
-        ("40", "60"),
-        ("60", "30"),
-        ("30", "50"),
-    ]
-    assert [(row["failures"], row["first_failure"]) for row in rows] == [("0", "")] * 3
-    assert all(
-        int(row["requests_before"]) > 5 and int(row["requests_during"]) > 5
-        for row in rows
-    )
-    # A batch of the fake takes 5 ms.
-    assert all(float(row["latency_ms_p99_during"]) >= 5.0 for row in rows)
-
-
-@pytest.mark.thorough
-def test_no_writer_of_the_driver_was_called(measured: tuple[Machine, Answer]) -> None:
-    # It would have killed its caller, see `Machine`; and the driver counts its writes.
-    machine, _ = measured
-    assert machine.gpus.state.writes == 0
-    assert machine.gpus.gpu(0).lock_high == 0
-
-
-@pytest.mark.thorough
-def test_the_set_says_where_it_comes_from_and_is_read_as_samples(
-    measured: tuple[Machine, Answer],
+def test_the_set_says_where_it_comes_from_is_read_as_samples_and_not_made_twice(
+    measured: Machine,
 ) -> None:
-    machine, _ = measured
-    text = (machine.set / "SOURCE.md").read_text()
-    assert "**Made by the fake: these are not measurements of any GPU.**" in text
+    text = (measured.set / "SOURCE.md").read_text()
     for words in (
+        "**Made by the fake: these are not measurements of any GPU.**",
         "GPU: NVIDIA H100 80GB HBM3, 81920 MiB, SMs: 132",
         "Driver: 580.65.06",
-        "Apache-2.0",
         "`switch.csv` (3",
+        "`python -m bench.real_gpu all --fake",
     ):
         assert words in text
-    assert "`python -m bench.real_gpu all --fake" in text and "--budget-s 7200" in text
-    assert str(machine.directory) not in text
-    samples = load_own(machine.set)
+    assert str(measured.directory) not in text
+    samples = load_own(measured.set)
     # Alone at 50 and 100 %; of the pairs alone at four shares, twelve times beside training and six beside itself.
     assert len(samples) == 24
     assert sum(bool(neighbours) for neighbours in samples.at.neighbours) == 18
-
-
-@pytest.mark.thorough
-def test_what_is_measured_is_not_measured_again_and_nothing_is_left_running(
-    measured: tuple[Machine, Answer],
-) -> None:
-    machine, _ = measured
-    before = {path.name: path.read_bytes() for path in machine.set.glob("*.csv")}
-    again = machine.run("all", "--budget-s", "7200")
+    before = {path.name: path.read_bytes() for path in measured.set.glob("*.csv")}
+    again = measured.run("all", "--budget-s", "7200")
     assert again.code == 0, again.out + again.err
     assert again.out.count("measured already") == 3
-    assert {
-        path.name: path.read_bytes() for path in machine.set.glob("*.csv")
-    } == before
-    assert machine.left() == []
-    assert list((machine.directory / "t").iterdir()) == []
+    after = {path.name: path.read_bytes() for path in measured.set.glob("*.csv")}
+    assert after == before
+    assert measured.left() == []
+    assert list((measured.directory / "t").iterdir()) == []
 
 
 @pytest.mark.thorough
-def test_killed_in_the_middle_it_goes_on_behind_what_it_has(machine: Machine) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_interrupted_it_puts_everything_away_and_goes_on_behind_what_it_has(
+    machine: Machine, is_killed: bool
+) -> None:
     process = machine.start(*SIX_CELLS)
     until(lambda: (machine.set / "solo.csv").exists() and machine.rows("solo.csv"))
-    kill(process)
+    process.send_signal(signal.SIGKILL if is_killed else signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    if not is_killed:
+        assert process.returncode == 130, err
+        assert "interrupted; the same command goes on" in out
+        assert machine.left() == []
+        assert (machine.set / "SOURCE.md").exists()
     until(lambda: machine.left() == [])
     before = machine.rows("solo.csv")
     assert len(before) < 6
@@ -141,18 +122,6 @@ def test_killed_in_the_middle_it_goes_on_behind_what_it_has(machine: Machine) ->
     rows = machine.rows("solo.csv")
     assert len(rows) == 6
     assert all(row in rows for row in before)
-
-
-@pytest.mark.thorough
-def test_interrupted_it_puts_everything_away(machine: Machine) -> None:
-    process = machine.start(*SIX_CELLS)
-    until(lambda: (machine.set / "solo.csv").exists() and machine.rows("solo.csv"))
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, err
-    assert "interrupted; the same command goes on" in out
-    assert machine.left() == []
-    assert (machine.set / "SOURCE.md").exists()
 
 
 def test_when_the_budget_is_over_it_says_what_is_left(machine: Machine) -> None:
@@ -236,31 +205,10 @@ def test_nothing_else_must_be_installed() -> None:
             "print(*sorted(named))",
         )
     )
-    done = subprocess.run(
-        [sys.executable, "-c", text],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
+    done = subprocess.check_output([sys.executable, "-c", text], text=True, cwd=ROOT)
+    of_aiohttp = (
+        "_brotli brotli aiodns aiohappyeyeballs aiosignal attr frozenlist idna "
+        "multidict propcache yarl typing_extensions charset_normalizer"
     )
-    of_aiohttp = {
-        # Taken where it is installed, as tests' clients bring it.
-        "_brotli",
-        "brotli",
-        "aiohappyeyeballs",
-        "aiosignal",
-        "attr",
-        "frozenlist",
-        "idna",
-        "multidict",
-        "propcache",
-        "yarl",
-    }
-    may_be_there = {
-        "_distutils_hack",
-        "aiodns",
-        "brotli",
-        "typing_extensions",
-        "charset_normalizer",
-    }
-    assert set(done.stdout.split()) - of_aiohttp - may_be_there <= set(NEEDED)
+    may_be_there = {"_distutils_hack", *of_aiohttp.split()}
+    assert set(done.split()) - may_be_there <= set(NEEDED)

@@ -1,27 +1,20 @@
 """Parts of the measuring scripts that need no processes of a node: figures, files, engines, the client's calls."""
 
-import csv
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from agents.base.device import DeviceError, LaunchFailed, NotSupported
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import GpuIdentity
-from agents.profiling.bench import make_inputs
-from agents.profiling.cells import MeasurementCell, Member, make_cell
+from agents.profiling.cells import Member, make_cell
 from agents.profiling.journal import Measurement, Timing
-from agents.serving.engines.engine import Signature
-from agents.serving.engines.errors import EngineFailed
 from bench.catalogue.measured import NetworkFacts, read_points
 from bench.measured_sets import load_own, own_sets
-from bench.real_gpu.networks import KERNEL, TorchNetwork, make_network
 from bench.real_gpu.pairs import COLUMNS as PAIR_COLUMNS
 from bench.real_gpu.pairs import cells, pair_rows
 from bench.real_gpu.reading import ReadNvml
@@ -38,11 +31,11 @@ GPU = GpuIdentity(
 )
 
 
-def a_run(directory: Path, *, is_fake: bool = False) -> Run:
+def a_run(directory: Path) -> Run:
     options = Options(
         out=directory,
         budget_s=60.0,
-        is_fake=is_fake,
+        is_fake=False,
         networks=("resnet50",),
         shares=(50.0,),
         batches=(1,),
@@ -55,34 +48,26 @@ def a_run(directory: Path, *, is_fake: bool = False) -> Run:
 
 def a_measurement(*members: tuple[str, int, float, float]) -> Measurement:
     """Of (network, batch, share, p50 in ms)."""
-    cell = make_cell(
-        [
-            Member(network=name, batch=batch, sm_percent=share)
-            for name, batch, share, _ in members
-        ]
-    )
-    by_member = {
+    p50_ms = {
         Member(network=name, batch=batch, sm_percent=share): ms
         for name, batch, share, ms in members
     }
+    cell = make_cell(list(p50_ms))
+    timings = (
+        Timing(
+            member=member,
+            latency_ms=p50_ms[member] + 0.5,
+            latency_ms_p50=p50_ms[member],
+            latency_ms_p99=2.0 * p50_ms[member],
+            batches=199,
+            spread=0.01,
+            memory_mib=None,
+            sm_count=66,
+        )
+        for member in cell.members
+    )
     return Measurement(
-        cell=cell,
-        timings=tuple(
-            Timing(
-                member=member,
-                latency_ms=by_member[member] + 0.5,
-                latency_ms_p50=by_member[member],
-                latency_ms_p99=2.0 * by_member[member],
-                batches=199,
-                spread=0.01,
-                memory_mib=None,
-                sm_count=66,
-            )
-            for member in cell.members
-        ),
-        power_w=300.0,
-        clock_mhz=1980.0,
-        windows=3,
+        cell=cell, timings=tuple(timings), power_w=300.0, clock_mhz=1980.0, windows=3
     )
 
 
@@ -101,7 +86,6 @@ def test_rates_on_a_line_through_zero_are_no_different_and_those_beyond_the_knee
     ]
 
 
-@pytest.mark.thorough
 def test_a_share_that_gives_too_much_shows_as_difference_from_the_line() -> None:
     # Slope = (10·15 + 50·50 + 100·100) / (100 + 2500 + 10000) = 12650 / 12600; at 10 %: 15 / 10.0397 = 1.494.
     found = differences_percent([(10.0, 15.0), (50.0, 50.0), (100.0, 100.0)])
@@ -129,27 +113,19 @@ def test_a_row_alone_says_the_condition_the_figures_and_that_its_p99_is_thin(
 ) -> None:
     row = solo_row(a_run(tmp_path), a_measurement(("resnet50", 8, 50.0, 4.0)))
     assert tuple(row) == SOLO_COLUMNS
-    assert (row["network"], row["gpu_type"], row["batch"], row["sm_percent"]) == (
-        "resnet50",
-        "H200",
-        8,
-        50.0,
-    )
-    assert (row["latency_ms_mean"], row["latency_ms_p50"], row["latency_ms_p99"]) == (
-        4.5,
-        4.0,
-        8.0,
-    )
-    assert (row["p99_is_indicative"], row["spread_percent"], row["memory_mib"]) == (
-        True,
-        1.0,
-        None,
-    )
-
-
-@pytest.mark.thorough
-def test_rows_of_the_fake_name_no_gpu_type_that_exists(tmp_path: Path) -> None:
-    assert a_run(tmp_path, is_fake=True).gpu_type == "fake-H200"
+    expected = {
+        "network": "resnet50",
+        "gpu_type": "H200",
+        "batch": 8,
+        "sm_percent": 50.0,
+        "latency_ms_mean": 4.5,
+        "latency_ms_p50": 4.0,
+        "latency_ms_p99": 8.0,
+        "p99_is_indicative": True,
+        "spread_percent": 1.0,
+        "memory_mib": None,
+    }
+    assert row | expected == row
 
 
 def test_a_pair_is_slower_by_its_p50_over_that_alone_at_the_same_share_and_batch(
@@ -184,59 +160,12 @@ def test_pairs_are_measured_with_everybody_alone_and_each_cell_once() -> None:
         if len(cell.members) == 2
     }
     assert sums == {100.0, 200.0}
-    assert isinstance(found[0], MeasurementCell)
-
-
-@pytest.mark.thorough
-def test_a_table_keeps_its_rows_and_writes_units_and_empty_cells(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "x.csv"
-    table = Table(path, ("sm_percent", "latency_ms", "is_sure", "note"))
-    assert not path.exists()
-    table.add(
-        {"sm_percent": 50.0, "latency_ms": 1.2345678, "is_sure": True, "note": "a, b"}
-    )
-    table.add({"sm_percent": 100.0, "latency_ms": None, "is_sure": False, "note": None})
-    assert (
-        path.read_text()
-        == 'sm_percent,latency_ms,is_sure,note\n50,1.2346,yes,"a, b"\n100,,no,\n'
-    )
-    again = Table(path, ("sm_percent", "latency_ms", "is_sure", "note"))
-    assert again.has(sm_percent=50.0) and again.has(sm_percent=100.0, latency_ms=None)
-    assert not again.has(sm_percent=50.0, is_sure=False)
-    with pytest.raises(
-        DeviceError,
-        match="has the columns sm_percent, latency_ms, is_sure, note; these scripts write a",
-    ):
-        Table(path, ("a",))
 
 
 def test_the_reading_side_of_nvml_has_no_writer() -> None:
-    own = {name for name in dir(ReadNvml) if not name.startswith("_")}
     writers = {"limit_power_w", "lock_clock_mhz", "unlock_clock"}
     assert writers <= set(dir(Nvml))
-    assert not own & writers
-    assert own == {
-        *(
-            "gpus",
-            "driver_version",
-            "sample",
-            "power_w",
-            "processes",
-            "process_use",
-            "check",
-            "watched_xids",
-            "close",
-            "without_processes",
-        )
-    }
-
-
-@pytest.mark.thorough
-def test_a_hidden_list_of_processes_says_why() -> None:
-    with pytest.raises(NotSupported, match="other numbers"):
-        ReadNvml(None).without_processes("other numbers").processes(GPU)  # type: ignore[arg-type]
+    assert writers.isdisjoint(dir(ReadNvml))
 
 
 def write_set(folder: Path) -> None:
@@ -286,112 +215,8 @@ def test_the_catalogue_reads_a_network_whose_source_is_a_set_of_ours(
     ]
 
 
-@pytest.fixture
-def torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchvision.models with one small network, which must be asked for without weights."""
-    torch = pytest.importorskip("torch")
-    module = ModuleType("torchvision.models")
-
-    def resnet18(*, weights: object) -> object:
-        assert weights is None
-        pool = torch.nn.AdaptiveAvgPool2d(1)
-        return torch.nn.Sequential(
-            torch.nn.Conv2d(3, 4, 3, stride=8),
-            torch.nn.BatchNorm2d(4),
-            pool,
-            torch.nn.Flatten(),
-        )
-
-    module.resnet18 = resnet18  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torchvision", ModuleType("torchvision"))
-    monkeypatch.setitem(sys.modules, "torchvision.models", module)
-
-
-@pytest.mark.usefixtures("torchvision")
-def test_a_network_runs_in_half_precision_and_its_batch_changes() -> None:
-    network = TorchNetwork(name="resnet18", device="cpu")
-    assert network.load() == Signature()
-    for rows in (1, 3):
-        inputs = make_inputs(Signature(), rows)[0]
-        assert network.run(inputs) == inputs
-        answer = network._step(0)  # type: ignore[misc]
-        assert tuple(answer.shape) == (rows, 4)  # type: ignore[attr-defined]
-        assert str(answer.dtype) == "torch.float16"  # type: ignore[attr-defined]
-    network.offload()
-    network.resume()
-    network.warm_up(2)
-    assert network.facts().device == "cpu"
-
-
-@pytest.mark.thorough
-@pytest.mark.usefixtures("torchvision")
-def test_a_training_step_changes_the_weights() -> None:
-    network = TorchNetwork(name="train-resnet18", device="cpu")
-    network.load()
-    before = [each.detach().clone() for each in network._network.parameters()]
-    for _ in range(3):
-        network.warm_up(2)
-    after = list(network._network.parameters())
-    assert any(
-        bool((one != other).any()) for one, other in zip(before, after, strict=True)
-    )
-    assert str(after[0].dtype) == "torch.float32"
-
-
-@pytest.mark.thorough
-def test_the_kernel_multiplies_a_batch_of_times() -> None:
-    pytest.importorskip("torch")
-    network = TorchNetwork(name=KERNEL, device="cpu", kernel_size=32)
-    network.load()
-    network.warm_up(2)
-    assert tuple(network._step(0).shape) == (32, 32)  # type: ignore[misc, attr-defined]
-
-
-def test_without_a_gpu_or_a_network_of_that_name_it_says_so(torchvision: None) -> None:
-    with pytest.raises(
-        LaunchFailed, match=r"torchvision.models has no network 'resnet99'"
-    ):
-        TorchNetwork(name="resnet99", device="cpu").load()
-    if not sys.modules["torch"].cuda.is_available():
-        with pytest.raises(LaunchFailed, match="PyTorch sees no GPU"):
-            TorchNetwork(name="resnet18").load()
-
-
-@pytest.mark.thorough
-def test_the_fake_takes_the_time_of_its_share_and_batch() -> None:
-    slow = make_network(
-        "resnet50",
-        is_fake=True,
-        environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"},
-    )
-    kernel = make_network(
-        KERNEL, is_fake=True, environment={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20"}
-    )
-    # 2 ms + 8 rows · 0.1 ms · 60 / 30; 4 ms · 100 / 20.
-    assert slow.times.ms(8) == pytest.approx(3.6)  # type: ignore[attr-defined]
-    assert kernel.times.ms(1) == pytest.approx(20.0)  # type: ignore[attr-defined]
-    with pytest.raises(EngineFailed):
-        slow.offload()
-        slow.run(make_inputs(Signature(), 1)[0])
-
-
-@pytest.fixture(scope="session")
-def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the fake libcuda.so.1."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler: the fake for libcuda.so.1 cannot be built")
-    folder = tmp_path_factory.mktemp("cuda")
-    flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
-    source = Path(__file__).with_name("fakes") / "fake_cuda.c"
-    subprocess.run(
-        [compiler, *flags, "-o", str(folder / "libcuda.so.1"), str(source)], check=True
-    )
-    return folder
-
-
 def ask_client(
-    orders: list[dict[str, float]], **environment: str
+    *orders: dict[str, float], **environment: str
 ) -> list[dict[str, object]]:
     done = subprocess.run(
         [sys.executable, "-m", "bench.real_gpu.client"],
@@ -405,36 +230,27 @@ def ask_client(
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_the_client_asks_cuda_for_sms_memory_and_work(cuda: Path) -> None:
+@pytest.mark.thorough
+def test_the_client_asks_cuda_for_sms_memory_and_work_and_tells_its_errors(
+    tmp_path: Path,
+) -> None:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: the fake for libcuda.so.1 cannot be built")
+    flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+    library = tmp_path / "libcuda.so.1"
+    source = Path(__file__).with_name("fakes") / "fake_cuda.c"
+    subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
     hello, taken, again, worked = ask_client(
-        [{"take": 4096}, {"take": 512}, {"work": 0.01}], LD_LIBRARY_PATH=str(cuda)
+        *({"take": 4096}, {"take": 512}, {"work": 0.01}), LD_LIBRARY_PATH=str(tmp_path)
     )
     assert hello["sm_count"] == 52
     # The library grants 1 GiB, and has it all back afterwards.
     assert (taken, again) == ({"taken_mib": 1024}, {"taken_mib": 512})
     assert int(str(worked["rounds"])) > 0
-
-
-@pytest.mark.thorough
-def test_an_error_of_cuda_is_told_by_its_number_and_sticks(cuda: Path) -> None:
     said = ask_client(
-        [{"work": 60.0}, {"work": 60.0}],
-        LD_LIBRARY_PATH=str(cuda),
+        *({"work": 60.0}, {"work": 60.0}),
+        LD_LIBRARY_PATH=str(tmp_path),
         FAKE_CUDA_FAILS_AFTER="3",
     )
     assert said[1:] == [{"error": 810, "doing": "cuCtxSynchronize"}]
-
-
-def test_a_client_without_cuda_says_so() -> None:
-    if Path("/usr/lib/x86_64-linux-gnu/libcuda.so.1").exists():
-        pytest.skip("this machine has a driver")
-    (said,) = ask_client([])
-    assert said["error"] == -1
-    assert "loading libcuda.so.1" in str(said["doing"])
-
-
-@pytest.mark.thorough
-def test_what_is_written_has_the_columns_that_csv_readers_see(tmp_path: Path) -> None:
-    write_set(tmp_path / "h200")
-    with (tmp_path / "h200" / "solo.csv").open(newline="") as file:
-        assert tuple(csv.DictReader(file).fieldnames or ()) == SOLO_COLUMNS

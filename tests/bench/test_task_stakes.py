@@ -5,11 +5,7 @@ import pytest
 
 from agents.sim.truth.truth import load_truth
 from bench.task_stakes import (
-    COUNT,
-    draw_task_scenario,
     match,
-    placements,
-    read_costs,
     task_rows,
 )
 
@@ -43,20 +39,3 @@ def test_knowing_factor_and_stall_places_nearly_what_the_oracle_does() -> None:
         assert rows[share, "oracle"]["broken_services"] == 0.0
         broken = rows[share, "factor and stall by task"]["broken_services"]
         assert isinstance(broken, float) and broken <= 1.5
-
-
-def test_every_pair_is_two_that_are_free() -> None:
-    scenario = draw_task_scenario(load_truth(), 3, 50.0)
-    for _, pairs in placements(scenario, 3):
-        services, tasks = zip(*pairs, strict=True)
-        assert len(set(services)) == len(set(tasks)) == len(pairs) <= COUNT
-
-
-def test_costs_are_read_near_the_true_ones() -> None:
-    truth = load_truth()
-    scenario = draw_task_scenario(truth, 0, 100.0)
-    read = read_costs(scenario, np.random.default_rng(1))
-    for task, (factor, stall_ms) in read.items():
-        part = scenario.beside("resnet50", task)
-        assert stall_ms == pytest.approx(truth.stall_ms(part) * np.log(2.0), rel=0.5)
-        assert factor > 1.0

@@ -26,12 +26,3 @@ def test_the_services_of_another_file_make_the_shared_problem_of_that_size(
     assert with_services(load(f"v100_3models_n100_{rule}"), count) == load(
         f"v100_3models_n{count}_{rule}"
     )
-
-
-def test_names_are_unique_among_400_services() -> None:
-    problem = with_services(load("v100_3models_n100_half"), 400)
-    assert (
-        len({service.name for service in problem.services})
-        == len(problem.services)
-        == 400
-    )

@@ -1,10 +1,6 @@
 """The baseline Orion: high priority first, one per GPU; best effort beside complements."""
 
-import random
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.papers.dispatch_orion import OrionState, schedule
 from solvers.types.jobs import MAX_JOBS, Job, JobBatch, JobGpu, Queues, enqueue
@@ -63,36 +59,3 @@ def test_gpus_take_turns() -> None:
     )
     assert places(batches) == [("x", "c"), ("y", "a")]
     assert state.turn == 1
-
-
-def test_there_must_be_room_and_a_setting_for_the_type() -> None:
-    assert (
-        round_of(
-            a_job("a", a_setting(sm_percent=60.0)),
-            gpus=(a_gpu("g", a_resident(sm_percent=50.0)),),
-        )[0]
-        == ()
-    )
-    assert round_of(a_job("a", a_setting(memory_mib=20000.0)))[0] == ()
-    assert round_of(a_job("a", a_setting(gpu_type="other")))[0] == ()
-    assert round_of(a_job("a"), gpus=())[0] == ()
-    assert round_of()[0] == ()
-
-
-@given(st.integers(0, 12), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_the_order_of_jobs_and_gpus_changes_nothing(
-    count: int, gpus: int, shuffle: random.Random
-) -> None:
-    jobs = [
-        a_job(
-            f"j{at}",
-            a_setting(("compute", "memory")[at % 2]),
-            weight=0.2 + 0.6 * (at % 3 == 0),
-        )
-        for at in range(count)
-    ]
-    views = tuple(a_gpu(f"g{at}") for at in range(gpus))
-    mixed = round_of(
-        *shuffle.sample(jobs, count), gpus=tuple(shuffle.sample(views, gpus))
-    )
-    assert mixed[0] == round_of(*jobs, gpus=views)[0]

@@ -1,13 +1,9 @@
 """The baseline reserve-and-pack: heavy jobs on reserved GPUs, light ones packed on the others."""
 
-import random
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bench.papers.dispatch_reserve_and_pack import Reservation, schedule
-from solvers.types.jobs import Job, JobBatch, JobGpu, Queues, enqueue
+from solvers.types.jobs import Job, JobGpu, Queues, enqueue
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 pytestmark = pytest.mark.thorough
@@ -58,41 +54,3 @@ def test_the_longest_wait_comes_first_and_a_large_job_holds_nobody_up() -> None:
         a_light("old", queued_s=2.0),
     ]
     assert places(jobs, gpus) == [("old", "s"), ("new", "s")]
-
-
-def test_a_fleet_of_one_kind_takes_all_jobs() -> None:
-    assert places([a_heavy("h"), a_light("l")], [a_gpu("s", gpu_type="small")]) == [
-        ("h", "s"),
-        ("l", "s"),
-    ]
-    assert places([a_heavy("h")], []) == []
-    assert places([], [a_gpu("s", gpu_type="small")]) == []
-
-
-def test_who_finds_no_room_waits_on() -> None:
-    batches, queues = schedule(
-        enqueue(Queues(), [a_light(f"l{at}") for at in range(6)]),
-        [a_gpu("s", gpu_type="small")],
-        RESERVATION,
-    )
-    assert len(batches) == 4
-    assert len(queues) == 2
-
-
-@given(st.integers(0, 10), st.randoms(use_true_random=False))
-def test_the_order_of_jobs_and_gpus_changes_nothing(
-    count: int, shuffle: random.Random
-) -> None:
-    def decide(jobs: list[Job], gpus: list[JobGpu]) -> tuple[JobBatch, ...]:
-        return schedule(enqueue(Queues(), jobs), gpus, RESERVATION)[0]
-
-    jobs = [
-        a_light(f"j{at}", sm_percent=10.0 * (1 + at % 4))
-        if at % 3
-        else a_heavy(f"j{at}")
-        for at in range(count)
-    ]
-    gpus = [a_gpu(f"g{at}", gpu_type=("big", "small")[at % 2]) for at in range(4)]
-    assert decide(shuffle.sample(jobs, count), shuffle.sample(gpus, 4)) == decide(
-        jobs, gpus
-    )

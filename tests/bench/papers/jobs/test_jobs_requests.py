@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.papers.jobs.requests import CRITICAL_WEIGHT, Arrivals, JobKind, make_requests
+from bench.papers.jobs.requests import Arrivals, JobKind, make_requests
 from solvers.types.state import Variant
 
 pytestmark = pytest.mark.thorough
@@ -28,15 +28,6 @@ def test_the_deadline_is_the_slo_for_every_eight_inputs_and_an_allowance() -> No
     # 9 inputs are two times eight: 1 s + 2 · 80 ms.
     assert KIND.deadline_s(9) == pytest.approx(1.16)
     assert KIND.deadline_s(8) == pytest.approx(1.08)
-
-
-def test_uniform_jobs_come_evenly() -> None:
-    times = [
-        one.submitted_s
-        for one in make_requests([KIND], replace(POISSON, pattern="uniform"))
-    ]
-    assert np.diff(times) == pytest.approx(0.05)
-    assert len(times) == 2000
 
 
 def test_poisson_jobs_come_at_random_at_their_rate() -> None:
@@ -66,13 +57,3 @@ def test_the_same_seed_gives_the_same_jobs_whatever_other_kinds_there_are() -> N
         one for one in make_requests([other, KIND], POISSON) if one.kind == "photo"
     ] == list(alone)
     assert make_requests([KIND], replace(POISSON, seed=2)) != alone
-
-
-def test_classes_inputs_and_names() -> None:
-    jobs = make_requests([KIND], POISSON)
-    share = np.mean([job.weight == CRITICAL_WEIGHT for job in jobs])
-    assert 0.87 < share < 0.93
-    assert {job.inputs for job in jobs} == {8, 16}
-    assert len({job.name for job in jobs}) == len(jobs)
-    assert jobs[0].best_accuracy == 0.77
-    assert [job.submitted_s for job in jobs] == sorted(job.submitted_s for job in jobs)

@@ -1,7 +1,6 @@
 """From request to job: settings by what is predicted now, found again when predictions or load have changed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -153,26 +152,6 @@ def test_what_was_learned_is_used_after_so_many_rows() -> None:
     done(settler, REFRESH_ROWS)
     settler.job(a_request(), 0.0)
     assert len(tuner.wishes) == found + 1
-
-
-def test_every_variant_is_an_option_with_its_accuracy() -> None:
-    tuner = Counting()
-    variants = (
-        Variant(network="net", accuracy=0.7),
-        Variant(network="other", accuracy=0.6),
-    )
-    a_settler(tuner).job(a_request(variants=variants), 0.0)
-    assert {(one.network, one.accuracy) for one in tuner.options} == {
-        ("net", 0.7),
-        ("other", 0.6),
-    }
-    assert {one.memory_mib for one in tuner.options if one.batch == 4} == {1300.0}
-
-
-def test_a_job_that_no_gpu_has_memory_for_is_none() -> None:
-    settler = a_settler(Counting())
-    settler.gpus = tuple(replace(gpu, memory_mib=500.0) for gpu in GPUS)
-    assert settler.job(a_request(), 0.0) is None
 
 
 def test_a_batch_that_was_not_full_teaches_nothing() -> None:

@@ -110,13 +110,6 @@ def test_a_container_is_started_once_and_used_again() -> None:
     assert world.launches == 1
 
 
-def test_two_jobs_of_a_network_at_once_need_two_containers() -> None:
-    world = a_world(launch_s=5.0)
-    world.preload(["resnet50"])
-    world.start(a_batch("a", "b"))
-    assert world.launches == 1
-
-
 def test_idle_containers_give_way_the_longest_unused_first() -> None:
     world = a_world(launch_s=5.0)
     networks = ("vgg16", "resnet50", "resnet101", "resnet18", "googlenet")
