@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,9 +12,11 @@ from typing import Any, Literal, TypeVar, cast
 
 import httpx2
 import structlog
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 from httpx2 import Response
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
+from starlette.routing import BaseRoute
 from starlette.testclient import TestClient
 
 from app.base.clock import ManualControlClock
@@ -22,6 +24,7 @@ from app.base.scopes import Scope
 from app.base.settings import Settings
 from app.catalogue.make_rows import make_rows
 from app.db.base.engine import make_engine
+from app.db.base.transaction import Connection, Engine, transaction
 from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
@@ -33,7 +36,7 @@ from app.solver.inline import InlineSolver
 from app.solver.llm_rows import RowsAnswer, RowsRequest
 from app.solver.process import PlanAnswer, PlanRequest, SolverWorker
 from tests.conftest import copied_database
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 # By default a traceback has the values of all variables, which takes seconds to write for an application.
 structlog.configure(
@@ -49,6 +52,7 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 V1 = "/api/v1"
 SCOPES: tuple[Scope, ...] = ("viewer", "operator", "admin", "agent")
 Method = Literal["GET", "PUT", "POST", "DELETE"]
+Rows = list[tuple[Any, ...]]
 Result = TypeVar("Result")
 
 
@@ -59,6 +63,9 @@ class Api:
     client: TestClient
     clock: ManualControlClock
     url: str
+    engine: Engine
+    apart: BlockingPortal
+    """The loop of that engine."""
     secrets: dict[str, str] = field(default_factory=dict)
 
     def call(
@@ -126,22 +133,41 @@ class Api:
 
     def tick(self, *, restarted: bool = False) -> TickOutcome:
         """What one round of the control loop decides and pushes; `restarted`: the first one of a new process."""
+        loop = Loop(
+            store=PostgresStore(self.engine),
+            solver=InlineSolver(make_rows=make_rows),
+            clock=self.clock,
+            has_resumed=not restarted,
+        )
+        return self.on_engine(lambda _: tick(loop))
 
-        async def run() -> TickOutcome:
-            engine = make_engine(self.url, pool_size=2)
-            try:
-                return await tick(
-                    Loop(
-                        store=PostgresStore(engine),
-                        solver=InlineSolver(make_rows=make_rows),
-                        clock=self.clock,
-                        has_resumed=not restarted,
-                    )
-                )
-            finally:
-                await engine.dispose()
+    def on_engine(self, work: Callable[[Engine], Awaitable[Result]]) -> Result:
+        """What the work returns beside the application, in a thread that is not its own."""
 
-        return run_apart(run())
+        async def limited() -> Result:
+            async with asyncio.timeout(PATIENCE_S):
+                return await work(self.engine)
+
+        return self.apart.call(limited)
+
+    def on_connection(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """The same in a transaction."""
+
+        async def transacted(engine: Engine) -> Result:
+            async with transaction(engine) as connection:
+                return await work(connection)
+
+        return self.on_engine(transacted)
+
+    def execute(self, *statements: str, **binds: object) -> Rows:
+        """The rows of the last of these statements, which are one transaction."""
+
+        async def run(connection: Connection) -> Rows:
+            for statement in statements:
+                found = await connection.execute(text(statement), binds)
+            return [tuple(row) for row in found] if found.returns_rows else []
+
+        return self.on_connection(run)
 
     def sync(
         self,
@@ -187,15 +213,9 @@ class Api:
             uses_left=1 if scope == "join" else None,
         )
 
-        async def make() -> str:
-            engine = make_engine(self.url, pool_size=2)
-            try:
-                made = await create_locally(engine, order, at=self.clock.now())
-            finally:
-                await engine.dispose()
-            return made.secret
-
-        self.secrets[name] = run_apart(make())
+        at = self.clock.now()
+        made = self.on_engine(lambda engine: create_locally(engine, order, at=at))
+        self.secrets[name] = made.secret
         return self.secrets[name]
 
 
@@ -250,6 +270,23 @@ def running_api(url: str, **settings: Any) -> Iterator[Api]:
         yield api
 
 
+_routes: list[BaseRoute] = []
+"""The API's routes, which know nothing of their application: preparing them for the first request is dear."""
+
+
+def _with_known_routes(app: FastAPI) -> FastAPI:
+    """The application with the routers that an earlier one has prepared."""
+    own = app.router.routes
+    included = [
+        place for place, route in enumerate(own) if hasattr(route, "original_router")
+    ]
+    if not _routes:
+        _routes.extend(own[place] for place in included)
+    for place, known in zip(included, _routes, strict=True):
+        own[place] = known
+    return app
+
+
 @contextmanager
 def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[Api]:
     clock = ManualControlClock(at)
@@ -257,12 +294,19 @@ def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[A
     settings = {"token_rate": 10_000.0, **settings}
     cluster = settings.pop("cluster", None)
     plane = make_plane(Settings(**settings), url, clock)
-    app = create_app(replace(plane, cluster=cluster))
+    app = _with_known_routes(create_app(replace(plane, cluster=cluster)))
     # Whoever asks has an address, as a node has: an agent's metrics are sought there.
     asks_from = ("10.0.0.7", 50000)
-    with TestClient(app, raise_server_exceptions=False, client=asks_from) as client:
+    with (
+        TestClient(app, raise_server_exceptions=False, client=asks_from) as client,
+        start_blocking_portal() as apart,
+    ):
         keep_solver(app)
-        yield Api(client=client, clock=clock, url=url)
+        engine = make_engine(url, pool_size=6)
+        try:
+            yield Api(client=client, clock=clock, url=url, engine=engine, apart=apart)
+        finally:
+            apart.call(engine.dispose)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
