@@ -9,6 +9,7 @@ A range is held by a socket with an abstract name: names are given out once in a
 are free again when their process has ended, however it ended.
 """
 
+import atexit
 import os
 import socket
 import time
@@ -19,14 +20,13 @@ PORTS = 50
 _FIRST, _END = 23000, 32700
 """Behind those that an agent gives its workers by default, below those that the kernel takes for connections."""
 _PATIENCE_S = 300.0
-_held: list[socket.socket] = []
 
 
 def own_ports() -> int:
     """The first of PORTS ports that are this process's until it ends."""
     for first in range(_FIRST, _END, PORTS):
         if (holder := _hold(f"ports {first}")) is not None:
-            _held.append(holder)
+            atexit.register(holder.close)
             return first
     raise AssertionError(
         f"all ports from {_FIRST} to {_END} are held by other test processes"

@@ -6,7 +6,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import celpy
 import pytest
 import yaml
 
@@ -42,6 +41,8 @@ def recursion_limit() -> Iterator[None]:
 
 
 def evaluate(expression: str, values: Mapping[str, Any]) -> Any:
+    import celpy
+
     environment = celpy.Environment()
     program = environment.program(environment.compile(expression))
     return program.evaluate(dict(values))
@@ -51,6 +52,8 @@ def refusals(
     name: str, *, node: str = NODE, user: str = AGENT, **objects: Object
 ) -> list[str]:
     """Messages of the policy's validations that do not hold, as a server evaluates them."""
+    import celpy
+
     spec = policy(name)
     extra = {"authentication.kubernetes.io/node-name": [node]}
     sent = {"request": {"userInfo": {"username": user, "extra": extra}}, **objects}
