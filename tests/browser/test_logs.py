@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from agents.processes.records import TASKS_FOLDER
 from tests.browser.conftest import Open
@@ -22,6 +22,11 @@ pytestmark = pytest.mark.integration
 HOSTILE = b"\x1b[32mready\x1b[0m <img src=x onerror=alert(1)>\x1b[2J \xff\xe2\x80\xae\n"
 
 
+def unfold_logs(page: Page) -> None:
+    """By a key: what is still loaded above may move them while a mouse's button is down, and that is no click."""
+    page.get_by_text("Logs", exact=True).press("Enter")
+
+
 def test_a_replicas_log_is_shown_as_text_and_followed(
     fresh_demo: Api, opened: Open, tmp_path: Path
 ) -> None:
@@ -34,7 +39,7 @@ def test_a_replicas_log_is_shown_as_text_and_followed(
     node.write(replica, b"loading\n" + HOSTILE)
     with node.answering():
         page = opened(fresh_demo, "services/chat", scope="viewer")
-        page.get_by_text("Logs", exact=True).click()
+        unfold_logs(page)
         log = page.get_by_role("region", name="Log")
         expect(log).to_have_text(
             "loading\nready <img src=x onerror=alert(1)>\\u001b[2J �\\u202e\n",
@@ -67,7 +72,7 @@ def test_why_there_is_no_log_is_said_and_another_replica_can_be_chosen(
     )
     with LoggingNode(fresh_demo, name, tmp_path).answering():
         page = opened(fresh_demo, "services/search", scope="viewer")
-        page.get_by_text("Logs", exact=True).click()
+        unfold_logs(page)
         said = page.locator("#logs [role=status]")
         expect(said).to_contain_text("has no log of replica")
         expect(page.get_by_label("Replica").locator("option")).to_have_text(
