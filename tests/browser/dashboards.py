@@ -8,22 +8,17 @@ from contextlib import contextmanager
 from typing import cast
 
 import httpx2
+from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from app.base.clock import ManualControlClock
 from app.base.settings import Settings
+from app.db.base.engine import make_engine
 from app.serve.api_process import make_server
 from app.serve.plane import make_plane
-from tests.integration.api_harness import (
-    Api,
-    Prepared,
-    fill,
-    keep_solver,
-    node,
-    ready_replicas,
-    service,
-)
+from tests.integration.api_harness import Api, Prepared, fill, node, ready_replicas, service
+from tests.integration.kept_solver import keep_solver
 from tests.integration.measured import fit_here, measured
 from tests.ports import PORTS, own_ports
 from tests.waiting import PATIENCE_S
@@ -66,15 +61,24 @@ def _listening(
     )
     thread.start()
     try:
-        with httpx2.Client(base_url=address, timeout=PATIENCE_S) as client:
+        with (
+            httpx2.Client(base_url=address, timeout=PATIENCE_S) as client,
+            start_blocking_portal() as apart,
+        ):
             assert client.get("/livez").status_code == 200
             keep_solver(cast(FastAPI, server.config.app))
-            yield Api(
-                client=cast(TestClient, client),
-                clock=clock,
-                url=url,
-                secrets=dict(prepared.secrets),
-            )
+            engine = make_engine(url, pool_size=2)
+            try:
+                yield Api(
+                    client=cast(TestClient, client),
+                    clock=clock,
+                    url=url,
+                    engine=engine,
+                    apart=apart,
+                    secrets=dict(prepared.secrets),
+                )
+            finally:
+                apart.call(engine.dispose)
     finally:
         server.handle_stop()
         thread.join(timeout=PATIENCE_S)

@@ -1,14 +1,13 @@
 """The real application on a real database, driven over ASGI without a socket, or over a socket of its own."""
 
 import asyncio
-import socket
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
+from unittest.mock import patch
 
 import httpx2
 import structlog
@@ -19,6 +18,7 @@ from sqlalchemy import make_url, text
 from starlette.routing import BaseRoute
 from starlette.testclient import TestClient
 
+from app.api.caches import shared_snapshots
 from app.base.clock import ManualControlClock
 from app.base.scopes import Scope
 from app.base.settings import Settings
@@ -29,13 +29,11 @@ from app.db.operations.token_secrets import TokenOrder, create_locally
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
 from app.postgres import server as postgres
-from app.serve.api_process import create_app, make_server
+from app.serve.api_process import create_app
 from app.serve.plane import make_plane
-from app.solver.findings import Findings, Inquiry
 from app.solver.inline import InlineSolver
-from app.solver.llm_rows import RowsAnswer, RowsRequest
-from app.solver.process import PlanAnswer, PlanRequest, SolverWorker
 from tests.conftest import copied_database
+from tests.integration.kept_solver import keep_solver
 from tests.waiting import PATIENCE_S, until
 
 # By default a traceback has the values of all variables, which takes seconds to write for an application.
@@ -131,6 +129,40 @@ class Api:
         assert answer.status_code in (200, 201), answer.text
         return answer
 
+    def post(
+        self, path: str, body: object = None, *, token: str = "operator", **headers: str
+    ) -> Any:
+        """The JSON of a successful POST."""
+        answer = self.call("POST", path, body, token=token, **headers)
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()
+
+    def wrong(self, method: Method, path: str, body: object) -> tuple[str, str]:
+        """Which field of an admin's request is refused first, and with which words."""
+        answer = self.call(method, path, body, If_Match="*")
+        assert answer.status_code == 422, answer.text
+        assert answer.headers["Content-Type"] == "application/problem+json"
+        return answer.json()["errors"][0]["pointer"], answer.json()["detail"]
+
+    def put_policy(self, **spec: object) -> Response:
+        """Replace the whole policy by defaults and these."""
+        metadata = {"name": "default"}
+        body = {"kind": "Policy", "metadata": metadata, "spec": spec}
+        return self.put("policies/default", body)
+
+    def observe(
+        self, sequence: int, arrivals: Mapping[str, int], **fields: object
+    ) -> None:
+        """The two seconds from now pass, with so many requests of each service, all on node n1."""
+        self.clock.advance(2.0)
+        answer = self.sync(
+            sequence=sequence,
+            services=[reading(*each) for each in arrivals.items()],
+            window_start_s=self.clock.now_s() - 2.0,
+            **fields,
+        )
+        assert answer.status_code == 200, answer.text
+
     def tick(self, *, restarted: bool = False) -> TickOutcome:
         """What one round of the control loop decides and pushes; `restarted`: the first one of a new process."""
         loop = Loop(
@@ -225,42 +257,6 @@ def run_apart(work: Coroutine[Any, Any, Result]) -> Result:
         return thread.submit(asyncio.run, work).result()
 
 
-_worker = SolverWorker(make_rows=make_rows)
-"""One process for all applications, since it takes seconds to start; it ends with the tests."""
-
-
-class KeptSolver:
-    """The solver worker of an application, which leaves its process to the next one."""
-
-    def __init__(self) -> None:
-        # Who waits for the worker waits here, in the application's own loop.
-        self._turn = asyncio.Lock()
-
-    async def start(self) -> None:
-        async with self._turn:
-            await _worker.start()
-
-    async def make_plan(self, request: PlanRequest) -> PlanAnswer:
-        async with self._turn:
-            return await _worker.make_plan(request)
-
-    async def inquire(self, inquiry: Inquiry) -> Findings:
-        async with self._turn:
-            return await _worker.inquire(inquiry)
-
-    async def size_model(self, request: RowsRequest) -> RowsAnswer:
-        async with self._turn:
-            return await _worker.size_model(request)
-
-    async def close(self) -> None:
-        pass
-
-
-def keep_solver(app: FastAPI) -> None:
-    """Let a running application plan in the process that all of them share."""
-    app.state.parts = replace(app.state.parts, solver=KeptSolver())
-
-
 @contextmanager
 def running_api(url: str, **settings: Any) -> Iterator[Api]:
     """The application on that database, with one token of each scope named after it."""
@@ -298,6 +294,8 @@ def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[A
     # Whoever asks has an address, as a node has: an agent's metrics are sought there.
     asks_from = ("10.0.0.7", 50000)
     with (
+        # After each load of a snapshot nothing is loaded for three times as long, and tests ask one after the other.
+        patch.object(shared_snapshots, "REST_PER_LOAD", 0.0),
         TestClient(app, raise_server_exceptions=False, client=asks_from) as client,
         start_blocking_portal() as apart,
     ):
@@ -307,47 +305,6 @@ def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[A
             yield Api(client=client, clock=clock, url=url, engine=engine, apart=apart)
         finally:
             apart.call(engine.dispose)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlPlane:
-    """Where it listens, and an admin's token."""
-
-    url: str
-    token: str
-
-
-@contextmanager
-def served_api(database: str) -> Iterator[ControlPlane]:
-    """The application on a free port, served from a thread by the machine's own clock."""
-    # Who connects before the server is ready waits in the socket's backlog: one answer says that it is.
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = make_server(make_plane(Settings(), database))
-    thread = threading.Thread(
-        target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
-    )
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        assert httpx2.get(f"{url}/livez", timeout=60.0).status_code == 200
-        keep_solver(cast(FastAPI, server.config.app))
-        yield ControlPlane(url=url, token=asyncio.run(_admin_token(database)))
-    finally:
-        server.should_exit = True
-        thread.join(timeout=30)
-        listening.close()
-
-
-async def _admin_token(url: str) -> str:
-    engine = make_engine(url, pool_size=2)
-    try:
-        return (
-            await create_locally(
-                engine, TokenOrder(name="admin", scope="admin"), at=datetime.now(UTC)
-            )
-        ).secret
-    finally:
-        await engine.dispose()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import pytest
 from app.cli.main import run
 from app.postgres import server as postgres
 from tests.app.runner import Result, cli
-from tests.integration.api_harness import ControlPlane, served_api
+from tests.integration.served_api import ControlPlane, served_api
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration

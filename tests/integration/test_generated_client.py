@@ -12,14 +12,8 @@ from typing import Any
 import pytest
 
 from app.api.application import PREFIX
-from tests.integration.api_harness import (
-    ControlPlane,
-    gpu_type,
-    network,
-    node,
-    profile,
-    served_api,
-)
+from tests.integration.api_harness import gpu_type, network, node, profile
+from tests.integration.served_api import ControlPlane, served_api
 from tools.documents.openapi import PATH
 
 # The document itself is held against every answer by test_schemathesis.
