@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -11,7 +11,6 @@ from app.answers.compare_policies import (
     compare_policies,
     judged,
     present_problem,
-    worst_slack,
 )
 from app.solver.inline import InlineSolver
 from app.solver.process import PlanAnswer, PlanRequest, SolverUnavailable
@@ -103,20 +102,6 @@ def test_a_plan_s_line_has_its_cost_gpus_replicas_and_room() -> None:
     )
 
 
-def test_what_stays_unserved_is_in_percent_of_what_is_wanted() -> None:
-    short = a_plan(1, 90.0, Unserved(service="chat", rate_rps=60.0, reason="stock"))
-    # 60 of 150 rps.
-    assert judged(PROBLEM, "mine", an_answer(short)).unserved_percent == pytest.approx(
-        40.0
-    )
-
-
-def test_starts_are_counted_from_what_runs_and_from_nothing_without_it() -> None:
-    assert judged(PROBLEM, "mine", an_answer(a_plan(3, 50.0))).starts == 3
-    running = replace(PROBLEM, current=a_plan(2, 75.0))
-    assert judged(running, "mine", an_answer(a_plan(3, 50.0))).starts == 1
-
-
 def test_a_plan_that_breaks_a_promise_is_shown_with_what_it_breaks() -> None:
     # 150 rps on a replica that may carry 100: a third of its rate is beyond its SLO.
     found = judged(PROBLEM, "mine", an_answer(a_plan(1, 150.0)))
@@ -124,29 +109,6 @@ def test_a_plan_that_breaks_a_promise_is_shown_with_what_it_breaks() -> None:
     assert found.violations == 1
     assert found.first_violation.startswith("capacity at gpus[0]")
     assert found.cost_usd_per_hour == 1.0
-
-
-def test_a_plan_that_names_what_is_not_there_keeps_its_own_figures() -> None:
-    plan = replace(
-        a_plan(1, 150.0), gpus=(replace(a_plan(1, 150.0).gpus[0], gpu_type="other"),)
-    )
-    found = judged(PROBLEM, "mine", an_answer(plan))
-    assert (found.cost_usd_per_hour, found.worst_slack_percent) == (7.0, None)
-    assert found.violations > 0
-
-
-def test_the_worst_room_is_of_the_fullest_replica() -> None:
-    full = ReplicaPlan(service="chat", sm_percent=100.0, batch=1, arrival_rate_rps=95.0)
-    half = replace(full, arrival_rate_rps=55.0)
-    gpus = tuple(
-        GpuPlan(gpu_type="gpu", clock_mhz=1000.0, replicas=(one,))
-        for one in (half, full)
-    )
-    assert worst_slack(PROBLEM, Plan(policy="test", gpus=gpus)) == (
-        pytest.approx(5.0),
-        "chat",
-    )
-    assert worst_slack(PROBLEM, Plan(policy="test")) == (None, "")
 
 
 def test_a_policy_that_fails_has_a_line_and_the_others_go_on() -> None:

@@ -7,7 +7,7 @@ import pytest
 from app.answers.explain import Explanation, ServiceExplanation, explain
 from app.loop.make_problem import make_problem
 from solvers.types.outcome import GpuTypePrice, PlanReport, Prices, ServicePrice
-from solvers.types.plan import GpuPlan, Plan, ReplicaPlan, Unserved
+from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
 from solvers.types.state import Demand
 from solvers.types.survival import SurvivalGoal
@@ -126,29 +126,6 @@ def test_replicas_for_a_loss_are_no_minimum_of_the_team() -> None:
     assert limit(2).startswith("the minimum number of replicas")
 
 
-def test_what_is_left_out_comes_first() -> None:
-    short = replace(
-        PLAN, unserved=(Unserved(service="chat", rate_rps=5.0, reason="stock"),)
-    )
-    assert (
-        _chat(short, _problem()).limit == "stock: 5.0 requests per second stay unserved"
-    )
-
-
-def test_a_plan_without_its_problem_has_no_capacities() -> None:
-    chat = _chat(PLAN, None)
-    assert chat.capacity_rps is None and chat.replicas[0].execution_ms is None
-    assert chat.limit == "the plan in force, which stays"
-
-
-def test_a_refused_plan_with_a_row_that_does_not_exist_can_be_explained() -> None:
-    odd = replace(ALONE, replicas=(replace(ALONE.replicas[0], sm_percent=33.0),))
-    assert (
-        _chat(Plan(policy="test", gpus=(odd,)), _problem()).replicas[0].capacity_rps
-        is None
-    )
-
-
 def test_changes_are_against_the_plan_in_force() -> None:
     problem = replace(_problem(), current=Plan(policy="test", gpus=(ALONE,)))
     found = told(problem=problem)
@@ -158,24 +135,6 @@ def test_changes_are_against_the_plan_in_force() -> None:
         ("chat", 1, 2),
         ("search", 0, 1),
     ]
-
-
-def test_the_summary_is_the_reason_or_else_the_figures() -> None:
-    def said(reason: str) -> str:
-        return explain(
-            PLAN, REPORT, problem=None, demands=(), violations=(), reason=reason
-        ).summary
-
-    assert said("nothing would change") == "optimal: nothing would change"
-    assert said("") == (
-        "optimal at $2.0000 per hour, found by by hand, at most 0.00 % above the lowest possible cost, in 20 ms"
-    )
-
-
-def test_under_max_goodput_the_gap_is_that_of_what_is_served() -> None:
-    report = replace(REPORT, gap_percent=1.5, served_weight=100.0)
-    found = explain(PLAN, report, problem=None, demands=(), violations=(), reason="")
-    assert "at most 1.50 % below the maximum that can be served" in found.summary
 
 
 PRICES = Prices(
@@ -215,12 +174,6 @@ def test_one_more_gpu_is_worth_its_price_only_where_all_are_used() -> None:
     count = _problem().gpu_type("fast").count or 0
     assert worth(replace(PLAN, gpus=(replace(ALONE, count=count),))) == 0.3
     assert worth(replace(PLAN, gpus=(replace(ALONE, count=count - 1),))) == 0.0
-
-
-def test_nothing_is_priced_without_prices() -> None:
-    found = told()
-    assert (found.price_unit, found.gpus, found.reliefs) == (None, (), ())
-    assert all(entry.worth_of_one_more is None for entry in found.gpu_types)
 
 
 def test_moves_count_what_starts_and_stops_and_what_that_costs() -> None:

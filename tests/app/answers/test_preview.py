@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-import pytest
-
 from app.answers.preview import (
     Preview,
     PreviewChanges,
@@ -16,9 +14,7 @@ from app.answers.preview import (
     preview,
 )
 from app.answers.scenario import WhatIfScenario
-from solvers.types.errors import InvalidInput
 from solvers.types.problem import OperatingPoints
-from solvers.types.state import Mode
 from tests.app.fleets import Answering, a_service
 from tests.app.snapshots import a_snapshot, a_state, windows_of
 
@@ -59,15 +55,6 @@ def test_today_is_planned_once_and_is_the_decision() -> None:
     ]
 
 
-def test_without_questions_the_policy_has_a_tick_s_time() -> None:
-    solver = Answering()
-    found = run(solver, None)
-    assert [request.budget.seconds for request in solver.asked] == [
-        SNAPSHOT.settings.solve_seconds
-    ]
-    assert found.answers == ()
-
-
 class Watched(tuple[OperatingPoints, ...]):
     """Operating points that note who reads them."""
 
@@ -99,34 +86,6 @@ def test_a_service_more_is_in_the_question_s_name_and_in_its_problem_only() -> N
     assert found.answers[1].question == "demand of new 3 rps, with new"
     (new,) = (one for one in solver.asked[1].problem.services if one.name == "new")
     assert new.arrival_rate_rps == 3.0
-
-
-def test_a_service_that_is_off_is_not_planned() -> None:
-    solver = Answering()
-    found = run(
-        solver,
-        questions(
-            ScenarioQuestion(
-                scenario=WhatIfScenario(),
-                services=(replace(a_service("new"), mode=Mode.OFF),),
-            )
-        ),
-    )
-    assert names(solver) == [["chat"], ["chat"]]
-    assert found.answers[1].question == "nothing different"
-
-
-def test_a_question_that_makes_no_sense_costs_no_plan() -> None:
-    solver = Answering()
-    with pytest.raises(InvalidInput) as raised:
-        run(
-            solver,
-            questions(
-                ScenarioQuestion(scenario=WhatIfScenario()),
-                ScenarioQuestion(scenario=WhatIfScenario(gpus={"slow": 1})),
-            ),
-        )
-    assert (raised.value.field, solver.asked) == ("scenarios[1].gpus", [])
 
 
 def test_a_type_that_the_fleet_lacks_may_be_added_and_no_gpu_of_it_is_there_today() -> (

@@ -8,7 +8,6 @@ import pytest
 
 from app.answers.scenario import (
     WhatIfScenario,
-    alternatives,
     changed,
     describe_scenario,
 )
@@ -17,7 +16,6 @@ from app.answers.what_if import (
     FollowUp,
     Planned,
     ScenarioAnswer,
-    Unmeasured,
     answers,
     ask,
 )
@@ -107,40 +105,6 @@ def test_added_gpus_are_ranked_by_what_they_save_per_dollar_of_their_price() -> 
         ("+2 big", 3.0, 0.5),
     ]
     assert {one.unmeasured for one in found} == {()}
-
-
-def test_what_nobody_has_measured_on_added_gpus_is_named() -> None:
-    types = (a_type(count=4), a_type(name="new", count=0))
-    problem = a_problem(a_service(rate_rps=150.0), types=types)
-    measured = tuple(one for one in problem.points if one.gpu_type != "new")
-    today = replace(
-        planned(TODAY, a_plan(2, 75.0)), problem=replace(problem, points=measured)
-    )
-    scenario = WhatIfScenario(gpus={"new": 1, "gpu": 1})
-    more = replace(today, scenario=scenario, problem=changed(today.problem, scenario))
-    _, answer = answers(today, [more])
-    (missing,) = answer.unmeasured
-    network = problem.services[0].network
-    assert missing == Unmeasured(service="chat", network=network, gpu_type="new")
-    assert answer.saving_per_usd == 0.0
-
-
-def test_less_of_a_promise_and_other_types_are_asked_of_the_costliest_service() -> None:
-    service = replace(a_service(rate_rps=150.0), min_replicas=2)
-    other = a_type(name="other", count=1)
-    problem = replace(
-        a_problem(service, types=(a_type(count=4), other)),
-    )
-    asked = alternatives(problem, a_plan(2, 75.0), ["chat", "gone"])
-    assert [describe_scenario(one) for one in asked] == [
-        "SLO of chat 150 ms instead of 100",
-        "chat on other instead of gpu",
-        "chat with min_replicas 0 instead of 2",
-    ]
-    assert alternatives(problem, a_plan(2, 75.0), ["gone"]) == ()
-    # What they ask can be planned.
-    for one in asked:
-        changed(problem, one)
 
 
 def test_the_mix_counts_replicas_and_adds_up_their_shares_by_service_and_gpu_type() -> (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.base.errors import nearest, no_such
+from app.base.errors import nearest
 
 KNOWN = ("resnet101", "resnet18-training", "resnet50", "T4", "V100-32GB")
 
@@ -24,9 +24,3 @@ def test_what_begins_with_it_is_guessed_before_what_looks_like_it(
     name: str, meant: str | None
 ) -> None:
     assert nearest(name, KNOWN) == meant
-
-
-def test_the_guess_is_in_the_message() -> None:
-    assert no_such("GPU type", "v100", ("T4", "V100-32GB")) == (
-        "no GPU type is called 'v100'; did you mean V100-32GB? There are T4, V100-32GB"
-    )

@@ -69,7 +69,3 @@ def test_loopback_needs_no_tls_and_secrets_are_not_printed() -> None:
     assert settings.sign_on is not None
     assert settings.sign_on.host == "localhost:8081"
     assert "s3cret" not in str(settings.printable()) + repr(settings.sign_on)
-
-
-def test_without_a_provider_the_public_address_stands_alone() -> None:
-    assert Settings(public_url="https://plimsoll.example.org").sign_on is None

@@ -13,22 +13,16 @@ from app.catalogue.catalogue import (
     list_networks,
     load_gpu_types,
     load_profiles,
-    load_provenance,
     not_for_services,
 )
 from app.cli.common.manifest_files import ManifestErrors
 from app.cli.simulation.scenario_files import read_scenario
 from app.simulate.run.planned_world import PlannedWorld
 from bench.catalogue.training_belief import (
-    PROFILED_NEIGHBOURS,
-    STALL_NOISE,
-    fit_stall,
     fit_step,
 )
 from bench.catalogue.training_shape import (
-    StepShape,
     step_shapes,
-    uneven_steps,
 )
 from solvers.laws.colocation import execution_ms, neighbours_with
 from solvers.types.problem import OperatingPoint, OperatingPoints
@@ -75,14 +69,6 @@ def top_rows(
         for row in entry.rows
         if (row.sm_percent, row.clock_mhz) == (sm_percent, clock_mhz)
     ]
-
-
-def test_networks_are_of_one_kind_each() -> None:
-    assert set(list_networks()) == {*list_networks("inference"), *TRAINING}
-    assert (
-        tuple(name for name in list_networks() if name.endswith("-training"))
-        == TRAINING
-    )
 
 
 def test_the_truth_knows_the_training_networks_of_the_catalogue(truth: Truth) -> None:
@@ -150,21 +136,6 @@ def test_inference_suffers_from_training_about_as_the_planner_believes(
     # Each pair is slowed in its own way, which no law of one number per network can know.
     assert np.mean(np.abs(errors)) < 0.05
     assert np.mean(np.array(errors) > 0.1) < 0.1
-
-
-def test_believed_watts_are_near_the_true_ones(truth: Truth) -> None:
-    for entry in load_profiles(TRAINING, ["V100-16GB", "A100-40GB"]):
-        for row in entry.rows:
-            assert row.power_w == pytest.approx(
-                truth.busy_w(placed(entry, row), row.batch), rel=0.3
-            )
-
-
-def test_every_point_of_training_is_estimated() -> None:
-    for network in TRAINING:
-        assert {provenance for _, _, provenance in load_provenance(network)} == {
-            "estimated"
-        }
 
 
 def test_a_scenarios_service_on_a_training_network_is_refused_with_what_to_do_instead(
@@ -237,28 +208,6 @@ def test_host_bound_steps_stay_on_their_floor_and_no_larger_batch_has_a_lower_on
         assert shape.over(100.0) == 1.0
         assert shape.over(1e9) == pytest.approx(shape.floor)
     assert shapes[64].over(50.0) > 1.9
-
-
-def test_a_network_of_one_batch_has_the_knee_of_misos_slices() -> None:
-    (shape,) = step_shapes({1: 200.0}, 0.95).values()
-    # An A100 is 1.42 V100s; CycleGAN with batch 1 took 1.39 times as long on 3/7 of it and 4.17 times on 1/7.
-    assert shape.over(142.0 * 3 / 7) / shape.over(142.0) == pytest.approx(1.39, rel=0.1)
-    assert shape.over(142.0 / 7) / shape.over(142.0) == pytest.approx(4.17, rel=0.1)
-
-
-def test_uneven_tables_keep_their_ends_and_their_direction() -> None:
-    steps = uneven_steps(StepShape(host=1.0, work=0.5, exponent=1.0), 30.0, "any")
-    times = [step_ms for _, step_ms in steps]
-    assert times == sorted(times, reverse=True)
-    assert dict(steps)[100.0] == 30.0
-
-
-def test_a_stall_is_a_power_of_the_share_through_noisy_readings() -> None:
-    true_ms = {share: 40.0 * (share / 100.0) ** 2 for share in PROFILED_NEIGHBOURS}
-    stall = fit_stall(true_ms, "a network")
-    for share, stall_ms in true_ms.items():
-        assert stall.at(share) == pytest.approx(stall_ms, rel=3.0 * STALL_NOISE)
-        assert stall.at(share) != pytest.approx(stall_ms, rel=1e-6)
 
 
 def test_stalls_are_believed_nearly_as_long_as_they_truly_are(truth: Truth) -> None:

@@ -11,9 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from app.cli.commands import ENTRIES, load
 from tests.agents.harness import Client, Reply, all_of, client_of, ready, worker
-from tests.app.runner import cli
 from tests.waiting import PATIENCE_S, eventually, run
 
 pytestmark = pytest.mark.integration
@@ -74,84 +72,6 @@ def test_batches_form_and_every_request_gets_its_own_answer() -> None:
         run(check(started.url))
 
 
-def test_a_live_change_holds_from_the_next_batch_on() -> None:
-    async def check(url: str) -> None:
-        async with client_of(url) as client:
-            await ready(client)
-            sent = [client.send(float(number)) for number in range(40)]
-            await taken(client, 40)
-            changed = (
-                await client.call("PUT", "/batch", {"batch": 2, "delay_ms": 1})
-            ).json
-            replies = await all_of(sent)
-            found = (await client.call("GET", "/batch")).json
-        begun = int(str(changed["batches_begun"]))
-        after = {
-            number: len(each)
-            for number, each in by_batch(replies).items()
-            if number > begun
-        }
-        # One batch of eight at most ran on; none that began after the answer has more than two.
-        assert after
-        assert max(after.values()) == 2
-        assert (found["batch"], found["delay_ms"]) == (2, 1.0)
-
-    with worker("--times-ms", "1:100", "--batch", "8") as started:
-        run(check(started.url))
-
-
-def test_a_full_queue_is_answered_at_once_and_counted() -> None:
-    async def check(url: str) -> None:
-        async with client_of(url) as client:
-            await ready(client)
-            first = client.send(0.0)
-
-            async def runs() -> bool:
-                return await client.count("running") == 1
-
-            await eventually(runs)
-            replies = await all_of(
-                [first, *(client.send(float(number)) for number in range(1, 30))]
-            )
-            series = await client.series()
-        refused = [reply for reply in replies if reply.status == 503]
-        done = [reply for reply in replies if reply.status == 200]
-        assert len(refused) + len(done) == 30
-        assert len(done) >= 3  # One that runs and two that wait.
-        assert refused
-        assert {reply.headers["Retry-After"] for reply in refused} == {"1"}
-        assert series[
-            "plimsoll_worker_drops_total", (("reason", "queue_full"),)
-        ] == len(refused)
-        assert series["plimsoll_worker_requests_total", (("outcome", "ok"),)] == len(
-            done
-        )
-
-    with worker("--times-ms", "1:300", "--batch", "1", "--queue", "2") as started:
-        run(check(started.url))
-
-
-def test_http_answers_while_a_batch_runs_and_late_requests_are_not_run() -> None:
-    async def check(url: str) -> None:
-        async with client_of(url) as client:
-            await ready(client)
-            first = client.send(1.0)
-
-            async def runs() -> bool:
-                return await client.count("running") == 1
-
-            await eventually(runs)
-            late = await client.infer(2.0, deadline_ms=1)
-            is_running_still = not first.done()
-            done = await first
-            status = (await client.call("GET", "/status")).json
-        assert (late.status, is_running_still, done.status) == (504, True, 200)
-        assert (status["batches"], status["requests"]) == (1, 1)
-
-    with worker("--times-ms", "1:1500") as started:
-        run(check(started.url))
-
-
 def test_sigterm_answers_all_that_was_taken_and_ends_with_0() -> None:
     async def check(url: str, pid: int) -> None:
         async with client_of(url) as client:
@@ -204,23 +124,6 @@ def test_a_drain_that_is_cut_short_says_so_by_its_exit_code(how: str) -> None:
     with worker("--times-ms", "1:3000", "--drain-s", drain_s) as started:
         run(check(started.url, started.pid))
         assert started.process.wait(PATIENCE_S) == 1
-
-
-def test_it_is_live_before_it_is_ready_and_takes_nothing_until_then() -> None:
-    async def check(url: str) -> None:
-        async with client_of(url) as client:
-            live, unready = (
-                await client.call("GET", "/v2/health/live"),
-                await client.call("GET", "/v2/health/ready"),
-            )
-            refused = await client.infer(1.0)
-        assert (live.status, unready.status, refused.status) == (200, 503, 503)
-        assert unready.json["detail"] == "the worker of chat is loading"
-
-    with worker("--times-ms", "1:60000") as started:  # The warm-up takes a minute.
-        run(check(started.url))
-        os.kill(started.pid, signal.SIGTERM)
-        assert started.process.wait(PATIENCE_S) == 0
 
 
 def test_a_fake_gpu_tells_whether_the_limit_is_in_force(tmp_path: Path) -> None:
@@ -311,14 +214,6 @@ def test_what_cannot_run_ends_with_its_code_and_says_why() -> None:
     assert codes == [str(code) for _, code, _ in REFUSED]
     for (_, _, words), said in zip(REFUSED, told, strict=True):
         assert words in said
-
-
-def test_the_command_is_the_same_program() -> None:
-    (entry,) = [each for each in ENTRIES if each.name == "worker"]
-    load(entry)
-    ended = cli("worker --service chat --batch 0")
-    assert ended.code == 2
-    assert "plimsoll worker: error: argument --batch" in ended.err
 
 
 def test_a_killed_worker_loses_its_requests_visibly() -> None:

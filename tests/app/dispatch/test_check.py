@@ -144,17 +144,6 @@ def test_who_waits_for_too_long_gets_the_gpu_that_is_refused_only_beside_other_j
     assert "a" in place.tasks
 
 
-def test_jobs_without_settings_take_nobodys_place_in_a_round() -> None:
-    place = Place()
-    place.submit(
-        *(a_job(f"odd{at:03d}", network="unknown") for at in range(MAX_WAITING))
-    )
-    place.clock.advance(1.0)
-    place.submit(a_job("a"))
-    assert place.round()
-    assert set(place.tasks) == {"a"}
-
-
 def test_a_job_that_waits_is_tuned_anew_when_a_gpu_type_joins() -> None:
     place = Place()
     place.store.put_gpu_types([TYPE, replace(TYPE, name="slow")])

@@ -6,7 +6,6 @@ import pytest
 from app.dispatch.foresight import (
     LATEST,
     MAX_FACTOR,
-    MIN_SEEN,
     REFRESH_ROWS,
     Foresight,
     JobForesight,
@@ -69,26 +68,6 @@ def test_it_trains_anew_on_the_latest_rows_when_the_world_has_changed() -> None:
     assert mean_error(foresight, 3.0) < 0.1
 
 
-def test_it_judges_its_error_on_some_rows_at_least() -> None:
-    foresight = Foresight(theta=0.01)
-    foresight.learn((row, true_ms(row)) for row in rows_of(50))
-    judged = [
-        foresight.observe(row, true_ms(row, 3.0)) for row in rows_of(MIN_SEEN, seed=4)
-    ]
-    assert judged == [False] * (MIN_SEEN - 1) + [True]
-    assert foresight.error == 0.0
-
-
-def test_the_same_rows_give_the_same_predictions() -> None:
-    made = []
-    for _ in range(2):
-        foresight = Foresight(theta=0.05)
-        for row in rows_of(60, seed=5):
-            foresight.observe(row, true_ms(row))
-        made.append(foresight.predict_ms(rows_of(20, seed=6)).tolist())
-    assert made[0] == made[1]
-
-
 def test_impossible_measurements_are_refused() -> None:
     with pytest.raises(ValueError, match="latency_ms"):
         Foresight().observe(a_row(1.0, 100.0), float("nan"))
@@ -137,13 +116,6 @@ def test_profiles_are_believed_until_enough_jobs_have_run() -> None:
     assert foresight.catch_up() and not foresight.catch_up()
     (told,) = foresight.foretold([an_option()])
     assert told.iteration_ms == pytest.approx(15.0, rel=0.1)
-
-
-def test_a_pace_that_is_reported_again_is_no_new_row() -> None:
-    foresight = JobForesight()
-    for _ in range(3):
-        foresight.observe([a_job("a", iteration_ms=9.0)], PLAN, [points("photo")])
-    assert foresight.foresight.revision == 1
 
 
 def test_jobs_that_wait_or_have_no_profile_teach_nothing() -> None:

@@ -101,20 +101,6 @@ def test_a_pod_without_an_owner_gets_its_services_pool() -> None:
     assert (owner["uid"], owner["controller"]) == ("pool-chat", True)
 
 
-def test_a_pod_waits_until_its_pool_is_there() -> None:
-    assert [path for _, path, _ in asked({"chat": 1}, a_pod("chat-0"))] == [
-        f"{POOLS}/chat",
-        f"{BUDGETS}/chat",
-    ]
-
-
-def test_a_pod_that_is_being_deleted_gets_no_owner() -> None:
-    going = a_pod("chat-0", deletionTimestamp="2026-01-01T00:00:00Z")
-    assert (
-        asked({"chat": 1}, going, a_pool(replicas=1, ready=1), a_budget(least=1)) == []
-    )
-
-
 def test_a_plan_that_changes_moves_pool_and_budget() -> None:
     changed = asked({"chat": 3}, a_pool(replicas=2, ready=0), a_budget())
     assert [

@@ -73,18 +73,6 @@ def test_a_service_starts_with_the_default_and_takes_what_proves_better() -> Non
     assert {score.forecasts for score in chosen.scores.values()} == {120.0}
 
 
-def test_each_window_is_judged_once() -> None:
-    windows = a_walk(600)
-    half = judge(a_case(windows.part(0, 300), until_s=NOW_S - 300.0))
-    whole = judge(a_case(windows, choice=half))
-    again = judge(a_case(windows, choice=whole))
-    counts = [choice.scores["ewma"].forecasts for choice in (half, whole, again)]
-    assert counts[0] == 120.0
-    # What is five minutes old has lost a third of a percent of its weight.
-    assert 239.0 < counts[1] < 240.0
-    assert counts[2] == counts[1]
-
-
 def test_a_service_that_nobody_heard_of_keeps_its_choice() -> None:
     old = TechniqueChoice(
         technique="holt",
@@ -174,26 +162,6 @@ def test_the_tick_applies_the_choice_and_says_so() -> None:
     assert make_demands(plain)[0].method == "burst_aware"
     assert len(set(rates.values())) == 4
     assert make_demands(a_snapshot(state=state))[0].method == KEPT
-
-
-def test_the_tick_applies_the_margin() -> None:
-    snapshot = a_snapshot(windows=windows_of("chat", [200] * 30))
-    plain, wide = (
-        make_demands(
-            replace(snapshot, choices={"chat": TechniqueChoice(margin=margin)})
-        )[0].arrival_rate_rps
-        for margin in (1.0, 2.0)
-    )
-    # 100 rps in windows of 2 s: √(100 / 2) = 7.07 of spread, 1.6449 times, and the head-room on it.
-    assert wide - plain == pytest.approx(SETTINGS.headroom * 1.6449 * 7.0711, abs=0.01)
-
-
-def test_a_season_that_is_missing_leaves_the_default_to_speak() -> None:
-    snapshot = a_snapshot(windows=windows_of("chat", [100] * 30))
-    chosen = replace(
-        snapshot, choices={"chat": TechniqueChoice(technique="seasonal_daily")}
-    )
-    assert make_demands(chosen) == make_demands(snapshot)
 
 
 def test_a_missing_window_is_no_quiet_one() -> None:

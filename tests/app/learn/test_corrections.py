@@ -1,12 +1,10 @@
 """Learning from a store: what is read when, what planning takes over, and what is told."""
 
 import asyncio
-import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import msgspec
-import numpy as np
 import pytest
 
 from agents.base.protocol import Observation, ReplicaReading
@@ -24,14 +22,11 @@ from app.learn.corrections import (
 from app.loop.make_problem import PlannedPoints
 from app.store.memory_store import MemoryStore
 from app.store.store import FitHealth, PlanRecord, PolicySettings
-from solvers.predict.data.samples import Group
-from solvers.predict.learn.online import row_beliefs
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundPlan, Plan
 from tests.app.fleets import FAST, POINTS, SETTINGS, a_node, a_service
 from tests.app.snapshots import a_bound_plan, a_replica
 
-GROUP = Group("net", "fast")
 STATED_MS = 10.0
 REPORT_S = 2.0
 
@@ -137,13 +132,6 @@ def test_faster_than_stated_is_believed_slowly_and_never_fully() -> None:
     )
 
 
-def test_as_stated_changes_nothing_that_is_planned() -> None:
-    scene = Scene()
-    scene.play(100.0)
-    assert scene.planned_ms == (10.0, 5.0)
-    assert scene.health.now.readings > 5
-
-
 def test_unsure_points_start_wide_and_narrow_as_they_are_served() -> None:
     scene = Scene(latency_sigma=0.25)
     wide = scene.planned_ms[0]
@@ -189,14 +177,6 @@ def test_a_gpu_says_nothing_of_the_time_before_its_settings() -> None:
     )
     scene.play(10.0)
     assert scene.health.now.readings == readings
-
-
-def test_new_operating_points_start_anew() -> None:
-    scene = Scene()
-    scene.play(60.0, factor=1.3)
-    scene.store.put_points([replace(POINTS, sensitivity=0.1)])
-    assert scene.planned_ms == (10.0, 5.0)
-    assert asyncio.run(scene.store.load_fit_health()) == ()
 
 
 def test_nothing_is_learned_where_the_operator_does_not_want_it() -> None:
@@ -298,19 +278,3 @@ def test_a_large_fleet_is_looked_at_in_turn() -> None:
             and max(turns.values()) <= 12
         )
     assert some_of(gpus[:7], 0.0) == list(gpus[:7])
-
-
-def test_served_conditions_become_samples_now_and_then() -> None:
-    scene = Scene()
-    scene.play(150.0, factor=1.2)
-    (row,) = scene.store.samples
-    assert (row.network, row.source) == ("net", "served")
-    assert row.latency_ms == pytest.approx(12.0)
-
-
-def test_the_belief_is_about_the_row_that_was_served() -> None:
-    scene = Scene()
-    scene.play(120.0, factor=1.3)
-    keys = [*scene.health.now.belief.rows]
-    mean, _, _ = row_beliefs(scene.health.now, keys, np.zeros(len(keys)))
-    assert mean[0] == pytest.approx(math.log(1.3), abs=0.02)

@@ -17,14 +17,12 @@ from app.catalogue.catalogue import (
     load_profiles,
 )
 from app.learn.refit import (
-    RefitCandidate,
     RefitRequest,
     error_of,
     run_in_process,
     run_refit,
 )
 from solvers.predict.data.samples import Neighbour, Samples, make_queries, make_samples
-from solvers.predict.estimate.operating_points import Performance
 from solvers.types.errors import InvalidInput
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from tests.app.fleets import FAST, POINTS
@@ -126,11 +124,6 @@ def test_what_cannot_be_made_is_said() -> None:
     assert few.candidates == () and len(few.problems) == 1
 
 
-def test_errors_are_compared_at_the_same_conditions_only() -> None:
-    assert error_of(a_profile(1.1), samples(), FAST) == pytest.approx(0.1)
-    assert error_of(POINTS, samples().take(np.arange(2)), FAST) is None
-
-
 def test_a_network_that_was_only_measured_beside_neighbours_needs_its_memory_known() -> (
     None
 ):
@@ -140,14 +133,6 @@ def test_a_network_that_was_only_measured_beside_neighbours_needs_its_memory_kno
     assert gpu_type == "fast" and "memory_mib" in why
     known = run_refit(request_of(replace(found, at=at), present=(a_profile(1.0),)))
     assert known.problems == () and known.candidates[0].present_error is None
-
-
-def test_times_at_full_quota_are_not_made_of_samples_at_part_of_it() -> None:
-    found = samples()
-    at = replace(found.at, time_quota_percent=np.full(len(found), 20.0))
-    answer = run_refit(request_of(replace(found, at=at)))
-    assert answer.candidates == () and "full time quota" in answer.problems[0][1]
-    assert any(fit.quantity == "latency_ms" for fit in answer.fits)
 
 
 def test_samples_at_part_of_the_time_or_of_the_power_say_nothing_of_a_profile() -> None:
@@ -198,33 +183,6 @@ def test_work_runs_in_a_process_that_ends_with_it_or_at_its_limit() -> None:
         asyncio.run(run_in_process(die, 1, limit_s=60.0))
     with pytest.raises(InvalidRequest, match="must not be 7"):
         asyncio.run(run_in_process(refuse, 7, limit_s=60.0))
-
-
-@pytest.mark.integration
-def test_nothing_waits_while_a_long_request_is_handed_over() -> None:
-    async def turns_meanwhile() -> int:
-        work = asyncio.create_task(run_in_process(len, b"x" * 5_000_000, limit_s=60.0))
-        turns = 0
-        while not work.done():
-            await asyncio.wait([work], timeout=0.005)
-            turns += 1
-        assert work.result() == 5_000_000
-        return turns
-
-    # A process takes half a second and more to start; a loop that were blocked meanwhile would turn a few times.
-    assert asyncio.run(turns_meanwhile()) >= 20
-
-
-def test_a_candidate_is_plain_data() -> None:
-    performance = Performance(points=POINTS, latency_sigma=(0.0, 0.0))
-    candidate = RefitCandidate(
-        performance=performance,
-        technique="t",
-        sample_count=3,
-        error=0.1,
-        present_error=None,
-    )
-    assert candidate == replace(candidate)
 
 
 def a_cold_request(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from app.learn.served_samples import EVERY_S, served_samples
 from app.store.store import SERVED, Execution, SampleRow
-from solvers.predict.data.samples import Group, Neighbour
+from solvers.predict.data.samples import Neighbour
 from tests.app.snapshots import a_bound_plan, a_replica
 
 UNTIL_S = 1_000_000.0
@@ -97,20 +97,3 @@ def test_next_to_neighbours_that_hardly_run_nothing_is_learned_of_what_neighbour
 def test_a_condition_is_sampled_again_only_after_a_while() -> None:
     assert samples_of(*ALONE, sampled_s=UNTIL_S - EVERY_S + 1.0) == []
     assert len(samples_of(*ALONE, sampled_s=UNTIL_S - EVERY_S)) == 1
-
-
-def test_what_did_not_run_as_planned_is_no_sample() -> None:
-    assert samples_of(TOGETHER[0]) == []
-    assert samples_of(an_execution(2, "c", is_steady=False)) == []
-    assert samples_of(an_execution(2, "c", batches=2, requests=4)) == []
-    assert samples_of(an_execution(2, "c", requests=5)) == []
-
-
-def test_the_order_of_executions_changes_nothing() -> None:
-    groups = {(Group("net", "fast"), 50.0)}
-    orders = (ALONE + TOGETHER, TOGETHER + ALONE[::-1])
-    one, other = (
-        served_samples(GPUS, order, {}, since_s=SINCE_S, until_s=UNTIL_S)
-        for order in orders
-    )
-    assert one == other and groups <= {key[:2] for key in one}

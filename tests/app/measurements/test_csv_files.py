@@ -136,14 +136,6 @@ def test_a_bad_row_is_refused_with_file_line_and_column(
     assert words in str(raised.value)
 
 
-def test_the_line_is_the_file_s_even_after_a_cell_of_two_lines(write: Write) -> None:
-    path = write(f'{HEADER}\nn,g,"1\n",50,2\nn,g,1,50,-1\n')
-    with pytest.raises(
-        InvalidRequest, match=r"runs.csv:4: column latency_ms: must be above 0, not -1"
-    ):
-        read_samples([path])
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -208,13 +200,6 @@ def test_several_files_are_one_set_and_a_row_of_it_keeps_its_place(
         str(files.refusal("bad", row=2, column="batch"))
         == f"{tmp_path}/b.csv:2: column batch: bad"
     )
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidRequest, match=r"cannot read .*none.csv: No such file or directory"
-    ):
-        read_samples([tmp_path / "none.csv"])
 
 
 def test_written_samples_read_back_the_same(tmp_path: Path) -> None:

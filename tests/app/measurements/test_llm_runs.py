@@ -87,11 +87,3 @@ def test_what_is_wrong_with_a_file_is_named(
 
     assert caught.value.field == f"{tmp_path}/{field}"
     assert words in caught.value.problem
-
-
-def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_text("{")
-
-    with pytest.raises(InvalidInput, match="is not JSON"):
-        read_runs(path)

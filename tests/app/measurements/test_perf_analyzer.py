@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
@@ -44,34 +43,12 @@ def test_the_server_s_compute_time_is_the_latency_in_ms() -> None:
     assert imported.notes == ()
 
 
-def test_the_client_s_latency_is_taken_where_one_request_is_under_way() -> None:
-    imported = read_perf_analyzer(FILE, RESNET, latency=Latency.CLIENT)
-    assert imported.samples.latency_ms.tolist() == [9.604]
-    assert imported.notes == (
-        "left out 2 of 3 rows, with more than one request under way: clients queue there",
-    )
-
-
 def test_older_files_have_one_compute_column(tmp_path: Path) -> None:
     path = write(tmp_path, f"{OLD},p50 latency\n1,160.8,68,1291,38,4801,7,6212\n")
     assert read_perf_analyzer(path, RESNET).samples.latency_ms.tolist() == [4.801]
     assert read_perf_analyzer(
         path, RESNET, latency=Latency.CLIENT
     ).samples.latency_ms.tolist() == [6.212]
-
-
-def test_figures_of_several_gpus_are_left_out(tmp_path: Path) -> None:
-    header = f"{OLD},Avg GPU Power Usage,Max GPU Memory Usage"
-    path = write(
-        tmp_path,
-        f"{header}\n1,160.8,68,1291,38,4801,7,GPU-a:80;GPU-b:20;,GPU-a:1048576;\n",
-    )
-    imported = read_perf_analyzer(path, RESNET)
-    assert np.isnan(imported.samples.power_w[0])
-    assert imported.samples.memory_mib[0] == 1
-    assert imported.notes == (
-        "left out power and memory: they were measured on several GPUs",
-    )
 
 
 @pytest.mark.parametrize(
@@ -118,10 +95,3 @@ def test_a_file_that_cannot_be_used_is_refused(
     with pytest.raises(InvalidRequest) as raised:
         read_perf_analyzer(write(tmp_path, text), RESNET, latency=latency)
     assert words in str(raised.value)
-
-
-def test_what_the_file_does_not_say_must_be_given() -> None:
-    with pytest.raises(InvalidRequest, match="say it with --network"):
-        read_perf_analyzer(FILE, BenchmarkConditions(gpu_type="V100", batch=8))
-    with pytest.raises(InvalidRequest, match="say it with --batch"):
-        read_perf_analyzer(FILE, BenchmarkConditions(gpu_type="V100", network="n"))

@@ -27,17 +27,6 @@ def test_notes_are_told_from_the_header_and_lines_are_those_of_the_file(
     assert list(rows.rows) == [(4, ["1", "2"]), (6, ["3", "4"])]
 
 
-def test_a_packed_file_reads_like_the_file_itself(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv.gz"
-    path.write_bytes(gzip.compress(b"# note\na,b\n1,2\n"))
-    rows = opened(path)
-    assert (rows.notes, rows.names, list(rows.rows)) == (
-        ("note",),
-        ["a", "b"],
-        [(3, ["1", "2"])],
-    )
-
-
 PACKED = gzip.compress(
     b"a,b\n" + b"".join(b"%d,%d\n" % (each, each**3) for each in range(999))
 )

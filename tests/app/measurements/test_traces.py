@@ -10,7 +10,6 @@ from app.base.errors import InvalidRequest
 from app.measurements.traces import MAX_STEPS, ArrivalTrace, make_history, read_trace
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries
-from tests.shared import SHARED, needs
 
 NOW = datetime(2026, 3, 11, 15, 7, tzinfo=UTC)  # A Wednesday.
 
@@ -42,12 +41,6 @@ def test_rates_and_counts_in_even_steps_with_gaps(
     trace = read(tmp_path, text)
     assert (trace.series.window_s, trace.is_dated) == (step_s, False)
     np.testing.assert_allclose(trace.series.arrivals, arrivals)
-
-
-def test_one_column_of_several_is_chosen_by_name(tmp_path: Path) -> None:
-    text = "second,bert,big_rps\n0,1,10\n2,3,20\n"
-    assert read(tmp_path, text, "bert").series.arrivals.tolist() == [1.0, 3.0]
-    assert read(tmp_path, text, "big_rps").series.arrivals.tolist() == [20.0, 40.0]
 
 
 @pytest.mark.parametrize(
@@ -103,11 +96,6 @@ def test_errors_name_file_line_and_column(
         caught.value
     )
     assert problem in str(caught.value)
-
-
-def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"'bart'.*there are second, bert"):
-        read(tmp_path, "second,bert\n0,1\n1,1\n", "bart")
 
 
 def dated(first: datetime, days: float) -> ArrivalTrace:
@@ -177,18 +165,3 @@ def test_long_steps_are_cut_into_five_minutes() -> None:
     )
     with pytest.raises(InvalidRequest, match="multiple of five minutes"):
         make_history(trace(700.0), now_s=NOW.timestamp())
-
-
-CODE, REQUESTS = (
-    "data/azure_llm_2023/per_second_code.csv",
-    "data/alibaba_genai_2026/qps_10min.csv",
-)
-
-
-@needs(CODE, REQUESTS)
-def test_published_traces_are_read() -> None:
-    code = read_trace(SHARED / CODE).series
-    assert code.window_s == 1.0
-    assert np.nansum(code.arrivals) == 8819.0
-    shape = read_trace(SHARED / REQUESTS, "api_requests_sum_of_samples").series
-    assert shape.window_s == 600.0

@@ -1,6 +1,5 @@
 """vLLM's JSON results: mapping, Little's law, refusals with line and column."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,6 @@ def test_serving_results_become_a_sample_each_with_the_mean_batch() -> None:
     assert rates.tolist() == pytest.approx([4.705882, 14.084507])
 
 
-def test_a_step_of_generation_can_be_the_latency() -> None:
-    samples = read_vllm(SERVE, H100, latency=Latency.TOKEN).samples
-    assert samples.latency_ms.tolist() == [12.4, 15.3]
-    assert samples.at.batch.tolist() == pytest.approx(
-        [4.705882 * 1.693, 14.084507 * 2.2015]
-    )
-
-
 def test_an_offline_batch_is_given_in_seconds() -> None:
     samples = read_vllm(
         OFFLINE,
@@ -55,20 +46,6 @@ def test_what_an_offline_file_does_not_say_must_be_given() -> None:
             BenchmarkConditions(gpu_type="H100", network="llama", batch=1),
             latency=Latency.TOKEN,
         )
-
-
-def test_a_request_of_one_token_ends_with_its_first(tmp_path: Path) -> None:
-    document = json.loads(SERVE.read_text().splitlines()[0]) | {
-        "total_output_tokens": 200,
-        "mean_tpot_ms": 0.0,
-    }
-    path = tmp_path / "one.json"
-    path.write_text(json.dumps(document))
-    samples = read_vllm(path, H100).samples
-    assert samples.latency_ms.tolist() == [118.2]
-    assert samples.at.batch.tolist() == [
-        1
-    ]  # 0.56 under way on average; no batch is smaller than 1
 
 
 @pytest.mark.parametrize(
@@ -113,12 +90,3 @@ def test_a_file_that_cannot_be_used_is_refused_with_line_and_column(
     with pytest.raises(InvalidRequest) as raised:
         read_vllm(path, BenchmarkConditions(gpu_type="H100", batch=1))
     assert words in str(raised.value)
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    path.write_bytes(b"{\xff}")
-    with pytest.raises(
-        InvalidRequest, match="not UTF-8 text: invalid start byte at byte 2"
-    ):
-        read_vllm(path, H100)

@@ -1,12 +1,10 @@
 """What the loop's metrics say of a tick; no figure outlives what it is about."""
 
-from dataclasses import replace
-
 from prometheus_client import CollectorRegistry
 
 from app.loop.tick import TickOutcome
-from app.serve.loop_metrics import MAX_SOLVES, OTHERS, LoopMetrics
-from solvers.types.outcome import PlanReport, SolveReport, SolveStatus, Violation
+from app.serve.loop_metrics import LoopMetrics
+from solvers.types.outcome import PlanReport, SolveReport, SolveStatus
 
 
 def outcome(
@@ -38,13 +36,6 @@ def noted(*outcomes: TickOutcome) -> CollectorRegistry:
     for each in outcomes:
         metrics.note(each)
     return registry
-
-
-def test_a_tick_that_held_is_counted_and_shown() -> None:
-    registry = noted(TickOutcome(state=None, reason="telemetry is stale"))
-    assert registry.get_sample_value("plimsoll_ticks_total", {"state": "held"}) == 1
-    assert registry.get_sample_value("plimsoll_loop_held") == 1
-    assert noted(outcome()).get_sample_value("plimsoll_loop_held") == 0
 
 
 def test_a_gap_that_is_not_known_any_more_is_not_shown() -> None:
@@ -94,22 +85,3 @@ def test_solves_are_timed_by_problem_solver_and_end_and_those_without_a_solution
     assert registry.get_sample_value("plimsoll_solver_seconds_sum", labels) == 0.8
     fallback = {"problem": "autoscale", "status": "time_limit"}
     assert registry.get_sample_value("plimsoll_solver_fallbacks_total", fallback) == 1
-
-
-def test_however_many_solvers_there_are_the_series_are_bounded() -> None:
-    step = SolveReport(technique="autoscale", method="", status=SolveStatus.OPTIMAL)
-    many = tuple(replace(step, method=f"m{number}") for number in range(MAX_SOLVES + 5))
-    registry = noted(outcome(steps=many))
-    rest = {"problem": OTHERS, "solver": OTHERS, "status": "optimal"}
-    assert registry.get_sample_value("plimsoll_solver_seconds_count", rest) == 5
-
-
-def test_broken_rules_are_counted() -> None:
-    broken = Violation(rule="slo", severity="promise", where="service chat", detail="")
-    registry = noted(replace(outcome(), violations=(broken, broken)))
-    assert (
-        registry.get_sample_value(
-            "plimsoll_violations_total", {"rule": "slo", "severity": "promise"}
-        )
-        == 2
-    )

@@ -8,7 +8,7 @@ import pytest
 
 from agents.base.protocol import Observation
 from app.base.clock import ManualControlClock
-from app.base.errors import InvalidRequest, NotFound, Unavailable
+from app.base.errors import InvalidRequest, Unavailable
 from app.store.ingest_queue import IngestQueue
 from app.store.reportable import Ingested
 from app.store.store import AuditEvent
@@ -209,17 +209,6 @@ async def test_an_audit_that_cannot_be_written_does_not_end_the_commits() -> Non
 
 
 @in_loop
-async def test_readings_that_were_left_out_are_told() -> None:
-    store, told = RecordingStore(), list[Mapping[str, int]]()
-    store.dropped = {"services": 3}
-    store.open.set()
-    queue = queue_on(store, on_dropped=told.append)
-    await queue.add(observation("n0"))
-    assert told == [{"services": 3}]
-    await queue.stop()
-
-
-@in_loop
 async def test_a_full_queue_refuses_at_once() -> None:
     store = RecordingStore()
     queue = queue_on(store, limit=2)
@@ -232,25 +221,3 @@ async def test_a_full_queue_refuses_at_once() -> None:
     store.open.set()
     await asyncio.gather(*tasks)
     await queue.stop()
-
-
-@in_loop
-async def test_an_unknown_node_is_told_to_register() -> None:
-    store = RecordingStore()
-    store.open.set()
-    store.unknown = ("ghost",)
-    queue = queue_on(store)
-    with pytest.raises(NotFound, match="apply a Node manifest"):
-        await queue.add(observation("ghost"))
-    await queue.stop()
-
-
-@in_loop
-async def test_stopping_commits_what_waits() -> None:
-    store = RecordingStore()
-    store.open.set()
-    queue = queue_on(store)
-    waiting = [asyncio.create_task(queue.add(observation(f"n{i}"))) for i in range(5)]
-    await settle()
-    await queue.stop()
-    assert await asyncio.gather(*waiting) == [1] * 5

@@ -7,13 +7,11 @@ from app.store.launch_times import (
     KEPT,
     MAX_LAUNCH_S,
     USUAL_LAUNCH_S,
-    USUAL_MODEL_LAUNCH_S,
     LaunchTimes,
     SecondsByType,
     usual_launch_s,
 )
-from solvers.types.llm import LlmTerms, ServedStart
-from solvers.types.state import Gpu, NodeId, Service, Slo, gpu_id
+from solvers.types.state import Gpu, NodeId, gpu_id
 
 GPUS = {
     gpu.id: gpu
@@ -40,15 +38,6 @@ def a_report(*launches: tuple[int, float], service: str = "chat") -> Observation
     )
 
 
-def a_service(name: str, *, is_model: bool = False) -> Service:
-    return Service(
-        name=name,
-        network="network",
-        slo=Slo(latency_ms=100.0, percentile=0.95),
-        llm=LlmTerms(itl_ms=50.0) if is_model else None,
-    )
-
-
 @pytest.mark.parametrize(
     ("seconds", "expected_s"),
     [
@@ -62,22 +51,6 @@ def test_the_median_of_the_slowest_type_is_expected(
     seconds: SecondsByType, expected_s: float
 ) -> None:
     assert usual_launch_s(seconds) == expected_s
-
-
-def test_models_are_known_by_the_median_of_their_newest_launches() -> None:
-    times = LaunchTimes()
-    times.take(a_report((0, 90.0), (0, 300.0), (0, 110.0), (1, 20.0)), GPUS)
-    times.take(a_report((0, 7.0), service="small"), GPUS)
-    services = (a_service("chat", is_model=True), a_service("small"))
-    assert times.of_models(services) == (
-        ServedStart("chat", "big", 110.0),
-        ServedStart("chat", "small", 20.0),
-    )
-
-
-def test_a_model_that_was_never_started_is_expected_to_take_minutes() -> None:
-    assert usual_launch_s({}, is_model=True) == USUAL_MODEL_LAUNCH_S
-    assert usual_launch_s({"big": (4.0,)}, is_model=True) == 4.0
 
 
 def test_the_newest_are_kept_by_type_and_none_counts_for_hours() -> None:

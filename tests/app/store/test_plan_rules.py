@@ -7,9 +7,8 @@ from app.store.plan_rules import (
     JudgedPlan,
     PlanBasis,
     why_not_approved,
-    why_not_rejected,
 )
-from app.store.plan_states import PLAN_STATES, PlanState
+from app.store.plan_states import PlanState
 from app.store.store import PolicySettings
 from solvers.types.state import Mode
 
@@ -89,14 +88,3 @@ def test_a_plan_is_approved_only_where_the_next_tick_would_push_it(
 ) -> None:
     why_not = why_not_approved(plan, found)
     assert why_not is None if told is None else told in str(why_not)
-
-
-@pytest.mark.parametrize("state", PLAN_STATES)
-def test_only_what_may_still_come_into_force_is_rejected(state: PlanState) -> None:
-    may = state in ("proposed", "approved")
-    assert (why_not_rejected(a_plan(state)) is None) == may
-
-
-@pytest.mark.parametrize("state", [each for each in PLAN_STATES if each != "proposed"])
-def test_no_state_but_proposed_is_approved(state: PlanState) -> None:
-    assert why_not_approved(a_plan(state), facts()) is not None

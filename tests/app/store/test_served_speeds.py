@@ -1,17 +1,13 @@
 """How fast language models were lately, by hand."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from app.store.observation_book import (
     LOOK_BACK_S,
     MIN_REQUESTS,
     MIN_TOKENS,
-    model_gpus,
     served_lengths,
     served_speeds,
-    stretch,
 )
 from app.store.store import Execution
 from app.store.windows import EngineTokens
@@ -108,28 +104,11 @@ def test_few_tokens_starts_and_other_replicas_tell_nothing() -> None:
     assert alone.sequences == 1.0
 
 
-def test_only_gpus_of_models_are_asked_for_and_only_what_is_complete() -> None:
-    assert model_gpus(target(a_gpu(1), a_gpu(2, is_model=False))) == ("g1",)
-    assert model_gpus(None) == ()
-    now = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
-    since, until = stretch(now)
-    assert (until - since).total_seconds() == LOOK_BACK_S
-    assert until < now
-
-
 def step(requests: int, prompt: int, output: int, found: int = 0) -> EngineTokens:
     """Five minutes of requests that are alike."""
     return EngineTokens(
         requests, prompt * requests, found * requests, output * requests
     )
-
-
-def test_lengths_are_the_worst_of_the_last_hours() -> None:
-    steps = [step(500, 1000, 200, 400), step(900, 800, 300, 80), step(300, 400, 90, 60)]
-
-    (found,) = served_lengths([("chat", each) for each in steps])
-
-    assert found == ServedLengths("chat", 1000.0, 300.0, 0.1)
 
 
 def test_steps_of_few_requests_are_looked_at_together() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from agents.base.protocol import GpuReading, Observation, TaskReading, TaskState
-from app.base.errors import Conflict
 from app.store.task_book import TaskBook
 from solvers.types.plan import BoundGpu, BoundPlan
 from solvers.types.state import GpuId, NodeId, Task
@@ -91,16 +90,6 @@ def a_book(target: BoundPlan | None = None) -> TaskBook:
     return book
 
 
-def test_a_submitted_task_waits_and_its_deadline_comes_nearer() -> None:
-    (task,) = a_book().unfinished(after(30.0))
-    assert (task.waiting_s, task.due_in_s, task.done_iterations) == (30.0, 70.0, 0.0)
-
-
-def test_a_name_is_given_once() -> None:
-    with pytest.raises(Conflict, match="there is already a task 'nightly'"):
-        a_book().submit([TASK], after(1.0))
-
-
 def test_a_running_task_waits_no_more_and_progresses() -> None:
     book = a_book()
     book.take(reported(reading("starting")), after(5.0))
@@ -155,23 +144,6 @@ def test_a_task_that_is_moved_waits_until_it_runs_where_it_is_wanted(
     assert book.records["nightly"].starts == 2
 
 
-def test_what_is_wanted_nowhere_waits_even_if_its_node_is_silent() -> None:
-    book = a_book()
-    book.take(reported(reading("running", 40.0)), after(10.0))
-    book.place(a_target(None))
-    assert book.unfinished(after(70.0))[0].waiting_s == 60.0
-
-
-def test_what_its_node_reports_no_more_waits_again() -> None:
-    book = a_book()
-    book.take(reported(reading("running", 40.0)), after(10.0))
-    book.take(reported(node="n2"), after(15.0))
-    assert book.records["nightly"].state == "running"
-    book.take(reported(), after(15.0))
-    assert book.records["nightly"].state is None
-    assert book.unfinished(after(15.0))[0].waiting_s == 5.0
-
-
 def test_a_finished_task_is_done_for_good() -> None:
     book = a_book()
     # The share under it has just been changed; its GPU has not.
@@ -222,12 +194,6 @@ def test_once_its_new_place_reports_a_task_no_other_node_can_finish_it() -> None
     end = reported(reading("finished", 1000.0))
     book.take(end, after(15.0), held=frozenset(["nightly"]))
     assert book.records["nightly"].finished_at is None
-
-
-def test_what_nobody_submitted_is_nobodys() -> None:
-    book = TaskBook()
-    book.take(reported(reading("running", 1.0)), after(5.0))
-    assert book.records == {}
 
 
 def test_progress_in_another_batch_counts_in_that_of_the_submission() -> None:

@@ -8,7 +8,6 @@ from msgspec import structs
 from agents.base.protocol import Observation, ServiceReading
 from app.store.windows import (
     MAX_ROWS,
-    MAX_WINDOWS,
     Sums,
     add_all,
     is_notable,
@@ -72,11 +71,6 @@ def test_aligned_agents_give_one_reading_to_every_window_however_late_they_are(
 )
 def test_a_window_that_cannot_be_true_is_moved(start_s: float, placed_s: float) -> None:
     assert placed_start_s(make_observation(start_s), RECEIVED_S) == placed_s
-
-
-def test_a_snapshot_holds_sixty_windows_with_the_open_one_last() -> None:
-    numbers = snapshot_numbers(1001.0, 2.0)
-    assert (len(numbers), numbers[-1]) == (60, 500)
 
 
 @pytest.mark.parametrize(
@@ -144,21 +138,6 @@ def test_a_reading_of_an_agent_that_was_held_up_counts_in_equal_parts() -> None:
     assert whole == Sums(
         arrivals=11, served=11, in_slo=10, rejected=0, latency_buckets={3: 9, 9: 2}
     )
-
-
-@pytest.mark.parametrize("window_s", [0.5, 2.0, 2.9])
-def test_a_reading_of_about_one_window_stays_whole(window_s: float) -> None:
-    ((key, counts),) = parts_of(a_reading(window_s, 11), 20.0, 2.0)
-    assert key == ("a", 9)
-    assert counts.arrivals == 11
-
-
-def test_of_an_hour_that_an_agent_was_held_up_only_what_a_snapshot_holds_is_counted() -> (
-    None
-):
-    parts = dict(parts_of(a_reading(3600.0, 7200), 3600.0, 1.0))
-    assert [number for _, number in parts] == list(range(3599, 3599 - MAX_WINDOWS, -1))
-    assert {counts.arrivals for counts in parts.values()} == {2}
 
 
 def test_an_hour_of_many_services_adds_to_a_bounded_number_of_windows() -> None:

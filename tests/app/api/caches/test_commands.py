@@ -11,7 +11,6 @@ from app.api.caches import listening
 from app.api.caches.commands import CommandBoard
 from app.base.errors import Unavailable
 from app.db.base.listen import STILL_HERE
-from app.db.decisions.commands import NODE_GONE
 
 T = TypeVar("T")
 
@@ -80,10 +79,6 @@ async def _never() -> None:
     await asyncio.Event().wait()
 
 
-async def _at_once() -> None:
-    return
-
-
 def _in_world(scenario: Callable[[World], Coroutine[None, None, T]]) -> T:
     async def run() -> T:
         world = World()
@@ -124,18 +119,6 @@ def test_a_whole_fleet_s_commands_are_one_look() -> None:
         return world.source.asked - before
 
     assert _in_world(scenario) == 1
-
-
-def test_commands_of_a_node_that_is_gone_are_forgotten() -> None:
-    async def scenario(world: World) -> NodeCommand | None:
-        await world.push(3)
-        # Deleted with its node; an agent of the same name registers anew.
-        world.source.generation = 0
-        world.announcements.queue.put_nowait(NODE_GONE)
-        await _settle()
-        return await world.board.command_for("n1", 0)
-
-    assert _in_world(scenario) is None
 
 
 def test_where_the_look_fails_each_node_asks_for_itself() -> None:
@@ -181,21 +164,6 @@ def test_who_waits_gets_the_next_command() -> None:
 
     command = _in_world(scenario)
     assert command is not None and command.generation == 1
-
-
-def test_an_announcement_of_others_lets_the_wait_go_on() -> None:
-    async def scenario(world: World) -> bool:
-        waiting = asyncio.create_task(world.board.wait_for("n1", 5, _never))
-        await world.push(5)
-        is_waiting = not waiting.done()
-        waiting.cancel()
-        return is_waiting
-
-    assert _in_world(scenario)
-
-
-def test_a_wait_ends_at_its_deadline() -> None:
-    assert _in_world(lambda world: world.board.wait_for("n1", 0, _at_once)) is None
 
 
 def test_a_command_that_comes_while_the_database_answers_is_not_missed() -> None:

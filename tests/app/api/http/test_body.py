@@ -40,13 +40,6 @@ OBSERVATION = {
 
 
 @pytest.mark.parametrize(
-    "text", [b"{}", b'{"a": [1, 2.5e3, "\\u00e9"]}', b"null", '"\U0001f600"'.encode()]
-)
-def test_plain_json_is_read(text: bytes) -> None:
-    assert read_json(text) == json.loads(text)
-
-
-@pytest.mark.parametrize(
     ("text", "pointer"),
     [
         (b'{"a": {"b": [1, NaN]}}', "/a/b/1"),
@@ -65,22 +58,6 @@ def test_values_that_cannot_be_kept_are_refused_with_their_place(
     with pytest.raises(MalformedBody) as refused:
         read_json(text)
     assert (refused.value.pointer, refused.value.status_code) == (pointer, 422)
-
-
-@pytest.mark.parametrize(
-    "text", [b"", b"{", b"{'a': 1}", b"\xff", b'{"a": 1, "a": 2}', b"[" * 100_000]
-)
-def test_what_is_not_json_is_refused(text: bytes) -> None:
-    with pytest.raises(MalformedBody) as refused:
-        read_json(text)
-    assert (refused.value.pointer, refused.value.status_code) == ("", 400)
-
-
-def test_the_repeated_one_of_many_fields_is_named() -> None:
-    # Looked for field by field among all the others, it would take minutes.
-    fields = ",".join(f'"field-{number}": 1' for number in (*range(60_000), 59_999))
-    with pytest.raises(MalformedBody, match="field-59999"):
-        read_json(f"{{{fields}}}".encode())
 
 
 def test_depth_is_bounded_before_anything_is_walked() -> None:
@@ -107,12 +84,6 @@ def test_levels_are_counted_outside_of_texts(text: bytes, is_read: bool) -> None
         return
     with pytest.raises(MalformedBody):
         read_json(text)
-
-
-def test_a_constant_is_found_in_well_formed_text_only() -> None:
-    assert pointer_to_constant(b'{"a": NaN}') == "/a"
-    assert pointer_to_constant(b'{"a": NaN') is None
-    assert pointer_to_constant(b'{"a": 1}') is None
 
 
 def test_a_constant_is_not_looked_for_in_long_bodies() -> None:
@@ -169,12 +140,6 @@ def test_a_long_body_is_validated_once_and_beside_the_event_loop() -> None:
         taken, event_loop = answer.json()
         (validated_in,) = VALIDATED_IN
         assert (taken, validated_in != event_loop) == (length, is_beside)
-
-
-def test_an_observation_is_decoded() -> None:
-    assert decode_observation(json.dumps(OBSERVATION).encode(), "n1").services[
-        0
-    ].latency_buckets == ((79, 1),)
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,6 @@ def test_no_control_plane_names_the_address_its_origin_and_the_remedy() -> None:
     assert "at http://x:2 (flag --url)" in cli("--url http://x:2 get services").err
 
 
-@pytest.mark.parametrize("address", ["gpu:8080", "ftp://gpu", ""])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
-    result = cli("--url", address, "get", "services")
-    assert (result.code, result.err) == (
-        1,
-        f"Error: {address!r} (flag --url) is not an http:// or https:// address\n",
-    )
-
-
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -110,15 +101,6 @@ def test_flags_come_before_environment_before_the_saved_token(
     assert api.requests[0].headers.get("Authorization") == sent
 
 
-def test_a_token_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    (tmp_path / "empty").write_text("\n")
-    assert "is empty" in cli("--token-file", tmp_path / "empty", "get", "services").err
-    assert (
-        "cannot read the token file"
-        in cli("--token-file", tmp_path / "none", "get", "services").err
-    )
-
-
 def test_a_problem_is_told_with_its_fields_and_a_fault_of_the_server_with_its_request_id() -> (
     None
 ):
@@ -132,17 +114,6 @@ def test_a_problem_is_told_with_its_fields_and_a_fault_of_the_server_with_its_re
     )
     api.problems["GET services"] = problem_document(500, "an unexpected error")
     assert get_services(api=api).err == "Error: an unexpected error (request req-1)\n"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [httpx2.Response(502, text="<html>"), httpx2.Response(404, json={"ok": False})],
-)
-def test_a_server_that_is_not_ours_is_suspected(answer: httpx2.Response) -> None:
-    result = get_services(api=lambda _request: answer)
-    assert result.code == 1
-    assert "without a problem document" in result.err
-    assert "is this the address of Plimsoll?" in result.err
 
 
 def test_posts_carry_a_fresh_idempotency_key() -> None:
@@ -160,8 +131,3 @@ def test_a_token_that_no_header_can_carry_is_named_with_its_origin(token: str) -
         result.err
         == "Error: the token has invalid characters (token: environment PLIMSOLL_TOKEN)\n"
     )
-
-
-def test_keep_without_demo_is_wrong_usage_and_starts_nothing() -> None:
-    result = cli("up --keep")
-    assert result.code == 2 and "--keep is for --demo" in result.err

@@ -112,12 +112,6 @@ def test_objects_come_in_the_order_in_which_they_refer_to_each_other(
     assert [entry.kind for entry in read_manifests([file])] == ["Network", "Service"]
 
 
-def test_the_status_that_get_prints_is_not_read(tmp_path: Path) -> None:
-    file = tmp_path / "x.yaml"
-    file.write_text(GOOD + "status: {replicas: {T4: 1}}\n")
-    assert [entry.name for entry in read_manifests([file])] == ["chat"]
-
-
 def test_aliases_are_followed_even_to_themselves(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(replaced("chat", "&n chat") + "  gpu_types: {allowed: [*n]}\n")
@@ -126,14 +120,6 @@ def test_aliases_are_followed_even_to_themselves(tmp_path: Path) -> None:
     assert complaints(tmp_path, GOOD + "  gpu_types: &g {allowed: [*g]}\n")[
         0
     ].startswith("x.yaml:8: spec.gpu_types")
-
-
-def test_json_is_read_too(tmp_path: Path) -> None:
-    file = tmp_path / "x.json"
-    file.write_text(
-        '{"apiVersion": "plimsoll/v1", "kind": "Network", "metadata": {"name": "bert"}}'
-    )
-    assert [entry.name for entry in read_manifests([file])] == ["bert"]
 
 
 def test_what_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Tasks on the command line: tables that fit, manifests that are read strictly, changes that are shown."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -92,25 +91,6 @@ def test_tasks_are_listed_with_how_far_they_are_in_80_columns() -> None:
     ]
 
 
-def test_a_wide_table_has_pace_and_waiting_and_one_task_is_described() -> None:
-    wide = cli("get tasks -o wide", api=fleet(RUNNING)).out.splitlines()
-    assert (
-        " ".join(wide[0].split()[7:])
-        == "PROJECT KIND PRIORITY PER S DEADLINE WAITED STARTS SWAPS ENDS"
-    )
-    assert "vision   offline         1  25.00  2026-03-01 12:00:25" in wide[1]
-    described = cli("describe task nightly", api=fleet(RUNNING)).out
-    assert "remaining_s:" in described
-    assert "2026-03-01 12:00:25" in described
-
-
-def test_tasks_are_chosen_by_project_and_label() -> None:
-    api = fleet(RUNNING)
-    assert cli("get tasks -p vision -l team=search", api=api).code == 0
-    assert dict(api.requests[-1].url.params)["label_selector"] == "team=search"
-    assert "--project and --selector are for" in cli("get nodes -p x", api=api).err
-
-
 def test_an_unchanged_manifest_changes_nothing_and_a_changed_one_shows_the_field(
     tmp_path: Path,
 ) -> None:
@@ -187,23 +167,6 @@ def test_what_is_wrong_is_told_with_line_and_field(
 
 
 @pytest.mark.parametrize(
-    ("fields", "iterations"),
-    [
-        ({"iterations": 7}, 7),
-        # 12 batches of 8 and one of 4 in each epoch
-        ({"epochs": 3, "examples": 100}, 3 * 13),
-        ({"inputs": 100}, 13),
-        ({"inputs": 1}, 1),
-    ],
-)
-def test_work_is_counted_in_iterations(fields: dict[str, int], iterations: int) -> None:
-    spec = TaskSpec.model_validate(
-        {"kind": "offline", "network": "x", "batch": 8, **fields}
-    )
-    assert spec.total_iterations == iterations
-
-
-@pytest.mark.parametrize(
     ("fields", "places"),
     [
         ({"inputs": 9, "iterations": 9}, ["inputs"]),
@@ -241,8 +204,3 @@ def test_fields_that_do_not_fit_together_are_all_named(
 )
 def test_spans_are_told_in_the_unit_that_fits(seconds: float, words: str) -> None:
     assert span(seconds) == words
-
-
-def test_a_task_is_printed_as_json() -> None:
-    printed = json.loads(cli("get task nightly -o json", api=fleet(RUNNING)).out)
-    assert printed["status"]["gpu"] == "local-1/gpu-0"

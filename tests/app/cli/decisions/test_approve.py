@@ -1,7 +1,5 @@
 """`explain`, `diff` of plans, `approve`, `reject`, `pause`, `resume`, `cordon`: what is asked, and what is told."""
 
-import json
-
 import pytest
 
 from tests.app.cli.fake_api import FakeApi, problem_document
@@ -109,21 +107,6 @@ def test_explain_of_a_service_tells_of_it_alone() -> None:
     )
 
 
-def test_explain_as_json_is_the_api_s_own_answer() -> None:
-    assert json.loads(cli("explain 12 -o json", api=explaining()).out) == EXPLANATION
-
-
-def test_explain_without_a_plan_says_so() -> None:
-    result = cli(
-        "explain",
-        api=FakeApi(answers={"GET plans": {"items": [], "next_cursor": None}}),
-    )
-    assert (result.code, result.err.splitlines()[0]) == (
-        1,
-        "Error: no plan is in force yet",
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "words"), [([CHANGE], 1, "T4"), ([], 0, "No replica differs.")]
 )
@@ -141,13 +124,6 @@ def test_diff_of_two_plans_ends_with_1_where_replicas_differ(
     assert "Cost - → $2.0000 per hour" in result.out
     assert words in result.out
     assert api.requests[0].url.params["against"] == "11"
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["1"], ["1", "2", "3"], ["1", "2", "-f", "x"]]
-)
-def test_diff_wants_two_plans_or_a_file(arguments: list[str]) -> None:
-    assert cli("diff", *arguments, api=FakeApi()).code == 2
 
 
 def test_approve_and_reject_say_what_became_of_the_plan() -> None:

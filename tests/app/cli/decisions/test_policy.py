@@ -29,18 +29,6 @@ def test_the_list_has_every_policy_on_a_line_of_80_columns() -> None:
     assert max(map(len, result.out.splitlines())) <= 80
 
 
-def test_the_list_tells_who_may_break_promises() -> None:
-    lines = {
-        line.split()[0]: line for line in cli("policy list").out.splitlines() if line
-    }
-    assert "  may not  " in lines["gslice"]
-    assert "  yes  " in lines["joint"]
-
-
-def test_the_wide_list_says_where_policies_come_from() -> None:
-    assert "Dhakal et al., ACM SoCC 2020" in cli("policy list -o wide").out
-
-
 def test_the_list_comes_as_json_and_yaml() -> None:
     listed = json.loads(cli("policy list -o json").out)["items"]
     assert {entry["name"] for entry in listed} == set(policies())
@@ -61,10 +49,6 @@ def test_a_description_has_everything_of_the_card_within_80_columns(name: str) -
         assert words in told
     for technique in card(name).techniques:
         assert f"solvers.{technique}" in told
-
-
-def test_a_description_comes_as_json() -> None:
-    assert json.loads(cli("policy describe gslice -o json").out)["promises"] is False
 
 
 def test_an_unknown_policy_is_named_with_those_that_exist() -> None:

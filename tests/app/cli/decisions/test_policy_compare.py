@@ -5,15 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from app.simulate.scenario.scenario import with_policies
 from solvers.policies.cards import cards
 from solvers.policies.registry import main_policies
 from tests.app.cli.fake_api import FakeApi
 from tests.app.cli.start.test_plan import EXAMPLE
 from tests.app.runner import cli
-from tests.app.runs import a_document, a_scenario
+from tests.app.runs import a_document
 
 QUICK = ("--time-limit", "4")
 
@@ -109,10 +107,6 @@ def test_a_control_plane_is_asked_for_the_policies_by_name() -> None:
     assert lines[-1].startswith("* in force; room: ")
 
 
-def test_a_control_plane_s_answer_comes_as_yaml() -> None:
-    assert yaml.safe_load(cli("policy compare -o yaml", api=fake()).out) == ANSWER
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -152,14 +146,3 @@ def test_policies_are_compared_in_a_simulation_under_the_same_requests(
     )
     # Without names its own, in the order of every other list of policies.
     assert [each["policy"] for each in whole["policies"]] == [*reversed(own)]
-
-
-def test_a_scenario_s_own_runs_keep_their_settings() -> None:
-    own = [
-        {"policy": "joint", "name": "careful", "settings": {"headroom": 1.5}},
-        "k8s_hpa",
-        "joint",
-    ]
-    spec = with_policies(a_scenario(policies=own), ["gslice", "joint"]).spec
-    assert [run.label for run in spec.policies] == ["gslice", "careful", "joint"]
-    assert spec.policies[1].settings == {"headroom": 1.5}

@@ -1,7 +1,5 @@
 """`plimsoll policy switch`: what is shown before, what is written, and when nothing is."""
 
-import json
-
 import httpx2
 import pytest
 
@@ -99,18 +97,6 @@ def test_a_dry_run_shows_the_same_and_writes_nothing() -> None:
     result = switched(api, "hetsev", "--dry-run")
     assert (result.code, api.sent("PUT")) == (0, [])
     assert "joint → hetsev" in result.out and "Switch?" not in result.err
-
-
-def test_the_first_plan_can_be_made_to_wait_for_a_person() -> None:
-    api = a_plane()
-    result = switched(api, "hetsev", "--approve", "-y")
-    (written,) = api.sent("PUT")
-    assert json.dumps(written).count('"approve_switch": true') == 1
-    assert result.out.splitlines()[:2] == [
-        "policy: joint → hetsev",
-        "approve_switch: no → yes",
-    ]
-    assert "`plimsoll get plans`, then `plimsoll approve PLAN`" in result.out
 
 
 @pytest.mark.parametrize(
@@ -225,31 +211,6 @@ def test_a_policy_whose_first_plan_would_not_be_pushed_is_not_switched_to(
     assert "--force" in result.err
     forced = switched(api, "gslice", "-y", "--force")
     assert (forced.code, len(api.sent("PUT"))) == (0, 1)
-
-
-def test_a_plan_that_changes_nothing_is_no_reason_against_a_switch() -> None:
-    api = a_plane(
-        preview=a_preview(state="kept", reason="nothing would change", changes=[])
-    )
-    result = switched(api, "hetsev", "-y")
-    assert result.code == 0
-    assert "No replica differs." in result.out and "would start" not in result.out
-
-
-def test_what_would_stay_unserved_is_shown() -> None:
-    entry = {"service": "chat", "rate_rps": 12.5, "reason": "stock"}
-    document = {"report": {"messages": []}, "unserved": [entry]}
-    result = switched(
-        a_plane(preview=a_preview(document=document)), "hetsev", "--dry-run"
-    )
-    assert "  chat: 12.5 rps would stay unserved (stock)" in result.out
-
-
-def test_in_a_cautious_mode_the_switch_says_that_nothing_is_pushed() -> None:
-    api = a_plane(a_policy(mode="advise"))
-    assert "mode advise: nothing is pushed" in switched(api, "hetsev", "-y").out
-    waiting = a_plane(a_policy(mode="approve"))
-    assert "Its first plan waits for you" in switched(waiting, "hetsev", "-y").out
 
 
 @pytest.mark.parametrize(

@@ -24,22 +24,6 @@ def fleet(tmp_path: Path) -> Path:
     return path
 
 
-def test_only_inss_has_something_to_train(fleet: Path) -> None:
-    result = cli("policy train mudi --fleet", fleet, "-o", fleet.with_name("actor.npz"))
-    assert (result.code, result.err) == (
-        1,
-        "Error: policy mudi cannot be trained\nHint: only inss has\n",
-    )
-
-
-def test_a_training_that_keeps_nothing_is_not_begun(fleet: Path) -> None:
-    result = cli("policy train inss --fleet", fleet)
-    assert (result.code, result.err) == (
-        1,
-        "Error: the trained actor would be lost\nHint: give -o FILE, or --save\n",
-    )
-
-
 @pytest.mark.parametrize("option", ["-o", "--checkpoint", "--plot"])
 def test_a_folder_that_is_not_there_is_told_before_an_hour_of_training(
     fleet: Path, option: str
@@ -56,22 +40,6 @@ def test_a_folder_that_is_not_there_is_told_before_an_hour_of_training(
     assert result.code == 1
     assert f"{missing} cannot be written" in result.err
     assert f"mkdir -p {missing.parent}" in result.err
-
-
-def test_there_must_be_something_to_resume(fleet: Path) -> None:
-    output = ("-o", fleet.with_name("actor.npz"))
-    for checkpoint in ((), ("--checkpoint", fleet.with_name("gone"))):
-        result = cli(
-            "policy train inss --fleet", fleet, *output, *checkpoint, "--resume"
-        )
-        assert (result.code, "there is nothing to resume" in result.err) == (1, True)
-
-
-def test_a_fleet_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    missing = tmp_path / "none.yaml"
-    result = cli("policy train inss --fleet", missing, "-o", tmp_path / "actor.npz")
-    assert result.code in (1, 2)
-    assert "none.yaml" in result.err
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")

@@ -148,17 +148,6 @@ def test_manifests_from_stdin_leave_nobody_to_ask(file: Path) -> None:
     assert len(api.written()) == 1
 
 
-def test_wrong_manifests_are_refused_before_anything_is_asked_of_the_control_plane(
-    file: Path,
-) -> None:
-    file.write_text(SERVICE.replace("slo", "sl0"))
-    api = api_with()
-    result = cli("apply -f", file, "-y", api=api)
-    assert result.code == 1
-    assert f"{file}:7: spec.sl0: unknown field; did you mean slo?" in result.err
-    assert api.requests == []
-
-
 def test_a_refusal_gets_its_line_and_nothing_is_written(file: Path) -> None:
     file.write_text(NETWORK + "---\n" + SERVICE)
     api = api_with()
@@ -216,30 +205,6 @@ def test_the_plan_is_priced_at_the_rate_that_is_given(
     assert (asked["demand_rps"], asked["alternatives_of"]) == (sent, ["chat"])
 
 
-def test_the_rate_of_a_service_that_serves_already_is_measured(file: Path) -> None:
-    api = api_with(service())
-    out = cli("apply -f", file, "--dry-run", api=api).out
-    assert "chat            12.0  measured\n" in out
-
-
-@pytest.mark.parametrize(
-    ("flag", "annotation", "complaint"),
-    [
-        ("chat=1", "many", ":6: metadata.annotations.expected-rps: 'many' is not a"),
-        ("chta=1", "1", "the manifests have no service 'chta'; they have chat"),
-    ],
-)
-def test_a_rate_that_makes_no_sense_is_refused(
-    file: Path, flag: str, annotation: str, complaint: str
-) -> None:
-    text = f"name: chat\n  annotations:\n    expected-rps: {annotation!r}"
-    file.write_text(SERVICE.replace("name: chat", text))
-    flags = [] if annotation == "many" else ["--rate", flag]
-    refused = cli("apply -f", file, "--dry-run", *flags, api=api_with())
-    assert refused.code in (1, 2)
-    assert complaint in " ".join(refused.err.replace("│", " ").split())
-
-
 def conditions(status: str, reason: str, message: str) -> dict[str, object]:
     ready = {"type": "Ready", "status": status, "reason": reason, "message": message}
     return {**service(), "status": {"conditions": [ready]}}
@@ -269,33 +234,11 @@ def test_waiting_ends_as_soon_as_the_service_serves(file: Path) -> None:
     assert re.fullmatch(r"chat is ready after \d+\.\d s: replicas in service: 1", last)
 
 
-def test_waiting_does_not_go_on_where_a_person_must_act(file: Path) -> None:
-    api = api_with()
-    waits = conditions("False", "WaitsForApproval", "plan 7 waits for approval")
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        is_look = request.method == "GET" and "services/chat" in api.objects
-        return httpx2.Response(200, json=waits) if is_look else api(request)
-
-    result = cli("apply -f", file, "-y", "--wait", "10", api=answer)
-    assert result.code == 1
-    assert "chat is not ready: plan 7 waits for approval" in result.err
-    assert "Hint: `plimsoll describe service chat` says why" in result.err
-
-
 def test_a_field_that_the_control_plane_does_not_keep_is_named(file: Path) -> None:
     api = api_with()
     api.answers["POST apply"] = {"objects": [{"object": service()}]}
     result = cli("apply -f", file, "-y", api=api)
     assert "the control plane does not keep spec.slo.latency_ms" in result.out
-
-
-def test_what_would_stay_unserved_is_said_before_asking(file: Path) -> None:
-    api = api_with()
-    api.answers[PREVIEW]["document"] = {
-        "unserved": [{"service": "chat", "rate_rps": 12.0, "reason": "stock"}]
-    }
-    assert "  chat: 12.0 rps would stay unserved" in cli("apply -f", file, api=api).out
 
 
 def test_a_cost_that_cannot_be_known_is_no_obstacle(file: Path) -> None:
@@ -364,10 +307,3 @@ def test_delete_asks_and_goes_from_users_to_what_they_use(tmp_path: Path) -> Non
         == "Service chat deleted\nNetwork bert deleted\n"
     )
     assert api.header("DELETE", "If-Match") == ["*", "*"]
-
-
-@pytest.mark.parametrize(
-    "arguments", [["service"], ["gpu", "n1/gpu-0"], ["token", "t"], []]
-)
-def test_delete_refuses_what_it_cannot_delete(arguments: list[str]) -> None:
-    assert cli("delete", *arguments, "-y", api=FakeApi()).code == 2

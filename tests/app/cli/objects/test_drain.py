@@ -2,7 +2,6 @@
 
 import httpx2
 
-from app.cli.objects.cordon import GRACE_S
 from tests.app.cli.fake_api import FakeApi
 from tests.app.runner import cli
 
@@ -54,36 +53,9 @@ def test_a_drain_says_what_is_left_whenever_that_changes() -> None:
     )
 
 
-def test_who_waits_is_told_that_something_stays_beyond_the_deadline_and_the_grace() -> (
-    None
-):
-    now_s = 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now_s
-        now_s += seconds
-
-    api = _api({**EMPTY, "tasks_left": 1})
-    result = cli(
-        "drain n1 n2 --deadline 2m", api=api, sleep=sleep, monotonic_s=lambda: now_s
-    )
-    assert result.code == 1
-    assert "Error: node n1 is not empty after its deadline\n" in result.err
-    assert "Hint: `plimsoll describe node n1`" in result.err
-    assert 120.0 + GRACE_S <= now_s <= 120.0 + GRACE_S + 2.0
-
-
 def test_no_wait_leaves_the_node_to_the_control_plane() -> None:
     result = cli("drain n1 --no-wait", api=_api({**EMPTY, "replicas_left": 3}))
     assert (result.code, result.out) == (0, "Node n1 drains, at most 10m\n")
-
-
-def test_the_waiting_ends_where_somebody_ends_the_draining() -> None:
-    result = cli("drain n1", api=_api(None))
-    assert (result.code, result.err) == (
-        1,
-        "Error: somebody stopped the draining of node n1\n",
-    )
 
 
 def test_undrain_reaches_its_endpoint() -> None:

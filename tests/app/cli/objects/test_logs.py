@@ -114,16 +114,6 @@ def test_who_follows_gets_what_comes_after_and_hears_of_what_was_skipped() -> No
     assert [each.get("tail") for each in api.asked] == ["1", None, None, None]
 
 
-def test_following_ends_when_the_replica_has_ended_and_all_was_read() -> None:
-    api = LogApi(
-        {"chat-g1-1": [a_part("one\n"), a_part("Killed\n", start=4)]},
-        [a_replica("chat-g1-1", is_planned=False)],
-    )
-    assert followed(api, "chat", sleeps=99) == Result(
-        code=0, out="one\nKilled\n", err=""
-    )
-
-
 def test_a_replica_that_is_planned_later_is_followed_too() -> None:
     api = LogApi(
         {"chat-g1-1": [a_part(""), a_part("one\n")], "chat-g2-1": [a_part("new\n")]},
@@ -164,13 +154,6 @@ def test_a_replica_that_ended_with_its_node_gives_way_to_the_one_in_its_place() 
     assert (asked.count("chat-g1-1"), asked.count("chat-g2-1")) == (2, 2)
 
 
-def test_a_task_has_one_log() -> None:
-    api = LogApi({"teach": [a_part("epoch 1\n")]})
-    assert cli("logs task/teach", api=api).out == "epoch 1\n"
-    refused = cli("logs task/teach --all", api=api)
-    assert refused.code == 2 and "a task has no replicas" in refused.err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -185,16 +168,6 @@ def test_wrong_usage_is_told_before_anybody_is_asked(
     api = LogApi({})
     refused = cli("logs", *words, api=api)
     assert refused.code == 2 and said in refused.err and api.asked == []
-
-
-def test_a_log_that_cannot_be_read_ends_the_command_with_the_reason() -> None:
-    away = a_part("", problem="node 'n1' has not answered for 10 s")
-    api = LogApi({"chat-g1-1": [away]}, [a_replica("chat-g1-1")])
-    found = cli("logs chat", api=api)
-    assert found == Result(
-        code=1, out="", err="Error: node 'n1' has not answered for 10 s\n"
-    )
-    assert cli("logs other", api=api).code == 1
 
 
 def test_a_terminal_is_told_what_it_would_have_obeyed_and_a_pipe_gets_it_as_it_is() -> (

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import httpx2
 import pytest
 
-from tests.app.cli.fake_api import FakeApi, Json, problem_document
+from tests.app.cli.fake_api import FakeApi, Json
 from tests.app.cli.served_api import served
 from tests.app.runner import cli, interruptible
 from tests.waiting import PATIENCE_S
@@ -89,24 +89,6 @@ def test_a_service_that_nobody_serves_says_what_to_look_at() -> None:
     assert (result.code, result.out) == (1, "")
     assert "no node takes the requests of service/chat" in result.err
     assert "plimsoll rollout status service/chat" in result.err
-
-
-def test_a_port_that_is_taken_is_said() -> None:
-    where = endpoints(f"https://gateway.example.com/{INFER}")
-    api = FakeApi(answers={"GET services/chat/endpoints": where})
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        result = cli("port-forward service/chat", port, api=api)
-    assert (result.code, result.out) == (1, "")
-    assert f"cannot listen on 127.0.0.1:{port}: " in result.err
-    assert "0 for any free one" in result.err
-
-
-def test_a_service_that_is_not_there_is_said() -> None:
-    missing = problem_document(404, "no service is called 'chat'")
-    api = FakeApi(problems={"GET services/chat/endpoints": missing})
-    result = cli("port-forward service/chat", api=api)
-    assert (result.code, result.err) == (1, "Error: no service is called 'chat'\n")
 
 
 @pytest.mark.parametrize(

@@ -73,16 +73,6 @@ def test_a_condition_that_is_not_met_in_time_ends_with_1_and_its_reason() -> Non
     assert time.at_s == 60.0
 
 
-def test_with_timeout_0_it_looks_once() -> None:
-    time = Passing(FakeApi(objects={"services/chat": chat(READY)}))
-    arguments = ("wait", "service/chat", "--timeout", "0", "--for")
-    assert time.run(*arguments, "condition=Ready").code == 0
-    refused = time.run(*arguments, "condition=Ready=False")
-    assert (refused.code, time.at_s) == (1, 0.0)
-    missing = time.run(*arguments, "condition=Redy")
-    assert "no condition Redy; those it has are Ready" in missing.err
-
-
 def test_all_objects_share_one_timeout_and_each_is_told() -> None:
     objects = {"services/chat": chat(READY), "services/photo": chat(ROLLING)}
     time = Passing(FakeApi(objects=objects))
@@ -142,13 +132,6 @@ def test_a_deletion_is_waited_for() -> None:
     )
     assert time.run("wait", "service/chat", "--for", "delete").code == 0
     assert time.at_s == 2.0
-
-
-def test_what_is_not_there_is_not_waited_for() -> None:
-    time = Passing(FakeApi())
-    result = time.run("wait", "service/chat", "--for", "condition=Ready")
-    assert (result.code, time.at_s) == (1, 0.0)
-    assert "service/chat: there is no services/chat" in result.err
 
 
 def test_a_control_plane_that_restarts_is_waited_for_once_it_has_answered() -> None:
@@ -232,33 +215,12 @@ def test_a_rollout_is_followed_line_by_line_until_it_is_complete() -> None:
     ]
 
 
-def test_a_rollout_ends_with_1_when_the_time_is_over() -> None:
-    time = Passing(FakeApi(objects={"services/chat": chat(ROLLING)}))
-    result = time.run("rollout", "status", "service", "chat", "--timeout", "5s")
-    assert (result.code, time.at_s) == (1, 5.0)
-    assert "plimsoll describe service/chat" in result.err
-
-
 def test_a_rollout_that_only_another_manifest_helps_ends_at_once() -> None:
     hopeless = condition("Ready", "False", "SloOutOfReach", "50 ms is too short")
     time = Passing(FakeApi(objects={"services/chat": chat(hopeless)}))
     result = time.run("rollout", "status", "service/chat")
     assert (result.code, time.at_s) == (1, 0.0)
     assert "cannot continue: 50 ms is too short" in result.err
-
-
-def test_without_watching_a_rollout_is_shown_as_it_is() -> None:
-    time = Passing(FakeApi(objects={"services/chat": chat(ROLLING)}))
-    result = time.run("rollout", "status", "service/chat", "--no-watch")
-    assert (result.code, time.at_s) == (0, 0.0)
-    assert result.out == f"Waiting: {NOT_YET} (RollingOut)\n"
-
-
-@pytest.mark.parametrize("words", [("node/n1",), ("service/a", "service/b")])
-def test_one_service_is_rolled_out(words: tuple[str, ...]) -> None:
-    result = cli("rollout status", *words)
-    assert result.code == 2
-    assert "such as service/chat" in result.err
 
 
 def test_a_connection_that_breaks_between_looks_is_waited_out() -> None:

@@ -44,19 +44,6 @@ def test_the_context_in_use_says_where_and_as_whom(home: Path) -> None:
     assert asked(home, "get", "services") == (URL, "Bearer plim_viewer_there")
 
 
-def test_a_flag_uses_another_context_for_one_command(home: Path) -> None:
-    found = asked(home, "--context", "here", "get", "services")
-    assert found == ("http://127.0.0.1:9", None)
-
-
-def test_environment_variables_come_before_the_context_in_use(home: Path) -> None:
-    variables = {"PLIMSOLL_URL": "http://other:1", "PLIMSOLL_TOKEN": "plim_admin_x"}
-    assert asked(home, "get", "services", **variables) == (
-        "http://other:1",
-        "Bearer plim_admin_x",
-    )
-
-
 def test_a_context_s_token_is_for_the_context_s_address_alone(home: Path) -> None:
     elsewhere = ("http://127.0.0.1:8080", None)
     url = elsewhere[0]

@@ -82,19 +82,6 @@ def test_a_plot_is_drawn_beside_the_fits(tmp_path: Path) -> None:
     assert piped.err.splitlines()[-1] == f"Wrote {tmp_path / 'fit.json'}"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("-o", "-", "--plot", "-"), "only one of the fits and the plot can go to"),
-        (("--seed", "-1"), "--seed"),
-    ],
-)
-def test_wrong_usage_ends_with_2(arguments: tuple[str, ...], words: str) -> None:
-    result = cli("fit", SAMPLES, *arguments)
-    assert (result.code, result.out) == (2, "")
-    assert words in result.err
-
-
 def test_what_cannot_be_fitted_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text(f"{HEADER}\nn,g,1,50,nan\n")

@@ -81,12 +81,6 @@ def test_a_service_s_forecast_is_shown_with_what_it_rests_on() -> None:
     )
 
 
-def test_a_technique_that_loses_a_little_less_is_told_what_it_lacks() -> None:
-    hint = "another technique takes over once its loss is 5 % lower over at least 120 forecasts"
-    assert shown(BUSY | {"technique": "burst_aware"}).splitlines()[-1] == hint
-    assert hint not in shown(BUSY)
-
-
 @pytest.mark.parametrize(
     ("forecast", "telemetry"),
     [
@@ -104,22 +98,6 @@ def test_a_quiet_service_and_missing_telemetry_read_differently(
     assert text.endswith(
         "back-test: none yet; the first one comes minutes after the first report\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("highest_rps", "row"),
-    [
-        (0.25, "  rps  0.125  0.250"),
-        (250.0, "  rps  125.0  250.0"),
-        (2.5e6, "  rps  1,250,000  2,500,000"),
-    ],
-)
-def test_rates_have_the_decimals_that_they_need(highest_rps: float, row: str) -> None:
-    quantiles = [
-        {"level": 0.5, "rate_rps": highest_rps / 2},
-        {"level": 0.95, "rate_rps": highest_rps},
-    ]
-    assert row in shown(QUIET | {"quantiles": quantiles}).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -194,16 +172,6 @@ def test_json_has_the_same_for_programs_and_windows_are_summed(tmp_path: Path) -
     assert list(document["scores"]) == list(TECHNIQUES)
     assert document["scores"]["ewma"]["observed_rps"] == 7.0
     assert document["scores"]["ewma"]["coverage"] == 1.0
-
-
-def test_a_seasonal_trace_chooses_the_season(tmp_path: Path) -> None:
-    hour = np.full(60, 600)
-    hour[:5] = 6000
-    noisy = np.random.default_rng(2).poisson(np.tile(hour, 30))
-    document = json.loads(
-        cli("forecast test", a_trace(tmp_path, noisy, step_s=60), "-o", "json").out
-    )
-    assert document["chosen"] == "seasonal_hourly"
 
 
 def test_errors_are_told_with_their_place(tmp_path: Path) -> None:

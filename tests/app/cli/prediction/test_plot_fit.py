@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.cli.prediction.plot_fit import MAX_CURVES, plot_text
+from app.cli.prediction.plot_fit import plot_text
 from app.cli.prediction.svg import (
     BOTTOM,
     COLOURS,
@@ -55,22 +55,6 @@ def samples_at(
 def test_an_axis_maps_logarithms_between_its_ends() -> None:
     axis = Axis(low=1, high=100, start=50, end=250)
     assert [axis.at(value) for value in (1, 10, 100)] == pytest.approx([50, 150, 250])
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "ticks"),
-    [
-        (1, 100, [1, 2, 5, 10, 20, 50, 100]),
-        (0.9, 1500, [1, 10, 100, 1000]),
-        (19, 55, [20, 30, 40, 50]),
-        (4.2, 4.9, [4.2, 4.3, 4.4, 4.5, 4.6, 4.7, 4.8, 4.9]),
-        (4.21, 4.22, [4.21, 4.22]),
-    ],
-)
-def test_ticks_are_round_numbers_within_the_axis(
-    low: float, high: float, ticks: list[float]
-) -> None:
-    assert Axis(low=low, high=high, start=0, end=1).ticks() == pytest.approx(ticks)
 
 
 def test_points_stand_at_their_coordinates_in_their_panel() -> None:
@@ -158,30 +142,6 @@ def test_curves_are_what_the_fits_predict(fits: Fits) -> None:
     scale = Axis(low=low, high=high, start=heights[low], end=heights[high])
     assert [drawn[0][1], drawn[-1][1]] == pytest.approx(
         [scale.at(value) for value in ends], abs=0.3
-    )
-
-
-def test_many_batches_get_few_curves_and_all_their_dots() -> None:
-    batches = [float(batch) for batch in range(1, 33)]
-    samples = samples_at(
-        batches * 2,
-        [20.0] * 32 + [80.0] * 32,
-        [4 * b + 1 for b in batches] + [b + 1 for b in batches],
-    )
-    panel = next(
-        parse(
-            plot_text(samples, make_fits(samples, technique="linear_fractional"))
-        ).iter(f"{SVG}g")
-    )
-    assert (
-        len(panel.findall(f"{SVG}path[@class='curve']"))
-        == len(panel.findall(f"{SVG}rect"))
-        == MAX_CURVES
-    )
-    circles = panel.findall(f"{SVG}circle")
-    assert (len(circles), {circle.get("fill") for circle in circles}) == (
-        64,
-        set(COLOURS),
     )
 
 

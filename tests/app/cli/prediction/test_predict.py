@@ -107,10 +107,6 @@ def test_queries_that_cannot_be_answered_are_refused_with_their_line(
     assert result.err.startswith(words)
 
 
-def test_an_unknown_network_is_answered_with_the_known_ones(fits: Path) -> None:
-    assert "alexnet on V100, resnet50 on V100" in ask(fits, ["vgg19,V100,1,50"]).err
-
-
 @pytest.fixture(scope="module")
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fits of five networks whose layers the catalogue knows, on a V100; of one also on a T4, three times as slow."""
@@ -166,16 +162,6 @@ def test_rows_of_networks_not_measured_there_are_estimated_and_counted(
         result.err
         == "Estimated, as not measured there: 3 of 4 rows: resnet18 on T4, resnext50_32x4d on V100\n"
     )
-
-
-def test_a_file_without_fits_is_named(tmp_path: Path) -> None:
-    result = cli("predict", SAMPLES, SAMPLES)
-    assert result.err.startswith(f"Error: {SAMPLES}: not JSON: ")
-    assert "Hint: make the file with `plimsoll fit" in result.err
-    assert cli("predict", tmp_path / "none.json", SAMPLES).err.startswith(
-        "Error: cannot read "
-    )
-    assert cli("predict - -").code == 2
 
 
 def test_fits_that_were_edited_are_refused_by_name(fits: Path, tmp_path: Path) -> None:

@@ -35,21 +35,6 @@ def test_points_lie_on_the_grid_of_the_gpu_type(tmp_path: Path) -> None:
     assert {clock for _, _, clock in points} <= {1230.0, 1380.0, 1530.0}
 
 
-def test_the_first_points_stay_first_and_reach_far(tmp_path: Path) -> None:
-    few, usual = (
-        planned(tmp_path / "few.csv", "--count", "3"),
-        planned(tmp_path / "usual.csv"),
-    )
-    assert (len(usual), usual[:3]) == (8, few)
-    batches, shares, _ = zip(*usual, strict=True)
-    assert (
-        min(batches) <= 2
-        and max(batches) >= 32
-        and min(shares) <= 20
-        and max(shares) >= 80
-    )
-
-
 def test_filled_in_points_are_not_asked_for_again(tmp_path: Path) -> None:
     first = planned(tmp_path / "first.csv")
     header, *rows = (tmp_path / "first.csv").read_text().splitlines()
@@ -94,22 +79,6 @@ def test_what_was_measured_at_no_known_clock_counts_as_the_highest(
         "16",
     )
     assert {clock for _, _, clock in points} <= {1230.0, 1380.0}
-
-
-def test_nothing_is_left_once_everything_is_measured(tmp_path: Path) -> None:
-    samples = tmp_path / "samples.csv"
-    rows = [
-        f"resnet50,V100-16GB,1,{share},{clock},9"
-        for share in range(5, 101, 5)
-        for clock in (1230, 1380, 1530)
-    ]
-    samples.write_text(
-        "\n".join(["network,gpu_type,batch,sm_percent,clock_mhz,latency_ms", *rows])
-        + "\n"
-    )
-    result = cli(*PLAN, "--samples", samples, "--largest-batch", "1")
-    assert (result.code, len(result.out.splitlines())) == (0, 1)
-    assert result.err == "0 points to measure; 60 known already\n"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 import yaml
 
 from app.cli.prediction.samples_send import CHUNK
@@ -166,32 +165,6 @@ def test_what_the_control_plane_refuses_is_named_with_file_line_and_column() -> 
     )
 
 
-def test_a_problem_that_is_about_no_sample_is_told_as_it_is() -> None:
-    refused = problem_document(
-        422,
-        "source: 'served' is reserved for what the agents report",
-        pointers={"/source": "served"},
-    )
-    api = FakeApi(
-        objects=dict(NETWORKS), problems={"POST networks/bert/samples": refused}
-    )
-    result = send("bert,T4,1,50,10", api=api, options=("--source", "served"))
-    assert (result.code, "is reserved for what the agents report" in result.err) == (
-        1,
-        True,
-    )
-
-
-def test_a_file_that_cannot_be_read_reaches_nobody() -> None:
-    api = FakeApi(objects=dict(NETWORKS))
-    result = send("bert,T4,1,500,10", api=api)
-    assert (result.code, api.requests) == (1, [])
-    assert (
-        result.err
-        == "Error: stdin:2: column sm_percent: must be above 0 and at most 100, not 500\n"
-    )
-
-
 def test_a_fit_shows_errors_and_what_was_applied() -> None:
     api = FakeApi(answers={"POST networks/bert/fit": FITTED})
     result = cli("samples fit bert --apply", api=api)
@@ -220,23 +193,3 @@ def test_a_fit_that_is_not_applied_says_how() -> None:
         cli("samples fit bert -o", form, api=api).out for form in ("json", "yaml")
     ]
     assert json.loads(printed[0]) == yaml.safe_load(printed[1]) == FITTED
-
-
-@pytest.mark.parametrize(
-    ("status", "hint"),
-    [(422, "Hint: `plimsoll samples send FILES` sends samples\n"), (404, "")],
-    ids=str,
-)
-def test_a_network_that_cannot_be_fitted_says_why(status: int, hint: str) -> None:
-    api = FakeApi(
-        problems={
-            "POST networks/bert/fit": problem_document(
-                status, "there are no samples of 'bert'"
-            )
-        }
-    )
-    result = cli("samples fit bert", api=api)
-    assert (result.code, result.err) == (
-        1,
-        f"Error: there are no samples of 'bert'\n{hint}",
-    )

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from app.cli.reports.top import BAR_WIDTH, TopicTables, frame
+from app.cli.reports.top import TopicTables, frame
 
 
 def a_service(**fields: object) -> dict[str, Any]:
@@ -98,25 +98,6 @@ def test_a_gpu_is_a_bar_filled_up_to_the_line() -> None:
     assert "a 50 %, b 20 %" in line
 
 
-def test_a_bar_never_passes_the_line() -> None:
-    line = drawn(a_board({}, {"n1/gpu-0": a_gpu(("a", 80.0), ("a", 80.0))}))[-1]
-    assert line.count("█") == BAR_WIDTH
-
-
-def test_what_starts_or_drains_fills_nothing_yet() -> None:
-    gpu = a_gpu(("a", 50.0))
-    gpu["parts"][0]["state"] = "starting"
-    assert "█" not in drawn(a_board({}, {"n1/gpu-0": gpu}))[-1]
-
-
-def test_a_silent_gpu_says_so() -> None:
-    assert (
-        drawn(a_board({}, {"n1/gpu-0": a_gpu(is_heard=False)}))[-1]
-        .rstrip()
-        .endswith("silent")
-    )
-
-
 def test_a_large_fleet_is_cut_to_the_screen_and_whole_where_that_is_asked_for() -> None:
     gpus = {f"n{at:03}/gpu-0": a_gpu(("a", 50.0)) for at in range(500)}
     services = {f"s{at:03}": a_service() for at in range(200)}
@@ -125,8 +106,3 @@ def test_a_large_fleet_is_cut_to_the_screen_and_whole_where_that_is_asked_for() 
     assert len(cut) <= 30
     assert sum("more" in line for line in cut) == 2
     assert len(drawn(board, is_entire=True)) >= 700
-
-
-def test_without_the_fleet_only_the_services_are_shown() -> None:
-    lines = drawn(a_board({"a": a_service()}))
-    assert not any("GPU" in line for line in lines)

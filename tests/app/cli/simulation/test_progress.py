@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from app.cli.simulation.progress import Bars, columns
+from app.cli.simulation.progress import Bars
 from app.simulate.run.build import Catalogue
 from app.simulate.run.results import FailedRun
 from app.simulate.run.run import jobs_of
@@ -43,19 +43,3 @@ def test_bars_grow_in_simulated_time_and_go_with_their_runs() -> None:
         for task in progress.tasks
     ] == [("all runs", 240.0, "2 of 2 runs")]
     assert "hetsev_greedy, seed 1: failed" in shown.getvalue()
-
-
-def test_a_policys_name_is_shown_as_it_was_written() -> None:
-    shown = StringIO()
-    progress = Progress(
-        *columns(),
-        console=Console(file=shown, markup=False, width=100),
-        auto_refresh=False,
-    )
-    policies = [{"policy": "joint", "name": "[/x] [red]"}]
-    jobs = jobs_of(
-        a_scenario(policies=policies), Catalogue(gpu_types=(), points=()), Path()
-    )
-    Bars(jobs, progress).passed(0, 30.0)
-    progress.console.print(progress.get_renderable())
-    assert "[/x] [red], seed 0" in shown.getvalue()

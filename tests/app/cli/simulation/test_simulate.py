@@ -68,15 +68,6 @@ def test_a_table_for_people_says_which_files_were_written(
     ]
 
 
-def test_the_report_has_every_run(folder: Path, done: Result) -> None:
-    assert done.code == 0
-    report = report_from_json((folder / "report.json").read_bytes())
-    assert [(run.policy, run.seed) for run in report.runs] == [
-        ("hetsev_greedy", 1),
-        ("hetsev_greedy", 2),
-    ]
-
-
 def test_the_page_says_how_it_was_made(folder: Path, done: Result) -> None:
     assert done.code == 0
     page = (folder / "report.html").read_text()
@@ -99,12 +90,6 @@ def test_lines_fit_into_80_columns() -> None:
     stream = StringIO()
     show_report(make_report(a_scenario(), runs), stream)
     assert max(map(len, stream.getvalue().splitlines())) <= 80
-
-
-def test_only_one_result_can_go_to_stdout(tmp_path: Path) -> None:
-    result = cli("simulate", written(tmp_path), "-o", "-", "--html", "-")
-    assert (result.code, result.out) == (1, "")
-    assert "only one of -o and --html can be stdout" in result.err
 
 
 @pytest.mark.parametrize("option", ["-o", "--html"])
@@ -138,18 +123,6 @@ def test_all_that_is_wrong_comes_at_once_with_file_and_line(tmp_path: Path) -> N
     assert f"{tmp_path / 'scenario.yaml'}:" in error
     assert "spec.duration: unknown field; did you mean duration_s?" in error
     assert "spec.truth: must be 'measured' or 'planned', not guessed" in error
-
-
-@pytest.mark.parametrize(
-    ("start_s", "words"),
-    [(120, "ends at 120 s, so it cannot begin at 120 s"), (90, "steps of 60 s")],
-)
-def test_a_trace_begins_where_it_has_a_step(
-    tmp_path: Path, start_s: float, words: str
-) -> None:
-    (tmp_path / "two.csv").write_text("second,a\n0,5\n60,6\n")
-    load = {"trace": {"file": "two.csv", "column": "a", "start_s": start_s}}
-    assert words in refused(tmp_path, services=[{**SERVICE, "load": load}])
 
 
 def test_an_slo_that_no_gpu_of_the_fleet_can_keep_is_told_before_the_runs(
@@ -193,14 +166,6 @@ def test_more_load_than_fits_the_memory_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_where_nothing_can_be_written_nothing_is_simulated(tmp_path: Path) -> None:
-    for option in ("-o", "--html"):
-        for path in (tmp_path / "gone" / "report", tmp_path):
-            result = cli("simulate", written(tmp_path), option, path, "-j", "1")
-            assert (result.code, result.out) == (1, "")
-            assert f"cannot write {path}: " in result.err
-
-
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -237,33 +202,6 @@ def test_wrong_shapes_are_told_in_words_of_files(
     tmp_path: Path, spec: dict[str, Any], words: str
 ) -> None:
     assert words in refused(tmp_path, **spec)
-
-
-def test_fields_that_do_not_fit_together_are_named_with_their_lines(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "scenario.yaml"
-    lines = {
-        number: line.strip()
-        for number, line in enumerate(
-            json.dumps(a_document(policies=["hetsevv"], step_s=50), indent=1).split(
-                "\n"
-            ),
-            1,
-        )
-    }
-    error = refused(tmp_path, policies=["hetsevv"], step_s=50)
-    (policy,) = (
-        number for number, line in lines.items() if line.startswith('"hetsevv"')
-    )
-    (duration,) = (
-        number for number, line in lines.items() if line.startswith('"duration_s"')
-    )
-    assert (
-        f"{file}:{policy}: spec.policies[0].policy: no policy is called 'hetsevv'; did you mean hetsev?"
-        in error
-    )
-    assert f"{file}:{duration}: spec.duration_s: less warm_up_s it is 120 s" in error
 
 
 def test_names_that_the_catalogue_has_not_are_told_at_once_with_the_nearest_ones(
@@ -315,12 +253,6 @@ def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
         == "TASKS UNDER FINISHED % MEAN MIN IN TIME % GPU H OF WORK OWN USD"
     )
     assert row.split()[:2] == ["hetsev_greedy", "100.0"]
-
-
-def test_two_documents_are_no_scenario(tmp_path: Path) -> None:
-    file = tmp_path / "two.yaml"
-    file.write_text("kind: Scenario\n---\nkind: Scenario\n")
-    assert "holds 2 documents; a scenario is exactly one" in cli("simulate", file).err
 
 
 def test_nothing_but_the_report_goes_to_stdout_even_when_a_gpu_is_lost(

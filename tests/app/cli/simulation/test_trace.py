@@ -1,11 +1,9 @@
 """`plimsoll trace`: files in, files out, tables for people, and wrong usage."""
 
 import gzip
-import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from app.cli.common.durations import duration_text, parse_duration
 from tests.app.runner import Result, cli
@@ -66,38 +64,6 @@ def test_a_description_shows_every_series() -> None:
     ]
 
 
-def test_the_outline_rises_as_the_rate_does() -> None:
-    ramp = "second,a\n" + "".join(f"{second},{second // 2}\n" for second in range(32))
-    assert done("describe -", stdin=ramp).endswith("  ▁▁▂▂▃▃▄▄▅▅▆▆▇▇██\n")
-
-
-def test_a_day_is_described_by_its_hours() -> None:
-    day = "second,a\n" + "".join(
-        f"{3600 * hour},{3600 if hour != 14 else 9000}\n" for hour in range(24)
-    )
-    assert done("describe -", stdin=day).splitlines()[-1] == (
-        "a: busiest in hour 14 (2.35 × the mean), quietest in hour 0 (0.94 ×)"
-    )
-
-
-def test_json_has_the_same_for_programs() -> None:
-    document = json.loads(done("describe - -o json", stdin=SQUARE))
-    assert (document["duration_s"], document["step_s"], document["windows_s"]) == (
-        1800.0,
-        1.0,
-        [1.0, 10.0, 60.0],
-    )
-    assert [series["name"] for series in document["series"]] == ["a", "b"]
-    assert document["series"][0]["autocorrelation"] == pytest.approx(1.0)
-    assert yaml.safe_load(done("describe - -o yaml", stdin=SQUARE)) == document
-    jobs = json.loads(done("describe - -o json", stdin=JOBS))
-    assert (jobs["jobs"], jobs["gpu_hours"], jobs["notes"]) == (
-        3,
-        pytest.approx(2.0 + 30 / 3600),
-        ["source: mine"],
-    )
-
-
 def test_a_job_list_is_described_in_words() -> None:
     assert done("describe -", stdin=JOBS).splitlines() == [
         "3 jobs, submitted within 2h",
@@ -147,14 +113,6 @@ def test_slicing_takes_a_time_and_some_series() -> None:
     assert len(rows(done("slice - --from 0s --to 1m", stdin=SQUARE))) == 61
 
 
-def test_slices_of_job_lists_and_faster_ones() -> None:
-    assert rows(done("slice - --from 5s --to 1h", stdin=JOBS)) == [
-        "submit_s,duration_s,gpus,name",
-        "5,60,0.5,b",
-    ]
-    assert rows(done("scale - --time 60", stdin=JOBS))[-1] == "120,60,1,c"
-
-
 @pytest.mark.parametrize(
     "shape",
     [
@@ -174,25 +132,6 @@ def test_what_is_made_repeats_by_the_line_in_its_note(shape: str) -> None:
     words = note.removeprefix("# source: plimsoll trace ")
     assert done(words) == made
     assert done(words.replace("--seed 7", "--seed 8")) != made
-
-
-def test_crowds_come_to_all_series_at_once_each_around_its_own_mean() -> None:
-    shape = "flash-crowds --mean 40 --mean 400 --name a --name b --joined 1 --noise 0 --amplitude 0"
-    made = done(f"generate {shape} --seed 4")
-    rates = [[float(cell) for cell in row.split(",")[1:]] for row in rows(made)[1:]]
-    assert len(rates) == 1800
-    assert min(rates) == [40.0, 400.0]
-    assert max(rates)[0] > 60.0
-    assert all(b == pytest.approx(10.0 * a, rel=1e-4) for a, b in rates)
-
-
-def test_names_make_series_of_their_own() -> None:
-    made = done(
-        "generate mmpp --level 1:9s --level 5:9s --duration 5m --name x --name y"
-    )
-    columns = list(zip(*(row.split(",") for row in rows(made)), strict=True))
-    assert [column[0] for column in columns] == ["second", "x", "y"]
-    assert columns[1][1:] != columns[2][1:]
 
 
 @pytest.mark.parametrize(

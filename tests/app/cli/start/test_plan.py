@@ -67,13 +67,6 @@ def test_the_same_seed_gives_the_same_plan_through_pipes() -> None:
     assert "SERVICE" in first.err  # The summary stays out of the plan's way.
 
 
-def test_what_stays_unserved_is_shown(tmp_path: Path) -> None:
-    path = changed_example(tmp_path, arrival_rate_rps=1e4, max_replicas=1)
-    result = cli("plan", path, "--policy", "hetsev_greedy")
-    (line,) = [line for line in result.out.splitlines() if line.startswith("camera")]
-    assert "unserved (replicas)" in line
-
-
 def test_a_plan_that_breaks_a_rule_is_shown_but_not_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

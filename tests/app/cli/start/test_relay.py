@@ -73,11 +73,6 @@ def test_after_a_restart_counts_begin_anew_and_are_never_negative() -> None:
     assert (window["arrivals"], window["served"], window["in_slo"]) == (0, 2, 2)
 
 
-def test_a_server_that_tells_no_latencies_makes_no_window() -> None:
-    told = ServerReading(at_s=START_S, counts=ServerCounts(served=5.0))
-    assert make_window("s", told, told, 100.0) is None
-
-
 NAME = "vllm:e2e_request_latency_seconds_bucket"
 METRICS = "http://gpu-7:8000/metrics"
 RELAY = f"relay {METRICS} --kind vllm"
@@ -131,11 +126,6 @@ def test_what_could_not_be_pushed_goes_with_the_next_window() -> None:
     assert result.code == 0, result.err
     assert [sent["served"] for sent in both.api.sent("POST")] == [20]
     assert "not pushed" in result.out
-
-
-def test_without_a_service_it_shows_what_the_server_says() -> None:
-    result = cli(f"{RELAY} --served-as chat", api=Both())
-    assert (result.code, "10 requests" in result.out) == (0, True)
 
 
 @pytest.mark.parametrize(

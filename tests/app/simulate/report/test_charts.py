@@ -15,7 +15,6 @@ from app.simulate.report.charts import (
     TOP,
     WIDTH,
     ChartBar,
-    ChartSpan,
     Line,
     LineChart,
     TimeAxis,
@@ -23,7 +22,6 @@ from app.simulate.report.charts import (
     bar_chart,
     line_chart,
     look_of,
-    time_unit,
 )
 
 TIMES = TimeAxis(at_s=[0.0, 60.0, 120.0], span_s=(0.0, 120.0))
@@ -57,25 +55,6 @@ def test_a_gap_interrupts_the_line() -> None:
     assert re.sub(r"[0-9. ]+", "", path_of(a_chart(1.0, None, 2.0))) == "MhMh"
 
 
-def test_a_line_without_any_value_is_empty() -> None:
-    assert path_of(a_chart(None, None, None)) == ""
-
-
-def test_the_axis_holds_the_limit_too() -> None:
-    words = [text.text for text in a_chart(1.0, 2.0, 3.0, limit=50.0).iter("text")]
-    assert "50" in words and "SLO" in words
-
-
-def test_a_mark_outside_the_axis_is_cut_at_its_ends() -> None:
-    span = ChartSpan(label="1", start_s=60.0, end_s=1e9, title="lost")
-    times = TimeAxis(at_s=TIMES.at_s, span_s=TIMES.span_s, marked=[span])
-    rect = a_chart(1.0, 1.0, 1.0, times=times).find("rect")
-    assert rect is not None
-    assert float(rect.attrib["x"]) + float(rect.attrib["width"]) == pytest.approx(
-        WIDTH - RIGHT
-    )
-
-
 @pytest.mark.parametrize(
     ("values", "low", "high", "ticks"),
     [
@@ -103,19 +82,6 @@ def test_an_axis_of_percents_ends_at_a_hundred_and_shows_what_differs() -> None:
     assert (high, ticks[-1]) == (100.0, 100.0) and low < 100.0
 
 
-def test_whole_numbers_get_whole_ticks() -> None:
-    assert axis([1.0, 2.0], from_zero=True, min_step=1.0) == (0.0, 2.0, [0, 1, 2])
-
-
-def test_the_unit_of_time_grows_with_the_run() -> None:
-    assert [time_unit(length)[1] for length in (60, 600, 36_000, 864_000)] == [
-        "s",
-        "min",
-        "h",
-        "d",
-    ]
-
-
 def test_a_whisker_ends_at_both_ends_of_the_interval() -> None:
     bars = [
         ChartBar(label="<a>", value=5.0, half_width=5.0, colour="#000", text="5 ±5")
@@ -128,21 +94,6 @@ def test_a_whisker_ends_at_both_ends_of_the_interval() -> None:
         and f"H{WIDTH - RIGHT:.1f}" in whisker.attrib["d"]
     )
     assert [text.text for text in chart.iter("text")] == ["<a>", "5 ±5"]
-
-
-def test_a_bars_long_name_leaves_room_for_its_figure() -> None:
-    (name, _) = ET.fromstring(
-        bar_chart(
-            "t",
-            [
-                ChartBar(
-                    label="x" * 63, value=1, half_width=None, colour="#000", text="1"
-                )
-            ],
-        )
-    )[:2]
-    assert name.text == "x" * 31 + "…"
-    assert [title.text for title in name] == ["x" * 63]
 
 
 def test_no_bar_has_no_whisker_with_one_seed_and_none_is_wider_than_the_chart() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from app.simulate.figures import SeedMean
 from app.simulate.report.compare import compare, favourite, is_shown, missed
 from app.simulate.report.report import SimulationReport, make_report
 from app.simulate.run.results import RunResult
@@ -59,11 +58,6 @@ def test_only_common_seeds_are_compared() -> None:
     assert compare(a_report(*runs), "one", "two") is None
 
 
-def test_a_rival_that_cost_nothing_has_no_ratio() -> None:
-    found = compare(a_report(*costing("one", 1.0), *costing("two", 0.0)), "one", "two")
-    assert found is not None and found.saving is None
-
-
 @pytest.mark.parametrize("in_slo", [0, 49])
 def test_who_leaves_most_requests_unserved_neither_saves_nor_is_preferred(
     in_slo: int,
@@ -79,21 +73,6 @@ def test_who_leaves_most_requests_unserved_neither_saves_nor_is_preferred(
         assert found is not None and found.saving is None
     assert favourite(report, ["lazy", "busy"]) == "busy"
     assert favourite(report, ["lazy"]) == "lazy"
-
-
-def test_equal_seeds_show_no_difference() -> None:
-    assert not is_shown(SeedMean(mean=1e-17, half_width=0.0))
-
-
-def test_who_starts_nothing_at_all_is_no_favourite() -> None:
-    idle = a_run(
-        "idle",
-        cost_usd=0.0,
-        services=(a_service_result("a", served=0, queued=100, overdue=100),),
-    )
-    report = a_report(idle, *costing("good", 2.0))
-    assert missed(report, report.policies[0]) == ["a"]
-    assert favourite(report, ["idle", "good"]) == "good"
 
 
 def test_the_cheapest_that_keeps_every_slo_comes_first() -> None:

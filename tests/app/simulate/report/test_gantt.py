@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from app.simulate.report.charts import ChartSpan
-from app.simulate.report.gantt import LEFT, RIGHT, WIDTH, gantt_chart, phase_legend
+from app.simulate.report.gantt import LEFT, RIGHT, WIDTH, gantt_chart
 from app.simulate.run.results import TaskPhase, TaskResult
 from tests.app.runs import a_task_result
 
@@ -86,18 +86,3 @@ def test_what_is_marked_is_shaded_behind_the_bars() -> None:
     assert float(first.attrib["x"]) + float(first.attrib["width"]) == pytest.approx(
         WIDTH - RIGHT, abs=0.1
     )
-
-
-def test_long_names_are_cut_and_strange_ones_escaped() -> None:
-    name = drawn(a_task_result("<" * 30)).find("text[@class='name']")
-    assert name is not None and name.text == "<" * 19 + "…"
-
-
-def test_the_legend_explains_every_kind_of_bar() -> None:
-    entries = ET.fromstring(phase_legend("#4477cc")).findall("li")
-    assert ["".join(entry.itertext()) for entry in entries] == [
-        "waits",
-        "runs",
-        "swapped out",
-        "deadline",
-    ]

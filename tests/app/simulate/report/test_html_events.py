@@ -90,7 +90,3 @@ def test_every_fault_and_spike_has_a_row_under_every_policy() -> None:
         '<td class="left">two</td><td>0</td><td><span class="bad">not to the end</span></td>'
         in page
     )
-
-
-def test_where_nothing_happens_there_is_no_section() -> None:
-    assert list(events_section(a_scenario().spec, {"one": [a_run()]})) == []

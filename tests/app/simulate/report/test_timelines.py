@@ -17,10 +17,6 @@ def test_a_mean_leaves_out_what_is_unknown() -> None:
     assert mean_known([None]) is None
 
 
-def test_short_courses_stay_as_they_are() -> None:
-    assert thinned([1.0, None, 3.0]) == [1.0, None, 3.0]
-
-
 @pytest.mark.parametrize("steps", [MAX_POINTS, MAX_POINTS + 1, 9_999, 10_000])
 def test_long_courses_become_means_of_neighbours(steps: int) -> None:
     values = [float(step) for step in range(steps)]

@@ -1,13 +1,12 @@
 """What may be simulated over the API: as strict as the command line, and small enough to run beside a cluster."""
 
-import json
 from typing import Any
 
 import pytest
 
 from app.api.decisions.simulation_views import SimulationRequest
 from app.base.errors import InvalidRequest
-from app.simulate.requests.intake import MAX_COMPLAINTS, ScenarioIntake
+from app.simulate.requests.intake import ScenarioIntake
 from app.simulate.scenario.scenario import SimulationScenario
 from tests.integration.simulating import SCENARIO, scenario
 
@@ -42,12 +41,6 @@ def test_a_scenario_is_ordered_with_its_defaults_filled_in() -> None:
     assert SimulationScenario.model_validate(
         order.document
     ) == SimulationScenario.model_validate(SCENARIO)
-
-
-def test_text_and_object_are_the_same_scenario() -> None:
-    assert DESK.order(SimulationRequest(scenario=json.dumps(SCENARIO))) == DESK.order(
-        SimulationRequest(scenario=SCENARIO)
-    )
 
 
 def test_every_shipped_scenario_can_be_ordered_as_it_is() -> None:
@@ -149,23 +142,3 @@ def test_a_text_that_is_no_scenario_is_told_with_its_line(
 )
 def test_any_shape_is_refused_in_words(value: str) -> None:
     assert wrong(scenario=value, policies=["joint"], seeds=[1], duration_s=60)
-
-
-def test_of_very_many_complaints_the_first_ones_are_told() -> None:
-    services = [{**SERVICE, "name": f"s{place}", "netwrk": 1} for place in range(90)]
-    assert len(wrong(scenario=scenario(services=services))) == MAX_COMPLAINTS
-
-
-def test_an_object_may_be_as_long_as_a_text() -> None:
-    found = wrong(scenario={f"unknown{place}": 1 for place in range(5000)})["scenario"]
-    assert found.startswith(
-        "has 88,890 characters as JSON; at most 65,536 are read here"
-    )
-
-
-def test_labels_that_are_too_many_are_told_like_lists() -> None:
-    labels = {f"k{place}": "x" for place in range(65)}
-    found = wrong(scenario=scenario(services=[{**SERVICE, "labels": labels}]))
-    assert found == {
-        "scenario.spec.services[0].labels": "must be an object of at most 64 entries, not of 65"
-    }

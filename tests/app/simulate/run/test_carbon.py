@@ -65,11 +65,6 @@ def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, remedy: str) -
         read_grid_intensity(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"grid\.csv"):
-        read_grid_intensity(tmp_path / "grid.csv")
-
-
 def test_a_scenarios_report_says_what_its_energy_comes_to(tmp_path: Path) -> None:
     # 400 g in the first minute, which is the warm-up, 1000 g in the second: only the second one counts.
     (tmp_path / "grid.csv").write_text("second,g_co2_per_kwh\n0,400\n60,1000\n")
@@ -85,10 +80,3 @@ def test_a_scenarios_report_says_what_its_energy_comes_to(tmp_path: Path) -> Non
     show_report(report, shown)
     assert f"g CO2e: hetsev_greedy {run.carbon_g:.1f}" in shown.getvalue()
     assert "grid intensity" in report_to_html(report)
-
-
-def test_a_scenarios_grid_file_is_checked_before_the_runs(tmp_path: Path) -> None:
-    scenario = a_scenario(grid_intensity="missing.csv")
-    ((path, words),) = unusable_files(scenario, tmp_path)
-    assert path == ("grid_intensity",)
-    assert "missing.csv" in words

@@ -1,6 +1,5 @@
 """What clairvoyant policies are told: the highest rate to come, and times as they are."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from pydantic import ValidationError
 
 from agents.sim.truth.running import RunningPart
 from agents.sim.truth.truth import load_truth
-from app.simulate.run.build import make_world, shipped_catalogue
+from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.foresight import with_true_times
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
@@ -55,24 +54,6 @@ def test_true_times_are_those_that_batches_take() -> None:
             world.batch_ms(alone)[row.batch]
         )
     assert points.rows != catalogue.points[0].rows
-
-
-def test_where_everything_takes_the_planned_time_true_times_are_the_planned_ones() -> (
-    None
-):
-    given = a_scenario(truth="planned")
-    catalogue = shipped_catalogue(given)
-    world = make_world(given, catalogue)
-    (points,) = catalogue.points
-    times = [
-        (row.transfer_ms, row.launch_ms, row.run_ms)
-        for row in with_true_times(points, world).rows
-    ]
-    assert times == [
-        pytest.approx((row.transfer_ms, row.launch_ms, row.run_ms))
-        for row in points.rows
-    ]
-    assert replace(with_true_times(points, world), rows=points.rows) == points
 
 
 def test_foresight_without_clairvoyance_is_refused() -> None:

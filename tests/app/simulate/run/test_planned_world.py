@@ -53,12 +53,6 @@ def test_neighbours_slow_by_the_contracts_law() -> None:
     assert times[1] == pytest.approx(own.transfer_ms + launch_ms + run_ms)
 
 
-def test_watts_are_the_operating_points() -> None:
-    assert WORLD.busy_w(placed("vgg16", 4), 1) == PROFILES["vgg16"].rows[4].power_w
-    assert WORLD.idle_w("V100-32GB") == V100.idle_w
-    assert WORLD.noise_cv("vgg16") == 0.0
-
-
 def test_what_is_not_known_is_refused_in_words() -> None:
     with pytest.raises(
         TruthError,
@@ -71,13 +65,6 @@ def test_what_is_not_known_is_refused_in_words() -> None:
         TruthError, match="no operating point on V100-32GB at 33 % SM and batch 2"
     ):
         WORLD.batch_ms(replace(placed("resnet50", 0), sm_percent=33.0, batch=2))
-
-
-def test_at_a_clock_that_was_not_planned_the_nearest_one_holds() -> None:
-    throttled = placed(
-        "resnet50", 0, clock_mhz=PROFILES["resnet50"].rows[0].clock_mhz + 7.0
-    )
-    assert WORLD.batch_ms(throttled)[1] == WORLD.batch_ms(placed("resnet50", 0))[1]
 
 
 def test_a_batch_between_operating_points_takes_as_long_as_the_next_larger_one() -> (

@@ -122,11 +122,6 @@ def test_a_gpu_is_busy_while_something_runs_on_it_and_only_then(
     assert idle.series.busy_gpus == [0.0, 0.0]
 
 
-def test_a_steady_load_needs_no_moves_once_it_runs(steady: RunResult) -> None:
-    assert steady.moves.replicas_stopped == 0
-    assert (steady.holds, steady.refused) == (0, 0)
-
-
 def test_the_same_scenario_gives_the_same_report_in_other_processes_too() -> None:
     scenario = a_scenario(seeds=[3, 4], policies=["hetsev_greedy", "k8s_hpa"])
     jobs = jobs_of(scenario, shipped_catalogue(scenario), Path())
@@ -155,16 +150,6 @@ def test_the_same_scenario_gives_the_same_report_in_other_processes_too() -> Non
     assert one == other
 
 
-def test_readings_are_as_new_as_the_steps_that_they_count_for() -> None:
-    # Two agent periods are one step, but 0.1 + 0.2 is not 0.3: each step must have the energy of both.
-    found = run(
-        step_s=0.2, duration_s=12.0, warm_up_s=6.0, agent_period_s=0.1, truth="planned"
-    )
-    assert min(found.series.power_w) == pytest.approx(
-        max(found.series.power_w), rel=0.01
-    )
-
-
 def test_who_knows_the_rates_plans_for_them() -> None:
     step = {
         "rate_rps": 50,
@@ -181,14 +166,6 @@ def test_who_knows_the_rates_plans_for_them() -> None:
     guessing, knowing = (each.services[0].attainment or 0.0 for each in found)
     assert knowing > guessing
     assert knowing >= 0.98
-
-
-def test_a_lost_gpu_costs_attainment_until_its_service_runs_elsewhere() -> None:
-    found = run(
-        duration_s=300, faults=[{"kind": "gpu_lost", "node": "v100-1", "start_s": 122}]
-    )
-    shares = found.series.services["resnet50"].attainment
-    assert shares[-1] is not None and shares[-1] >= 0.98
 
 
 @pytest.mark.parametrize(
@@ -226,11 +203,6 @@ def test_clients_who_wait_are_served_at_the_rate_that_latency_allows() -> None:
     # Eight clients, each always with one request in the 120 s that count: Little's law.
     assert 8 * 120 * 0.9 <= service.present_s <= 8 * 120
     assert service.present_s == pytest.approx(service.sojourn_s)
-
-
-def test_a_planned_world_is_as_planned() -> None:
-    found = run(duration_s=180, warm_up_s=60, truth="planned", policies=["joint"])
-    assert (found.services[0].attainment or 0.0) >= 0.98
 
 
 def test_totals_that_do_not_add_up_are_the_simulators_fault() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from app.simulate.run.run import SimulationRun
 from app.simulate.run.runner import (
     Outcome,
     attempt_run,
-    run_here,
     run_in_processes,
     simulate_all,
 )
@@ -90,31 +88,6 @@ def test_a_process_that_dies_in_the_middle_of_its_result_fails_its_own_run_only(
     assert found[0].reason == "its process was ended by SIGALRM"
 
 
-def test_a_process_that_dies_before_it_gets_its_next_run_fails_that_run_only() -> None:
-    ids: list[int] = []
-
-    class Lethal:
-        """A scenario whose sending kills the process that it is for."""
-
-        def __reduce__(self) -> tuple[type, tuple[()]]:
-            os.kill(ids[0], signal.SIGKILL)
-            wait_for_death(ids[0])
-            return dict, ()
-
-    good, job, last = jobs(1, 3, 4)
-    lethal = replace(job, scenario=Lethal())  # type: ignore[arg-type]
-    found = dict(
-        run_in_processes(
-            [good, lethal, last],
-            lambda _, told: ids.append(int(told)),
-            processes=1,
-            attempt=identified,
-        )
-    )
-    assert isinstance(found[0], RunResult) and isinstance(found[2], RunResult)
-    assert isinstance(found[1], FailedRun) and "was killed" in found[1].reason
-
-
 @interruptible()
 def test_an_interrupt_ends_processes_that_ignore_it_from_their_first_moment_on() -> (
     None
@@ -179,9 +152,3 @@ def test_reasons_of_the_users_making_are_told_as_they_are_and_others_with_their_
     outcome = attempt_run(broken, lambda _: None)
     assert isinstance(outcome, FailedRun)
     assert outcome.reason.startswith(words)
-
-
-def test_runs_here_tell_how_far_they_are() -> None:
-    seen = Seen()
-    simulate_all(jobs(4), partial(run_here, attempt=done), seen)
-    assert (seen.times, seen.places) == ([(0, 60.0)], [0])

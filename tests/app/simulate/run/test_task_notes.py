@@ -50,16 +50,3 @@ def test_what_ran_and_was_swapped_out_within_one_window_has_run() -> None:
         (20.0, {"state": "swapped", "swaps": 1}),
     )
     assert out.course == [(10.0, "waiting"), (16.0, "running"), (20.0, "swapped")]
-
-
-def test_a_running_task_goes_on_running() -> None:
-    running = {"state": "running", "done_iterations": 8.0, "ran_s": 4.0}
-    on = noted(
-        (20.0, running), (30.0, {**running, "ran_s": 9.0}), (35.0, {"state": None})
-    )
-    assert on.course == [(10.0, "waiting"), (30.0, "running"), (100.0, "waiting")]
-
-
-def test_work_is_in_hours_of_a_gpu_that_does_nothing_else() -> None:
-    # 40 iterations of 50 ms are two seconds.
-    assert noted((10.0, {"done_iterations": 40.0})).counted_gpu_hours * 3600.0 == 2.0

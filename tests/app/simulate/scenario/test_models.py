@@ -61,12 +61,6 @@ def test_what_cannot_be_simulated_is_said_with_its_field(
     assert problem in complaints(service, pool)[field]
 
 
-def test_types_that_a_model_leaves_out_need_no_kernels() -> None:
-    service = {**MODEL, "gpu_types": {"excluded": ["V100-32GB"]}}
-    document = a_document(services=[service], fleet=[POOL, {**H100, "name": "h100"}])
-    assert not isinstance(scenario_of(document, lambda _scenario: iter(())), tuple)
-
-
 def test_engines_are_asked_for_what_the_manifest_states() -> None:
     service = {
         **MODEL,
@@ -117,19 +111,3 @@ def test_a_file_without_the_columns_is_named_with_those_that_it_has(
     ((path, problem),) = unusable_files(scenario, tmp_path)
     assert path == ("services", 0, "load", "requests")
     assert "has no column generated; it has t_s, context_tokens" in problem
-
-
-def test_lengths_are_stated_once_and_of_language_models_alone() -> None:
-    load = {"rate_rps": 1, "requests": REQUESTS, "lengths": {"prompt": 10}}
-    with pytest.raises(ValueError, match="one of lengths and requests, not both"):
-        a_scenario(services=[{**MODEL, "load": load}], fleet=[H100])
-    other = {
-        "name": "classify",
-        "network": "resnet50",
-        "slo": {"latency_ms": 300},
-        "load": {"rate_rps": 60, "requests": REQUESTS},
-    }
-    document = a_document(services=[other], fleet=[POOL])
-    found = scenario_of(document, lambda _scenario: iter(()))
-    assert isinstance(found, tuple)
-    assert "is for services of kind llm" in str(found)

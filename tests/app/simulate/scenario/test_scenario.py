@@ -72,16 +72,6 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
     assert loop_of(scenario.spec, eager).period_s == 10.0
 
 
-def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
-    service = {**SERVICE, "labels": {"tier": "low", "team": "a"}}
-    scenario = a_scenario(
-        services=[service], loop={"groups": [GROUP], "period_s": 10, "window_s": 5}
-    )
-    assert [
-        group.name for group in loop_of(scenario.spec, scenario.spec.policies[0]).groups
-    ] == ["low"]
-
-
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -224,7 +214,3 @@ def test_four_fields_are_enough() -> None:
     assert (
         SimulationScenario.model_validate(scenario.model_dump(mode="json")) == scenario
     )
-
-
-def test_unknown_fields_are_refused() -> None:
-    assert "Extra inputs are not permitted" in refusal(gpus=3)

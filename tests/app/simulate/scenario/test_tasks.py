@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.base.errors import InvalidRequest
 from app.catalogue.catalogue import load_profiles
-from app.simulate.report.report import make_report, report_to_json
+from app.simulate.report.report import make_report
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
@@ -19,10 +18,9 @@ from app.simulate.scenario.tasks import (
     Submissions,
     iteration_ms,
     make_submissions,
-    reference_times_ms,
 )
 from app.store.memory_store import MemoryStore
-from tests.app.runs import POOL, a_scenario, report_from_json
+from tests.app.runs import a_scenario
 
 NETWORK = "resnet18-training"
 TASK = {
@@ -108,37 +106,6 @@ def test_the_list_begins_at_the_first_wanted_job_and_stops_at_the_most_or_at_the
     assert fast[0][2] == pytest.approx(listed(tmp_path, *rows)[0][2] / 10, abs=1)
 
 
-def test_networks_are_taken_in_turn(tmp_path: Path) -> None:
-    (tmp_path / "jobs.csv").write_text(
-        "submit_s,duration_s,gpus,name\n" + "1,10,1,a\n" * 3
-    )
-    works = [
-        {"network": NETWORK, "batch": 128},
-        {"network": "lm-training", "batch": 20},
-    ]
-    found = make_submissions(
-        spec_of(task_lists=[{**LIST, "networks": works}]), POINTS, tmp_path
-    )
-    assert [each.task.network for each in found] == [NETWORK, "lm-training", NETWORK]
-
-
-def test_a_list_without_that_many_jobs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidRequest, match=r"jobs.csv has 1 jobs; there is no number 2"
-    ):
-        listed(tmp_path, "0,10,1,a", first=2)
-
-
-def test_an_iterations_reference_is_the_fleets_first_type_that_has_it() -> None:
-    fleet = [{**POOL, "name": "t4", "gpu_type": "T4"}, POOL]
-    found = reference_times_ms(spec_of(fleet=fleet, tasks=[TASK]), POINTS)
-    # Nothing is known of T4s here, so it is the V100s' time.
-    (work,) = spec_of(tasks=[TASK]).tasks
-    assert found == {
-        (work.network, work.batch): iteration_ms(work, "V100-32GB", POINTS)
-    }
-
-
 def test_tasks_are_entered_when_their_time_has_come_with_that_time() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     tasks = [
@@ -195,16 +162,6 @@ def test_every_task_is_accounted_for(done: RunResult) -> None:
     )
 
 
-def test_a_course_goes_from_submission_to_the_end(done: RunResult) -> None:
-    short = next(each for each in done.tasks if each.task == "short")
-    assert [phase for _, phase in short.course] == ["waiting", "running", "finished"]
-    assert [at_s for at_s, _ in short.course] == [
-        12.0,
-        short.first_ran_s,
-        short.finished_s,
-    ]
-
-
 def test_every_unfinished_task_is_in_the_series_once(done: RunResult) -> None:
     unfinished = [sum(step) for step in zip(*done.series.tasks.values(), strict=True)]
     short = next(each for each in done.tasks if each.task == "short")
@@ -223,36 +180,6 @@ def test_what_tasks_do_in_the_warm_up_does_not_count(done: RunResult) -> None:
     )
     assert 0.0 < policy.tasks.work_gpu_hours.mean < all_of_it
     assert policy.tasks.in_time is not None and policy.tasks.in_time.mean == 0.0
-
-
-def test_tasks_come_back_from_a_reports_file(done: RunResult) -> None:
-    report = make_report(a_scenario(), [done])
-    assert report_from_json(report_to_json(report)) == report
-
-
-def test_a_jobs_weight_variants_and_floor_are_submitted() -> None:
-    variants = [
-        {"network": "resnet101", "accuracy": 0.77},
-        {"network": "resnet50", "accuracy": 0.76},
-    ]
-    job = {
-        "name": "job",
-        "kind": "offline",
-        "network": "resnet101",
-        "batch": 8,
-        "iterations": 10,
-        "weight": 0.8,
-    }
-    scenario = a_scenario(tasks=[{**job, "variants": variants, "accuracy_floor": 0.5}])
-    catalogue = shipped_catalogue(scenario)
-    (submission,) = make_submissions(scenario.spec, catalogue.points, Path())
-    assert submission.task.weight == 0.8
-    assert [each.network for each in submission.task.variants] == [
-        "resnet101",
-        "resnet50",
-    ]
-    assert submission.task.accuracy_floor == 0.5
-    assert {"resnet50", "resnet101"} <= {points.network for points in catalogue.points}
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import pytest
 from agents.sim.load.rates import FloatArray
 from app.simulate.traces.crowds import Crowd, CrowdedLoad, FlashCrowds
 
-QUIET = FlashCrowds(seed=1, mean_gap_s=1e9, noise=0.0)
-
 
 def rates_rps(load: CrowdedLoad, duration_s: int, stream: int = 0) -> FloatArray:
     return load.rates(duration_s, np.random.default_rng([1, stream])).rates_rps
@@ -20,17 +18,6 @@ def test_a_crowd_jumps_at_once_and_falls_to_37_percent_in_its_time() -> None:
     assert crowd.lift(times_s) == pytest.approx(
         [0.0, 0.0, 4.0, 1.4715, 0.5413], abs=1e-4
     )
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.5, 5.0, 1e6, 1e200])
-def test_what_is_left_out_of_a_crowd_after_its_end_changes_no_rate(
-    factor: float,
-) -> None:
-    crowd = Crowd(start_s=100.0, factor=factor, decay_s=3.0)
-    times_s = np.arange(0.5, 10_000.0)
-    crowded = np.ones_like(times_s)
-    crowd.add_to(crowded, times_s)
-    assert crowded.tobytes() == (1.0 + crowd.lift(times_s)).tobytes()
 
 
 def test_a_crowd_is_added_only_to_the_steps_where_it_shows() -> None:
@@ -49,13 +36,6 @@ def test_crowds_come_as_often_and_as_large_as_asked_for() -> None:
     assert np.mean([each.factor for each in crowds]) == pytest.approx(2.5, abs=0.05)
     assert np.mean([each.decay_s for each in crowds]) == pytest.approx(15.0, abs=0.5)
     assert all(2.0 <= each.factor <= 3.0 for each in crowds)
-
-
-def test_without_crowds_and_noise_there_is_a_wave_around_the_mean() -> None:
-    load = CrowdedLoad(mean_rps=40.0, crowds=QUIET, amplitude=0.5, period_s=100.0)
-    found = rates_rps(load, 1000)
-    assert found.mean() == pytest.approx(40.0)
-    assert (found.min(), found.max()) == pytest.approx((20.0, 60.0), rel=1e-3)
 
 
 def test_noise_is_as_large_as_asked_for_and_half_of_it_is_shared() -> None:
@@ -83,13 +63,6 @@ def test_loads_join_the_crowds_that_they_share_by_chance() -> None:
     # Of some 400: a standard deviation of 0.02.
     assert joined(0.75, 0).mean() == pytest.approx(0.75, abs=0.07)
     assert (joined(0.75, 0) != joined(0.75, 1)).any()
-
-
-def test_a_longer_run_begins_with_the_same_rates() -> None:
-    load = CrowdedLoad(mean_rps=10.0, crowds=FlashCrowds(seed=5, mean_gap_s=100.0))
-    short, long = rates_rps(load, 600), rates_rps(load, 3600)
-    assert long[:600] == pytest.approx(short, rel=1e-9)
-    assert long.max() > 20.0
 
 
 def test_loads_of_one_run_share_one_draw() -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from agents.sim.load.arrivals import LoadShape, Modulation, Spike
 from agents.sim.load.rates import Shape
-from app.base.errors import InvalidRequest
 from app.simulate.traces.describe import (
     OUTLINE,
     SeriesSummary,
@@ -56,12 +55,6 @@ def test_the_figures_of_a_square_wave() -> None:
     assert found.autocorrelation == pytest.approx(1.0)
     assert found.daily is None
     assert found.outline == pytest.approx([1.0] * OUTLINE, abs=0.1)
-
-
-def test_half_a_period_apart_is_the_opposite() -> None:
-    assert summary(
-        np.tile(np.repeat([2.0, 6.0], 60), 30)
-    ).autocorrelation == pytest.approx(-1.0)
 
 
 def test_what_a_trace_cannot_say_is_none() -> None:
@@ -116,19 +109,6 @@ def test_the_figures_of_a_job_list() -> None:
     assert found.outline == (1.0, *(0.0,) * (OUTLINE - 2), 0.5)
 
 
-def test_drawn_counts_of_a_steady_rate_are_a_poisson_stream() -> None:
-    (found,) = describe_trace(
-        made(LoadShape(mean_rps=20.0), duration_s=7201, draws=True)
-    )
-    assert found.mean_rps == pytest.approx(20.0, abs=5 * np.sqrt(20.0 / 7201))
-    # Relative standard error of a variance: sqrt(2 / windows), here 720 and 120 of them for the longer ones.
-    for index, windows in enumerate((7200, 720, 120)):
-        assert found.dispersion[index] == pytest.approx(
-            1.0, abs=5 * np.sqrt(2 / windows)
-        )
-    assert found.autocorrelation == pytest.approx(0.0, abs=5 / np.sqrt(7200))
-
-
 def test_a_day_and_a_spike_have_the_rates_that_were_asked_for() -> None:
     day = made(LoadShape(mean_rps=10.0, day_amplitude=0.5), duration_s=86_400)
     (found,) = describe_trace(day)
@@ -152,8 +132,3 @@ def test_series_are_independent_and_the_seed_repeats_them() -> None:
     assert not np.array_equal(first.rates_rps, made(shape, series=2, seed=2).rates_rps)
     assert np.array_equal(first.rates_rps[:, :1], made(shape).rates_rps)
     assert first.notes == ("source: mine",)
-
-
-def test_too_long_a_trace_is_refused_before_it_is_made() -> None:
-    with pytest.raises(InvalidRequest, match="too many"):
-        made(LoadShape(mean_rps=1.0), duration_s=10**10)

@@ -4,13 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.base.errors import InvalidRequest
 from app.cli.common.files import write_csv
 from app.measurements.traces import MAX_STEPS
-from app.measurements.traces import read_trace as read_one_series
 from app.simulate.traces.files import Missing, read_any, read_trace, trace_rows
 from app.simulate.traces.jobs import JobList, job_rows
 from app.simulate.traces.trace import RateTrace
@@ -45,41 +42,6 @@ def test_what_is_written_reads_back(tmp_path: Path, name: str, step_s: float) ->
     assert (back.names, back.notes) == (trace.names, trace.notes)
     assert back.step_s == pytest.approx(step_s, rel=1e-9)
     np.testing.assert_allclose(back.rates_rps, trace.rates_rps, rtol=1e-10)
-
-
-def test_the_same_trace_is_the_same_packed_file(tmp_path: Path) -> None:
-    trace = RateTrace(names=("a",), rates_rps=np.ones((5, 1)), step_s=1.0)
-    for name in ("one.csv.gz", "two.csv.gz"):
-        write_csv(tmp_path / name, trace_rows(trace))
-    assert (tmp_path / "one.csv.gz").read_bytes() == (
-        tmp_path / "two.csv.gz"
-    ).read_bytes()
-
-
-@given(counts=st.lists(st.integers(0, 10**9), min_size=2, max_size=20))
-def test_counts_stay_whole_numbers(counts: list[int]) -> None:
-    trace = RateTrace(
-        names=("a",),
-        rates_rps=np.array(counts, dtype=float)[:, None] / 60.0,
-        step_s=60.0,
-    )
-    rows = list(trace_rows(trace))
-    assert [tuple(row) for row in rows] == [
-        ("second", "a"),
-        *((f"{60 * i}", f"{n}") for i, n in enumerate(counts)),
-    ]
-
-
-def test_forecasts_read_what_is_written_here(tmp_path: Path) -> None:
-    trace = RateTrace(
-        names=("a", "b"),
-        rates_rps=np.array([[1.0, 2.0], [3.0, 4.0]]),
-        step_s=60.0,
-        notes=("source: x",),
-    )
-    write_csv(tmp_path / "trace.csv", trace_rows(trace), notes=trace.notes)
-    series = read_one_series(tmp_path / "trace.csv", "b").series
-    assert (series.window_s, series.arrivals.tolist()) == (60.0, [120.0, 240.0])
 
 
 @pytest.mark.parametrize(
@@ -154,11 +116,6 @@ def test_errors_name_file_line_and_column(
         read_trace(path)
     assert str(caught.value).startswith(f"{path}{place}")
     assert problem in str(caught.value)
-
-
-def test_a_gap_filler_does_not_hide_bad_cells(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r":3: column b: .*'x'"):
-        read(tmp_path, "second,a,b\n0,1,1\n1,,x\n", Missing.ZERO)
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:

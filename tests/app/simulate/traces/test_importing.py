@@ -151,13 +151,6 @@ def test_a_family_per_column_keeps_its_notes_and_takes_new_ones(tmp_path: Path) 
     assert trace.notes == ("source: a friend", "source: the file's own")
 
 
-def test_a_published_set_is_named_unless_the_user_knows_better(tmp_path: Path) -> None:
-    text = "t_s\n0.1\n1.1\n"
-    assert "Splitwise" in read(tmp_path, LLM, text).notes[0]
-    notes = read(tmp_path, LLM, text, source="our gateway", licence="ours").notes
-    assert notes == ("source: our gateway", "licence: ours")
-
-
 @pytest.mark.parametrize(
     ("kind", "text", "place", "problem"),
     [

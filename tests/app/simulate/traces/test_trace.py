@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from agents.sim.load.arrivals import ArrivalProcess
 from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
 from app.measurements.traces import MAX_STEPS
 from app.simulate.traces.changes import (
-    chosen,
     compressed,
     cut,
     factors_to,
@@ -84,12 +82,6 @@ def test_requests_means_and_duration_count_the_step() -> None:
     )
 
 
-def test_a_series_plays_as_a_load() -> None:
-    shape = make_trace([[1.0, 500.0], [3.0, 0.0]], step_s=10.0).shape("b")
-    load = ArrivalProcess(shape=shape, duration_s=30, seed=1, stream=0)
-    assert load.rates_rps.tolist() == [500.0] * 10 + [0.0] * 20
-
-
 @given(rates_rps=RATES, factor=st.floats(1e-3, 1e3))
 def test_scaled_and_scaled_back_is_the_same(rates_rps: Reals, factor: float) -> None:
     trace = make_trace(rates_rps)
@@ -97,12 +89,6 @@ def test_scaled_and_scaled_back_is_the_same(rates_rps: Reals, factor: float) -> 
     np.testing.assert_allclose(there.requests, factor * trace.requests, rtol=1e-9)
     back = scaled(there, dict.fromkeys(trace.names, 1.0 / factor))
     np.testing.assert_allclose(back.rates_rps, trace.rates_rps, rtol=1e-12)
-
-
-def test_only_the_named_series_is_scaled_and_a_note_says_so() -> None:
-    trace = scaled(make_trace([[1.0, 2.0], [3.0, 4.0]]), {"b": 0.5})
-    assert trace.rates_rps.tolist() == [[1.0, 1.0], [3.0, 2.0]]
-    assert trace.notes == ("change: scaled b × 0.5",)
 
 
 def test_factors_bring_series_to_a_mean() -> None:
@@ -132,26 +118,6 @@ def test_smoothing_keeps_requests_and_stays_within_the_rates(
     np.testing.assert_allclose(flat.rates_rps, 7.0)
 
 
-def test_smoothing_takes_the_mean_around_each_step() -> None:
-    # Means of two or three: 6, 4, 5, 4, 6, which add up to 25, for 24 requests.
-    smooth = smoothed(make_trace([9.0, 3.0, 0.0, 12.0, 0.0]), 3.0)
-    means = np.array([6.0, 4.0, 5.0, 4.0, 6.0])
-    np.testing.assert_allclose(smooth.rates_rps[:, 0], means * 24.0 / means.sum())
-
-
-def test_smoothing_takes_the_noise_of_a_poisson_stream_out() -> None:
-    counts = np.random.default_rng(1).poisson(5.0, size=20_000)
-    smooth = smoothed(make_trace(counts), 15.0).rates_rps
-    # A variance of 20 000 / 15 independent means is known to 4 %.
-    assert smooth.var() / smooth.mean() == pytest.approx(1.0 / 15.0, rel=0.2)
-
-
-@pytest.mark.parametrize("width_s", [0.0, 1.0, 1.9])
-def test_a_mean_of_one_step_is_refused(width_s: float) -> None:
-    with pytest.raises(InvalidRequest, match="at least three steps"):
-        smoothed(make_trace([1.0, 2.0]), width_s)
-
-
 def test_compressed_time_averages_steps_of_a_second() -> None:
     # Six seconds at three times the speed: two seconds, each the mean of three.
     assert compressed(make_trace([1.0, 2.0, 6.0, 0.0, 0.0, 3.0]), 3.0).rates_rps[
@@ -161,20 +127,6 @@ def test_compressed_time_averages_steps_of_a_second() -> None:
     faster = compressed(make_trace([1.0, 2.0, 6.0, 0.0, 0.0, 3.0]), 1.5)
     np.testing.assert_allclose(
         faster.rates_rps[:, 0], np.array([2.0, 7.0, 0.0, 3.0]) / 1.5
-    )
-
-
-@pytest.mark.parametrize(
-    ("step_s", "factor", "new_step_s"),
-    [(60.0, 24.0, 2.5), (1.0, 0.5, 2.0), (0.5, 0.5, 1.0)],
-)
-def test_no_step_is_lost_while_steps_stay_above_a_second(
-    step_s: float, factor: float, new_step_s: float
-) -> None:
-    trace = compressed(make_trace([1.0, 2.0, 6.0], step_s=step_s), factor)
-    assert (trace.step_s, trace.rates_rps[:, 0].tolist()) == (
-        new_step_s,
-        [1.0, 2.0, 6.0],
     )
 
 
@@ -195,22 +147,6 @@ def test_faster_time_keeps_rates_and_divides_requests(
     tolerance = 1e-9 * trace.requests + 1e-9
     assert (dropped >= -tolerance).all()
     assert (dropped <= trace.rates_rps.max(axis=0) + tolerance).all()
-
-
-@given(rates_rps=RATES, factor=st.integers(1, 60))
-def test_time_made_slower_and_faster_again_is_the_same(
-    rates_rps: Reals, factor: int
-) -> None:
-    trace = make_trace(rates_rps)
-    back = compressed(compressed(trace, 1.0 / factor), float(factor))
-    assert back.step_s == pytest.approx(1.0)
-    np.testing.assert_allclose(back.rates_rps, trace.rates_rps)
-
-
-@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
-def test_time_does_not_stand_still_or_go_back(factor: float) -> None:
-    with pytest.raises(InvalidRequest, match="must be above 0"):
-        compressed(make_trace([1.0, 2.0]), factor)
 
 
 @given(rates_rps=RATES, data=st.data())
@@ -239,11 +175,3 @@ def test_a_slice_that_is_not_there_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest, match=problem):
         cut(make_trace(np.arange(10.0)), start_s, end_s)
-
-
-def test_series_are_chosen_in_the_order_that_is_asked_for() -> None:
-    trace = chosen(make_trace([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), ["c", "a"])
-    assert (trace.names, trace.rates_rps.tolist()) == (
-        ("c", "a"),
-        [[3.0, 1.0], [6.0, 4.0]],
-    )

@@ -20,7 +20,7 @@ from app.web.topics.feed import (
     STREAMS_PER_TOKEN,
     TopicFeed,
 )
-from app.web.topics.topic import MAX_REST_S, Items, Look, Topic
+from app.web.topics.topic import Items, Look, Topic
 from tests.waiting import in_loop
 
 NOWHERE = cast(ApiParts, None)
@@ -118,15 +118,6 @@ async def test_a_page_is_shown_with_what_others_look_at_already() -> None:
     # Nobody looks any more: what was loaded before would be old.
     with pytest.raises(Unavailable):
         await feed.load(LOOK, "fleet")
-
-
-@in_loop
-async def test_an_argument_is_in_the_name() -> None:
-    source = Source(items={"a": 1})
-    stream = make_feed(source, takes_argument=True).stream(
-        {"fleet": Look(parts=NOWHERE, argument="n1")}
-    )
-    assert (await next_event(stream))[0] == "fleet/n1"
 
 
 @in_loop
@@ -271,15 +262,6 @@ async def test_a_fault_is_told_and_it_goes_on(fault: Exception, words: str) -> N
 
 
 @in_loop
-async def test_streams_end_with_the_server() -> None:
-    stopping = asyncio.Event()
-    stream = make_feed(Source(), stopping).stream({"fleet": LOOK})
-    await next_event(stream)
-    stopping.set()
-    assert [message async for message in stream if message.startswith(b"event")] == []
-
-
-@in_loop
 async def test_a_stream_on_which_much_happens_ends_with_its_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -363,15 +345,3 @@ async def test_too_many_are_refused_until_one_leaves() -> None:
         feed.stream({"fleet": LOOK})
     await streams[0].aclose()  # type: ignore[attr-defined]
     await anext(feed.stream({"fleet": LOOK}))
-
-
-@pytest.mark.parametrize(
-    ("took_s", "pause_s"), [(0.1, 5.0), (1.0, 9.0), (1000.0, MAX_REST_S)]
-)
-def test_what_takes_long_is_loaded_less_often(took_s: float, pause_s: float) -> None:
-    async def load(_: Look) -> Items:
-        return {}
-
-    assert Topic(name="slow", load=load, rest=9.0).pause_s(5.0, took_s) == pause_s
-    # Without a rest the period alone counts.
-    assert Topic(name="quick", load=load).pause_s(5.0, took_s) == 5.0

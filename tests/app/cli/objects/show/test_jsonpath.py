@@ -126,13 +126,3 @@ def test_get_prints_a_template_of_one_object_and_of_a_list() -> None:
     assert cli("get service/chat -o", ready, api=api).out == "Serving"
     names = "jsonpath={.items[*].metadata.name}"
     assert cli("get services -o", names, api=api).out == "chat photo"
-
-
-@pytest.mark.parametrize("output", ["jsonpath={.a", "jsonpath", "jason"])
-def test_a_format_that_there_is_not_is_refused_before_the_api_is_asked(
-    output: str,
-) -> None:
-    api = FakeApi()
-    result = cli("get services -o", output, api=api)
-    assert (result.code, result.out, api.requests) == (2, "", [])
-    assert "{.status" in result.err
