@@ -24,43 +24,32 @@ def _told(*command: str) -> str:
     return done.stderr.strip().rpartition("\n")[2]
 
 
-def test_a_host_is_lost_in_silence_comes_back_and_leaves_nothing() -> None:
+def test_a_host_and_the_way_to_the_database_are_lost_in_silence_and_nothing_is_left() -> (
+    None
+):
     with pytest.raises(ZeroDivisionError), namespaces.other_host() as host:
-        with socket.create_server((host.here, 0)) as listening:
-            port = str(listening.getsockname()[1])
+        with (
+            socket.create_server((host.here, 0)) as here,
+            socket.create_server((host.database, 0)) as database,
+        ):
 
-            def connect() -> str:
-                return _told(
-                    *host.command, sys.executable, "-c", CONNECT, host.here, port
-                )
+            def connect(to: socket.socket) -> str:
+                address, port = to.getsockname()
+                words = (sys.executable, "-c", CONNECT, address, str(port))
+                return _told(*host.command, *words)
 
-            assert connect() == ""
-            host.cut()
+            assert (connect(database), connect(here)) == ("", "")
+            host.cut_database()
             # Not "no route to host", as when an interface is down.
-            assert connect() == "TimeoutError: timed out"
+            lost = "TimeoutError: timed out"
+            assert (connect(database), connect(here)) == (lost, "")
             host.heal()
-            assert connect() == ""
+            host.cut()
+            assert connect(here) == lost
+            host.heal()
+            assert (connect(database), connect(here)) == ("", "")
         # The end after a failure is the same.
         raise ZeroDivisionError
     left = {name for _, name in socket.if_nameindex()}
     assert host.name not in left
     assert not Path("/run/netns", host.name).exists()
-
-
-def test_the_way_to_the_database_alone_is_lost() -> None:
-    with (
-        namespaces.other_host() as host,
-        socket.create_server((host.here, 0)) as here,
-        socket.create_server((host.database, 0)) as database,
-    ):
-
-        def connect(to: socket.socket) -> str:
-            address, port = to.getsockname()
-            command = [*host.command, sys.executable, "-c", CONNECT, address, str(port)]
-            return _told(*command)
-
-        assert (connect(database), connect(here)) == ("", "")
-        host.cut_database()
-        assert (connect(database), connect(here)) == ("TimeoutError: timed out", "")
-        host.heal()
-        assert connect(database) == ""

@@ -6,7 +6,6 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
-import msgspec
 import pytest
 
 from bench import report
@@ -21,8 +20,8 @@ from bench.campaign.floods.callers import CALLERS, NO_CALLERS
 from bench.campaign.floods.flood import FloodResult
 from bench.campaign.outcome import Row, RowOptions, RowOutcome
 
-KINDS = dict.fromkeys(("admin", *NO_CALLERS, *(each.name for each in CALLERS)), 1)
-"""Calls by whose token they came with."""
+KINDS = ("admin", *NO_CALLERS, *(each.name for each in CALLERS))
+"""By whose token calls come."""
 
 
 async def _good(options: RowOptions) -> RowOutcome:
@@ -73,20 +72,6 @@ def test_a_run_that_did_less_than_it_promises_fails(
 
 
 @pytest.mark.thorough
-def test_kills_that_were_due_and_not_made_are_told_by_kind() -> None:
-    due: Counter[Victim] = Counter({"api": 2, "agent": 2})
-    back_s: dict[Victim, list[float]] = {
-        "api": [1.0, 1.0],
-        "agent": [1.0],
-        "router": [],
-    }
-    assert kill._not_killed(due, back_s) == (
-        "1 kills of agent, which must be 2 at least",
-        "0 kills of router, which must be 1 at least",
-    )
-
-
-@pytest.mark.thorough
 def test_all_kills_are_judged_where_they_are_rare_and_only_undisturbed_ones_else() -> (
     None
 ):
@@ -104,13 +89,6 @@ def test_all_kills_are_judged_where_they_are_rare_and_only_undisturbed_ones_else
     assert rarely == [
         "what was killed was back within 11.0 s (p99); 10 s are the limit"
     ]
-
-
-@pytest.mark.thorough
-def test_faults_that_were_left_out_are_told() -> None:
-    results = ("passed", "failed", "left out: no time")
-    figures = [{"fault": "f", "result": result} for result in results]
-    assert fault._not_made(figures) == ("f: left out: no time",)
 
 
 @pytest.mark.parametrize(
@@ -138,63 +116,54 @@ def test_a_row_that_was_deleted_is_told_while_others_are_added() -> None:
     ]
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("calls", "least"), [(None, 20), (50, 50)])
-def test_calls_must_be_as_many_as_were_asked_for_or_fit(
-    calls: int | None, least: int
-) -> None:
-    options = RowOptions(seconds=2.0, calls=calls)
-    sent = FloodResult(statuses={"200": least - 1}, sequences=1, sent_by=KINDS)
-    told = fuzz._not_done(options, sent, FloodResult(statuses={"200": 50}))
-    assert told == (f"{least - 1} calls, which must be {least} at least",)
+def flood(callers: int = len(KINDS), **statuses: int) -> FloodResult:
+    """Calls by status (`s200=50`), which came with tokens of so many kinds."""
+    by_status = {name.removeprefix("s"): count for name, count in statuses.items()}
+    sent_by = dict.fromkeys(KINDS[:callers], 1)
+    return FloodResult(statuses=by_status, sequences=1, sent_by=sent_by)
+
+
+def sizes(**rows: int) -> dict[str, TableSize]:
+    return {name: TableSize(rows=count, size_bytes=0) for name, count in rows.items()}
 
 
 @pytest.mark.thorough
-def test_a_kind_of_request_that_the_greedy_tenant_never_got_is_told() -> None:
+def test_what_was_not_done_is_told() -> None:
+    due: Counter[Victim] = Counter({"api": 2, "agent": 2})
+    back_s: dict[Victim, list[float]] = {"api": [1.0] * 2, "agent": [1.0], "router": []}
+    assert kill._not_killed(due, back_s) == (
+        "1 kills of agent, which must be 2 at least",
+        "0 kills of router, which must be 1 at least",
+    )
+    results = ("passed", "failed", "left out: no time")
+    figures = [{"fault": "f", "result": result} for result in results]
+    assert fault._not_made(figures) == ("f: left out: no time",)
+    good, one_second = flood(s200=50, s422=50), RowOptions(seconds=1.0)
+    for options, calls, told in (
+        (one_second, good, ()),
+        (RowOptions(seconds=2.0), flood(s200=19), ("19 calls, which must be 20",)),
+        (RowOptions(seconds=2.0, calls=50), flood(s200=49), ("49 calls, which",)),
+        (one_second, flood(s200=1, s401=99), ("1 calls that were taken, which must",)),
+        (one_second, flood(callers=1, s200=50), ("1 kinds of callers, which must",)),
+    ):
+        found = fuzz._not_done(options, calls, good)
+        assert len(found) == len(told)
+        assert all(
+            each.startswith(begin) for each, begin in zip(found, told, strict=True)
+        )
     phase = greedy.Phase()
     for tally in (phase.syncs, phase.reads):
         tally.statuses["200"] += 1
         tally.latency_ms.append(1.0)
     taken = FloodResult(taken_by={"GET /a": 3, "POST /b": 0})
-    outcome = greedy._outcome(phase, phase, taken)
-    assert outcome.not_done == ("0 2xx to POST /b, which must be 1 at least",)
-
-
-@pytest.mark.thorough
-def test_a_flood_that_is_refused_at_the_door_has_shown_little() -> None:
-    options = RowOptions(seconds=1.0)
-    good = FloodResult(statuses={"200": 50, "422": 50}, sequences=1, sent_by=KINDS)
-    refused = FloodResult(statuses={"200": 1, "401": 99}, sequences=1, sent_by=KINDS)
-    assert fuzz._not_done(options, good, good) == ()
-    assert fuzz._not_done(options, refused, good) == (
-        "1 calls that were taken, which must be 5 at least",
+    assert greedy._outcome(phase, phase, taken).not_done == (
+        "0 2xx to POST /b, which must be 1 at least",
     )
-
-
-@pytest.mark.thorough
-def test_a_kind_of_token_that_no_call_came_with_is_told() -> None:
-    options = RowOptions(seconds=1.0)
-    syncs = FloodResult(statuses={"200": 50})
-    admins = msgspec.structs.replace(syncs, sequences=1, sent_by={"admin": 50})
-    assert fuzz._not_done(options, admins, syncs) == (
-        f"1 kinds of callers, which must be {len(KINDS)} at least",
-    )
-
-
-@pytest.mark.thorough
-def test_a_day_without_reports_or_plans_has_shown_nothing() -> None:
-    def sizes(**rows: int) -> dict[str, TableSize]:
-        return {t: TableSize(rows=n, size_bytes=0) for t, n in rows.items()}
-
     before = sizes(observation=0, plan=1, target=1)
     few = sizes(observation=100, plan=3, target=3)
     assert day._too_little(before, few, 2.0) == (
         "100 new rows of observation, which must be 540 at least",
     )
-
-
-@pytest.mark.thorough
-def test_a_process_whose_memory_was_seldom_seen_is_told() -> None:
     seen = {"api": [(0.0, 1.0)] * 10, "controller": [(0.0, 1.0)] * 8}
     assert day._unseen(seen, 10) == (
         "8 looks at the memory of controller, which must be 9 at least",

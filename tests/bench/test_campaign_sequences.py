@@ -4,7 +4,6 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -93,13 +92,7 @@ class Things(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with _serving(Things) as url:
-        yield url
-
-
-@contextmanager
-def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Things) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -146,54 +139,36 @@ def _fuzzer(url: str, *kinds: str) -> Any:
 
 
 @pytest.mark.thorough
-def test_what_was_deleted_and_is_still_there_is_broken(
+def test_answers_against_the_document_are_broken(
     url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import schemathesis
-
-    from bench.campaign.floods import fuzz_calls
-
-    monkeypatch.setattr(fuzz_calls, "SEQUENCES", 15)
-    fuzzer = _fuzzer(url, "admin", "drawn")
-    schema = schemathesis.openapi.from_dict(DOCUMENT)
-    # What a seed draws changes with the modules that are loaded: several, until one deletes and reads again.
-    for seed in range(12):
-        fuzz_calls._sequences(schema, fuzzer, random.Random(seed))
-        if any("use_after_free" in each for each in fuzzer.result.broken):
-            break
-    assert fuzzer.result.sequences >= 15
-    assert any("use_after_free" in each for each in fuzzer.result.broken)
-
-
-@pytest.mark.thorough
-def test_a_method_that_the_document_does_not_have_must_be_refused(url: str) -> None:
-    import schemathesis
-
-    from bench.campaign.floods import fuzz_calls
-
-    fuzzer = _fuzzer(url, "admin", "drawn")
-    operation = schemathesis.openapi.from_dict(DOCUMENT)["/things"]["POST"]
-    fuzz_calls._call_at_edges(operation, 100, fuzzer, random.Random(7))
-    # The server answers GET and DELETE at every path.
-    broken = [each for each in fuzzer.result.broken if "unsupported_method" in each]
-    assert {each.split()[0] for each in broken} == {"GET", "DELETE"}
-
-
-@pytest.mark.thorough
-def test_a_wrong_body_that_is_taken_is_broken_and_a_wrong_query_is_counted(
-    url: str,
 ) -> None:
     import schemathesis
     from schemathesis import GenerationMode
 
     from bench.campaign.floods import fuzz_calls
 
-    fuzzer = _fuzzer(url, "admin", "drawn")
-    operation = schemathesis.openapi.from_dict(DOCUMENT)["/things"]["POST"]
-    # Of 40 draws some seeds give none whose query alone is wrong, and what a seed draws changes with the sources.
-    fuzz_calls._call(operation, GenerationMode.NEGATIVE, 120, fuzzer, random.Random(7))
-    assert any("negative_data_rejection" in each for each in fuzzer.result.broken)
-    assert fuzzer.result.wrong_queries_taken > 0
+    monkeypatch.setattr(fuzz_calls, "SEQUENCES", 15)
+    schema = schemathesis.openapi.from_dict(DOCUMENT)
+    operation, draw = schema["/things"]["POST"], random.Random(7)
+    # What was deleted and is still there. What a seed draws changes with the modules that are loaded: several seeds,
+    # until one deletes and reads again.
+    deleted = _fuzzer(url, "admin", "drawn")
+    for seed in range(12):
+        fuzz_calls._sequences(schema, deleted, random.Random(seed))
+        if any("use_after_free" in each for each in deleted.result.broken):
+            break
+    assert deleted.result.sequences >= 15
+    assert any("use_after_free" in each for each in deleted.result.broken)
+    # A method that the document does not have: the server answers GET and DELETE at every path.
+    edges = _fuzzer(url, "admin", "drawn")
+    fuzz_calls._call_at_edges(operation, 100, edges, draw)
+    broken = [each for each in edges.result.broken if "unsupported_method" in each]
+    assert {each.split()[0] for each in broken} == {"GET", "DELETE"}
+    # A wrong body that is taken; a wrong query is counted only. Of 40 draws some seeds give none of it.
+    wrong = _fuzzer(url, "admin", "drawn")
+    fuzz_calls._call(operation, GenerationMode.NEGATIVE, 120, wrong, random.Random(7))
+    assert any("negative_data_rejection" in each for each in wrong.result.broken)
+    assert wrong.result.wrong_queries_taken > 0
 
 
 LET_IN = [

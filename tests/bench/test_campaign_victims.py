@@ -29,15 +29,6 @@ def _answer(path: Path, at_s: float) -> None:
     Journal(path).write("acknowledged", at_s=at_s, sent_s=at_s, boot="b", sequence=1)
 
 
-def test_a_solver_is_not_killed_while_nobody_knows_how_often_it_has_decided() -> None:
-    async def ticks(_: object) -> int:
-        return 0
-
-    controller = SimpleNamespace(kill_child=lambda: True, pid=1)
-    victims = _victims(SimpleNamespace(ticks=ticks, controller=controller))
-    assert asyncio.run(victims.kill("solver")) is None
-
-
 def test_a_solver_is_back_when_its_controller_has_decided_with_a_new_one_or_was_killed_too() -> (
     None
 ):
