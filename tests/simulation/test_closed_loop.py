@@ -25,50 +25,31 @@ def replica_ids(scene: Scene) -> set[str]:
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_steady_load_is_served_within_the_slo_by_one_plan(seed: int) -> None:
     scene = a_scene(seed=seed)
-    scene.play(150.0)
-    assert scene.attainment(STARTED_S, 150.0) >= 0.98
+    scene.play(100.0)
+    assert scene.attainment(STARTED_S, 100.0) >= 0.98
     assert len(scene.closed.store.pushed) <= 3
-
-
-def test_one_seed_gives_one_course() -> None:
-    runs = [
-        a_scene(
-            seed=5, spikes={"resnet50": Spike(start_s=20.0, length_s=20.0, factor=3.0)}
-        )
-        for _ in range(2)
-    ]
-    for scene in runs:
-        scene.play(60.0)
-    first, second = runs
-    assert first.closed.store.pushed == second.closed.store.pushed
-    assert first.closed.store.plans == second.closed.store.plans
-    assert first.closed.store.events == second.closed.store.events
-    assert first.counts == second.counts
-    other = a_scene(seed=6)
-    other.play(60.0)
-    assert other.counts != first.counts
 
 
 def test_a_spike_brings_replicas_and_its_end_takes_them_away() -> None:
     scene = a_scene(
-        spikes={"resnet50": Spike(start_s=80.0, length_s=40.0, factor=3.0, ramp_s=20.0)}
+        spikes={"resnet50": Spike(start_s=50.0, length_s=40.0, factor=3.0, ramp_s=20.0)}
     )
-    scene.play(60.0)
+    scene.play(40.0)
     before = len(used_gpus(scene))
-    scene.play(60.0)
+    scene.play(50.0)
     peak = len(used_gpus(scene))
-    scene.play(130.0)
+    scene.play(80.0)
     assert peak > before
     assert len(used_gpus(scene)) < peak
-    assert scene.attainment(105.0, 120.0) >= 0.9
-    assert scene.attainment(160.0, 250.0) >= 0.98
+    assert scene.attainment(75.0, 90.0) >= 0.9
+    assert scene.attainment(130.0, 170.0) >= 0.98
 
 
 def test_a_lost_gpus_replicas_move_and_the_others_stay_where_they_are() -> None:
     scene = a_scene(
-        faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=62.0),)
+        faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=42.0),)
     )
-    scene.play(60.0)
+    scene.play(40.0)
     before = scene.target
     assert "n1/gpu-0" in used_gpus(scene)
     others = {
@@ -77,17 +58,15 @@ def test_a_lost_gpus_replicas_move_and_the_others_stay_where_they_are() -> None:
         if gpu.id != "n1/gpu-0"
         for replica in gpu.replicas
     }
-    scene.play(90.0)
+    scene.play(60.0)
     assert "n1/gpu-0" not in used_gpus(scene)
     assert others <= replica_ids(scene)
-    assert scene.attainment(100.0, 150.0) >= 0.98
+    assert scene.attainment(80.0, 100.0) >= 0.98
 
 
 def test_a_silent_node_is_planned_without_and_comes_back() -> None:
-    scene = a_scene(
-        faults=(Fault(kind="silent", node="n1", start_s=62.0, end_s=112.0),)
-    )
-    scene.play(60.0)
+    scene = a_scene(faults=(Fault(kind="silent", node="n1", start_s=42.0, end_s=92.0),))
+    scene.play(40.0)
     assert any(gpu.node == "n1" for gpu in scene.target.gpus)
     scene.play(45.0)
     assert not any(gpu.node == "n1" for gpu in scene.target.gpus)
@@ -95,27 +74,27 @@ def test_a_silent_node_is_planned_without_and_comes_back() -> None:
     assert (
         agent.command is not None and agent.command.generation < scene.target.generation
     )
-    scene.play(55.0)
+    scene.play(45.0)
     assert agent.command.generation == scene.target.generation
     kinds = [event.kind for event in scene.closed.store.events]
     assert kinds.count("NodeSilent") == kinds.count("NodeHeard") == 1
-    assert scene.attainment(110.0, 160.0) >= 0.98
+    assert scene.attainment(90.0, 130.0) >= 0.98
 
 
 def test_when_every_node_is_silent_the_loop_holds_and_the_replicas_serve_on() -> None:
     faults = tuple(
-        Fault(kind="silent", node=f"n{number}", start_s=62.0, end_s=120.0)
+        Fault(kind="silent", node=f"n{number}", start_s=42.0, end_s=85.0)
         for number in (1, 2, 3)
     )
     scene = a_scene(faults=faults)
-    scene.play(60.0)
+    scene.play(40.0)
     pushed = len(scene.closed.store.pushed)
-    scene.play(55.0)
+    scene.play(40.0)
     assert scene.outcomes[-1].state is None and "stale" in scene.outcomes[-1].reason
     assert len(scene.closed.store.pushed) == pushed
-    scene.play(65.0)
+    scene.play(30.0)
     assert scene.outcomes[-1].state == "kept"
-    assert scene.attainment(60.0, 180.0) >= 0.98
+    assert scene.attainment(40.0, 110.0) >= 0.98
 
 
 def test_failing_launches_are_tried_again_until_they_succeed() -> None:
@@ -127,8 +106,8 @@ def test_failing_launches_are_tried_again_until_they_succeed() -> None:
     )
     scene.play(20.0)
     assert sum(totals.replicas for totals in scene.counts[-1].values()) == 0
-    scene.play(100.0)
-    assert scene.attainment(90.0, 120.0) >= 0.98
+    scene.play(70.0)
+    assert scene.attainment(70.0, 90.0) >= 0.98
 
 
 def test_more_load_than_the_fleet_can_carry_shakes_nothing() -> None:
@@ -137,7 +116,7 @@ def test_more_load_than_the_fleet_can_carry_shakes_nothing() -> None:
         gpus=1,
         rates_rps={name: 6.0 * rate for name, rate in RATES_RPS.items()},
     )
-    scene.play(100.0)
+    scene.play(50.0)
     assert scene.target.unserved
     assert len(scene.closed.store.pushed) <= 3
 
@@ -146,10 +125,10 @@ def test_services_come_and_go_while_the_others_stay() -> None:
     scene = a_scene()
     store = scene.closed.store
     store.delete_service("vgg16")
-    scene.play(60.0)
+    scene.play(40.0)
     kept = replica_ids(scene)
     store.put_services([a_service("vgg16")])
-    scene.play(60.0)
+    scene.play(50.0)
     now = {
         replica.id: replica.service
         for gpu in scene.target.gpus
@@ -157,7 +136,7 @@ def test_services_come_and_go_while_the_others_stay() -> None:
     }
     assert kept <= now.keys()
     assert "vgg16" in {now[each] for each in now.keys() - kept}
-    assert scene.attainment(100.0, 120.0) >= 0.98
+    assert scene.attainment(75.0, 90.0) >= 0.98
     store.delete_service("resnet50")
     scene.play(30.0)
     assert "resnet50" not in {
@@ -166,6 +145,7 @@ def test_services_come_and_go_while_the_others_stay() -> None:
     assert scene.counts[-1]["resnet50"].replicas == 0
 
 
+@pytest.mark.thorough
 def test_a_cordoned_node_starts_nothing_and_a_lower_power_cap_is_obeyed() -> None:
     scene = a_scene()
     scene.play(60.0)
@@ -188,13 +168,6 @@ def test_a_cordoned_node_starts_nothing_and_a_lower_power_cap_is_obeyed() -> Non
         0.8 * gpu_type.power_cap_w
     }
     assert scene.attainment(100.0, 120.0) >= 0.98
-
-
-def test_the_kubernetes_baseline_runs_in_the_same_loop() -> None:
-    scene = a_scene(policy="k8s_hpa")
-    scene.play(120.0)
-    assert scene.attainment(STARTED_S, 120.0) >= 0.98
-    assert all(len(gpu.replicas) == 1 for gpu in scene.target.gpus)
 
 
 def test_windows_shorter_than_the_agents_period_are_refused() -> None:

@@ -14,8 +14,8 @@ from app.simulate.scenario.tasks import Submissions, make_submissions
 from app.solver.inline import InlineSolver
 from tests.simulation.random_scenarios import a_random_scenario
 
-IN_MAKE_TEST = {*range(1, 6), 9, 10, 12, 13}
-"""Between them these have nine of fifteen policies, and every fault."""
+IN_MAKE_TEST = {2, 3, 4, 5, 9, 10, 12}
+"""Between them these have seven of fifteen policies, and every fault."""
 FIRST, SECOND = (
     [
         pytest.param(seed, marks=() if seed in IN_MAKE_TEST else pytest.mark.thorough)

@@ -53,13 +53,13 @@ def records(scene: Scene) -> Mapping[str, TaskRecord]:
 
 
 def test_jobs_are_done_in_time_and_no_service_notices() -> None:
-    jobs = [a_job(f"j{number}", 200, due_in_s=150.0) for number in range(4)]
-    scene = play(200.0, *jobs)
+    jobs = [a_job(f"j{number}", 80, due_in_s=60.0) for number in range(3)]
+    scene = play(90.0, *jobs)
     for record in records(scene).values():
         assert record.finished_at is not None
         assert record.deadline_at is not None
         assert record.finished_at <= record.deadline_at
-    assert scene.attainment(30.0, 190.0) > 0.995
+    assert scene.attainment(30.0, 90.0) > 0.995
     assert not any(gpu.tasks for gpu in scene.target.gpus)
 
 

@@ -8,11 +8,13 @@ import pytest
 
 from tests.simulation.golden import FOLDER, NAMES, path_of, summary
 
+IN_MAKE_TEST = ("steady", "spike", "governor", "tasks")
+
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.thorough if name == "clients" else ())
+        pytest.param(name, marks=() if name in IN_MAKE_TEST else pytest.mark.thorough)
         for name in NAMES
     ],
 )

@@ -83,6 +83,7 @@ def test_batch_dvfs_keeps_a_cap_that_the_plan_would_break_and_leaves_the_board_n
     assert gpu.power_limit_w == NET_W
 
 
+@pytest.mark.thorough
 def test_where_batches_vary_from_second_to_second_the_cap_is_broken_rarely_and_by_little() -> (
     None
 ):
@@ -99,6 +100,7 @@ def test_a_node_that_hears_nobody_goes_on_governing() -> None:
     assert max(watts[STEADY_S:]) <= 1.01 * CAP_W < max(watts)
 
 
+@pytest.mark.thorough
 def test_clipper_power_gives_throughput_away_and_does_not_even_come_down_to_the_cap() -> (
     None
 ):
@@ -147,14 +149,8 @@ def test_power_latency_comes_from_below_and_serves_as_much_as_those_that_come_fr
     assert served["power_latency"] >= 0.97 * served["batch_dvfs"]
 
 
-@pytest.mark.parametrize(
-    "rate_rps",
-    [
-        120.0,
-        pytest.param(60.0, marks=pytest.mark.thorough),
-        pytest.param(200.0, marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("rate_rps", [60.0, 120.0, 200.0])
 def test_power_latency_keeps_slo_and_cap_at_less_load_and_loses_little_while_it_begins(
     rate_rps: float,
 ) -> None:

@@ -202,8 +202,8 @@ SHORT = Task(
 @pytest.mark.parametrize(
     "policy",
     [
-        "joint",
-        pytest.param("hetsev", marks=pytest.mark.thorough),
+        "hetsev",
+        pytest.param("joint", marks=pytest.mark.thorough),
         pytest.param("k8s_hpa", marks=pytest.mark.thorough),
     ],
 )

@@ -53,7 +53,7 @@ def run(**changes: Any) -> RunResult:
 
 
 def test_a_replica_over_two_gpus_serves_and_both_are_paid_and_draw_power() -> None:
-    done = run()
+    done = run(duration_s=150)
     (service,) = done.services
     assert service.attainment is not None
     assert service.attainment >= 0.9
@@ -71,7 +71,7 @@ def test_a_replica_over_two_gpus_serves_and_both_are_paid_and_draw_power() -> No
 
 def test_a_lost_node_is_replaced() -> None:
     done = run(
-        duration_s=360,
+        duration_s=330,
         faults=[{"kind": "node_lost", "node": "busiest", "start_s": 150}],
     )
     (service,) = done.services
@@ -83,6 +83,7 @@ def test_a_lost_node_is_replaced() -> None:
     assert done.series.services["writer"].attainment[-1] == 1.0
 
 
+@pytest.mark.thorough
 def test_enough_is_left_of_a_model_that_survives_the_loss_of_a_node() -> None:
     done = run(
         services=[{**LARGE, "survive": "node"}],
@@ -94,6 +95,7 @@ def test_enough_is_left_of_a_model_that_survives_the_loss_of_a_node() -> None:
     assert service.attainment >= 0.95
 
 
+@pytest.mark.thorough
 def test_both_kinds_of_services_share_a_fleet() -> None:
     classify = {
         "name": "classify",
@@ -106,6 +108,7 @@ def test_both_kinds_of_services_share_a_fleet() -> None:
     assert all((each.attainment or 0.0) >= each.percentile for each in done.services)
 
 
+@pytest.mark.thorough
 def test_slow_gpus_make_late_tokens_and_stop_nothing() -> None:
     slow = {"kind": "straggler", "node": "busiest", "start_s": 60, "factor": 6.0}
     done = run(faults=[slow]).series.services["writer"]
@@ -143,6 +146,7 @@ def test_longer_requests_than_thought_get_more_gpus() -> None:
     assert done.attainment[-1] == 1.0
 
 
+@pytest.mark.thorough
 def test_experts_are_simulated_by_what_plans_count_on() -> None:
     mixed = {
         **MODEL,

@@ -139,6 +139,7 @@ def test_estimated_networks_start_wide_and_narrow() -> None:
     assert scene.attainment(40.0, 200.0) >= 0.98
 
 
+@pytest.mark.thorough
 def test_gpus_that_slow_down_raise_the_alarm_and_learning_clears_it() -> None:
     faults = tuple(
         Fault(kind="straggler", node=f"n{n}", start_s=102.0, factor=1.5)

@@ -90,14 +90,8 @@ def test_training_gets_done_and_every_slo_is_kept(spike: float) -> None:
     assert all(task.finished_s is not None for task in found.tasks)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "muxflow",
-        pytest.param("gslice", marks=pytest.mark.thorough),
-        pytest.param("gpulets", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("policy", ["muxflow", "gslice", "gpulets"])
 def test_baselines_run_training_too_and_no_physical_rule_is_broken(policy: str) -> None:
     found = run(policy)
     assert found.refused == 0

@@ -54,10 +54,11 @@ def serve(batch: int, utilisations: tuple[float, ...], duration_s: int) -> Servi
     ("batch", "utilisations", "duration_s"),
     [
         pytest.param(1, (0.5,), 20_000, id="M/D/1"),
-        pytest.param(1, (0.7, 0.4, 0.2), 20_000, id="three M/D/1 with unequal loads"),
         pytest.param(2, (0.7,), 10_000, id="M/D^(1..2)/1"),
         pytest.param(8, (0.3,), 4_000, id="M/D^(1..8)/1 almost idle"),
-        pytest.param(8, (0.85,), 8_000, id="M/D^(1..8)/1 well loaded"),
+        pytest.param(
+            8, (0.85,), 8_000, marks=pytest.mark.thorough, id="M/D^(1..8)/1 well loaded"
+        ),
         pytest.param(8, (0.8, 0.5), 4_000, id="two M/D^(1..8)/1 with unequal loads"),
     ],
 )

@@ -75,36 +75,22 @@ def report(folder: Path, document: dict[str, Any], *, processes: int) -> bytes:
     return head
 
 
-@pytest.fixture(scope="module")
-def made_first(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return report(tmp_path_factory.mktemp("first"), everything(), processes=1)
-
-
-def test_a_second_time_the_report_is_the_same(
-    tmp_path: Path, made_first: bytes
-) -> None:
-    assert report(tmp_path, everything(), processes=1) == made_first
-
-
 @pytest.mark.thorough
-def test_two_processes_at_a_time_make_the_same_report(
-    tmp_path: Path, made_first: bytes
+def test_the_report_is_the_same_a_second_time_and_by_two_processes_and_another_seed_s_is_not(
+    tmp_path: Path,
 ) -> None:
+    first = report(tmp_path, everything(), processes=1)
+    assert report(tmp_path, everything(), processes=1) == first
     # Each has a hash seed of its own, so that an order by hash would show.
-    assert report(tmp_path, everything(), processes=2) == made_first
-
-
-@pytest.mark.thorough
-def test_another_seed_makes_another_report(tmp_path: Path, made_first: bytes) -> None:
+    assert report(tmp_path, everything(), processes=2) == first
     other = everything()
     other["spec"]["seeds"] = [8]
-    arrived = [
-        service["arrived"]
-        for service in runs_of(report(tmp_path, other, processes=1))[0]["services"]
-    ]
-    assert arrived != [
-        service["arrived"] for service in runs_of(made_first)[0]["services"]
-    ]
+    another = report(tmp_path, other, processes=1)
+    assert arrived(another) != arrived(first)
+
+
+def arrived(head: bytes) -> list[int]:
+    return [service["arrived"] for service in runs_of(head)[0]["services"]]
 
 
 def runs_of(head: bytes) -> list[dict[str, Any]]:

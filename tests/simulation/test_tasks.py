@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from agents.sim.load.arrivals import Spike
 from agents.sim.spec import Fault
 from app.catalogue.catalogue import load_profiles
@@ -67,6 +69,7 @@ def paid_gpus(scene: Scene) -> int:
     return len(scene.target.gpus)
 
 
+@pytest.mark.thorough
 def test_tasks_cost_nothing_and_no_service_notices() -> None:
     bare, filled = (
         play(210.0),
@@ -129,6 +132,7 @@ def test_a_deadline_buys_a_gpu_and_the_end_gives_it_back() -> None:
     assert all(gpu.replicas for gpu in scene.target.gpus)
 
 
+@pytest.mark.thorough
 def test_a_task_called_like_a_replica_beside_it_does_what_any_other_would() -> None:
     replica = play(60.0).target.gpus[0].replicas[0].id
     alike, other = (play(90.0, a_task(name, 100_000)) for name in (replica, "large"))
