@@ -1,7 +1,6 @@
 """The project's Python files, each read and parsed once; paths are strings relative to the project's root."""
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -43,15 +42,16 @@ def line_count(path: str) -> int:
     return text_of(path).count("\n")
 
 
-def string_statements(path: str) -> Iterator[tuple[ast.Expr, str]]:
+@cache
+def string_statements(path: str) -> tuple[tuple[ast.Expr, str], ...]:
     """Docstrings of modules, classes and functions, and those below attributes: statements that are one string."""
-    for node in nodes_of(path):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
-            yield node, node.value.value
+    return tuple(
+        (node, node.value.value)
+        for node in nodes_of(path)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def is_within(path: str, folder: str) -> bool:

@@ -14,6 +14,7 @@ UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 INSTALL = Path(__file__).parents[2] / "docs" / "install-agent.md"
 UNIT = UNITS / "plimsoll-agent.service"
 VARIANTS = ("clocks", "watch")
+WRONG = "[Service]\nProtectNothing=yes\nKillMode=gently\n"
 NOT_SET = {
     "DynamicUser",
     "PrivateDevices",
@@ -41,96 +42,65 @@ def settings(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def verify(directory: Path, *variants: str) -> str:
-    """What systemd has against the unit with these variants; the programs need not be there."""
+@pytest.mark.parametrize("variants", [(), VARIANTS, ("wrong",)], ids="+".join)
+def test_systemd_takes_every_line(tmp_path: Path, variants: tuple[str, ...]) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("no systemd-analyze: the keys are compared below")
-    path = directory / UNIT.name
-    present = re.sub(
-        r"^(Exec\w+=[-+]*)/\S+", r"\1/bin/true", UNIT.read_text(), flags=re.MULTILINE
-    )
-    path.write_text(present)
-    (directory / f"{UNIT.name}.d").mkdir()
+    path, more = tmp_path / UNIT.name, tmp_path / f"{UNIT.name}.d"
+    more.mkdir()
+    # The programs need not be there.
+    begins = re.compile(r"^(Exec\w+=[-+]*)/\S+", re.MULTILINE)
+    path.write_text(begins.sub(r"\1/bin/true", UNIT.read_text()))
     for variant in variants:
-        text = (
-            (UNITS / f"plimsoll-agent.{variant}.conf")
-            .read_text()
-            .replace("/opt/plimsoll/bin/plimsoll-agent", "/bin/true")
-        )
-        (directory / f"{UNIT.name}.d" / f"{variant}.conf").write_text(text)
+        file = UNITS / f"plimsoll-agent.{variant}.conf"
+        text = file.read_text() if variant in VARIANTS else WRONG
+        own = text.replace("/opt/plimsoll/bin/plimsoll-agent", "/bin/true")
+        (more / f"{variant}.conf").write_text(own)
     command = [program, "verify", "--man=no", str(path)]
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     # Other units of this machine may have faults of their own.
-    return "\n".join(
-        line for line in ended.stderr.splitlines() if "plimsoll-agent" in line
-    )
+    lines = [line for line in ended.stderr.splitlines() if "plimsoll-agent" in line]
+    said = "\n".join(lines)
+    if "wrong" in variants:
+        assert "ProtectNothing" in said and "gently" in said
+    else:
+        assert said == ""
 
 
-@pytest.mark.parametrize(
-    "variants",
-    [(), ("clocks",), ("watch",), VARIANTS],
-    ids=lambda given: "+".join(given) or "plain",
-)
-def test_systemd_takes_every_line(tmp_path: Path, variants: tuple[str, ...]) -> None:
-    assert verify(tmp_path, *variants) == ""
-
-
-def test_a_line_that_systemd_does_not_take_would_be_seen(tmp_path: Path) -> None:
-    verify(tmp_path)
-    (tmp_path / f"{UNIT.name}.d" / "wrong.conf").write_text(
-        "[Service]\nProtectNothing=yes\nKillMode=gently\n"
-    )
-    program = shutil.which("systemd-analyze") or ""
-    ended = subprocess.run(
-        [program, "verify", "--man=no", str(tmp_path / UNIT.name)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "ProtectNothing" in ended.stderr
-    assert "gently" in ended.stderr
-
-
-def test_only_the_agent_is_ended_and_everything_turned_is_put_back() -> None:
+def test_what_the_agents_replicas_need_is_set() -> None:
     unit = settings(UNIT)
-    assert unit["KillMode"] == ["process"]
-    assert unit["OOMPolicy"] == ["continue"]
+    expected = {
+        # Only the agent is ended; replicas go on.
+        "KillMode": ["process"],
+        "OOMPolicy": ["continue"],
+        # The sockets of MPS have a short path and outlive the service.
+        "RuntimeDirectory": ["plimsoll-agent"],
+        "RuntimeDirectoryPreserve": ["yes"],
+        # The driver's files are reached and no others.
+        "DevicePolicy": ["closed"],
+        "DeviceAllow": ["char-nvidia* rwm"],
+        # Of all replicas together.
+        "MemoryMax": ["95%"],
+        # Root has what the bounding set has, and no more.
+        "User": ["root"],
+        "CapabilityBoundingSet": [" ".join(RIGHTS)],
+        "StateDirectoryMode": ["0700"],
+        "RuntimeDirectoryMode": ["0711"],
+    }
+    assert unit | expected == unit
+    assert "AmbientCapabilities" not in unit
+    assert int(unit["LimitNOFILE"][0]) >= 16384
+    for key in ("Wants", "After"):
+        assert "modprobe@nvidia_uvm.service" in unit[key][0].split()
+    # Everything that was turned is put back.
     (stop,), (start,) = unit["ExecStopPost"], unit["ExecStart"]
+    assert "--mps-dir %t/plimsoll-agent " in start
     state = re.search(r"--state-dir (\S+)", start)
     assert state is not None
     assert stop == f"/opt/plimsoll/bin/plimsoll-agent restore --state-dir {state[1]}"
-
-
-def test_the_sockets_of_mps_have_a_short_path_and_outlive_the_service() -> None:
-    unit = settings(UNIT)
-    assert "--mps-dir %t/plimsoll-agent " in unit["ExecStart"][0]
-    assert unit["RuntimeDirectory"] == ["plimsoll-agent"]
-    assert unit["RuntimeDirectoryPreserve"] == ["yes"]
-    # %t is /run: /run/plimsoll-agent/63/pipe has 28 characters, far below 87.
-    assert len("/run/plimsoll-agent/63/pipe") < 87
-
-
-def test_limits_are_those_of_all_replicas_together() -> None:
-    unit = settings(UNIT)
-    assert int(unit["LimitNOFILE"][0]) >= 16384
-    assert unit["MemoryMax"] == ["95%"]
-
-
-def test_the_drivers_files_are_reached_and_no_others() -> None:
-    unit = settings(UNIT)
-    assert unit["DevicePolicy"] == ["closed"]
-    assert unit["DeviceAllow"] == ["char-nvidia* rwm"]
-    assert "modprobe@nvidia_uvm.service" in unit["Wants"][0].split()
-    assert "modprobe@nvidia_uvm.service" in unit["After"][0].split()
-
-
-def test_the_right_to_turn_clocks_is_a_variant() -> None:
-    # Root has what the bounding set has, and no more.
-    assert settings(UNIT)["CapabilityBoundingSet"] == [" ".join(RIGHTS)]
-    assert "AmbientCapabilities" not in settings(UNIT)
     clocks = settings(UNITS / "plimsoll-agent.clocks.conf")
     assert clocks["CapabilityBoundingSet"] == ["CAP_SYS_ADMIN"]
     assert clocks["SystemCallFilter"][0].startswith("~")
@@ -148,12 +118,9 @@ def test_replicas_have_a_user_of_their_own_that_is_made_and_reaches_its_folders(
     unit = settings(UNIT)
     lines = (UNITS / "plimsoll-agent.sysusers").read_text().splitlines()
     (line,) = [line for line in lines if not line.startswith("#")]
-    assert unit["User"] == ["root"]
     assert line.split()[1] == DEFAULT_USER
     # /var/lib is %S; the folder is where the agent makes those of its replicas.
     folders = workers_folders(Path("/var/lib/plimsoll-agent"))
     assert line.split()[-1] == f"{folders}/home"
-    assert unit["StateDirectoryMode"] == ["0700"]
-    assert unit["RuntimeDirectoryMode"] == ["0711"]
     assert f"-%S/{folders.name}" in unit["ReadWritePaths"][0].split()
     assert f"+/usr/bin/install -d -m 0711 %S/{folders.name}" in unit["ExecStartPre"]

@@ -96,7 +96,7 @@ def stages() -> dict[str, str]:
 def all_commands() -> list[tuple[str, list[str]]]:
     """Where each command stands, and its words; the agent image's entry point waits for its arguments."""
     return [
-        *((f"compose {name}", command(name)) for name in sorted(SERVICES)),
+        *((f"compose {name}", command(name)) for name in SERVICES if command(name)),
         *((path.name, entry) for path in SCRIPTS for entry in script_commands(path)),
         *((path.name, entry) for path in UNITS for entry in unit_commands(path)),
         *(("Dockerfile", entry) for entry in image_commands() if len(entry) > 1),
@@ -130,41 +130,23 @@ PARSERS: dict[str, Callable[[list[str]], object]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("place", "line"),
-    [entry for entry in all_commands() if entry[1][:1] and entry[1][0] in PARSERS],
-)
-def test_every_command_is_one_that_the_program_takes(
-    place: str, line: list[str]
-) -> None:
-    # systemd puts the machine's short name there.
-    PARSERS[line[0]]([word.replace("%l", "gpu-1") for word in line[1:]])
-
-
-def test_the_commands_are_found_and_wrong_ones_would_be_seen() -> None:
-    programs = [line[0] for _, line in all_commands() if line]
+def test_every_command_is_one_that_the_program_takes_and_wrong_ones_would_be_seen() -> (
+    None
+):
+    programs = []
+    for place, (program, *arguments) in all_commands():
+        programs.append(program)
+        # systemd puts the machine's short name there.
+        known = [word.replace("%l", "gpu-1") for word in arguments]
+        try:
+            PARSERS.get(program, lambda _: None)(known)
+        except (Exception, SystemExit) as error:
+            pytest.fail(f"{place}: {program} {known}: {error!r}")
     assert programs.count("plimsoll-agent") == 5
     assert programs.count("plimsoll") >= 8
     for wrong in (["serve", "--no-such-flag"], ["db", "nonsense"], ["nonsense"]):
         with pytest.raises(Exception, match=r"(?i)no such"):
             parse_plimsoll(wrong)
-
-
-def test_console_scripts_are_declared() -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert set(PARSERS) <= set(scripts)
-
-
-def test_the_compose_file_is_consistent() -> None:
-    COMPOSE.validate()
-    assert {
-        "postgres",
-        "migrate",
-        "control-plane",
-        "agent-v100",
-        "agent-t4",
-        "load",
-    } <= set(SERVICES)
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -218,6 +200,7 @@ def test_the_profile_with_fake_gpus_and_nothing_else_has_a_profile_and_its_image
 
 
 def test_what_the_compose_file_names_exists() -> None:
+    COMPOSE.validate()
     document = COMPOSE.to_dict()
     used = set()
     for service in SERVICES.values():

@@ -56,13 +56,8 @@ print("solved")
 """
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        ORDERS[0],
-        *(pytest.param(order, marks=pytest.mark.thorough) for order in ORDERS[1:]),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("order", ORDERS)
 def test_solver_libraries_load_and_solve_in_this_order(order: str) -> None:
     script = "\n".join(IMPORTS[library] for library in order.split()) + SOLVE_WITH_EACH
     run = subprocess.run(

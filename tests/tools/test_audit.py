@@ -114,10 +114,8 @@ def service() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize(
-    ("until", "code"),
-    [("9999-01-01", 0), pytest.param("2026-01-01", 1, marks=pytest.mark.thorough)],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("until", "code"), [("9999-01-01", 0), ("2026-01-01", 1)])
 def test_a_vulnerability_is_accepted_until_a_day(
     tmp_path: Path, service: str, until: str, code: int
 ) -> None:
@@ -132,21 +130,12 @@ def test_without_an_advisory_service_the_audit_is_skipped(tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_a_fault_of_the_audit_itself_is_not_taken_for_no_service(
-    tmp_path: Path,
+@pytest.mark.parametrize("handler", [Broken, OneAnswer])
+def test_a_fault_of_the_audit_is_not_taken_for_no_service(
+    tmp_path: Path, handler: type[Advisories]
 ) -> None:
-    with serving(Broken) as url:
-        code, output = audit(tmp_path, url)
-    assert (code, output) == (1, "")
-
-
-@pytest.mark.thorough
-def test_a_service_that_answers_no_more_after_the_first_question_fails(
-    tmp_path: Path,
-) -> None:
-    with serving(OneAnswer) as url:
-        code, output = audit(tmp_path, url)
-    assert (code, output) == (1, "")
+    with serving(handler) as url:
+        assert audit(tmp_path, url) == (1, "")
 
 
 def test_make_check_asks_for_known_vulnerabilities() -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tools.mutants import choose, mutants_of
 
 SOURCE = """\
@@ -29,5 +31,6 @@ def test_every_kind_of_change_stands_where_it_was_found() -> None:
     assert all(raw[each.start : each.end].decode() == each.before for each in found)
 
 
+@pytest.mark.thorough
 def test_a_seed_chooses_the_same_places_each_time() -> None:
     assert choose(1, 5) == choose(1, 5) != choose(2, 5)

@@ -22,6 +22,7 @@ def openssl(*words: object) -> bool:
     return not subprocess.run(command, capture_output=True, check=False).returncode
 
 
+@pytest.mark.thorough
 def test_the_list_is_valid_and_names_what_the_lock_installs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
