@@ -29,7 +29,7 @@ from agents.doctor.types import Asked, Here, NodeFinding
 from agents.gpu.knobs.journal import KnobJournal, KnobTurn
 from agents.processes.procfs import boot_id
 from agents.processes.records import Identity, Record, Records
-from agents.processes.template_file import built_in
+from tests.agents.factories import a_record
 from tests.agents.fakes.nvml.fake_gpus import (
     NO_GPM,
     STATE_VARIABLE,
@@ -152,23 +152,7 @@ class DoctorNode:
             start_ticks=ticks if is_running else ticks - 1,
             boot=boot_id(),
         )
-        template = built_in()
-        record = Record(
-            id=replica_id,
-            service="chat",
-            network="resnet50",
-            gpu_index=0,
-            sm_percent=40.0,
-            batch=4,
-            memory_mib=1000.0,
-            ports=(21000,),
-            served_as="chat",
-            readiness_path="",
-            template=template,
-            digest=template.digest,
-            identity=identity,
-            mark=f"{records.mark}.1",
-        )
+        record = a_record(records, replica_id, identity=identity)
         records.save(record)
         records.close()
 

@@ -21,6 +21,8 @@ from agents.base.protocol import (
     Route,
     TaskCommand,
 )
+from agents.processes.records import Identity, Record, Records
+from agents.processes.template_file import built_in
 from agents.replicas.replica import ReplicaView
 from tests.agents.paper_device import a_running_task
 
@@ -275,3 +277,30 @@ def task_states(draw: st.DrawFn) -> NodeState:
         ]
         gpus.append(replace(an_empty_gpu(index), tasks=tuple(tasks)))
     return NodeState(gpus=tuple(gpus))
+
+
+def a_record(
+    records: Records[Record],
+    replica_id: str = "chat-1",
+    *,
+    identity: Identity,
+    gpu_index: int = 0,
+) -> Record:
+    """What an agent keeps of a replica's process, not yet saved."""
+    template = built_in()
+    return Record(
+        id=replica_id,
+        service="chat",
+        network="resnet50",
+        gpu_index=gpu_index,
+        sm_percent=40.0,
+        batch=4,
+        memory_mib=1000.0,
+        ports=(21000,),
+        served_as="chat",
+        readiness_path="",
+        template=template,
+        digest=template.digest,
+        identity=identity,
+        mark=f"{records.mark}.1",
+    )

@@ -327,7 +327,12 @@ async def a_router(wanted: Wanted, workers: Workers) -> RequestRouter:
         return Router()
     await workers.until_known()
     return await open_haproxy(
-        HaProxySettings(port=wanted.haproxy_port, folder=wanted.directory / "haproxy")
+        HaProxySettings(
+            port=wanted.haproxy_port,
+            folder=wanted.directory / "haproxy",
+            services=4,
+            replicas=4,
+        )
     )
 
 

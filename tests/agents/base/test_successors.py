@@ -49,10 +49,6 @@ def carry_out(device: PaperDevice, wanted: NodeCommand) -> bool:
     return bool(a_round(device, wanted))
 
 
-def started(device: PaperDevice) -> list[str]:
-    return [entry for entry in device.log if entry.startswith("start")]
-
-
 def a_node(batch: int = 4, *, memory_mib: float = 4000.0) -> FixedDevice:
     device = FixedDevice(an_empty_node(an_empty_gpu(memory_mib=memory_mib)))
     settle(device, command(batch))
@@ -72,29 +68,6 @@ def test_another_batch_is_a_shadow_switch_to_a_successor() -> None:
     assert end == ["drain r1", "stop r1"]
     assert [each.batch for each in device.replicas()] == [8]
     assert not carry_out(device, command(8))
-
-
-def test_batches_alternate_between_the_known_id_and_a_successor() -> None:
-    device = a_node()
-    for batch in (8, 16, 32):
-        settle(device, command(batch))
-    assert started(device) == ["start r1~8", "start r1", "start r1~32"]
-
-
-def test_without_memory_for_both_the_old_one_is_drained_first() -> None:
-    device = a_node(memory_mib=1500.0)  # 1000 MiB each
-    settle(device, command(8))
-    *end, begin, route = device.log
-    assert end == ["route {'chat': []}", "drain r1", "stop r1"]
-    assert (begin, route) == ("start r1~8", "route {'chat': ['r1~8']}")
-
-
-def test_a_wish_that_is_taken_back_midway_ends_where_it_began() -> None:
-    device = a_node()
-    carry_out(device, command(8))
-    settle(device, command(4))
-    assert [(each.id, each.batch) for each in device.replicas()] == [("r1", 4)]
-    assert "drain r1" not in device.log
 
 
 def test_a_successor_that_fails_keeps_its_name_and_the_old_one_serves_on() -> None:
@@ -131,16 +104,6 @@ def test_any_batches_arrive_and_the_service_always_has_a_ready_replica(
                 device.make_ready()
     settle(device, command(8))
     assert [each.batch for each in device.replicas()] == [8]
-
-
-def test_a_live_batch_changes_no_name() -> None:
-    device = a_node()
-    wanted = command(8)
-    device.put("r1", has_live_batch=True)
-    assert with_successors(wanted, run(device.state())) is wanted
-    device.put("r1", has_live_batch=False)
-    (gpu,) = with_successors(wanted, run(device.state())).gpus
-    assert gpu.replicas[0].id == "r1~8"
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,9 @@ import pytest
 
 from agents.base.clock import ManualClock, ScaledClock
 from agents.base.device import (
-    DeviceError,
     DeviceReadings,
     GpuPoll,
     NodeState,
-    task_reading,
     within,
 )
 from agents.base.protocol import (
@@ -22,18 +20,13 @@ from agents.base.protocol import (
     Count,
     Iterations,
     Observation,
-    ReplicaReading,
     TaskReading,
 )
 from agents.daemon.notes import sendable
-from agents.daemon.steps import LOG_PERIOD_S, Steps
-from agents.gpu.node.polls import work_between
-from agents.replicas.adapters import ReplicaCounts
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
     a_command,
     a_replica,
-    a_task,
     an_empty_node,
     an_observation,
     on_gpu,
@@ -74,20 +67,6 @@ def a_task_reading(name: str, *, done_iterations: float = 1.0) -> TaskReading:
         batch=4,
         done_iterations=done_iterations,
     )
-
-
-def a_replica_reading(**counts: float) -> ReplicaReading:
-    """Of a replica that does nothing, but for these counts."""
-    reading = ReplicaReading(
-        id="r1",
-        service="chat",
-        gpu_index=0,
-        state="ready",
-        sm_percent=50.0,
-        batch=4,
-        memory_mib=10.0,
-    )
-    return msgspec.structs.replace(reading, **counts)
 
 
 def last_told(plane: PaperControlPlane) -> str:
@@ -149,31 +128,6 @@ async def test_a_device_that_raises_at_the_end(
     assert "could not sign off: syncing failed unexpectedly" in caplog.text
 
 
-def test_a_failing_step_is_logged_once_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock, errors = ManualClock(0.0), [KeyError("le"), DeviceError("gone")]
-    steps = Steps(clock)
-
-    async def step() -> None:
-        if errors:
-            raise errors[0]
-
-    for _ in range(int(2 * LOG_PERIOD_S)):
-        assert not finish(steps.take("governing", step))
-        clock.advance(1.0)
-    assert len(caplog.messages) == 2
-    assert "unexpectedly: KeyError: 'le'" in steps.problems[0]
-    errors.pop(0)
-    finish(steps.take("governing", step))
-    finish(steps.take("enforcing", step))
-    assert steps.problems == ("gone",), "one reason, told once"
-    errors.pop(0)
-    assert finish(steps.take("governing", step))
-    assert finish(steps.take("enforcing", step))
-    assert steps.problems == ()
-
-
 @pytest.mark.parametrize(
     ("value", "kind", "expected"),
     [
@@ -195,24 +149,6 @@ def test_a_number_beyond_the_bounds_of_the_wire_is_not_told(
     assert within(value, kind) == expected
 
 
-@pytest.mark.parametrize("number", [-1.0, 1e300, math.nan, math.inf])
-def test_no_number_of_a_task_makes_an_observation_refused(number: float) -> None:
-    facts = {"done_iterations": number, "window_iterations": 1e-300, "busy_s": number}
-    reading = task_reading(a_task("t1"), "running", 0, **facts)
-    observation = an_observation(tasks=(reading,))
-    assert decoded(observation) == observation
-
-
-@pytest.mark.parametrize("count", [-1, 10**9 + 1, 10**12])
-def test_no_count_of_a_replica_makes_an_observation_that_is_refused(count: int) -> None:
-    after = ReplicaCounts(requests=count, batches=count, busy_s=1e300)
-    work = work_between(ReplicaCounts(), after)
-    names = ("requests", "batches", "execution_ms")
-    reading = a_replica_reading(**{name: getattr(work, name) for name in names})
-    observation = an_observation(replicas=(reading,))
-    assert decoded(observation) == observation
-
-
 def test_only_a_reading_that_would_be_refused_is_left_out_and_named() -> None:
     good, bad = a_task_reading("t1"), a_task_reading("t2", done_iterations=1e300)
     gpus = (paper_reading(an_empty_node().gpus[0], 1.0),)
@@ -224,14 +160,6 @@ def test_only_a_reading_that_would_be_refused_is_left_out_and_named() -> None:
     assert sent.problems[1:] == ("old",)
     well = an_observation(tasks=(good,))
     assert sendable(well) is well
-
-
-@pytest.mark.parametrize("count", [-1, 10**12, 10**400])
-def test_sums_out_of_bounds_are_left_out_of_an_observation(count: int) -> None:
-    seen = an_observation(replicas=(a_replica_reading(requests=count),))
-    sent = decoded(sendable(seen))
-    assert sent.replicas == ()
-    assert "one of replicas was left out" in sent.problems[0]
 
 
 def test_an_observation_that_is_refused_as_a_whole_is_sent_without_readings() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from agents.base.protocol import LogAnswer, LogRequest, Observation, SyncReply
@@ -69,17 +68,6 @@ async def test_a_log_that_is_asked_for_twice_is_sent_once(tmp_path: Path) -> Non
 
 
 @in_loop
-async def test_a_node_without_processes_says_that_it_has_no_logs() -> None:
-    plane = AskingControlPlane()
-    plane.may_answer.set()
-    transport = LogTransport(plane, node="n1", logs=None)
-    await transport.exchange(SEEN, wait_s=0.0)
-    await settled()
-    answer = plane.posted[0][1]
-    assert isinstance(answer, LogAnswer) and "writes no log" in answer.problem
-
-
-@in_loop
 async def test_an_answer_that_cannot_be_sent(caplog: pytest.LogCaptureFixture) -> None:
     plane = AskingControlPlane(is_there=False)
     plane.may_answer.set()
@@ -99,8 +87,3 @@ async def test_a_transport_that_is_closed_answers_no_more() -> None:
     await transport.close()
     plane.may_answer.set()
     assert plane.posted == []
-
-
-def test_a_reply_that_asks_for_no_log_is_one_that_older_agents_take() -> None:
-    reply = SyncReply(boot="b", acknowledged=1, server_time_s=0.0)
-    assert "logs" not in msgspec.json.decode(msgspec.json.encode(reply))

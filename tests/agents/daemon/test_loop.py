@@ -9,7 +9,7 @@ import pytest
 
 from agents.base.backoff import Restarts, delay_s, jittered
 from agents.base.clock import ManualClock, ScaledClock
-from agents.base.device import DeviceError, DeviceReadings, NoDriver, task_reading
+from agents.base.device import DeviceError, NoDriver
 from agents.base.protocol import (
     EngineCommand,
     NodeCommand,
@@ -17,16 +17,13 @@ from agents.base.protocol import (
     ReplicaState,
 )
 from agents.sync.ledger import Ledger
-from agents.sync.outbox import Outbox
-from agents.sync.transport import ControlPlaneSilent, NotAuthorised, Unacceptable
+from agents.sync.transport import ControlPlaneSilent, Unacceptable
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
     a_command,
-    a_gpu,
     a_replica,
     a_task,
     an_empty_node,
-    an_observation,
     on_gpu,
 )
 from tests.agents.factories import run as finish
@@ -124,13 +121,6 @@ def test_an_unacceptable_observation_does_not_block_the_next() -> None:
     assert any("1 observations were lost" in problem for problem in bench.last.problems)
 
 
-def test_a_refused_token_keeps_the_observations() -> None:
-    bench = Bench()
-    bench.plane.error = NotAuthorised("401")
-    bench.step()
-    assert len(bench.agent.outbox) == 1
-
-
 def test_an_older_generation_is_refused_once_and_changes_nothing() -> None:
     bench = Bench()
     bench.plane.command = on_gpu(a_replica("r1"), generation=5)
@@ -219,28 +209,6 @@ def test_a_task_that_fails_is_tried_again_later_and_named_meanwhile() -> None:
     assert bench.last.acks[-1].status == "applied"
 
 
-def test_a_failed_task_called_like_a_ready_replica_is_tried_again() -> None:
-    bench = Bench()
-    bench.settle(on_gpu(a_replica("x"), tasks=(a_task("x"),)))
-    bench.device.make_ready()
-    bench.device.put_task("x", state="failed")
-    for _ in range(4):
-        bench.step(1.0)
-    assert bench.last.acks[-1].detail == "task x: it ended by itself"
-    bench.step(5.0)
-    assert bench.device.log[-2:] == ["stop task x", "start task x"]
-    assert bench.device.log.count("start x") == 1
-
-
-def test_what_tasks_have_done_is_told() -> None:
-    bench = Bench()
-    facts = {"done_iterations": 7.5, "window_iterations": 1.0, "busy_s": 1.0}
-    reading = task_reading(a_task(), "running", 0, **facts)
-    bench.device.readings = DeviceReadings(tasks=(reading,))
-    bench.step()
-    assert bench.last.tasks == (reading,)
-
-
 def with_a_replica_that_moved(engine: EngineCommand | None = None) -> Bench:
     """Its node no longer has `old`; the service's 10 rps are planned elsewhere."""
     bench = Bench()
@@ -302,18 +270,6 @@ async def test_a_device_that_does_not_answer_ends_nothing_and_is_reported() -> N
     await loops
 
 
-def test_an_idle_replica_makes_room_for_its_successor_within_one_enforcement() -> None:
-    bench = Bench()
-    bench.settle(on_gpu(a_replica("old", memory_mib=3000.0)))
-    bench.device.log.clear()
-    new = a_gpu(a_replica("new", memory_mib=3000.0))
-    bench.plane.command = a_command(new, generation=2)
-    bench.step()
-    route, *others = bench.device.log
-    assert route == "route {'chat': []}"
-    assert others == ["drain old", "stop old", "start new"]
-
-
 def test_a_failing_switch_drains_nothing() -> None:
     bench = Bench()
     bench.settle(on_gpu(a_replica("old")))
@@ -327,29 +283,10 @@ def test_a_failing_switch_drains_nothing() -> None:
     assert "drain old" in bench.device.log
 
 
-def test_a_clock_that_is_off_is_reported() -> None:
-    bench = Bench()
-    bench.plane.clock = ManualClock(1300.0)
-    bench.step()
-    bench.step()
-    assert "298.0 s behind the control plane's" in " ".join(bench.last.problems)
-
-
 def test_a_suspended_machine_reports_its_last_hour() -> None:
     bench = Bench()
     bench.step(10_000.0)
     assert (bench.last.window_start_s, bench.last.window_s) == (7400.0, 3600.0)
-
-
-def test_the_outbox_keeps_the_newest_and_counts_what_it_lost() -> None:
-    outbox = Outbox(capacity=3)
-    for sequence in range(1, 6):
-        outbox.add(an_observation(sequence=sequence))
-    oldest = outbox.oldest()
-    assert oldest is not None
-    assert (oldest.sequence, outbox.dropped) == (3, 2)
-    outbox.acknowledge(4)
-    assert len(outbox) == 1
 
 
 def test_delays_double_up_to_the_longest_and_jitter_never_lengthens_them() -> None:
@@ -364,18 +301,6 @@ def with_r1() -> tuple[Restarts, PaperDevice]:
     device = PaperDevice(an_empty_node())
     finish(device.start_replica(0, a_replica("r1")))
     return Restarts(), device
-
-
-def test_a_recovered_replica_starts_with_a_clean_record() -> None:
-    restarts, device = with_r1()
-    restarts.note_failure(("replica", "r1"), 0.0, reason="no")
-    restarts.note_failure(("replica", "r1"), 5.0, reason="still no")
-    assert restarts.held(14.9) == {("replica", "r1"): "still no"}
-    device.make_ready()
-    for at_s in (20.0, 20.0 + Restarts.FORGOTTEN_S):
-        restarts.look(finish(device.state()), at_s)
-    restarts.note_failure(("replica", "r1"), at_s, reason="no")
-    assert restarts.held(at_s + Restarts.FIRST_S + 0.1) == {}
 
 
 @pytest.mark.parametrize(("up_s", "waits"), [(9.0, True), (10.0, False)])
@@ -408,17 +333,6 @@ def test_what_was_up_is_started_again_at_once_and_only_once(
     assert held == [False, False, False, False, True]
 
 
-def test_what_was_ended_and_begun_anew_is_no_longer_an_earlier_agents() -> None:
-    restarts, device = with_r1()
-    restarts.look(finish(device.state()), 0.0)
-    finish(device.stop_replica("r1"))
-    restarts.look(finish(device.state()), 1.0)
-    finish(device.start_replica(0, a_replica("r1")))
-    device.put("r1", state="failed")
-    restarts.look(finish(device.state()), 2.0)
-    assert ("replica", "r1") in restarts.held(2.0)
-
-
 def test_what_fails_again_soon_after_it_was_up_waits_longer_each_time() -> None:
     restarts, device = with_r1()
     at_s, waits_s = 0.0, []
@@ -432,13 +346,3 @@ def test_what_fails_again_soon_after_it_was_up_waits_longer_each_time() -> None:
         waits_s.append(wait_s)
         at_s += wait_s
     assert waits_s == [0, 10, 20, 40]
-
-
-def test_clocks_never_stand_still_or_go_backwards() -> None:
-    with pytest.raises(ValueError, match="above 0"):
-        ScaledClock(speed=0.0)
-    with pytest.raises(ValueError, match="never goes backwards"):
-        ManualClock().advance(-1.0)
-    # The same anchor makes it the same time in every process.
-    first, later = (ScaledClock(speed=100.0, anchor_s=0.0).now_s() for _ in range(2))
-    assert 1e9 < first <= later

@@ -12,17 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
-import psutil
 import pytest
 
-from agents.base.clock import ScaledClock
-from agents.daemon.request_port import BadSocket, front, handed_over_socket, open_port
-from agents.fake.device import FakeDevice
-from agents.router.access import RouterAccess
+from agents.daemon.request_port import BadSocket, handed_over_socket
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica, on_gpu
 from tests.agents.gpu_nodes import inputs
-from tests.waiting import PATIENCE_S, eventually, in_loop, run
+from tests.waiting import PATIENCE_S, eventually, run
 
 pytestmark = pytest.mark.integration
 
@@ -131,34 +127,6 @@ def test_a_restart_under_load_loses_no_request(tmp_path: Path) -> None:
         assert unit.log().count("which stays open") == 2
 
 
-def listened() -> set[int]:
-    """Ports at which this process takes connections."""
-    found = psutil.Process().net_connections(kind="tcp")
-    return {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
-
-
-@in_loop
-async def test_any_free_port_is_one_port(caplog: pytest.LogCaptureFixture) -> None:
-    def never(*_: object) -> float:
-        raise AssertionError("nothing runs here")
-
-    caplog.set_level("INFO")
-    before = listened()
-    device = FakeDevice((), execution_s=never, iteration_s=never, clock=ScaledClock())
-    async with front(device, 0, RouterAccess()):
-        (port,) = listened() - before
-        assert f"requests are taken on port {port}" in caplog.text
-        url = f"http://127.0.0.1:{port}/v2/health/live"
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            assert answer.status == 200
-    assert listened() == before
-
-
-def test_a_port_that_is_taken_is_said_to_be_taken() -> None:
-    with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match="in use"):
-        open_port("127.0.0.1", taken.getsockname()[1])
-
-
 def test_what_systemd_hands_to_others_is_left() -> None:
     assert handed_over_socket({}) is None
     others = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x"}
@@ -167,31 +135,3 @@ def test_what_systemd_hands_to_others_is_left() -> None:
     assert environment == {"PATH": "/bin"}
     with pytest.raises(BadSocket, match="systemd passes 2 sockets"):
         handed_over_socket({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"})
-
-
-def test_what_is_handed_over_must_be_an_open_port() -> None:
-    # In a process of its own, whose descriptor 3 may be taken.
-    code = """
-import os, socket
-from agents.daemon.request_port import BadSocket, handed_over_socket
-for opened in (
-    os.open(os.devnull, os.O_RDONLY),
-    socket.socket().detach(),
-    socket.socket(type=socket.SOCK_DGRAM).detach(),
-    socket.create_server(("127.0.0.1", 0)).detach(),
-):
-    os.dup2(opened, 3)
-    try:
-        found = handed_over_socket({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"})
-        print(found.family.name, os.get_inheritable(3))
-    except BadSocket as error:
-        print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    nothing, closed, datagrams, well = done.stdout.splitlines()
-    assert "not a socket" in nothing
-    assert "not a listening TCP socket" in closed
-    assert "not a listening TCP socket" in datagrams
-    assert well == "AF_INET False"

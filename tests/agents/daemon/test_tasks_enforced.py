@@ -111,46 +111,6 @@ async def test_a_task_makes_room_for_a_replica_and_comes_back(
 
 
 @in_loop
-async def test_a_task_of_another_share_follows_the_one_before(tmp_path: Path) -> None:
-    # Nothing fails on the way: the next one has neither name nor memory before that.
-    control = Commands()
-    async with (
-        gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device,
-        agent(device, control),
-    ):
-        control.command = a_command(1, (), a_task(memory_mib=9000.0, iterations=LONG))
-        await until(lambda: are(device, t1="running"))
-        control.command = a_command(
-            2, (), a_task(memory_mib=9000.0, iterations=LONG, sm_percent=60.0)
-        )
-
-        async def has_changed() -> bool:
-            (gpu, _) = (await device.state()).gpus
-            assert await are(device, **await task_states(device))
-            return [(each.state, each.sm_percent) for each in gpu.tasks] == [
-                ("running", 60.0)
-            ]
-
-        await until(has_changed)
-        assert not any(
-            ack.status == "failed" for told in control.seen for ack in told.acks
-        )
-
-
-@in_loop
-async def test_the_agent_is_woken_when_a_task_has_finished(tmp_path: Path) -> None:
-    async with gpu_device(Wanted(directory=tmp_path)) as device:
-        woken: list[str] = []
-        parts = device._parts  # what a task is at the moment of the call
-        device.on_change(
-            lambda: woken.extend(each.state for each in parts.tasks.running(0))
-        )
-        await device.start_task(0, a_task(iterations=1))
-        await until(lambda: are(device, t1="finished"))
-        assert woken[-1] == "finished"
-
-
-@in_loop
 async def test_finished_and_unwanted_tasks_are_told_and_leave(tmp_path: Path) -> None:
     control = Commands()
     async with (

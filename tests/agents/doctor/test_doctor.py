@@ -1,19 +1,13 @@
 """The doctor on fake nodes: golden tables, what it finds, that it changes nothing and hangs on nothing."""
 
 import json
-import os
-import shutil
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agents.doctor.doctor import as_json, examine, exit_code
-from agents.doctor.driver import Silent, answer_of
+from agents.doctor.doctor import as_json, exit_code
 from agents.doctor.facts import ask_control_plane, read_mps
 from agents.doctor.types import GpuFacts
 from agents.gpu.knobs.journal import KnobJournal
@@ -21,18 +15,15 @@ from agents.gpu.mps.lacks import MpsLackKind
 from agents.processes.records import Record, Records
 from tests.agents.commands import agent
 from tests.agents.doctor_nodes import (
-    FAKES,
     TEMPLATES,
     DoctorNode,
     break_everything,
     doctor_node,
 )
 from tests.agents.fakes.nvml.fixtures import library
-from tests.waiting import PATIENCE_S
 
 __all__ = ("library",)
 
-ROOT = Path(__file__).parents[3]
 
 HEALTHY = """\
 pass  python          3.11.9, plimsoll 0.1.0
@@ -200,11 +191,6 @@ def test_it_may_run_beside_an_agent_whose_knobs_and_workers_are_in_order(
         records.close()
 
 
-def test_a_restart_of_the_machine_has_cleared_the_knobs(node: DoctorNode) -> None:
-    node.leave_turned(boot="another")
-    assert "cleared by the restart" in node.find("knobs", "pass").words
-
-
 def test_without_a_driver_or_gpus_the_rest_is_examined_still(node: DoctorNode) -> None:
     node.fake.state.gpu_count = 0
     assert node.find("driver", "fail").words == "580.65.06, without GPUs"
@@ -254,11 +240,6 @@ def test_rights_are_not_tried_where_that_could_undo_or_keep_a_setting(
             journal.close()
 
 
-def test_a_right_that_replicas_inherit_is_said(node: DoctorNode) -> None:
-    node.set_rights(effective=f"{1 << 21:x}", ambient=f"{1 << 21:x}")
-    assert "every replica inherits" in node.find("user", "warn").words
-
-
 def test_without_mps_limits_do_not_hold_and_turns_must_be_asked_for(
     node: DoctorNode,
 ) -> None:
@@ -271,24 +252,6 @@ def test_without_mps_limits_do_not_hold_and_turns_must_be_asked_for(
     node.ask(uses_mps=False)
     levels = node.levels()
     assert (levels["MPS"], "GPU 1 MPS" in levels) == (["warn"], False)
-
-
-def test_a_daemon_that_runs_is_seen(node: DoctorNode) -> None:
-    # Of no GPU: tests of others would take it for somebody else's on theirs.
-    environment = {**node.here.environment, "CUDA_VISIBLE_DEVICES": ""}
-    for name in ("PIPE", "LOG"):
-        place = node.root / "mps" / "0" / name.lower()
-        place.mkdir(parents=True)
-        environment[f"CUDA_MPS_{name}_DIRECTORY"] = str(place)
-    control = FAKES / "nvidia-cuda-mps-control"
-    subprocess.run([control, "-d"], env=environment, check=True, timeout=PATIENCE_S)
-    try:
-        assert node.find("GPU 0 MPS", "pass").words.endswith("its daemon is running")
-        assert node.find("GPU 1 MPS", "pass").words.endswith("no daemon yet")
-    finally:
-        subprocess.run(
-            [control], input=b"quit\n", env=environment, check=True, timeout=PATIENCE_S
-        )
 
 
 def test_ports_that_others_have_are_counted(node: DoctorNode) -> None:
@@ -319,63 +282,6 @@ def test_a_template_file_that_the_agent_would_refuse(node: DoctorNode) -> None:
     assert "timed engine" in node.find("templates", "warn").words
 
 
-def test_a_state_directory_is_made_later_or_cannot_be(node: DoctorNode) -> None:
-    node.ask(state_dir=node.root / "a" / "b")
-    assert "which will be made" in node.find("state dir", "pass").words
-    assert not (node.root / "a").exists()
-    node.ask(state_dir=Path("/proc/none"))
-    assert "cannot be written" in node.find("state dir", "fail").words
-
-
-def test_a_state_directory_that_is_closed_to_this_user_is_said_to_be(
-    node: DoctorNode,
-) -> None:
-    node.leave_turned()
-    node.state_dir.chmod(0)
-    # Root may read everything unless it has given that right away.
-    code = (
-        "import sys; from pathlib import Path; from agents.doctor.facts import read_state; "
-        "from agents.doctor.types import Here; facts = read_state(Path(sys.argv[1]), Here()); "
-        "print(facts.is_closed, facts.turned, 'cannot be written' in facts.problem)"
-    )
-    drop = (
-        ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
-        if os.geteuid() == 0
-        else []
-    )
-    if drop and shutil.which(drop[0]) is None:
-        pytest.skip("root without setpriv may read everything")
-    command = [*drop, sys.executable, "-c", code, str(node.state_dir)]
-    ended = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    node.state_dir.chmod(0o700)
-    assert ended.stdout == "True () True\n", ended.stderr
-
-
-def test_what_is_not_asked_for_is_skipped(node: DoctorNode) -> None:
-    node.ask(state_dir=None, mps_dir=None, url="")
-    levels = node.levels()
-    assert {check for check, found in levels.items() if found == ["skip"]} == {
-        "GPU 0 MPS",
-        "GPU 1 MPS",
-        "state dir",
-        "control plane",
-    }
-
-
-def test_a_control_plane_that_is_not_there(node: DoctorNode) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        node.ask(url=f"http://127.0.0.1:{closed.getsockname()[1]}")
-        assert "refused" in node.find("control plane", "fail").words
-
-
 def test_another_server_is_not_taken_for_the_control_plane(node: DoctorNode) -> None:
     node.plane.status = 404
     assert (
@@ -384,17 +290,6 @@ def test_another_server_is_not_taken_for_the_control_plane(node: DoctorNode) -> 
     )
     node.ask(token="")
     assert "none was given" in node.find("token", "fail").words
-
-
-def test_programs_that_hang_are_left_behind(node: DoctorNode) -> None:
-    with pytest.raises(Silent, match=r"no answer in 0\.2 s"):
-        answer_of(["sleep", "1000"], os.environ, limit_s=0.2)
-    with pytest.raises(Silent, match="nvidia-none cannot be run: No such file"):
-        answer_of(["nvidia-none"], os.environ, limit_s=0.2)
-    with pytest.raises(Silent, match="sh ended with 3: broken"):
-        answer_of(
-            ["sh", "-c", "echo broken >&2; exit 3"], os.environ, limit_s=PATIENCE_S
-        )
 
 
 def test_a_driver_that_hangs_is_a_failure_within_its_time(node: DoctorNode) -> None:
@@ -423,15 +318,6 @@ def test_mps_and_a_control_plane_that_hang_are_failures_within_their_time(
         assert "timed out" in ask_control_plane(node.asked, node.here).problem
 
 
-def test_a_disk_that_hangs_is_a_failure_of_that_check_alone(node: DoctorNode) -> None:
-    release = threading.Event()
-    node.be(limit_s=1.0, free_mib=lambda _: float(release.wait(PATIENCE_S)))
-    try:
-        assert node.find("state dir", "fail").words == "no answer in 1 s"
-    finally:
-        release.set()
-
-
 @pytest.fixture
 def at_node(node: DoctorNode, monkeypatch: pytest.MonkeyPatch) -> DoctorNode:
     """Commands run as on that node."""
@@ -453,35 +339,3 @@ def test_the_command_reads_the_agents_arguments(at_node: DoctorNode) -> None:
         "accepted, for node n1",
         "engine, resnet, trainer, worker",
     }
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "--nonsense",
-        "--try-writes",
-        "--url ftp://x",
-        "--token-file none",
-        "--sharing fairly",
-    ],
-)
-def test_wrong_arguments_are_exit_code_2(at_node: DoctorNode, wrong: str) -> None:
-    ended = agent("doctor", *wrong.split())
-    assert (ended.code, ended.out) == (2, "")
-
-
-def test_plimsoll_agent_passes_it_on(at_node: DoctorNode) -> None:
-    code = "from app.cli.main import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", code, "agent", "doctor", "--state-dir", "none"],
-        env={**at_node.here.environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode in (0, 1), ended.stderr
-    assert "none, which will be made" in ended.stdout
-
-
-def test_examining_twice_finds_the_same(node: DoctorNode) -> None:
-    assert examine(node.asked, node.here) == node.examine()

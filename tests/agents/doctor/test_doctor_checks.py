@@ -7,26 +7,17 @@ import pytest
 
 from agents.base.device import DeviceError
 from agents.doctor import checks_gpu, checks_host, checks_plane, facts
-from agents.doctor.doctor import render
 from agents.doctor.types import (
     INSTALL,
     Asked,
     ControlPlaneFacts,
     DriverFacts,
-    FileFacts,
     GpuFacts,
-    Here,
     Level,
     ModeFacts,
-    MpsFacts,
-    NodeFinding,
-    PortFacts,
     ProcessFacts,
-    SharedMemoryFacts,
     StateFacts,
-    SystemdFacts,
 )
-from agents.gpu.mps.lacks import MpsLack, MpsLackKind
 from agents.gpu.nvml.lacks import Lack, LackKind
 from agents.gpu.nvml.types import Capability
 from agents.processes.user import WorkerUser
@@ -35,11 +26,6 @@ from tests.agents.doctor_nodes import NODE_DIRECTORY
 GPU = GpuFacts(index=0, uuid="GPU-0", name="H100", memory_mib=81920.0, ability_count=9)
 PROCESS = ProcessFacts(uid=990, user="plimsoll-agent", effective=0, ambient=0)
 ASKED = Asked(url="http://plane", token="plim_x", node="n1")
-
-
-def test_every_capability_that_is_missing_has_its_cost() -> None:
-    assert set(checks_gpu.COSTS) == set(Capability)
-    assert len(set(checks_gpu.COSTS.values())) == len(Capability)
 
 
 @pytest.mark.parametrize(
@@ -56,13 +42,6 @@ def test_every_capability_that_is_missing_has_its_cost() -> None:
 def test_modes(compute: str, persistence: str, uses_mps: bool, level: Level) -> None:
     facts = ModeFacts(by_uuid={"GPU-0": (compute, persistence)})
     assert checks_gpu.check_modes(GPU, facts, uses_mps=uses_mps).level == level
-
-
-def test_modes_that_nobody_tells_are_no_failure() -> None:
-    found = checks_gpu.check_modes(
-        GPU, ModeFacts(problem="nvidia-smi cannot be run: No such file"), uses_mps=True
-    )
-    assert (found.level, "nvidia-smi cannot be run" in found.words) == ("skip", True)
 
 
 @pytest.mark.parametrize(
@@ -88,42 +67,6 @@ def test_what_a_gpu_lacks_is_said_with_cost_and_way_out(
     assert way_out in found.remedy
 
 
-def test_every_kind_of_lack_has_its_way_out() -> None:
-    assert set(checks_gpu.WAYS_OUT) == set(LackKind) - {LackKind.NOT_TRIED}
-
-
-def test_a_gpu_that_can_do_everything_says_so() -> None:
-    found = [
-        each.words
-        for each in checks_gpu.check_gpu(
-            GPU, DriverFacts(), gpu_type="", has_right=True
-        )
-    ]
-    assert found == [
-        "H100, 81920 MiB, GPU-0",
-        "can do all 9 required operations",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "remedy"),
-    [
-        (MpsLackKind.PATH_TOO_LONG, "short directory"),
-        (MpsLackKind.OTHER_USER, "as one user"),
-        (MpsLackKind.NOT_INSTALLED, "install it"),
-        (MpsLackKind.OTHER, "see to it"),
-    ],
-)
-def test_without_mps_there_is_a_way_to_it_and_one_around(
-    kind: MpsLackKind, remedy: str
-) -> None:
-    facts = MpsFacts(pipe=NODE_DIRECTORY, lack=MpsLack(kind, "it is so"))
-    found = checks_gpu.check_mps(GPU, facts)
-    assert (found.level, found.words.startswith("it is so; ")) == ("fail", True)
-    assert remedy in found.remedy
-    assert "--sharing turns" in found.remedy
-
-
 def state(**facts: object) -> StateFacts:
     return StateFacts(
         path=NODE_DIRECTORY, **{"free_mib": 5000.0, "owner_uid": 990, **facts}
@@ -143,18 +86,6 @@ def state(**facts: object) -> StateFacts:
 )
 def test_the_state_directory(facts: StateFacts, level: Level) -> None:
     assert next(checks_host.check_state(facts, PROCESS)).level == level
-
-
-def test_a_closed_state_directory_is_not_taken_for_an_empty_one() -> None:
-    found = list(
-        checks_host.check_state(
-            state(problem="/x cannot be written", is_closed=True), PROCESS
-        )
-    )
-    assert [(each.check, each.level) for each in found] == [
-        ("state dir", "fail"),
-        ("agent", "skip"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -199,76 +130,6 @@ def test_tokens(status: int, level: Level, words: str) -> None:
     assert (token.level, words in token.words) == (level, True)
 
 
-def test_a_join_token_is_refused_for_a_report_and_good_for_enrolling() -> None:
-    facts = ControlPlaneFacts(ready_status=200, skew_s=0.0, sync_status=403)
-    asked = replace(ASKED, token="plim_join_" + "a" * 43)
-    found = list(checks_plane.check_control_plane(facts, asked))
-    assert [each.level for each in found if each.check == "token"] == ["pass"]
-
-
-@pytest.mark.parametrize(
-    ("node", "is_one"),
-    [
-        ("n1", True),
-        ("a" * 63, True),
-        ("a" * 64, False),
-        ("N1", False),
-        ("n1.lan", False),
-        ("", False),
-    ],
-)
-def test_names_of_nodes(node: str, is_one: bool) -> None:
-    found = checks_plane.check_control_plane(
-        ControlPlaneFacts(problem="away"), Asked(url="http://plane", node=node)
-    )
-    assert ("node name" not in {each.check for each in found}) == is_one
-
-
-@pytest.mark.parametrize(
-    ("finding", "level"),
-    [
-        (checks_gpu.check_files(FileFacts(count=4)), "pass"),
-        (checks_gpu.check_files(FileFacts(count=4, closed=("/dev/nvidia0",))), "fail"),
-        (checks_host.check_shared_memory(SharedMemoryFacts(free_mib=1024.0)), "pass"),
-        (checks_host.check_shared_memory(SharedMemoryFacts(free_mib=64.0)), "warn"),
-        (checks_host.check_systemd(SystemdFacts(is_booted=True)), "warn"),
-        (
-            checks_host.check_systemd(
-                SystemdFacts(is_booted=True, unit=NODE_DIRECTORY)
-            ),
-            "warn",
-        ),
-        (
-            checks_host.check_systemd(
-                SystemdFacts(is_booted=True, unit=NODE_DIRECTORY, restores=True)
-            ),
-            "pass",
-        ),
-        (next(checks_host.check_process(PROCESS, Here(python="3.10.12"))), "fail"),
-        (next(checks_host.check_process(PROCESS, Here(python="3.13.0rc1"))), "pass"),
-        (
-            next(
-                checks_host.check_ports(
-                    PortFacts(free=63, first=21000, count=2000), is_agent_there=False
-                )
-            ),
-            "warn",
-        ),
-        (
-            next(
-                checks_host.check_ports(
-                    PortFacts(free=64, first=21000, count=2000), is_agent_there=False
-                )
-            ),
-            "pass",
-        ),
-    ],
-)
-def test_limits_of_the_rest(finding: NodeFinding, level: Level) -> None:
-    assert finding.level == level
-    assert bool(finding.remedy) == (level != "pass")
-
-
 def test_a_node_whose_replicas_run_as_the_agents_own_user_is_warned() -> None:
     other = WorkerUser(
         name="w", uid=4711, gid=4711, groups=(), home="/", folders=NODE_DIRECTORY
@@ -290,28 +151,3 @@ def test_each_projects_user_is_named_and_mps_allows_none() -> None:
     assert (found.level, found.words) == ("pass", "a as daemon (UID 1)")
     with pytest.raises(DeviceError, match="MPS serves one user per GPU"):
         facts.read_project_users(replace(asked, uses_mps=True))
-
-
-def test_a_node_without_users_of_projects_is_told_once_that_the_workers_user_is_missing() -> (
-    None
-):
-    asked = replace(ASKED, worker_user="n-o-b-o-d-y")
-    with pytest.raises(DeviceError, match="there is no user"):
-        facts.read_worker_user(asked)
-    assert facts.read_project_users(asked) == {}
-
-
-def test_long_words_are_broken_and_options_are_not() -> None:
-    words = f"{'x' * 100} and then an option at the end of a line, --state-dir"
-    table = render(
-        [
-            NodeFinding(
-                check="x",
-                level="warn",
-                words=words,
-                remedy=f"plimsoll-agent {'y ' * 40}--state-dir z",
-            )
-        ]
-    )
-    assert max(map(len, table.splitlines())) <= 80
-    assert table.count("--state-dir") == 2

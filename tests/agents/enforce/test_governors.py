@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from agents.base.clock import ManualClock, ScaledClock
@@ -307,14 +306,6 @@ async def test_the_agents_own_loop_governs() -> None:
     await loops
 
 
-def test_a_command_with_or_without_governor_survives_the_wire() -> None:
-    plain, with_one = on_gpu(a_replica()), a_command(governed())
-    assert b"governor" not in msgspec.json.encode(plain)
-    assert (
-        msgspec.json.decode(msgspec.json.encode(with_one), type=NodeCommand) == with_one
-    )
-
-
 def test_a_percentile_lies_between_the_ends_of_its_bucket() -> None:
     bucket = bucket_of(90.0)
     begin_ms, end_ms = bucket_end_ms(bucket - 1), bucket_end_ms(bucket)
@@ -408,8 +399,3 @@ def test_after_three_failing_periods_another_partition_is_asked_for() -> None:
     assert bench.plane.received[-1].repartition == (0,)
     bench.pass_s(2, power_w=299.0)
     assert bench.plane.received[-1].repartition == ()
-
-
-def test_an_observation_without_such_a_request_looks_as_it_always_did() -> None:
-    bench = settled(governed())
-    assert b"repartition" not in msgspec.json.encode(bench.plane.received[-1])

@@ -12,7 +12,7 @@ from agents.fake.device import FakeDevice
 from tests.agents.enforce.test_spans import a_model, on_two
 from tests.agents.factories import an_empty_gpu
 from tests.agents.router_harness import served
-from tests.waiting import in_loop
+from tests.waiting import eventually, in_loop
 
 TOKENS = 100
 
@@ -24,14 +24,14 @@ def states(state: NodeState) -> set[str]:
 async def carry_out(device: FakeDevice, *models: int, generation: int) -> None:
     """Rounds until nothing can be done at once."""
     wanted = on_two(*(a_model(each) for each in models), generation=generation)
-    async with asyncio.timeout(10.0):
-        while todo := actions(wanted, await device.state()):
-            for action in todo:
-                await perform(device, action)
-        while models and not is_settled(wanted, await device.state()):
-            for action in actions(wanted, await device.state()):
-                await perform(device, action)
-            await asyncio.sleep(0.005)
+
+    async def is_done() -> bool:
+        todo = actions(wanted, await device.state())
+        for action in todo:
+            await perform(device, action)
+        return not todo and (not models or is_settled(wanted, await device.state()))
+
+    await eventually(is_done)
 
 
 async def stream(client: aiohttp.ClientSession, url: str) -> int:
@@ -57,7 +57,7 @@ async def test_a_stream_survives_that_its_replica_drains_and_is_taken_back() -> 
     ):
         await carry_out(device, 0, generation=1)
         first = asyncio.create_task(stream(client, url))
-        await asyncio.sleep(0.2)
+        await eventually(lambda: device.router.in_flight("m1") == 1)
         await carry_out(device, generation=2)
         assert states(await device.state()) == {"draining"}
         await carry_out(device, 0, generation=3)

@@ -78,21 +78,6 @@ def test_a_task_starts_runs_and_finishes() -> None:
     assert run(device.state()).gpus[1].tasks == ()
 
 
-def test_its_pace_follows_the_clock_of_its_gpu() -> None:
-    clock = ManualClock()
-    device = a_device(clock)
-    run(device.start_task(0, a_task()))
-    clock.advance(2.0)
-    run(device.state())
-    run(device.lock_clock_mhz(0, 750.0))
-    clock.advance(4.0)
-    seen = the_reading(device)
-    assert (seen.done_iterations, seen.iteration_ms) == (
-        pytest.approx(20.0),
-        pytest.approx(200.0),
-    )
-
-
 def test_a_swapped_task_stands_still_without_memory_and_goes_on_where_it_was() -> None:
     clock = ManualClock()
     device = a_device(clock)
@@ -126,16 +111,6 @@ def test_memory_is_shared_with_replicas_and_never_given_twice() -> None:
     run(device.start_task(0, a_task("t2", memory_mib=1500.0)))
     with pytest.raises(LaunchFailed, match="t1 needs 3000 MiB, GPU 0 has 2500"):
         run(device.swap_in("t1"))
-
-
-def test_a_gpu_is_busy_while_a_task_runs() -> None:
-    clock = ManualClock()
-    device = a_device(clock)
-    run(device.start_task(0, a_task()))
-    clock.advance(4.0)
-    gpus = run(device.read()).gpus
-    # Half of the four seconds it was starting.
-    assert [gpu.busy_percent for gpu in gpus] == [pytest.approx(50.0), 0.0]
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -35,9 +35,6 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--own-session", action="store_true", help="the child has a session of its own"
     )
-    parser.add_argument(
-        "--chatter-bytes", type=int, default=0, help="written to stdout at the start"
-    )
     parser.add_argument("--say", default="", help="written to stderr at the start")
     parser.add_argument("--sm-count", type=int, default=66)
     parser.add_argument("--no-listen", action="store_true", help="never listen")
@@ -175,9 +172,6 @@ def main() -> None:
         )
     if options.say:
         sys.stderr.write(options.say + "\n")
-    for _ in range(options.chatter_bytes // 100):
-        sys.stdout.write("x" * 99 + "\n")
-    sys.stdout.flush()
     Server(options).serve()
 
 

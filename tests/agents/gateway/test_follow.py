@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-import pytest
 from aiohttp import web
 
 from agents.gateway.config import GatewaySettings
@@ -14,7 +13,7 @@ from agents.gateway.follow import Follower, ListSource
 from agents.gateway.table import GatewayTable
 from agents.router.haproxy.state import HaProxyError
 from tests.agents.router_harness import served
-from tests.waiting import in_loop, run
+from tests.waiting import in_loop
 
 SETTINGS = GatewaySettings(folder=Path("unused"), services=4, nodes=4)
 EMPTY = GatewayTable(weights={}, waiting={})
@@ -83,32 +82,3 @@ async def test_a_haproxy_that_was_started_anew_gets_the_last_table_also_while_th
         assert [await follower.step(session) for _ in range(2)] == [False, False]
     assert proxy.is_in_force
     assert proxy.put_times == 2
-
-
-@in_loop
-async def test_what_an_earlier_gateway_left_stays_until_there_is_a_list() -> None:
-    plane, proxy = Plane(status=503), Proxy()
-    async with following(plane, proxy) as (follower, session):
-        assert not await follower.step(session)
-        assert not proxy.put_times
-        plane.status = 200
-        assert await follower.step(session)
-    assert proxy.is_in_force
-
-
-def test_a_difficulty_is_told_once_and_so_is_its_end(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def scenario() -> None:
-        plane, proxy = Plane(nodes=["http://a-name:8081"] * 2), Proxy()
-        async with following(plane, proxy) as (follower, session):
-            for _ in range(3):
-                await follower.step(session)
-            plane.nodes = ["http://10.0.0.1:8081"]
-            await follower.step(session)
-
-    with caplog.at_level("INFO", logger="agents.gateway.follow"):
-        run(scenario())
-    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert errors == ["http://a-name:8081 is not used: it has no IP address and port"]
-    assert caplog.records[-1].getMessage() != errors[0]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from agents.kubernetes.api import (
     KubernetesApi,
     ListedObjects,
 )
+from tests.waiting import eventually
 
 Object = dict[str, Any]
 PIECE_BYTES = 16384
@@ -52,8 +54,8 @@ class Kubelet:
         """Pods that had to be killed at the end of their grace."""
         self.pulls = True
         """False: no image can be pulled."""
-        self.runs_pre_stop = False
-        """True: a deleted Pod gets its SIGTERM after its hook, as with a real kubelet, which takes seconds."""
+        self.pre_stop: threading.Event | None = None
+        """Where there is one, a deleted Pod gets its SIGTERM after its hook, which ends when this is set."""
         self._address, self._node, self._logs = address, node, logs
         self._api = KubernetesApi(address)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
@@ -152,8 +154,8 @@ class Kubelet:
         process = self._processes.get(pod.metadata.uid)
         if process is not None and process.returncode is None:
             grace_s = pod.metadata.deletion_grace_period_seconds or 0
-            if self.runs_pre_stop:
-                await self._pre_stop(pod, process)
+            if self.pre_stop is not None:
+                await self._pre_stop(pod, process, self.pre_stop)
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             try:
@@ -169,13 +171,16 @@ class Kubelet:
             {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata.uid}},
         )
 
-    async def _pre_stop(self, pod: AnyPod, process: asyncio.subprocess.Process) -> None:
+    async def _pre_stop(
+        self,
+        pod: AnyPod,
+        process: asyncio.subprocess.Process,
+        is_over: threading.Event,
+    ) -> None:
         """Wait as the container asks for before SIGTERM, unless it ends meanwhile."""
         hook = pod.spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
         assert hook[0] == "sleep"
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(float(hook[1])):
-                await process.wait()
+        await eventually(lambda: is_over.is_set() or process.returncode is not None)
 
     async def _kill(self, uid: str) -> None:
         process = self._processes.pop(uid, None)

@@ -10,6 +10,7 @@ from agents.llm.scheduler import EngineSize, LlmScheduler
 from agents.llm.server import LlmServer, StepTime
 from agents.replicas.server_metrics import read_page, read_server
 from tests.agents.router_harness import served
+from tests.waiting import eventually
 
 FAST = StepTime(base=1.0, per_token=0.0)
 
@@ -103,14 +104,14 @@ def test_who_leaves_is_aborted_and_metrics_are_read_as_those_of_vllm() -> None:
         await leaving.content.readany()
         leaving.close()
         running = 'vllm:num_requests_running{model_name="chat"} 0.0'
-        # The engine hears of it when its next token cannot be sent.
-        for _ in range(200):
+
+        async def page() -> str:
             async with session.get(f"{url}/metrics") as answer:
                 text = await answer.text()
-            if running in text:
-                break
-            await asyncio.sleep(0.02)
-        assert running in text
+            return text if running in text else ""
+
+        # The engine hears of it when its next token cannot be sent.
+        text = await eventually(page)
         counts = read_server(read_page(text), "vllm", "chat")
         assert counts.served == 1.0
 

@@ -77,14 +77,6 @@ def test_of_a_gigabyte_the_end_is_read_from_whole_lines_on(
     assert ask(logs, after=5).start == answer.end - LOG_BYTES
 
 
-def test_bytes_that_are_no_text_and_control_characters_can_be_sent(
-    log: Path, logs: NodeLogs
-) -> None:
-    write(log, b"\x1b[2J\x00\xff\xfe caf\xe9\n")
-    answer = ask(logs)
-    assert answer.text == "\x1b[2J\x00�� caf�\n"
-
-
 def test_a_log_that_was_just_rotated_still_has_its_last_lines(
     log: Path, logs: NodeLogs
 ) -> None:

@@ -83,19 +83,6 @@ def test_a_network_comes_before_a_kind_before_the_default(tmp_path: Path) -> Non
         templates.find("resnet50", "bert")
 
 
-def test_a_task_needs_a_port_only_for_its_hook(tmp_path: Path) -> None:
-    templates = load_templates(a_file(tmp_path, TASKS)).by_name
-    assert (templates["batch"].ports, templates["bert"].ports) == ((), ("port",))
-    filled = templates["batch"].fill(some_parameters())
-    assert filled.command == ("batch", "--from=250", "--to", "1000")
-    assert (filled.progress_file, filled.served_as) == ("/run/nightly/done", "")
-    assert templates["bert"].fill(some_parameters(20000)).command[2:] == (
-        "nightly",
-        "--hook",
-        "20000",
-    )
-
-
 TASK = f"[templates.t]\n{COMMAND}\n"
 SERVES = '[templates.t]\ncommand = ["serve", "{port}"'
 

@@ -21,7 +21,6 @@ from agents.processes.templates import (
     NAME,
     Parameters,
     Template,
-    WarmUp,
 )
 from tests.agents.factories import an_engine
 
@@ -98,13 +97,6 @@ def test_a_file_adds_templates_and_says_who_uses_them(tmp_path: Path) -> None:
     assert filled.environment == {"VLLM_CACHE_ROOT": "/run/r1"}
 
 
-def test_the_built_in_template_can_be_replaced(tmp_path: Path) -> None:
-    templates = load_templates(
-        a_file(tmp_path, '[templates.worker]\ncommand = ["mine", "{port}"]')
-    )
-    assert templates.find("resnet50").command == ("mine", "{port}")
-
-
 def test_without_a_default_unnamed_networks_are_refused(tmp_path: Path) -> None:
     templates = load_templates(
         a_file(tmp_path, VLLM.replace('default = "worker"', 'default = ""'))
@@ -171,17 +163,6 @@ def test_a_file_that_is_missing_too_large_or_open_to_everybody_is_refused(
         load_templates(path)
 
 
-PATHS = ["", "-rf", "--port=1", "../secret", "a/b", ".", "{port}", "x" * 129]
-SHELL = ["a b", "a;b", "$(id)", "`id`", "a\nb", "a\0b", "é"]
-
-
-@pytest.mark.parametrize("field", ["service", "network"])
-def test_names_that_could_be_anything_else_are_refused(field: str) -> None:
-    for text in PATHS + SHELL:
-        with pytest.raises(LaunchFailed, match=f"{field} .* cannot be a parameter"):
-            a_template().fill(some_parameters(**{field: text}))
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -201,14 +182,6 @@ def test_numbers_out_of_range_are_refused_whether_used_or_not(
 ) -> None:
     with pytest.raises(LaunchFailed, match=words):
         a_template().fill(some_parameters(**changes))
-
-
-@pytest.mark.parametrize(
-    "changes", [{"gpu_memory_mib": 0.0}, {"memory_mib": 0.0}, {"memory_mib": 90000.0}]
-)
-def test_a_fraction_of_an_unknown_memory_is_refused(changes: dict[str, float]) -> None:
-    with pytest.raises(LaunchFailed, match="memory_fraction"):
-        a_template("{memory_fraction}").fill(some_parameters(**changes))
 
 
 @given(st.text(max_size=40))
@@ -232,43 +205,6 @@ def test_values_are_not_looked_through_again_and_other_braces_stay() -> None:
     template = a_template('{"a": {batch}}', "{Port}", "{}", "{directory}")
     filled = template.fill(some_parameters(directory="/run/{port}"))
     assert filled.command[2:] == ('{"a": 8}', "{Port}", "{}", "/run/{port}")
-
-
-@pytest.mark.parametrize(
-    ("sm_percent", "memory_mib", "words"),
-    [
-        (37.5, 10240.9, ("37.5", "10240")),
-        (100.0, 1e9, ("100", "1000000000")),
-        (100.0 / 3.0, 1.0, ("33.3333333333", "1")),
-    ],
-)
-def test_numbers_are_written_as_programs_read_them(
-    sm_percent: float, memory_mib: float, words: tuple[str, str]
-) -> None:
-    given = some_parameters(sm_percent=sm_percent, memory_mib=memory_mib)
-    template = a_template("{sm_percent}", "{memory_mib}")
-    assert template.fill(given).command[2:] == words
-
-
-def test_a_template_says_how_many_ports_it_needs() -> None:
-    template = a_template(
-        "{metrics_port}", files={"settings.json": '{"grpc": {grpc_port}}'}
-    )
-    assert template.ports == ("port", "grpc_port", "metrics_port")
-    filled = template.fill(some_parameters(ports=(1, 2, 3)))
-    assert filled.command == ("serve", "1", "3")
-    assert filled.files == {"settings.json": '{"grpc": 2}'}
-
-
-def test_everything_that_may_hold_placeholders_is_filled() -> None:
-    template = a_template(
-        served_as="{network}",
-        readiness_path="/r/{service}",
-        warm_up=WarmUp(path="/w/{service}", body="{batch}"),
-    )
-    filled = template.fill(some_parameters())
-    assert (filled.served_as, filled.readiness_path) == ("llama-3.1-8b", "/r/chat")
-    assert filled.warm_up == WarmUp(path="/w/chat", body="8")
 
 
 def test_the_digest_tells_commands_apart_and_nothing_else() -> None:

@@ -7,12 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.processes.records import MAX_OLD, Record, Records
+from agents.processes.records import Record, Records
 from agents.processes.trees import remove, size_bytes
-from agents.processes.user import give_folder
-from tests.agents.fakes.replicas import Node, gone, in_loop, started, until
-from tests.agents.task_nodes import TaskNode, come, launch
-from tests.agents.task_nodes import state as task_state
 
 DEPTH = 2100
 """Twice what Python's own functions get down to; longer than a path may be, too."""
@@ -63,11 +59,6 @@ def test_links_are_neither_measured_nor_removed_through(tmp_path: Path) -> None:
     assert precious.exists() and not folder.exists()
 
 
-def test_what_is_not_there_has_no_size(tmp_path: Path) -> None:
-    assert size_bytes(tmp_path / "nothing") == 0
-    remove(tmp_path / "nothing")
-
-
 def test_a_deep_folder_goes_after_its_replica(tmp_path: Path) -> None:
     records = Records(tmp_path, Record)
     deep(records.folder("r1"))
@@ -89,47 +80,3 @@ def test_a_deep_folder_goes_after_its_replica(tmp_path: Path) -> None:
     asyncio.run(records.tidy())
     assert left(tmp_path / "work") == []
     records.close()
-
-
-def test_old_folders_that_are_deep_give_way_as_all_do(tmp_path: Path) -> None:
-    records = Records(tmp_path, Record)
-    for number in range(MAX_OLD + 1):
-        deep(records.folder(f"t{number}"), depth=1200 if number == 0 else 1)
-        os.utime(records.folder(f"t{number}"), (number, number))
-    records.remove("t5", keeps_folder=True)
-    asyncio.run(records.tidy())
-    assert not records.folder("t0").exists()
-    assert len(left(tmp_path / "work")) == MAX_OLD
-    records.close()
-
-
-def test_a_folder_is_given_anew_though_what_was_there_is_deep(tmp_path: Path) -> None:
-    deep(tmp_path / "r1", 1200)
-    give_folder(tmp_path / "r1", None, keeps=False)
-    assert left(tmp_path / "r1") == []
-
-
-@pytest.mark.integration
-@in_loop
-async def test_a_replica_that_made_a_deep_folder_is_stopped(tmp_path: Path) -> None:
-    async with Node(directory=tmp_path).workers() as workers:
-        await started(workers)
-        (folder,) = (tmp_path / "work").iterdir()
-        deep(folder, 1200)
-        await workers.stop("r1")
-        await gone(workers)
-        # While the agent runs, and not only at its end.
-        await until(lambda: left(tmp_path / "work") == [])
-
-
-@pytest.mark.integration
-@in_loop
-async def test_a_stopped_task_keeps_its_deep_folder(tmp_path: Path) -> None:
-    async with TaskNode(directory=tmp_path).tasks() as tasks:
-        await tasks.start(launch())
-        await come(tasks, "running")
-        (folder,) = (tmp_path / "tasks" / "work").iterdir()
-        deep(folder / "own", 1200)
-        await tasks.stop("t1")
-        await until(lambda: task_state(tasks) == "absent")
-    assert (folder / "own").exists()

@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,14 +13,13 @@ import pytest
 
 from agents.base.device import DeviceError, LaunchFailed
 from agents.processes.launch import Ports
-from agents.processes.logs import TAIL_CHARACTERS, rotate, tail
-from agents.processes.process import Spawn, WorkerProcess, exit_reason
-from agents.processes.procfs import boot_id, host_memory_used, is_alive
+from agents.processes.logs import rotate
+from agents.processes.process import Spawn, WorkerProcess
 from agents.processes.records import MAX_OLD, Identity, Record, Records
 from agents.processes.templates import Template
+from tests.agents.factories import a_record
 from tests.agents.fakes.replicas import (
     BOTH_LAUNCHERS,
-    FIRST_PORT,
     Node,
     a_launch,
     gone,
@@ -92,20 +89,6 @@ async def test_workers_go_on_without_an_agent_and_are_adopted(node: Node) -> Non
         await workers.stop("r1")
         await gone(workers)
     assert not is_running(view.pid)
-
-
-@in_loop
-async def test_who_a_replica_runs_as_is_known(node: Node) -> None:
-    folders = node.directory / "work"
-    async with node.workers(keep=True) as workers:
-        await started(workers)
-        shutil.rmtree(folders)
-        # Looking for a folder within a file raises another error than looking for one that is gone.
-        folders.touch()
-        assert the(workers).uid == os.geteuid()
-    folders.unlink()
-    async with node.workers() as workers:
-        assert (the(workers).is_adopted, the(workers).uid) == (True, os.geteuid())
 
 
 @in_loop
@@ -230,42 +213,14 @@ async def test_no_worker_runs_without_its_record(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-@in_loop
-async def test_an_identity_holds_for_one_process_only(process_node: Node) -> None:
-    async with process_node.workers() as workers:
-        await started(workers)
-        recorded = json.loads(record_file(process_node).read_bytes())["identity"]
-        identity = Identity(**recorded)
-        assert identity.boot == boot_id()
-        assert is_alive(identity)
-        assert not is_alive(replace(identity, start_ticks=identity.start_ticks + 1))
-        assert not is_alive(replace(identity, boot="before"))
-
-
-def a_record(replica_id: str, mark: str) -> Record:
-    return Record(
-        id=replica_id,
-        service="chat",
-        network="resnet50",
-        gpu_index=0,
-        sm_percent=50.0,
-        batch=4,
-        memory_mib=1000.0,
-        ports=(FIRST_PORT,),
-        served_as="chat",
-        readiness_path="",
-        template=Template(name="fake", command=("true", "{port}")),
-        digest="",
-        identity=Identity(pid=2, start_ticks=3, boot="b"),
-        mark=f"{mark}.1",
-    )
+NONE = Identity(pid=2, start_ticks=3, boot="b")
 
 
 def test_records_are_read_back_and_ids_make_no_paths(tmp_path: Path) -> None:
     records = Records(tmp_path, Record)
     ids = ("../../etc/passwd", "a/b", "a_b", "x" * 253, "r1")
     for replica_id in ids:
-        records.save(a_record(replica_id, records.mark))
+        records.save(a_record(records, replica_id, identity=NONE))
     assert [each.id for each in records.load()] == sorted(ids)
     assert len(list((tmp_path / "records").iterdir())) == len(ids)
     for replica_id in ids:
@@ -283,7 +238,7 @@ def test_logs_of_replicas_that_are_gone_are_kept_in_part(tmp_path: Path) -> None
         log = records.log(f"r{number}")
         log.write_text("x")
         os.utime(log, (number, number))
-    records.save(a_record("r0", records.mark))
+    records.save(a_record(records, "r0", identity=NONE))
     records.remove("r1")
     asyncio.run(records.tidy())
     # 35 logs, one of a replica that is there; of the 34 others the two oldest go: r1 and r2.
@@ -326,15 +281,6 @@ def test_a_log_keeps_to_its_size_while_it_is_written(tmp_path: Path) -> None:
         assert not rotate(log, limit_bytes=100)
 
 
-def test_the_end_of_a_log_is_short_and_printable(tmp_path: Path) -> None:
-    log = tmp_path / "r1.log"
-    assert tail(log) == ""
-    log.write_bytes(b"first\n\n \x1b[31mred\x00\xff\n" + b"last\n")
-    assert tail(log) == "first |  [31mred � | last"
-    log.write_text("\n".join(str(number) * 100 for number in range(99)))
-    assert len(tail(log)) == TAIL_CHARACTERS and tail(log).endswith("98")
-
-
 def test_ports_are_taken_in_turn_and_run_out() -> None:
     first = own_ports()
     ports = Ports(first=first, count=3)
@@ -345,39 +291,3 @@ def test_ports_are_taken_in_turn_and_run_out() -> None:
         ports.take(2, {first, first + 1})
     with pytest.raises(ValueError, match="must lie within"):
         Ports(first=65000, count=1000)
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (0, "it ended with exit code 0: it stopped by itself"),
-        (77, "it ended with exit code 77"),
-        (127, "it ended with exit code 127: the program was not found"),
-        (-6, "it was ended by signal 6 (SIGABRT): it aborted"),
-        (-63, "it was ended by signal 63 (unknown)"),
-    ],
-)
-def test_exits_are_told_in_words(code: int, words: str) -> None:
-    assert exit_reason(code).startswith(words)
-
-
-@in_loop
-async def test_a_chatty_worker_is_held_to_the_size_of_its_log(node: Node) -> None:
-    node.arguments = ("--chatter-bytes", str(5 * 1024 * 1024))
-    async with node.workers() as workers:
-        await started(workers)
-        logs = node.directory / "logs"
-        await until(lambda: any(logs.glob("*.log")))
-        (log,) = logs.glob("*.log")
-        before = log.with_suffix(".log.1")
-        # Empty it is at its beginning, too: that it was cut is seen by what was put aside.
-        await until(before.exists)
-        await until(lambda: log.stat().st_size == 0)
-        assert before.stat().st_size == 4 * 1024 * 1024
-
-
-def test_the_machines_memory_in_use_is_what_the_kernel_says() -> None:
-    kernels = psutil.virtual_memory()
-    assert host_memory_used() == pytest.approx(
-        1.0 - kernels.available / kernels.total, abs=0.1
-    )

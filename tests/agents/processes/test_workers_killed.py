@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 FAKES = Path(__file__).parents[1] / "fakes"
 KILLS = 2
 SEEDS = 100
-GROUP = 10
+GROUP = 5
 FAR = 1000
 """Between the seeds of two supervisors of one directory."""
 LONGEST_S = 0.15

@@ -25,7 +25,7 @@ GPU = GpuIdentity(
     memory_mib=16384.0,
 )
 """Of this process alone: MPS daemons of tests that run elsewhere are somebody else's."""
-QUICK = Rules(window_s=0.25, warm_up=2, pause_s=0.0)
+QUICK = Rules(window_s=0.05, warm_up=2, min_batches=2, max_windows=1000, pause_s=0.0)
 Result = TypeVar("Result")
 
 

@@ -37,15 +37,6 @@ def test_pairs_are_of_all_networks_with_themselves_too_and_none_is_there_twice()
     assert make_cell([a_member("b", 1, 25.0), a_member("a", 1, 75.0)]) in cells
 
 
-def test_members_are_in_order_whatever_their_order_was() -> None:
-    one, other = a_member("b"), a_member("a", 4)
-    assert make_cell([one, other]) == make_cell([other, one])
-    assert (
-        str(make_cell([one, other], 900.0))
-        == "a batch 4 at 50 % beside b batch 1 at 50 %, 900 MHz"
-    )
-
-
 @pytest.mark.parametrize(
     ("members", "clock_mhz", "words"),
     [
@@ -67,11 +58,6 @@ def test_what_cannot_be_measured_is_refused(
 ) -> None:
     with pytest.raises(OutOfRange, match=words):
         make_cell(members, clock_mhz)
-
-
-def test_too_many_cells_are_refused() -> None:
-    with pytest.raises(OutOfRange, match="20200 cells are more than 20000"):
-        grid(["a"], [0.5, *map(float, range(1, 101))], list(range(1, 201)))
 
 
 def test_cells_of_the_same_processes_follow_each_other() -> None:

@@ -73,9 +73,8 @@ def test_a_process_is_started_once_and_disturbs_nobody_while_others_are_measured
             assert timing.latency_ms == pytest.approx(known, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "full", ["GPU", pytest.param("machine", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("full", ["GPU", "machine"])
 def test_where_memory_is_full_nobody_waits_for_later_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
@@ -90,6 +89,7 @@ def test_where_memory_is_full_nobody_waits_for_later_cells(
     assert sorted(started[1:]) in (["a 50", "a 50", "b 50"], ["a 50", "b 50", "b 50"])
 
 
+@pytest.mark.thorough
 def test_a_batch_that_lacks_memory_is_tried_again_without_those_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,22 +10,17 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agents.processes.template_file import load_templates
-from agents.processes.templates import Server, WarmUp
+from agents.processes.templates import Server
 from agents.replicas.adapters import (
     Adapter,
     Endpoint,
     ReplicaCounts,
     make_adapters,
-    warm_up,
 )
 from agents.replicas.answers import ServerUnanswered
-from agents.replicas.http_calls import MAX_ANSWER
-from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.fakes.answers import always
 from tests.agents.fakes.answers import served as application
-from tests.agents.fakes.replicas import FIRST_PORT, a_launch, gone, in_loop, the, until
-from tests.ports import PORTS
+from tests.agents.fakes.replicas import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -207,26 +202,6 @@ async def test_metrics_are_read_and_what_is_not_told_is_none(
         assert await adapter.metrics(endpoint) == expected
 
 
-@pytest.mark.parametrize("page", ["}{ 5", "a" * (MAX_ANSWER + 10)])
-@in_loop
-async def test_metrics_that_are_none_are_refused(page: str) -> None:
-    async with served(Fake(metrics=page), "vllm") as (adapter, endpoint):
-        with pytest.raises(ServerUnanswered, match="holds no Prometheus metrics"):
-            await adapter.metrics(endpoint)
-
-
-@in_loop
-async def test_our_worker_changes_its_batch_while_it_runs() -> None:
-    fake = Fake()
-    async with served(fake, "worker") as (adapter, endpoint):
-        assert await adapter.apply_batch(endpoint, 32) == "applied_live"
-        assert fake.batch == 32
-        with pytest.raises(ServerUnanswered, match="answers 409: above 1024"):
-            await adapter.apply_batch(endpoint, 2048)
-        await adapter.drain(endpoint)
-    assert fake.asked == ["PUT /batch", "PUT /batch", "PUT /drain"]
-
-
 @in_loop
 async def test_triton_loads_with_nothing_but_the_batch_changed() -> None:
     dynamic = {"preferred_batch_size": [4, 8, 16], "max_queue_delay_microseconds": 100}
@@ -267,15 +242,6 @@ async def test_triton_that_takes_no_batch_says_so(fake: Fake, words: str) -> Non
 
 
 @in_loop
-async def test_vllm_needs_a_restart_and_is_not_bothered() -> None:
-    fake = Fake()
-    async with served(fake, "vllm") as (adapter, endpoint):
-        assert await adapter.apply_batch(endpoint, 8) == "needs_restart"
-        await adapter.drain(endpoint)
-    assert fake.asked == []
-
-
-@in_loop
 async def test_mlserver_reads_its_changed_settings(tmp_path: Path) -> None:
     settings = {"name": "chat", "implementation": "x.Y", "max_batch_size": 4}
     path = tmp_path / "model-settings.json"
@@ -311,29 +277,6 @@ async def test_mlserver_without_readable_settings_says_so(
 
 
 @in_loop
-async def test_no_answer_does_not_say_that_a_server_is_awake() -> None:
-    async with served(Fake(), "vllm") as (adapter, endpoint):
-        assert await adapter.is_asleep(endpoint) is False, "it has no such page"
-    async with aiohttp.ClientSession() as session:
-        assert await make_adapters(session)["vllm"].is_asleep(endpoint) is None
-
-
-@in_loop
-async def test_warm_up_sends_its_requests_one_after_the_other() -> None:
-    fake = Fake()
-    async with (
-        served(fake, "worker") as (_, endpoint),
-        aiohttp.ClientSession() as session,
-    ):
-        await warm_up(
-            session, endpoint.url, WarmUp(path="/warm", body="{}", requests=3)
-        )
-        assert fake.asked == ["POST /warm"] * 3
-        with pytest.raises(ServerUnanswered, match="answers 404"):
-            await warm_up(session, endpoint.url, WarmUp(path="/cold", body="{}"))
-
-
-@in_loop
 async def test_redirects_lead_nowhere() -> None:
     """A worker is on this machine; what it says must not send the agent elsewhere."""
     fake = Fake()
@@ -344,33 +287,3 @@ async def test_redirects_lead_nowhere() -> None:
         endpoint = Endpoint(url=url, served_as="chat", readiness_path="/moved")
         assert not await adapter.is_ready(endpoint)
     assert fake.asked == []
-
-
-@in_loop
-async def test_our_own_worker_is_what_its_adapter_takes_it_for(tmp_path: Path) -> None:
-    """The real program by the built-in template, with the timed engine."""
-    workers = Workers(
-        WorkersSettings(directory=tmp_path, first_port=FIRST_PORT, port_count=PORTS),
-        templates=load_templates(None),
-    )
-    await workers.open()
-    try:
-        await workers.start(a_launch())
-        await until(lambda: the(workers).state in ("ready", "failed"))
-        assert the(workers).state == "ready", the(workers).message
-        assert the(workers).sm_count is None, "there is no GPU"
-        assert await workers.set_batch("r1", 16) == "applied_live"
-        assert await workers.metrics("r1") == ReplicaCounts(
-            requests=0, batches=0, busy_s=0.0, queued=0
-        )
-        async with aiohttp.ClientSession() as session:
-            endpoint = Endpoint(url=the(workers).url, served_as="chat")
-            adapter = make_adapters(session)["worker"]
-            await adapter.drain(endpoint)
-            assert not await adapter.is_ready(endpoint)
-        await workers.stop("r1")
-        await gone(workers)
-    finally:
-        await workers.close(keep=False)
-    (log,) = (tmp_path / "logs").iterdir()
-    assert "Traceback" not in log.read_text()

@@ -3,20 +3,18 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from agents.base.device import DeviceError, LaunchFailed, UnknownPart
+from agents.base.device import LaunchFailed, UnknownPart
 from agents.processes.launch import Crashes
 from agents.processes.templates import WarmUp
 from agents.replicas.replica import Proof
 from tests.agents.fakes.replicas import (
     BOTH_LAUNCHERS,
-    FIRST_PORT,
     WORKER,
     Node,
     a_launch,
@@ -40,25 +38,6 @@ def node(tmp_path: Path, cluster: Cluster | None) -> Node:
 
 def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
-
-
-@BOTH_LAUNCHERS
-@in_loop
-async def test_what_becomes_of_a_replica_is_told_when_it_happens(node: Node) -> None:
-    async with node.workers() as workers:
-        told: list[dict[str, str]] = []
-        workers.on_change = lambda: told.append(
-            {each.id: each.state for each in workers.replicas()}
-        )
-        view = await started(workers)
-        os.kill(view.pid, signal.SIGKILL)
-        await until(lambda: the(workers).state == "failed")
-        await workers.stop("r1")
-        await gone(workers)
-        states = ["ready", "draining", "failed"]
-        assert told == [*({"r1": state} for state in states), {}]
-        again = await started(workers)
-        assert again.pid != view.pid and again.url != view.url
 
 
 @BOTH_LAUNCHERS
@@ -213,17 +192,6 @@ async def test_another_process_makes_no_replica_ready(node: Node) -> None:
 
 
 @in_loop
-async def test_a_port_in_use_is_not_chosen(node: Node) -> None:
-    with socket.socket() as stranger:
-        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        stranger.bind(("127.0.0.1", FIRST_PORT))
-        stranger.listen()
-        async with node.workers() as workers:
-            view = await started(workers)
-            assert view.url != f"http://127.0.0.1:{FIRST_PORT}"
-
-
-@in_loop
 async def test_warm_up_and_proof_come_before_traffic(node: Node) -> None:
     path = "/v2/models/{service}/infer"
     node.warm_up = WarmUp(path=path, body='{"b": {batch}}', requests=2)
@@ -268,16 +236,6 @@ async def test_a_batch_changes_live_and_the_record_knows(node: Node) -> None:
 
 
 @in_loop
-async def test_a_batch_that_the_server_refuses_stays(node: Node) -> None:
-    node.arguments = ("--refuse", "/batch")
-    async with node.workers() as workers:
-        await started(workers)
-        with pytest.raises(DeviceError, match="answers 500"):
-            await workers.set_batch("r1", 16)
-        assert the(workers).batch == 4
-
-
-@in_loop
 async def test_a_template_may_ask_for_a_restart_instead(node: Node) -> None:
     node.batch_change = "restart"
     async with node.workers() as workers:
@@ -295,30 +253,6 @@ async def test_a_reload_takes_the_replica_out_meanwhile(node: Node) -> None:
         assert the(workers).state == "starting"
         await until(lambda: the(workers).state == "ready")
         assert (the(workers).batch, the(workers).pid) == (16, view.pid)
-
-
-@in_loop
-async def test_a_reload_that_fails_fails_the_replica(node: Node) -> None:
-    node.batch_change, node.arguments = "reload", ("--refuse", "/batch")
-    async with node.workers() as workers:
-        await started(workers)
-        await workers.set_batch("r1", 16)
-        await until(lambda: the(workers).state == "failed")
-        assert "batch 16 could not be loaded" in the(workers).message
-
-
-@in_loop
-async def test_the_log_of_an_earlier_process_is_apart(node: Node) -> None:
-    node.arguments = (*ENDS, "1", "--say", "the first one")
-    async with node.workers() as workers:
-        await started(workers, state="failed")
-        await workers.stop("r1")
-    node.arguments = (*ENDS, "1")
-    async with node.workers() as workers:
-        view = await started(workers, state="failed")
-        assert view.message.endswith("its log is empty")
-    (before,) = (node.directory / "logs").glob("*.log.1")
-    assert "the first one" in before.read_text()
 
 
 @in_loop
@@ -367,12 +301,3 @@ def test_crash_loops_wait_longer_each_time_and_are_forgotten_after_a_window() ->
     assert crashes.hold_s("r1") == 1.0
     now_s = 601.0
     assert crashes.hold_s("r1") == 0.0 and crashes.note("r1") == ""
-
-
-def test_only_so_many_crashing_replicas_are_remembered() -> None:
-    crashes = Crashes(now_s=lambda: 0.0)
-    for number in range(Crashes.MAX_REMEMBERED + 1):
-        for _ in range(Crashes.LOOP):
-            crashes.note(f"r{number}")
-    assert crashes.hold_s("r0") == 0.0, "it failed longest ago"
-    assert crashes.hold_s("r1") > 0.0

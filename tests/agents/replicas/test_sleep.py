@@ -1,7 +1,5 @@
 """Replicas of language models that sleep: a real engine, the stand-in, put to sleep, woken, adopted and ended."""
 
-import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +12,6 @@ import pytest
 
 from agents.base.device import ASLEEP_SHARE
 from agents.processes.launch import Launch
-from agents.processes.template_file import load_templates
 from agents.processes.templates import SLEEP_VARIABLE, Template, Templates
 from agents.replicas.replica import ReplicaView
 from agents.replicas.replicas import Workers, WorkersSettings
@@ -153,23 +150,6 @@ async def test_it_sleeps_and_serves_when_it_is_woken_and_ends_when_it_is_stopped
 
 
 @in_loop
-async def test_one_that_falls_asleep_can_be_stopped(node: EngineNode) -> None:
-    node.template = a_template(SLEEPS, "--sleep-s", "600")
-    async with node.workers() as workers:
-        view = await drained(workers)
-        await workers.sleep("r1")
-        assert not the(workers).can_return
-        await workers.wake("r1")
-        assert the(workers).state == "draining"
-        await workers.stop("r1")
-        await gone(workers)
-        assert not is_running(view.pid or 0)
-        # Nor does an agent that ends wait for one.
-        await drained(workers)
-        await workers.sleep("r1")
-
-
-@in_loop
 async def test_the_next_agent_can_wake_it(node: EngineNode) -> None:
     async with node.workers(keep=True) as workers:
         await workers.start(a_model_launch())
@@ -191,37 +171,11 @@ async def test_it_ends_with_its_agent_though_others_go_on(node: EngineNode) -> N
 
 
 @in_loop
-async def test_a_changed_template_ends_a_sleep(node: EngineNode) -> None:
-    async with node.workers(keep=True) as workers:
-        await workers.start(a_model_launch())
-        view = await in_state(workers, "ready")
-        assert await ask(view, "POST", "/sleep?level=1") == 200
-    node.template = a_template(SLEEPS, "--kv-tokens", "4096")
-    async with node.workers() as workers:
-        found = await in_state(workers, "asleep")
-        assert not found.can_return
-        assert not found.can_sleep
-
-
-@in_loop
 async def test_one_that_nobody_wakes_ends(node: EngineNode) -> None:
     node.sleep_limit_s = 0.2
     async with node.workers() as workers:
         await put_to_sleep(workers)
         await gone(workers)
-
-
-@in_loop
-async def test_one_that_dies_asleep_is_told_of(
-    node: EngineNode, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with node.workers() as workers:
-        view = await put_to_sleep(workers)
-        await ask(view, "POST", "/wake_up")
-        assert view.pid is not None
-        os.kill(view.pid, signal.SIGKILL)
-        await gone(workers)
-    assert "ended in its sleep" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -245,23 +199,3 @@ async def test_one_that_cannot_sleep_ends(
         await workers.sleep("r1")
         await gone(workers)
     assert words in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("options", "variable", "can_sleep"),
-    [
-        ("", "1", False),
-        (', "--enable-sleep-mode"', "", False),
-        (', "--enable-sleep-mode"', "1", True),
-    ],
-)
-def test_a_template_says_whether_its_server_can_be_asked_to_sleep(
-    options: str, variable: str, can_sleep: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "templates.toml"
-    path.write_text(
-        f'[templates.v]\nserver = "vllm"\ncommand = ["vllm", "--port", "{{port}}"{options}]\n'
-        f'environment = {{{SLEEP_VARIABLE} = "{variable}"}}\n'
-    )
-    path.chmod(0o600)
-    assert load_templates(path).by_name["v"].can_sleep == can_sleep

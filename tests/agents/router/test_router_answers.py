@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.router.http_messages import HEAD_LIMIT, AnswerParser, BadAnswer, parse_head
+from agents.router.http_messages import HEAD_LIMIT, AnswerParser, BadAnswer
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A: b\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;a=b\r\nlo\r\n0\r\n\r\n"
@@ -116,15 +116,6 @@ def test_any_body_comes_through_any_chunks_and_any_cuts(
     assert read(*(raw[at : at + cut] for at in range(0, len(raw), cut))).body == body
 
 
-def test_an_answer_without_length_ends_with_its_connection() -> None:
-    assert read(b"HTTP/1.1 200 OK\r\n\r\nab", b"cd", ends=True).body == b"abcd"
-
-
-def test_bytes_after_the_end_are_told() -> None:
-    assert read(PLAIN + b"HTTP/1.1 200").has_rest
-    assert not read(PLAIN).has_rest
-
-
 @pytest.mark.parametrize("cut", [0, 8, 45, len(PLAIN) - 1])
 def test_a_connection_that_ends_early_is_no_answer(cut: int) -> None:
     parser = AnswerParser()
@@ -166,18 +157,3 @@ BAD = {
 def test_what_is_no_answer_is_refused(name: str) -> None:
     with pytest.raises(BadAnswer):
         AnswerParser().feed(BAD[name])
-
-
-def test_a_parser_is_used_again_after_a_reset() -> None:
-    parser = AnswerParser()
-    parser.feed(PLAIN)
-    parser.reset()
-    assert (parser.head, parser.is_done, parser.buffered) == (None, False, 0)
-    parser.feed(CHUNKED)
-    assert (parser.is_done, parser.take()) == (True, b"hello")
-
-
-def test_the_head_says_how_long_the_body_is() -> None:
-    head = parse_head(b"HTTP/1.1 206 Partial\r\nContent-Length: 12")
-    assert (head.status, head.length, head.is_chunked) == (206, 12, False)
-    assert parse_head(b"HTTP/1.1 200 OK").length is None

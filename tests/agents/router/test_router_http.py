@@ -139,30 +139,6 @@ async def test_a_replica_that_is_gone_costs_no_request_and_comes_back_where_it_w
 
 
 @on_front()
-async def test_the_last_replica_stays_in_whatever_it_answers(front: Front) -> None:
-    front.switch("a", "b")
-    front.a.status = front.b.status = 503
-    front.a.is_ready = front.b.is_ready = False
-    assert {(await front.post())[0] for _ in range(20)} == {503}
-    assert len(front.router.out) == 1
-    front.a.status = front.b.status = 200
-    assert (await front.post())[0] == 200
-
-
-@on_front()
-async def test_a_switch_ends_the_probing_of_a_replica_that_leaves(front: Front) -> None:
-    front.switch("a", "b")
-    front.a.status, front.a.is_ready = 500, False
-    while not front.router.out:
-        await front.post()
-    front.switch("b")
-    assert front.router.out == ()
-    front.a.status = 200
-    front.switch("a", "b")
-    assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
-
-
-@on_front()
 async def test_a_service_that_comes_anew_while_its_former_self_is_still_probed_is_probed_itself(
     front: Front,
 ) -> None:
@@ -195,15 +171,6 @@ async def test_a_deadline_that_has_passed_is_answered_at_once_and_counted(
     assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
 
 
-@on_front()
-async def test_a_deadline_that_is_no_number_is_refused_and_not_counted(
-    front: Front,
-) -> None:
-    front.switch("a")
-    assert (await front.post(headers={"Plimsoll-Deadline-Ms": "soon"}))[0] == 400
-    assert front.router.read()[0].arrivals == 0
-
-
 @in_loop
 async def test_a_worker_is_told_what_the_queue_left_of_the_deadline() -> None:
     now_s = [1000.0]
@@ -218,14 +185,6 @@ async def test_a_worker_is_told_what_the_queue_left_of_the_deadline() -> None:
         assert front.a.requests[0]["Plimsoll-Deadline-Ms"] == "7500"
         await front.post()
         assert "Plimsoll-Deadline-Ms" not in front.a.requests[1]
-
-
-@on_front()
-async def test_a_deadline_passes_in_the_queue(front: Front) -> None:
-    front.switch()
-    assert (await front.post(headers={"Plimsoll-Deadline-Ms": "50"}))[0] == 504
-    assert front.router.read()[0].queued == 0
-    assert (await front.rejected())["expired"] == 1
 
 
 @on_front()
@@ -304,33 +263,16 @@ async def test_a_client_that_leaves_in_the_middle_of_an_answer_ends_the_workers_
         assert (await front.rejected())["gone"] == 1
 
 
-@on_front(cancels=True)
-async def test_a_client_that_leaves_ends_the_replicas_work_where_the_server_cancels(
-    front: Front,
-) -> None:
-    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        while await reader.read(65536):
-            pass
-
-    async with raw_worker(silent) as worker:
-        front.addresses["x"] = worker.url
-        front.switch("x")
-        leaving = asyncio.create_task(front.post())
-        await tick_until(lambda: worker.connections == 1)
-        leaving.cancel()
-        await tick_until(lambda: worker.ended == 1)
-        await tick_until(lambda: front.router.in_flight("x") == 0)
-        assert (await front.rejected())["gone"] == 1
-
-
-@on_front(answer_timeout_s=1.5)
+@on_front(answer_timeout_s=1.0)
 async def test_a_replica_that_gives_no_answer_in_time_fails(front: Front) -> None:
     front.switch("a", "b")
     front.a.hold = asyncio.Event()
     front.a.is_ready = False
     answers: Counter[int] = Counter()
     while front.router.out != ("a",):
-        answers[(await front.post())[0]] += 1
+        # Every second one goes to a.
+        together = await asyncio.gather(*(front.post() for _ in range(2 * STRIKES)))
+        answers.update(status for status, _ in together)
     assert answers[502] >= STRIKES
     assert answers[200] >= 1
     assert await front.post() == (200, "b:2")
@@ -346,35 +288,6 @@ async def test_a_turn_that_does_not_come_in_time_is_answered_with_come_again(
     assert (status, "had room within 0.05 s" in text) == (503, True)
     assert (await front.rejected())["full"] == 1
     assert (await front.post(headers={"Plimsoll-Deadline-Ms": "90000"}))[0] == 503
-
-
-@on_front()
-async def test_a_stream_of_events_reaches_the_client_as_it_comes(front: Front) -> None:
-    go_on = asyncio.Event()
-
-    async def tokens(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        await read_request(reader)
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        writer.write(b"9\r\ndata: a\n\n\r\n")
-        await go_on.wait()
-        writer.write(b"9\r\ndata: b\n\n\r\n0\r\n\r\n")
-        await reader.read()
-
-    async with raw_worker(tokens) as worker:
-        front.addresses["x"] = worker.url
-        front.switch("x")
-        async with front.client.post(
-            f"{front.url}/v2/models/chat/infer", data=b"{}"
-        ) as response:
-            assert response.content_type == "text/event-stream"
-            assert await response.content.readexactly(9) == b"data: a\n\n"
-            go_on.set()
-            assert await response.content.read() == b"data: b\n\n"
-        assert front.router.read()[0].served == 1
 
 
 @on_front()
@@ -435,41 +348,6 @@ async def test_thousands_of_requests_through_switches_lose_none(front: Front) ->
     assert answers == {200: 2000}
     assert len(front.a.requests) + len(front.b.requests) == 2000
     assert min(len(front.a.requests), len(front.b.requests)) > 500
-
-
-@on_front()
-async def test_metrics_show_every_service_of_the_table_and_none_from_requests(
-    front: Front,
-) -> None:
-    front.switch("a")
-    await front.post()
-    for name in ("x", "y"):
-        async with front.client.post(
-            f"{front.url}/v2/models/{name}/infer", data=b""
-        ) as response:
-            assert response.status == 404
-    async with front.client.get(f"{front.url}/metrics") as response:
-        text = await response.text()
-    assert 'plimsoll_router_served_total{service="chat"} 1\n' in text
-    assert "plimsoll_router_unknown_service_total 2\n" in text
-    assert 'service="x"' not in text
-
-
-@on_front()
-async def test_totals_go_on_through_readings_and_switches(front: Front) -> None:
-    front.switch("a")
-    for _ in range(3):
-        await front.post()
-        assert front.router.read()[0].served == 1
-        front.switch("b")
-    total = front.router.total("chat")
-    assert (
-        total.arrivals,
-        total.served,
-        total.buckets.total(),
-        total.gaps.total(),
-    ) == (3, 3, 3, 2)
-    assert front.router.total("nobody").arrivals == 0
 
 
 @on_front()

@@ -85,13 +85,6 @@ async def test_metadata_is_a_replicas_own_and_is_no_request(
 
 
 @on_front
-async def test_metadata_without_a_length_comes_whole(front: Asked) -> None:
-    front.switch(a_route(("a", 1.0)))
-    answer = await front.get("/v2/models/chat?in_parts")
-    assert answer == (200, {"method": "GET"})
-
-
-@on_front
 async def test_a_replica_that_is_gone_leaves_the_answer_to_another_and_to_spares(
     front: Asked,
 ) -> None:
@@ -140,15 +133,6 @@ async def test_what_there_is_not_is_told_as_the_protocol_says(
     assert found == status
     assert words in str(body["error"])
     assert (body["status"], body["detail"]) == (status, body["error"])
-
-
-@pytest.mark.parametrize("path", ["/v2", "/v2/"])
-@on_front
-async def test_a_node_says_what_it_is(front: Asked, path: str) -> None:
-    status, body = await front.get(path)
-    assert (status, body["name"]) == (200, "plimsoll-router")
-    assert body["extensions"] == ["binary_tensor_data"]
-    assert isinstance(body["version"], str)
 
 
 @on_front

@@ -8,7 +8,6 @@ import pytest
 
 from agents.router.pool import (
     PIECES_LIMIT,
-    WHOLE_LIMIT,
     ConnectionPool,
     LateAnswer,
     NotConnected,
@@ -21,7 +20,7 @@ from tests.agents.router_harness import (
     read_request,
     tick_until,
 )
-from tests.waiting import PATIENCE_S, in_loop
+from tests.waiting import in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -69,32 +68,6 @@ def answering(raw: bytes, *, ends: bool = False) -> Handler:
                 return
 
     return handle
-
-
-@in_loop
-async def test_one_connection_serves_one_request_after_the_other() -> None:
-    async with raw_worker(echo) as worker:
-        pool = ConnectionPool(worker.url)
-        for size in (0, 1, 1000, 100_000, 3_000_000):
-            body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-            assert await whole(await ask(pool, body)) == body
-        assert worker.connections == 1
-        pool.close()
-        await tick_until(lambda: worker.ended == 1)
-
-
-@in_loop
-async def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
-    async with raw_worker(echo) as worker:
-        pool = ConnectionPool(worker.url)
-        bodies = [b"%d" % number for number in range(20)]
-        answers = await asyncio.gather(*(ask(pool, body) for body in bodies))
-        assert [answer.body for answer in answers] == bodies
-        assert worker.connections == 20
-        await asyncio.gather(*(ask(pool, body) for body in bodies))
-        assert worker.connections == 20
-        pool.close()
-        await tick_until(lambda: worker.ended == 20)
 
 
 NOT_AGAIN = {
@@ -253,17 +226,6 @@ async def test_an_answer_that_does_not_come_in_time_is_late_and_the_worker_learn
         await tick_until(lambda: worker.ended == 1)
 
 
-@in_loop
-async def test_whoever_gives_up_ends_the_connection() -> None:
-    async with raw_worker(silent) as worker:
-        asking = asyncio.create_task(ask(ConnectionPool(worker.url)))
-        await tick_until(lambda: worker.connections == 1)
-        asking.cancel()
-        await tick_until(lambda: worker.ended == 1)
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-
-
 @pytest.mark.parametrize("steps", range(12))
 @in_loop
 async def test_whoever_gives_up_at_any_moment_leaves_no_connection(steps: int) -> None:
@@ -310,31 +272,6 @@ async def test_a_long_answer_comes_piece_by_piece_and_waits_for_who_takes_them()
         await tick_until(lambda: worker.ended == 1)
 
 
-@pytest.mark.parametrize(
-    ("size", "is_whole"), [(WHOLE_LIMIT, True), (WHOLE_LIMIT + 1, False)]
-)
-@in_loop
-async def test_an_answer_up_to_a_limit_comes_whole(size: int, is_whole: bool) -> None:
-    async with raw_worker(echo) as worker:
-        pool = ConnectionPool(worker.url)
-        answer = await ask(pool, b"y" * size)
-        assert (answer.body is not None, answer.length) == (is_whole, size)
-        assert await whole(answer) == b"y" * size
-        pool.close()
-        await tick_until(lambda: worker.ended == 1)
-
-
-@in_loop
-async def test_a_long_answer_that_breaks_off_is_no_answer_after_what_came() -> None:
-    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun"
-    async with raw_worker(answering(raw, ends=True)) as worker:
-        answer = await ask(ConnectionPool(worker.url))
-        assert await answer.piece() == b"begun"
-        with pytest.raises(WorkerAnswerLost, match="in the middle"):
-            await answer.piece()
-        answer.close()
-
-
 @in_loop
 async def test_a_long_answer_that_stops_is_late() -> None:
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun"
@@ -344,67 +281,3 @@ async def test_a_long_answer_that_stops_is_late() -> None:
         with pytest.raises(LateAnswer):
             await answer.piece()
         await tick_until(lambda: worker.ended == 1)
-
-
-@in_loop
-async def test_an_answer_before_the_request_was_sent_counts_and_the_connection_ends() -> (
-    None
-):
-    answered: list[WorkerAnswer] = []
-
-    async def refuse(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
-        await tick_until(lambda: bool(answered))
-        await silent(reader, writer)
-
-    async with raw_worker(refuse) as worker:
-        answered.append(await ask(ConnectionPool(worker.url), b"z" * 30_000_000))
-        assert (answered[0].status, answered[0].body) == (413, b"no")
-        await tick_until(lambda: worker.ended == 1)
-
-
-@pytest.mark.parametrize(
-    ("status", "is_ready"),
-    [(b"200 OK", True), (b"503 Not yet", False), (b"404 None", False)],
-)
-@in_loop
-async def test_readiness_is_a_2xx_to_a_get(status: bytes, is_ready: bool) -> None:
-    asked = []
-
-    async def handle(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        asked.append((await read_request(reader))[0].split(b"\r\n")[0])
-        writer.write(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status)
-        await writer.drain()
-
-    async with raw_worker(handle) as worker:
-        assert (
-            await ConnectionPool(worker.url + "/base/").is_ready(
-                b"/ready", timeout_s=PATIENCE_S
-            )
-            == is_ready
-        )
-    assert asked == [b"GET /base/ready HTTP/1.1"]
-    assert not await ConnectionPool(worker.url).is_ready(
-        b"/ready", timeout_s=PATIENCE_S
-    )
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "127.0.0.1:80",
-        "https://127.0.0.1:80",
-        "http://",
-        "http://h:1/?q=1",
-        "unix:/x",
-    ],
-)
-def test_what_is_no_address_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"http://127\.0\.0\.1:8001"):
-        ConnectionPool(url)

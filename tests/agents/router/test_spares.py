@@ -1,6 +1,5 @@
 """Spares behind a router: at work while the replicas cannot keep up, at rest while they can."""
 
-import asyncio
 from collections import Counter
 
 import pytest
@@ -9,7 +8,6 @@ from agents.base.device import ServiceRoute
 from agents.base.lateness import CALM_S
 from agents.router.counts import Reason
 from agents.router.service_queue import ServiceQueue
-from tests.waiting import in_loop
 
 
 class Clock:
@@ -96,20 +94,6 @@ def test_a_newcomer_that_joins_the_next_batch_is_never_late(
     assert taken(service_queue, 9) == ["a"] * 8 + ["spare"]
 
 
-def test_the_next_batches_are_those_of_all_replicas_that_are_not_out() -> None:
-    service_queue = a_queue(Clock(), ("a", 1.0), ("b", 1.0), batch=3)
-    assert "spare" not in taken(service_queue, 12)
-    service_queue = a_queue(Clock(), ("a", 1.0), ("b", 1.0), batch=3)
-    assert service_queue.fail("b", is_unreachable=True)
-    assert taken(service_queue, 7) == ["a"] * 6 + ["spare"]
-
-
-def test_a_deadline_shorter_than_the_slo_does_not_call_the_spare() -> None:
-    service_queue = a_queue(Clock(), ("a", 100.0))
-    service_queue.reject("expired", 99.0)
-    assert taken(service_queue, 3) == ["a"] * 3
-
-
 @pytest.mark.parametrize(("reason", "waited_ms"), [("full", 0.0), ("expired", 100.0)])
 def test_a_request_that_was_turned_away_calls_the_spare(
     reason: Reason, waited_ms: float
@@ -118,13 +102,6 @@ def test_a_request_that_was_turned_away_calls_the_spare(
     assert service_queue.take() == "a"
     service_queue.reject(reason, waited_ms)
     assert service_queue.take() == "spare"
-
-
-def test_a_client_that_left_and_an_answer_that_was_lost_do_not() -> None:
-    service_queue = a_queue(Clock(), ("a", 100.0))
-    for reason in ("gone", "lost"):
-        service_queue.reject(reason)  # type: ignore[arg-type]
-    assert taken(service_queue, 3) == ["a"] * 3
 
 
 def test_a_spare_serves_alone_where_there_is_no_other_and_where_the_others_fail() -> (
@@ -144,51 +121,3 @@ def test_a_spare_that_fails_gets_nothing_until_it_is_well() -> None:
     assert taken(service_queue, 20) == ["a"] * 20
     service_queue.readmit("spare")
     assert service_queue.take() == "spare"
-
-
-@in_loop
-async def test_requests_that_wait_are_given_to_a_spare_that_comes() -> None:
-    clock = Clock()
-    service_queue = a_queue(clock, ("a", 10.0), spares=(), replica_limit=1)
-    assert service_queue.take() == "a"
-    waits = asyncio.create_task(service_queue.acquire())
-    await asyncio.sleep(0)
-    service_queue.switch(
-        ServiceRoute(
-            service="chat", slo_ms=100.0, shares=(("a", 10.0),), spares=("spare",)
-        )
-    )
-    assert await waits == "spare"
-
-
-def test_a_spare_with_a_rate_is_a_replica_like_the_others() -> None:
-    service_queue = a_queue(Clock(), ("a", 50.0))
-    service_queue.switch(
-        ServiceRoute(
-            service="chat", slo_ms=100.0, shares=(("a", 50.0), ("spare", 50.0))
-        )
-    )
-    assert Counter(taken(service_queue, 4)) == {"a": 2, "spare": 2}
-    assert (service_queue.members, service_queue.spares) == (2, 0)
-
-
-def test_without_a_spare_the_emptiest_goes_first_while_they_cannot_keep_up() -> None:
-    service_queue = a_queue(Clock(), ("a", 50.0), ("b", 50.0), spares=())
-    for each in taken(service_queue, 12):
-        # The answers of a take longer than usual.
-        if each == "b":
-            service_queue.release(each)
-    assert (service_queue.in_flight("a"), service_queue.in_flight("b")) == (6, 0)
-    assert taken(service_queue, 6) == ["b"] * 6
-
-
-@pytest.mark.parametrize("rates", [(60.0, 40.0), (0.0, 0.0)])
-def test_the_emptiest_by_weight_shares_as_the_plan_does(
-    rates: tuple[float, float],
-) -> None:
-    service_queue = a_queue(
-        Clock(), ("a", rates[0]), ("b", rates[1]), spares=(), slo_ms=1.0
-    )
-    shared = Counter(taken(service_queue, 1000))
-    share = rates[0] / sum(rates) if any(rates) else 0.5
-    assert shared["a"] == pytest.approx(1000 * share, abs=1)

@@ -2,20 +2,13 @@
 
 import asyncio
 
-import pytest
-
-from agents.serving.batching import Batcher, BatchLimits, Waiting
-from agents.serving.engines.engine import EngineThread, Signature
-from agents.serving.engines.errors import DeadlinePassed, EngineFailed
-from agents.serving.engines.tensors import TensorType
-from agents.serving.metrics import WorkerMetrics
+from agents.serving.engines.errors import EngineFailed
 from tests.agents.harness import (
     FOR_EVER_MS,
     Client,
     GatedEngine,
     Reply,
     all_of,
-    fp32,
     serving,
 )
 from tests.waiting import eventually, in_loop
@@ -36,24 +29,6 @@ async def queued(client: Client, count: int) -> None:
         return await client.count("waiting") == count
 
     await eventually(is_so)
-
-
-@in_loop
-async def test_the_first_request_goes_alone_and_others_share_batches() -> None:
-    engine = GatedEngine()
-    async with serving(engine, batch=4) as client:
-        first = await busy(client, engine)
-        sent = [client.send(float(number)) for number in range(6)]
-        await queued(client, 6)
-        engine.open()
-        replies = await all_of(sent)
-        await first
-    # One alone, then six in batches of at most four.
-    assert engine.batches == [1, 4, 2]
-    assert [reply.numbers for reply in replies] == [
-        [float(number)] for number in range(6)
-    ]
-    assert sorted(reply.batch for reply in replies) == [2, 2, 4, 4, 4, 4]
 
 
 @in_loop
@@ -107,35 +82,6 @@ async def test_a_changed_batch_holds_for_every_batch_that_begins_after_it() -> N
         await first
     assert (changed.json["batch"], changed.json["batches_begun"]) == (3, 1)
     assert engine.batches == [1, 3, 3, 1]
-
-
-@in_loop
-async def test_a_changed_delay_lets_go_who_waits_already() -> None:
-    engine = GatedEngine(is_open=True)
-    async with serving(engine, batch=8, delay_ms=FOR_EVER_MS) as client:
-        sent = client.send(1.0)
-        await queued(client, 1)
-        changed = await client.call("PUT", "/batch", {"delay_ms": 0})
-        reply = await sent
-    assert (changed.json["batch"], changed.json["delay_ms"]) == (8, 0.0)
-    assert reply.batch == 1
-
-
-@in_loop
-async def test_a_request_that_is_larger_than_the_batch_became_runs_alone() -> None:
-    engine = GatedEngine()
-    async with serving(engine, batch=4) as client:
-        first = await busy(client, engine)
-        large = client.send(1.0, 2.0, 3.0)
-        await queued(client, 1)
-        small = client.send(4.0)
-        await queued(client, 2)
-        await client.call("PUT", "/batch", {"batch": 2})
-        engine.open()
-        replies = await all_of([large, small])
-        await first
-    assert engine.batches == [1, 3, 1]
-    assert [reply.numbers for reply in replies] == [[1.0, 2.0, 3.0], [4.0]]
 
 
 @in_loop
@@ -199,42 +145,6 @@ async def test_a_request_that_waits_past_its_deadline_is_never_run() -> None:
 
 
 @in_loop
-async def test_a_deadline_that_passed_in_a_busy_loop_is_seen() -> None:
-    engine, loop = GatedEngine(is_open=True), asyncio.get_running_loop()
-    thread = EngineThread()
-    batcher = Batcher(
-        engine,
-        thread,
-        limits=BatchLimits(batch=1),
-        queue_limit=4,
-        watch=WorkerMetrics(),
-    )
-    running = asyncio.create_task(batcher.run())
-    await asyncio.sleep(0)  # It waits for requests now.
-    came_s = loop.time()
-    request = Waiting(inputs=(fp32(1.0),), came_s=came_s, deadline_s=came_s + 0.01)
-    answer = asyncio.create_task(batcher.answer(request))
-    await asyncio.sleep(0)  # It is queued now, and the batch is the next thing to form.
-    while loop.time() <= request.deadline_s:
-        pass  # Somebody's large body is decoded.
-    with pytest.raises(DeadlinePassed):
-        await answer
-    running.cancel()
-    await asyncio.wait({running})
-    thread.close()
-    assert engine.batches == []
-
-
-@in_loop
-async def test_who_comes_too_late_is_not_queued() -> None:
-    engine = GatedEngine(is_open=True)
-    async with serving(engine) as client:
-        for left_ms in (0.0, -3.0, -250.0):
-            assert (await client.infer(1.0, deadline_ms=left_ms)).status == 504
-    assert engine.batches == []
-
-
-@in_loop
 async def test_a_client_that_left_is_not_run() -> None:
     engine = GatedEngine()
     async with serving(engine) as client:
@@ -279,20 +189,3 @@ async def test_a_batch_that_fails_fails_its_requests_and_no_others() -> None:
     assert (done.status, live.status) == (200, 200)
     assert series["plimsoll_worker_batches_total", (("outcome", "failed"),)] == 3.0
     assert series["plimsoll_worker_execution_seconds_count", ()] == 1.0
-
-
-@in_loop
-async def test_what_the_network_cannot_take_is_refused_before_it_is_queued() -> None:
-    wanted = TensorType(name="x", datatype="FP32", row_shape=(2,))
-    engine = GatedEngine(is_open=True, signature=Signature(inputs=(wanted,)))
-    async with serving(engine) as client:
-        flat = await client.infer(1.0)
-        described = await client.call("GET", "/v2/models/chat")
-    assert (flat.status, flat.json["detail"]) == (
-        400,
-        "input x FP32 [rows] does not match the network: x FP32 [rows, 2]",
-    )
-    assert described.json["inputs"] == [
-        {"name": "x", "datatype": "FP32", "shape": [-1, 2]}
-    ]
-    assert engine.batches == []

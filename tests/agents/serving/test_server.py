@@ -1,14 +1,13 @@
 """A replica's HTTP: readiness, states, refusals; in this process, with an engine that waits for the test."""
 
 import asyncio
-import io
 import struct
 
 import msgspec
 import pytest
 
 from agents.serving.engines.engine import Signature
-from agents.serving.engines.errors import EngineFailed, EngineLost
+from agents.serving.engines.errors import EngineLost
 from agents.serving.engines.tensors import TensorType
 from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, serving
 from tests.waiting import eventually, in_loop
@@ -45,38 +44,6 @@ async def test_readiness_says_what_proves_the_limit() -> None:
     assert found.items() >= {**facts, "device": "gated:0"}.items()
     assert by_name.status == 200
     assert engine.calls == ["load", "warm up 4"]
-
-
-@in_loop
-async def test_the_protocols_metadata() -> None:
-    async with serving(GatedEngine()) as client:
-        server = (await client.call("GET", "/v2")).json
-        network = (await client.call("GET", "/v2/models/chat")).json
-    assert server["name"] == "plimsoll-worker"
-    assert server["extensions"] == ["binary_tensor_data"]
-    facts = {"name": "chat", "platform": "gated", "inputs": [], "versions": ["1"]}
-    assert {name: network[name] for name in facts} == facts
-
-
-@in_loop
-async def test_a_service_has_version_1_and_no_other() -> None:
-    async with serving(GatedEngine(is_open=True)) as client:
-        base = "/v2/models/chat/versions"
-        named = await client.call("GET", f"{base}/1")
-        unnamed = await client.call("GET", "/v2/models/chat")
-        ready = await client.call("GET", f"{base}/1/ready")
-        done = await client.call("POST", f"{base}/1/infer", body(1.0))
-        refused = [
-            await client.call("GET", f"{base}/2"),
-            await client.call("GET", f"{base}/2/ready"),
-            await client.call("POST", f"{base}/2/infer", body(1.0)),
-        ]
-    assert named.json == unnamed.json
-    assert (ready.status, done.status, done.numbers) == (200, 200, [1.0])
-    assert done.json["model_version"] == "1"
-    for reply in refused:
-        assert reply.status == 404
-        assert "chat has no version 2; it has version 1" in str(reply.json["error"])
 
 
 CHAT, OTHER = "/v2/models/chat", "/v2/models/other"
@@ -137,17 +104,6 @@ async def test_deadlines_that_are_none_and_too_many_rows_are_refused() -> None:
         reply = await client.infer(*range(17))
     assert reply.status == 400
     assert "17 rows; a batch may have at most 16" in str(reply.json["detail"])
-
-
-@in_loop
-async def test_a_body_that_is_too_large_is_a_problem_too() -> None:
-    async with serving(GatedEngine(is_open=True)) as client:
-        sent = io.BytesIO(b" " * (64 * 1024 * 1024 + 1))
-        async with client.session.post(
-            f"{client.url}/v2/models/chat/infer", data=sent
-        ) as answer:
-            found = (answer.status, answer.headers["Content-Type"])
-    assert found == (413, "application/problem+json")
 
 
 @in_loop
@@ -242,19 +198,6 @@ async def test_offloading_waits_for_what_was_taken_and_resuming_serves_again() -
     assert (offloaded.json["state"], refused.status) == ("offloaded", 503)
     assert (resumed.json["state"], again.numbers) == ("ready", [4.0])
     assert engine.calls == ["load", "warm up 1", "offload", "resume"]
-
-
-@in_loop
-async def test_an_offload_that_fails_makes_the_worker_dead() -> None:
-    engine = GatedEngine(is_open=True, failure=EngineFailed("no host memory"))
-    async with serving(engine) as client:
-        failed = await client.call("PUT", "/offload")
-        live, refused = (
-            await client.call("GET", "/v2/health/live"),
-            await client.infer(1.0),
-        )
-    assert (failed.status, failed.json["detail"]) == (500, "no host memory")
-    assert (live.status, refused.status) == (503, 503)
 
 
 @in_loop

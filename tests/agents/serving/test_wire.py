@@ -11,7 +11,6 @@ from agents.serving.engines.errors import BadRequest
 from agents.serving.engines.tensors import (
     TYPE_CODES,
     Tensor,
-    byte_count,
     join,
     pack_numbers,
     split,
@@ -118,19 +117,6 @@ def test_what_is_joined_can_be_split_again(
     assert split(joined, [tensor.rows] * copies) == ((tensor,),) * copies
 
 
-def test_requests_of_unequal_rows_get_their_own_back() -> None:
-    one = Tensor(name="x", datatype="INT8", shape=(1, 2), data=b"\x01\x02")
-    two = Tensor(name="x", datatype="INT8", shape=(2, 2), data=b"\x03\x04\x05\x06")
-    joined = join([(one,), (two,)])
-    assert (joined[0].shape, joined[0].data) == ((3, 2), b"\x01\x02\x03\x04\x05\x06")
-    assert split(joined, [1, 2]) == ((one,), (two,))
-
-
-def test_integers_beyond_doubles_stay_exact() -> None:
-    (tensor,) = decode_request(request([2**53 + 1, -(2**63)], datatype="INT64")).inputs
-    assert unpack_numbers(tensor) == [2**53 + 1, -(2**63)]
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -228,9 +214,3 @@ def test_outputs_are_chosen_by_name_and_binary_one_by_one() -> None:
     asked = decode_request(request([1, 2], outputs=[{"name": "z"}]))
     with pytest.raises(BadRequest, match="no output z; there are x"):
         encode_answer("chat", asked, asked.inputs, {})
-
-
-def test_sizes_are_those_of_the_protocol() -> None:
-    # A shape of 2 x 3 has 6 numbers of these bytes each.
-    widths = {"BOOL": 1, "UINT8": 1, "FP16": 2, "FP32": 4, "INT64": 8}
-    assert {each: byte_count(each, (2, 3)) // 6 for each in widths} == widths

@@ -1,7 +1,5 @@
 """The simulated cluster: its devices, its load balancer, its faults, and that nothing is ever lost from the books."""
 
-import contextlib
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,32 +13,22 @@ from agents.base.device import (
     OutOfRange,
     UnknownPart,
 )
-from agents.base.latency_buckets import bucket_of
 from agents.base.protocol import NodeCommand
 from agents.enforce.actions import perform
 from agents.enforce.diff import actions, is_settled
-from agents.sim.cluster import ClusterScript, SimulatedCluster
+from agents.sim.cluster import SimulatedCluster
 from agents.sim.device import SimulatedDevice
-from agents.sim.load.arrivals import ArrivalProcess, LoadShape
 from agents.sim.load.clients import ClientLoad
-from agents.sim.load.load_balancer import HOLD_CAPACITY, ServiceBalancer
-from agents.sim.pace import QUEUE_CAPACITY
-from agents.sim.spec import Fault, FaultKind, make_node
-from agents.sim.truth.truth import load_truth
-from tests.agents.factories import a_command, a_gpu, a_replica, commands, on_gpu, run
-from tests.agents.sim.worlds import EvenLoad, PlainWorld, a_cluster, a_node
+from agents.sim.load.load_balancer import HOLD_CAPACITY
+from agents.sim.spec import Fault, FaultKind
+from tests.agents.factories import a_command, a_gpu, a_replica, on_gpu, run
+from tests.agents.sim.worlds import PlainWorld, a_cluster, a_node
 from tests.examples import examples
 
 
 async def reconcile(device: SimulatedDevice, wanted: NodeCommand) -> None:
     for action in actions(wanted, await device.state()):
         await perform(device, action)
-
-
-async def reconcile_healthy(device: SimulatedDevice, wanted: NodeCommand) -> None:
-    """As `reconcile`, where a GPU may be lost between looking and acting."""
-    with contextlib.suppress(GpuLost):
-        await reconcile(device, wanted)
 
 
 def settle(device: SimulatedDevice, wanted: NodeCommand, clock: ManualClock) -> None:
@@ -112,22 +100,6 @@ def test_a_replica_serves_what_waited_for_its_launch() -> None:
     assert chat.queued == 0
 
 
-def test_the_windows_of_a_device_add_up_to_the_totals() -> None:
-    cluster, device, clock = serving(300.0)
-    readings: list[DeviceReadings] = []
-    for _ in range(7):
-        clock.advance(1.3)
-        readings.append(run(device.read()))
-    (total,) = cluster.totals()
-    mine = [reading.services[0] for reading in readings]
-    assert sum(each.arrivals for each in mine) == total.arrivals
-    assert sum(each.served for each in mine) == total.served
-    assert is_balanced(cluster)
-    assert sum(count for each in mine for _, count in each.latency_buckets) == sum(
-        total.latency_buckets
-    )
-
-
 def test_power_follows_the_load() -> None:
     _, device, clock = serving(50.0)
     (gpu,) = read_after(device, clock, 10.0).gpus
@@ -153,14 +125,6 @@ def test_a_power_limit_throttles_the_clock_until_full_load_fits() -> None:
     settle(device, on_gpu(a_replica("r1", batch=8), cap_w=130.0, generation=2), clock)
     (gpu,) = run(device.read()).gpus
     assert gpu.clock_mhz == 1200.0  # 50 W + 100 W · 1200 / 1500 = 130 W
-
-
-def test_neighbours_slow_each_other_from_the_moment_they_are_ready() -> None:
-    _, device, clock = serving(10.0)
-    both = a_replica("r1", batch=8), a_replica("r2", service="b")
-    settle(device, on_gpu(*both, generation=2), clock)
-    seen = read_after(device, clock, 5.0).replicas[0]
-    assert seen.execution_ms == pytest.approx(20.0)
 
 
 def test_requests_without_a_replica_wait_bounded_at_the_first_node() -> None:
@@ -191,17 +155,6 @@ def test_requests_are_shared_by_weight_over_nodes() -> None:
     )  # 4.6 standard deviations of a binomial
 
 
-def test_an_overloaded_replica_serves_what_it_can() -> None:
-    # 800 rps is all that 8 requests per 10 ms give.
-    cluster, device, clock = serving(2000.0)
-    clock.advance(1.0)  # what waited for the launch goes first
-    (chat,) = read_after(device, clock, 10.0).services
-    assert chat.in_slo == pytest.approx(8000, rel=0.01)
-    assert chat.rejected == pytest.approx(12_000, rel=0.01)
-    assert chat.queued < QUEUE_CAPACITY
-    assert is_balanced(cluster)
-
-
 def test_a_lost_gpu_fails_its_replicas_and_takes_no_new_ones() -> None:
     lost = Fault(kind="gpu_lost", node="n1", start_s=30.0)
     cluster, device, clock = serving(1000.0, lost)
@@ -214,17 +167,6 @@ def test_a_lost_gpu_fails_its_replicas_and_takes_no_new_ones() -> None:
         run(device.start_replica(0, a_replica("r2")))
     assert run(device.read()).services[0].rejected > 0
     assert is_balanced(cluster)
-
-
-def test_a_launch_fails_while_its_fault_lasts() -> None:
-    cluster, clock = a_cluster(
-        faults=(Fault(kind="launch_failure", node="n1", start_s=0.0, end_s=8.0),)
-    )
-    device = SimulatedDevice(cluster, "n1")
-    run(reconcile(device, wanted()))
-    clock.advance(6.0)
-    assert run(device.state()).gpus[0].replicas[0].state == "failed"
-    settle(device, wanted(), clock)
 
 
 @pytest.mark.parametrize("kind", ["silent", "node_lost"])
@@ -333,61 +275,3 @@ def test_looking_more_often_changes_nothing(looks: list[float], batch: int) -> N
         return cluster.totals()
 
     assert totals(looks) == totals([])
-
-
-@settings(max_examples=examples(40))
-@given(
-    first=commands(1),
-    second=commands(2),
-    pause_s=st.floats(0.0, 12.0),
-    lost_s=st.floats(1.0, 20.0),
-)
-def test_any_two_commands_and_a_lost_gpu_end_as_wanted_with_every_request_accounted_for(
-    first: NodeCommand, second: NodeCommand, pause_s: float, lost_s: float
-) -> None:
-    fault = Fault(
-        kind="gpu_lost", node="n1", gpu_index=1, start_s=lost_s, end_s=lost_s + 10.0
-    )
-    cluster, clock = a_cluster(
-        a_node(gpus=2), rates_rps={"a": 300.0, "b": 40.0}, faults=(fault,)
-    )
-    device = SimulatedDevice(cluster, "n1")
-    run(reconcile_healthy(device, first))
-    clock.advance(pause_s)
-    run(reconcile_healthy(device, first))
-    for _ in range(30):
-        clock.advance(1.0)
-        run(reconcile_healthy(device, second))
-        assert is_balanced(cluster)
-    settle(device, second, clock)
-
-
-def test_the_measured_world_serves_a_poisson_load_within_its_slo() -> None:
-    clock = ManualClock()
-    node = make_node("n1", "V100-32GB", gpus=1, memory_mib=32768.0)
-    load = ArrivalProcess(
-        shape=LoadShape(mean_rps=50.0), duration_s=300, seed=7, stream=0
-    )
-    scenario = ClusterScript(loads={"chat": load}, seed=7)
-    cluster = SimulatedCluster((node,), scenario, world=load_truth(), clock=clock)
-    device = SimulatedDevice(cluster, "n1")
-    settle(device, on_gpu(a_replica("r1", batch=8, memory_mib=3000.0)), clock)
-    clock.advance(250.0)
-    (chat,) = run(device.read()).services
-    assert chat.served > 10_000
-    assert (
-        chat.in_slo / (chat.served + chat.rejected) > 0.95
-    )  # all but those of the launch's 5 s
-    assert max(bucket for bucket, _ in chat.latency_buckets) <= bucket_of(120.0)
-
-
-def test_an_unknown_gpu_type_names_those_that_can_be_simulated() -> None:
-    with pytest.raises(ValueError, match="V100-16GB"):
-        make_node("n1", "K80", gpus=1, memory_mib=1.0)
-
-
-def test_a_door_without_weights_shares_evenly() -> None:
-    balancer = ServiceBalancer(EvenLoad(rate_rps=1000.0), np.random.default_rng(2))
-    handed = balancer.step(0.0, 4.0, [0.0, 0.0])
-    assert sum(handed.new) == 4000
-    assert handed.new[0] == pytest.approx(2000, abs=150)

@@ -69,14 +69,6 @@ def test_requests_go_astray_until_the_balancer_has_noticed() -> None:
     assert later.rejected == astray.rejected
 
 
-def test_nothing_goes_astray_where_only_a_gpu_is_lost() -> None:
-    cluster, clock = two_nodes(a_loss("n2", kind="gpu_lost"))
-    at(cluster, clock, 30.0)
-    before = cluster.tally("chat").rejected
-    at(cluster, clock, 50.0)
-    assert cluster.tally("chat").rejected == before
-
-
 @pytest.mark.parametrize(
     ("rates_rps", "lost"), [((25.0, 75.0), "n2"), ((75.0, 25.0), "n1")]
 )
@@ -94,12 +86,6 @@ def test_the_busiest_node_is_named_once_and_the_next_loss_takes_another_one() ->
     cluster, clock = two_nodes(a_loss(BUSIEST), a_loss(BUSIEST, start_s=40.0))
     at(cluster, clock, 45.0)
     assert [loss.fault.node for loss in cluster.node_losses] == ["n2", "n1"]
-
-
-def test_a_node_may_be_lost_again_after_it_has_returned() -> None:
-    cluster, clock = two_nodes(a_loss("n2"), a_loss("n2", start_s=70.0, end_s=80.0))
-    at(cluster, clock, 90.0)
-    assert [loss.fault.start_s for loss in cluster.node_losses] == [30.0, 70.0]
 
 
 def test_a_loss_notes_the_counts_before_it_and_the_replicas_that_it_took() -> None:

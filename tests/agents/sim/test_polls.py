@@ -7,7 +7,7 @@ from agents.base.device import GpuLost, GpuPoll, ReplicaPoll
 from agents.base.latency_buckets import bucket_of
 from agents.sim.device import SimulatedDevice
 from agents.sim.spec import Fault
-from tests.agents.factories import a_command, a_gpu, a_replica, on_gpu, run
+from tests.agents.factories import a_command, a_gpu, a_replica, run
 from tests.agents.sim.test_cluster import settle
 from tests.agents.sim.worlds import a_cluster, a_node
 
@@ -88,15 +88,6 @@ def test_peak_power_counts_every_replica_that_worked_however_shortly() -> None:
     assert poll_after(device, clock, 1.0).peak_power_w == pytest.approx(250.0)
     assert poll_after(device, clock, 0.0).peak_power_w == 50.0
     assert run(device.poll(1)) == GpuPoll(peak_power_w=50.0)
-
-
-def test_a_replica_that_begins_again_under_its_old_name_is_a_new_one() -> None:
-    device, clock = a_device()
-    run(device.poll(0))
-    run(device.stop_replica("r1"))
-    settle(device, on_gpu(a_replica("r1"), cap_w=1000.0), clock)
-    seen = only(poll_after(device, clock, 1.0))
-    assert seen.requests >= seen.batches > 0
 
 
 def test_a_lost_gpu_cannot_be_polled() -> None:

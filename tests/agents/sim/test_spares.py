@@ -95,32 +95,6 @@ def test_a_spare_rests_again_when_calm_has_lasted() -> None:
     assert batch_ms(cluster, "r1") == 10.0
 
 
-def test_a_spare_that_gets_a_rate_is_an_ordinary_replica() -> None:
-    cluster, clock = with_spare(a_replica(rate_rps=10.0), rates_rps={"chat": 50.0})
-    shares = (("r1", 10.0), ("spare", 30.0))
-    cluster.node("n1").routes = (
-        ServiceRoute(service="chat", slo_ms=SLO_MS, shares=shares),
-    )
-    clock.advance(10.0)
-    (chat,) = cluster.totals()
-    assert chat.replicas == 2
-    # Three of four requests go there; five standard deviations of 500 are 48.
-    assert replica(cluster, "spare").queue.requests == pytest.approx(375, abs=48)
-
-
-def test_a_cluster_with_spares_comes_to_the_same_however_often_somebody_looks() -> None:
-    counts = []
-    # 56 looks are one every 0.125 s, which adds up to 7 s without rounding.
-    for looks in (1, 56):
-        cluster, clock = with_spare(a_replica(), rates_rps={"chat": 420.0})
-        for _ in range(looks):
-            clock.advance(7.0 / looks)
-            cluster.advance()
-        (chat,) = cluster.totals()
-        counts.append((chat.arrivals, chat.served, chat.rejected, chat.in_slo))
-    assert counts[0] == counts[1]
-
-
 def across_nodes(
     rates_rps: dict[str, float],
     *,
@@ -150,38 +124,6 @@ def across_nodes(
 
 def requests_of(cluster: SimulatedCluster, node: str, replica_id: str) -> int:
     return cluster.node(node).find(replica_id)[1].queue.requests
-
-
-def test_a_late_service_gets_no_help_from_a_spare_on_another_node() -> None:
-    # 450 come where 400 can be done: the router of node n cannot reach what stands on node s.
-    cluster, clock = across_nodes({"n": 400.0}, offered_rps=450.0)
-    clock.advance(10.0)
-    (chat,) = cluster.totals()
-    assert chat.rejected > 300
-    assert requests_of(cluster, "s", "spare") == 0
-    assert cluster.node("s").find("spare")[1].rests
-
-
-def test_a_spare_takes_only_of_what_its_own_node_is_dealt() -> None:
-    # Each replica does 400. Planned are 1 : 3, so that of 800 node s is dealt 600: too many for one, not for two. Node
-    # n is dealt 200, as if there were no spare.
-    cluster, clock = across_nodes({"n": 100.0, "s": 300.0}, offered_rps=800.0)
-    clock.advance(10.0)
-    (chat,) = cluster.totals()
-    # Five standard deviations of 2,000 are 194.
-    assert requests_of(cluster, "n", "r-n") == pytest.approx(2000, abs=194)
-    helped = requests_of(cluster, "s", "spare")
-    assert helped + requests_of(cluster, "s", "r-s") == pytest.approx(6000, abs=194)
-    # Half of them, but for the looks at which it has been calm for a while.
-    assert 2400 < helped < 3100
-    assert chat.in_slo > 0.95 * chat.arrivals
-
-
-def test_a_few_requests_above_a_low_plan_call_no_spare() -> None:
-    # 2 rps are planned and 40 come: each of them joins the next batch, whatever was planned.
-    cluster, clock = across_nodes({"s": 2.0}, offered_rps=40.0)
-    passed(cluster, clock, 10.0)
-    assert requests_of(cluster, "s", "spare") == 0
 
 
 def test_without_any_replica_requests_go_to_the_node_of_a_spare() -> None:

@@ -1,7 +1,5 @@
 """Tasks as real processes: started, followed to their end, failed, swapped, and found again by a later agent."""
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -98,28 +96,6 @@ async def test_a_task_is_started_followed_and_finishes(node: TaskNode) -> None:
 
 
 @in_loop
-async def test_progress_is_what_a_restart_goes_on_from(node: TaskNode) -> None:
-    async with node.tasks() as tasks:
-        await tasks.start(launch())
-        await kept(tasks, 5.0)
-        await tasks.stop("t1")
-        await until(lambda: state(tasks) == "absent")
-        await tasks.start(launch())
-        before = reading(tasks).done_iterations
-        assert before >= 5.0, "its checkpoint is read at its start"
-        await kept(tasks, before + 1.0)
-
-
-@in_loop
-async def test_work_begins_where_it_is_told(node: TaskNode) -> None:
-    node.words = ("--done-iterations", "{done_iterations}")
-    async with node.tasks() as tasks:
-        await tasks.start(launch(a_task(iterations=1_000_000, done=500.7)))
-        await kept(tasks, 501.0)
-        assert reading(tasks).done_iterations < 100_000.0
-
-
-@in_loop
 async def test_a_failing_task_waits_in_a_crash_loop(plain: TaskNode) -> None:
     plain.words = ("fail",)
     async with plain.tasks() as tasks:
@@ -156,15 +132,6 @@ async def test_a_task_whose_share_is_not_proven_does_not_run_on(node: TaskNode) 
         assert (proof.id, proof.gpu_index) == ("t1", 0)
         assert (proof.sm_percent, proof.sm_count) == (30.0, 132)
         assert not any(map(is_running, proof.pids))
-
-
-@in_loop
-async def test_a_program_has_time_to_come_to_its_gpu(plain: TaskNode) -> None:
-    plain.objections = ["no client of MPS", "no client of MPS"]
-    async with plain.tasks() as tasks:
-        await tasks.start(launch())
-        await come(tasks, "running")
-        assert len(plain.proofs) == 3
 
 
 @in_loop
@@ -233,15 +200,3 @@ async def test_where_cuda_checkpoint_does_not_work_the_room_is_made_all_the_same
             "nothing": "cuda-checkpoint finds CUDA running in none of the processes",
         }[action]
         assert reason in tasks.problems[0]
-
-
-@in_loop
-async def test_a_killed_task_needs_no_mps(node: TaskNode) -> None:
-    async with node.tasks() as tasks:
-        await tasks.start(launch())
-        await come(tasks, "running")
-        process = pid(tasks)
-        os.kill(process, signal.SIGKILL)
-        await until(lambda: state(tasks) == "failed")
-        assert "signal 9 (SIGKILL)" in tasks.problems[0]
-        assert node.terminated == [], "nothing was left of it"

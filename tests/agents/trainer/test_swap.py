@@ -145,12 +145,3 @@ def test_who_waits_when_the_training_ends_is_answered() -> None:
         wait_for(hooks, "asked")
     thread.join()
     assert (answers[0][0], b"ended" in answers[0][1]) == (409, True)
-
-
-def test_a_port_that_is_taken_is_an_error_and_leaves_nothing_running() -> None:
-    with Trainer().hooks() as hooks:
-        port = int(hooks.url.rpartition(":")[2])
-        before = threading.active_count()
-        with pytest.raises(OSError, match="address"):
-            SwapHooks(offload=lambda: None, resume=lambda: None, port=port).__enter__()
-        assert threading.active_count() == before

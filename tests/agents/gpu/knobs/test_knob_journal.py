@@ -68,27 +68,6 @@ def filled(directory: Path, *gpus: str) -> Path:
     return directory / NAME
 
 
-def test_a_change_is_on_disk_before_write_returns(journal: KnobJournal) -> None:
-    journal.write(a_change())
-    # Read by the file alone: this process still holds the journal.
-    assert b'"new":[345.0,1200.0]' in journal.path.read_bytes()
-    held = Held(old=(), settings=((345.0, 1200.0),), last=a_change())
-    assert journal.held() == (held,)
-
-
-def test_the_next_process_finds_what_was_written(tmp_path: Path) -> None:
-    assert reopened(tmp_path / "new" / "state") == ((), ())
-    with closing(KnobJournal(tmp_path)) as journal:
-        journal.write(a_change((300.0,), old=(700.0,), knob="power_limit_w"))
-        journal.write(a_change((345.0, 900.0)))
-    held, problems = reopened(tmp_path)
-    assert [(each.last.knob, each.old, each.settings) for each in held] == [
-        ("clock_mhz", (), ((345.0, 900.0),)),
-        ("power_limit_w", (700.0,), ((300.0,),)),
-    ]
-    assert (held[0].last.at, problems) == (AT, ())
-
-
 def test_until_a_change_is_settled_either_value_may_be_in_force(
     journal: KnobJournal,
 ) -> None:
@@ -100,25 +79,6 @@ def test_until_a_change_is_settled_either_value_may_be_in_force(
     journal.settle("G", "power_limit_w")
     (held,) = journal.held()
     assert (held.old, held.settings) == ((700.0,), ((250.0,),))
-
-
-def test_a_refused_change_leaves_the_one_before_it(tmp_path: Path) -> None:
-    with closing(KnobJournal(tmp_path)) as journal:
-        journal.write(a_change())
-        journal.settle("G", "clock_mhz")
-        journal.write(a_change((345.0, 9999.0)))
-        journal.withdraw("G", "clock_mhz")
-    ((held,), _) = reopened(tmp_path)
-    assert held.settings == ((345.0, 1200.0),)
-
-
-def test_what_is_forgotten_is_off_the_disk(tmp_path: Path) -> None:
-    filled(tmp_path, "A", "B")
-    with closing(KnobJournal(tmp_path)) as journal:
-        journal.forget("A", "clock_mhz")
-        journal.forget("A", "clock_mhz")
-    ((held,), _) = reopened(tmp_path)
-    assert held.last.gpu_uuid == "B"
 
 
 def test_the_file_stays_small_however_often_a_knob_is_turned(
@@ -160,14 +120,6 @@ def test_what_is_no_change_does_not_hide_the_others(
     assert "line 2, is damaged" in problems[0]
 
 
-def test_an_altered_line_is_not_believed(tmp_path: Path) -> None:
-    path = filled(tmp_path, "A", "B")
-    path.write_bytes(path.read_bytes().replace(b"1200", b"1300", 1))
-    held, problems = reopened(tmp_path)
-    assert [each.last.gpu_uuid for each in held] == ["B"]
-    assert "line 1, is damaged" in problems[0]
-
-
 def test_two_processes_cannot_have_it_and_one_waits_for_the_others_end(
     tmp_path: Path,
 ) -> None:
@@ -181,15 +133,6 @@ def test_two_processes_cannot_have_it_and_one_waits_for_the_others_end(
     with closing(KnobJournal(tmp_path, lock_wait_s=PATIENCE_S)) as journal:
         assert [each.last for each in journal.held()] == [a_change()]
     closing_soon.join()
-
-
-def test_what_was_set_before_the_machine_started_is_dropped(
-    journal: KnobJournal,
-) -> None:
-    journal.write(a_change())
-    assert journal.drop_other_boots("b1") == ()
-    (dropped,) = journal.drop_other_boots("b2")
-    assert (dropped.last, journal.held()) == (a_change(), ())
 
 
 class Node:
@@ -322,15 +265,6 @@ def test_what_the_driver_has_forgotten_is_dropped(node: Node, version: str) -> N
     node.board.lock_high = 900  # an operator's, since then
     assert "was dropped" in node.restored()
     assert (node.board.lock_high, reopened(node.state)) == (900, ((), ()))
-
-
-def test_a_knob_that_was_turned_again_after_a_new_driver_is_ours(node: Node) -> None:
-    knobs = node.knobs()
-    knobs.limit_power_w(node.gpu, 300.0)
-    node.fake.reload()
-    knobs.limit_power_w(node.gpu, 250.0)
-    node.die()
-    assert node.restored() == "power_limit_w of GPU-0 was set to 700 W again"
 
 
 def test_after_a_reboot_the_driver_is_not_even_asked(node: Node) -> None:

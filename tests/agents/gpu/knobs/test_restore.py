@@ -2,18 +2,16 @@
 
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from agents.base.durable_files import read_boot_id
-from agents.gpu.knobs.journal import NAME, KnobJournal
+from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.nvml.session import Nvml
 from tests.agents.commands import COPIES, Ended, agent, killable
@@ -120,15 +118,6 @@ def test_killed_at_any_write_every_knob_is_put_back(
     assert node.is_put_back()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_killed_at_any_moment_every_knob_is_put_back(node: Node, seed: int) -> None:
-    """Whatever the moment is, the outcome is the same; one in about six turns of the loop."""
-    with node.turning(goes_on=True) as started:
-        time.sleep(Random(seed).uniform(0.0, 0.05))
-        started.kill()
-    assert node.is_put_back()
-
-
 def test_killed_while_putting_back_the_next_run_ends_it(
     node: Node, fake: FakeGpus
 ) -> None:
@@ -149,13 +138,6 @@ def test_an_agent_that_ends_well_or_by_sigterm_leaves_nothing_to_put_back(
         started.terminate()
     assert (started.exitcode, node.is_untouched) == (0, True)
     assert node.is_put_back("nothing to put back\n")
-
-
-def test_sigkill_leaves_it_to_the_command_which_says_what_it_did(node: Node) -> None:
-    node.die_turned()
-    assert node.is_put_back(
-        "clock_mhz of GPU-0 was unlocked\npower_limit_w of GPU-0 was set to 700 W again\n"
-    )
 
 
 def test_a_running_agent_keeps_its_knobs(node: Node) -> None:
@@ -189,22 +171,3 @@ def test_without_the_right_or_the_driver_the_journal_stays_and_the_command_fails
     fake.reload()
     code, message = node.restore()
     assert (code, message.count("the driver was loaded anew")) == (0, 2)
-
-
-def test_a_damaged_tail_is_said_and_the_rest_is_put_back(node: Node) -> None:
-    node.die_turned()
-    with (node.state / NAME).open("ab") as file:
-        file.write(b"torn")
-    code, message = node.restore()
-    assert (code, "is damaged" in message) == (0, True)
-    assert node.is_untouched
-
-
-@pytest.mark.parametrize("given", [("--nonsense",), ("--state-dir",), ()])
-def test_wrong_arguments_are_exit_code_2(given: tuple[str, ...]) -> None:
-    assert agent("restore", *given).code == 2
-
-
-def test_the_agents_own_arguments_are_read_as_before() -> None:
-    said = agent("--help").out
-    assert "--url" in said and "plimsoll-agent restore --state-dir" in said

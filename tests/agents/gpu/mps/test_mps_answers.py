@@ -6,7 +6,6 @@ from agents.base.device import DeviceError, NotPermitted, NotSupported
 from agents.gpu.mps.answers import (
     ServerState,
     explanation,
-    is_zero,
     lines_of,
     percent,
     pids,
@@ -57,11 +56,6 @@ def test_a_refusal_is_an_error_though_the_program_exits_0(
         lines_of("set_x 1", said, complaint)
 
 
-def test_other_answers_are_their_lines() -> None:
-    assert lines_of("ps", "a\nb\n", "") == ("a", "b")
-    assert lines_of("get_server_list", "", "") == ()
-
-
 def test_process_ids_are_listed_ascending_and_a_server_that_went_has_none() -> None:
     assert pids(("30", "4 ", "100")) == (4, 30, 100)
     assert pids(()) == pids(("Server 12 not found",)) == ()
@@ -107,13 +101,6 @@ def test_of_several_servers_the_worst_state_counts() -> None:
     assert worst(("active", "unknown")) == "unknown"
     assert worst(("none", "active")) == "active"
     assert worst(()) == "none"
-
-
-def test_only_a_lone_0_is_success() -> None:
-    assert is_zero(("0",))
-    assert not is_zero(("1",))
-    assert not is_zero(())
-    assert not is_zero(("Server 1 not found", "Server 1 not found!", "1"))
 
 
 def test_the_log_is_explained_by_its_most_telling_line() -> None:

@@ -15,10 +15,9 @@ import pytest
 
 from tests.waiting import PATIENCE_S, until
 
+pytestmark = pytest.mark.thorough
 FAKE = Path(__file__).parents[2] / "fakes" / "nvidia-cuda-mps-control"
 REAL = shutil.which("nvidia-cuda-mps-control")
-HAS_DRIVER = Path("/dev/nvidiactl").exists()
-NOBODY = 65534
 
 
 @dataclass(frozen=True)
@@ -187,65 +186,6 @@ def test_a_command_answers_by_text_and_exits_0(
     assert answers[-1] == Said(says, "", 0)
 
 
-def test_the_state_of_a_server_is_told_since_release_550(running: Place) -> None:
-    unknown = 'Unknown command "get_server_status"\n'
-    is_old = running.find_release() == 535
-    assert running.say("get_server_status 99999").out == (unknown if is_old else GONE)
-    assert running.say("get_server_status").out == (
-        unknown if is_old else "A server PID is required\n"
-    )
-
-
-def test_another_user_may_ask_and_neither_quit_nor_start_servers_for_others(
-    running: Place,
-) -> None:
-    if running.is_real and os.getuid() != 0:
-        pytest.skip("only root can ask as another user")
-    assert running.call(given=f"{GET}\n", uid=NOBODY).exit == 0
-    refused = running.call(given="start_server -uid 0\n", uid=NOBODY)
-    assert refused.out.startswith(f"Insufficient privileges for UID {NOBODY}")
-    assert running.call(given="quit\n", uid=NOBODY) == Said(
-        "Not enough privilege to execute quit command\n", "", 0
-    )
-
-
-def test_another_user_changes_settings_in_release_535_and_no_longer_in_550(
-    running: Place,
-) -> None:
-    if running.is_real and os.getuid() != 0:
-        pytest.skip("only root can ask as another user")
-    running.say(f"{SET} 100")
-    answer = running.call(given=f"{SET} 20\n", uid=NOBODY).out
-    is_old = running.find_release() == 535
-    assert (
-        answer == "20.0\n"
-        if is_old
-        else answer.startswith(f"Insufficient privileges for UID {NOBODY}. Control")
-    )
-    assert running.say(GET).out == ("20.0\n" if is_old else "100.0\n")
-
-
-def test_without_a_daemon_every_command_fails_on_standard_error(place: Place) -> None:
-    assert place.say("get_server_list") == Said(
-        "", "Cannot find MPS control daemon process\n", 1
-    )
-
-
-@pytest.mark.parametrize(
-    "options", ["-d -S", "-d -M", "-d -p 3", "-d -multiuser-server", "-v"]
-)
-def test_unknown_options_make_it_a_client(place: Place, options: str) -> None:
-    assert place.call(*options.split()) == Said(
-        "", "Cannot find MPS control daemon process\n", 1
-    )
-    assert not (place.pipe / "control").exists()
-
-
-def test_help_needs_no_daemon(place: Place) -> None:
-    answer = place.call("--help")
-    assert (answer.exit, answer.out[:16]) == (0, "CUDA MPS Control")
-
-
 def test_the_daemon_makes_its_files_and_is_one_per_directory(place: Place) -> None:
     assert place.call("-d") == Said("", "", 0)
     made = {path.name for path in place.pipe.iterdir()} - {
@@ -272,23 +212,6 @@ def test_quit_leaves_sockets_and_lock(place: Place) -> None:
     }
 
 
-def test_quit_after_a_server_had_failed_is_silent_and_its_exit_status_is_a_race(
-    place: Place,
-) -> None:
-    if place.is_real and HAS_DRIVER:
-        pytest.skip("servers start on this machine")
-    place.call("-d")
-    assert place.say(f"start_server -uid {os.getuid()}") == Said("", "", 0)
-    until(lambda: place.has_logged("exited with status 1"))
-    assert place.has_logged(f"for user {os.getuid()}")
-    assert place.say("get_server_list").out == ""
-    answer = place.say("quit")
-    # The daemon ends with 1; whether the client hears of it in time differs from run to run.
-    assert (answer.out, answer.err, answer.exit in (0, 1)) == ("", "", True)
-    until(lambda: place.has_logged("Exit with status 1"))
-    until(lambda: place.say(GET).exit == 1)
-
-
 def test_after_sigkill_its_files_stay_and_do_not_hinder_the_next(place: Place) -> None:
     place.call("-d")
     if place.find_release() == 535:
@@ -307,41 +230,3 @@ def test_after_sigkill_its_files_stay_and_do_not_hinder_the_next(place: Place) -
     assert (
         place.say(GET).out == "100.0\n"
     )  # What was set at run time went with the process.
-
-
-@pytest.mark.parametrize(
-    ("given", "in_force"), [("25.3", "25.3\n"), ("0", "100.0\n"), ("abc", "100.0\n")]
-)
-def test_the_first_percentage_is_the_environments(
-    place: Place, given: str, in_force: str
-) -> None:
-    assert place.call("-d", CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=given).exit == 0
-    assert place.say(GET).out == in_force
-
-
-def test_a_bad_priority_in_the_environment_is_passed_over(place: Place) -> None:
-    assert place.call("-d", CUDA_MPS_CLIENT_PRIORITY="3").exit == 0
-    assert place.say("get_default_client_priority").out == "0\n"
-
-
-def test_a_pipe_directory_of_88_characters_fails_without_a_word(place: Place) -> None:
-    base = f"{place.pipe.parent}/"
-    fits, too_long = (base + "p" * (length - len(base)) for length in (87, 88))
-    assert place.call("-d", CUDA_MPS_PIPE_DIRECTORY=too_long) == Said("", "", 1)
-    assert place.call("-d", CUDA_MPS_PIPE_DIRECTORY=fits) == Said("", "", 0)
-    assert place.call(given="quit\n", CUDA_MPS_PIPE_DIRECTORY=fits).exit == 0
-
-
-def test_a_missing_parent_of_the_pipe_directory_is_told_on_standard_output(
-    place: Place,
-) -> None:
-    missing = f"{place.pipe.parent}/no/pipe"
-    says = f"Cannot access CUDA_MPS_PIPE_DIRECTORY={missing}\n"
-    assert place.call("-d", CUDA_MPS_PIPE_DIRECTORY=missing) == Said(says, "", 1)
-
-
-def test_it_runs_without_a_log_directory(place: Place) -> None:
-    answer = place.call("-d", CUDA_MPS_LOG_DIRECTORY=f"{place.pipe.parent}/no/log")
-    assert answer.exit == 0
-    assert answer.out.startswith("Warning: Failed writing log files to directory")
-    assert place.say(GET).out == "100.0\n"

@@ -10,7 +10,6 @@ from agents.gpu.mps.sm_percent import (
     expected_sms,
     memory_limit,
     objection,
-    step_sms,
     thread_percentage,
 )
 
@@ -84,29 +83,6 @@ def test_a_report_of_132_sms_in_steps_of_2_proves_its_share(
     assert (objection(reported, 132, sm_percent, 2) == "") == is_proven
 
 
-def test_an_objection_says_what_is_wrong() -> None:
-    assert objection(132, 132, 40.0) == (
-        "it sees all 132 SMs at 40 %, so it runs outside MPS or its limit was ignored; is the daemon alive and the "
-        "pipe directory the replica's?"
-    )
-    assert objection(20, 132, 40.0) == "it sees 20 of 132 SMs, 40 % should give 52 ± 2"
-    assert (
-        objection(66, 132, 100.0)
-        == "it sees 66 of 132 SMs at 100 %: another limit is in force"
-    )
-    assert objection(52, 132, 40.0) == ""
-
-
-@pytest.mark.parametrize(
-    ("memory_mib", "written"),
-    [(12288.0, "0=12288M"), (0.5, "0=1M"), (1000.01, "0=1001M")],
-)
-def test_a_memory_limit_is_whole_mib_of_the_only_gpu(
-    memory_mib: float, written: str
-) -> None:
-    assert memory_limit(memory_mib) == written
-
-
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_values_that_nobody_can_want_are_refused(value: float) -> None:
     with pytest.raises(OutOfRange, match="finite and above 0 MiB"):
@@ -115,15 +91,3 @@ def test_values_that_nobody_can_want_are_refused(value: float) -> None:
         thread_percentage(value)
     with pytest.raises(OutOfRange, match="above 0 and at most 100"):
         expected_sms(132, value)
-
-
-@pytest.mark.parametrize("step", [0, 133])
-def test_a_step_must_fit_the_gpu(step: int) -> None:
-    with pytest.raises(OutOfRange, match=f"132 SMs cannot have steps of {step}"):
-        expected_sms(132, 50.0, step)
-
-
-def test_the_step_is_learned_from_reports_of_several_shares() -> None:
-    assert step_sms([64, 40, 120]) == 8
-    assert step_sms([52, 66, 132]) == 2
-    assert step_sms([]) == 2

@@ -8,7 +8,6 @@ import pytest
 
 from agents.base.device import DeviceError, LaunchFailed, ServiceRoute, UnknownPart
 from agents.gpu.node.device import GpuDevice
-from agents.gpu.nvml.types import Capability
 from tests.agents.factories import a_replica, a_task
 from tests.agents.fakes.mps_client import break_gpu
 from tests.agents.gpu_nodes import (
@@ -17,7 +16,6 @@ from tests.agents.gpu_nodes import (
     Commands,
     FakeErrors,
     FakeKnobs,
-    Load,
     Wanted,
     a_node_command,
     commanded,
@@ -139,23 +137,6 @@ async def test_knobs_are_turned_and_one_that_is_refused_is_told_and_not_asked_fo
 
 
 @in_loop
-async def test_a_knob_that_the_gpu_lacks_is_known_before_anybody_turns_it(
-    tmp_path: Path,
-) -> None:
-    why_not = (
-        (Capability.LOCK_CLOCK, "this GPU does not have it"),
-        (Capability.SM_ACTIVITY, "too old"),
-    )
-    async with gpu_device(Wanted(directory=tmp_path, why_not=why_not)) as device:
-        assert [gpu.has_clock_lock for gpu in (await device.state()).gpus] == [
-            False,
-            True,
-        ]
-        problems = (await device.read()).problems
-        assert "GPU 0: the clock is not in force: this GPU does not have it" in problems
-
-
-@in_loop
 async def test_a_critical_error_condemns_its_gpu_alone(tmp_path: Path) -> None:
     errors = FakeErrors()
     async with gpu_device(Wanted(directory=tmp_path, errors=errors)) as device:
@@ -219,44 +200,6 @@ async def test_one_that_missed_mps_never_takes_requests(tmp_path: Path) -> None:
 
 
 @in_loop
-async def test_a_shadow_switch_under_load_and_mps_loses_no_request(
-    tmp_path: Path,
-) -> None:
-    control = Commands()
-    async with (
-        gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device,
-        front(device) as url,
-        commanded(device, control),
-    ):
-        await control.apply(1, a_replica("r1", sm_percent=20.0))
-        load = Load(url=url)
-        load.begin()
-        for generation, share in ((2, 40.0), (3, 60.0)):
-            await load.more()
-            replica = a_replica(f"r{generation}", sm_percent=share)
-            await control.apply(generation, replica)
-            assert await states(device) == {replica.id: "ready"}
-        await load.end()
-        assert (load.outcomes.keys(), (await device.read()).problems) == ({"200"}, ())
-        services = [each for seen in control.seen for each in seen.services]
-        assert sum(each.rejected for each in services) == 0
-
-
-@in_loop
-async def test_knobs_that_are_not_permitted_keep_no_command_from_being_applied(
-    tmp_path: Path,
-) -> None:
-    control = Commands()
-    wanted = Wanted(directory=tmp_path, knobs=FakeKnobs(refusal=NOT_PERMITTED))
-    async with gpu_device(wanted) as device:
-        async with commanded(device, control):
-            await control.apply(1, a_replica())
-        problems = " ".join(control.seen[-1].problems)
-        assert "the clock is not in force" in problems
-        assert "the power limit is not in force" in problems
-
-
-@in_loop
 async def test_after_a_fault_of_one_client_all_replicas_of_the_gpu_are_started_anew(
     tmp_path: Path,
 ) -> None:
@@ -275,13 +218,3 @@ async def test_after_a_fault_of_one_client_all_replicas_of_the_gpu_are_started_a
 
 async def _is_leaving(device: GpuDevice) -> bool:
     return "ready" not in (await states(device)).values()
-
-
-@in_loop
-async def test_an_agent_that_starts_again_adopts_what_runs(tmp_path: Path) -> None:
-    async with gpu_device(Wanted(directory=tmp_path, keeps_replicas=True)) as device:
-        await device.start_replica(0, a_replica(batch=7))
-        await until(lambda: is_ready(device, "r1"))
-    async with gpu_device(Wanted(directory=tmp_path)) as device:
-        await until(lambda: is_ready(device, "r1"))
-        assert (await device.state()).gpus[0].replicas[0].batch == 7

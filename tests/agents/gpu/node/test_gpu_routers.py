@@ -91,36 +91,6 @@ async def test_switches_of_shares_under_load_lose_no_request_and_all_are_counted
         assert all(each.in_slo == each.served for each in services)
 
 
-@pytest.mark.parametrize(
-    "router",
-    ["own", pytest.param("haproxy", marks=[needs_haproxy, pytest.mark.thorough])],
-)
-@in_loop
-async def test_another_batch_of_a_server_that_takes_none_is_a_switch_without_a_lost_request(
-    tmp_path: Path, router: RouterName
-) -> None:
-    control = Commands()
-    wanted = wanted_node(tmp_path, router)
-    wanted = Wanted(
-        directory=tmp_path, haproxy_port=wanted.haproxy_port, batch_change="restart"
-    )
-    async with (
-        gpu_device(wanted) as device,
-        an_address(device, wanted) as url,
-        commanded(device, control),
-    ):
-        await control.apply(1, a_replica("r1", batch=4))
-        load = Load(url=url)
-        load.begin()
-        await control.apply(2, a_replica("r1", batch=8))
-        assert await states(device) == {"r1~8": "ready"}
-        await load.more()
-        await load.end()
-        assert load.outcomes.keys() == {"200"}
-        assert {each.id for seen in control.seen for each in seen.replicas} == {"r1"}
-        assert {each.batch for each in control.seen[-1].replicas} == {8}
-
-
 @needs_haproxy
 @in_loop
 async def test_haproxy_and_replicas_carry_on_while_the_agent_is_exchanged(

@@ -1,9 +1,7 @@
 """A GPU that does not start keeps no other from use, says why, and is tried again."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from agents.gpu.node.starts import FIRST_S, MAX_S, GpuStarts, StartedGpu
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import GPUS, FakeErrors
-from tests.waiting import in_loop, run
+from tests.waiting import in_loop
 
 
 @dataclass
@@ -47,10 +45,6 @@ class Sleeps:
         if len(self.slept_s) > self.most:
             await asyncio.Event().wait()
         await asyncio.sleep(0)
-
-
-def play(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    run(scenario())
 
 
 async def settle(sleeps: Sleeps) -> None:
@@ -97,18 +91,6 @@ async def test_it_is_tried_again_ever_less_often_until_it_starts() -> None:
     assert all(
         0.5 * most <= slept <= most
         for slept, most in zip(sleeps.slept_s, bounds_s, strict=True)
-    )
-    starts.close()
-
-
-@in_loop
-async def test_what_condemns_a_gpu_otherwise_stays_told() -> None:
-    errors = FakeErrors(gpus={GPUS[1].uuid: "Xid 79"}, problem="no errors are told")
-    starts = GpuStarts(errors, Starter({}))
-    await starts.begin(GPUS)
-    assert (
-        starts.condemned() == {GPUS[1].uuid: "Xid 79"}
-        and starts.problem == "no errors are told"
     )
     starts.close()
 

@@ -3,19 +3,14 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from agents.base.device import NotSupported
-from agents.base.protocol import GpuReading, Observation, Overuse, UseReading
-from agents.gpu.mps.daemon import Mps
-from agents.gpu.mps.gpu_sharing import Sharing, UnderMps
+from agents.base.protocol import GpuReading, UseReading
 from agents.gpu.node.attribution import OTHERS, WINDOWS, Key
 from agents.gpu.node.owners import SharedGpu, owner_of
-from agents.gpu.node.starts import NotStarted
-from agents.gpu.node.use import GpuUse, shared_gpus
+from agents.gpu.node.use import GpuUse
 from agents.gpu.nvml.types import (
     Capability,
     GpuCapabilities,
@@ -24,7 +19,7 @@ from agents.gpu.nvml.types import (
     ProcessUse,
 )
 from agents.replicas.replica import ReplicaView
-from tests.agents.factories import a_view, an_observation
+from tests.agents.factories import a_view
 
 GPU = GpuIdentity(index=0, uuid="GPU-0", name="a", memory_mib=16384.0, sm_count=100)
 CHILD = """
@@ -151,12 +146,6 @@ def test_a_process_in_a_session_of_its_own_belongs_to_its_ancestor() -> None:
         assert owner_of(child, {}) == OTHERS
 
 
-def test_a_process_that_is_not_to_be_seen_is_nobody_s() -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    assert owner_of(ended.pid, {}) is None
-
-
 def test_a_server_of_mps_is_nobody_s(tmp_path: Path) -> None:
     server = tmp_path / "nvidia-cuda-mps-server"
     server.symlink_to(sys.executable)
@@ -217,19 +206,6 @@ def test_under_mps_the_share_of_time_that_a_server_tells_is_kept_between_its_cou
         assert node.read(view)["r1"].sm_percent is None
 
 
-def test_a_replica_and_its_successor_are_one_under_the_commanded_id() -> None:
-    node = Node()
-    with _Started("") as (one, _), _Started("") as (other, _):
-        node.driver.listed = (a_process(one, 1200.0), a_process(other, 700.0))
-        found = node.read(a_view("r1", pid=one), a_view("r1~8", pid=other))
-    assert set(found) == {"r1", "(idle)"}
-    assert (
-        found["r1"].memory_used_mib == 1900.0
-    )  # of the 2000 MiB that both together were granted
-    # Nothing ran: all 100 J are idle's, of which 40 + 40 % are theirs.
-    assert found["r1"].energy_j == 80.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class ATask:
     name: str = "t1"
@@ -259,44 +235,6 @@ def test_a_task_is_a_part_beside_the_replicas_also_while_it_is_swapped_out() -> 
         assert (swapped["t1"].memory_used_mib, swapped["t1"].over) == (200.0, ())
 
 
-def test_one_that_sleeps_holds_memory_and_has_no_part_of_the_energy() -> None:
-    node = Node()
-    with _Started("") as (one, _), _Started("") as (other, _):
-        node.driver.listed = (a_process(one), a_process(other, 90.0))
-        asleep = replace(a_view("r2", pid=other), state="asleep", memory_mib=100.0)
-        found = node.read(a_view(pid=one), asleep)
-    assert found["r2"].memory_used_mib == 90.0
-    assert found["r2"].energy_j == 0.0
-    assert found["r1"].energy_j > 0.0
-
-
-def test_memory_beyond_the_grant_is_told_after_some_windows_and_while_it_lasts() -> (
-    None
-):
-    node = Node()
-    with _Started("") as (leader, _):
-        node.driver.listed = (a_process(leader, 1500.0),)
-        told = [node.read(a_view(pid=leader))["r1"].over for _ in range(WINDOWS + 1)]
-        node.driver.listed = (a_process(leader, 900.0),)
-        after = [node.read(a_view(pid=leader))["r1"].over for _ in range(WINDOWS)]
-    overuse = Overuse(quantity="memory", granted=1000.0, used=1500.0)
-    assert told == [()] * (WINDOWS - 1) + [(overuse,)] * 2
-    assert after == [(overuse,)] * (WINDOWS - 1) + [()]
-
-
-def test_sms_beyond_the_share_are_told() -> None:
-    node = Node(is_limited=True)
-    with _Started("") as (leader, _):
-        node.driver.listed = (a_process(leader, is_mps=True),)
-        node.driver.used = (ProcessUse(pid=leader, sm_percent=100.0),)
-        for _ in range(WINDOWS):
-            found = node.read(a_view(pid=leader, sm_percent=40.0, sm_count=100))["r1"]
-    assert {each.quantity: each.used for each in found.over} == {
-        "sm_count": 100.0,
-        "sm_use": 100.0,
-    }
-
-
 def test_what_ran_in_a_window_before_does_not_count_again() -> None:
     node = Node()
     with _Started("") as (one, _), _Started("") as (other, _):
@@ -317,59 +255,8 @@ def test_what_ran_in_a_window_before_does_not_count_again() -> None:
         assert (found["r1"].sm_percent, found["r2"].sm_percent) == (0.0, 0.0)
 
 
-def test_a_gpu_that_starts_after_its_agent_is_judged_by_how_it_is_shared_then(
-    tmp_path: Path,
-) -> None:
-    sharings: dict[int, Sharing] = {0: NotStarted(GPU, "it fell off the bus")}
-    node = Node()
-    node.use = GpuUse(
-        node.driver, shared_gpus((GPU,), {0: GpuCapabilities()}, sharings), node.clock
-    )
-    with _Started("") as (leader, _):
-        node.driver.listed = (a_process(leader, is_mps=True),)
-        node.driver.used = (ProcessUse(pid=leader, sm_percent=100.0),)
-        first = node.read(a_view(pid=leader))["r1"]
-        assert (first.sm_percent, first.is_estimated) == (100.0, False)
-        sharings[0] = UnderMps(GPU, Mps(GPU.uuid, tmp_path), total_sms=100)
-        # All of the time on the 40 % of the SMs that MPS lets it have.
-        second = node.read(a_view(pid=leader))["r1"]
-        assert (second.sm_percent, second.is_estimated) == (40.0, True)
-
-
 def test_of_a_gpu_that_does_not_answer_or_lists_nobody_nothing_is_told() -> None:
     node = Node()
     assert node.read(healthy=False) == {}
     node.driver.is_blind = True
     assert node.read() == {}
-
-
-def test_a_gpu_that_measures_no_process_is_not_asked_to() -> None:
-    node = Node(why_not=((Capability.PROCESS_USE, "MIG"),))
-    node.read()
-    assert node.driver.asked == 1
-
-
-def test_the_driver_is_asked_per_gpu_and_not_per_replica() -> None:
-    node = Node()
-    with _Started("") as (leader, _):
-        node.read(*(a_view(f"r{at}", pid=leader) for at in range(8)))
-    assert node.driver.asked == 2
-
-
-def test_without_uses_the_wire_is_as_it_was() -> None:
-    assert b"uses" not in msgspec.json.encode(an_observation())
-
-
-def test_uses_come_back_from_the_wire_as_they_were() -> None:
-    use = UseReading(
-        kind="replica",
-        name="r1",
-        gpu_index=0,
-        energy_j=1.5,
-        over=(Overuse(quantity="memory", granted=1.0, used=2.0),),
-    )
-    other = msgspec.structs.replace(
-        use, name="r2", memory_used_mib=0.0, sm_percent=0.0, over=()
-    )
-    seen = msgspec.structs.replace(an_observation(), uses=(use, other))
-    assert msgspec.json.decode(msgspec.json.encode(seen), type=Observation) == seen

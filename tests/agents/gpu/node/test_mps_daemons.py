@@ -15,7 +15,7 @@ from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.node import mps_daemons as command
 from agents.gpu.node.mps_daemons import keep_up
 from tests.ports import own_environment
-from tests.waiting import PATIENCE_S, in_loop
+from tests.waiting import PATIENCE_S, eventually, in_loop
 
 FAKES = Path(__file__).parents[2] / "fakes"
 OURS = MpsSettings(answer_s=PATIENCE_S, start_s=PATIENCE_S, quit_s=1.0, poll_s=0.1)
@@ -40,24 +40,23 @@ def make_mps(directory: Path, settings: MpsSettings) -> Mps:
     )
 
 
-async def until_alive(mps: Mps) -> None:
-    """Each question is a process, so it is asked now and then."""
-    while not await mps.is_alive():  # noqa: ASYNC110  it is another process
-        await asyncio.sleep(0.2)
-
-
 @in_loop
 async def test_a_daemon_that_dies_is_started_again_until_a_signal(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(command, "LOOK_S", 0.3)
+    caplog.set_level("INFO")
+    monkeypatch.setattr(command, "LOOK_S", 0.1)
     monkeypatch.setattr(command, "DRAIN_S", 0.1)
     mps = make_mps(directory, OURS)
     keeping = asyncio.create_task(keep_up([mps]))
-    await until_alive(mps)
-    # As another would end it.
-    await make_mps(directory, OURS).stop(0.0)
-    await until_alive(mps)
+    # Each question to a daemon is a process: its file is asked instead.
+    file = mps.directory.pipe / "nvidia-cuda-mps-control.pid"
+    await eventually(lambda: keeping.done() or "daemon of GPU" in caplog.text)
+    first = file.read_text()
+    os.kill(int(first), signal.SIGKILL)
+    await eventually(lambda: keeping.done() or file.read_text() not in ("", first))
     os.kill(os.getpid(), signal.SIGTERM)
     await keeping
     assert not await mps.is_alive()

@@ -17,18 +17,15 @@ from agents.gpu.nvml.capabilities import WATCH_ONLY, find_abilities, probe, prob
 from agents.gpu.nvml.errors import translate
 from agents.gpu.nvml.lacks import LackKind
 from agents.gpu.nvml.mig_types import InUse, NoRoom
-from agents.gpu.nvml.parse import sms
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import (
     Capability,
     GpuIdentity,
     GpuProcess,
     ProcessUse,
-    event_reasons,
 )
-from tests.agents.commands import killable
 from tests.agents.fakes.nvml import fake_gpus
-from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Process, Slice
+from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Process
 from tests.agents.fakes.nvml.fixtures import fake, library
 
 __all__ = ("fake", "library")
@@ -44,16 +41,6 @@ def nvml(fake: FakeGpus) -> Iterator[Nvml]:
 
 def first(nvml: Nvml) -> GpuIdentity:
     return nvml.gpus()[0]
-
-
-def test_an_idle_gpu_says_so(nvml: Nvml) -> None:
-    sample = nvml.sample(first(nvml))
-    assert (sample.clock_mhz, sample.busy_percent, sample.event_reasons) == (
-        345.0,
-        0.0,
-        ("idle",),
-    )
-    assert sample.held_back_by == ()
 
 
 def test_a_power_limit_holds_the_clock_back_and_is_named_as_the_reason(
@@ -75,39 +62,6 @@ def test_a_power_limit_holds_the_clock_back_and_is_named_as_the_reason(
     assert nvml.sample(first(nvml)).enforced_limit_w == 250.0
 
 
-def test_the_sms_of_the_whole_gpu_follow_from_its_cores(nvml: Nvml) -> None:
-    # 16,896 cores, 128 of them per SM since 8.6; 64 before, but for that.
-    assert first(nvml).sm_count == 132
-    cores = ((5120, (7, 0)), (6912, (8, 0)), (10752, (8, 6)), (18432, (8, 9)))
-    assert [sms(*each) for each in cores] == [80, 108, 84, 144]
-
-
-def test_energy_is_watts_times_seconds(nvml: Nvml, fake: FakeGpus) -> None:
-    fake.gpu(0).load_percent = 100
-    nvml.limit_power_w(first(nvml), 300.0)
-    before = nvml.sample(first(nvml))
-    fake.advance(10.0)
-    after = nvml.sample(first(nvml))
-    assert before.energy_j == 5000.0
-    assert after.energy_j == 5000.0 + 10.0 * 300.0
-
-
-def test_the_drivers_reserve_is_not_memory_in_use(nvml: Nvml, fake: FakeGpus) -> None:
-    fake.gpu(0).memory_used = 1000 * MIB
-    sample = nvml.sample(first(nvml))
-    assert (sample.memory_used_mib, sample.memory_reserved_mib) == (1000.0, 640.0)
-    fake.fail("nvmlDeviceGetMemoryInfo_v2", 13)
-    old = nvml.sample(first(nvml))
-    assert (old.memory_used_mib, old.memory_reserved_mib) == (1640.0, 0.0)
-
-
-def test_what_a_gpu_cannot_tell_is_left_out(nvml: Nvml, fake: FakeGpus) -> None:
-    fake.fail("nvmlDeviceGetTotalEnergyConsumption", 3)
-    fake.fail("nvmlDeviceGetUtilizationRates", 3)
-    sample = nvml.sample(first(nvml))
-    assert (sample.energy_j, sample.busy_percent) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("code", "words"),
     [(9, "driver is not loaded"), (12, "comes with"), (18, "being upgraded")],
@@ -118,41 +72,6 @@ def test_without_a_driver_there_is_no_session(
     fake.fail("nvmlInitWithFlags", code)
     with pytest.raises(NoDriver, match=words):
         Nvml()
-
-
-def test_reasons_are_read_by_their_older_name_where_there_is_no_newer(
-    nvml: Nvml, fake: FakeGpus
-) -> None:
-    fake.gpu(0).reasons = 0x40
-    fake.fail("nvmlDeviceGetCurrentClocksEventReasons", 13, times=1)
-    # The older function of the fake asks the newer one, which by then answers again.
-    assert nvml.sample(first(nvml)).event_reasons == ("idle", "heat (hardware)")
-    fake.fail("nvmlDeviceGetCurrentClocksEventReasons", 3)
-    fake.fail("nvmlDeviceGetCurrentClocksThrottleReasons", 3)
-    assert nvml.sample(first(nvml)).event_reasons == ()
-
-
-def test_every_bit_of_the_reasons_has_a_name() -> None:
-    assert event_reasons(0) == ()
-    assert event_reasons(0x1 | 0x4 | 0x80) == ("idle", "power limit", "power brake")
-    assert event_reasons(0x200) == ("unknown 0x200",)
-
-
-def test_a_gpu_that_has_everything_can_do_everything(nvml: Nvml) -> None:
-    found = probe(nvml, first(nvml), try_writes=True)
-    assert found.why_not == ()
-    assert found.power_range is not None
-    assert (
-        found.power_range.low_w,
-        found.power_range.high_w,
-        found.power_range.default_w,
-    ) == (200.0, 700.0, 700.0)
-    # 345 to 1980 MHz in steps of 15: (1980 - 345) / 15 + 1 = 110 clocks.
-    assert (len(found.clocks_mhz), found.clocks_mhz[0], found.clocks_mhz[-1]) == (
-        110,
-        345.0,
-        1980.0,
-    )
 
 
 @pytest.mark.parametrize(
@@ -206,15 +125,6 @@ def test_each_lack_has_its_kind(
     assert lack.message == said
 
 
-def test_persistence_mode_that_is_off_is_a_kind_of_its_own(
-    nvml: Nvml, fake: FakeGpus
-) -> None:
-    fake.gpu(0).without = fake_gpus.NO_PERSISTENCE
-    (lack,) = find_abilities(nvml, first(nvml), try_writes=True).lacks
-    assert lack.kind is LackKind.PERSISTENCE_OFF
-    assert lack.message == f"persistence mode is off: {lack.detail}"
-
-
 def test_without_the_right_both_knobs_are_off_and_nothing_is_written(
     nvml: Nvml, fake: FakeGpus
 ) -> None:
@@ -231,15 +141,6 @@ def test_without_the_right_both_knobs_are_off_and_nothing_is_written(
     assert fake.state.writes == 0
 
 
-def test_trying_the_right_leaves_what_an_operator_set(
-    nvml: Nvml, fake: FakeGpus
-) -> None:
-    gpu = fake.gpu(0)
-    gpu.power_limit, gpu.lock_low, gpu.lock_high = 450_000, 345, 1200
-    assert probe(nvml, first(nvml), try_writes=True).can(Capability.LOCK_CLOCK)
-    assert (gpu.power_limit, gpu.lock_low, gpu.lock_high) == (450_000, 345, 1200)
-
-
 def test_a_lock_that_was_refused_is_a_capability_off_until_one_succeeds(
     nvml: Nvml, fake: FakeGpus
 ) -> None:
@@ -254,26 +155,6 @@ def test_a_lock_that_was_refused_is_a_capability_off_until_one_succeeds(
     fake.gpu(0).without = 0
     nvml.unlock_clock(gpu)
     assert probe(nvml, gpu, try_writes=True).can(Capability.LOCK_CLOCK)
-
-
-def test_a_gpu_older_than_volta_has_no_clock_lock(nvml: Nvml, fake: FakeGpus) -> None:
-    fake.gpu(0).architecture = 4
-    ((capability, message),) = probe(nvml, first(nvml), try_writes=True).why_not
-    assert (capability, "since Volta" in message) == (Capability.LOCK_CLOCK, True)
-
-
-def test_a_gpu_that_lists_no_clocks_is_locked_in_the_upper_half(
-    nvml: Nvml, fake: FakeGpus
-) -> None:
-    fake.gpu(0).without = fake_gpus.NO_CLOCK_LIST
-    clocks = nvml.clocks_mhz(first(nvml))
-    # 1980 / 2 / 15 = 66 steps below the highest: 1980 - 66 · 15 = 990.
-    assert (clocks[0], clocks[1], clocks[-1], len(clocks)) == (
-        990.0,
-        1005.0,
-        1980.0,
-        67,
-    )
 
 
 def test_a_clock_is_locked_rounded_to_a_step_and_unlocked(
@@ -375,32 +256,6 @@ def test_after_the_driver_was_loaded_again_gpus_are_found_by_uuid(
     assert nvml.driver_version() == "590.10"
 
 
-def test_a_driver_that_is_away_is_asked_for_only_now_and_then(fake: FakeGpus) -> None:
-    now = [100.0]
-    with Nvml(now_s=lambda: now[0]) as nvml:
-        gpu = first(nvml)
-        fake.state.is_loaded = 0
-        with pytest.raises(NoDriver, match="kernel driver is not loaded"):
-            nvml.sample(gpu)
-        fake.state.is_loaded = 1
-        fake.reload()
-        now[0] += 9.0
-        with pytest.raises(NoDriver):
-            nvml.sample(gpu)
-        now[0] += 1.0
-        assert nvml.sample(gpu).clock_mhz == 345.0
-
-
-def test_other_processes_see_the_same_gpu(fake: FakeGpus) -> None:
-    def limit() -> None:
-        with Nvml() as nvml:
-            nvml.limit_power_w(nvml.gpus()[1], 333.0)
-
-    assert killable(limit) == 0
-    with Nvml() as nvml:
-        assert [nvml.power_limit_w(gpu) for gpu in nvml.gpus()] == [700.0, 333.0]
-
-
 def test_processes_are_told_with_memory_and_who_shares_by_mps(
     nvml: Nvml, fake: FakeGpus
 ) -> None:
@@ -415,18 +270,6 @@ def test_processes_are_told_with_memory_and_who_shares_by_mps(
         GpuProcess(pid=40, memory_mib=None, is_mps=False),
     )
     assert nvml.processes(nvml.gpus()[1]) == ()
-
-
-def test_without_an_mps_list_there_are_no_clients_and_another_layout_is_not_believed(
-    nvml: Nvml, fake: FakeGpus
-) -> None:
-    fake.run_processes(Process(pid=31, is_mps=1, memory=MIB))
-    fake.gpu(0).without = fake_gpus.NO_MPS_LIST
-    expected = GpuProcess(pid=31, memory_mib=1.0, is_mps=False)
-    assert nvml.processes(first(nvml)) == (expected,)
-    fake.run_processes(Process(pid=1 << 22, memory=MIB))
-    with pytest.raises(NotSupported, match="another layout"):
-        nvml.processes(first(nvml))
 
 
 def test_use_is_told_by_process_and_an_idle_gpu_has_none(
@@ -456,43 +299,3 @@ def test_sm_activity_is_a_share_where_busy_is_all_or_nothing(
     fake.gpu(0).without = fake_gpus.NO_GPM
     with pytest.raises(NotSupported, match="since Hopper"):
         nvml.sm_activity_percent(first(nvml))
-
-
-def test_mig_slices_are_devices_with_sms_and_memory(nvml: Nvml, fake: FakeGpus) -> None:
-    assert nvml.mig_slices(first(nvml)) == ()
-    fake.slice_up(
-        Slice(
-            uuid=b"MIG-a",
-            name=b"H100 MIG 1g.10gb",
-            sm_count=16,
-            gpu_instance=7,
-            in_use=1,
-            memory_mib=9856,
-        ),
-        Slice(uuid=b"MIG-gone"),
-        Slice(
-            uuid=b"MIG-c",
-            name=b"H100 MIG 3g.40gb",
-            sm_count=60,
-            gpu_instance=2,
-            in_use=1,
-            memory_mib=40448,
-        ),
-    )
-    large, small = nvml.mig_slices(first(nvml))  # by instance
-    assert (small.uuid, small.name, small.sm_count, small.memory_mib) == (
-        "MIG-a",
-        "H100 MIG 1g.10gb",
-        16,
-        9856.0,
-    )
-    assert (large.uuid, large.gpu_instance, large.sm_count, large.memory_mib) == (
-        "MIG-c",
-        2,
-        60,
-        40448.0,
-    )
-    assert nvml.sample(first(nvml)).busy_percent is None, "a sliced GPU does not say"
-    fake.gpu(1).without = fake_gpus.NO_MIG
-    with pytest.raises(NotSupported):
-        nvml.mig_slices(nvml.gpus()[1])

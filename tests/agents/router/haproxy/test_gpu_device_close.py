@@ -1,14 +1,10 @@
 """What ends or hangs takes nothing else along and leaves nothing behind: a device, its replicas, their counts."""
 
-import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
-from agents.base.device import DeviceError
-from agents.replicas.adapters import ReplicaCounts
-from agents.replicas.replicas import Workers
 from agents.router.haproxy.state import HaProxyError
 from tests.agents.factories import a_replica
 from tests.agents.gpu_nodes import FakeKnobs, Wanted, gpu_device, play, states, until
@@ -38,33 +34,6 @@ def test_a_router_that_cannot_be_closed_keeps_neither_knobs_nor_replicas_as_they
     (pid,) = ended
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-@in_loop
-async def test_replicas_that_answer_nothing_are_waited_for_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names, asked, all_asked = ("r1", "r2", "r3"), set[str](), asyncio.Event()
-
-    async def metrics(_: Workers, replica_id: str) -> ReplicaCounts:
-        asked.add(replica_id)
-        if len(asked) == len(names):
-            all_asked.set()
-        # One after the other they would never all be asked.
-        await all_asked.wait()
-        raise DeviceError(f"{replica_id} does not answer")
-
-    async with gpu_device(Wanted(directory=tmp_path)) as device:
-        for name in names:
-            await device.start_replica(0, a_replica(name, memory_mib=1000.0))
-
-        async def are_ready() -> bool:
-            return await states(device) == dict.fromkeys(names, "ready")
-
-        await until(are_ready)
-        monkeypatch.setattr(Workers, "metrics", metrics)
-        readings = await device.read()
-        assert [each.requests for each in readings.replicas] == [0, 0, 0]
 
 
 @in_loop

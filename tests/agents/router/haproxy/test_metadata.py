@@ -10,7 +10,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agents.base.version import agent_version
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.supervised import PLACES
@@ -95,19 +94,6 @@ async def test_metadata_and_readiness_are_no_requests(front: Asked) -> None:
     assert (await front.router.read_services())[1].arrivals == 0
 
 
-@on_front
-async def test_metadata_follows_the_routes(front: Asked) -> None:
-    async def own(_: web.Request) -> web.Response:
-        return web.json_response({"path": "other"})
-
-    other = web.Application()
-    other.router.add_get("/v2/models/chat", own)
-    async with served(other) as address:
-        await front.router.switch_routes((a_route(("b", 1.0)),), {"b": address})
-        assert await front.get("/v2/models/chat") == (200, {"path": "other"})
-        assert (await front.get("/v2/models/idle"))[0] == 404
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
@@ -128,16 +114,3 @@ async def test_what_there_is_not_is_told_as_the_protocol_says(
     assert found == status
     assert words in str(body["error"])
     assert (body["status"], body["detail"]) == (status, body["error"])
-
-
-@on_front
-async def test_a_node_says_what_it_is(front: Asked) -> None:
-    for path in ("/v2", "/v2/"):
-        assert await front.get(path) == (
-            200,
-            {
-                "name": "plimsoll-router",
-                "version": agent_version(),
-                "extensions": ["binary_tensor_data"],
-            },
-        )

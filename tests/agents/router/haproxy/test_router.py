@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -18,13 +17,11 @@ import pytest
 
 from agents.base.device import NotSupported, ServiceRoute
 from agents.base.protocol import ServiceReading
-from agents.main import main
-from agents.router.haproxy.commands import plan_map
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.counts import Counted, Counter, parse_counts
 from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.state import HaProxyError
-from agents.router.haproxy.supervised import PLACES, end_earlier, find_program, pause
+from agents.router.haproxy.supervised import PLACES, end_earlier, pause
 from tests.agents.router.haproxy.test_router_haproxy import Worker
 from tests.agents.router_harness import (
     a_route,
@@ -86,25 +83,6 @@ def test_a_hit_whose_answer_is_still_being_sent_is_told_with_the_answer() -> Non
     assert [(each.served, each.in_slo) for each in readings] == [(1, 1), (0, 0), (1, 1)]
 
 
-def test_map_entries_that_changed_are_told_and_those_that_are_gone_are_taken_away() -> (
-    None
-):
-    known, wanted = (
-        {"a": "100", "b": "50", "c": "9"},
-        {"a": "100", "b": "75", "d": "10"},
-    )
-    assert plan_map(Path("/f/slo.map"), known, wanted) == [
-        "set map /f/slo.map b 75",
-        "add map /f/slo.map d 10",
-        "del map /f/slo.map c",
-    ]
-
-
-def test_without_the_program_the_message_names_the_package() -> None:
-    with pytest.raises(HaProxyError, match="Debian's package haproxy"):
-        find_program("/nowhere")
-
-
 def test_one_that_ran_steadily_is_started_again_at_once_and_one_that_fails_again_waits() -> (
     None
 ):
@@ -112,34 +90,6 @@ def test_one_that_ran_steadily_is_started_again_at_once_and_one_that_fails_again
     assert pause(0, ran_s=9.9) == (1, 1.0)
     assert pause(1, ran_s=1.0) == (2, 2.0)
     assert pause(9, ran_s=0.0) == (10, 30.0)
-
-
-@pytest.mark.parametrize(
-    "words", ["--device fake --router-port 8081", "--device gpu --state-dir /s"]
-)
-def test_it_needs_replicas_and_a_port(
-    words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "token").write_text("t")
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "--url",
-                "http://127.0.0.1:9",
-                "--token-file",
-                str(tmp_path / "token"),
-                "--node",
-                "n1",
-                "--router",
-                "haproxy",
-                *words.split(),
-            ]
-        )
-    assert ended.value.code == 2
-    assert (
-        "--router haproxy needs --device gpu and --router-port"
-        in capsys.readouterr().err
-    )
 
 
 class Node:
@@ -231,19 +181,6 @@ class TestReal:
             assert not (tmp_path / "haproxy.json").exists()
 
     @in_loop
-    async def test_after_a_kill_of_the_agent_the_next_one_has_exactly_one(
-        self, tmp_path: Path
-    ) -> None:
-        async with a_node(tmp_path) as node:
-            # Kept without a word of goodbye, then wanted on another port.
-            async with node.haproxy(keep=True) as router:
-                first = router.pid
-            async with node.haproxy(port=a_free_port()) as router:
-                assert router.pid != first
-                assert not alive(first)
-                assert await node.tries() == 0
-
-    @in_loop
     async def test_an_agent_that_carries_requests_itself_ends_the_one_that_was_left(
         self, tmp_path: Path
     ) -> None:
@@ -294,6 +231,7 @@ class TestReal:
             await asyncio.gather(*asked)
             assert router.routes == ()
 
+    @pytest.mark.thorough
     @in_loop
     async def test_one_that_cannot_be_started_at_first_is_tried_again(
         self, tmp_path: Path
@@ -310,19 +248,6 @@ class TestReal:
             await tick_until(lambda: router.routes != ())
             assert router.pid not in (0, first)
             assert await node.post() == 200
-
-    @in_loop
-    async def test_while_it_is_down_nothing_is_in_flight_and_nothing_is_read(
-        self, tmp_path: Path
-    ) -> None:
-        async with a_node(tmp_path) as node, node.haproxy() as router:
-            await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
-            os.kill(router.pid, signal.SIGKILL)
-            await tick_until(lambda: router.pid == 0)
-            router._seen_s = -math.inf
-            await router.look()
-            assert router.in_flight("a") == 0
-            assert await router.read_services() == ()
 
     @in_loop
     async def test_it_counts_arrivals_answers_misses_and_refusals(

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from agents.base.device import ServiceRoute
 from agents.router.haproxy.commands import differences, plan_commands
-from agents.router.haproxy.config import HaProxySettings, make_config
+from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.process import HaProxy, parse_address
 from agents.router.haproxy.state import (
     BackendServer,
@@ -25,7 +25,7 @@ from agents.router.haproxy.state import (
     ProxyState,
     parse_state,
 )
-from tests.agents.router_harness import a_route, opened, served, tick_until
+from tests.agents.router_harness import a_route, opened, served
 from tests.ports import a_free_port
 
 SETTINGS = HaProxySettings(port=8000, folder=Path("/f"), services=2, replicas=3)
@@ -101,13 +101,6 @@ def test_what_is_as_wanted_is_left_alone() -> None:
     assert differences(state, {"chat": {A: 256}, "tag": {B: 3}}) == []
 
 
-def test_a_weight_alone_is_one_command() -> None:
-    state = a_state(ready("b1", "s1", A), ready("b1", "s2", B), chat="b1")
-    assert plan_commands(state, {"chat": {A: 256, B: 64}}, SETTINGS) == [
-        "set server b1/s2 weight 64"
-    ]
-
-
 def test_a_service_that_leaves_is_unnamed_first_and_its_replicas_drain() -> None:
     state = a_state(ready("b1", "s1", A), chat="b1")
     assert plan_commands(state, {}, SETTINGS) == [
@@ -160,15 +153,6 @@ def test_a_name_that_could_be_a_command_is_refused(name: str) -> None:
         plan_commands(a_state(), {name: {}}, SETTINGS)
 
 
-def test_differences_are_told_in_words() -> None:
-    state = a_state(ready("b1", "s1", A), chat="b1", old="b2")
-    assert differences(state, {"chat": {B: 1}, "new": {}}) == [
-        "service new has no backend",
-        "service old is still there",
-        "service chat goes to {('127.0.0.1', 9000): 256}, not to {('127.0.0.1', 9001): 1}",
-    ]
-
-
 def test_what_haproxy_prints_is_read() -> None:
     servers = "1\n# be_id be_name srv_id srv_name srv_addr srv_admin_state srv_uweight srv_port\n"
     servers += "3 b1 1 s1 127.0.0.1 4 85 9000\n3 b1 2 s2 127.0.0.1 12 1 9001\n3 b1 3 s3 127.0.0.1 5 1 1\n"
@@ -194,20 +178,6 @@ def test_what_haproxy_prints_is_read() -> None:
 def test_an_address_that_haproxy_cannot_have_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="not an address for HAProxy"):
         parse_address(url)
-
-
-def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
-    with pytest.raises(HaProxyError, match="shorter folder"):
-        HaProxy(replace(SETTINGS, folder=Path("/" + "x" * 100)))
-
-
-def test_without_haproxy_the_error_says_so(tmp_path: Path) -> None:
-    proxy = HaProxy(replace(SETTINGS, folder=tmp_path))
-    with pytest.raises(HaProxyError, match="is it running"):
-        proxy.switch((a_route(),), {})
-    with pytest.raises(KeyError):
-        proxy.switch((a_route(("a", 1.0)),), {})
-    assert proxy.routes == ()
 
 
 PROGRAM = shutil.which("haproxy") or shutil.which(
@@ -317,55 +287,6 @@ class TestReal:
         assert 54 <= answers[200, "a"] <= 66
 
     @on_front
-    async def test_switches_under_load_lose_no_request_and_drain_the_old_replica(
-        self, front: Front
-    ) -> None:
-        front.a.delay_s = front.b.delay_s = 0.005
-        front.switch(a=1.0)
-        left, answers = iter(range(600)), Counter[int]()
-
-        async def client() -> None:
-            for number in left:
-                answers[(await front.post())[0]] += 1
-                if number % 60 == 0:
-                    front.switch(**{"b" if number % 120 else "a": 1.0})
-
-        await asyncio.gather(*(client() for _ in range(8)))
-        assert answers == {200: 600}
-        assert min(front.a.served, front.b.served) > 100
-        front.switch(a=1.0)
-        await tick_until(lambda: front.proxy.in_flight("b") == 0)
-        before = front.b.served
-        assert {await front.post() for _ in range(20)} == {(200, "a")}
-        assert front.b.served == before
-
-    @on_front
-    async def test_requests_under_way_show_in_flight_until_they_are_answered(
-        self, front: Front
-    ) -> None:
-        front.a.delay_s = 0.3
-        front.switch(a=1.0)
-        asking = [asyncio.create_task(front.post()) for _ in range(3)]
-        await tick_until(lambda: front.proxy.in_flight("a") == 3)
-        front.switch(b=1.0)
-        assert await front.post() == (200, "b")
-        assert await asyncio.gather(*asking) == [(200, "a")] * 3
-        await tick_until(lambda: front.proxy.in_flight("a") == 0)
-
-    @on_front
-    async def test_a_restart_of_the_agent_needs_no_repair(self, front: Front) -> None:
-        front.switch(a=1.0, b=1.0)
-        again = HaProxy(front.settings)
-        again.switch((a_route(("b", 1.0)),), front.addresses)
-        assert {await front.post() for _ in range(4)} == {(200, "b")}
-
-    @on_front
-    async def test_a_new_haproxy_gets_its_table_by_a_switch(self, front: Front) -> None:
-        assert (await front.post())[0] == 404
-        front.switch(a=1.0)
-        assert await front.post() == (200, "a")
-
-    @on_front
     async def test_a_replica_that_is_gone_costs_no_request_and_one_that_fails_is_left_out(
         self, front: Front
     ) -> None:
@@ -408,33 +329,6 @@ class TestReal:
         with pytest.raises(HaProxyError, match="3 places"):
             front.proxy.switch((many,), addresses)
         assert await front.post() == (200, "a")
-
-    @on_front
-    async def test_the_whole_table_of_a_large_node_is_taken(
-        self, front: Front, tmp_path: Path
-    ) -> None:
-        settings = HaProxySettings(port=a_free_port(), folder=tmp_path / "large")
-        settings.folder.mkdir()
-        proxy = HaProxy(settings)
-        proxy.write_config()
-        names = [f"service-{number}" for number in range(settings.services)]
-        routes = tuple(
-            ServiceRoute(
-                service=name,
-                slo_ms=1.0,
-                shares=tuple((f"{name}.{turn}", turn + 1.0) for turn in range(8)),
-            )
-            for name in names
-        )
-        addresses = {
-            replica: f"http://127.0.0.1:{10000 + 8 * number + turn}"
-            for number, route in enumerate(routes)
-            for turn, (replica, _) in enumerate(route.shares)
-        }
-        with running(proxy, settings):
-            proxy.switch(routes, addresses)
-            proxy.switch(routes[:1], addresses)
-        assert "default-server" in make_config(settings)
 
     @on_front
     async def test_a_service_that_leaves_is_served_and_not_ready(

@@ -78,7 +78,11 @@ async def test_it_serves_without_its_agent_and_takes_up_what_the_next_one_says(
     tmp_path: Path,
 ) -> None:
     settings = HaProxySettings(
-        port=a_free_port(), folder=tmp_path, mark=f"test-{token_hex(4)}"
+        port=a_free_port(),
+        folder=tmp_path,
+        mark=f"test-{token_hex(4)}",
+        services=4,
+        replicas=2,
     )
     app = web.Application()
     app.router.add_post("/v2/models/chat/infer", infer)

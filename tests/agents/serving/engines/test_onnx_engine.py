@@ -80,12 +80,6 @@ def test_integers_keep_their_datatype(tmp_path: Path) -> None:
     assert (y.datatype, y.shape, unpack_numbers(y)) == ("INT64", (1, 2), [2**41, -2])
 
 
-def test_a_network_of_one_row_is_served_one_by_one(tmp_path: Path) -> None:
-    engine = engine_of(tmp_path, doubling(FLOAT, 1, 2), "--batch-limit", "1")
-    x = TensorType(name="x", datatype="FP32", row_shape=(2,))
-    assert engine.load().inputs == (x,)
-
-
 def test_offloaded_it_runs_nothing_and_resumed_the_same(tmp_path: Path) -> None:
     engine = engine_of(tmp_path, DOUBLED)
     engine.load()
@@ -130,23 +124,6 @@ def test_networks_that_cannot_be_served_say_why(
 ) -> None:
     with pytest.raises(LaunchFailed, match=words):
         engine_of(tmp_path, content).load()
-
-
-def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    import onnxruntime
-
-    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
-        pytest.skip("this build may find a GPU")
-    with pytest.raises(LaunchFailed, match="although a GPU was requested"):
-        engine_of(tmp_path, DOUBLED, "--device", "cuda").load()
-
-
-def test_files_elsewhere_are_not_loaded(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    asked = options(tmp_path, DOUBLED)
-    asked.network_dir, asked.network = tmp_path / "inner", "../net.onnx"
-    with pytest.raises(LaunchFailed, match="not a file in"):
-        make_onnx_engine(asked)
 
 
 @pytest.mark.integration

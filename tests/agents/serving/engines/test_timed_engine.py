@@ -64,25 +64,6 @@ def test_times_that_are_none_are_refused(text: str) -> None:
         read_times(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("batch\n1\n", "has no column 'execution_ms'"),
-        ("batch,execution_ms\n1,\n", "not times"),
-        ("", "must be 1 or more"),
-        (None, "cannot be read"),
-    ],
-)
-def test_files_without_times_are_refused(
-    tmp_path: Path, text: str | None, words: str
-) -> None:
-    path = tmp_path / "times.csv"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(LaunchFailed, match=words):
-        load_times(path)
-
-
 def test_each_row_is_answered_by_its_sum_after_the_batchs_time() -> None:
     engine, slept = fake()
     x = Tensor(
@@ -135,15 +116,6 @@ def test_a_fake_gpu_grants_whole_steps_rounded_down(
     (tmp_path / "control").touch()
     engine, _ = fake(sms=132, environment=environment)
     assert engine.facts().sm_count == sms
-
-
-@pytest.mark.parametrize(
-    ("text", "percent"), [("", None), ("12.5", 12.5), ("100", 100.0)]
-)
-def test_the_share_is_read_from_the_environment(
-    text: str, percent: float | None
-) -> None:
-    assert sm_percent_of({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": text}) == percent
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "101", "nan", "half"])

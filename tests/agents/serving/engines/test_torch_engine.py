@@ -7,12 +7,11 @@ import pytest
 
 from agents.base.device import LaunchFailed
 from agents.serving.arguments import make_parser
-from agents.serving.engines.errors import EngineFailed, EngineLost
-from agents.serving.engines.tensors import Tensor, TensorType, join, unpack_numbers
+from agents.serving.engines.errors import EngineLost
+from agents.serving.engines.tensors import Tensor, unpack_numbers
 from agents.serving.engines.torch_engine import (
     TorchEngine,
     make_torch_engine,
-    read_kind,
 )
 from tests.agents.harness import all_of, client_of, fp32, ready, worker
 from tests.waiting import PATIENCE_S, run
@@ -93,28 +92,6 @@ def test_weights_cannot_run_code(tmp_path: Path) -> None:
     assert sprung.exists()  # The trap is a trap.
 
 
-def test_outputs_have_the_names_of_a_mapping() -> None:
-    found = answers(
-        loaded("named", "b:FP32", "a:FP32"), fp32(5.0, name="b"), fp32(3.0, name="a")
-    )
-    # The arguments are b and a, in the order that was given: 5 - 3 and 5/2; bfloat16 comes as FP32.
-    assert found == [("difference", "FP32", (1,), [2.0]), ("half", "FP32", (1,), [2.5])]
-
-
-def test_a_network_computes_in_the_datatype_of_its_input() -> None:
-    half = Tensor(name="x", datatype="FP16", shape=(1,), data=b"\x00\x3c")  # 1.0
-    assert answers(loaded("line", "x:FP16"), half) == [("output0", "FP16", (1,), [3.0])]
-
-
-def test_joined_requests_keep_their_places() -> None:
-    rows = [
-        (Tensor(name="x", datatype="FP32", shape=(1, 2), data=fp32(n, -n).data),)
-        for n in (1.0, 2.0, 3.0)
-    ]
-    found = answers(loaded("line", "x:FP32:2"), *join(rows))
-    assert found == [("output0", "FP32", (3, 2), [3.0, -1.0, 5.0, -3.0, 7.0, -5.0])]
-
-
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_torchscript_file_is_served(tmp_path: Path) -> None:
     from tests.agents.serving.engines.torch_networks import Line
@@ -128,52 +105,6 @@ def test_a_torchscript_file_is_served(tmp_path: Path) -> None:
     assert answers(engine, fp32(1.0, 2.0, 3.0)) == [
         ("output0", "FP32", (3,), [3.0, 5.0, 7.0])
     ]
-
-
-def test_an_exported_program_is_served(tmp_path: Path) -> None:
-    from tests.agents.serving.engines.torch_networks import Line
-
-    path = tmp_path / "line.pt2"
-    rows = {"x": {0: torch.export.Dim("rows", min=1, max=64)}}
-    torch.export.save(
-        torch.export.export(Line(), (torch.zeros(3),), dynamic_shapes=rows), path
-    )
-    engine = make_torch_engine(
-        options("--network-dir", str(tmp_path), "--network", "line.pt2", "--input", ROW)
-    )
-    engine.load()
-    assert answers(engine, fp32(1.0, 2.0)) == [("output0", "FP32", (2,), [3.0, 5.0])]
-
-
-def test_warming_up_runs_the_network() -> None:
-    loaded("line", "x:FP32:3,4").warm_up(8)
-    with pytest.raises(EngineFailed, match="1 rows do not fit into memory"):
-        loaded("full").warm_up(1)
-
-
-def test_offloaded_and_resumed_it_computes_the_same() -> None:
-    engine = loaded("line")
-    engine.offload()
-    engine.resume()
-    assert answers(engine, fp32(1.0)) == [("output0", "FP32", (1,), [3.0])]
-    facts = engine.facts()
-    assert (facts.device, facts.sm_count) == ("cpu", None)
-    # PyTorch alone is larger.
-    assert facts.memory_mib is not None and facts.memory_mib > 10.0
-
-
-@pytest.mark.parametrize(
-    ("network", "words"),
-    [
-        ("complex_numbers", "torch.complex64, which the protocol does not have"),
-        ("text", "is a str, not a tensor"),
-    ],
-)
-def test_outputs_that_the_protocol_does_not_have_fail_the_batch(
-    network: str, words: str
-) -> None:
-    with pytest.raises(EngineFailed, match=words):
-        loaded(network).run((fp32(1.0),))
 
 
 def test_a_cuda_error_loses_the_engine() -> None:
@@ -197,36 +128,6 @@ def test_networks_that_cannot_be_loaded_say_why(arguments: str, words: str) -> N
     engine = make_torch_engine(options(*arguments.split(), "--input", ROW))
     with pytest.raises(LaunchFailed, match=words):
         engine.load()
-
-
-def test_a_gpu_that_is_not_there_is_refused() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    with pytest.raises(LaunchFailed, match="sees no GPU"):
-        loaded("line", arguments=("--device", "cuda"))
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "datatype", "row_shape"),
-    [
-        ("x:FP32:3,224,224", "x", "FP32", (3, 224, 224)),
-        ("ids:INT64:", "ids", "INT64", ()),
-    ],
-)
-def test_inputs_are_read_from_the_command_line(
-    text: str, name: str, datatype: str, row_shape: tuple[int, ...]
-) -> None:
-    expected = TensorType(name=name, datatype=datatype, row_shape=row_shape)
-    assert read_kind(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "x", "x:FP31", ":FP32", "x:FP32:0", "x:FP32:3,", "x:FP32:-1", "x:BYTES"],
-)
-def test_inputs_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(LaunchFailed, match="is not an input like"):
-        read_kind(text)
 
 
 @pytest.mark.integration

@@ -41,10 +41,6 @@ def _lost(x: torch.Tensor) -> torch.Tensor:
     raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
-def _full(x: torch.Tensor) -> torch.Tensor:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-
 def line() -> Line:
     return Line()
 
@@ -53,39 +49,12 @@ def dropping() -> Dropping:
     return Dropping()
 
 
-def named() -> Calling:
-    return Calling(
-        lambda a, b: {
-            "difference": a - b,
-            "nothing": None,
-            "half": (a * 0.5).bfloat16(),
-        }
-    )
-
-
 def several() -> Calling:
     return Calling(lambda x: (x > 1.0, x.long()))
 
 
-def summing() -> Calling:
-    """Loses the batch's dimension."""
-    return Calling(lambda x: x.sum())
-
-
-def complex_numbers() -> Calling:
-    return Calling(lambda x: torch.complex(x, x))
-
-
-def text() -> Calling:
-    return Calling(lambda x: f"no tensor but {x}")
-
-
 def lost() -> Calling:
     return Calling(_lost)
-
-
-def full() -> Calling:
-    return Calling(_full)
 
 
 def broken() -> Line:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Spike, burst_factors
+from agents.sim.load.arrivals import ArrivalProcess, LoadShape, Spike
 
 
 def make_load(
@@ -34,15 +34,6 @@ def test_any_cut_into_windows_gives_the_same_ascending_arrivals() -> None:
         make_load(burst_service="chat", burst_weight=1.0)
 
 
-def test_nothing_arrives_before_the_start_or_after_the_end() -> None:
-    load = make_load()
-    assert len(load.arrivals(-10, 0)) == 0
-    assert len(load.arrivals(600, 700)) == 0
-    assert np.array_equal(load.arrivals(-5, 900), load.arrivals(0, 600))
-    assert load.arrival_rate_rps(-0.1) == 0.0
-    assert load.arrival_rate_rps(600) == 0.0
-
-
 def test_even_arrivals_keep_their_distance_whatever_the_windows() -> None:
     rates = LoadShape(mean_rps=4.0, spikes=(Spike(start_s=30, length_s=10),))
     load = ArrivalProcess(shape=rates, duration_s=60, seed=1, stream=0, is_even=True)
@@ -56,14 +47,6 @@ def test_even_arrivals_keep_their_distance_whatever_the_windows() -> None:
     pieces = [load.arrivals(start, end) for start, end in pairwise(cuts)]
     assert np.array_equal(np.concatenate(pieces), whole)
     assert len(whole) == int(load.rates_rps.sum())
-
-
-def test_counts_per_second_are_poisson_around_the_rate() -> None:
-    load = make_load(duration_s=3000, mean_rps=20.0)
-    counts = np.histogram(load.arrivals(0, 3000), bins=np.arange(3001))[0]
-    # Standard error of the mean is sqrt(20 / 3000) = 0.08; of the variance about 20 * sqrt(2 / 3000) = 0.5.
-    assert counts.mean() == pytest.approx(20.0, abs=0.4)
-    assert counts.var() == pytest.approx(20.0, abs=2.5)
 
 
 def test_the_day_curve_swings_by_its_amplitude() -> None:
@@ -85,19 +68,3 @@ def test_a_spike_multiplies_the_rate_between_its_ramps() -> None:
     # Halfway up the ramp (the second's middle is 190.5): 10 * (1 + 3 * 10.5 / 20).
     assert load.arrival_rate_rps(190) == pytest.approx(25.75)
     assert load.arrival_rate_rps(330) == pytest.approx(10.0)
-
-
-@pytest.mark.parametrize("service", ["code", "conv"])
-def test_burst_factors_come_from_the_trace_with_mean_one(service: str) -> None:
-    factors = burst_factors(service)
-    assert len(factors) == 900
-    assert factors.mean() == pytest.approx(1.0)
-    assert factors.min() >= 0
-    assert factors.max() > 1.3
-
-
-def test_bursts_move_the_rate_without_changing_its_mean_much() -> None:
-    load = make_load(duration_s=6000, burst_weight=1.0)
-    assert load.rates_rps.mean() == pytest.approx(50.0, rel=0.05)
-    assert load.rates_rps.std() > 5.0
-    assert make_load(burst_weight=0.0).rates_rps.std() == 0.0

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from agents.sim.load.clients import ClientLoad, Clients, Target
-from agents.sim.pace import draw_noise
 from agents.sim.queues.replica_queue import ExecutionPace, ReplicaQueue
 from agents.sim.queues.tally import ServiceTally
 
@@ -46,23 +45,6 @@ def play(
     for start_s, until_s in itertools.pairwise(edges):
         sent += crowd.step(start_s, until_s, targets)
     return sent
-
-
-def test_one_client_and_one_replica_take_turns() -> None:
-    target = a_target(execution_s=0.1)
-    sent = play([1] * 10, [target], end_s=10.0)
-    # 0.1 ten times is not quite 1.
-    assert sent[0] in (100, 101) and sent[1] == 0
-    assert target.tally.served == pytest.approx(100, abs=1)
-    assert target.tally.latency_ms(0.5) == pytest.approx(100.0, rel=0.011)
-
-
-def test_throughput_is_clients_over_latency_until_the_replica_is_full() -> None:
-    # Batch 1, 0.1 s: n clients find n - 1 before them, so the latency is n times 0.1 s and 10 a second are served.
-    target = a_target(execution_s=0.1)
-    play([5] * 100, [target], end_s=100.0)
-    assert target.tally.served / 100.0 == pytest.approx(10.0, rel=0.01)
-    assert target.tally.latency_ms(0.5) == pytest.approx(500.0, rel=0.011)
 
 
 def test_a_batch_answers_its_clients_together_and_they_come_together_again() -> None:
@@ -140,16 +122,3 @@ def test_no_cut_changes_a_count_and_littles_law_holds(cuts: list[float]) -> None
             assert tally.present_s == pytest.approx(stayed_s)
             outcomes.append((*tally.counts, tally.latency_ms(0.9)))
     assert outcomes[:3] == outcomes[3:]
-
-
-def test_noise_spreads_the_times() -> None:
-    target = a_target()
-    noisy = Target(
-        queue=ReplicaQueue(capacity=9, noise=draw_noise(np.random.default_rng(3), 0.3)),
-        pace=target.pace,
-        tally=ServiceTally(),
-        weight=1.0,
-    )
-    play([1] * 100, [noisy], end_s=100.0)
-    middle_ms, high_ms = noisy.tally.latency_ms(0.5), noisy.tally.latency_ms(0.95)
-    assert middle_ms is not None and high_ms is not None and high_ms > 1.3 * middle_ms

@@ -57,16 +57,6 @@ def test_engines_that_drain_or_have_no_rate_get_nothing_new() -> None:
     assert serve([an_engine(0.0), an_engine(0.0)], 4) == [2, 2]
 
 
-def test_lengths_are_those_of_the_service() -> None:
-    engine = an_engine()
-    moments = np.arange(40.0)
-    the_models().serve("chat", [engine], (moments, moments), (0.0, 200.0))
-    assert engine.tally.served == 40
-    # Twenty of each on average; as a sum of fours and eights.
-    assert engine.tally.output_tokens % 4 == 0
-    assert 180 <= engine.tally.output_tokens <= 300
-
-
 def a_model(service: str = "chat", gpus: int = 1) -> ReplicaCommand:
     replica = a_replica("chat-1", service=service, memory_mib=65_536.0)
     return msgspec.structs.replace(replica, engine=engine_command(*range(gpus)))

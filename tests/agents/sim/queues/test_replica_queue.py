@@ -18,7 +18,6 @@ from agents.sim.queues.replica_queue import (
     fine_bucket_of_s,
 )
 from agents.sim.queues.tally import FINE_COUNT, PARTS, Floats, ServiceTally
-from solvers.laws.bulk_queue import miss_probability
 from tests.examples import examples
 
 NO_NOISE = np.ones(1)
@@ -98,12 +97,6 @@ def test_a_hand_made_queue_gives_the_latencies_worked_out_by_hand() -> None:
     assert queue.energy_j == pytest.approx(10.0 + 20.0 + 10.0)
 
 
-def test_a_request_counts_when_it_has_finished_and_energy_when_it_is_drawn() -> None:
-    ran = run(np.array([0.5]), a_pace(2), [1.0])
-    assert (ran.tally.served, ran.queue.in_flight, ran.queue.busy_s) == (0, 1, 0.5)
-    assert ran.queue.energy_j == pytest.approx(0.5 * 10.0)
-
-
 def test_a_full_queue_rejects() -> None:
     ran = run(np.array([0.0, 0.1, 0.2, 0.3, 0.4]), a_pace(1), [0.5], capacity=3)
     assert (ran.tally.rejected, ran.queue.in_flight) == (2, 3)
@@ -119,35 +112,6 @@ def test_only_who_cannot_make_the_slo_is_rejected_on_arrival() -> None:
         [10.0],
     )
     assert (ran.tally.rejected, ran.tally.served, ran.tally.in_slo) == (2, 4, 4)
-
-
-def test_shedding_keeps_an_overloaded_replica_serving_at_its_capacity() -> None:
-    arrivals = np.arange(0.0, 1000.0, 0.1)  # 10 a second, the replica serves 4
-    shedding = run(arrivals, a_pace(4, slo_s=2.0, sheds_late=True), [1000.0])
-    hoarding = run(arrivals, a_pace(4, slo_s=2.0), [1000.0], capacity=100)
-    assert shedding.tally.in_slo > 3900
-    assert hoarding.tally.in_slo < 50
-
-
-@pytest.mark.parametrize("overload", [1.1, 2.0, 4.0])
-def test_under_overload_requests_are_served_in_time(overload: float) -> None:
-    # Batches of n take 5 + 4 n ms: 232 a second in batches of 16; SLO 500 ms, seven batches.
-    pace = a_pace(16, execution_s=0.005, per_item_s=0.004, slo_s=0.5, sheds_late=True)
-    capacity_rps = 16 / 0.069
-    arrivals = poisson(overload * capacity_rps, 40_000, seed=1)
-    end_s = float(arrivals[-1])
-    tally = run(arrivals, pace, [end_s + 10.0]).tally
-    assert tally.in_slo >= 0.95 * tally.served
-    assert tally.in_slo >= 0.95 * capacity_rps * end_s
-
-
-def test_shedding_never_costs_a_request_that_would_have_been_in_time() -> None:
-    arrivals = poisson(3.0, 20_000, seed=9)
-    end_s = float(arrivals[-1]) + 100.0
-    kept = run(arrivals, a_pace(4, slo_s=2.3), [end_s]).tally.in_slo
-    shed = run(arrivals, a_pace(4, slo_s=2.3, sheds_late=True), [end_s]).tally
-    assert shed.in_slo >= kept
-    assert shed.rejected > 0
 
 
 def test_waits_elsewhere_count_from_the_arrival() -> None:
@@ -191,57 +155,6 @@ def test_requests_are_conserved_and_no_cut_of_the_time_changes_anything(
     assert (whole.tally.fine == pieces.tally.fine).all()
     assert whole.queue.busy_s == pytest.approx(pieces.queue.busy_s)
     assert whole.queue.energy_j == pytest.approx(pieces.queue.energy_j)
-
-
-GAPS = st.lists(st.floats(0.0, 2.0), min_size=1, max_size=60)
-LOOKS = st.lists(st.floats(0.01, 70.0), min_size=1, max_size=12, unique=True).map(
-    sorted
-)
-
-
-@settings(max_examples=examples(100))
-@given(gaps=GAPS, batch=st.integers(1, 9), looks=LOOKS)
-def test_requests_leave_in_the_order_in_which_they_came(
-    gaps: list[float], batch: int, looks: list[float]
-) -> None:
-    arrivals = np.cumsum(gaps)
-    queue, pace = (
-        ReplicaQueue(capacity=100, noise=NO_NOISE),
-        a_pace(batch, execution_s=0.7, per_item_s=0.1),
-    )
-    for start_s, end_s in pairwise([0.0, *looks]):
-        here = arrivals[(arrivals >= start_s) & (arrivals < end_s)]
-        queue.advance((start_s, end_s), (here, here), pace, ServiceTally())
-        reached = arrivals[arrivals < end_s]
-        youngest = reached[len(reached) - queue.in_flight :]
-        # No others of them are together so young.
-        assert queue.age_s(end_s) == pytest.approx(
-            float(np.sum(end_s - youngest)), abs=1e-9
-        )
-
-
-@settings(max_examples=examples(100))
-@given(
-    gaps=GAPS,
-    batch=st.integers(1, 9),
-    looks=LOOKS,
-    timeout_s=st.sampled_from([0.0, 1.5]),
-)
-def test_no_request_finishes_before_it_could(
-    gaps: list[float], batch: int, looks: list[float], timeout_s: float
-) -> None:
-    arrivals, noise = np.cumsum(gaps), draw_noise(np.random.default_rng(4), 0.2)
-    pace = a_pace(
-        batch, execution_s=0.7, per_item_s=0.1, sheds_late=True, timeout_s=timeout_s
-    )
-    # An arrival and the shortest batch; a batch takes 0.1 s more for each request that is in it.
-    alone_s = float(noise[: len(gaps)].min()) * 0.8
-    for end_s in looks:
-        ran = run(arrivals, pace, [end_s], noise=noise)
-        assert ran.tally.served <= np.count_nonzero(arrivals + alone_s <= end_s + 1e-9)
-        assert not ran.tally.fine[: fine_bucket_of_s(alone_s) - 1].any()
-        assert ran.queue.busy_s <= max(0.0, end_s - float(arrivals[0])) + 1e-9
-        assert ran.queue.execution_s <= ran.queue.busy_s + 1e-9
 
 
 def under_load(
@@ -302,65 +215,3 @@ def test_littles_law_holds_exactly(cut_s: float) -> None:
     assert ran.tally.present_s == pytest.approx(
         ran.tally.sojourn_s + ran.queue.age_s(2000.0), rel=1e-9
     )
-
-
-@pytest.mark.parametrize(
-    ("batch", "utilisation"),
-    [
-        (1, 0.5),
-        (8, 0.85),
-        (64, 0.5),
-        *(
-            pytest.param(*each, marks=pytest.mark.thorough)
-            for each in (
-                (1, 0.3),
-                (1, 0.7),
-                (1, 0.85),
-                (2, 0.6),
-                (4, 0.5),
-                (8, 0.4),
-                (16, 0.9),
-                (32, 0.7),
-            )
-        ),
-    ],
-)
-def test_latency_percentiles_are_those_of_the_queues_m_d_1_and_m_d_b_1(
-    batch: int, utilisation: float
-) -> None:
-    """At the percentile's latency the exact law (solvers.laws.bulk_queue) lets that share through, to 2 %."""
-    # Long queues forget slowly.
-    requests = 5_000_000 if utilisation > 0.8 else 1_000_000
-    ran = under_load(batch, utilisation, requests, a_pace(batch))
-    for percentile in (0.5, 0.95, 0.98, 0.99):
-        latency_s = (ran.tally.latency_ms(percentile) or 0.0) / 1000.0
-        short, long = miss_probability(
-            batch,
-            utilisation=utilisation,
-            slo_ratio=[0.98 * latency_s, 1.02 * latency_s],
-        )
-        assert long <= 1.0 - percentile + 1e-9 <= short + 2e-9
-
-
-@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
-def test_waits_are_pollaczeks_and_khinchines(utilisation: float) -> None:
-    # M/D/1 with execution time 1: mean wait = u / (2 (1 - u)). Crommelin: P(no wait) = 1 - u.
-    tally = under_load(1, utilisation, 400_000, a_pace(1, slo_s=1.0 + 1e-9)).tally
-    share = tally.in_slo / tally.served
-    assert share == pytest.approx(1.0 - utilisation, abs=0.006)
-    mean_s = 1.0 + utilisation / (2.0 * (1.0 - utilisation))
-    assert tally.sojourn_s / tally.served == pytest.approx(mean_s, rel=0.02)
-
-
-def test_noise_has_mean_one_and_the_given_deviation() -> None:
-    noise = draw_noise(np.random.default_rng(5), 0.1)
-    assert noise.mean() == pytest.approx(1.0, abs=0.01)
-    assert noise.std() == pytest.approx(0.1, abs=0.005)
-    assert (draw_noise(np.random.default_rng(5), 0.0) == 1.0).all()
-
-
-def test_the_corner_of_the_capacity_law_misses_2_percent() -> None:
-    # The capacity law's corner: batch 16, 98 %, SLO 2 executions gives utilisation 0.718.
-    ran = under_load(16, 0.718, 400_000, a_pace(16, slo_s=2.0))
-    assert 1.0 - ran.tally.in_slo / ran.tally.served == pytest.approx(0.02, abs=0.002)
-    assert ran.queue.requests == 400_000

@@ -35,13 +35,6 @@ def test_a_percentile_is_known_to_a_percent(percentile: float) -> None:
     )
 
 
-def test_without_finished_requests_there_is_no_percentile() -> None:
-    tally = ServiceTally()
-    tally.reject(3, after_s=1.5)
-    assert tally.latency_ms(0.5) is None
-    assert (tally.rejected, tally.sojourn_s) == (3, 1.5)
-
-
 def test_what_came_after_a_copy_is_the_difference() -> None:
     tally = a_tally([0.1, 0.2])
     before = tally.copy()

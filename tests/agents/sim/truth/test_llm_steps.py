@@ -70,16 +70,6 @@ def test_the_cache_has_what_the_weights_leave() -> None:
     assert an_engine().kv_blocks == int(room / per_token / BLOCK_TOKENS)
 
 
-def test_more_tokens_sequences_and_cache_take_longer() -> None:
-    engine = an_engine("L40S")
-    steps = [
-        Step(decoding=("a",) * count, cached_tokens=count * cached)
-        for count, cached in ((1, 100), (64, 100), (64, 4000), (256, 4000))
-    ]
-    times_s = [engine.step_s(each) for each in steps]
-    assert times_s == sorted(times_s)
-
-
 @pytest.mark.parametrize(
     ("gpu_type", "gpus", "precision", "problem"),
     [

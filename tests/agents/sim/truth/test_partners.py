@@ -1,13 +1,12 @@
 """What partners on a GPU do to each other: as was measured where it was, and different for each pair elsewhere."""
 
 import csv
-from itertools import permutations, product
-from statistics import mean, median, stdev
+from itertools import product
+from statistics import mean, median
 
-import numpy as np
 import pytest
 
-from agents.sim.truth.partners import fair_factors, memory_factor
+from agents.sim.truth.partners import fair_factors
 from agents.sim.truth.running import RunningPart, SimulatedNeighbour
 from agents.sim.truth.tables import read_types
 from agents.sim.truth.truth import Truth, load_truth
@@ -51,21 +50,6 @@ def factor(
     return truth.execution_ms(together, batch) / truth.execution_ms(alone, batch)
 
 
-def factors_by_pair(truth: Truth, sm_percent: float, gpu_type: str) -> np.ndarray:
-    """(N, N) factor of each inference network beside each, both with that SM percent; NaN beside itself."""
-    networks = truth.networks
-    table = np.full((len(networks), len(networks)), np.nan)
-    for own, other in permutations(range(len(networks)), 2):
-        table[own, other] = factor(
-            truth,
-            networks[own],
-            sm_percent,
-            (networks[other], sm_percent, 8),
-            gpu_type=gpu_type,
-        )
-    return table
-
-
 @needs("data/igniter_v100")
 def test_measured_pairs_are_slowed_as_measured(truth: Truth) -> None:
     rows = list(
@@ -100,25 +84,6 @@ def test_measured_pairs_are_slowed_as_measured(truth: Truth) -> None:
 
 
 @pytest.mark.parametrize(
-    ("duties", "sm_percents", "factors"),
-    [
-        ((1.0, 1.0), (100.0, 100.0), (2.0, 2.0)),
-        ((1.0,) * 4, (100.0,) * 4, (4.0,) * 4),
-        # Nobody loses while there are SMs for all.
-        ((0.3, 0.6), (100.0, 100.0), (1.0, 1.0)),
-        ((1.0, 1.0), (40.0, 60.0), (1.0, 1.0)),
-        ((1.0,), (100.0,), (1.0,)),
-    ],
-)
-def test_who_is_always_busy_shares_evenly(
-    duties: tuple[float, ...],
-    sm_percents: tuple[float, ...],
-    factors: tuple[float, ...],
-) -> None:
-    assert fair_factors(duties, sm_percents) == pytest.approx(factors)
-
-
-@pytest.mark.parametrize(
     ("duties", "sm_percents"),
     [
         ((0.9, 0.5), (100.0, 100.0)),
@@ -141,43 +106,6 @@ def test_fair_sharing_fills_the_gpu_and_stretches_the_busiest_most(
     )
 
 
-def test_copies_that_want_three_quarters_of_the_memory_each_lose_a_half() -> None:
-    # Measured at half of the SMs each: 1.54 to 1.86 (sharing_facts).
-    assert memory_factor(1.0, (0.75, 0.75)) == pytest.approx(1.5)
-    assert memory_factor(1.0, (0.75,)) == 1.0
-    assert memory_factor(0.0, (0.75, 0.75)) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("gpu_type", "sm_percent", "least_spread", "least_error"),
-    [
-        ("V100-16GB", 50.0, 0.015, 0.008),
-        ("A100-40GB", 50.0, 0.015, 0.008),
-        ("A100-40GB", 100.0, 0.08, 0.04),
-    ],
-)
-def test_who_the_partner_is_makes_a_difference_that_no_number_per_network_explains(
-    truth: Truth,
-    gpu_type: str,
-    sm_percent: float,
-    least_spread: float,
-    least_error: float,
-) -> None:
-    excess = factors_by_pair(truth, sm_percent, gpu_type) - 1.0
-    known = np.isfinite(excess)
-    spreads = [stdev(row[of]) for row, of in zip(excess, known, strict=True)]
-    assert mean(spreads) >= least_spread
-    sensitivity = np.ones(len(excess))
-    pressure = np.full(len(excess), np.nanmean(excess))
-    filled = np.where(known, excess, 0.0)
-    # Alternating least squares: the best excess = sensitivity * pressure over all pairs.
-    for _ in range(200):
-        sensitivity = filled @ pressure / (known @ pressure**2)
-        pressure = sensitivity @ filled / (sensitivity**2 @ known)
-    missed = np.abs(np.outer(sensitivity, pressure) - excess)[known]
-    assert (missed / (1.0 + excess[known])).mean() >= least_error
-
-
 def test_a_neighbours_share_counts_on_new_boards_alone(truth: Truth) -> None:
     def growth(gpu_type: str) -> float:
         few, many = (
@@ -193,18 +121,6 @@ def test_a_neighbours_share_counts_on_new_boards_alone(truth: Truth) -> None:
 
     assert growth("A100-40GB") > 2.0
     assert growth("V100-16GB") < 1.3
-
-
-def test_identical_networks_cost_each_other_more(truth: Truth) -> None:
-    same, other = (
-        mean(
-            factor(truth, network, 50.0, (beside or network, 50.0, 8)) - 1.0
-            for network in ("vgg16", "alexnet", "densenet121", "inception_v3")
-            for beside in neighbours
-        )
-        for neighbours in ((None,), ("resnet18", "googlenet", "resnet101"))
-    )
-    assert same > other
 
 
 def test_the_order_of_neighbours_changes_nothing(truth: Truth) -> None:

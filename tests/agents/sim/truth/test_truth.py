@@ -80,16 +80,6 @@ def test_the_truth_equals_the_raw_source_rows(
     assert compared > 350
 
 
-def test_measured_watts_are_returned_as_measured(truth: Truth) -> None:
-    rows = shipped("watts.csv")
-    assert len(rows) == 27
-    for row in rows:
-        where = placed(row["network"], float(row["sm_percent"]))
-        assert truth.busy_w(where, int(row["batch"])) == pytest.approx(
-            float(row["watts"]), rel=1e-12
-        )
-
-
 def curves(points: dict[int, dict[float, float]]) -> MeasuredCurves:
     return MeasuredCurves(
         by_batch={
@@ -127,23 +117,6 @@ def test_a_partial_batch_takes_the_time_of_its_own_size() -> None:
     assert line.batch_ms(100.0).tolist() == pytest.approx([0.0, 10.0, 12.0, 14.0, 16.0])
 
 
-def test_a_batch_not_measured_at_so_low_a_share_is_taken_from_its_neighbours() -> None:
-    # Batch 2 was measured from 20 % only; at 10 % it lies between batch 1 (10 ms) and batch 4 (40 ms).
-    line = curves(
-        {1: {10.0: 10.0, 20.0: 10.0}, 2: {20.0: 11.0}, 4: {10.0: 40.0, 20.0: 20.0}}
-    )
-    assert line.batch_ms(10.0)[2] == pytest.approx(20.0)
-    assert line.batch_ms(20.0)[2] == pytest.approx(11.0)
-
-
-def test_the_table_covers_every_batch_and_starts_at_zero(truth: Truth) -> None:
-    for network in truth.networks:
-        table = truth.batch_ms(placed(network, neighbours=(20.0,)))
-        assert table.shape == (truth.max_batch(network) + 1,)
-        assert table[0] == 0.0
-        assert (table[1:] > 0).all()
-
-
 def test_from_the_third_replica_on_launches_wait_longer(truth: Truth) -> None:
     times = [
         truth.execution_ms(placed("vgg16", 10.0, neighbours=(10.0,) * count), 4)
@@ -173,21 +146,6 @@ def test_only_work_bound_time_shrinks_on_a_faster_gpu(truth: Truth) -> None:
     ]
     assert truth.execution_ms(faster[0], 1) > 0.85 * truth.execution_ms(host_bound, 1)
     assert truth.execution_ms(faster[1], 32) < 0.5 * truth.execution_ms(work_bound, 32)
-
-
-def test_a_lower_clock_takes_longer_and_saves_watts(truth: Truth) -> None:
-    full, slow = placed("vgg16", 50.0), placed("vgg16", 50.0, clock_mhz=1230.0)
-    assert truth.execution_ms(slow, 8) > 1.1 * truth.execution_ms(full, 8)
-    assert truth.busy_w(slow, 8) < truth.busy_w(full, 8)
-
-
-def test_watts_and_memory_stay_within_the_board(truth: Truth) -> None:
-    for network in truth.networks:
-        batch = truth.max_batch(network)
-        for kind in ("V100-32GB", "T4"):
-            busy_w = truth.busy_w(placed(network, 100.0, gpu_type=kind), batch)
-            assert 0 < busy_w <= truth.tdp_w(kind) - truth.idle_w(kind)
-        assert truth.memory_mib(network, batch) > truth.memory_mib(network, 1)
 
 
 def test_unknown_names_and_unmeasured_batches_are_refused(truth: Truth) -> None:
