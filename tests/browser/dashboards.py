@@ -17,7 +17,15 @@ from app.base.settings import Settings
 from app.db.base.engine import make_engine
 from app.serve.api_process import make_server
 from app.serve.plane import make_plane
-from tests.integration.api_harness import Api, Prepared, fill, node, ready_replicas, service
+from tests.integration.api_harness import (
+    Api,
+    Prepared,
+    _with_known_routes,
+    fill,
+    node,
+    ready_replicas,
+    service,
+)
 from tests.integration.kept_solver import keep_solver
 from tests.integration.measured import fit_here, measured
 from tests.ports import PORTS, own_ports
@@ -56,6 +64,7 @@ def _listening(
     listening = socket.create_server(("127.0.0.1", port))
     address = f"http://127.0.0.1:{port}"
     server = make_server(make_plane(settings(address), url, clock))
+    app = _with_known_routes(cast(FastAPI, server.config.app))
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
     )
@@ -66,7 +75,7 @@ def _listening(
             start_blocking_portal() as apart,
         ):
             assert client.get("/livez").status_code == 200
-            keep_solver(cast(FastAPI, server.config.app))
+            keep_solver(app)
             engine = make_engine(url, pool_size=2)
             try:
                 yield Api(

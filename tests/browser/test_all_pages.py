@@ -101,7 +101,16 @@ def test_without_data_every_page_says_what_to_do(
         assert len(page.inner_text("#main")) > len(page.inner_text("h1"))
 
 
-@pytest.mark.parametrize("path", ["plans/4711", "why/4711", "plans/nonsense"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "plans/4711",
+        *(
+            pytest.param(path, marks=pytest.mark.thorough)
+            for path in ("why/4711", "plans/nonsense", "gpus/n9/gpu-0")
+        ),
+    ],
+)
 def test_a_page_about_what_is_not_there_says_so(
     demo: Api, opened: Open, path: str
 ) -> None:

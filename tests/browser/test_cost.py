@@ -91,26 +91,26 @@ def test_the_period_is_chosen_and_remembered(demo: Api, opened: Open) -> None:
     assert page.input_value("#cost-period") == "30d"
 
 
-def test_a_person_of_a_project_sees_its_cost(fresh_demo: Api, opened: Open) -> None:
-    fresh_demo.add_token("mine", "viewer", projects=("team-a",))
-    page = opened(fresh_demo, "cost", scope="mine")
+def test_a_person_of_a_project_sees_its_cost(demo: Api, opened: Open) -> None:
+    demo.add_token("mine", "viewer", projects=("team-a",))
+    page = opened(demo, "cost", scope="mine")
     assert set(table(page)) == {"chat", "thumbnails", "Bill"}
 
 
 def test_budgets_stand_beside_the_cost(
-    fresh_demo: Api, opened: Open, picture: Picture
+    demo: Api, opened: Open, picture: Picture
 ) -> None:
     for name, project, usd in (("all", None, "0.13"), ("mine", "team-a", "2")):
         spec = {"usd": usd, "project": project, "period": "hour", "action": "block_new"}
-        fresh_demo.put(
+        demo.put(
             f"budgets/{name}",
             {"kind": "Budget", "metadata": {"name": name}, "spec": spec},
         )
-    page = opened(fresh_demo, "cost")
+    page = opened(demo, "cost")
     row = page.locator("tr", has=page.locator("th", has_text=re.compile("^all$")))
     row.wait_for()
     ((spent,),) = ask(
-        fresh_demo, "SELECT spent_usd FROM report.budget_status WHERE budget = 'all'"
+        demo, "SELECT spent_usd FROM report.budget_status WHERE budget = 'all'"
     )
     cells = row.locator("td").all_inner_texts()
     assert (cells[0], cells[2], cells[3]) == (
@@ -119,6 +119,8 @@ def test_budgets_stand_beside_the_cost(
         cents(spent),
     )
     picture(page, "cost-budgets")
+    for name in ("all", "mine"):
+        demo.call("DELETE", f"budgets/{name}", token="admin", If_Match="*")
 
 
 @pytest.mark.thorough

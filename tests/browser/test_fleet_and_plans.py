@@ -47,12 +47,3 @@ def test_a_plan_says_what_it_changed_and_which_rates_differ(
     expect(row.locator("td.wrap")).to_contain_text("extra: +2 on")
     row.get_by_role("link").click()
     expect(page.locator("dd", has_text="extra 0/s")).to_contain_text("chat ")
-
-
-@pytest.mark.thorough
-def test_a_gpu_that_is_not_there_is_only_said_to_be_not_there(
-    demo: Api, opened: Open
-) -> None:
-    page = opened(demo, "gpus/n9/gpu-0", refusals=(404,))
-    expect(page.locator("#problem")).to_contain_text("No GPU is called n9/gpu-0")
-    expect(page.locator("#content")).to_be_hidden()

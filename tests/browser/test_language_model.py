@@ -10,34 +10,27 @@ from tests.browser.dashboards import running_dashboard
 from tests.integration.api_harness import Api, Prepared, ready_replicas
 from tests.integration.model_fleet import GPU_READING, put_model
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")
 def model(no_fleet: Prepared) -> Iterator[Api]:
     """`chat`, planned on nodes that report its replica as ready."""
     with running_dashboard(no_fleet) as api:
-        fill_with_model(api)
+        put_model(api)
+        plan = api.get(f"plans/{api.tick().plan_id}")
+        (gpu,) = (each for each in plan["gpus"] if each["replicas"])
+        count = 2 if gpu["node"] == "n1" else 8
+        answer = api.sync(
+            gpu["node"],
+            sequence=2,
+            window_start_s=api.clock.now().timestamp() - 2.0,
+            generation=plan["generation"],
+            gpus=[{**GPU_READING, "index": index} for index in range(count)],
+            replicas=ready_replicas(api, gpu["node"]),
+        )
+        assert answer.status_code == 200, answer.text
         yield api
-
-
-def fill_with_model(empty: Api) -> None:
-    put_model(empty)
-    outcome = empty.tick()
-    plan = empty.get(f"plans/{outcome.plan_id}")
-    (gpu,) = (each for each in plan["gpus"] if each["replicas"])
-    answer = empty.sync(
-        gpu["node"],
-        sequence=2,
-        window_start_s=empty.clock.now().timestamp() - 2.0,
-        generation=plan["generation"],
-        gpus=[
-            {**GPU_READING, "index": index}
-            for index in range(2 if gpu["node"] == "n1" else 8)
-        ],
-        replicas=ready_replicas(empty, gpu["node"]),
-    )
-    assert answer.status_code == 200, answer.text
 
 
 def test_what_is_promised_is_said_and_changed_in_tokens(
@@ -64,22 +57,3 @@ def test_a_replica_fills_every_gpu_that_it_spans(model: Api, opened: Open) -> No
     page = opened(model, "fleet", scope="viewer")
     assert planned["tp"] > 1
     expect(page.locator(".part.ready", has_text="chat")).to_have_count(planned["tp"])
-
-
-@pytest.mark.thorough
-def test_a_new_model_is_read_from_yaml_into_fields_of_its_kind(
-    model: Api, opened: Open
-) -> None:
-    page = opened(model, "new-service")
-    expect(page.get_by_label("SLO latency")).to_be_visible()
-    expect(page.get_by_label("First token within")).to_be_hidden()
-    page.get_by_label("A manifest as").fill(
-        "kind: Service\nmetadata: {name: writer}\nspec:\n  kind: llm\n  network: Llama-3.1-70B\n"
-        "  slo: {ttft_ms: 2000, itl_ms: 100, percentile: 0.95}\n"
-    )
-    page.get_by_role("button", name="Read into the fields").click()
-    expect(page.get_by_label("First token within")).to_have_value("2000")
-    expect(page.get_by_label("SLO latency")).to_be_hidden()
-    page.get_by_role("button", name="Apply").click()
-    page.wait_for_url("**/services/writer")
-    assert model.get("services/writer")["spec"]["kind"] == "llm"

@@ -10,16 +10,16 @@ pytestmark = pytest.mark.integration
 
 
 def test_an_operator_cordons_a_node_and_lets_it_be_used_again(
-    fresh_demo: Api, opened: Open
+    demo: Api, opened: Open
 ) -> None:
-    page = opened(fresh_demo, "nodes")
+    page = opened(demo, "nodes")
     row = page.locator("#n1")
     row.get_by_role("button", name="Cordon n1", exact=True).click()
     expect(row.locator(".chip")).to_have_text("cordoned")
-    assert fresh_demo.get("nodes/n1")["spec"]["cordoned"]
+    assert demo.get("nodes/n1")["spec"]["cordoned"]
     row.get_by_role("button", name="Uncordon n1").click()
     expect(row.locator(".chip")).to_have_text("in order")
-    assert not fresh_demo.get("nodes/n1")["spec"]["cordoned"]
+    assert not demo.get("nodes/n1")["spec"]["cordoned"]
 
 
 @pytest.mark.thorough

@@ -57,28 +57,15 @@ def test_what_waits_for_a_person_is_listed_with_where_to_go(
     expect(page.get_by_role("heading", name=f"Plan {plan}")).to_be_visible()
 
 
-@pytest.mark.thorough
-def test_what_changed_comes_by_itself_and_leads_to_it(
-    fresh_demo: Api, opened: Open
-) -> None:
-    page = opened(fresh_demo, "", scope="viewer")
-    changed = page.get_by_role("region", name="What changed")
-    expect(changed.locator("li", has_text="PlanPushed")).to_contain_text("plan 1")
-    fresh_demo.call("POST", "nodes/n1/cordon")
-    newest = changed.locator("li").first
-    expect(newest).to_contain_text("NodeCordoned")
-    expect(newest.get_by_role("link")).to_have_attribute("href", "/nodes#n1")
-
-
 def test_a_cell_of_a_gpu_is_shaded_told_and_leads_to_it(
-    fresh_demo: Api, opened: Open
+    demo: Api, opened: Open
 ) -> None:
-    page = opened(fresh_demo, "", scope="viewer")
+    page = opened(demo, "", scope="viewer")
     cells = page.locator(".heatmap .cell")
     expect(cells).to_have_count(4)
     given = {
         gpu["id"]: sum(replica["sm_percent"] for replica in gpu["replicas"])
-        for gpu in fresh_demo.get("plans/1")["gpus"]
+        for gpu in demo.get("plans/1")["gpus"]
     }
     for name, percent in given.items():
         # Five shades of 20 % each.

@@ -9,18 +9,16 @@ from tests.integration.api_harness import Api
 pytestmark = pytest.mark.integration
 
 
-def test_an_operator_pauses_the_loop_and_lets_it_go_on(
-    fresh_demo: Api, opened: Open
-) -> None:
-    page = opened(fresh_demo, "policy", width=390)
+def test_an_operator_pauses_the_loop_and_lets_it_go_on(demo: Api, opened: Open) -> None:
+    page = opened(demo, "policy", width=390)
     expect(page.locator(".headline")).to_have_text("joint decides and acts by itself.")
     expect(page.get_by_role("region", name="Change it")).to_have_count(0)
     page.get_by_role("button", name="Pause").click()
     expect(page.locator(".headline")).to_contain_text("Paused: nodes keep what they")
-    assert fresh_demo.get("policies/default")["spec"]["paused"]
+    assert demo.get("policies/default")["spec"]["paused"]
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
-    assert not fresh_demo.get("policies/default")["spec"]["paused"]
+    assert not demo.get("policies/default")["spec"]["paused"]
     newest = page.locator("tbody tr").first
     expect(newest).to_contain_text("paused: true → false")
     expect(newest).to_contain_text("operator")

@@ -18,7 +18,7 @@ from tests.browser.dashboards import running_dashboard
 from tests.browser.test_all_pages import settle
 from tests.integration.api_harness import NOW, Api, prepared, run_apart
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 FLEET = Fleet(nodes=125, gpus_per_node=8, services=200)
 WINDOW_S = 2.0
@@ -63,7 +63,6 @@ async def _fill(url: str) -> None:
         await PostgresStore(engine).ingest(tuple(with_replicas), NOW)
 
 
-@pytest.mark.thorough
 def test_the_fleet_is_drawn_whole_and_filtered_at_once(
     large: Api, opened: Open, picture: Picture
 ) -> None:
@@ -84,8 +83,6 @@ def test_the_fleet_is_drawn_whole_and_filtered_at_once(
     assert page.locator(".group").count() == 2
 
 
-# `make test` has the fleet, the services and the overview, below, and every page with few GPUs.
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path", [page.address.lstrip("/") for page in PAGES if "{" not in page.address]
 )
@@ -117,18 +114,6 @@ def test_of_many_services_only_the_visible_rows_are_in_the_document(
     expect(rows).to_have_count(1)
 
 
-@pytest.mark.thorough
-def test_tab_goes_through_all_rows_of_a_long_list(large: Api, opened: Open) -> None:
-    page = opened(large, "services")
-    page.get_by_role("link", name="s00", exact=True).focus()
-    for _ in range(80):
-        page.keyboard.press("Tab")
-    expect(page.locator("tbody a:focus")).to_be_in_viewport()
-    row = page.locator("tbody tr:has(a:focus)")
-    expect(row).to_have_attribute("aria-rowindex", "82")
-
-
-@pytest.mark.thorough
 def test_every_gpu_is_a_cell_on_one_screen(large: Api, opened: Open) -> None:
     page = opened(large, "", width=1440)
     cells = page.locator(".heatmap .cell")

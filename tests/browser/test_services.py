@@ -41,42 +41,12 @@ def test_rows_are_sorted_by_any_column_and_found_by_text_and_project(
     expect(page.locator("tbody tr")).to_have_count(1)
     assert names(page) == ["search"]
 
-
-def test_budget_and_burn_are_those_of_the_sql_view(demo: Api, opened: Open) -> None:
-    rows = demo.get("reports/slo_budget?service=search")
-    found = {
-        row[rows["columns"].index("period")]: dict(
-            zip(rows["columns"], row, strict=True)
-        )
-        for row in rows["rows"]
-    }
-    # One in twenty is late and one in fifty may be: two and a half times too many, in any period.
-    assert found["1 h"]["burn_rate"] == found["30 d"]["burn_rate"] == 2.5
-    assert found["30 d"]["budget_used_percent"] == 250.0
-    page = opened(demo, "services", scope="viewer")
+    page.get_by_label("Project").select_option("")
     row = page.locator("tbody tr", has_text="search")
+    # One in twenty is late and one in fifty may be: two and a half times too many, in any period.
     expect(row.locator("[data-label='Budget left'] span")).to_have_text("-150.0 %")
     expect(row.locator("[data-label='Burn 1 h']")).to_have_text("2.50")
-    page.goto(f"{demo.client.base_url}/services/search")
-    hour = page.locator(
-        "#budget tbody tr", has=page.get_by_role("rowheader", name="1 h", exact=True)
-    )
-    figures = [
-        f"{found['1 h'][name]:g}" for name in ("finished", "misses", "allowed_misses")
-    ]
-    expect(hour.locator("td").nth(0)).to_have_text(figures[0])
-    expect(hour.locator("td").nth(1)).to_have_text(figures[1])
-    expect(hour.locator("td").nth(2)).to_have_text(f"{float(figures[2]):.1f}")
-    expect(hour.locator("td").nth(3)).to_have_text("250.00 %")
-    expect(hour.locator("td").nth(4)).to_have_text("2.50")
-
-
-def test_what_is_wrong_and_what_is_foreseen_is_said_in_words(
-    demo: Api, opened: Open
-) -> None:
-    page = opened(demo, "services", scope="viewer")
-    trouble = page.locator("tbody tr", has_text="search").locator(".trouble")
-    expect(trouble).to_have_text(
+    expect(row.locator(".trouble")).to_have_text(
         "95.00 % of the last minute's requests met 100 ms (wanted 98 %); "
         "error budget used up 2.5 times too fast over 3 d"
     )
@@ -86,26 +56,23 @@ def test_what_is_wrong_and_what_is_foreseen_is_said_in_words(
     (demand,) = demo.get("demand/chat?limit=1")["items"]
     low, high = (round(demand[name], 1) for name in ("low_rps", "high_rps"))
     assert low < 30.0 < high < demand["arrival_rate_rps"]
-    expect(chat.locator("[data-label=Rate]")).to_contain_text(
-        f"foreseen {low:g}–{high:g}/s"
-    )
+    foreseen = f"foreseen {low:g}–{high:g}/s"
+    expect(chat.locator("[data-label=Rate]")).to_contain_text(foreseen)
 
 
-@pytest.mark.thorough
-def test_the_summary_does_not_praise_the_minute_where_budgets_burn(
-    fresh_demo: Api, opened: Open
-) -> None:
-    page = opened(fresh_demo, "services", scope="viewer")
-    summary = page.locator(".summary")
-    expect(summary).to_contain_text(
-        "search misses its SLO and uses up its error budget too fast."
+def test_budget_and_burn_are_those_of_the_sql_view(demo: Api, opened: Open) -> None:
+    rows = demo.get("reports/slo_budget?service=search")
+    found = (dict(zip(rows["columns"], row, strict=True)) for row in rows["rows"])
+    of_hour = next(row for row in found if row["period"] == "1 h")
+    assert (of_hour["burn_rate"], of_hour["budget_used_percent"]) == (2.5, 250.0)
+    page = opened(demo, "services/search", scope="viewer")
+    hour = page.locator(
+        "#budget tbody tr", has=page.get_by_role("rowheader", name="1 h", exact=True)
     )
-    fresh_demo.clock.advance(120.0)
-    report(fresh_demo, 12, one_late_in=1000)
-    expect(summary).to_contain_text("/h. search uses up its error budget too fast.")
-    expect(summary).not_to_contain_text("Every service")
-    page.get_by_label("Find").fill("chat")
-    expect(summary).to_contain_text("Every service kept its SLO in the last minute.")
+    finished, misses = (f"{of_hour[name]:g}" for name in ("finished", "misses"))
+    allowed = f"{of_hour['allowed_misses']:.1f}"
+    cells = [finished, misses, allowed, "250.00 %", "2.50", "14.4"]
+    expect(hour.locator("td")).to_have_text(cells)
 
 
 def test_a_service_shows_cost_of_today_replicas_and_why(
@@ -130,57 +97,48 @@ def test_a_service_shows_cost_of_today_replicas_and_why(
     expect(page.locator("form.form")).to_have_count(0)
 
 
-def test_an_operator_changes_the_slo_and_a_conflict_is_told(
+def test_an_operator_changes_the_slo_and_what_is_wrong_or_in_conflict_is_told(
     fresh_demo: Api, opened: Open
 ) -> None:
-    page = opened(fresh_demo, "services/chat", refusals=(412,))
+    page = opened(fresh_demo, "services/chat", refusals=(412, 422))
     page.get_by_text("Change its SLO, replicas or priority").click()
-    page.get_by_label("SLO latency").fill("80")
-    page.get_by_label("Least replicas").fill("2")
-    page.get_by_role("button", name="Save").click()
-    expect(page.locator("form.form [role=status]")).to_have_text(
-        "Saved as generation 2."
-    )
-    spec = fresh_demo.get("services/chat")["spec"]
-    assert (
-        spec["slo"]["latency_ms"],
-        spec["slo"]["percentile"],
-        spec["scaling"]["min_replicas"],
-    ) == (80.0, 0.98, 2)
-    expect(page.locator("td.wrap", has_text="slo_latency_ms: 100 → 80")).to_be_visible()
-    # Somebody else is faster; what was typed stays.
-    page.get_by_label("SLO latency").fill("70")
-    fresh_demo.put("services/chat", service("chat", project="team-a", latency_ms=90.0))
-    page.get_by_role("button", name="Save").click()
-    expect(page.locator("form.form [role=alert]")).to_contain_text(
-        "it is at generation 3"
-    )
-    assert page.get_by_label("SLO latency").input_value() == "70"
-    page.get_by_role("button", name="Take what it is now").click()
-    assert page.get_by_label("SLO latency").input_value() == "90"
-    assert fresh_demo.get("services/chat")["spec"]["slo"]["latency_ms"] == 90.0
-
-
-def test_wrong_fields_are_told_where_they_are(fresh_demo: Api, opened: Open) -> None:
-    page = opened(fresh_demo, "services/chat", refusals=(422,))
-    page.get_by_text("Change its SLO, replicas or priority").click()
-    page.get_by_label("Requests that must meet it").fill("99.99")
-    page.get_by_role("button", name="Save").click()
-    field = page.locator(".field", has=page.get_by_label("Requests that must meet it"))
+    percentile = page.get_by_label("Requests that must meet it")
+    latency = page.get_by_label("SLO latency")
+    save = page.get_by_role("button", name="Save")
+    said = page.locator("form.form [role=status]")
+    percentile.fill("99.99")
+    save.click()
+    field = page.locator(".field", has=percentile)
     expect(field.locator(".bad")).to_have_text("must be from 50 to 99.9 %")
-    expect(page.get_by_label("Requests that must meet it")).to_be_focused()
+    expect(percentile).to_be_focused()
     # No operating point takes a millisecond: it may be forced anyway.
-    page.get_by_label("Requests that must meet it").fill("98")
-    page.get_by_label("SLO latency").fill("1")
-    page.get_by_role("button", name="Save").click()
-    expect(page.locator(".field .bad", has_text="impossible")).to_contain_text(
-        "tick the box below"
-    )
+    percentile.fill("98")
+    latency.fill("1")
+    save.click()
+    impossible = page.locator(".field .bad", has_text="impossible")
+    expect(impossible).to_contain_text("tick the box below")
     page.get_by_label("Accept an SLO that no operating point can meet").check()
-    page.get_by_role("button", name="Save").click()
-    expect(page.locator("form.form [role=status]")).to_have_text(
-        "Saved as generation 2."
-    )
+    save.click()
+    expect(said).to_have_text("Saved as generation 2.")
+    latency.fill("80")
+    page.get_by_label("Least replicas").fill("2")
+    save.click()
+    expect(said).to_have_text("Saved as generation 3.")
+    spec = fresh_demo.get("services/chat")["spec"]
+    assert spec["slo"]["latency_ms"] == 80.0
+    assert spec["slo"]["percentile"] == 0.98
+    assert spec["scaling"]["min_replicas"] == 2
+    expect(page.locator("td.wrap", has_text="slo_latency_ms: 1 → 80")).to_be_visible()
+    # Somebody else is faster; what was typed stays.
+    latency.fill("70")
+    fresh_demo.put("services/chat", service("chat", project="team-a", latency_ms=90.0))
+    save.click()
+    alert = page.locator("form.form [role=alert]")
+    expect(alert).to_contain_text("it is at generation 4")
+    assert latency.input_value() == "70"
+    page.get_by_role("button", name="Take what it is now").click()
+    assert latency.input_value() == "90"
+    assert fresh_demo.get("services/chat")["spec"]["slo"]["latency_ms"] == 90.0
 
 
 def test_a_new_service_is_read_from_yaml_applied_and_planned(
@@ -229,24 +187,3 @@ def test_a_name_that_is_taken_is_told_at_its_field(demo: Api, opened: Open) -> N
             ".bad"
         )
     ).to_contain_text("there already")
-
-
-@pytest.mark.thorough
-def test_a_latency_far_above_the_slo_does_not_press_it_to_the_bottom(
-    fresh_demo: Api, opened: Open
-) -> None:
-    page = opened(fresh_demo, "services/chat", scope="viewer")
-    chart = page.locator("figure", has_text="Latency at p98")
-    expect(chart).to_have_attribute("data-scale", "linear")
-    fresh_demo.clock.advance(60.0)
-    # Bucket 60 ends at 8.2 s; the SLO is 100 ms.
-    slow = {"served": 9, "in_slo": 0, "latency_buckets": [[60, 9]]}
-    answer = fresh_demo.sync(
-        "n1",
-        sequence=50,
-        window_start_s=fresh_demo.clock.now().timestamp() - 2.0,
-        services=[{"service": "chat", "arrivals": 9, **slow}],
-    )
-    assert answer.status_code == 200, answer.text
-    fresh_demo.clock.advance(5.0)
-    expect(chart).to_have_attribute("data-scale", "logarithmic")

@@ -24,10 +24,15 @@ TASK = {
 def test_a_task_is_shown_with_its_deadline_and_cancelled_after_a_question(
     fresh_demo: Api, opened: Open
 ) -> None:
+    page = opened(fresh_demo, "tasks", scope="viewer")
+    expect(page.locator(".summary")).to_contain_text("There is no task")
     fresh_demo.put("tasks/nightly", TASK)
-    page = opened(fresh_demo, "tasks")
     row = page.locator("tbody tr", has_text="nightly")
     expect(row).to_contain_text("offline, resnet50, team-a")
+    # Who only looks is offered no change.
+    expect(page.locator("main button", has_text="Cancel")).to_have_count(0)
+    page = opened(fresh_demo, "tasks")
+    row = page.locator("tbody tr", has_text="nightly")
     expect(row.locator(".chip")).to_have_text("queued")
     expect(page.get_by_role("status").last).to_contain_text("1 task, 0 running")
     row.get_by_role("button", name="Cancel nightly").click()
@@ -37,9 +42,3 @@ def test_a_task_is_shown_with_its_deadline_and_cancelled_after_a_question(
     assert fresh_demo.get("tasks/nightly")["status"]["state"] == "cancelled"
     page.get_by_label("show finished tasks").check()
     expect(row.locator(".chip")).to_have_text("cancelled")
-
-
-def test_whoever_may_only_look_is_offered_nothing(demo: Api, opened: Open) -> None:
-    page = opened(demo, "tasks", scope="viewer")
-    expect(page.locator(".summary")).to_contain_text("There is no task")
-    expect(page.locator("main button")).to_have_count(0)

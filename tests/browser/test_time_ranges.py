@@ -38,13 +38,6 @@ def test_a_range_stands_in_the_address_and_a_link_shows_it(
     expect(choice).to_have_value("1h")
 
 
-@pytest.mark.thorough
-def test_all_charts_of_the_page_show_the_range(demo: Api, opened: Open) -> None:
-    page = opened(demo, "services/chat?range=6h", scope="viewer")
-    expect(page.locator(".uplot")).to_have_count(3)
-    expect(page.locator(".history .hint")).to_contain_text("a point for each 60 s")
-
-
 def test_two_times_are_chosen_by_keys_and_a_wrong_order_is_told(
     demo: Api, opened: Open
 ) -> None:
