@@ -7,8 +7,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from bench.campaign.deployment.device import WORKER
 from bench.campaign.deployment.journal import JournalReader
 from bench.campaign.deployment.proxy import Proxy
 from tests.ports import a_free_port
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import in_loop, until
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -28,69 +30,60 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def through_proxy(
-    work: Callable[[Proxy, Callable[[], Awaitable[Connection]]], Awaitable[None]],
-) -> None:
-    """Play with a proxy in front of an echo."""
+@asynccontextmanager
+async def through_proxy() -> AsyncIterator[tuple[Proxy, Callable[[], Any]]]:
+    """A proxy in front of an echo, and what makes a connection over which one word has come and gone."""
+    server = await asyncio.start_server(_echo, "127.0.0.1", 0)
+    async with server, Proxy() as proxy:
+        port = server.sockets[0].getsockname()[1]
+        url = proxy.http(f"http://127.0.0.1:{port}")
+        front = int(url.rpartition(":")[2])
+        made: list[asyncio.StreamWriter] = []
 
-    async def play() -> None:
-        server = await asyncio.start_server(_echo, "127.0.0.1", 0)
-        async with server, Proxy() as proxy, asyncio.timeout(PATIENCE_S):
-            port = server.sockets[0].getsockname()[1]
-            url = proxy.http(f"http://127.0.0.1:{port}")
-            front = int(url.rpartition(":")[2])
-            made: list[asyncio.StreamWriter] = []
+        async def connect(word: bytes = b"one") -> Connection:
+            reader, writer = await asyncio.open_connection("127.0.0.1", front)
+            made.append(writer)
+            writer.write(word)
+            return reader, writer
 
-            async def connect() -> Connection:
-                reader, writer = await asyncio.open_connection("127.0.0.1", front)
-                made.append(writer)
-                return reader, writer
-
-            await work(proxy, connect)
-            for each in made:
-                each.transport.abort()
-
-    asyncio.run(play())
+        yield proxy, connect
+        for each in made:
+            each.transport.abort()
 
 
-def test_a_partition_holds_back_what_was_sent_and_brings_it_afterwards() -> None:
-    async def work(proxy: Proxy, connect: Callable[[], Awaitable[Connection]]) -> None:
+@in_loop
+async def test_a_partition_holds_back_what_was_sent_and_brings_it_afterwards() -> None:
+    async with through_proxy() as (proxy, connect):
         reader, writer = await connect()
-        writer.write(b"one")
         assert await reader.read(100) == b"one"
         proxy.fail("silent")
-        fresh, to_fresh = await connect()
+        fresh, _ = await connect(b"three")
         writer.write(b"two")
-        to_fresh.write(b"three")
         answer = asyncio.ensure_future(reader.read(100))
         _, pending = await asyncio.wait([answer], timeout=0.2)
         assert pending
         proxy.fail("none")
         assert (await answer, await fresh.read(100)) == (b"two", b"three")
 
-    through_proxy(work)
 
-
-def test_a_reset_ends_connections_of_before_and_new_ones() -> None:
-    async def work(proxy: Proxy, connect: Callable[[], Awaitable[Connection]]) -> None:
-        reader, writer = await connect()
-        writer.write(b"one")
+@in_loop
+async def test_a_reset_ends_connections_of_before_and_new_ones() -> None:
+    async with through_proxy() as (proxy, connect):
+        reader, _ = await connect()
         await reader.read(100)
         proxy.fail("reset")
         with pytest.raises(ConnectionError):
             await reader.read(100)
-        fresh, to_fresh = await connect()
-        to_fresh.write(b"two")
+        fresh, _ = await connect()
         with pytest.raises(ConnectionError):
             await fresh.readexactly(1)
 
-    through_proxy(work)
 
-
-def test_a_half_open_connection_hears_of_its_end_only_when_it_is_used() -> None:
-    async def work(proxy: Proxy, connect: Callable[[], Awaitable[Connection]]) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root drops connections in silence")
+@in_loop
+async def test_a_half_open_connection_hears_of_its_end_only_when_it_is_used() -> None:
+    async with through_proxy() as (proxy, connect):
         reader, writer = await connect()
-        writer.write(b"one")
         await reader.read(100)
         proxy.fail("half open")
         answer = asyncio.ensure_future(reader.read(100))
@@ -99,13 +92,8 @@ def test_a_half_open_connection_hears_of_its_end_only_when_it_is_used() -> None:
         writer.write(b"two")
         with pytest.raises(ConnectionError):
             await answer
-        fresh, to_fresh = await connect()
-        to_fresh.write(b"three")
+        fresh, _ = await connect(b"three")
         assert await fresh.read(100) == b"three"
-
-    if os.geteuid() != 0:
-        pytest.skip("a connection can be dropped in silence by root alone")
-    through_proxy(work)
 
 
 def test_a_moved_clock_moves_the_date_and_no_timeout(tmp_path: Path) -> None:

@@ -69,11 +69,11 @@ def test_a_table_whose_rows_nobody_forgets_is_told_unless_it_is_kept_for_ever() 
 SLICES = {
     # An hour in ten seconds, as fast as a day in four minutes.
     "day": (day.run, RowOptions(seconds=10.0, hours=1.0)),
-    "kill": (kill.run, RowOptions(seconds=10.0, kills=12, nodes=2)),
+    "kill": (kill.run, RowOptions(seconds=6.0, kills=7, nodes=1)),
     # A controller that is cut off, and two controllers at once; the night makes all.
     "fault": (fault.run, RowOptions(seconds=10.0, seed=2)),
-    "fuzz": (fuzz.run, RowOptions(seconds=8.0, calls=400)),
-    "greedy": (greedy.run, RowOptions(seconds=9.0, nodes=1)),
+    "fuzz": (fuzz.run, RowOptions(seconds=4.0, calls=150)),
+    "greedy": (greedy.run, RowOptions(seconds=6.0, nodes=1)),
 }
 
 

@@ -61,11 +61,6 @@ def test_a_claim_of_hetsev_has_a_row_of_joint_beside_it_by_seed() -> None:
     assert own.truth == "scaled"
 
 
-def test_what_we_ask_of_ourselves_is_no_figure_of_the_paper() -> None:
-    own, _ = rows([a_claim(is_papers=False)], REPORT, truth="scaled")
-    assert (own.paper, own.demanded) == (None, 2.5)
-
-
 def test_a_claim_of_joint_alone_takes_the_place_of_the_row_beside_hetsev_s() -> None:
     demanded = replace(a_claim("joint", is_papers=False), figure="cost ratio, joint")
     own, joint = rows([a_claim(), demanded], REPORT, truth="scaled")

@@ -21,7 +21,6 @@ from bench.papers.mudi_metrics import (
 from bench.papers.mudi_scenario import (
     GPU_TYPE,
     KINDS,
-    SERVICES,
     SUBMITTED,
     Setting,
     kind_of,
@@ -52,21 +51,6 @@ def test_the_load_is_what_was_asked_for() -> None:
         for task in make_scenario(SMALL).spec.tasks
     )
     assert work_s / (12 * SUBMITTED * SMALL.duration_s) == pytest.approx(0.8, rel=0.25)
-
-
-def test_every_service_has_as_many_gpus_and_every_gpu_one_service() -> None:
-    for nodes, gpus in ((3, 2), (250, 166)):
-        spec = make_scenario(
-            Setting(policies=("mudi",), duration_s=120.0, load=0.1, seed=1, nodes=nodes)
-        ).spec
-        assert {service.scaling.min_replicas for service in spec.services} == {gpus}
-        assert (spec.loop.max_replicas_per_gpu, len(spec.services)) == (
-            1,
-            len(SERVICES),
-        )
-        assert [service.load.rate_rps for service in spec.services] == [
-            each.rate_rps * gpus / 2 for each in SERVICES
-        ]
 
 
 @pytest.mark.parametrize("is_unseen", [False, True])

@@ -59,13 +59,6 @@ def test_knowing_each_network_beats_one_constant_and_that_beats_nothing(
     assert corrected[0] < corrected[1] < corrected[2]
 
 
-@pytest.mark.parametrize("found", WORLDS[1:], indirect=True)
-def test_without_sm_limits_a_second_segment_chooses_better_partners(
-    found: dict[str, tuple[float, ...]],
-) -> None:
-    assert found["two segments"][1] < found["scalars"][1]
-
-
 def test_planned_partners_are_cheaper_than_random_ones_and_those_than_none(
     found: dict[str, tuple[float, ...]],
 ) -> None:

@@ -138,13 +138,6 @@ def test_carbon_is_energy_times_the_grids_intensity_of_the_moment() -> None:
     assert play("joint", a_run(a_request())).carbon_g is None
 
 
-@pytest.mark.thorough
-def test_an_unknown_size_of_gpu_is_no_place_and_the_job_is_rejected() -> None:
-    tiny = tuple(replace(gpu, memory_mib=100.0) for gpu in GPUS)
-    report = play("oltunes", replace(a_run(a_request()), gpus=tiny))
-    assert (report.jobs.rejected, report.jobs.late) == (1, 1)
-
-
 def test_the_papers_cluster_and_loads() -> None:
     assert {
         gpu.gpu_type: sum(one.gpu_type == gpu.gpu_type for one in GPUS) for gpu in GPUS

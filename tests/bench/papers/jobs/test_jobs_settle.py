@@ -6,7 +6,7 @@ import pytest
 
 from app.dispatch.foresight import Foresight
 from bench.papers.jobs.requests import JobRequest
-from bench.papers.jobs.settle import REFRESH_ROWS, Grid, Settler
+from bench.papers.jobs.settle import Grid, Settler
 from bench.papers.jobs.world import Done, SimGpu
 from solvers.papers.oltunes.tuning_score import tune
 from solvers.predict.latency.factorisation_features import ServedConditions
@@ -139,19 +139,6 @@ def test_equal_requests_share_what_was_found_and_unequal_ones_do_not() -> None:
     assert len(tuner.wishes) == 5
     assert [wish.load for wish in tuner.wishes] == [0.0, 0.0, 0.0, 0.0, 0.5]
     assert tuner.wishes[0].left_s == 8.0
-
-
-def test_what_was_learned_is_used_after_so_many_rows() -> None:
-    tuner = Counting()
-    settler = a_settler(tuner)
-    settler.job(a_request(), 0.0)
-    done(settler, 1)
-    found = len(tuner.wishes)
-    settler.job(a_request(), 0.0)
-    assert len(tuner.wishes) == found
-    done(settler, REFRESH_ROWS)
-    settler.job(a_request(), 0.0)
-    assert len(tuner.wishes) == found + 1
 
 
 def test_a_batch_that_was_not_full_teaches_nothing() -> None:
