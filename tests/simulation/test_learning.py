@@ -157,15 +157,3 @@ def test_gpus_that_slow_down_raise_the_alarm_and_learning_clears_it() -> None:
     )
     assert scene.attainment(200.0, 260.0) >= 0.98
     assert all(ratio > 0.9 * 1.5 for ratio in planned_over_true(scene).values())
-
-
-@pytest.mark.thorough
-def test_one_slow_gpu_of_many_is_not_taken_for_the_type() -> None:
-    scene = a_misjudged_scene(
-        1.0,
-        faults=(
-            Fault(kind="straggler", node="n1", gpu_index=0, start_s=62.0, factor=1.3),
-        ),
-    )
-    scene.play(200.0)
-    assert scene.attainment(100.0, 200.0) >= 0.95

@@ -7,73 +7,56 @@ import pytest
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
-from app.simulate.scenario.scenario import SimulationScenario
+from tests.app.runs import a_scenario
 
 SERVICES = (("images", "resnet50", 150.0, 40.0), ("text", "vgg16", 330.0, 60.0))
+TRAININGS = (
+    ("resnet18-training", 128, 2000),
+    ("lm-training", 20, 5000),
+    ("bert-training", 16, 300),
+    ("lm-training", 20, 4000),
+    ("recommendation-training", 2048, 6000),
+)
+FLEET = {
+    "name": "a100",
+    "gpu_type": "A100-40GB",
+    "nodes": 1,
+    "gpus_per_node": 4,
+    "launch_s": 10,
+}
 
 
 def run(policy: str, *, spike: float = 1.0) -> RunResult:
     """Two services with two A100s each, and five trainings, for eight minutes."""
-    scenario = SimulationScenario.model_validate(
-        {
-            "kind": "Scenario",
-            "metadata": {"name": "mudi"},
-            "spec": {
-                "duration_s": 480,
-                "warm_up_s": 60,
-                "step_s": 30,
-                "seeds": [3],
-                "policies": [policy],
-                "loop": {"period_s": 5, "max_replicas_per_gpu": 1},
-                "fleet": [
-                    {
-                        "name": "a100",
-                        "gpu_type": "A100-40GB",
-                        "nodes": 1,
-                        "gpus_per_node": 4,
-                        "launch_s": 10,
-                    }
-                ],
-                "services": [
-                    {
-                        "name": name,
-                        "network": network,
-                        "slo": {"latency_ms": slo_ms, "percentile": 0.98},
-                        "scaling": {"min_replicas": 2},
-                        "load": {
-                            "rate_rps": rate_rps,
-                            "spikes": [
-                                {
-                                    "start_s": 240,
-                                    "length_s": 60,
-                                    "factor": spike,
-                                    "ramp_s": 60,
-                                }
-                            ],
-                        },
-                    }
-                    for name, network, slo_ms, rate_rps in SERVICES
-                ],
-                "tasks": [
-                    {
-                        "name": f"t{number}",
-                        "kind": "training",
-                        "network": network,
-                        "batch": batch,
-                        "iterations": count,
-                    }
-                    for number, (network, batch, count) in enumerate(
-                        [
-                            ("resnet18-training", 128, 2000),
-                            ("lm-training", 20, 5000),
-                            ("bert-training", 16, 300),
-                            ("lm-training", 20, 4000),
-                            ("recommendation-training", 2048, 6000),
-                        ]
-                    )
-                ],
-            },
-        }
+    spikes = [{"start_s": 240, "length_s": 60, "factor": spike, "ramp_s": 60}]
+    scenario = a_scenario(
+        duration_s=480,
+        warm_up_s=60,
+        step_s=30,
+        seeds=[3],
+        policies=[policy],
+        loop={"period_s": 5, "max_replicas_per_gpu": 1},
+        fleet=[FLEET],
+        services=[
+            {
+                "name": name,
+                "network": network,
+                "slo": {"latency_ms": slo_ms, "percentile": 0.98},
+                "scaling": {"min_replicas": 2},
+                "load": {"rate_rps": rate_rps, "spikes": spikes},
+            }
+            for name, network, slo_ms, rate_rps in SERVICES
+        ],
+        tasks=[
+            {
+                "name": f"t{number}",
+                "kind": "training",
+                "network": network,
+                "batch": batch,
+                "iterations": count,
+            }
+            for number, (network, batch, count) in enumerate(TRAININGS)
+        ],
     )
     (job,) = jobs_of(scenario, shipped_catalogue(scenario), Path())
     return simulate(job)

@@ -13,9 +13,7 @@ from agents.base.protocol import ReplicaCommand
 from agents.sim.cluster import ClusterScript, SimulatedCluster
 from agents.sim.device import SimulatedDevice
 from agents.sim.load.arrivals import ArrivalProcess, LoadShape
-from agents.sim.spec import make_node
 from agents.sim.truth.running import RunningPart
-from agents.sim.truth.truth import load_truth
 from tests.agents.factories import a_replica, run
 from tests.agents.sim.worlds import PlainWorld, a_node
 from tests.examples import examples
@@ -33,11 +31,10 @@ class WattsPerRequest(PlainWorld):
 
 
 def a_device(
-    world: PlainWorld | None,
     replicas: tuple[ReplicaCommand, ...],
     rates_rps: tuple[float, ...],
 ) -> tuple[SimulatedDevice, ManualClock]:
-    """One GPU with these replicas, a Poisson load for each; None = the measured world."""
+    """One GPU with these replicas, a Poisson load for each."""
     loads = {
         each.service: ArrivalProcess(
             shape=LoadShape(mean_rps=rate_rps),
@@ -47,16 +44,11 @@ def a_device(
         )
         for stream, (each, rate_rps) in enumerate(zip(replicas, rates_rps, strict=True))
     }
-    node = (
-        a_node(launch_s=0.0)
-        if world
-        else make_node("n1", "V100-32GB", gpus=1, memory_mib=32_768.0, launch_s=0.0)
-    )
     clock = ManualClock()
     cluster = SimulatedCluster(
-        (node,),
+        (a_node(launch_s=0.0),),
         ClusterScript(loads=loads, seed=1),
-        world=world or load_truth(),
+        world=WattsPerRequest(),
         clock=clock,
     )
     device = SimulatedDevice(cluster, "n1")
@@ -98,7 +90,7 @@ def test_energy_is_that_of_an_idle_gpu_and_of_every_request_served(
         a_replica(name, service=name, batch=batch, sm_percent=30.0)
         for name, batch in zip(names, batches, strict=True)
     )
-    device, clock = a_device(WattsPerRequest(), tuple(replicas), rates_rps)
+    device, clock = a_device(tuple(replicas), rates_rps)
     readings = read_at(device, clock, [*looks, QUIET_S])
     assert readings[-1].services and all(
         service.queued == 0 for service in readings[-1].services
@@ -115,36 +107,3 @@ def test_energy_is_that_of_an_idle_gpu_and_of_every_request_served(
         assert each.gpus[0].power_w == pytest.approx(
             each.gpus[0].energy_j / (end_s - start_s)
         )
-
-
-def test_in_the_measured_world_each_replica_adds_its_measured_watts_while_it_executes() -> (
-    None
-):
-    networks = ("resnet50", "vgg19-trt", "inception_v3")
-    replicas = tuple(
-        ReplicaCommand(
-            id=network,
-            service=network,
-            network=network,
-            sm_percent=30.0,
-            batch=1,
-            memory_mib=2000.0,
-            arrival_rate_rps=1.0,
-        )
-        for network in networks
-    )
-    device, clock = a_device(None, replicas, (20.0, 30.0, 10.0))
-    (reading,) = read_at(device, clock, [QUIET_S])
-    truth = load_truth()
-    energy_j = truth.idle_w("V100-32GB") * QUIET_S
-    for each in reading.replicas:
-        placed = RunningPart(
-            network=each.id,
-            gpu_type="V100-32GB",
-            sm_percent=30.0,
-            batch=1,
-            clock_mhz=reading.gpus[0].clock_mhz,
-        )
-        assert each.batches == each.requests > 200
-        energy_j += truth.busy_w(placed, 1) * each.batches * each.execution_ms / 1000.0
-    assert reading.gpus[0].energy_j == pytest.approx(energy_j, rel=1e-9)

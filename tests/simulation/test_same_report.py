@@ -7,61 +7,22 @@ from typing import Any
 import pytest
 
 from tests.app.runner import cli
-from tests.app.runs import POOL, SERVICE, a_document
+from tests.app.runs import SERVICE, a_document
+from tests.simulation.golden import a_golden_document
 
 
 def everything() -> dict[str, Any]:
-    """Policies whose solvers are bounded by work; a governor, clients, bursts, two GPU types, tasks and faults."""
+    """Policies whose solvers are bounded by work; a governor, clients, bursts, tasks and faults."""
+    specs = [a_golden_document(name)["spec"] for name in ("tasks", "clients")]
     governed = {
         "policy": "joint",
         "settings": {"governor": "batch_dvfs", "energy_price_usd_per_kwh": 5.0},
     }
-    return a_document(
-        duration_s=70,
-        warm_up_s=30,
-        step_s=10,
-        seeds=[7],
-        policies=["hetsev", governed],
-        loop={
-            "period_s": 10,
-            "window_s": 5,
-            "stale_after_s": 30,
-            "solve_work": 0.1,
-            "solve_seconds": 600,
-        },
-        fleet=[POOL, {**POOL, "name": "t4", "gpu_type": "T4"}],
-        services=[
-            {**SERVICE, "load": {"rate_rps": 150, "bursts": {"service": "code"}}},
-            {**SERVICE, "name": "vgg16", "network": "vgg16", "load": {"clients": 6}},
-            {
-                **SERVICE,
-                "name": "jump",
-                "load": {"levels": {"rates_rps": [20, 200], "mean_stays_s": [10, 10]}},
-            },
-        ],
-        tasks=[
-            {
-                "name": "t",
-                "kind": "training",
-                "network": "resnet18-training",
-                "batch": 128,
-                "iterations": 100_000,
-            },
-            {
-                "name": "due",
-                "kind": "offline",
-                "network": "resnet50",
-                "batch": 8,
-                "iterations": 500,
-                "submit_s": 33.3,
-                "deadline_s": 80,
-            },
-        ],
-        faults=[
-            {"kind": "gpu_lost", "node": "v100-1", "start_s": 41.5, "end_s": 60},
-            {"kind": "stale", "node": "t4-1", "start_s": 50, "end_s": 70, "delay_s": 8},
-        ],
-    )
+    bursts = {"rate_rps": 150, "bursts": {"service": "code"}}
+    crowd, vgg = specs[1]["services"]
+    services = [{**SERVICE, "load": bursts}, {**crowd, "name": "crowd"}, vgg]
+    own = {"services": services, "policies": ["hetsev", governed], "step_s": 10}
+    return a_document(**specs[0] | own | {"duration_s": 110, "seeds": [7]})
 
 
 def report(folder: Path, document: dict[str, Any], *, processes: int) -> bytes:
