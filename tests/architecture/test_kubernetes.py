@@ -1,6 +1,5 @@
 """The manifests of deploy/kubernetes say what the programs take, and give no more rights than they need."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -89,13 +88,10 @@ def suppress_unknown(version: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def test_the_example_is_a_service() -> None:
+def test_everything_that_is_there_is_applied_and_the_example_is_a_service() -> None:
     example = yaml.safe_load((FOLDER / "example.yaml").read_text())
     assert example["apiVersion"] == API_VERSION
     ServiceSpec.model_validate(example["spec"])
-
-
-def test_everything_that_is_there_is_applied() -> None:
     listed = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
     there = {path.name for path in BASE.glob("*.yaml")}
     assert set(listed) == there - {"kustomization.yaml"}
@@ -118,17 +114,10 @@ def test_the_agent_takes_its_arguments(words: list[str]) -> None:
     )
     volumes = container("DaemonSet", "plimsoll-agent")["volumeMounts"]
     mounted = {Path(each["mountPath"]) for each in volumes}
+    assert options.templates.parent in mounted
+    assert load_templates(BASE / "templates.toml").find("resnet50").command
     state = Path("/var/lib/plimsoll-agent")
     assert {state, state.with_name(f"{state.name}-workers"), options.mps_dir} <= mounted
-
-
-def test_the_templates_are_read_as_they_stand() -> None:
-    templates = load_templates(BASE / "templates.toml")
-    assert templates.find("resnet50").command[0] == sys.executable
-    words = container("DaemonSet", "plimsoll-agent")["args"]
-    options = make_parser().parse_args(words)
-    mounts = container("DaemonSet", "plimsoll-agent")["volumeMounts"]
-    assert str(options.templates.parent) in {each["mountPath"] for each in mounts}
 
 
 def test_the_daemons_of_mps_are_where_the_agent_looks_for_them() -> None:
@@ -207,8 +196,11 @@ def test_the_agents_token_is_for_the_control_plane_alone() -> None:
     assert account["serviceAccountName"] == AGENT_ACCOUNT
 
 
-def test_no_pod_gets_a_token_without_asking() -> None:
+def test_no_secret_is_in_the_repository_and_no_pod_gets_a_token_without_asking() -> (
+    None
+):
     for each in documents(BASE):
+        assert each["kind"] != "Secret"
         spec = each.get("spec", {}).get("template", {}).get("spec")
         if spec is not None:
             assert spec["automountServiceAccountToken"] is False, each["metadata"]
@@ -221,7 +213,3 @@ def test_the_control_plane_runs_as_nobody_in_particular() -> None:
         security = container(kind, name)["securityContext"]
         assert security["readOnlyRootFilesystem"] is True
         assert security["capabilities"] == {"drop": ["ALL"]}
-
-
-def test_no_secret_is_in_the_repository() -> None:
-    assert all(each["kind"] != "Secret" for each in documents(BASE))
