@@ -236,6 +236,7 @@ KERNELS = ("all_reduce", "decode_attention", "gemm", "prompt_attention")
 
 
 @needs("data/llm_operators")
+@pytest.mark.thorough
 def test_the_kernels_of_simulated_models_are_those_that_were_measured(
     tmp_path: Path,
 ) -> None:
@@ -260,24 +261,15 @@ MADE_BY = {
 
 
 @needs(*(f"data/{name}" for name in SOURCES))
-@pytest.mark.parametrize(
-    "scripts",
-    [
-        ("make_truth", "make_plant"),
-        pytest.param(tuple(MADE_BY), marks=pytest.mark.thorough),
-    ],
-    ids=["quick scripts", "all"],
-)
-def test_the_scripts_make_the_shipped_files_byte_for_byte(
-    tmp_path: Path, scripts: tuple[str, ...]
-) -> None:
+@pytest.mark.thorough
+def test_the_scripts_make_the_shipped_files_byte_for_byte(tmp_path: Path) -> None:
     made = {kind: tmp_path / kind for kind in ("truth", "believed", "plant")}
     shipped = {
         "truth": ROOT / "agents" / "sim" / "data",
         "believed": CATALOGUE / "data",
         "plant": ROOT / "bench" / "papers" / "data",
     }
-    for script in scripts:
+    for script in MADE_BY:
         options = ("--out", "--truth")
         arguments = ["--shared", SHARED / "data"]
         for option, kind in zip(options, MADE_BY[script], strict=False):
@@ -296,8 +288,6 @@ def test_the_scripts_make_the_shipped_files_byte_for_byte(
         for name in names:
             made_file, shipped_file = made[kind] / name, shipped[kind] / name
             assert filecmp.cmp(made_file, shipped_file, shallow=False), name
-    if len(scripts) < len(MADE_BY):
-        return
     # The papers' plants have a test of their own (tests/bench/papers/test_plants.py).
     # Seven are written by hand or copied, layers.csv needs torch (bench/count_layers.py), and kernel_classes.csv has a
     # test of its own.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from app.kubernetes import sync
 from app.kubernetes.cluster import Cluster
 from tests.agents.kubernetes.cluster import make_cluster
 from tests.app.kubernetes.kubectl import Kubectl, clean, control_plane, prepare
@@ -24,6 +25,15 @@ def running_cluster(directory: Path) -> Iterator[Kubectl]:
             yield made
         finally:
             clean(made)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_rounds() -> Iterator[None]:
+    """They come as soon as there is something to do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sync, "GAP_S", 0.05)
+        patch.setattr(sync, "PERIOD_S", 1.0)
+        yield
 
 
 @pytest.fixture

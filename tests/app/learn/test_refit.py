@@ -232,7 +232,10 @@ def a_cold_request(
 @pytest.mark.parametrize(
     ("network", "sampled_on", "technique"),
     [
-        ("resnet50", "V100-32GB", "gpu_type_ratio"),
+        # By hand: tests/solvers/predict/estimate.
+        pytest.param(
+            "resnet50", "V100-32GB", "gpu_type_ratio", marks=pytest.mark.thorough
+        ),
         ("resnet50", None, "layer_counts"),
         pytest.param("vgg16", None, "layer_counts", marks=pytest.mark.thorough),
     ],

@@ -14,7 +14,7 @@ from app.loop.tick import Loop, TickOutcome
 from app.store.memory_store import MemoryStore
 from app.store.store import Snapshot
 from tests.app.fleets import Answering, Failing, a_fleet
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 NEVER_S = 1e6
 
@@ -291,7 +291,7 @@ def test_a_listener_that_failed_stops_neither_the_ticks_nor_the_release_of_the_l
 
 def test_a_slow_job_runs_again_after_a_failure_and_ticks_go_on() -> None:
     async def scenario(scene: Scene) -> None:
-        await scene.until(lambda: scene.judged >= 3)
+        await eventually(lambda: scene.judged >= 3)
         scene.controller.wake()
         await scene.ticks(2)
 
@@ -303,7 +303,7 @@ def test_a_slow_job_that_is_cancelled_at_the_end_ends_quietly(
 ) -> None:
     async def scenario(scene: Scene) -> None:
         scene.judges_for_ever = True
-        await scene.until(lambda: scene.judged >= 1)
+        await eventually(lambda: scene.judged >= 1)
 
     play(scenario)
 
@@ -318,7 +318,7 @@ def test_who_does_not_lead_runs_no_slow_job() -> None:
         assert scene.judged == 0
         scene.lead.given = True
         scene.controller.wake()
-        await scene.until(lambda: scene.judged >= 1)
+        await eventually(lambda: scene.judged >= 1)
 
     play(scenario, leads=False)
 

@@ -41,6 +41,7 @@ def test_a_configuration_says_what_programs_read(tmp_path: Path) -> None:
     assert first["usd_per_million_output_tokens"] > 0.0
 
 
+@pytest.mark.thorough
 def test_a_slice_is_sized_as_the_part_of_its_gpu_that_its_name_says() -> None:
     types = ("--gpu-type", "H100", "--gpu-type", "H100-MIG-3g.40gb")
     result = cli("size Llama-3.1-8B-Instruct", *SLO, *types, "-o", "json")
@@ -104,6 +105,7 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
     assert "config: must be an object" in result.err
 
 
+@pytest.mark.thorough  # By hand: tests/app/catalogue/test_llm_rows.py.
 def test_a_run_of_ones_own_server_makes_a_prediction_surer(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     run = {
@@ -172,6 +174,7 @@ def test_what_was_sized_is_planned_and_audited(tmp_path: Path) -> None:
     assert "nothing in step_laws" in unknown.out
 
 
+@pytest.mark.thorough
 def test_a_problem_needs_a_rate_and_something_that_serves_it(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from app.cli.simulation.scenario_files import read_scenario
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult
@@ -27,6 +29,7 @@ def run(name: str, *, duration_s: float, policy: str) -> RunResult:
     return simulate(job)
 
 
+@pytest.mark.thorough
 def test_the_spike_is_ahead_of_four_services_that_keep_their_slos() -> None:
     done = run("spike.yaml", duration_s=240, policy="hetsev")
     assert [each.service for each in done.services] == [
@@ -41,6 +44,7 @@ def test_the_spike_is_ahead_of_four_services_that_keep_their_slos() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_tasks_go_on_while_services_keep_their_slos() -> None:
     done = run("training.yaml", duration_s=300, policy="joint")
     assert [each.task for each in done.tasks] == [

@@ -74,6 +74,7 @@ def wait_for_death(process: int) -> None:
     os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
 
 
+@pytest.mark.thorough
 def test_a_process_that_dies_in_the_middle_of_its_result_fails_its_own_run_only() -> (
     None
 ):
