@@ -4,7 +4,6 @@ import csv
 import os
 import subprocess
 import sys
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -77,17 +76,13 @@ class Machine:
         with (self.set / name).open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
-    def knows_sms(self, *, but: Collection[float] = ()) -> None:
-        """The table of SMs by share is there already, but for these shares, so that nobody measures it."""
+    def knows_sms(self) -> None:
+        """The table of SMs by share is there already, so that it need not be measured."""
         self.set.mkdir(exist_ok=True)
         for share in TABLE_SHARES:
-            if share not in but:
-                row: Figures = {
-                    **dict.fromkeys(TABLE_COLUMNS),
-                    "gpu_type": "seeded",
-                    "sm_percent": share,
-                }
-                Table(self.set / TABLE_FILE, TABLE_COLUMNS).add(row)
+            row: Figures = {"gpu_type": "seeded", "sm_percent": share}
+            row = {**dict.fromkeys(TABLE_COLUMNS), **row}
+            Table(self.set / TABLE_FILE, TABLE_COLUMNS).add(row)
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
         """The command, which goes on; `words` have the last word over what is quick."""

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from app.simulate.report.report import make_report
-from bench.compare import EXPERIMENTS, Claim
-from bench.papers.hetsev import QUICK_S, SYSTEM, rows
-from bench.papers.systems import SYSTEMS
+from bench.compare import Claim
+from bench.papers.hetsev import rows
 from tests.app.runs import a_run, a_scenario
 
 pytestmark = pytest.mark.thorough
@@ -65,29 +64,3 @@ def test_a_claim_of_joint_alone_takes_the_place_of_the_row_beside_hetsev_s() -> 
     demanded = replace(a_claim("joint", is_papers=False), figure="cost ratio, joint")
     own, joint = rows([a_claim(), demanded], REPORT, truth="scaled")
     assert (own.policy, joint.policy, joint.demanded) == ("hetsev", "joint", 2.5)
-
-
-def test_quick_scenarios_are_hetsev_s_own_and_last_beyond_their_warm_up() -> None:
-    mine = {
-        name
-        for each in EXPERIMENTS
-        if each.title.startswith(SYSTEM)
-        for name in each.scenarios
-    }
-    assert set(QUICK_S) <= mine
-    assert {
-        claim.stated
-        for each in EXPERIMENTS
-        for claim in each.claims
-        if claim.is_papers and claim.unit == "x"
-    } == {
-        2.21,
-        2.56,
-        2.3,
-        2.15,
-        1.79,
-    }
-    (system,) = (each for each in SYSTEMS if each.name == SYSTEM)
-    assert any(
-        system.aim(claim.figure) for each in EXPERIMENTS for claim in each.claims
-    )
