@@ -134,16 +134,6 @@ def test_what_a_plan_leaves_out_names_the_rule_that_binds(
     assert "7.0 requests per second" in _conditions(snapshot)["Feasible"].message
 
 
-def test_what_others_lack_does_not_matter() -> None:
-    short = replace(
-        TARGET, unserved=(Unserved(service="search", rate_rps=7.0, reason="stock"),)
-    )
-    assert _said(a_snapshot(windows=HEARD, target=short), "Feasible") == (
-        "True",
-        "DemandServed",
-    )
-
-
 def test_an_slo_that_no_point_keeps_is_told_even_without_a_plan() -> None:
     hasty = replace(a_service(), slo=Slo(latency_ms=4.0, percentile=0.98))
     snapshot = a_snapshot(state=a_state(services=(hasty,)), windows=HEARD)
@@ -248,23 +238,6 @@ def test_a_new_service_waits_for_the_plan_that_has_it() -> None:
     # Once somebody said no to it, the load is there all the same.
     rejected = a_snapshot(windows=HEARD, target=others)
     assert _told(rejected, chat=20.0)["Ready"] == ("Unknown", "NotPlanned")
-
-
-def test_a_service_that_outgrew_its_plan_waits_for_the_one_with_more() -> None:
-    snapshot = _asking(
-        replace(
-            _with_agents(a_snapshot(windows=HEARD, target=TARGET), n1=3, n2=3),
-            proposal=a_proposal(
-                a_bound_plan([a_replica("r1", rate_rps=90.0)], generation=4)
-            ),
-        )
-    )
-    # The plan in force serves 40 per second.
-    assert _told(snapshot, chat=90.0)["Ready"] == (
-        "False",
-        "WaitsForApproval",
-    )
-    assert _told(snapshot, chat=40.0)["Ready"] == ("True", "Serving")
 
 
 def test_a_service_that_nobody_has_looked_at_is_not_scaled_to_zero() -> None:

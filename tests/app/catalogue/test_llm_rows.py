@@ -6,7 +6,6 @@ from functools import cache
 from app.catalogue.catalogue import load_gpu_types
 from app.catalogue.llm_rows import make_rows
 from app.solver.llm_rows import RowsRequest
-from solvers.llm.sizing import BUDGETS
 from solvers.types.llm import (
     LlmNetwork,
     LlmRow,
@@ -52,13 +51,6 @@ def test_slow_replicas_carry_less_and_fast_ones_more_than_predicted() -> None:
 def test_what_is_slower_than_can_be_is_a_fault_and_stops_nothing() -> None:
     predicted = the_row()
     assert the_row(speed(100.0, predicted.max_num_batched_tokens)) == predicted
-
-
-def test_a_token_budget_that_runs_stays_unless_another_one_is_worth_a_start() -> None:
-    kept = [the_row(speed(6.0, budget)).max_num_batched_tokens for budget in BUDGETS]
-    assert kept[:3] == [512, 1024, 2048]
-    # Steps of so many tokens keep answers waiting for longer than these are to.
-    assert kept[-1] != 8192
 
 
 def test_small_models_have_slices_of_a_gpu_that_nobody_has_measured() -> None:

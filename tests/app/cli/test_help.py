@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from app.cli.commands import ENTRIES, PASSED_ON, SECTIONS, Commands, Entry
+from app.cli.commands import ENTRIES, PASSED_ON, SECTIONS, Commands
 from tests.app.runner import cli
 from tests.waiting import PATIENCE_S
 from tools.documents import cli as document
@@ -137,16 +137,6 @@ def test_every_command_says_what_the_table_says_and_has_help_within_80_columns()
             shown = cli(entry.name, "--help")
             assert shown.code == 0
             assert max(map(len, shown.out.splitlines())) <= 80, entry.name
-
-
-def test_a_command_whose_file_is_missing_is_not_offered() -> None:
-    commands = Commands(
-        (
-            Entry("ghost", "ghost:ghost", "Not there."),
-            Entry("version", "operation.version:version", "There."),
-        )
-    )
-    assert list(commands) == ["version"]
 
 
 @pytest.mark.parametrize(

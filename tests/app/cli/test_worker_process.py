@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -124,43 +123,6 @@ def test_a_drain_that_is_cut_short_says_so_by_its_exit_code(how: str) -> None:
     with worker("--times-ms", "1:3000", "--drain-s", drain_s) as started:
         run(check(started.url, started.pid))
         assert started.process.wait(PATIENCE_S) == 1
-
-
-def test_a_fake_gpu_tells_whether_the_limit_is_in_force(tmp_path: Path) -> None:
-    async def sms(url: str) -> tuple[object, object]:
-        async with client_of(url) as client:
-            await ready(client)
-            found = (await client.call("GET", "/v2/health/ready")).json
-            return found["sm_count"], found["sm_percent"]
-
-    environment = {
-        **os.environ,
-        "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path),
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
-    }
-    with worker("--fake-sms", "132", environment=environment) as started:
-        assert run(sms(started.url)) == (
-            132,
-            25.0,
-        )  # No daemon: CUDA says nothing and grants all.
-    (tmp_path / "control").touch()
-    with worker("--fake-sms", "132", environment=environment) as started:
-        assert run(sms(started.url)) == (32, 25.0)  # 132 * 0.25 = 33, in steps of two.
-
-
-def test_offload_and_resume_over_http() -> None:
-    async def check(url: str) -> None:
-        async with client_of(url) as client:
-            await ready(client)
-            away = (await client.call("PUT", "/offload")).json
-            back = (await client.call("PUT", "/resume")).json
-            again = await client.infer(5.0)
-        assert (away["state"], away["memory_mib"]) == ("offloaded", 0.0)
-        assert (back["state"], back["memory_mib"]) == ("ready", 700.0)
-        assert again.numbers == [5.0]
-
-    with worker("--memory-mib", "700") as started:
-        run(check(started.url))
 
 
 REFUSED = [

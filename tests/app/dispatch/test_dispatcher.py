@@ -64,23 +64,6 @@ def test_at_least_cost_a_job_goes_at_once_with_the_cheapest_share() -> None:
     assert (task.sm_percent, task.batch) == (50.0, 8)
 
 
-def test_jobs_that_wait_are_tuned_anew_for_other_parameters() -> None:
-    place = Place()
-    whole = replace(points("photo"), rows=points("photo").rows[4:])
-    place.store.put_points([whole])
-    place.submit(a_job("a"), a_job("b"))
-    place.round()
-    before = dict(place.dispatcher.memory.settings)
-    assert before
-    place.store.settings = replace(
-        place.store.settings, version=2, parameters={"oltunes": {"alpha": 9.0}}
-    )
-    place.round()
-    after = place.dispatcher.memory.settings
-    assert after.keys() <= before.keys()
-    assert all(after[name].settings != before[name].settings for name in after)
-
-
 def test_a_lost_push_loses_no_job() -> None:
     place = Place()
     place.submit(a_job("a"))

@@ -121,13 +121,3 @@ def test_posts_carry_a_fresh_idempotency_key() -> None:
     cli("pause", api=api)
     cli("pause", api=api)
     assert len({key for key in api.header("POST", "Idempotency-Key") if key}) == 2
-
-
-@pytest.mark.parametrize("token", ["t\u00e4ken", "two\nlines"])
-def test_a_token_that_no_header_can_carry_is_named_with_its_origin(token: str) -> None:
-    result = cli("get nodes", environment={"PLIMSOLL_TOKEN": token})
-    assert (result.code, result.out) == (1, "")
-    assert (
-        result.err
-        == "Error: the token has invalid characters (token: environment PLIMSOLL_TOKEN)\n"
-    )

@@ -188,23 +188,3 @@ def test_gpus_that_the_file_lacks_come_from_the_catalogue_at_its_price() -> None
     unmeasured = [row for row in rows if row.startswith("L4: nobody has measured")]
     assert unmeasured
     assert "plimsoll profile run --network" in unmeasured[0]
-
-
-def test_what_gpus_save_is_shown_per_dollar_of_their_price() -> None:
-    bought = an_answer(
-        "+1 L4",
-        1.5,
-        -0.5,
-        added_usd_per_hour=0.8,
-        saving_per_usd=0.625,
-        unmeasured=[{"service": "photo", "network": "vit", "gpu_type": "L4"}],
-    )
-    dear = an_answer("+1 A100", 2.0, 0.0, added_usd_per_hour=3.0, saving_per_usd=-0.0)
-    answer = {**ANSWER, "answers": [bought, dear]}
-    api = FakeApi(answers={"POST plans/preview": answer})
-    out = cli("what-if --gpus L4=+1 --gpus A100=+1", api=api).out
-    _, today, first, second, note, *_ = out.splitlines()
-    assert first.split()[-4:-2] == ["$0.8000", "$0.62"]
-    assert second.split()[-4:-2] == ["$3.0000", "nothing"]
-    assert today.split()[-4:-2] == ["-", "-"]
-    assert note.startswith("L4: nobody has measured vit, so photo cannot be planned")

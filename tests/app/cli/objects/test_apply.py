@@ -167,14 +167,6 @@ def test_a_refusal_gets_its_line_and_nothing_is_written(file: Path) -> None:
     )
 
 
-def test_force_is_passed_on(file: Path) -> None:
-    api = api_with()
-    cli("apply -f", file, "-y", "--force", api=api)
-    assert [
-        request.url.query for request in api.requests if request.method == "POST"
-    ] == [b"force=true"]
-
-
 @pytest.mark.parametrize(
     ("flags", "annotations", "sent", "source"),
     [
@@ -232,13 +224,6 @@ def test_waiting_ends_as_soon_as_the_service_serves(file: Path) -> None:
         "waiting for chat: its replicas start on n1",
     ]
     assert re.fullmatch(r"chat is ready after \d+\.\d s: replicas in service: 1", last)
-
-
-def test_a_field_that_the_control_plane_does_not_keep_is_named(file: Path) -> None:
-    api = api_with()
-    api.answers["POST apply"] = {"objects": [{"object": service()}]}
-    result = cli("apply -f", file, "-y", api=api)
-    assert "the control plane does not keep spec.slo.latency_ms" in result.out
 
 
 def test_a_cost_that_cannot_be_known_is_no_obstacle(file: Path) -> None:

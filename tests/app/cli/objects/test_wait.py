@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import httpx2
 import pytest
 
 from tests.app.cli.fake_api import FakeApi, Json, problem_document, service
@@ -221,16 +220,3 @@ def test_a_rollout_that_only_another_manifest_helps_ends_at_once() -> None:
     result = time.run("rollout", "status", "service/chat")
     assert (result.code, time.at_s) == (1, 0.0)
     assert "cannot continue: 50 ms is too short" in result.err
-
-
-def test_a_connection_that_breaks_between_looks_is_waited_out() -> None:
-    answers = iter([chat(ROLLING), None, chat(READY)])
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        item = next(answers)
-        if item is None:
-            raise httpx2.ConnectError("refused", request=request)
-        return httpx2.Response(200, json=item)
-
-    result = cli("wait service/chat --for condition=Ready", api=answer)
-    assert result.code == 0

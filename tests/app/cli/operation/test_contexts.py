@@ -71,13 +71,6 @@ def test_services_are_those_of_the_context_s_project(
     assert api.requests[0].url.params.get("project") == project
 
 
-def test_the_project_is_of_services_and_tasks_only(home: Path) -> None:
-    api = FakeApi()
-    assert cli("get nodes", api=api, home=home).code == 0
-    assert "project" not in api.requests[0].url.params
-    assert cli("get services -A -p x", api=api, home=home).code == 2
-
-
 def test_contexts_are_listed_with_a_star_at_the_one_in_use(home: Path) -> None:
     lines = config(home, "get-contexts").out.splitlines()
     assert [line.split()[:3] for line in lines[1:]] == [
@@ -99,13 +92,6 @@ def test_a_context_that_is_deleted_is_no_longer_in_use(home: Path) -> None:
     assert config(home, "delete-context", "there").code == 0
     assert "no context is in use" in config(home, "current-context").err
     assert (home / "there.token").exists()
-
-
-def test_config_show_says_from_which_context_values_are(home: Path) -> None:
-    shown = json.loads(config(home, "show", "-o", "json").out)
-    assert shown["context"]["value"] == "there"
-    assert shown["PLIMSOLL_URL"] == {"value": URL, "origin": "context there"}
-    assert shown["PLIMSOLL_TOKEN"]["value"] == "plim_viewer_***"
 
 
 def test_a_context_that_there_is_not_names_those_that_there_are(home: Path) -> None:

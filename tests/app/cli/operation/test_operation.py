@@ -7,7 +7,6 @@ import pytest
 
 from app.base.settings import Settings
 from app.cli.common.context import CliContext
-from app.cli.common.local import masked
 from app.cli.operation.doctor import (
     CheckVerdict,
     ServerFinding,
@@ -138,18 +137,6 @@ def test_config_shows_values_with_their_origin_and_masks_secrets(
     assert shown["PLIMSOLL_PORT"] == {"value": "9000", "origin": "environment"}
     assert shown["PLIMSOLL_HOST"] == {"value": "127.0.0.1", "origin": "default"}
     assert {f"PLIMSOLL_{name.upper()}" for name in Settings.model_fields} <= set(shown)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("postgresql://me:hidden@db:5432/x", "postgresql://me:***@db:5432/x"),
-        ("postgresql://me@db/x", "postgresql://me@db/x"),
-        ("postgresql:///x?host=/tmp", "postgresql:///x?host=/tmp"),
-    ],
-)
-def test_passwords_are_masked_in_addresses(url: str, shown: str) -> None:
-    assert masked(url) == shown
 
 
 def test_version_works_without_a_control_plane() -> None:

@@ -15,10 +15,6 @@ from app.cli.prediction.svg import (
     TOP,
     WIDTH,
     Axis,
-    Panel,
-    PlotSeries,
-    axes_of,
-    sheet,
 )
 from app.measurements.csv_files import read_samples
 from solvers.predict.data.fit import Fits
@@ -36,12 +32,6 @@ def parse(text: str) -> ElementTree.Element:
     return ElementTree.fromstring(text)
 
 
-def panel_of(*series: PlotSeries) -> Panel:
-    return Panel(
-        title="t", note="", legend="batch", x_label="x", y_label="y", series=series
-    )
-
-
 def samples_at(
     batches: list[float], shares: list[float], latency_ms: list[float]
 ) -> Samples:
@@ -49,37 +39,6 @@ def samples_at(
     return make_samples(
         make_queries(["n<&>"] * size, ["g"] * size, batch=batches, sm_percent=shares),
         latency_ms,
-    )
-
-
-def test_an_axis_maps_logarithms_between_its_ends() -> None:
-    axis = Axis(low=1, high=100, start=50, end=250)
-    assert [axis.at(value) for value in (1, 10, 100)] == pytest.approx([50, 150, 250])
-
-
-def test_points_stand_at_their_coordinates_in_their_panel() -> None:
-    series = PlotSeries(
-        label="1",
-        colour="#4477cc",
-        dots=[(10, 1)],
-        rings=[(100, 4)],
-        curve=[(10, 1), (100, 4)],
-    )
-    root = parse(sheet([panel_of(series)] * 5))
-    assert (root.get("width"), root.get("height")) == (
-        f"{3 * WIDTH:g}",
-        f"{2 * HEIGHT:g}",
-    )
-    last = root.findall(f"{SVG}g")[4]
-    x, y = axes_of(panel_of(series), WIDTH, HEIGHT)
-    assert (x.start, x.end) == (WIDTH + LEFT, 2 * WIDTH - RIGHT)
-    assert (y.start, y.end) == (2 * HEIGHT - BOTTOM, HEIGHT + TOP)
-    ring, dot = last.findall(f"{SVG}circle")
-    assert (ring.get("class"), dot.get("fill")) == ("other", "#4477cc")
-    assert [dot.get("cx"), dot.get("cy")] == [f"{x.at(10):.1f}", f"{y.at(1):.1f}"]
-    (curve,) = last.findall(f"{SVG}path[@class='curve']")
-    assert (
-        curve.get("d") == f"M{x.at(10):.1f} {y.at(1):.1f}L{x.at(100):.1f} {y.at(4):.1f}"
     )
 
 

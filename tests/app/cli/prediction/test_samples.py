@@ -40,16 +40,6 @@ def test_a_converted_file_is_read_by_fit(tmp_path: Path) -> None:
     assert read_samples([out]).samples.latency_ms.tolist() == [8.179, 8.221, 8.226]
 
 
-def test_samples_go_to_stdout_and_notes_to_stderr() -> None:
-    result = cli(
-        "samples convert", DATA / "perf_analyzer.csv", *PERF, "--latency", "client"
-    )
-    assert result.out.splitlines()[1:] == ["resnet50,V100,8,100,9.604,181.4,1704"]
-    note, total = result.err.splitlines()
-    assert note.startswith("Note: left out 2 of 3 rows")
-    assert total == "1 sample"
-
-
 def test_every_tool_has_its_format() -> None:
     model_analyzer = cli(
         *(

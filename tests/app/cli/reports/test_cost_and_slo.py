@@ -118,21 +118,6 @@ def test_attainment_counts_refused_requests_as_misses_against_the_newest_slo() -
     ]
 
 
-def test_budgets_are_in_the_documents_by_period() -> None:
-    chat, idle = json.loads(cli("slo -o json", api=FakeApi(answers=SLO_ANSWERS)).out)[
-        "items"
-    ]
-    assert chat["budget_left_percent"] == 24.5
-    assert [
-        (row["period"], row["burn_rate"], row["is_alerting"]) for row in chat["periods"]
-    ] == [
-        ("1 h", 21.5, True),
-        ("6 h", 0.75, False),
-        ("30 d", 0.75, None),
-    ]
-    assert idle["budget_left_percent"] is None
-
-
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [

@@ -68,13 +68,6 @@ def test_a_table_for_people_says_which_files_were_written(
     ]
 
 
-def test_the_page_says_how_it_was_made(folder: Path, done: Result) -> None:
-    assert done.code == 0
-    page = (folder / "report.html").read_text()
-    assert "small: policies side by side, simulated" in page
-    assert f"plimsoll simulate {folder / 'scenario.yaml'} --html report.html" in page
-
-
 def test_lines_fit_into_80_columns() -> None:
     names = ("hetsev_greedy", "clairvoyant", "joint")
     runs = [
@@ -159,13 +152,6 @@ def test_all_files_that_cannot_be_used_are_told_at_once_with_their_fields(
     assert f"spec.task_lists[0].file: cannot read {tmp_path / 'away.csv'}" in error
 
 
-def test_more_load_than_fits_the_memory_is_refused(tmp_path: Path) -> None:
-    load = {"rate_rps": 1e5, "spikes": [{"start_s": 30, "length_s": 10, "factor": 20}]}
-    assert "service resnet50 gets up to 2,000,000 requests per second" in refused(
-        tmp_path, services=[{**SERVICE, "load": load}]
-    )
-
-
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -236,23 +222,6 @@ def test_what_tasks_iterate_must_have_been_profiled(
         "iterations": 5,
     }
     assert words in refused(tmp_path, tasks=[{**task, **change}])
-
-
-def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
-    task = {
-        "name": "t",
-        "kind": "training",
-        "network": "resnet18-training",
-        "batch": 128,
-        "iterations": 50,
-    }
-    result = cli("simulate", written(tmp_path, tasks=[task]), "-j", "1")
-    heading, row = result.out.splitlines()[-2:]
-    assert (
-        " ".join(heading.split())
-        == "TASKS UNDER FINISHED % MEAN MIN IN TIME % GPU H OF WORK OWN USD"
-    )
-    assert row.split()[:2] == ["hetsev_greedy", "100.0"]
 
 
 def test_nothing_but_the_report_goes_to_stdout_even_when_a_gpu_is_lost(

@@ -1,6 +1,5 @@
 """`plimsoll trace`: files in, files out, tables for people, and wrong usage."""
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -89,21 +88,6 @@ def test_a_job_list_is_described_in_words() -> None:
 def test_scaling_changes_rates_or_time(options: str, expected: list[str]) -> None:
     assert (
         rows(done(f"scale - {options}", stdin="second,a,b\n0,1,2\n1,3,4\n")) == expected
-    )
-
-
-def test_scaling_leaves_notes_and_packs_by_name(tmp_path: Path) -> None:
-    target = tmp_path / "out.csv.gz"
-    done("scale - --factor a=2 --time 2 -o", target, stdin="# source: s\n" + SQUARE)
-    lines = gzip.decompress(target.read_bytes()).decode().splitlines()
-    assert lines[:4] == [
-        "# source: s",
-        "# change: scaled a × 2",
-        "# change: time × 2",
-        "second,a,b",
-    ]
-    assert done("describe", target).startswith(
-        "900 steps of 1 s (15m), 2 series, 9.0 rps together"
     )
 
 
