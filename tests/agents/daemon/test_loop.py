@@ -17,13 +17,15 @@ from agents.base.protocol import (
     ReplicaState,
 )
 from agents.sync.ledger import Ledger
-from agents.sync.transport import ControlPlaneSilent, Unacceptable
+from agents.sync.outbox import Outbox
+from agents.sync.transport import ControlPlaneSilent, NotAuthorised, Unacceptable
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
     a_command,
     a_replica,
     a_task,
     an_empty_node,
+    an_observation,
     on_gpu,
 )
 from tests.agents.factories import run as finish
@@ -119,6 +121,13 @@ def test_an_unacceptable_observation_does_not_block_the_next() -> None:
     assert bench.last.sequence == 2
     assert any("422" in problem for problem in bench.last.problems)
     assert any("1 observations were lost" in problem for problem in bench.last.problems)
+
+
+def test_a_refused_token_keeps_the_observations() -> None:
+    bench = Bench()
+    bench.plane.error = NotAuthorised("401")
+    bench.step()
+    assert len(bench.agent.outbox) == 1
 
 
 def test_an_older_generation_is_refused_once_and_changes_nothing() -> None:
@@ -287,6 +296,17 @@ def test_a_suspended_machine_reports_its_last_hour() -> None:
     bench = Bench()
     bench.step(10_000.0)
     assert (bench.last.window_start_s, bench.last.window_s) == (7400.0, 3600.0)
+
+
+def test_the_outbox_keeps_the_newest_and_counts_what_it_lost() -> None:
+    outbox = Outbox(capacity=3)
+    for sequence in range(1, 6):
+        outbox.add(an_observation(sequence=sequence))
+    oldest = outbox.oldest()
+    assert oldest is not None
+    assert (oldest.sequence, outbox.dropped) == (3, 2)
+    outbox.acknowledge(4)
+    assert len(outbox) == 1
 
 
 def test_delays_double_up_to_the_longest_and_jitter_never_lengthens_them() -> None:

@@ -19,10 +19,10 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.gpu.node.device import GpuDevice
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica, a_task
-from tests.agents.gpu.node.test_gpu_device import Commands
 from tests.agents.gpu_nodes import (
     CLOCK,
     GPU_TYPE,
+    Commands,
     Wanted,
     gpu_device,
     states,
@@ -83,7 +83,7 @@ async def are(device: GpuDevice, **wanted: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "has_mps", [pytest.param(False, marks=pytest.mark.thorough), True]
+    "has_mps", [False, pytest.param(True, marks=pytest.mark.thorough)]
 )
 @in_loop
 async def test_a_task_makes_room_for_a_replica_and_comes_back(

@@ -112,11 +112,10 @@ async def test_a_task_that_finished_meanwhile_has_finished(node: TaskNode) -> No
         assert (state(tasks), reading(tasks).done_iterations) == ("finished", 30.0)
 
 
-@BOTH_LAUNCHERS
 @in_loop
 async def test_an_adopted_task_finishes(node: TaskNode) -> None:
     async with node.tasks(keep=True) as tasks:
-        await tasks.start(launch(a_task(iterations=100)))
+        await tasks.start(launch(a_task(iterations=60)))
         await come(tasks, "running")
     # No agent sees its exit code.
     async with node.tasks() as tasks:
@@ -124,7 +123,7 @@ async def test_an_adopted_task_finishes(node: TaskNode) -> None:
     # It is not run again.
     async with node.tasks() as tasks:
         assert (state(tasks), living(node)) == ("finished", 0)
-        assert reading(tasks).done_iterations == 100.0
+        assert reading(tasks).done_iterations == 60.0
 
 
 @in_loop

@@ -24,7 +24,6 @@ def plain(tmp_path: Path) -> TaskNode:
     return TaskNode(directory=tmp_path, has_hook=False)
 
 
-@BOTH_LAUNCHERS
 @in_loop
 async def test_memory_goes_and_comes_back_by_the_hook(node: TaskNode) -> None:
     async with node.tasks() as tasks:

@@ -9,16 +9,12 @@ import pytest
 from agents.base.device import DeviceError, LaunchFailed, ServiceRoute, UnknownPart
 from agents.gpu.node.device import GpuDevice
 from tests.agents.factories import a_replica, a_task
-from tests.agents.fakes.mps_client import break_gpu
 from tests.agents.gpu_nodes import (
     GPUS,
     NOT_PERMITTED,
-    Commands,
     FakeErrors,
     FakeKnobs,
     Wanted,
-    a_node_command,
-    commanded,
     front,
     gpu_device,
     inputs,
@@ -197,24 +193,3 @@ async def test_one_that_missed_mps_never_takes_requests(tmp_path: Path) -> None:
         await until(has_failed)
         (problem,) = (await device.read()).problems
         assert "it sees all 132 SMs at 40 %, so it runs outside MPS" in problem
-
-
-@in_loop
-async def test_after_a_fault_of_one_client_all_replicas_of_the_gpu_are_started_anew(
-    tmp_path: Path,
-) -> None:
-    control = Commands()
-    async with (
-        gpu_device(Wanted(directory=tmp_path, has_mps=True)) as device,
-        commanded(device, control),
-    ):
-        replicas = [a_replica(name, sm_percent=40.0) for name in ("r1", "r2")]
-        control.command = a_node_command(1, *replicas)
-        await until(lambda: is_ready(device, "r1", "r2"))
-        break_gpu(str(tmp_path / "m" / "0" / "pipe"))
-        await until(lambda: _is_leaving(device))
-        await until(lambda: is_ready(device, "r1", "r2"))
-
-
-async def _is_leaving(device: GpuDevice) -> bool:
-    return "ready" not in (await states(device)).values()
