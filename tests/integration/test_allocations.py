@@ -6,10 +6,8 @@ from datetime import timedelta
 from random import Random
 
 import pytest
-from alembic import command
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.base import migrate
 from app.db.decisions import plans
 from app.db.decisions.bindings import FULL_EVERY
 from app.db.fleet import gpu_types
@@ -241,34 +239,3 @@ def test_a_corrected_capacity_counts_from_the_next_target_on(database: str) -> N
         ("[1,2)", 16384.0),
         ("[2,)", 15000.0),
     ]
-
-
-def test_a_downgrade_has_the_rows_and_the_gpus_of_every_plan(
-    many: tuple[str, list[BoundPlan]],
-) -> None:
-    database, pushed = many
-    before = planned(database)
-    bills = "SELECT gpu, hours, cost_usd FROM report.bill_hour ORDER BY 1, 2"
-    billed = rows(database, bills)
-    command.downgrade(migrate._config(database), "0125")
-    assert planned(database) == before
-    assert [(row[0], float(row[2])) for row in rows(database, bills)] == [
-        (row[0], pytest.approx(float(row[2]))) for row in billed
-    ]
-    found = rows(
-        database, "SELECT jsonb_array_length(bound -> 'gpus') FROM plan ORDER BY id"
-    )
-    assert found == [(len(bound.gpus),) for bound in pushed]
-    migrate.upgrade(database)
-    assert planned(database) == before
-
-    async def goes_on(store: PostgresStore, engine: AsyncEngine) -> None:
-        gpus = {gpu.id: gpu for gpu in pushed[-1].gpus}
-        gpus[GPU.id] = replace(GPU, clock_mhz=700.0)
-        assert await push(store, TARGETS + 1, gpus)
-
-    # Of the fleet that is there already.
-    with_store(database, goes_on)
-    assert (
-        planned(database)["plan_gpu"][: len(before["plan_gpu"])] == before["plan_gpu"]
-    )

@@ -84,60 +84,35 @@ def test_a_malformed_service_names_its_field(
 
 
 def test_unknown_names_are_answered_with_those_that_exist(api: Api) -> None:
-    wrong_network = api.call(
-        "PUT", "services/chat", _with(service(), "spec.network", "resnet51")
-    )
-    assert "There are resnet50" in wrong_network.json()["detail"]
-    wrong_type = api.call(
-        "PUT", "services/chat", _with(service(), "spec.gpu_types.allowed", ["T5"])
-    )
-    assert "there are T4" in wrong_type.json()["detail"]
-    wrong_policy = {
-        "kind": "Policy",
-        "metadata": {"name": "default"},
-        "spec": {"policy": "magic"},
-    }
-    assert (
-        "hetsev"
-        in api.call("PUT", "policies/default", wrong_policy, If_Match="*").json()[
-            "detail"
-        ]
-    )
+    metadata = {"name": "default"}
+    for path, change, words in (
+        ("services/chat", {"network": "resnet51"}, "There are resnet50"),
+        ("services/chat", {"gpu_types": {"allowed": ["T5"]}}, "there are T4"),
+        ("services/chat", {"gpu_types": {"allowed": []}}, "no GPU type is left"),
+        ("services/chat", {"gpu_types": {"excluded": ["T4"]}}, "no GPU type is left"),
+        ("policies/default", {"policy": "magic"}, "hetsev"),
+        ("policies/default", {"governor": "magic"}, "batch_dvfs, clipper_latency"),
+    ):
+        policy = {"kind": "Policy", "metadata": metadata, "spec": change}
+        body = service(**change) if path == "services/chat" else policy
+        answer = api.call("PUT", path, body, If_Match="*")
+        assert answer.status_code == 422
+        assert words in answer.json()["detail"]
 
 
 def test_a_service_on_a_training_network_is_refused_with_what_to_do_instead(
     api: Api,
 ) -> None:
-    training = {
-        "kind": "Network",
-        "metadata": {"name": "steps-training", "labels": {"kind": "training"}},
-        "spec": {},
-    }
+    metadata = {"name": "steps-training", "labels": {"kind": "training"}}
+    training = {"kind": "Network", "metadata": metadata, "spec": {}}
     api.put("networks/steps-training", training)
-    refused = api.call(
-        "PUT",
-        "services/chat?force=true",
-        _with(service(), "spec.network", "steps-training"),
-    )
-    assert refused.status_code == 422
-    (error,) = refused.json()["errors"]
+    wanted = service(network="steps-training")
+    answer = api.call("PUT", "services/chat?force=true", wanted)
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
     assert error["pointer"] == "/spec/network"
-    assert "training step" in error["detail"] and "run it as a task" in error["detail"]
-
-
-def test_an_unknown_governor_is_answered_with_those_that_exist(api: Api) -> None:
-    wrong_governor = {
-        "kind": "Policy",
-        "metadata": {"name": "default"},
-        "spec": {"governor": "magic"},
-    }
-    (refused,) = api.call(
-        "PUT", "policies/default", wrong_governor, If_Match="*"
-    ).json()["errors"]
-    assert (
-        refused["pointer"] == "/spec/governor"
-        and "batch_dvfs, clipper_latency" in refused["detail"]
-    )
+    assert "training step" in error["detail"]
+    assert "run it as a task" in error["detail"]
 
 
 def test_an_impossible_slo_is_answered_with_the_least_possible_one_which_is_accepted(
@@ -156,27 +131,12 @@ def test_an_impossible_slo_is_answered_with_the_least_possible_one_which_is_acce
 
 
 def test_an_impossible_slo_can_be_forced_and_the_status_says_so(api: Api) -> None:
-    assert (
-        api.status(
-            "PUT", "services/forced?force=true", service("forced", latency_ms=3.0)
-        )
-        == 201
-    )
-    conditions = {
-        entry["type"]: entry
-        for entry in api.get("services/forced")["status"]["conditions"]
-    }
-    assert conditions["Feasible"]["reason"] == "SloOutOfReach"
-    assert "7 ms" in conditions["Feasible"]["message"]
-
-
-def test_a_service_without_any_gpu_type_is_refused(api: Api) -> None:
-    for choice in ({"allowed": []}, {"excluded": ["T4"]}):
-        answer = api.call("PUT", "services/none", service("none", gpu_types=choice))
-        assert (
-            answer.status_code == 422
-            and "no GPU type is left" in answer.json()["detail"]
-        )
+    hasty = service("forced", latency_ms=3.0)
+    assert api.status("PUT", "services/forced?force=true", hasty) == 201
+    told = api.get("services/forced")["status"]["conditions"]
+    (feasible,) = (each for each in told if each["type"] == "Feasible")
+    assert feasible["reason"] == "SloOutOfReach"
+    assert "7 ms" in feasible["message"]
 
 
 def test_camel_case_scaling_is_accepted(api: Api) -> None:
@@ -219,28 +179,17 @@ def test_what_is_no_manifest_is_refused(api: Api, body: bytes) -> None:
 
 
 def test_a_body_of_another_type_is_refused(api: Api) -> None:
-    headers = {
-        "Authorization": f"Bearer {api.secrets['admin']}",
-        "Content-Type": "text/plain",
-    }
-    answer = api.client.put("/api/v1/services/chat", content=b"{}", headers=headers)
-    assert (answer.status_code, answer.json()["code"]) == (
-        415,
-        "unsupported-media-type",
-    )
-    assert (
-        "`Content-Type: application/json`, not 'text/plain'" in answer.json()["detail"]
-    )
-    del headers["Content-Type"]
-    answer = api.client.put("/api/v1/services/chat", content=b"{}", headers=headers)
-    assert answer.status_code == 415 and "which is missing" in answer.json()["detail"]
-    headers["Content-Type"] = "application/merge-patch+json; charset=utf-8"
-    assert (
-        api.client.put(
-            "/api/v1/services/chat", content=b"{}", headers=headers
-        ).status_code
-        == 422
-    )
+    own = {"Authorization": f"Bearer {api.secrets['admin']}"}
+    for kind, status, words in (
+        ("text/plain", 415, "`Content-Type: application/json`, not 'text/plain'"),
+        (None, 415, "which is missing"),
+        ("application/merge-patch+json; charset=utf-8", 422, ""),
+    ):
+        headers = own if kind is None else {**own, "Content-Type": kind}
+        path = "/api/v1/services/chat"
+        answer = api.client.put(path, content=b"{}", headers=headers)
+        assert answer.status_code == status
+        assert words in answer.json()["detail"]
 
 
 def test_a_bad_name_is_answered_with_what_names_are_made_of(api: Api) -> None:
@@ -291,11 +240,8 @@ def test_stalls_are_stated_by_row_and_come_back(api: Api) -> None:
 def test_odd_operating_points_name_their_row(
     api: Api, rows: list[list[float]], pointer: str
 ) -> None:
-    answer = api.call(
-        "PUT", "profiles/resnet50/T4", _with(profile(), "spec.rows", rows), If_Match="*"
-    )
-    assert answer.status_code == 422
-    assert pointer in [entry["pointer"] for entry in answer.json()["errors"]]
+    body = _with(profile(), "spec.rows", rows)
+    assert api.wrong("PUT", "profiles/resnet50/T4", body)[0] == pointer
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
@@ -19,27 +19,15 @@ from tests.integration.api_harness import (
     fill,
     node,
     prepared,
-    reading,
-    run_apart,
     service,
 )
 from tests.integration.fleet import make_record
+from tests.integration.test_api_tasks import task
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
 WAITING = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-
-TASK = {
-    "kind": "Task",
-    "metadata": {"name": "nightly", "project": "team-a"},
-    "spec": {
-        "kind": "offline",
-        "network": "resnet50",
-        "batch": 8,
-        "inputs": 40_000_000,
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -68,24 +56,11 @@ def _plan_twice(api: Api) -> None:
 
 
 def _observe(
-    api: Api,
-    sequence: int,
-    *,
-    arrivals: int = 100,
-    generation: int = 0,
-    services: tuple[str, ...] = ("chat", "search"),
+    api: Api, sequence: int, *, arrivals: int = 100, generation: int = 0
 ) -> None:
-    """Two seconds with as many requests; each service after the first has half as many."""
-    api.clock.advance(2.0)
-    answer = api.sync(
-        sequence=sequence,
-        services=[
-            reading(name, arrivals // (at + 1)) for at, name in enumerate(services)
-        ],
-        generation=generation,
-        window_start_s=api.clock.now_s() - 2.0,
-    )
-    assert answer.status_code == 200, answer.text
+    """Two seconds with as many requests for chat, and half as many for search."""
+    load = {"chat": arrivals, "search": arrivals // 2}
+    api.observe(sequence, load, generation=generation)
 
 
 def _carried(api: Api, plan_id: int) -> list[tuple[str, str, float, int]]:
@@ -98,9 +73,7 @@ def _carried(api: Api, plan_id: int) -> list[tuple[str, str, float, int]]:
 
 
 def _restore(api: Api, plan_id: int = 1, **headers: str) -> Any:
-    answer = api.call("POST", f"plans/{plan_id}/restore", token="operator", **headers)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return api.post(f"plans/{plan_id}/restore", **headers)
 
 
 def _refusal(api: Api, plan_id: int = 1, token: str = "operator") -> str:
@@ -113,48 +86,35 @@ def _refusal(api: Api, plan_id: int = 1, token: str = "operator") -> str:
 def test_an_earlier_plan_comes_back_by_the_next_tick_and_stays(api: Api) -> None:
     assert _carried(api, 1) != _carried(api, 2)
     told = _restore(api)
-    assert (told["plan"]["state"], told["plan"]["parent"], told["plan"]["method"]) == (
-        "approved",
-        2,
-        "restore",
-    )
+    plan = told["plan"]
+    assert (plan["state"], plan["parent"]) == ("approved", 2)
+    assert plan["method"] == "restore"
     assert (told["mode_before"], told["mode"]) == ("auto", "approve")
-    outcome = api.tick()
-    assert (outcome.state, outcome.plan_id, outcome.generation) == (
-        "target",
-        told["plan"]["id"],
-        3,
-    )
-    assert _carried(api, told["plan"]["id"]) == _carried(api, 1)
-    _observe(api, 3, arrivals=600, generation=3)
-    assert api.tick().state == "proposed"
-    assert api.get("plans?state=target")["items"][0]["id"] == told["plan"]["id"]
-
-
-def test_what_it_cannot_keep_today_is_said_and_recorded(api: Api) -> None:
-    told = _restore(api)
     # 50 rps were planned for chat; 300 rps come now.
     assert any(words.startswith("service chat: ") for words in told["warnings"])
-    broken = api.get(f"plans/{told['plan']['id']}")["violations"]
+    broken = api.get(f"plans/{plan['id']}")["violations"]
     assert {entry["severity"] for entry in broken} == {"promise"}
-
-
-def test_it_is_in_the_audit_with_the_change_of_mode(api: Api) -> None:
-    told = _restore(api)
     lines = {each["kind"]: each for each in api.get("events?limit=10")["items"]}
-    assert lines["PlanRestored"]["subject"] == "plan/1"
-    assert lines["PlanRestored"]["actor"] == "token/operator"
-    assert lines["PlanRestored"]["after"] == {"plan_id": told["plan"]["id"]}
+    line = lines["PlanRestored"]
+    assert (line["subject"], line["actor"]) == ("plan/1", "token/operator")
+    assert line["after"] == {"plan_id": plan["id"]}
     assert lines["PolicyChanged"]["after"]["mode"] == "approve"
+    outcome = api.tick()
+    assert (outcome.state, outcome.plan_id) == ("target", plan["id"])
+    assert outcome.generation == 3
+    assert _carried(api, plan["id"]) == _carried(api, 1)
+    _observe(api, 3, arrivals=600, generation=3)
+    assert api.tick().state == "proposed"
+    assert api.get("plans?state=target")["items"][0]["id"] == plan["id"]
+    # There, and back again.
+    back = _restore(api, 2)
+    assert back["mode_before"] == "approve"
+    assert api.tick().state == "target"
+    assert _carried(api, back["plan"]["id"]) == _carried(api, 2)
 
 
 def test_in_mode_approve_the_policy_stays_as_it_is(api: Api) -> None:
-    policy = {
-        "kind": "Policy",
-        "metadata": {"name": "default"},
-        "spec": {"mode": "approve"},
-    }
-    api.put("policies/default", policy)
+    api.put_policy(mode="approve")
     version = api.get("policies/default")["status"]["version"]
     assert _restore(api)["mode_before"] == "approve"
     assert api.get("policies/default")["status"]["version"] == version
@@ -171,9 +131,11 @@ def test_tasks_of_now_run_on_what_it_leaves_over(small_fleet: Prepared) -> None:
         api.put("services/chat", service(scaling={"min_replicas": 1}))
         assert api.tick().state == "target"
         assert _carried(api, 1) == [("n1/gpu-0", "chat", 50.0, 8)]
-        _observe(api, 1, arrivals=900, services=("chat",))
+        api.observe(1, {"chat": 900})
         assert api.tick().state == "target"
-        api.put("tasks/nightly", TASK)
+        api.put(
+            "tasks/nightly", task(project="team-a", iterations=None, inputs=40_000_000)
+        )
         _restore(api, 1)
         assert api.tick().state == "target"
         assert api.get("tasks/nightly")["status"]["gpu"] == "n1/gpu-0"
@@ -208,35 +170,20 @@ def test_while_the_loop_is_paused_nothing_is_restored(api: Api) -> None:
     assert "the control loop is paused" in _refusal(api)
 
 
-def test_going_there_and_back_again(api: Api) -> None:
-    _restore(api, 1)
-    assert api.tick().state == "target"
-    there = _restore(api, 2)
-    assert there["mode_before"] == "approve"
-    assert api.tick().state == "target"
-    assert _carried(api, there["plan"]["id"]) == _carried(api, 2)
-
-
 def test_a_plan_that_was_being_made_meanwhile_gives_way(api: Api) -> None:
-    async def while_planning() -> bool:
-        engine = make_engine(api.url, pool_size=2)
+    async def while_planning(engine: AsyncEngine) -> bool:
         store = PostgresStore(engine)
-        try:
-            snapshot = await store.load_snapshot(api.clock.now())
-            assert snapshot.target is not None
-            bound = replace(
-                snapshot.target, parent=snapshot.target.generation, generation=99
-            )
-            plan_id = await store.record_plan(
-                make_record(snapshot.at, bound, snapshot.state.catalogue_revision)
-            )
-            await asyncio.to_thread(_restore, api)
-            return await store.push_target(plan_id, bound, (), snapshot.at)
-        finally:
-            await engine.dispose()
+        snapshot = await store.load_snapshot(api.clock.now())
+        target = snapshot.target
+        assert target is not None
+        bound = replace(target, parent=target.generation, generation=99)
+        revision = snapshot.state.catalogue_revision
+        plan_id = await store.record_plan(make_record(snapshot.at, bound, revision))
+        await asyncio.to_thread(_restore, api)
+        return await store.push_target(plan_id, bound, (), snapshot.at)
 
     wanted = _carried(api, 1)
-    assert run_apart(while_planning()) is False
+    assert api.on_engine(while_planning) is False
     outcome = api.tick()
     assert outcome.state == "target" and outcome.plan_id is not None
     assert _carried(api, outcome.plan_id) == wanted

@@ -55,16 +55,10 @@ def refusing(small_fleet: Prepared) -> Iterator[Api]:
 @contextmanager
 def _with_training(small_fleet: Prepared) -> Iterator[Api]:
     with small_fleet.running_api() as running:
-        running.put(
-            "networks/resnet50-training",
-            {
-                **network("resnet50-training"),
-                "metadata": {
-                    "name": "resnet50-training",
-                    "labels": {"kind": "training"},
-                },
-            },
-        )
+        training = network("resnet50-training")
+        metadata = {"name": "resnet50-training", "labels": {"kind": "training"}}
+        training["metadata"] = metadata
+        running.put("networks/resnet50-training", training)
         running.put("profiles/resnet50-training/T4", profile("resnet50-training"))
         running.put("networks/bert", network("bert"))
         yield running
@@ -99,53 +93,39 @@ def refused(api: Api, manifest: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_a_task_is_placed_beside_a_service_runs_and_finishes(api: Api) -> None:
     api.put("services/chat", service(scaling={"min_replicas": 1}))
-    assert (
-        api.put(
-            "tasks/nightly", task(deadline_after_s=600.0), token="operator"
-        ).status_code
-        == 201
-    )
+    api.put("tasks/nightly", task(deadline_after_s=600.0), token="operator")
     assert api.get("tasks/nightly")["status"]["state"] == "queued"
     assert api.sync(sequence=1, services=[reading(arrivals=2)]).status_code == 200
     outcome = tick(api)
     status = api.get("tasks/nightly")["status"]
     assert status["gpu"] in ("n1/gpu-0", "n1/gpu-1")
     index, share = int(status["gpu"][-1]), status["sm_percent"]
-    (command,) = [
-        gpu
-        for gpu in api.command(sequence=2, generation=0)["gpus"]
-        if any(each["name"] == "nightly" for each in gpu.get("tasks", ()))
+    told = api.command(sequence=2, generation=0)["gpus"]
+    ((place, given),) = [
+        (gpu["index"], each) for gpu in told for each in gpu.get("tasks", ())
     ]
-    assert (
-        command["index"],
-        command["tasks"][0]["iterations"],
-        command["tasks"][0]["batch"],
-    ) == (index, 1000, 8)
+    assert (place, given["iterations"], given["batch"]) == (index, 1000, 8)
 
     here = {"gpu_index": index, "sm_percent": share}
     sync(api, 3, outcome.generation, state="running", done_iterations=250.0, **here)
     api.clock.advance(10.0)
     status = api.get("tasks/nightly")["status"]
-    assert (status["state"], status["done_iterations"], status["iterations_per_s"]) == (
-        "running",
-        250.0,
-        50.0,
-    )
-    # 750 iterations of 20 ms are left; 250 of them were 5 s of the ten that have gone by.
-    assert (status["remaining_s"], status["waited_s"], status["starts"]) == (
-        15.0,
-        5.0,
-        1,
-    )
-    assert status["ends_at"] == "2026-03-01T12:00:25Z"
-    assert status["deadline_at"] == "2026-03-01T12:10:00Z"
+    for field, value in (
+        ("state", "running"),
+        ("done_iterations", 250.0),
+        ("iterations_per_s", 50.0),
+        # 750 iterations of 20 ms are left; 250 of them were 5 s of the ten that have gone by.
+        ("remaining_s", 15.0),
+        ("waited_s", 5.0),
+        ("starts", 1),
+        ("ends_at", "2026-03-01T12:00:25Z"),
+        ("deadline_at", "2026-03-01T12:10:00Z"),
+    ):
+        assert status[field] == value, field
     sync(api, 4, outcome.generation, state="finished", done_iterations=1000.0, **here)
     status = api.get("tasks/nightly")["status"]
-    assert (status["state"], status["gpu"], status["remaining_s"]) == (
-        "finished",
-        None,
-        None,
-    )
+    assert (status["state"], status["gpu"]) == ("finished", None)
+    assert status["remaining_s"] is None
     kinds = [line["kind"] for line in api.get("events?subject=task/nightly")["items"]]
     assert kinds == ["TaskFinished", "TaskStarted", "TaskSubmitted"]
     tick(api)
@@ -158,18 +138,9 @@ def test_a_cancelled_task_leaves_its_node_and_stays_in_the_list(api: Api) -> Non
     api.put("tasks/nightly", task())
     api.sync(sequence=1, services=[reading(arrivals=2)])
     first = tick(api)
-    answer = api.call(
-        "POST", "tasks/nightly/cancel", token="operator", Idempotency_Key="once"
-    )
-    assert (answer.status_code, answer.json()["status"]["state"]) == (200, "cancelled")
-    again = api.call(
-        "POST", "tasks/nightly/cancel", token="operator", Idempotency_Key="once"
-    )
-    assert "Idempotency-Replayed" in again.headers
+    assert api.post("tasks/nightly/cancel")["status"]["state"] == "cancelled"
     assert api.status("POST", "tasks/nightly/cancel") == 200
-    assert [line["kind"] for line in api.get("events?kind=TaskCancelled")["items"]] == [
-        "TaskCancelled"
-    ]
+    assert len(api.get("events?kind=TaskCancelled")["items"]) == 1
     tick(api)
     command = api.command(sequence=2, generation=first.generation)
     assert all("tasks" not in gpu for gpu in command["gpus"])
@@ -183,14 +154,12 @@ def test_urgency_may_change_until_it_is_over_and_the_work_may_not(api: Api) -> N
     changed = api.put(
         "tasks/nightly", task(priority="critical", deadline_after_s=60.0)
     ).json()
-    assert (changed["metadata"]["generation"], changed["spec"]["priority"]) == (
-        2,
-        100.0,
-    )
-    answer = api.call("PUT", "tasks/nightly", task(batch=1), If_Match="*")
-    assert answer.status_code == 422
-    assert answer.json()["errors"][0]["pointer"] == "/spec/batch"
-    assert "delete it and submit it again" in answer.json()["errors"][0]["detail"]
+    assert changed["metadata"]["generation"] == 2
+    assert changed["spec"]["priority"] == 100.0
+    for field in ("batch", "iterations"):
+        pointer, words = api.wrong("PUT", "tasks/nightly", task(**{field: 1}))
+        assert pointer == f"/spec/{field}"
+        assert "delete it and submit it again" in words
     # One that is over stays as it was but for what is said of it.
     assert api.status("POST", "tasks/nightly/cancel") == 200
     answer = api.call("PUT", "tasks/nightly", task(deadline_after_s=90.0), If_Match="*")
@@ -217,12 +186,15 @@ def test_urgency_may_change_until_it_is_over_and_the_work_may_not(api: Api) -> N
 def test_the_work_is_answered_as_it_was_written(
     api: Api, spec: dict[str, object], iterations: int
 ) -> None:
-    stored = api.put(
-        "tasks/nightly", task(**spec, checkpoint_command=["/bin/save", "--to=x"])
-    ).json()
-    for name, value in spec.items():
+    more = {
+        "checkpoint_command": ["/bin/save", "--to=x"],
+        "variants": [{"network": "resnet50", "accuracy": 0.76}],
+        "accuracy_floor": 0.7,
+        "weight": 0.9,
+    }
+    stored = api.put("tasks/nightly", task(**spec, **more)).json()
+    for name, value in (spec | more).items():
         assert stored["spec"][name] == value
-    assert stored["spec"]["checkpoint_command"] == ["/bin/save", "--to=x"]
     assert stored["status"]["iterations"] == iterations
 
 
@@ -244,14 +216,6 @@ def test_training_that_was_never_profiled_is_taken_with_its_layers(api: Api) -> 
     assert (stored["spec"]["network"], stored["spec"]["layers"]) == (None, layers)
     snapshot_task = api.get("tasks/new")["status"]
     assert (snapshot_task["state"], snapshot_task["iterations"]) == ("queued", 4)
-
-
-def test_variants_of_a_job_are_kept(api: Api) -> None:
-    variants = [{"network": "resnet50", "accuracy": 0.76}]
-    stored = api.put(
-        "tasks/nightly", task(variants=variants, accuracy_floor=0.7, weight=0.9)
-    ).json()
-    assert (stored["spec"]["variants"], stored["spec"]["weight"]) == (variants, 0.9)
 
 
 @pytest.mark.parametrize(
@@ -295,13 +259,8 @@ def test_tokens_see_and_change_the_tasks_of_their_projects_only(api: Api) -> Non
     assert api.status("GET", "tasks/theirs", token="team-a") == 404
     assert api.status("POST", "tasks/theirs/cancel", token="team-a") == 404
     assert api.status("DELETE", "tasks/theirs", token="team-a", If_Match="*") == 404
-    taken = api.call(
-        "PUT",
-        "tasks/theirs",
-        task("theirs", project="team-a"),
-        token="team-a",
-        If_None_Match="*",
-    )
+    ours = task("theirs", project="team-a")
+    taken = api.call("PUT", "tasks/theirs", ours, token="team-a", If_None_Match="*")
     assert taken.status_code == 409 and "team-b" not in taken.text
     assert (
         api.status("PUT", "tasks/x", task("x", project="team-b"), token="team-a") == 403
@@ -316,11 +275,8 @@ def test_tasks_are_paged_and_chosen_by_label(api: Api) -> None:
         api.put(f"tasks/{name}", manifest)
     first = api.get("tasks?limit=2")
     second = api.get(f"tasks?limit=2&cursor={first['next_cursor']}")
-    assert [item["metadata"]["name"] for item in first["items"] + second["items"]] == [
-        "a",
-        "b",
-        "c",
-    ]
+    listed = [each["metadata"]["name"] for each in first["items"] + second["items"]]
+    assert listed == ["a", "b", "c"]
     assert api.names("tasks?label_selector=tier=batch,team=b") == ["b"]
     assert api.status("GET", "tasks?state=gone") == 422
     assert api.get("tasks/a")["status"]["submitted_at"] == NOW.isoformat().replace(

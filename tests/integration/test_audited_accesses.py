@@ -73,17 +73,6 @@ def test_logins_and_logouts_are_in_the_audit_with_their_address(api: Api) -> Non
         assert event["request_id"]
 
 
-def test_a_refused_login_is_a_denial(api: Api) -> None:
-    assert _log_in(api, "agent") == 401
-    (event,) = _events(api, "AccessDenied")
-    assert (event["actor"], event["subject"]) == (
-        "token/agent",
-        "operation/POST /login",
-    )
-    assert api.secrets["agent"] not in str(event)
-    assert _events(api, "LoggedIn") == []
-
-
 @pytest.mark.parametrize(
     ("token", "method", "path", "operation", "lacks"),
     [
@@ -218,15 +207,6 @@ def test_unknown_callers_at_many_addresses_are_so_many_lines(
         api.clock.advance(UNKNOWN_PERIOD.total_seconds())
         portal.call(parts.note_denial, scope, "the token is unknown")
         assert len(api.get(path)["items"]) == UNKNOWN_NOTED + 1
-
-
-def test_a_project_out_of_reach_is_a_denial(api: Api) -> None:
-    api.add_token("bound", "operator", ("team-a",))
-    answer = api.call("PUT", "services/chat", service(), token="bound", If_Match="*")
-    assert answer.status_code == 403
-    (event,) = _events(api, "AccessDenied")
-    assert event["actor"] == "token/bound"
-    assert "team-a" in event["reason"]
 
 
 @pytest.mark.parametrize(

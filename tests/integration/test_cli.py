@@ -1,20 +1,14 @@
 """The command against a real control plane: a real API on a socket, in front of a real PostgreSQL."""
 
 import json
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from app.cli.main import run
-from app.postgres import server as postgres
 from tests.app.runner import Result, cli
 from tests.integration.served_api import ControlPlane, served_api
-from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -175,39 +169,6 @@ def test_a_task_is_applied_read_back_changed_and_deleted(
     assert plimsoll("get", "tasks").err == "No tasks.\n"
 
 
-def test_an_impossible_slo_is_refused_at_its_line_with_the_least(
-    plimsoll: Callable[..., Result], file: Path
-) -> None:
-    file.write_text(MANIFESTS.replace("latency_ms: 100", "latency_ms: 2"))
-    refused = plimsoll("apply", "-f", file, "-y")
-    assert refused.code == 1
-    assert (
-        f"{file}:31: spec.slo: 2 ms at percentile 0.98 is impossible on T4; the shortest possible SLO is"
-        in refused.err
-    )
-    assert "`plimsoll apply --force` accepts it anyway" in refused.err
-    # All or nothing: what comes before the refused one is not written either.
-    assert plimsoll("get", "gpu-types").err == "No gpu-types.\n"
-    dry = plimsoll("apply", "-f", file, "--dry-run")
-    assert (dry.code, dry.err) == (refused.code, refused.err)
-    forced = plimsoll("apply", "-f", file, "--dry-run", "--force")
-    assert (forced.code, plimsoll("get", "services").err) == (0, "No services.\n")
-    assert plimsoll("apply", "-f", file, "-y", "--force").code == 0
-
-
-def test_names_that_nothing_has_are_refused_at_their_line(
-    plimsoll: Callable[..., Result], file: Path
-) -> None:
-    file.write_text(
-        MANIFESTS.replace("  network: bert\n  slo", "  network: brt\n  slo")
-    )
-    refused = plimsoll("apply", "-f", file, "-y")
-    assert (
-        f"{file}:30: spec.network: no network is called 'brt'; did you mean bert? There are bert"
-        in refused.err
-    )
-
-
 def test_planned_points_are_filled_in_sent_once_fitted_and_applied(
     plimsoll: Callable[..., Result], file: Path, tmp_path: Path
 ) -> None:
@@ -265,21 +226,6 @@ def test_planned_points_are_filled_in_sent_once_fitted_and_applied(
         f"{samples}:2: column network: no network is called 'brt'"
         in plimsoll("samples", "send", samples).err
     )
-
-
-def test_a_bad_token_and_a_narrow_one_are_told_apart(
-    plimsoll: Callable[..., Result], file: Path
-) -> None:
-    unknown = plimsoll("get", "services", token="plim_admin_" + "x" * 43)
-    assert (
-        unknown.code,
-        "unknown, revoked or expired" in unknown.err,
-        "PLIMSOLL_TOKEN" in unknown.err,
-    ) == (1, True, True)
-    secret = plimsoll("token", "create", "reader", "--scope", "viewer").out.strip()
-    narrow = plimsoll("apply", "-f", file, "-y", token=secret)
-    assert (narrow.code, "needs a token of scope" in narrow.err) == (1, True)
-    assert plimsoll("token", "revoke", "reader").code == 0
 
 
 def test_decisions_and_reports_answer_on_an_empty_fleet(
@@ -360,72 +306,3 @@ def test_the_first_token_comes_straight_from_the_database(
     monkeypatch.setenv("PLIMSOLL_DATABASE_URL", database)
     assert run(["token", "create", "first", "--local", "--scope", "admin"]) == 0
     assert capfd.readouterr().out.startswith("plim_admin_")
-
-
-SERVE = (
-    sys.executable,
-    "-c",
-    "from app.cli.main import main; main()",
-    "serve",
-    "--upgrade",
-    "--port",
-)
-
-
-@pytest.mark.thorough  # test_up has the same of `plimsoll up`
-def test_serve_ends_well_on_sigterm_and_takes_its_embedded_database_along(
-    tmp_path: Path,
-) -> None:
-    environment = {"PLIMSOLL_DATA_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
-    with subprocess.Popen(
-        [*SERVE, "0"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-        cwd=ROOT,
-    ) as serving:
-        watchdog = threading.Timer(PATIENCE_S, serving.kill)
-        watchdog.start()
-        try:
-            assert serving.stderr is not None
-            printed = ""
-            while "startup complete" not in printed and (
-                line := serving.stderr.readline()
-            ):
-                printed += line
-            serving.terminate()
-            printed += serving.stderr.read()
-            assert serving.wait() == 0, printed
-        finally:
-            watchdog.cancel()
-            serving.kill()
-            was_running = postgres.stop(tmp_path)
-    assert not was_running
-
-
-def test_a_webhook_is_applied_shown_and_deleted_and_its_secret_printed_once(
-    plimsoll: Callable[..., Result],
-) -> None:
-    manifest = """
-apiVersion: plimsoll/v1
-kind: Webhook
-metadata: {name: chat}
-spec: {url: "https://hooks.example.com/", kinds: [BudgetSpent]}
-"""
-    created = plimsoll("apply", "-y", "-f", "-", stdin=manifest)
-    assert "whsec_" in created.out
-    again = plimsoll("apply", "-y", "-f", "-", stdin=manifest)
-    changed = plimsoll(
-        "apply", "-y", "-f", "-", stdin=manifest.replace("BudgetSpent", "PlanPushed")
-    )
-    seen = [
-        again,
-        changed,
-        plimsoll("get", "webhooks"),
-        plimsoll("describe", "webhook", "chat"),
-    ]
-    assert [result.code for result in seen] == [0, 0, 0, 0]
-    assert "whsec_" not in "".join(result.out for result in seen)
-    assert "PlanPushed" in seen[2].out
-    assert plimsoll("delete", "webhook", "chat", "-y").code == 0

@@ -11,24 +11,20 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.decisions import plans
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import forecasts, rates
 from app.db.predictions.forecasts import PostgresForecasts
-from app.db.reports import demands
 from app.db.workloads import services
 from app.learn.choose_forecasts import choose_forecasts, judge, view_forecast
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries, Season
-from solvers.types.state import Demand
 from tests.app.runner import Result, cli
 from tests.integration.fleet import (
     START,
     make_observation,
-    make_record,
     make_service_reading,
     with_fleet,
 )
@@ -111,15 +107,6 @@ def test_summing_again_changes_nothing_and_adds_what_came_late(database: str) ->
         series = await load(engine, until=START + STEP)
         assert series is not None
         assert series.arrivals.tolist() == [606.0]
-
-    with_fleet(database, work)
-
-
-def test_five_minutes_that_are_not_over_are_not_there(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await observe(store, [2] * 280)
-        await roll_up(engine, START + timedelta(seconds=280))
-        assert await load(engine, until=START + 2 * STEP) is None
 
     with_fleet(database, work)
 
@@ -255,26 +242,6 @@ def test_the_loop_s_own_windows_are_judged_and_the_view_shows_it(database: str) 
             await store.load_snapshot(now + timedelta(seconds=40)), "chat", choice
         )
         assert (gone.telemetry, gone.rates_rps) == ("stopped", ())
-
-    with_fleet(database, work)
-
-
-def test_demands_are_written_down_with_their_technique(database: str) -> None:
-    asked = (
-        Demand(service="chat", arrival_rate_rps=10.0, method="seasonal_daily"),
-        Demand(service="photo", arrival_rate_rps=20.0, method="kept"),
-    )
-
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        plan_id = await store.record_plan(
-            replace(make_record(START, None, 1), demands=asked)
-        )
-        async with engine.begin() as connection:
-            found = {
-                row.service: row.method for row in await demands.list_newest(connection)
-            }
-            assert (await plans.get(connection, plan_id)).demands == asked
-        assert found == {"chat": "seasonal_daily", "photo": "kept"}
 
     with_fleet(database, work)
 

@@ -106,24 +106,3 @@ async def _apply(node: Machine, plane: ControlPlane, generation: int) -> None:
     assert [each.id for each in plane.told[-1].replicas] == [_replica(generation).id]
     await until(lambda: node.workers() == 1, "the old worker lives on")
     await asyncio.to_thread(node.end, SIGKILL)
-
-
-@pytest.mark.thorough
-@in_loop
-async def test_what_is_wrong_is_seen(tmp_path: Path, library: Path) -> None:
-    """Otherwise the test above would find nothing, whatever happened."""
-
-    async with machine(tmp_path, library) as (node, plane):
-        killing = Killing(node=node, plane=plane, draw=Random(7), patience_s=0.2)
-        await killing.once()
-        await killing.end()
-        (record,) = (node.state / "workers" / "records").glob("*.json")
-        text = record.read_text()
-        record.unlink()
-        node.gpus.gpu(0).lock_high += 15
-        await killing.look_at_workers()
-        killing.look_at_knobs()
-        record.write_text(text)
-        stray, clock = killing.violations
-        assert stray.startswith("after kill 1: without a record live ['")
-        assert "the journal does not say so" in clock

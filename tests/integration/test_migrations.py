@@ -8,7 +8,6 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, pool, text
 
 from app.db.base import migrate
@@ -47,18 +46,6 @@ def test_an_empty_database_is_told_what_to_do_and_is_at_head_afterwards(
     assert migrate.current(empty_database) == migrate.head()
 
 
-def test_the_files_of_revisions_begin_with_their_numbers() -> None:
-    scripts = ScriptDirectory.from_config(migrate._config("postgresql://"))
-    walked = [script.revision for script in scripts.walk_revisions()]
-    assert migrate._revisions() == walked[::-1]
-
-
-def test_upgrading_twice_changes_nothing(database: str) -> None:
-    before = _relations(database)
-    migrate.upgrade(database)
-    assert _relations(database) == before
-
-
 def test_a_downgrade_removes_everything_and_an_upgrade_makes_the_same_again(
     database: str,
 ) -> None:
@@ -67,72 +54,6 @@ def test_a_downgrade_removes_everything_and_an_upgrade_makes_the_same_again(
     assert _relations(database) == []
     migrate.upgrade(database)
     assert _relations(database) == before
-
-
-def test_a_revision_that_changes_a_text_fails_where_it_does_not_find_it() -> None:
-    scripts = ScriptDirectory.from_config(migrate._config("postgresql://"))
-    dated = scripts.get_revision("0105").module
-    assert "CASE WHEN" in dated._guarded(dated._function())
-    with pytest.raises(AssertionError):
-        dated._guarded("CREATE FUNCTION drop_observation_days() RETURNS int")
-
-
-def test_of_proposals_that_were_left_open_the_newest_goes_on_waiting(
-    database: str,
-) -> None:
-    command.downgrade(migrate._config(database), "0116")
-    _execute(database, _THREE_PROPOSALS)
-    migrate.upgrade(database)
-    shown = "SELECT state, replaced_by - id FROM plan ORDER BY id"
-    assert _execute(database, shown) == [
-        ("withdrawn", 2),
-        ("withdrawn", 1),
-        ("proposed", None),
-    ]
-    # A withdrawn proposal that no newer one replaced, as a restart leaves it.
-    _execute(database, "UPDATE plan SET state = 'withdrawn' WHERE id = 3 RETURNING id")
-    command.downgrade(migrate._config(database), "0119")
-    shown = "SELECT state, superseded_by - id FROM plan ORDER BY id"
-    assert _execute(database, shown) == [
-        ("superseded", 2),
-        ("superseded", 1),
-        ("lost", None),
-    ]
-    command.downgrade(migrate._config(database), "0116")
-    assert [
-        row[0] for row in _execute(database, "SELECT state FROM plan ORDER BY id")
-    ] == [
-        "lost",
-        "lost",
-        "lost",
-    ]
-
-
-def test_a_kept_plan_has_no_solution(database: str) -> None:
-    command.downgrade(migrate._config(database), "0119")
-    kept = _THREE_PROPOSALS.replace("'proposed'", "'kept'")
-    _execute(database, kept.replace("'optimal'", "'kept'"))
-    migrate.upgrade(database)
-    shown = "SELECT DISTINCT state, {} FROM report.plan_history"
-    assert _execute(database, shown.format("solution")) == [("kept", None)]
-    command.downgrade(migrate._config(database), "0119")
-    assert _execute(database, shown.format("status")) == [("kept", "kept")]
-
-
-_THREE_PROPOSALS = """
-INSERT INTO plan (at, state, policy, policy_version, catalogue_revision, generation, parent, document, bound, status,
-                  cost_usd_per_hour, seconds, method)
-SELECT now(), 'proposed', 'joint', 1, 1, 1, 0, '{}', '{}', 'optimal', 1, 0.1, 'test' FROM generate_series(1, 3)
-RETURNING id
-"""
-
-
-def _execute(url: str, sql: str) -> list[tuple[object, ...]]:
-    engine = create_engine(url, poolclass=pool.NullPool)
-    with engine.begin() as connection:
-        rows = [tuple(row) for row in connection.execute(text(sql))]
-    engine.dispose()
-    return rows
 
 
 def test_two_upgrades_at_once_both_succeed(empty_database: str) -> None:

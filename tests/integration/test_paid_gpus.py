@@ -61,21 +61,6 @@ async def test_a_stored_problem_keeps_what_is_paid_for(
         assert await problem_archive.unpack(connection, packed.body) == stored
 
 
-def test_what_is_paid_for_anyway_is_told_from_what_is_rented(database: str) -> None:
-    async def a_reserved_gpu(engine: AsyncEngine) -> None:
-        await a_busy_morning(engine)
-        await reserve(engine, 1, START)
-
-    (rows,) = query(database, a_reserved_gpu, PAYMENTS)
-    assert rows == [
-        # Half an hour at 1.20 and half of one at 2.40 stand. 1.25 GPU-hours for 2.40 USD, of which 1 is paid for: a
-        # fifth of the bill is rented.
-        (10, Decimal("1.25"), 1, Decimal("1.80"), Decimal("0.48")),
-        # The quarter that was seen, at 2.40; two GPUs were used, one of which is paid for: half of 1.20 is rented.
-        (11, Decimal("0.5"), 1, Decimal("0.60"), Decimal("0.60")),
-    ]
-
-
 PAYMENTS = (
     "SELECT extract(hour FROM hour)::int, used_hours, paid_gpus, standing_cost_usd, on_demand_cost_usd "
     "FROM report.cost_by_payment_hour ORDER BY hour"

@@ -141,27 +141,6 @@ def test_cost_by_project_type_and_bill_agree(morning: str) -> None:
     ]
 
 
-def test_the_cost_of_an_hour_is_read_without_the_targets_of_other_hours(
-    morning: str,
-) -> None:
-    (((plan,),),) = query(
-        morning,
-        None,
-        "EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM report.cost_by_service_hour WHERE hour >= '2026-03-01 11:00+00'",
-    )
-    assert isinstance(plan, list)
-    # Of five stretches two lie in that hour: those of the two GPUs.
-    assert list(loops(plan[0]["Plan"], "WindowAgg")) == [2, 2]
-
-
-def loops(node: dict[str, Any], kind: str) -> Iterator[int]:
-    """How often each node of a kind ran, in a plan of execution."""
-    if node["Node Type"] == kind:
-        yield node["Actual Loops"]
-    for inner in node.get("Plans", ()):
-        yield from loops(inner, kind)
-
-
 def test_shares_that_no_decimal_can_write_still_add_up_to_the_bill(
     database: str,
 ) -> None:

@@ -10,18 +10,16 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from app.base.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
+from app.base.errors import Conflict, NotFound, PreconditionFailed
 from app.db.decisions import approval, plans, policies
 from app.db.fleet import gpu_types, nodes
-from app.db.operations import events, idempotency, tokens
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.reports import demands
-from app.db.workloads import projects, services
-from app.store.store import AuditEvent, PolicySettings
+from app.store.store import PolicySettings
 from solvers.types.outcome import SolveReport, SolveStatus, Violation
 from solvers.types.problem import CapacityLaw, Problem, ServiceDemand
-from solvers.types.state import Mode, Service, Slo, Variant
+from solvers.types.state import Mode
 from tests.integration.fleet import (
     START,
     make_bound,
@@ -30,95 +28,12 @@ from tests.integration.fleet import (
     on_connection,
     on_fleet,
     push,
+    scalar,
 )
 
 pytestmark = pytest.mark.integration
 Value = TypeVar("Value")
 LATER = START + timedelta(hours=1)
-
-
-def make_service(
-    name: str = "chat", project: str = "default", latency_ms: float = 100.0
-) -> Service:
-    return Service(
-        name=name,
-        project=project,
-        network="resnet50",
-        slo=Slo(latency_ms=latency_ms, percentile=0.98),
-    )
-
-
-async def save(
-    connection: AsyncConnection,
-    noun: Service,
-    expected_generation: int | None = None,
-    **more: Any,
-) -> int:
-    """The generation of the service that ann saves later."""
-    more = {"expected_generation": expected_generation, **more}
-    return await services.save(connection, noun, at=LATER, actor="ann", **more)
-
-
-@on_connection
-async def test_a_service_grows_a_generation_only_when_it_changes_and_may_come_back(
-    connection: AsyncConnection,
-) -> None:
-    assert await save(connection, make_service(), 1) == 1
-    variants = (Variant(network="resnet50", accuracy=0.76),)
-    changed = replace(
-        make_service(latency_ms=50.0), variants=variants, accuracy_floor=0.7
-    )
-    assert await save(connection, changed, 1) == 2
-    assert await save(connection, changed, 2) == 2
-    row = await services.get(connection, "chat")
-    assert (row.service, row.generation) == (changed, 2)
-    assert (row.created_at, row.updated_by) == (START, "ann")
-    with pytest.raises(PreconditionFailed, match="at generation 2, not at 1"):
-        await save(connection, make_service(), 1)
-    await services.remove(connection, "chat", at=LATER, expected_generation=2)
-    with pytest.raises(NotFound):
-        await services.get(connection, "chat")
-    with pytest.raises(NotFound):
-        await services.remove(connection, "chat", at=LATER)
-    # It keeps its history.
-    assert await save(connection, make_service(), 0) == 3
-    assert (await services.get(connection, "chat")).created_at == LATER
-
-
-@on_connection
-async def test_a_service_with_unknown_or_foreign_names_is_refused(
-    connection: AsyncConnection,
-) -> None:
-    x, unknown = make_service("x"), (Variant(network="alexnet", accuracy=0.5),)
-    for noun, error, words in (
-        (make_service(project="web"), Conflict, "'chat' belongs to another project"),
-        (replace(x, project="nobody"), InvalidRequest, "project: there is no 'nobody'"),
-        (replace(x, network="alexnet"), InvalidRequest, "network: there is no 'alex"),
-        (replace(x, variants=unknown), InvalidRequest, "variants: there is no 'alexn"),
-        (replace(x, allowed_gpu_types=("B200",)), InvalidRequest, "there is no 'B200'"),
-    ):
-        with pytest.raises(error, match=words):
-            async with connection.begin_nested():
-                await save(connection, noun)
-
-
-@on_connection
-async def test_services_are_listed_by_name_project_and_label(
-    connection: AsyncConnection,
-) -> None:
-    for name in ("b", "a", "c"):
-        noun = make_service(name, project="web")
-        await save(connection, noun, labels={"tier": name, "team": "x"})
-
-    async def names(**wanted: object) -> list[str]:
-        return [
-            row.service.name for row in await services.list_rows(connection, **wanted)
-        ]  # type: ignore[arg-type]
-
-    assert await names() == ["a", "b", "c", "chat"]
-    assert await names(after="a", limit=2) == ["b", "c"]
-    assert await names(projects=["default"]) == ["chat"]
-    assert await names(labels={"tier": "b", "team": "x"}) == ["b"]
 
 
 @on_connection
@@ -165,39 +80,6 @@ async def test_saving_the_same_catalogue_again_makes_no_plan_too_old(
     assert (await nodes.get(connection, "n1", LATER)).node.power_cap_w == 120.0
     await nodes.set_power_cap(connection, "n1", power_cap_w=None)
     assert (await nodes.get(connection, "n1", LATER)).node.power_cap_w is None
-
-
-@on_connection
-async def test_what_others_need_is_not_deleted(connection: AsyncConnection) -> None:
-    for remove, name in (
-        (gpu_types.remove, "T4"),
-        (profiles.remove_network, "resnet50"),
-        (projects.remove, "default"),
-    ):
-        with pytest.raises(Conflict):
-            await remove(connection, name)
-    await projects.remove(connection, "web")
-    await nodes.remove(connection, "n1", at=START)
-    await gpu_types.remove(connection, "T4")
-    with pytest.raises(InvalidRequest, match=r"gpus\[1\].gpu_type"):
-        await gpu_types.save(connection, make_gpu_type("L4"), at=LATER)
-        await nodes.save(connection, "n2", {0: "L4", 1: "T4"}, at=LATER)
-
-
-@on_connection
-async def test_a_network_names_the_gpu_types_that_it_is_profiled_on(
-    connection: AsyncConnection,
-) -> None:
-    await profiles.save_network(
-        connection, "alexnet", at=LATER, description="small", labels={"by": "us"}
-    )
-    found = await profiles.list_networks(connection)
-    profiled = {row.name: row.gpu_types for row in found}
-    assert profiled == {"alexnet": (), "resnet50": ("T4",)}
-    assert (await profiles.get_network(connection, "alexnet")).labels == {"by": "us"}
-    await profiles.remove_network(connection, "alexnet")
-    with pytest.raises(NotFound):
-        await profiles.get_network(connection, "alexnet")
 
 
 @on_connection
@@ -273,145 +155,54 @@ async def test_the_policy_is_versioned_and_never_rewritten(
                 await connection.execute(text(change))
 
 
-@on_connection
-async def test_events_are_filtered_paged_and_followed(
-    connection: AsyncConnection,
-) -> None:
-    ids = [
-        await events.add(
-            connection,
-            AuditEvent(
-                at=START + timedelta(minutes=n),
-                actor="ann",
-                kind="PlanPushed",
-                subject=f"plan/{n % 2}",
-            ),
-        )
-        for n in range(4)
-    ]
-
-    async def found(wanted: events.EventFilter, **page: int) -> list[int]:
-        return [
-            ids.index(row.id)
-            for row in await events.list_rows(connection, wanted, **page)
-        ]
-
-    everything = events.EventFilter()
-    assert await found(everything, limit=2) == [3, 2]
-    assert await found(everything, before=ids[2]) == [1, 0]
-    assert await found(everything, after=ids[1]) == [2, 3]
-    assert await found(events.EventFilter(subject="plan/1")) == [3, 1]
-    assert await found(
-        events.EventFilter(since=START + timedelta(minutes=2), actor="ann")
-    ) == [3, 2]
-
-
-@on_connection
-async def test_tokens_are_found_by_hash_until_they_are_revoked(
-    connection: AsyncConnection,
-) -> None:
-    row = tokens.TokenRow(
-        id="t1", root="t1", name="ci", scope="operator", created_at=START
-    )
-    await tokens.create(connection, row, b"\x01" * 32)
-    assert await tokens.find(connection, b"\x01" * 32) == row
-    await tokens.note_use(connection, row, LATER)
-    assert await tokens.revoke(connection, "t1", at=LATER) == ("t1",)
-    revoked = await tokens.get(connection, "t1")
-    assert (revoked.last_used_at, revoked.is_valid(LATER)) == (LATER, False)
-    assert replace(row, expires_at=LATER).is_valid(START)
-    assert not replace(row, expires_at=LATER).is_valid(LATER)
-
-
-@on_connection
-async def test_an_idempotency_key_is_taken_once_and_answers_later(
-    connection: AsyncConnection,
-) -> None:
-    mine = idempotency.Claim(
-        key="k", actor="ann", endpoint="POST /plans", request_sha256=b"\x01" * 32
-    )
-    assert await idempotency.claim(connection, mine, at=START) is None
-    earlier = await idempotency.claim(connection, mine, at=START)
-    assert earlier == idempotency.Earlier(
-        request_sha256=mine.request_sha256, status=None, body=None
-    )
-    await idempotency.answer(connection, mine, status=201, body=b"{}")
-    earlier = await idempotency.claim(connection, mine, at=START)
-    assert earlier == idempotency.Earlier(
-        request_sha256=mine.request_sha256, status=201, body=b"{}"
-    )
-    assert (
-        await idempotency.claim(connection, replace(mine, actor="bob"), at=START)
-        is None
-    )
-
-
 @on_fleet()
 async def test_a_plan_comes_back_with_all_that_led_to_it(
     store: PostgresStore, engine: AsyncEngine
 ) -> None:
     snapshot = await store.load_snapshot(START)
+    law = CapacityLaw(
+        percentiles=(0.98,),
+        batches=(8,),
+        slo_ratios=(1.0, 2.0),
+        max_utilisation=(((0.0, 0.7),),),
+    )
+    demand = ServiceDemand(
+        name="chat",
+        network="resnet50",
+        slo_ms=100.0,
+        percentile=0.98,
+        arrival_rate_rps=10.0,
+    )
     problem = Problem(
         max_replicas_per_gpu=4,
-        capacity_law=CapacityLaw(
-            percentiles=(0.98,),
-            batches=(8,),
-            slo_ratios=(1.0, 2.0),
-            max_utilisation=(((0.0, 0.7),),),
-        ),
+        capacity_law=law,
         gpu_types=tuple(replace(entry, count=2) for entry in snapshot.state.gpu_types),
-        services=(
-            ServiceDemand(
-                name="chat",
-                network="resnet50",
-                slo_ms=100.0,
-                percentile=0.98,
-                arrival_rate_rps=10.0,
-            ),
-        ),
+        services=(demand,),
         points=snapshot.points,
         power_budget_w=1234.5,
     )
-    step = SolveReport(
-        technique="autoscale",
-        method="pulp-cbc",
-        status=SolveStatus.TIME_LIMIT,
-        bound=1.0,
-    )
+    limit = SolveStatus.TIME_LIMIT
+    step = SolveReport(technique="autoscale", method="cbc", status=limit, bound=1.0)
     violation = Violation(
         rule="sm", severity="physical", where="gpus[0]", detail="120 > 100"
     )
     bound = make_bound(0, {"n1/gpu-0": [("chat", 60, 2048)]})
-    record = replace(
-        make_record(START, bound, snapshot.state.catalogue_revision),
-        problem=problem,
-        violations=(violation,),
-    )
-    record = replace(
-        record, report=replace(record.report, steps=(step,), messages=("slow",))
-    )
-    ids = [
-        await store.record_plan(replace(record, at=START + timedelta(seconds=n)))
-        for n in range(2)
-    ]
+    record = make_record(START, bound, snapshot.state.catalogue_revision)
+    report = replace(record.report, steps=(step,), messages=("slow",))
+    record = replace(record, problem=problem, violations=(violation,), report=report)
+    later = replace(record, at=START + timedelta(seconds=1))
+    first, second = [await store.record_plan(each) for each in (record, later)]
     async with engine.connect() as connection:
-        row = await plans.get(connection, ids[0])
+        row = await plans.get(connection, first)
         assert (row.plan, row.report, row.bound) == (record.plan, record.report, bound)
         assert (row.violations, row.demands) == ((violation,), record.demands)
-        assert await plans.load_problem(connection, ids[1]) == problem
-        # The capacity law and one set of points, shared by both plans.
-        assert (
-            await connection.execute(text("SELECT count(*) FROM archive"))
-        ).scalar_one() == 2
-        assert [
-            entry.id
-            for entry in await plans.list_rows(
-                connection, states=("proposed",), limit=1
-            )
-        ] == [ids[1]]
-        assert [entry.plan_id for entry in await demands.list_newest(connection)] == [
-            ids[1]
-        ]
+        assert await plans.load_problem(connection, second) == problem
+        proposed = await plans.list_rows(connection, states=("proposed",), limit=1)
+        assert [entry.id for entry in proposed] == [second]
+        newest = await demands.list_newest(connection)
+        assert [entry.plan_id for entry in newest] == [second]
+    # The capacity law and one set of points, shared by both plans.
+    assert await scalar(engine, "SELECT count(*) FROM archive") == 2
 
 
 @on_fleet()

@@ -12,10 +12,7 @@ from aiohttp import web
 
 from agents.base.clock import ScaledClock
 from agents.base.device import (
-    DeviceError,
     GpuState,
-    LaunchFailed,
-    UnknownPart,
 )
 from agents.base.protocol import NodeCommand, ReplicaCommand
 from agents.enforce.actions import perform
@@ -100,54 +97,6 @@ async def tick_until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-@on_node()
-async def test_load_is_shared_by_weight_and_every_answer_reaches_its_own_caller(
-    node: Node,
-) -> None:
-    # So many are planned for that 400 at once are not late: then turns would go to the emptiest.
-    route = a_route(("a", 300.0), ("b", 100.0))
-    node.router.switch((route,), node.addresses)
-    statuses = await asyncio.gather(*(node.infer(number) for number in range(400)))
-    assert Counter(statuses) == {200: 400}
-    assert node.served_by() == {"a": 300, "b": 100}
-    assert max(node.workers["a"].batches) == 4
-    (reading,) = node.router.read()
-    assert (
-        reading.arrivals,
-        reading.served,
-        reading.in_slo,
-        reading.rejected,
-        reading.queued,
-    ) == (400,) * 3 + (0, 0)
-
-
-@on_node()
-async def test_a_switch_under_load_loses_no_request_and_drains_the_old_worker(
-    node: Node,
-) -> None:
-    node.router.switch((a_route(("a", 1.0)),), node.addresses)
-    before = [asyncio.create_task(node.infer(number)) for number in range(100)]
-    await tick_until(lambda: node.router.in_flight("a") > 20)
-    node.router.switch((a_route(("b", 1.0)),), node.addresses)
-    assert node.router.in_flight("a") > 0
-    after = [asyncio.create_task(node.infer(number)) for number in range(100, 200)]
-    assert Counter(await asyncio.gather(*before, *after)) == {200: 200}
-    assert node.router.in_flight("a") == node.router.in_flight("b") == 0
-    assert sum(node.served_by().values()) == 200
-    assert node.served_by()["b"] >= 100
-
-
-@on_node()
-async def test_requests_wait_while_there_is_no_replica_and_are_counted(
-    node: Node,
-) -> None:
-    node.router.switch((a_route(),), {})
-    waiting = [asyncio.create_task(node.infer(number)) for number in range(10)]
-    await tick_until(lambda: node.router.read()[0].queued == 10)
-    node.router.switch((a_route(("a", 1.0)),), node.addresses)
-    assert Counter(await asyncio.gather(*waiting)) == {200: 10}
-
-
 @on_node(queue_limit=3)
 async def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_again(
     node: Node,
@@ -162,31 +111,14 @@ async def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_a
         f"{node.url}/v2/models/chat/infer", json=a_body(9)
     ) as response:
         answer = await response.json()
-        assert (response.status, response.headers["Retry-After"], answer["status"]) == (
-            503,
-            "1",
-            503,
-        )
+        assert (response.status, answer["status"]) == (503, 503)
+        assert response.headers["Retry-After"] == "1"
         assert response.content_type == "application/problem+json"
         assert "3 requests of service chat are already waiting" in answer["detail"]
     node.router.switch((), {})
     assert Counter(await asyncio.gather(*waiting)) == {503: 3}
     readings = node.router.read()
     assert sum(reading.rejected for reading in readings) == 4
-
-
-@on_node()
-async def test_a_worker_that_is_gone_is_replaced_by_another_for_the_same_request(
-    node: Node,
-) -> None:
-    async with served(web.Application()) as url:
-        pass
-    addresses = {**node.addresses, "a": url}
-    node.router.switch((a_route(("a", 1.0), ("b", 1.0)),), addresses)
-    statuses = [await node.infer(number) for number in range(10)]
-    assert Counter(statuses) == {200: 10}
-    node.router.switch((a_route(("a", 1.0)),), addresses)
-    assert await node.infer(0) == 502
 
 
 def half_an_answer(*, of_bytes: int) -> web.Application:
@@ -205,62 +137,21 @@ def half_an_answer(*, of_bytes: int) -> web.Application:
     return app
 
 
+@pytest.mark.parametrize("of_bytes", [1000, 10_000_000])
 @on_node()
-async def test_a_worker_that_breaks_off_in_a_short_answer_is_answered_for_by_the_router(
-    node: Node,
+async def test_a_worker_that_breaks_off_is_answered_for_by_the_router_or_breaks_the_callers_connection(
+    node: Node, of_bytes: int
 ) -> None:
-    async with served(half_an_answer(of_bytes=1000)) as url:
+    async with served(half_an_answer(of_bytes=of_bytes)) as url:
         node.router.switch((a_route(("x", 1.0)),), {"x": url})
-        assert await node.infer(0) == 502
-    (reading,) = node.router.read()
-    assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
-
-
-@on_node()
-async def test_a_worker_that_breaks_off_in_a_long_answer_breaks_the_callers_connection_and_counts_as_lost(
-    node: Node,
-) -> None:
-    async with served(half_an_answer(of_bytes=10_000_000)) as url:
-        node.router.switch((a_route(("x", 1.0)),), {"x": url})
-        with pytest.raises(aiohttp.ClientError):
-            await node.infer(0)
+        if of_bytes == 1000:
+            assert await node.infer(0) == 502
+        else:
+            with pytest.raises(aiohttp.ClientError):
+                await node.infer(0)
     await tick_until(lambda: node.router.in_flight("x") == 0)
     (reading,) = node.router.read()
     assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
-
-
-@on_node(execution_ms=20.0)
-async def test_the_batch_changes_while_the_worker_runs(node: Node) -> None:
-    node.router.switch((a_route(("a", 1.0)),), node.addresses)
-    async with node.client.put(
-        f"{node.addresses['a']}/batch", json={"batch": 16}
-    ) as response:
-        assert response.status == 200
-        assert (await response.json())["batch"] == 16
-    await asyncio.gather(*(node.infer(number) for number in range(100)))
-    assert max(node.workers["a"].batches) > 4
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status"),
-    [
-        ("POST", "/v2/models/chat/infer", "{", 400),
-        ("POST", "/v2/models/chat/infer", '{"inputs": []}', 400),
-        ("POST", "/v2/models/other/infer", '{"inputs": []}', 404),
-        ("PUT", "/batch", '{"batch": 0}', 400),
-        ("GET", "/v2/health/ready", "", 200),
-        ("GET", "/v2/models/chat/ready", "", 200),
-        ("GET", "/v2/models/other/ready", "", 404),
-    ],
-)
-@on_node()
-async def test_a_worker_answers_as_the_protocol_says(
-    node: Node, method: str, path: str, body: str, status: int
-) -> None:
-    async with node.client.request(
-        method, node.addresses["a"] + path, data=body
-    ) as response:
-        assert response.status == status
 
 
 @on_node()
@@ -364,25 +255,3 @@ async def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_
     assert (now.id, now.batch, now.state) == ("r2", 2, "ready")
     assert now.requests >= 100
     assert (await device.state()).gpus[0].replicas == ()
-
-
-@in_loop
-async def test_a_fake_device_refuses_what_it_cannot_do() -> None:
-    device = FakeDevice(
-        (an_empty_gpu(0),),
-        execution_s=lambda *_: 0.001,
-        iteration_s=lambda *_: 1.0,
-        clock=ScaledClock(),
-        launch_s=0.0,
-    )
-    await device.start_replica(0, a_replica("r1", memory_mib=3000.0))
-    with pytest.raises(LaunchFailed, match="has 1000"):
-        await device.start_replica(0, a_replica("r2", memory_mib=2000.0))
-    with pytest.raises(UnknownPart, match="not ready"):
-        await device.switch_routes((a_route(("r1", 1.0)),))
-    with pytest.raises(UnknownPart, match="no GPU 3"):
-        await device.lock_clock_mhz(3, 1000.0)
-    await wait_ready(device, a_command(a_gpu(a_replica("r1", memory_mib=3000.0))))
-    with pytest.raises(DeviceError, match="does not take batch 0"):
-        await device.set_batch("r1", 0)
-    await device.close()

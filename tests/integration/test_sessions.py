@@ -10,16 +10,16 @@ from typing import Any, cast
 import pytest
 from fastapi import FastAPI
 from httpx2 import Response
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.api.http.parts import LOGINS_AT_ONCE
 from app.api.http.sessions import COOKIE, HOST_COOKIE, LASTS
-from app.db.base.engine import make_engine
 from app.db.base.transaction import transaction
 from app.db.operations import sessions
 from app.db.operations.token_secrets import TokenOrder
 from app.web.topics import feed
 from app.web.topics.feed import TopicFeed
-from tests.integration.api_harness import Api, Prepared, run_apart, service
+from tests.integration.api_harness import Api, Prepared, service
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -172,11 +172,6 @@ def test_another_sites_page_changes_nothing(api: Api, headers: dict[str, str]) -
     assert not api.get("nodes/n1")["spec"]["cordoned"]
 
 
-def test_a_header_goes_before_a_cookie(api: Api) -> None:
-    log_in(api, api.secrets["viewer"])
-    assert api.get("auth/whoami", token="admin")["scope"] == "admin"
-
-
 def test_a_token_is_no_cookie(api: Api) -> None:
     api.get("auth/whoami", token="admin")  # It is remembered now, as a token.
     assert whoami(api, api.secrets["admin"]) == 401
@@ -205,27 +200,19 @@ def test_who_logs_out_is_out(api: Api) -> None:
 
 
 def test_logins_of_one_person_at_the_same_moment_are_one_token(api: Api) -> None:
+    at = api.clock.now()
     order = TokenOrder(
-        name="oidc",
-        scope="viewer",
-        person="alice",
-        expires_at=api.clock.now() + LASTS,
+        name="oidc", scope="viewer", person="alice", expires_at=at + LASTS
     )
 
-    async def log_in_often() -> list[str]:
-        engine = make_engine(api.url, pool_size=6)
-
+    async def log_in_often(engine: AsyncEngine) -> list[str]:
         async def once() -> str:
             async with transaction(engine) as connection:
-                at = api.clock.now()
                 return (await sessions.token_of_person(connection, order, at=at)).id
 
-        try:
-            return await asyncio.gather(*(once() for _ in range(6)))
-        finally:
-            await engine.dispose()
+        return await asyncio.gather(*(once() for _ in range(6)))
 
-    assert len(set(run_apart(log_in_often()))) == 1
+    assert len(set(api.on_engine(log_in_often))) == 1
 
 
 def test_a_token_has_a_bounded_number_of_sessions_and_the_newest_stay(
@@ -322,13 +309,6 @@ def test_the_feed_does_not_say_that_another_projects_service_exists(api: Api) ->
     api.add_token("of-team-a", "viewer", ("team-a",))
     answer = api.call("GET", "/live?topic=service/hidden", token="of-team-a")
     assert answer.status_code == 404
-
-
-def test_a_token_of_one_project_sees_no_fleet(api: Api) -> None:
-    log_in(api, api.add_token("a", "viewer", ("team-a",)))
-    page = api.client.get("/fleet")
-    assert page.status_code == 200
-    assert "gpu-0" not in page.text
 
 
 def test_files_are_kept_for_good_and_nothing_else_is_served(api: Api) -> None:

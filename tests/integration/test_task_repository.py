@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from agents.base.protocol import TaskReading, TaskState
-from app.base.errors import Conflict, InvalidRequest, NotFound
+from app.base.errors import Conflict, NotFound
 from app.db.maintenance import Retention, maintain
 from app.db.postgres_store import PostgresStore
 from app.db.workloads import tasks
@@ -198,35 +198,6 @@ async def test_a_target_elsewhere_ends_what_was_known_and_a_report_from_the_old_
     assert (await task(engine)).record.done_iterations == 420.0
 
 
-@on_fleet({"default": ["chat"], "web": []})
-async def test_what_a_task_does_is_fixed_and_how_urgent_it_is_may_change(
-    engine: AsyncEngine,
-) -> None:
-    assert await submit(engine, labels={"team": "x"}) == 1
-    assert await submit(engine, labels={"team": "x"}) == 1
-    assert (
-        await submit(
-            engine, replace(TASK, priority=5.0, due_in_s=None), labels={"team": "y"}
-        )
-        == 2
-    )
-    row = await task(engine)
-    assert (row.record.task.priority, row.record.deadline_at) == (5.0, None)
-    assert row.labels == {"team": "y"}
-    assert (row.record.submitted_at, row.submitted_by) == (START, "token/ann")
-    for field, changed in (
-        ("batch", replace(TASK, batch=4)),
-        ("iterations", replace(TASK, iterations=7)),
-    ):
-        with pytest.raises(
-            InvalidRequest,
-            match=f"spec.{field}: cannot be changed once the task is submitted",
-        ):
-            await submit(engine, changed)
-    with pytest.raises(Conflict, match="another project has a task 'nightly'"):
-        await submit(engine, replace(TASK, project="web"))
-
-
 @on_fleet()
 async def test_a_deleted_task_ends_and_its_name_is_given_to_another_run(
     store: PostgresStore, engine: AsyncEngine
@@ -245,23 +216,6 @@ async def test_a_deleted_task_ends_and_its_name_is_given_to_another_run(
     assert row.record.task.name == "nightly.2"
     open_tasks = (await store.load_snapshot(after(9.0))).state.tasks
     assert [each.name for each in open_tasks] == ["nightly.2"]
-
-
-@on_fleet()
-async def test_a_cancelled_task_stays_in_the_list_and_a_finished_one_cannot_be(
-    store: PostgresStore, engine: AsyncEngine
-) -> None:
-    await submit(engine)
-    assert await in_transaction(engine, tasks.cancel, "nightly", at=after(1.0))
-    assert not await in_transaction(engine, tasks.cancel, "nightly", at=after(2.0))
-    (row,) = await in_transaction(engine, tasks.list_rows)
-    assert (row.record.phase, row.record.cancelled_at) == ("cancelled", after(1.0))
-    assert (await store.load_snapshot(after(3.0))).state.tasks == ()
-    await submit(engine, replace(TASK, name="quick"))
-    await push(store, after(3.0), replace(BOUND, name="quick"))
-    await report(store, 1, "finished", 1000.0, name="quick")
-    with pytest.raises(Conflict, match="'quick' has already finished"):
-        await in_transaction(engine, tasks.cancel, "quick", at=after(6.0))
 
 
 @on_fleet({"default": ["chat"], "web": []})
