@@ -208,3 +208,23 @@ def test_the_loss_of_a_gpu_is_told_by_what_it_runs() -> None:
     assert {entry.service for loss in losses.worst for entry in loss.shortfalls} == {
         "chat"
     }
+
+
+def test_a_refused_plan_with_a_row_that_does_not_exist_can_be_explained() -> None:
+    odd = replace(ALONE, replicas=(replace(ALONE.replicas[0], sm_percent=33.0),))
+    assert (
+        _chat(Plan(policy="test", gpus=(odd,)), _problem()).replicas[0].capacity_rps
+        is None
+    )
+
+
+def test_the_summary_is_the_reason_or_else_the_figures() -> None:
+    def said(reason: str) -> str:
+        return explain(
+            PLAN, REPORT, problem=None, demands=(), violations=(), reason=reason
+        ).summary
+
+    assert said("nothing would change") == "optimal: nothing would change"
+    assert said("") == (
+        "optimal at $2.0000 per hour, found by by hand, at most 0.00 % above the lowest possible cost, in 20 ms"
+    )

@@ -8,6 +8,7 @@ import pytest
 
 from app.answers.scenario import (
     WhatIfScenario,
+    alternatives,
     changed,
     describe_scenario,
 )
@@ -252,3 +253,21 @@ def test_suggestions_are_asked_and_scenarios_begin_with_today_s_plan_where_moves
         )
     )
     assert all(problem.current is None for problem in seen)
+
+
+def test_less_of_a_promise_and_other_types_are_asked_of_the_costliest_service() -> None:
+    service = replace(a_service(rate_rps=150.0), min_replicas=2)
+    other = a_type(name="other", count=1)
+    problem = replace(
+        a_problem(service, types=(a_type(count=4), other)),
+    )
+    asked = alternatives(problem, a_plan(2, 75.0), ["chat", "gone"])
+    assert [describe_scenario(one) for one in asked] == [
+        "SLO of chat 150 ms instead of 100",
+        "chat on other instead of gpu",
+        "chat with min_replicas 0 instead of 2",
+    ]
+    assert alternatives(problem, a_plan(2, 75.0), ["gone"]) == ()
+    # What they ask can be planned.
+    for one in asked:
+        changed(problem, one)

@@ -10,7 +10,9 @@ import sys
 import aiohttp
 import pytest
 
+from app.cli.commands import ENTRIES, load
 from tests.agents.harness import Client, Reply, all_of, client_of, ready, worker
+from tests.app.runner import cli
 from tests.waiting import PATIENCE_S, eventually, run
 
 pytestmark = pytest.mark.integration
@@ -190,3 +192,11 @@ def test_a_killed_worker_loses_its_requests_visibly() -> None:
 
     with worker("--times-ms", "1:2000") as started:
         run(check(started.url, started.pid))
+
+
+def test_the_command_is_the_same_program() -> None:
+    (entry,) = [each for each in ENTRIES if each.name == "worker"]
+    load(entry)
+    ended = cli("worker --service chat --batch 0")
+    assert ended.code == 2
+    assert "plimsoll worker: error: argument --batch" in ended.err

@@ -132,3 +132,11 @@ def test_the_closing_report_says_of_each_service_whether_its_slo_was_kept() -> N
     text = " ".join(" ".join(lines).split())
     assert "SLO missed: translation (97.41 % of the requests in SLO, not 98 %)" in text
     assert mixed.missed == (missed,)
+
+
+def test_a_service_without_traffic_shows_no_figures() -> None:
+    line = service_line("resnet50", latency_ms=None, attainment=None)
+    assert (
+        sum("–" in each for each in drawn(view.render(frame(services=[line], gpus=[]))))
+        == 1
+    )

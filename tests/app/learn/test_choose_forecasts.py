@@ -237,3 +237,15 @@ def test_a_demand_says_between_which_rates_its_forecast_lies_and_one_without_a_f
         heard.interval_rps[0] < 50.0 < heard.interval_rps[1]
     )  # 100 requests in windows of two seconds.
     assert silent.interval_rps is None
+
+
+def test_each_window_is_judged_once() -> None:
+    windows = a_walk(600)
+    half = judge(a_case(windows.part(0, 300), until_s=NOW_S - 300.0))
+    whole = judge(a_case(windows, choice=half))
+    again = judge(a_case(windows, choice=whole))
+    counts = [choice.scores["ewma"].forecasts for choice in (half, whole, again)]
+    assert counts[0] == 120.0
+    # What is five minutes old has lost a third of a percent of its weight.
+    assert 239.0 < counts[1] < 240.0
+    assert counts[2] == counts[1]

@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from agents.base.protocol import LaunchFailure, Observation
-from app.answers.conditions import Condition
 from app.answers.status import service_statuses
 from app.loop.demand_fallbacks import decide_with_fallbacks
 from app.loop.fill import task_places
@@ -126,10 +125,16 @@ def report(fleet: Fleet, node: str, failure: LaunchFailure, count: int) -> None:
     asyncio.run(fleet.store.ingest((observation,), fleet.clock.now()))
 
 
-def condition(fleet: Fleet, service: str = "chat") -> Condition | None:
-    """What is said of its launches."""
-    status = service_statuses(snapshot_of(fleet), [service])[service]
-    return next((each for each in status.conditions if each.type == "Launches"), None)
+def said(fleet: Fleet) -> str:
+    """Of chat's launches by its condition; nothing where it has none."""
+    conditions = service_statuses(snapshot_of(fleet), ["chat"])["chat"].conditions
+    return "".join(each.message for each in conditions if each.type == "Launches")
+
+
+def told(outcome: TickOutcome) -> str:
+    """By the plan's report."""
+    assert outcome.report is not None
+    return " ".join(outcome.report.messages)
 
 
 def fleet_of(*nodes: str, services: Sequence[str] = ("chat",)) -> Fleet:
@@ -149,14 +154,11 @@ def test_a_service_whose_launches_fail_on_a_gpu_is_placed_on_another() -> None:
     report_failures(fleet, count=1)
     outcome = after(fleet)
     assert places(fleet) == {"chat": "n2/gpu-0"}
-    assert outcome.report is not None
-    assert "chat: its launches fail" in " ".join(outcome.report.messages)
-    said = condition(fleet)
-    assert said is not None
-    assert "n1/gpu-0: out of memory; until 20" in said.message
+    assert "chat: its launches fail" in told(outcome)
+    assert "n1/gpu-0: out of memory; until 20" in said(fleet)
     # It stays there while it is well, and may go back when the time is over.
     fleet.pass_time(FIRST.total_seconds() + 2.0, rates_rps=RATES)
-    assert condition(fleet) is None
+    assert said(fleet) == ""
     fleet.tick()
     assert places(fleet) == {"chat": "n2/gpu-0"}
 
@@ -178,11 +180,8 @@ def test_where_no_other_place_fits_the_service_stays_and_says_so() -> None:
     outcome = after(fleet)
     assert places(fleet) == {"chat": gpu}
     assert outcome.unserved_rps == 0.0
-    assert outcome.report is not None
-    assert "too little room without them" in " ".join(outcome.report.messages)
-    said = condition(fleet)
-    assert said is not None
-    assert "it is still planned on n1/gpu-0" in said.message
+    assert "too little room without them" in told(outcome)
+    assert "it is still planned on n1/gpu-0" in said(fleet)
     # A node that is added is the place that it lacked.
     fleet.store.put_node(*a_node("n2"), at=fleet.clock.now())
     after(fleet)
@@ -209,9 +208,9 @@ def test_a_service_without_another_place_does_not_keep_others_where_they_fail() 
     bound = outcome.decision.bound
     assert bound is not None
     assert places_of(bound) == {"chat": "n2/gpu-0", "photo": "n1/gpu-1"}
-    said = " ".join(outcome.decision.report.messages)
-    assert "chat: its launches fail; it avoids n1/gpu-0" in said
-    assert "photo: its launches fail; it may still start on n1/gpu-0, n1/gpu-1" in said
+    words = " ".join(outcome.decision.report.messages)
+    assert "chat: its launches fail; it avoids n1/gpu-0" in words
+    assert "photo: its launches fail; it may still start on n1/gpu-0, n1/gpu-1" in words
 
 
 def test_a_service_that_fails_wherever_it_is_tried_is_moved_no_further() -> None:
@@ -224,9 +223,7 @@ def test_a_service_that_fails_wherever_it_is_tried_is_moved_no_further() -> None
     assert len(set(tried)) == 3
     last = places(fleet)
     assert last["chat"] == tried[-1]
-    said = condition(fleet)
-    assert said is not None
-    assert "fails on 3 nodes" in said.message
+    assert "fails on 3 nodes" in said(fleet)
     report_failures(fleet)
     after(fleet)
     assert places(fleet) == last
@@ -326,9 +323,7 @@ def test_a_task_whose_launches_fail_on_a_gpu_is_placed_on_another() -> None:
     outcome = tick_on(fleet)
     second = place_of_task(fleet)
     assert second != first
-    assert outcome.report is not None
-    said = f"task nightly: its launches fail; it avoids {first}"
-    assert said in outcome.report.messages
+    assert f"task nightly: its launches fail; it avoids {first}" in told(outcome)
     # It stays there when the time is over.
     fleet.pass_time(FIRST.total_seconds(), heard=("n1", "n2", "n3"))
     tick_on(fleet)
@@ -423,6 +418,11 @@ def test_a_gpu_on_which_two_services_fail_starts_nothing_of_anybody() -> None:
     )
     state = with_shared_cordons(snapshot.state, avoided_gpus(snapshot))
     assert [gpu.id for gpu in state.gpus if gpu.cordoned] == ["n1/gpu-0"]
+    # What was said of services and GPUs that are gone changes nothing.
+    left = failing(("chat", "n1/gpu-0"), ("chat", "n9/gpu-0"))
+    gone = replace(left, state=replace(left.state, services=()))
+    assert avoided_gpus(left).closed == {"chat": {"n1/gpu-0"}}
+    assert avoided_gpus(gone) == AvoidedGpus()
 
 
 def test_spares_that_fail_take_no_gpu_from_anybody_else() -> None:
@@ -448,10 +448,3 @@ def test_a_spare_that_fails_on_several_gpus_is_not_tried_on_all_of_the_fleet() -
         snapshot = failing(*((key, gpu) for gpu in gpus[:count]))
         stops = avoided_gpus(snapshot).no_new_spares
         assert stops == ({"chat"} if count >= MAX_SPARE_GPUS else set())
-
-
-def test_what_was_said_of_services_and_gpus_that_are_gone_changes_nothing() -> None:
-    snapshot = failing(("chat", "n1/gpu-0"), ("chat", "n9/gpu-0"))
-    gone = replace(snapshot, state=replace(snapshot.state, services=()))
-    assert avoided_gpus(snapshot).closed == {"chat": {"n1/gpu-0"}}
-    assert avoided_gpus(gone) == AvoidedGpus()

@@ -62,15 +62,8 @@ def test_a_plan_is_pushed_in_mode_auto_and_every_node_gets_a_command() -> None:
     assert [
         command and (command.generation, len(command.gpus)) for command in commands
     ] == [(1, 1), (1, 0)]
-
-
-@pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
-def test_a_plan_is_only_proposed_in_modes_advise_and_approve(mode: Mode) -> None:
-    fleet = a_fleet(mode=mode)
-    fleet.pass_time(rates_rps=CHAT)
-    assert fleet.tick().state == "proposed"
-    assert fleet.generation == 0
-    assert states(fleet) == ["proposed"]
+    steps = {"snapshot", "forecast", "decide", "record", "push", "total"}
+    assert outcome.seconds.keys() == steps
 
 
 def test_an_approved_plan_is_pushed_by_the_next_tick_without_asking_the_solver() -> (
@@ -107,17 +100,17 @@ def tasks_in_force(fleet: Fleet) -> list[str]:
     return [task.name for gpu in bound.gpus for task in gpu.tasks]
 
 
-def test_a_task_starts_without_a_person_where_only_services_want_one() -> None:
-    fleet = a_running_fleet("services")
+@pytest.mark.parametrize(
+    ("approve", "state", "tasks"),
+    [("services", "target", ["scan"]), ("all", "proposed", [])],
+)
+def test_a_task_waits_for_a_person_only_where_everything_does(
+    approve: str, state: str, tasks: list[str]
+) -> None:
+    fleet = a_running_fleet(approve)
     fleet.pass_time(rates_rps=CHAT)
-    assert (fleet.tick().state, tasks_in_force(fleet)) == ("target", ["scan"])
+    assert (fleet.tick().state, tasks_in_force(fleet)) == (state, tasks)
     assert [replica.service for replica in fleet.replicas()] == ["chat"]
-
-
-def test_a_task_waits_for_a_person_where_everything_does() -> None:
-    fleet = a_running_fleet("all")
-    fleet.pass_time(rates_rps=CHAT)
-    assert (fleet.tick().state, tasks_in_force(fleet)) == ("proposed", [])
 
 
 def test_a_change_of_services_waits_while_a_task_starts_beside_what_runs() -> None:
@@ -136,10 +129,13 @@ def test_a_change_of_services_waits_while_a_task_starts_beside_what_runs() -> No
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
-def test_the_same_plan_is_not_proposed_twice(mode: Mode) -> None:
+def test_a_plan_is_only_proposed_in_modes_advise_and_approve_and_not_twice(
+    mode: Mode,
+) -> None:
     fleet = a_fleet(mode=mode)
     fleet.pass_time(rates_rps=CHAT)
     first = fleet.tick()
+    assert (first.state, fleet.generation) == ("proposed", 0)
     fleet.pass_time(rates_rps=CHAT)
     second = fleet.tick()
     assert (second.state, second.reason) == (
@@ -167,28 +163,21 @@ def test_a_proposal_stays_for_as_long_as_a_person_needs_to_read_it() -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
-def test_of_all_plans_that_were_proposed_the_newest_waits(mode: Mode) -> None:
+def test_of_all_plans_that_were_proposed_the_newest_waits_and_its_approval_counts(
+    mode: Mode,
+) -> None:
     fleet = a_fleet(mode=mode)
     fleet.pass_time(rates_rps=CHAT)
     fleet.tick()
     for _ in range(3):
-        fleet.store.put_gpu_types(())
-        assert fleet.tick().state == "proposed"
+        fleet.store.put_gpu_types(())  # Another revision of the catalogue.
+        again = fleet.tick()
+        assert again.state == "proposed"
     assert states(fleet) == ["withdrawn"] * 3 + ["proposed"]
-
-
-def test_a_plan_that_waits_is_proposed_anew_when_the_catalogue_changes_so_that_its_approval_counts() -> (
-    None
-):
-    fleet = a_fleet(mode=Mode.APPROVE)
-    fleet.pass_time(rates_rps=CHAT)
-    fleet.tick()
-    fleet.store.put_gpu_types(())
-    again = fleet.tick()
-    assert again.plan_id is not None
-    fleet.store.approve(again.plan_id)
-    assert fleet.tick().state == "target"
-    assert states(fleet) == ["withdrawn", "target"]
+    if mode is Mode.APPROVE:
+        assert again.plan_id is not None
+        fleet.store.approve(again.plan_id)
+        assert fleet.tick().state == "target"
 
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.APPROVE])
@@ -287,11 +276,12 @@ def test_a_lost_gpu_counts_neither_as_stock_nor_as_running() -> None:
 
 
 def test_without_a_solver_the_target_stays_and_the_record_says_why() -> None:
-    fleet = a_fleet()
-    fleet.pass_time(rates_rps=CHAT)
+    fleet = a_fleet(a_service("chat"), a_service("photo"))
+    rates_rps = {"chat": 20.0, "photo": 10.0}
+    fleet.pass_time(rates_rps=rates_rps)
     fleet.tick()
     fleet.loop.solver = Failing()
-    fleet.pass_time(rates_rps=CHAT)
+    fleet.pass_time(rates_rps=rates_rps)
     outcome = fleet.tick()
     assert (outcome.state, outcome.generation) == ("kept", 1)
     record = fleet.store.plans[2]
@@ -302,16 +292,8 @@ def test_without_a_solver_the_target_stays_and_the_record_says_why() -> None:
     )
     assert "killed" in record.reason
     assert len(fleet.store.pushed) == 1
-
-
-def test_without_a_solver_the_loop_keeps_on_even_after_a_running_service_was_deleted() -> (
-    None
-):
-    fleet = a_fleet(a_service("chat"), a_service("photo"))
-    fleet.pass_time(rates_rps={"chat": 20.0, "photo": 10.0})
-    fleet.tick()
+    # Also after one that runs was deleted.
     fleet.store.delete_service("photo")
-    fleet.loop.solver = Failing()
     outcome = fleet.tick()
     assert (outcome.state, outcome.cost_usd_per_hour) == ("kept", 2.0)
 
@@ -470,16 +452,3 @@ def test_what_the_policy_remembers_comes_back_unless_its_plan_was_refused() -> N
         {"calls": 1},
         {"calls": 1},
     ]
-
-
-def test_the_outcome_tells_the_seconds_of_every_step() -> None:
-    fleet = a_fleet()
-    fleet.pass_time(rates_rps=CHAT)
-    assert set(fleet.tick().seconds) == {
-        "snapshot",
-        "forecast",
-        "decide",
-        "record",
-        "push",
-        "total",
-    }

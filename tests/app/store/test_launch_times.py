@@ -11,7 +11,8 @@ from app.store.launch_times import (
     SecondsByType,
     usual_launch_s,
 )
-from solvers.types.state import Gpu, NodeId, gpu_id
+from solvers.types.llm import LlmTerms, ServedStart
+from solvers.types.state import Gpu, NodeId, Service, Slo, gpu_id
 
 GPUS = {
     gpu.id: gpu
@@ -77,3 +78,23 @@ def test_a_type_takes_as_long_as_the_newest_launches_of_half_of_the_services() -
     times.take(a_report((1, 2.0)), GPUS)
     assert times.by_type() == {"big": 6.0, "small": 2.0}
     assert LaunchTimes().by_type() == {}
+
+
+def a_service(name: str, *, is_model: bool = False) -> Service:
+    return Service(
+        name=name,
+        network="network",
+        slo=Slo(latency_ms=100.0, percentile=0.95),
+        llm=LlmTerms(itl_ms=50.0) if is_model else None,
+    )
+
+
+def test_models_are_known_by_the_median_of_their_newest_launches() -> None:
+    times = LaunchTimes()
+    times.take(a_report((0, 90.0), (0, 300.0), (0, 110.0), (1, 20.0)), GPUS)
+    times.take(a_report((0, 7.0), service="small"), GPUS)
+    services = (a_service("chat", is_model=True), a_service("small"))
+    assert times.of_models(services) == (
+        ServedStart("chat", "big", 110.0),
+        ServedStart("chat", "small", 20.0),
+    )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agents.base.protocol import GpuReading, Observation, TaskReading, TaskState
+from app.base.errors import Conflict
 from app.store.task_book import TaskBook
 from solvers.types.plan import BoundGpu, BoundPlan
 from solvers.types.state import GpuId, NodeId, Task
@@ -212,3 +213,8 @@ def test_progress_in_another_batch_counts_in_that_of_the_submission() -> None:
         reported(reading("finished", 503.75, batch=128, iteration_ms=30.0)), after(20.0)
     )
     assert book.records["nightly"].done_iterations == 1000.0
+
+
+def test_a_name_is_given_once() -> None:
+    with pytest.raises(Conflict, match="there is already a task 'nightly'"):
+        a_book().submit([TASK], after(1.0))

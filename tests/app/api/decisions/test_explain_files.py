@@ -115,3 +115,17 @@ def test_gpus_in_slices_are_refused_in_plain_words(tmp_path: Path) -> None:
         assert refused.code == 1
         assert "big may be cut into slices" in refused.err
         assert "`plimsoll plan`" in refused.err
+
+
+def test_where_nothing_is_asked_nothing_holds_back(tmp_path: Path) -> None:
+    problem = changed_example(tmp_path, arrival_rate_rps=0.0, min_replicas=1)
+    out = cli(
+        "explain camera --problem",
+        problem,
+        "--policy",
+        "hetsev_greedy",
+        "--time-limit",
+        "2",
+    ).out
+    assert "is worth nothing; one more costs nothing: there is room" in out
+    assert "held back" not in out

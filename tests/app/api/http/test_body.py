@@ -170,3 +170,9 @@ def test_an_odd_observation_names_its_field(
     with pytest.raises(InvalidRequest) as refused:
         decode_observation(json.dumps({**OBSERVATION, **change}).encode(), "n1")
     assert refused.value.field == field
+
+
+def test_an_observation_is_decoded() -> None:
+    assert decode_observation(json.dumps(OBSERVATION).encode(), "n1").services[
+        0
+    ].latency_buckets == ((79, 1),)

@@ -204,3 +204,15 @@ def test_fields_that_do_not_fit_together_are_all_named(
 )
 def test_spans_are_told_in_the_unit_that_fits(seconds: float, words: str) -> None:
     assert span(seconds) == words
+
+
+def test_a_wide_table_has_pace_and_waiting_and_one_task_is_described() -> None:
+    wide = cli("get tasks -o wide", api=fleet(RUNNING)).out.splitlines()
+    assert (
+        " ".join(wide[0].split()[7:])
+        == "PROJECT KIND PRIORITY PER S DEADLINE WAITED STARTS SWAPS ENDS"
+    )
+    assert "vision   offline         1  25.00  2026-03-01 12:00:25" in wide[1]
+    described = cli("describe task nightly", api=fleet(RUNNING)).out
+    assert "remaining_s:" in described
+    assert "2026-03-01 12:00:25" in described

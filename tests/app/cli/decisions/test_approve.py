@@ -1,5 +1,7 @@
 """`explain`, `diff` of plans, `approve`, `reject`, `pause`, `resume`, `cordon`: what is asked, and what is told."""
 
+import json
+
 import pytest
 
 from tests.app.cli.fake_api import FakeApi, problem_document
@@ -186,3 +188,7 @@ def test_cancel_goes_on_where_one_has_finished_or_is_not_there() -> None:
     result = cli("cancel nightly weekly", api=api)
     assert (result.code, result.out) == (1, "")
     assert "scope operator is needed" in result.err
+
+
+def test_explain_as_json_is_the_api_s_own_answer() -> None:
+    assert json.loads(cli("explain 12 -o json", api=explaining()).out) == EXPLANATION

@@ -188,3 +188,14 @@ def test_gpus_that_the_file_lacks_come_from_the_catalogue_at_its_price() -> None
     unmeasured = [row for row in rows if row.startswith("L4: nobody has measured")]
     assert unmeasured
     assert "plimsoll profile run --network" in unmeasured[0]
+
+
+def test_a_control_plane_s_refusal_names_the_option() -> None:
+    api = fake()
+    detail = "no service is called 'cht'; did you mean chat? There are chat"
+    api.problems["POST plans/preview"] = {
+        "status": 422,
+        "detail": f"scenarios[0].demand_factor: {detail}",
+        "errors": [{"pointer": "/scenarios/0/demand_factor", "detail": detail}],
+    }
+    assert cli("what-if --demand cht=2", api=api).err == f"Error: --demand: {detail}\n"

@@ -292,3 +292,32 @@ def test_delete_asks_and_goes_from_users_to_what_they_use(tmp_path: Path) -> Non
         == "Service chat deleted\nNetwork bert deleted\n"
     )
     assert api.header("DELETE", "If-Match") == ["*", "*"]
+
+
+def test_waiting_does_not_go_on_where_a_person_must_act(file: Path) -> None:
+    api = api_with()
+    waits = conditions("False", "WaitsForApproval", "plan 7 waits for approval")
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        is_look = request.method == "GET" and "services/chat" in api.objects
+        return httpx2.Response(200, json=waits) if is_look else api(request)
+
+    result = cli("apply -f", file, "-y", "--wait", "10", api=answer)
+    assert result.code == 1
+    assert "chat is not ready: plan 7 waits for approval" in result.err
+    assert "Hint: `plimsoll describe service chat` says why" in result.err
+
+
+def test_what_would_stay_unserved_is_said_before_asking(file: Path) -> None:
+    api = api_with()
+    api.answers[PREVIEW]["document"] = {
+        "unserved": [{"service": "chat", "rate_rps": 12.0, "reason": "stock"}]
+    }
+    assert "  chat: 12.0 rps would stay unserved" in cli("apply -f", file, api=api).out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["service"], ["gpu", "n1/gpu-0"], ["token", "t"], []]
+)
+def test_delete_refuses_what_it_cannot_delete(arguments: list[str]) -> None:
+    assert cli("delete", *arguments, "-y", api=FakeApi()).code == 2

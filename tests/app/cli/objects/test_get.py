@@ -245,3 +245,11 @@ def test_describe_network_shows_the_choice_its_error_and_what_serving_says() -> 
         "    L4: off by more than 8.0 % since 2026-03-01 12:00:00; more room is planned",
     ]
     assert max(map(len, lines)) <= 80
+
+
+def test_wide_adds_columns() -> None:
+    line = cli("get services -o wide", api=fleet()).out.splitlines()[1]
+    assert line.split() == [
+        *("chat", "bert", "p98", "≤", "50", "ms", "118.2", "99.50", "%", "3"),
+        *("default", "10", "auto", "130.0", "41.0", "T4=2,", "V100=1", "-", "Serving"),
+    ]

@@ -98,3 +98,14 @@ def test_wrong_usage_asks_nobody(arguments: tuple[str, ...]) -> None:
     api = FakeApi()
     assert cli("port-forward", *arguments, api=api).code == 2
     assert api.requests == []
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    where = endpoints(f"https://gateway.example.com/{INFER}")
+    api = FakeApi(answers={"GET services/chat/endpoints": where})
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = cli("port-forward service/chat", port, api=api)
+    assert (result.code, result.out) == (1, "")
+    assert f"cannot listen on 127.0.0.1:{port}: " in result.err
+    assert "0 for any free one" in result.err

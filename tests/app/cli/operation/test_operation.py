@@ -186,3 +186,15 @@ def test_a_library_that_does_not_load_is_found_out_in_a_process_of_its_own() -> 
         import_problem(("no_such_library",))
         == "ModuleNotFoundError: No module named 'no_such_library'"
     )
+
+
+def test_a_wrong_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIMSOLL_PORT", "99999")
+    result = cli("config show")
+    assert (result.code, result.err.startswith("Error: PLIMSOLL_PORT: ")) == (1, True)
+
+
+def test_doctor_suspects_an_address_that_is_not_ours() -> None:
+    found = findings(FakeApi(answers={"GET /readyz": {"hello": "world"}}))
+    assert found["control plane"].verdict is CheckVerdict.BROKEN
+    assert "is this the address of Plimsoll?" in found["control plane"].detail

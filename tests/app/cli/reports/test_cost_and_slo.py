@@ -221,3 +221,29 @@ def test_following_begins_after_the_newest_event_even_where_none_fits_the_filter
             raise KeyboardInterrupt
 
     assert cli("events -f --kind Never", api=api, sleep=sleep).out == ""
+
+
+def test_cost_is_written_as_csv_without_a_total() -> None:
+    result = cli(
+        "cost -o csv", api=FakeApi(answers={"GET reports/cost_by_service_hour": COST})
+    )
+    assert result.out.splitlines() == [
+        "service,gpu_hours,cost_usd,whole_gpu_cost_usd,memory_cost_usd",
+        "chat,1.5,4.5,6.0,5.0",
+        "(idle),0.5,1.5,0.0,1.0",
+    ]
+
+
+def test_budgets_are_in_the_documents_by_period() -> None:
+    chat, idle = json.loads(cli("slo -o json", api=FakeApi(answers=SLO_ANSWERS)).out)[
+        "items"
+    ]
+    assert chat["budget_left_percent"] == 24.5
+    assert [
+        (row["period"], row["burn_rate"], row["is_alerting"]) for row in chat["periods"]
+    ] == [
+        ("1 h", 21.5, True),
+        ("6 h", 0.75, False),
+        ("30 d", 0.75, None),
+    ]
+    assert idle["budget_left_percent"] is None

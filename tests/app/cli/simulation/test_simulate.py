@@ -263,3 +263,20 @@ def test_a_run_that_fails_is_named_and_the_others_are_reported(tmp_path: Path) -
     assert "2 of 2 runs: hetsev_greedy, seed 4: failed" in result.err
     words = "hetsev_greedy, seed 4: service resnet50 gets up to 2,000,000 requests per second"
     assert words in result.err and words in page.read_text()
+
+
+def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
+    task = {
+        "name": "t",
+        "kind": "training",
+        "network": "resnet18-training",
+        "batch": 128,
+        "iterations": 50,
+    }
+    result = cli("simulate", written(tmp_path, tasks=[task]), "-j", "1")
+    heading, row = result.out.splitlines()[-2:]
+    assert (
+        " ".join(heading.split())
+        == "TASKS UNDER FINISHED % MEAN MIN IN TIME % GPU H OF WORK OWN USD"
+    )
+    assert row.split()[:2] == ["hetsev_greedy", "100.0"]

@@ -1,8 +1,10 @@
 """`plimsoll trace`: files in, files out, tables for people, and wrong usage."""
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from app.cli.common.durations import duration_text, parse_duration
 from tests.app.runner import Result, cli
@@ -201,3 +203,30 @@ def test_durations_are_written_as_they_are_read(seconds: float, text: str) -> No
     assert duration_text(seconds) == text
     if seconds:
         assert parse_duration(text).total_seconds() == pytest.approx(seconds, rel=1e-2)
+
+
+def test_a_day_is_described_by_its_hours() -> None:
+    day = "second,a\n" + "".join(
+        f"{3600 * hour},{3600 if hour != 14 else 9000}\n" for hour in range(24)
+    )
+    assert done("describe -", stdin=day).splitlines()[-1] == (
+        "a: busiest in hour 14 (2.35 × the mean), quietest in hour 0 (0.94 ×)"
+    )
+
+
+def test_json_has_the_same_for_programs() -> None:
+    document = json.loads(done("describe - -o json", stdin=SQUARE))
+    assert (document["duration_s"], document["step_s"], document["windows_s"]) == (
+        1800.0,
+        1.0,
+        [1.0, 10.0, 60.0],
+    )
+    assert [series["name"] for series in document["series"]] == ["a", "b"]
+    assert document["series"][0]["autocorrelation"] == pytest.approx(1.0)
+    assert yaml.safe_load(done("describe - -o yaml", stdin=SQUARE)) == document
+    jobs = json.loads(done("describe - -o json", stdin=JOBS))
+    assert (jobs["jobs"], jobs["gpu_hours"], jobs["notes"]) == (
+        3,
+        pytest.approx(2.0 + 30 / 3600),
+        ["source: mine"],
+    )

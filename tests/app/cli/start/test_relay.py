@@ -143,3 +143,13 @@ def test_what_does_not_fit_is_said(arguments: tuple[str, ...], words: str) -> No
     result = cli("relay", METRICS, *arguments, api=Both())
     assert result.code == 1
     assert words in result.err
+
+
+def test_without_a_service_it_shows_what_the_server_says() -> None:
+    result = cli(f"{RELAY} --served-as chat", api=Both())
+    assert (result.code, "10 requests" in result.out) == (0, True)
+
+
+def test_a_server_that_tells_no_latencies_makes_no_window() -> None:
+    told = ServerReading(at_s=START_S, counts=ServerCounts(served=5.0))
+    assert make_window("s", told, told, 100.0) is None

@@ -302,3 +302,10 @@ def test_every_policy_has_its_own_look_in_every_chart(count: int) -> None:
         r'<path class="line" (stroke="[^>]*?) d=', page.partition("Fleet over time")[2]
     )
     assert len(set(first)) == count
+
+
+def test_clients_have_arrivals_under_each_policy() -> None:
+    spec = {"services": [{**SERVICE, "name": "a", "load": {"clients": 3}}]}
+    page = a_page(*kept("one", 1.0), *kept("two", 1.0), **spec)
+    assert "requests that arrived, one" in page and "requests that arrived, two" in page
+    assert "1 under clients in a closed loop" in words(page)
