@@ -82,16 +82,6 @@ def test_neighbours_lengthen_the_execution_by_their_pressure() -> None:
     assert alone.capacity_rps > beside.capacity_rps > 20.0
 
 
-def test_the_fullest_replica_decides() -> None:
-    chat = _chat(PLAN, _problem())
-    assert (chat.demand_rps, chat.planned_rps) == (60.0, 60.0)
-    share = 40.0 / (chat.replicas[0].capacity_rps or 0.0)
-    assert (
-        chat.limit
-        == f"capacity: its fullest replicas take {100.0 * share:.1f} % of what the SLO allows"
-    )
-
-
 @pytest.mark.parametrize(
     ("scaling", "limit"),
     [
@@ -160,20 +150,6 @@ def test_prices_of_the_report_are_told_with_what_the_gpus_earn() -> None:
     assert pair.replicas[0].earns == pytest.approx(0.02 * carried)
     assert pair.loss == pytest.approx(pair.price + 0.3 - 0.02 * carried)
     assert (found.price_unit, found.kinds_left_out) == ("usd_per_hour", 0)
-
-
-def test_one_more_gpu_is_worth_its_price_only_where_all_are_used() -> None:
-    def worth(plan: Plan) -> float | None:
-        found = told(plan, replace(REPORT, prices=PRICES))
-        return next(
-            entry.worth_of_one_more
-            for entry in found.gpu_types
-            if entry.gpu_type == "fast"
-        )
-
-    count = _problem().gpu_type("fast").count or 0
-    assert worth(replace(PLAN, gpus=(replace(ALONE, count=count),))) == 0.3
-    assert worth(replace(PLAN, gpus=(replace(ALONE, count=count - 1),))) == 0.0
 
 
 def test_moves_count_what_starts_and_stops_and_what_that_costs() -> None:

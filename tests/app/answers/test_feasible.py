@@ -65,43 +65,12 @@ def test_an_excluded_type_does_not_help() -> None:
     )
 
 
-def test_the_least_slo_itself_is_feasible_also_when_it_was_rounded() -> None:
-    row = POINTS.rows[1]._replace(run_ms=10.0 / 3.0)
-    points = [replace(POINTS, rows=(row,))]
-    least = min_slo(CHAT, [FAST], points)
-    assert least is not None and least.latency_ms == 3.334
-    asked = replace(CHAT, slo=Slo(latency_ms=least.latency_ms, percentile=0.98))
-    assert infeasibility(asked, [FAST], points) is None
-
-
 @pytest.mark.parametrize("row", [{"memory_mib": 20_000.0}, {"power_w": 201.0}])
 def test_points_that_do_not_fit_the_gpu_do_not_count(row: dict[str, float]) -> None:
     points = replace(POINTS, rows=tuple(entry._replace(**row) for entry in POINTS.rows))
     assert min_slo(CHAT, [FAST], [points]) is None
     reason = infeasibility(CHAT, [FAST], [points])
     assert reason is not None and "no operating point on fast" in reason
-
-
-def test_the_reason_speaks_of_the_fleet_s_types_where_the_service_may_use_one() -> None:
-    hasty = replace(CHAT, slo=Slo(latency_ms=1.0, percentile=0.98))
-    reason = (
-        infeasibility(hasty, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"})
-        or ""
-    )
-    assert "is impossible on slow; the shortest possible SLO is 20 ms (slow" in reason
-    elsewhere = replace(hasty, excluded_gpu_types=("slow",))
-    assert "on fast; " in (
-        infeasibility(elsewhere, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"})
-        or ""
-    )
-
-
-def test_an_slo_that_only_a_type_outside_the_fleet_can_keep_is_not_impossible() -> None:
-    tight = replace(CHAT, slo=Slo(latency_ms=19.0, percentile=0.98))
-    assert (
-        infeasibility(tight, [FAST, SLOW], [POINTS, SLOW_POINTS], present={"slow"})
-        is None
-    )
 
 
 def test_nothing_allowed_is_its_own_reason() -> None:

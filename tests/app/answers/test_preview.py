@@ -1,10 +1,8 @@
 """Previews: what the loop would decide, and what questions beyond that come to, from the same plans."""
 
 import asyncio
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from app.answers.preview import (
     Preview,
@@ -14,7 +12,6 @@ from app.answers.preview import (
     preview,
 )
 from app.answers.scenario import WhatIfScenario
-from solvers.types.problem import OperatingPoints
 from tests.app.fleets import Answering, a_service
 from tests.app.snapshots import a_snapshot, a_state, windows_of
 
@@ -53,27 +50,6 @@ def test_today_is_planned_once_and_is_the_decision() -> None:
         "as it is",
         "demand of chat × 0.5",
     ]
-
-
-class Watched(tuple[OperatingPoints, ...]):
-    """Operating points that note who reads them."""
-
-    readers: ClassVar[list[int]] = []
-
-    def __iter__(self) -> Iterator[OperatingPoints]:
-        self.readers.append(threading.get_ident())
-        return super().__iter__()
-
-
-def test_problems_are_not_made_on_the_event_loop() -> None:
-    points = Watched(SNAPSHOT.points)
-    snapshot = replace(SNAPSHOT, points=points)
-    wanted = questions(
-        ScenarioQuestion(scenario=WhatIfScenario(), services=(a_service("new"),))
-    )
-    asyncio.run(preview(Answering(), snapshot, PreviewChanges(), wanted))
-    assert points.readers
-    assert threading.get_ident() not in points.readers
 
 
 def test_a_service_more_is_in_the_question_s_name_and_in_its_problem_only() -> None:

@@ -1,7 +1,5 @@
 """Scenarios: what becomes of a Problem, what is refused, and which questions are asked unasked."""
 
-from dataclasses import replace
-
 import pytest
 
 from app.answers.scenario import (
@@ -167,19 +165,3 @@ def test_the_usual_questions_are_growth_stock_and_the_slos_of_the_dearest_servic
         "SLO of search +10 % (110 ms)",
     ]
     assert len(asked) <= max_suggested(PROBLEM)
-
-
-def test_without_prices_the_dearest_services_are_those_with_most_of_the_gpus() -> None:
-    asked = [
-        describe_scenario(scenario)
-        for scenario in suggested(PROBLEM, a_plan("search"), None)
-    ]
-    assert [one for one in asked if "SLO" in one] == ["SLO of search +10 % (110 ms)"]
-
-
-def test_no_gpu_is_taken_where_there_is_none() -> None:
-    bare = replace(PROBLEM, gpu_types=(a_type("T4", count=0),))
-    assert "-1 T4" not in [
-        describe_scenario(scenario)
-        for scenario in suggested(bare, a_plan("chat"), None)
-    ]

@@ -140,15 +140,6 @@ def test_an_slo_that_no_point_keeps_is_told_even_without_a_plan() -> None:
     assert _said(snapshot, "Feasible") == ("False", "SloOutOfReach")
 
 
-def test_nodes_that_follow_what_was_never_made_here_are_named_and_follow_nothing() -> (
-    None
-):
-    target = a_bound_plan([], [a_replica("r2")], generation=3)
-    snapshot = _with_agents(a_snapshot(windows=HEARD, target=target), n1=3, n2=150)
-    assert _said(snapshot, "Applied") == ("False", "NodesAhead")
-    assert "n2 follow" in _conditions(snapshot)["Applied"].message
-
-
 def test_nodes_that_are_behind_are_named_and_others_do_not_count() -> None:
     only_n2 = a_bound_plan([], [a_replica("r2")], generation=3)
     snapshot = _with_agents(a_snapshot(windows=HEARD, target=only_n2), n1=1, n2=2)
@@ -177,14 +168,6 @@ def test_the_slo_is_judged_by_the_last_minute(
         else windows_of("chat", [40], in_slo=in_slo)
     )
     assert _said(a_snapshot(windows=windows), "SLOMet") == said
-
-
-def test_a_service_scaled_to_zero_is_ready() -> None:
-    idle = a_bound_plan([a_replica("r1", service="search")], generation=3)
-    assert _said(a_snapshot(windows=windows_of("chat", [0]), target=idle), "Ready") == (
-        "True",
-        "ScaledToZero",
-    )
 
 
 def _told(snapshot: Snapshot, **newest_rates_rps: float) -> dict[str, tuple[str, str]]:

@@ -163,14 +163,6 @@ def test_a_scenario_takes_another_one_s_plan_where_that_is_better() -> None:
     assert found.gap_percent == pytest.approx(100.0 * 0.5 / 1.5)
 
 
-def test_a_plan_for_more_demand_serves_less_with_its_rates_lowered() -> None:
-    today = planned(TODAY, a_plan(4, 37.5))
-    more = planned(WhatIfScenario(demand_factor={"chat": 1.2}), a_plan(2, 90.0))
-    first = answers(today, [more])[0]
-    assert (first.cost_usd_per_hour, first.planned_for) == (2.0, "demand of chat × 1.2")
-    assert first.plan.gpus[0].replicas[0].arrival_rate_rps == pytest.approx(75.0)
-
-
 def test_no_plan_is_borrowed_that_breaks_a_rule_or_serves_too_little() -> None:
     # Two GPUs for today's rate are not allowed where one is left, nor enough for twice the rate.
     today = planned(TODAY, a_plan(2, 75.0))
@@ -183,32 +175,6 @@ def test_no_plan_is_borrowed_that_breaks_a_rule_or_serves_too_little() -> None:
     assert {name: one.planned_for for name, one in found.items()} == {
         name: name for name in found
     }
-
-
-def test_the_plans_share_the_time_and_hand_on_what_they_do_not_need() -> None:
-    now, shares = [0.0], []
-
-    async def make_plan(_problem: Problem, seconds: float) -> tuple[Plan, PlanReport]:
-        shares.append(seconds)
-        now[0] += 1.0
-        return a_plan(2, 75.0), PlanReport(status="feasible", cost_usd_per_hour=2.0)
-
-    asked = [
-        (scenario, changed(PROBLEM, scenario))
-        for scenario in (WhatIfScenario(gpus={"gpu": 1}), WhatIfScenario())
-    ]
-    asyncio.run(
-        ask(
-            make_plan,
-            PROBLEM,
-            asked,
-            follow_up=FollowUp(),
-            seconds=12.0,
-            now_s=lambda: now[0],
-        )
-    )
-    # 12 s for three; of the 11 that are left then for two; the last one gets the rest.
-    assert shares == [4.0, 5.5, 10.0]
 
 
 def test_suggestions_are_asked_and_scenarios_begin_with_today_s_plan_where_moves_are_free() -> (

@@ -3,7 +3,6 @@
 import pytest
 
 from app.base.yaml_lines import (
-    MAX_DEPTH,
     MAX_DIGITS,
     MAX_REPEATED,
     line_of_alias,
@@ -46,15 +45,6 @@ def test_a_number_that_cannot_be_written_down_is_told(number: str) -> None:
         [],
         [(2, f"not YAML: a number of {len(number):,} digits")],
     )
-
-
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 2, 250, 1000])
-def test_what_is_nested_too_deeply_for_those_who_walk_through_it_is_told(
-    depth: int,
-) -> None:
-    values, ((line, problem),) = told("[" * depth + "]" * depth)
-    assert (values, line) == ([], 1)
-    assert "nested too deeply" in problem
 
 
 def test_an_alias_is_found_by_its_line() -> None:

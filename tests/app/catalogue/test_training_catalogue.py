@@ -1,7 +1,6 @@
 """What the shipped catalogue believes of training networks: near the simulated truth, seldom on it, for tasks alone."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,6 @@ from app.catalogue.catalogue import (
 )
 from app.cli.common.manifest_files import ManifestErrors
 from app.cli.simulation.scenario_files import read_scenario
-from app.simulate.run.planned_world import PlannedWorld
-from bench.catalogue.training_belief import (
-    fit_step,
-)
-from bench.catalogue.training_shape import (
-    step_shapes,
-)
 from solvers.laws.colocation import execution_ms, neighbours_with
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from tests.app.runs import SERVICE, a_document
@@ -146,65 +138,6 @@ def test_a_scenarios_service_on_a_training_network_is_refused_with_what_to_do_in
         read_scenario(file)
     assert not_for_services("bert-training") in str(refused.value)
     assert "run it as a task" in not_for_services("bert-training")
-
-
-def test_a_planned_world_takes_training_at_its_word() -> None:
-    gpu_type = TYPES["V100-32GB"]
-    entries = {
-        each.network: each
-        for each in load_profiles(["bert-training", "resnet50"], [gpu_type.name])
-    }
-    world = PlannedWorld([gpu_type], entries.values(), training=["bert-training"])
-    task = next(
-        row
-        for row in entries["bert-training"].rows
-        if (row.sm_percent, row.batch) == (40.0, 16)
-    )
-    service = next(
-        row
-        for row in entries["resnet50"].rows
-        if (row.sm_percent, row.batch, row.clock_mhz) == (60, 8, task.clock_mhz)
-    )
-    alone = placed(entries["bert-training"], task)
-    assert world.batch_ms(alone)[16] == pytest.approx(task.solo_ms)
-    assert world.busy_w(alone, 16) == task.power_w
-    beside = replace(
-        placed(entries["resnet50"], service),
-        neighbours=(SimulatedNeighbour("bert-training", task.sm_percent, task.batch),),
-    )
-    # Two on the GPU: launches grow for each, the run by the task's pressure.
-    slowed_ms = (
-        service.transfer_ms
-        + (1.0 + 2.0 * gpu_type.launch_per_neighbour) * service.launch_ms
-        + service.run_ms * (1.0 + entries["resnet50"].sensitivity * task.pressure)
-    )
-    assert world.batch_ms(beside)[8] == pytest.approx(slowed_ms)
-
-
-def test_a_steps_fit_finds_the_law_that_it_assumes_and_never_a_negative_part() -> None:
-    # 20 * 100 / share + 5 milliseconds.
-    fit = fit_step({10.0: 205.0, 25.0: 85.0, 50.0: 45.0, 100.0: 25.0}, 0.0, "any")
-    assert fit.a_ms == pytest.approx(20.0)
-    assert fit.b_ms == pytest.approx(5.0)
-    steep = fit_step({10.0: 300.0, 25.0: 85.0, 50.0: 40.0, 100.0: 19.0}, 0.0, "any")
-    assert steep.b_ms == 0.0
-    assert 20.0 < steep.a_ms < 30.0
-
-
-def test_host_bound_steps_stay_on_their_floor_and_no_larger_batch_has_a_lower_one() -> (
-    None
-):
-    # 40 + 2.5 * batch milliseconds: the host takes 40, an item at least 3.125 (64 of them take 200). With batch 8,
-    # 25 ms of work: at their knee both round to (40 ** 4 + 25 ** 4) ** 0.25 = 41.4, so the floor is 60 * 40 / 41.4.
-    whole_ms = {8: 60.0, 16: 80.0, 64: 200.0}
-    shapes = step_shapes(whole_ms, 1.0)
-    floors_ms = [whole_ms[batch] * shape.floor for batch, shape in shapes.items()]
-    assert floors_ms[0] == pytest.approx(57.9, rel=1e-3)
-    assert floors_ms == sorted(floors_ms)
-    for shape in shapes.values():
-        assert shape.over(100.0) == 1.0
-        assert shape.over(1e9) == pytest.approx(shape.floor)
-    assert shapes[64].over(50.0) > 1.9
 
 
 def test_stalls_are_believed_nearly_as_long_as_they_truly_are(truth: Truth) -> None:

@@ -140,3 +140,11 @@ def test_a_service_without_traffic_shows_no_figures() -> None:
         sum("–" in each for each in drawn(view.render(frame(services=[line], gpus=[]))))
         == 1
     )
+
+
+def test_a_baseline_that_is_behind_shows_no_figures() -> None:
+    unknown = frame(baseline_now_usd_per_hour=None, baseline_usd=None)
+    assert any(
+        "k8s_hpa – on the same load" in line for line in drawn(view.render(unknown))
+    )
+    assert "(k8s_hpa –)" in view.line(unknown)

@@ -7,7 +7,7 @@ from app.dispatch.jobs import MAX_WAITING
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.plan import BoundTask
 from solvers.types.problem import OperatingPoint, OperatingPoints
-from solvers.types.state import GpuId, Node, NodeId
+from solvers.types.state import GpuId, NodeId
 from tests.app.fleets import a_node, a_service
 from tests.app.job_places import TYPE, Place, a_job, bound_gpu, points
 
@@ -158,29 +158,6 @@ def test_a_job_that_waits_is_tuned_anew_when_a_gpu_type_joins() -> None:
     place.push()
     assert place.round()
     assert place.tasks["a"][0] == "n2/gpu-0"
-
-
-def test_a_job_that_waits_is_tuned_anew_when_its_team_wants_something_else() -> None:
-    place = beside_replicas("n1")
-    place.store.put_node(
-        Node(id=NodeId("n1"), cordoned=True), a_node("n1")[1], at=place.clock.now()
-    )
-    place.push(*place.target.gpus)  # type: ignore[union-attr]
-    place.submit(a_job("a", weight=0.0))
-    assert not place.round()
-    before = place.dispatcher.memory.settings["a"].settings
-    record = place.store.tasks.records["a"]
-    place.store.tasks.records["a"] = replace(
-        record, task=replace(record.task, weight=1.0)
-    )
-    assert not place.round()
-    now = place.dispatcher.memory.settings["a"].settings
-    # Speed alone counts now, which is the whole GPU at batches of eight; before, what a whole GPU does with such jobs.
-    assert (now[0].sm_percent, now[0].batch) == (100.0, 8)
-    assert before[0].sm_percent < 100.0
-    assert place.dispatcher.memory.settings["a"].settings is now
-    place.round()
-    assert place.dispatcher.memory.settings["a"].settings is now
 
 
 def test_a_job_runs_beside_training_that_was_never_profiled() -> None:

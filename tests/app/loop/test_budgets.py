@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.answers.explain import explain
 from app.loop.budgets import (
     DEGRADED,
     KEPT,
@@ -26,8 +25,6 @@ from app.loop.budgets import (
 )
 from app.loop.forecast import make_demands
 from app.store.degradation import Degradation
-from solvers.types.outcome import PlanReport
-from solvers.types.plan import Plan
 from solvers.types.state import Demand, Mode, Service
 from tests.app.fleets import a_service
 from tests.app.snapshots import NOW, a_snapshot, a_state, windows_of
@@ -262,20 +259,4 @@ def test_it_is_told_in_words() -> None:
     )
     assert describe_degraded(SERVICES, [down(3), down(0, budget="idle")]) == (
         "budget b is exceeded: planned of the demand: batch for 25 %, chat for 50 %, search for 50 %",
-    )
-
-
-def test_an_explanation_says_that_a_budget_decides() -> None:
-    report = PlanReport(status="feasible", cost_usd_per_hour=0.0)
-    demands = [Demand(service="chat", arrival_rate_rps=40.0, method=DEGRADED)]
-    told = explain(
-        Plan(policy="t"),
-        report,
-        problem=None,
-        demands=demands,
-        violations=(),
-        reason="",
-    )
-    assert told.services[0].limit == (
-        "an exceeded budget: a part of its demand is left out; no demand and no minimum number of replicas"
     )

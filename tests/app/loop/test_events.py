@@ -6,7 +6,6 @@ import pytest
 
 from app.loop.events import (
     describe_change,
-    describe_hold,
     held_event,
     pushed_event,
     refused_event,
@@ -125,26 +124,3 @@ def test_holding_and_refusing_carry_their_reason() -> None:
         3,
         "because",
     )
-
-
-FIGURES = {
-    "policy": "joint",
-    "silent_s": 16.4,
-    "limit_s": 15.0,
-    "silent": 2,
-    "nodes": 3,
-    "left_s": 7.6,
-}
-HELD = {
-    HoldKind.PAUSED: "an operator paused the loop; `plimsoll resume` continues it",
-    HoldKind.MODE_OFF: "policy joint is in mode off",
-    HoldKind.NO_GPUS: "no GPU is registered: start an agent or apply a Node",
-    HoldKind.TELEMETRY_STALE: "telemetry is stale: no node reported for 16 s (limit 15 s); the current plan stays",
-    HoldKind.TELEMETRY_RETURNS: "telemetry is returning: 2 of 3 nodes have not reported yet and have 8 s left; "
-    "the current plan stays",
-}
-
-
-@pytest.mark.parametrize("kind", HoldKind)
-def test_every_reason_to_hold_has_its_words(kind: HoldKind) -> None:
-    assert describe_hold(Reason(kind=kind, figures=FIGURES)) == HELD[kind]

@@ -88,18 +88,6 @@ def test_the_end_says_how_long_it_took_and_whether_it_was_in_time(
     )
 
 
-def test_who_waits_for_long_is_told_why() -> None:
-    waits = Starved(
-        name="nightly", network="bert", batch=16, waiting_s=1234.0, has_points=True
-    )
-    assert starved_event(waits, START).reason.startswith(
-        "it has not run for 1,234 s: services leave no room for it"
-    )
-    unknown = starved_event(replace(waits, has_points=False), START)
-    assert "bert has no operating points with batch 16 on the" in unknown.reason
-    assert (unknown.kind, unknown.subject) == ("TaskStarved", "task/nightly")
-
-
 def test_refusals_are_told_under_the_name_that_the_team_gave() -> None:
     lines = refused_events(
         [("nightly.2", "sm at n1/gpu-0: 120 of 100"), ("a", "memory at n1/gpu-1: …")],
@@ -200,3 +188,15 @@ def test_a_task_that_is_refused_in_every_tick_is_told_once() -> None:
         ("task/b", "power"),
         ("task/a", "sm"),
     ]
+
+
+def test_who_waits_for_long_is_told_why() -> None:
+    waits = Starved(
+        name="nightly", network="bert", batch=16, waiting_s=1234.0, has_points=True
+    )
+    assert starved_event(waits, START).reason.startswith(
+        "it has not run for 1,234 s: services leave no room for it"
+    )
+    unknown = starved_event(replace(waits, has_points=False), START)
+    assert "bert has no operating points with batch 16 on the" in unknown.reason
+    assert (unknown.kind, unknown.subject) == ("TaskStarved", "task/nightly")

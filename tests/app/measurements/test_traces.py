@@ -165,3 +165,14 @@ def test_long_steps_are_cut_into_five_minutes() -> None:
     )
     with pytest.raises(InvalidRequest, match="multiple of five minutes"):
         make_history(trace(700.0), now_s=NOW.timestamp())
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"'bart'.*there are second, bert"):
+        read(tmp_path, "second,bert\n0,1\n1,1\n", "bart")
+
+
+def test_one_column_of_several_is_chosen_by_name(tmp_path: Path) -> None:
+    text = "second,bert,big_rps\n0,1,10\n2,3,20\n"
+    assert read(tmp_path, text, "bert").series.arrivals.tolist() == [1.0, 3.0]
+    assert read(tmp_path, text, "big_rps").series.arrivals.tolist() == [20.0, 40.0]

@@ -104,23 +104,6 @@ def test_many_questions_cost_one_look() -> None:
     assert _in_world(scenario) == 1
 
 
-def test_a_whole_fleet_s_commands_are_one_look() -> None:
-    async def scenario(world: World) -> int:
-        world.source.nodes = tuple(f"n{number}" for number in range(100))
-        waiting = [
-            asyncio.create_task(world.board.wait_for(node, 0, _never))
-            for node in world.source.nodes
-        ]
-        await _settle()
-        before = world.source.asked
-        await world.push(7)
-        commands = await asyncio.gather(*waiting)
-        assert {each.node for each in commands if each} == set(world.source.nodes)
-        return world.source.asked - before
-
-    assert _in_world(scenario) == 1
-
-
 def test_where_the_look_fails_each_node_asks_for_itself() -> None:
     async def scenario(world: World) -> NodeCommand | None:
         world.source.answers = False
@@ -179,17 +162,6 @@ def test_a_command_that_comes_while_the_database_answers_is_not_missed() -> None
 
     command = _in_world(scenario)
     assert command is not None and command.generation == 1
-
-
-def test_without_a_listener_nothing_is_remembered() -> None:
-    async def scenario() -> int:
-        world = World()
-        assert not world.board.is_listening
-        await world.board.command_for("n1", 0)
-        await world.board.command_for("n1", 0)
-        return world.source.asked
-
-    assert asyncio.run(scenario()) == 2
 
 
 @pytest.mark.parametrize("waiters", [100])

@@ -4,7 +4,7 @@ import asyncio
 
 from app.api.caches.readiness import Readiness
 from tests.app.coroutines import let_others_run
-from tests.waiting import eventually, in_loop
+from tests.waiting import in_loop
 
 
 class Database:
@@ -32,18 +32,3 @@ async def test_a_flood_of_probes_asks_the_database_once() -> None:
     database.answers.set()
     assert await asyncio.gather(*probes) == [{"database": None}] * 999
     assert database.asked == 1
-
-
-@in_loop
-async def test_what_changed_is_said_a_second_later() -> None:
-    database, readiness = Database(), Readiness()
-    database.answers.set()
-    assert await readiness.load({"database": database.check}) == {"database": None}
-    database.problem = "away"
-
-    async def is_away() -> bool:
-        found = await readiness.load({"database": database.check})
-        return found == {"database": "away"}
-
-    await eventually(is_away)
-    assert database.asked == 2

@@ -58,18 +58,6 @@ def test_each_gpu_says_what_it_earns_and_what_else_it_could_run(
     ]
 
 
-def test_a_single_service_is_explained_with_the_gpus_that_it_runs_on() -> None:
-    out = cli("explain photo --problem", EXAMPLE, "--plan", PLAN).out
-    assert "1 × small at 1500 MHz" in out
-    assert "1 × big" not in out
-    assert "GPU types" not in out
-    refused = cli("explain photos --problem", EXAMPLE, "--plan", PLAN)
-    assert refused.err.splitlines() == [
-        "Error: the plan has no service 'photos'",
-        "Hint: its services are camera, chat, photo",
-    ]
-
-
 def test_without_a_plan_one_is_made_and_shortages_are_told_in_requests(
     tmp_path: Path,
 ) -> None:

@@ -68,24 +68,6 @@ def test_depth_is_bounded_before_anything_is_walked() -> None:
     assert refused.value.status_code == 400
 
 
-@pytest.mark.parametrize(
-    ("text", "is_read"),
-    [
-        (b"[" * 32 + b"]" * 32, True),
-        (b"[" * 33 + b"]" * 33, False),
-        (b'{"a":' * 32 + b"1" + b"}" * 32, True),
-        (b'{"a":' * 33 + b"1" + b"}" * 33, False),
-        (b'["' + b"[" * 50 + b'\\"' + b"{" * 50 + b'"]', True),
-    ],
-)
-def test_levels_are_counted_outside_of_texts(text: bytes, is_read: bool) -> None:
-    if is_read:
-        assert read_json(text) == json.loads(text)
-        return
-    with pytest.raises(MalformedBody):
-        read_json(text)
-
-
 def test_a_constant_is_not_looked_for_in_long_bodies() -> None:
     # Looking took a second of the event loop, and hundreds of megabytes, for a body of the largest size.
     body = b'{"node":"n1","repartition":[%s,NaN]}' % b",".join(

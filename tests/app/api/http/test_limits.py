@@ -192,19 +192,3 @@ async def test_a_token_has_a_budget_and_what_takes_long_costs_more(
     again.cancel()
     for task in tasks:
         task.cancel()
-
-
-@in_loop
-async def test_who_has_no_token_is_not_counted_here() -> None:
-    inner = Waiting()
-    inner.go.set()
-    app = LimitMiddleware(inner, prefix=PREFIX, token_rate=RATE)
-    scope = scope_of("GET /livez")
-    del scope["plimsoll.context"]
-    sent: list[Message] = []
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    await app(scope, cast(Receive, None), send)
-    assert sent[0]["status"] == 200

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.common.errors import CliError
-from app.cli.common.manifest_files import ManifestErrors, pointer_path, read_manifests
+from app.cli.common.manifest_files import ManifestErrors, read_manifests
 
 GOOD = """\
 apiVersion: plimsoll/v1
@@ -77,22 +77,6 @@ def test_a_fault_is_named_with_line_field_and_remedy(
     assert found[0].startswith(wanted)
 
 
-def test_lists_are_indexed_and_their_fields_known(tmp_path: Path) -> None:
-    text = """\
-apiVersion: plimsoll/v1
-kind: Node
-metadata: {name: n1}
-spec:
-  gpus:
-  - {index: 0, gpu_type: T4}
-  - {index: 1, gpu_typ: T4}
-"""
-    assert complaints(tmp_path, text) == [
-        "x.yaml:7: spec.gpus[1].gpu_typ: unknown field; did you mean gpu_type? The fields here are index, gpu_type",
-        "x.yaml:7: spec.gpus[1].gpu_type: this field is missing",
-    ]
-
-
 def test_all_faults_of_all_files_come_at_once_in_order(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(replaced("chat", "Chat") + "---\nkind: What\n")
     (tmp_path / "a.yml").write_text(replaced("network", "netwrk"))
@@ -134,16 +118,3 @@ def test_what_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
     ):
         with pytest.raises(CliError, match=words):
             read_manifests([tmp_path / name])
-
-
-@pytest.mark.parametrize(
-    ("pointer", "path"),
-    [
-        ("/spec/slo", ("spec", "slo")),
-        ("/spec/rows/3/1", ("spec", "rows", 3, 1)),
-        ("/a~1b/c~0d", ("a/b", "c~d")),
-        ("", ()),
-    ],
-)
-def test_json_pointers_become_paths(pointer: str, path: tuple[str | int, ...]) -> None:
-    assert pointer_path(pointer) == path

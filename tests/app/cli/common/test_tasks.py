@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import pytest
-import yaml
 from pydantic import ValidationError
 
-from app.catalogue.catalogue import list_networks, load_profiles
 from app.cli.common.task_columns import span
 from app.manifests.tasks import TaskSpec
 from tests.app.cli.fake_api import FakeApi, Json
@@ -129,20 +127,6 @@ def test_a_task_is_submitted_and_deleted(tmp_path: Path) -> None:
     assert api.objects == {}
 
 
-def test_the_example_runs_what_the_catalogue_has_profiled() -> None:
-    for document in yaml.safe_load_all(EXAMPLE.read_text()):
-        spec = TaskSpec.model_validate(document["spec"])
-        assert spec.network in list_networks(
-            "training" if spec.kind == "training" else "inference"
-        )
-        batches = {
-            row.batch
-            for entry in load_profiles([spec.network], ["T4"])
-            for row in entry.rows
-        }
-        assert spec.batch in batches
-
-
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
@@ -216,3 +200,10 @@ def test_a_wide_table_has_pace_and_waiting_and_one_task_is_described() -> None:
     described = cli("describe task nightly", api=fleet(RUNNING)).out
     assert "remaining_s:" in described
     assert "2026-03-01 12:00:25" in described
+
+
+def test_tasks_are_chosen_by_project_and_label() -> None:
+    api = fleet(RUNNING)
+    assert cli("get tasks -p vision -l team=search", api=api).code == 0
+    assert dict(api.requests[-1].url.params)["label_selector"] == "team=search"
+    assert "--project and --selector are for" in cli("get nodes -p x", api=api).err

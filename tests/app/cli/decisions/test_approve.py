@@ -97,18 +97,6 @@ def test_explain_tells_of_the_plan_in_force() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_explain_of_a_service_tells_of_it_alone() -> None:
-    result = cli("explain photo", api=explaining())
-    assert "photo" in result.out
-    assert "chat" not in result.out
-    assert "How it was found" not in result.out
-    result = cli("explain nope", api=explaining())
-    assert (result.code, result.err.splitlines()[0]) == (
-        1,
-        "Error: plan 12 has no service 'nope'",
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "words"), [([CHANGE], 1, "T4"), ([], 0, "No replica differs.")]
 )
@@ -192,3 +180,14 @@ def test_cancel_goes_on_where_one_has_finished_or_is_not_there() -> None:
 
 def test_explain_as_json_is_the_api_s_own_answer() -> None:
     assert json.loads(cli("explain 12 -o json", api=explaining()).out) == EXPLANATION
+
+
+def test_explain_without_a_plan_says_so() -> None:
+    result = cli(
+        "explain",
+        api=FakeApi(answers={"GET plans": {"items": [], "next_cursor": None}}),
+    )
+    assert (result.code, result.err.splitlines()[0]) == (
+        1,
+        "Error: no plan is in force yet",
+    )

@@ -56,16 +56,3 @@ def test_an_unknown_policy_is_named_with_those_that_exist() -> None:
     assert result.code == 1
     assert result.err.startswith("Error: no policy is called 'hetsef'; there are ")
     assert "joint" in result.err
-
-
-def test_a_description_lists_what_may_be_set() -> None:
-    result = cli("policy describe hetsev")
-    assert "  queues = 4   (a whole number from 1 to 64)\n" in result.out
-    described = json.loads(cli("policy describe hetsev -o json").out)
-    assert described["parameters"][0] == {
-        "name": "queues",
-        "default": 4,
-        "allowed": "a whole number from 1 to 64",
-        "about": "fair queues at most, k of Algorithm 1",
-    }
-    assert "parameters" not in cli("policy describe joint").out

@@ -92,21 +92,6 @@ def test_without_names_the_main_policies_plan_and_all_on_request(
     assert api.sent("POST") == [{"policies": asked, "time_limit_s": 4.0}]
 
 
-def test_a_control_plane_is_asked_for_the_policies_by_name() -> None:
-    api = fake()
-    result = cli("policy compare joint gslice joint", *QUICK, api=api)
-    assert (result.code, result.err) == (0, "")
-    assert api.sent("POST") == [{"policies": ["joint", "gslice"], "time_limit_s": 4.0}]
-    lines = result.out.splitlines()
-    assert lines[1].split()[:3] == ["joint", "*", "$1.7642"]
-    assert "-11.1 %" in lines[2]
-    assert lines[3].split() == ["mudi", *"--------"]
-    assert "12.50 %" in lines[4]
-    assert "gslice breaks capacity at gpus[0]: 9 > 8" in lines
-    assert "mudi: policy mudi failed: no weights" in lines
-    assert lines[-1].startswith("* in force; room: ")
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -150,13 +150,6 @@ def test_plans_that_changed_nothing_are_listed_on_demand() -> None:
     assert "--all is for plans" in cli("get nodes --all", api=api).err
 
 
-@pytest.mark.parametrize("word", ["service", "Service", "services", "svc", "SERVICES"])
-def test_a_kind_may_be_written_in_several_ways(word: str) -> None:
-    assert (
-        json.loads(cli("get", word, "chat", "-o", "json", api=fleet()).out) == service()
-    )
-
-
 def test_json_lists_are_under_items_over_all_pages() -> None:
     api = fleet()
     api.page_size = 1
@@ -253,3 +246,22 @@ def test_wide_adds_columns() -> None:
         *("chat", "bert", "p98", "≤", "50", "ms", "118.2", "99.50", "%", "3"),
         *("default", "10", "auto", "130.0", "41.0", "T4=2,", "V100=1", "-", "Serving"),
     ]
+
+
+def test_describe_lays_lists_of_objects_out_as_tables() -> None:
+    lines = cli("describe node n1", api=fleet()).out.splitlines()
+    assert lines[lines.index("  gpus:") + 1 :][:3] == [
+        "    INDEX  GPU_TYPE",
+        "    0      T4",
+        "    1      T4",
+    ]
+
+
+def test_what_is_not_there_ends_with_1() -> None:
+    result = cli("get service nope", api=fleet())
+    assert (result.code, result.err) == (1, "Error: there is no services/nope\n")
+    result = cli("get gpu nope", api=fleet())
+    assert (result.code, result.err) == (
+        1,
+        "Error: there is no Gpu 'nope'\nHint: `plimsoll get gpus` lists them\n",
+    )

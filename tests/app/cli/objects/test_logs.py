@@ -66,17 +66,6 @@ def followed(api: LogApi, *words: str, sleeps: int) -> Result:
     return cli("logs", *words, "-f", api=api, sleep=lambda _: next(left))
 
 
-def test_a_service_is_named_alone_or_by_its_kind_and_flags_go_to_the_api() -> None:
-    api = LogApi({"chat-g1-1": [a_part("one\n"), a_part("two\n")]})
-    assert cli("logs chat --tail 5", api=api) == Result(code=0, out="one\n", err="")
-    words = ("--replica", "chat-g1-1", "--since", "2026-01-31T18:00Z")
-    assert cli("logs service/chat", *words, api=api).out == "two\n"
-    assert api.asked == [
-        {"tail": "5"},
-        {"replica": "chat-g1-1", "since": "2026-01-31T18:00:00+00:00"},
-    ]
-
-
 def test_of_several_replicas_one_is_printed_and_the_others_are_named() -> None:
     replicas = [a_replica("chat-g1-1"), a_replica("chat-g1-2")]
     api = LogApi({"chat-g1-1": [a_part("CUDA out of memory\n")]}, replicas)
@@ -112,21 +101,6 @@ def test_who_follows_gets_what_comes_after_and_hears_of_what_was_skipped() -> No
     assert [each.get("after") for each in api.asked] == [None, "4", "7", "1009"]
     # Of what comes nothing is cut off.
     assert [each.get("tail") for each in api.asked] == ["1", None, None, None]
-
-
-def test_a_replica_that_is_planned_later_is_followed_too() -> None:
-    api = LogApi(
-        {"chat-g1-1": [a_part(""), a_part("one\n")], "chat-g2-1": [a_part("new\n")]},
-        [a_replica("chat-g1-1")],
-    )
-
-    def grow(_seconds: float) -> None:
-        api.replicas = [a_replica("chat-g2-1")]
-        if len(api.asked) > 5:
-            raise KeyboardInterrupt
-
-    found = cli("logs chat --all -f", api=api, sleep=grow)
-    assert found.out == "[chat-g1-1] one\n[chat-g2-1] new\n"
 
 
 def test_a_replica_that_ended_with_its_node_gives_way_to_the_one_in_its_place() -> None:

@@ -35,19 +35,6 @@ def test_points_lie_on_the_grid_of_the_gpu_type(tmp_path: Path) -> None:
     assert {clock for _, _, clock in points} <= {1230.0, 1380.0, 1530.0}
 
 
-def test_filled_in_points_are_not_asked_for_again(tmp_path: Path) -> None:
-    first = planned(tmp_path / "first.csv")
-    header, *rows = (tmp_path / "first.csv").read_text().splitlines()
-    filled = tmp_path / "filled.csv"
-    filled.write_text(
-        "\n".join([f"{header},latency_ms", *(f"{row},10" for row in rows)]) + "\n"
-    )
-    again = planned(tmp_path / "again.csv", "--samples", filled)
-    assert not set(again) & set(first)
-    assert again != planned(tmp_path / "without.csv")
-    assert "8 points to measure; 8 known already" in cli(*PLAN, "--samples", filled).err
-
-
 def test_only_measurements_of_the_network_alone_and_without_limits_count(
     tmp_path: Path,
 ) -> None:

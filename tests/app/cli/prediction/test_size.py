@@ -55,20 +55,6 @@ def test_a_slice_is_sized_as_the_part_of_its_gpu_that_its_name_says() -> None:
     assert "and their slices, such as H100-MIG-3g.40gb" in refused.err
 
 
-def test_more_gpus_carry_more_and_slower_slos_no_less() -> None:
-    def capacities(ttft_ms: str) -> dict[int, float]:
-        found = cli(
-            *("size", "Qwen3-14B", "--ttft-ms", ttft_ms, "--itl-ms", "80"),
-            *("--gpu-type", "H100", "-o", "json"),
-        )
-        rows = json.loads(found.out)["items"]
-        return {each["tp"]: each["capacity_rps"] for each in rows}
-
-    fast, slow = capacities("1000"), capacities("4000")
-    assert fast[1] < fast[2]
-    assert fast[1] <= slow[1]
-
-
 def test_what_keeps_a_replica_from_anything_is_said() -> None:
     result = cli("size Llama-3.1-70B --ttft-ms 1000 --itl-ms 1 --gpu-type H100")
 

@@ -1,22 +1,16 @@
 """`plimsoll simulate`: a scenario in; a table, a report, a page out; what cannot be simulated is refused in words."""
 
 import json
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.cli.simulation.show import show_report
-from app.simulate.report.report import make_report
 from tests.app.runner import Result, cli
 from tests.app.runs import (
     POOL,
     SERVICE,
     a_document,
-    a_run,
-    a_scenario,
-    a_service_result,
     report_from_json,
 )
 
@@ -66,23 +60,6 @@ def test_a_table_for_people_says_which_files_were_written(
         f"Wrote {folder / 'report.json'}",
         f"Wrote {folder / 'report.html'}",
     ]
-
-
-def test_lines_fit_into_80_columns() -> None:
-    names = ("hetsev_greedy", "clairvoyant", "joint")
-    runs = [
-        a_run(
-            name,
-            seed=seed,
-            cost_usd=123.4 * seed,
-            services=(a_service_result("translation", served=100, in_slo=90 + seed),),
-        )
-        for name in names
-        for seed in (1, 2)
-    ]
-    stream = StringIO()
-    show_report(make_report(a_scenario(), runs), stream)
-    assert max(map(len, stream.getvalue().splitlines())) <= 80
 
 
 @pytest.mark.parametrize("option", ["-o", "--html"])

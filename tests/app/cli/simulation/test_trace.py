@@ -47,14 +47,6 @@ def test_an_import_says_what_was_written_and_what_to_do_next(tmp_path: Path) -> 
     ]
 
 
-def test_results_go_to_stdout_and_words_to_stderr() -> None:
-    result = trace(
-        "import rates - --columns b --licence mine", stdin="second,a,b\n0,x,1\n1,x,4\n"
-    )
-    assert (result.code, result.out) == (0, "# licence: mine\nsecond,b\n0,1\n1,4\n")
-    assert result.err == "2 steps of 1 s (2s), 1 series, 2.5 rps together\n"
-
-
 def test_a_description_shows_every_series() -> None:
     assert done("describe -", stdin="# source: mine\n" + SQUARE).splitlines() == [
         "1,800 steps of 1 s (30m), 2 series, 5.0 rps together",

@@ -14,12 +14,10 @@ from app.simulate.report.charts import (
     RIGHT,
     TOP,
     WIDTH,
-    ChartBar,
     Line,
     LineChart,
     TimeAxis,
     axis,
-    bar_chart,
     line_chart,
     look_of,
 )
@@ -70,43 +68,6 @@ def test_axes_begin_at_zero_and_end_at_a_round_value(
     found = axis(values, from_zero=True)
     assert found[:2] == (low, high)
     assert found[2] == pytest.approx(ticks)
-
-
-def test_an_axis_of_percents_ends_at_a_hundred_and_shows_what_differs() -> None:
-    assert axis([97.2, 100.0], from_zero=False, highest=100.0) == (
-        97.0,
-        100.0,
-        [97, 98, 99, 100],
-    )
-    low, high, ticks = axis([100.0, 100.0], from_zero=False, highest=100.0)
-    assert (high, ticks[-1]) == (100.0, 100.0) and low < 100.0
-
-
-def test_a_whisker_ends_at_both_ends_of_the_interval() -> None:
-    bars = [
-        ChartBar(label="<a>", value=5.0, half_width=5.0, colour="#000", text="5 ±5")
-    ]
-    chart = ET.fromstring(bar_chart("t", bars))
-    whisker = chart.find("path[@class='whisker']")
-    assert whisker is not None
-    assert (
-        whisker.attrib["d"].startswith(f"M{RIGHT:.1f} ")
-        and f"H{WIDTH - RIGHT:.1f}" in whisker.attrib["d"]
-    )
-    assert [text.text for text in chart.iter("text")] == ["<a>", "5 ±5"]
-
-
-def test_no_bar_has_no_whisker_with_one_seed_and_none_is_wider_than_the_chart() -> None:
-    bars = [
-        ChartBar(label="a", value=value, half_width=None, colour="#000", text="")
-        for value in (0.0, 4.0)
-    ]
-    chart = ET.fromstring(bar_chart("t", bars))
-    assert chart.find("path") is None
-    assert [float(rect.attrib["width"]) for rect in chart.iter("rect")] == [
-        0.0,
-        WIDTH - 2 * RIGHT,
-    ]
 
 
 def test_the_first_thirty_two_policies_look_different() -> None:

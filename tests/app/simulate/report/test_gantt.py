@@ -51,31 +51,6 @@ def test_every_stretch_is_drawn_from_its_beginning_to_the_next_one() -> None:
     assert titles[2] == "a swapped out from 50 s to 1 min 10 s"
 
 
-def test_a_task_that_is_not_done_goes_on_to_the_end_of_the_run() -> None:
-    (waits, runs) = drawn(
-        a_task_result("a", course=[(10.0, "waiting"), (60.0, "running")])
-    ).findall("rect")
-    assert at(waits.attrib["x"]) == pytest.approx(10.0, abs=0.05)
-    assert float(runs.attrib["x"]) + float(runs.attrib["width"]) == pytest.approx(
-        WIDTH - RIGHT, abs=0.1
-    )
-
-
-@pytest.mark.parametrize(
-    ("deadline_s", "marks"), [(40.0, [40.0]), (None, []), (400.0, [])]
-)
-def test_a_deadline_within_the_run_is_a_line_across(
-    deadline_s: float | None, marks: list[float]
-) -> None:
-    lines = drawn(a_task_result("a", deadline_s=deadline_s)).findall(
-        "path[@class='due']"
-    )
-    places = [
-        at(line.attrib["d"].removeprefix("M").partition(" ")[0]) for line in lines
-    ]
-    assert places == [pytest.approx(each, abs=0.05) for each in marks]
-
-
 def test_what_is_marked_is_shaded_behind_the_bars() -> None:
     span = ChartSpan(label="1", start_s=20.0, end_s=200.0, title="a GPU lost")
     first, *bars = ET.fromstring(

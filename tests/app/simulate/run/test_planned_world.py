@@ -67,24 +67,6 @@ def test_what_is_not_known_is_refused_in_words() -> None:
         WORLD.batch_ms(replace(placed("resnet50", 0), sm_percent=33.0, batch=2))
 
 
-def test_a_batch_between_operating_points_takes_as_long_as_the_next_larger_one() -> (
-    None
-):
-    rows = [
-        row
-        for row in PROFILES["resnet50"].rows
-        if (row.sm_percent, row.clock_mhz) == (50.0, 1530.0)
-    ]
-    (four,), (eight,) = (
-        [row for row in rows if row.batch == batch] for batch in (4, 8)
-    )
-    between = replace(placed("resnet50", 0), sm_percent=50.0, batch=5, clock_mhz=1530.0)
-    assert WORLD.batch_ms(between)[1] == pytest.approx(eight.solo_ms)
-    assert WORLD.batch_ms(replace(between, batch=4))[1] == pytest.approx(four.solo_ms)
-    with pytest.raises(TruthError, match="batch 99"):
-        WORLD.batch_ms(replace(between, batch=99))
-
-
 def test_training_stalls_batches_as_long_as_its_rows_say() -> None:
     (training,) = load_profiles(["bert-training"], ["V100-32GB"])
     world = PlannedWorld(

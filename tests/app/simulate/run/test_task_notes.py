@@ -42,11 +42,3 @@ def test_a_task_that_ran_within_one_window_has_run() -> None:
     )
     assert done.course == [(10.0, "waiting"), (13.0, "running"), (15.0, "finished")]
     assert done.first_ran_s == 13.0 and done.waited_s == 3.0
-
-
-def test_what_ran_and_was_swapped_out_within_one_window_has_run() -> None:
-    out = noted(
-        (10.0, {"state": "swapped", "ran_s": 4.0}),
-        (20.0, {"state": "swapped", "swaps": 1}),
-    )
-    assert out.course == [(10.0, "waiting"), (16.0, "running"), (20.0, "swapped")]

@@ -195,14 +195,6 @@ def test_what_cannot_be_meant_is_refused_in_words(
     assert words in refusal(**spec)
 
 
-def test_all_that_does_not_fit_together_is_told_at_once() -> None:
-    words = refusal(duration_s=100, seeds=[1, 1], policies=["jiont"])
-    assert all(
-        field in words
-        for field in ("spec.duration_s", "spec.seeds[1]", "spec.policies[0].policy")
-    )
-
-
 def test_four_fields_are_enough() -> None:
     whole = a_document()
     least = {

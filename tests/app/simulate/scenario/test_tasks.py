@@ -8,7 +8,6 @@ import pytest
 from pydantic import ValidationError
 
 from app.catalogue.catalogue import load_profiles
-from app.simulate.report.report import make_report
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.results import RunResult
 from app.simulate.run.run import jobs_of, simulate
@@ -55,16 +54,6 @@ def listed(
         (each.task.name, each.at_s, each.task.iterations, each.task.due_in_s)
         for each in found
     ]
-
-
-def test_a_named_task_is_as_it_is_written() -> None:
-    (each,) = make_submissions(
-        spec_of(tasks=[{**TASK, "submit_s": 20, "deadline_s": 100, "priority": 3}]),
-        POINTS,
-        Path(),
-    )
-    assert (each.at_s, each.task.name, each.task.iterations) == (20.0, "t", 200)
-    assert (each.task.due_in_s, each.task.priority) == (80.0, 3.0)
 
 
 def test_a_job_becomes_the_iterations_that_a_whole_gpu_would_do_in_its_time(
@@ -169,17 +158,6 @@ def test_every_unfinished_task_is_in_the_series_once(done: RunResult) -> None:
     assert unfinished == [
         3 if end_s < (short.finished_s or 0.0) else 2 for end_s in ends
     ]
-
-
-def test_what_tasks_do_in_the_warm_up_does_not_count(done: RunResult) -> None:
-    (policy,) = make_report(a_scenario(), [done]).policies
-    assert policy.tasks is not None
-    assert policy.tasks.finished.mean == pytest.approx(1 / 3)
-    all_of_it = sum(
-        each.done_iterations * each.reference_ms / 3.6e6 for each in done.tasks
-    )
-    assert 0.0 < policy.tasks.work_gpu_hours.mean < all_of_it
-    assert policy.tasks.in_time is not None and policy.tasks.in_time.mean == 0.0
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,6 @@ def test_a_crowd_jumps_at_once_and_falls_to_37_percent_in_its_time() -> None:
     )
 
 
-def test_a_crowd_is_added_only_to_the_steps_where_it_shows() -> None:
-    crowded = np.zeros(1000)
-    Crowd(start_s=100.0, factor=2.0, decay_s=3.0).add_to(crowded, np.arange(1000.0))
-    # 3 s times 40 and ln 2: the last of it is in second 222.
-    assert np.flatnonzero(crowded).tolist() == list(range(100, 223))
-
-
 def test_crowds_come_as_often_and_as_large_as_asked_for() -> None:
     crowds = FlashCrowds(
         seed=3, mean_gap_s=100.0, factors=(2.0, 3.0), decays_s=(10.0, 20.0)
@@ -45,24 +38,6 @@ def test_noise_is_as_large_as_asked_for_and_half_of_it_is_shared() -> None:
     # Two parts of 0.1 each: sqrt(0.02) = 0.141 in all, of whose variance one half is common.
     assert first.std() == pytest.approx(0.141, abs=0.007)
     assert np.corrcoef(first, second)[0, 1] == pytest.approx(0.5, abs=0.05)
-
-
-def test_loads_join_the_crowds_that_they_share_by_chance() -> None:
-    crowds = FlashCrowds(seed=2, mean_gap_s=500.0, factors=(4.0, 4.0), noise=0.0)
-    drawn = crowds.draw(200_000)
-    starts = [int(each.start_s) + 1 for each in drawn]
-
-    def joined(chance: float, stream: int) -> FloatArray:
-        load = CrowdedLoad(mean_rps=1.0, crowds=crowds, joined=chance, amplitude=0.0)
-        found = rates_rps(load, 200_100, stream)
-        # Each adds three times the mean; what older ones lose meanwhile is less than one.
-        return np.asarray(found[starts] - found[np.array(starts) - 2] > 2.0)
-
-    assert joined(1.0, 0).all()
-    assert not joined(0.0, 0).any()
-    # Of some 400: a standard deviation of 0.02.
-    assert joined(0.75, 0).mean() == pytest.approx(0.75, abs=0.07)
-    assert (joined(0.75, 0) != joined(0.75, 1)).any()
 
 
 def test_loads_of_one_run_share_one_draw() -> None:

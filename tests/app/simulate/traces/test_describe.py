@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from agents.sim.load.arrivals import LoadShape, Modulation, Spike
+from agents.sim.load.arrivals import LoadShape, Spike
 from agents.sim.load.rates import Shape
 from app.simulate.traces.describe import (
     OUTLINE,
@@ -122,13 +122,3 @@ def test_a_day_and_a_spike_have_the_rates_that_were_asked_for() -> None:
     )
     assert spike.rates_rps[700, 0] == 40.0
     assert spike.rates_rps[[100, 1000], 0].tolist() == [10.0, 10.0]
-
-
-def test_series_are_independent_and_the_seed_repeats_them() -> None:
-    shape = Modulation(levels_rps=(10.0, 90.0), mean_stays_s=(20.0, 5.0))
-    first, again = made(shape, series=2), made(shape, series=2)
-    assert np.array_equal(first.rates_rps, again.rates_rps)
-    assert abs(np.corrcoef(first.rates_rps[:, 0], first.rates_rps[:, 1])[0, 1]) < 0.2
-    assert not np.array_equal(first.rates_rps, made(shape, series=2, seed=2).rates_rps)
-    assert np.array_equal(first.rates_rps[:, :1], made(shape).rates_rps)
-    assert first.notes == ("source: mine",)

@@ -7,7 +7,6 @@ import pytest
 
 from app.base.errors import InvalidRequest
 from app.measurements.traces import MAX_STEPS
-from app.simulate.traces.files import Missing
 from app.simulate.traces.importing import FileKind, ImportOptions, import_file
 from app.simulate.traces.jobs import JobList
 from app.simulate.traces.trace import RateTrace
@@ -100,18 +99,6 @@ def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> No
     assert by_http.names == ("aaaaaaaa", "aaaaaaaa-2", "cccccccc")
 
 
-def test_training_jobs_are_called_by_their_cluster(tmp_path: Path) -> None:
-    text = "submit_s,duration_s,num_gpus,virtual_cluster\n100,50,8,blue\n130,0,1,blue\n160,25,1,red\n"
-    jobs = read_jobs(tmp_path, PHILLY, text)
-    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == (
-        [0, 60],
-        [50, 25],
-        [8, 1],
-    )
-    assert jobs.names == ("blue-1", "red-3")
-    assert jobs.notes[-1] == "left out: 0 without a GPU, 1 that never ran"
-
-
 @pytest.mark.parametrize(
     "header",
     [
@@ -132,23 +119,6 @@ def test_pods_hold_shares_of_gpus_from_when_they_are_scheduled(
         [2, 0.46],
     )
     assert jobs.notes[-1] == "left out: 1 without a GPU, 1 that never ran"
-
-
-def test_a_family_per_column_keeps_its_notes_and_takes_new_ones(tmp_path: Path) -> None:
-    text = "# source: the file's own\nsecond,bert,t5\n0,1,2\n2,3,4\n3,5,6\n"
-    trace = read_trace(
-        tmp_path,
-        FileKind.RATES,
-        text,
-        columns=("t5",),
-        missing=Missing.HOLD,
-        source="a friend",
-    )
-    assert (trace.names, trace.rates_rps[:, 0].tolist()) == (
-        ("t5",),
-        [2.0, 2.0, 4.0, 6.0],
-    )
-    assert trace.notes == ("source: a friend", "source: the file's own")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from hypothesis.extra.numpy import arrays
 
 from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
-from app.measurements.traces import MAX_STEPS
 from app.simulate.traces.changes import (
     compressed,
     cut,
@@ -16,7 +15,7 @@ from app.simulate.traces.changes import (
     scaled,
     smoothed,
 )
-from app.simulate.traces.trace import MAX_VALUES, RateTrace, check_size
+from app.simulate.traces.trace import RateTrace
 
 RATES = arrays(
     np.float64,
@@ -64,22 +63,6 @@ def test_what_cannot_be_a_trace_is_refused(
     }
     with pytest.raises(InvalidRequest, match=problem):
         RateTrace(**fields)  # type: ignore[arg-type]
-
-
-def test_sizes_are_bounded() -> None:
-    check_size(MAX_STEPS, 1)
-    for steps, series in ((MAX_STEPS + 1, 1), (MAX_STEPS, MAX_VALUES // MAX_STEPS + 1)):
-        with pytest.raises(InvalidRequest, match="too many"):
-            check_size(steps, series)
-
-
-def test_requests_means_and_duration_count_the_step() -> None:
-    trace = make_trace([[1.0, 0.0], [3.0, 8.0]], step_s=60.0)
-    assert (trace.duration_s, trace.requests.tolist(), trace.means_rps.tolist()) == (
-        120.0,
-        [240.0, 480.0],
-        [2.0, 4.0],
-    )
 
 
 @given(rates_rps=RATES, factor=st.floats(1e-3, 1e3))

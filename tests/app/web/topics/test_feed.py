@@ -121,17 +121,6 @@ async def test_a_page_is_shown_with_what_others_look_at_already() -> None:
 
 
 @in_loop
-async def test_arguments_of_a_topic_that_takes_none_cost_no_loads() -> None:
-    source = Source(items={"a": 1})
-    feed = make_feed(source)
-    looks = [Look(parts=NOWHERE, argument=f"x{number}") for number in range(25)]
-    streams = [feed.stream({"fleet": look}) for look in looks]
-    first = await asyncio.gather(*map(next_event, streams))
-    assert first == [("fleet", {"all": True, "set": {"a": 1}})] * 25
-    assert source.loads <= 3
-
-
-@in_loop
 async def test_topics_of_objects_that_do_not_exist_are_loaded_for_nobody() -> None:
     feed = make_feed(Source(), takes_argument=True)
     made_up = Look(parts=NOWHERE, argument="made-up")
@@ -139,16 +128,6 @@ async def test_topics_of_objects_that_do_not_exist_are_loaded_for_nobody() -> No
         await feed.existing({"fleet": made_up})
     looks = {"fleet": Look(parts=NOWHERE, argument="n1")}
     assert await feed.existing(looks) == looks
-
-
-@in_loop
-async def test_what_else_the_page_of_a_deleted_object_follows_goes_on() -> None:
-    of_service = make_feed(Source(), takes_argument=True).topics["fleet"]
-    header = Topic(name="header", load=Source().load)
-    feed = TopicFeed({"header": header, "service": of_service}, asyncio.Event())
-    made_up = Look(parts=NOWHERE, argument="made-up")
-    looks = {"header": LOOK, "service": made_up}
-    assert await feed.existing(looks) == {"header": LOOK}
 
 
 @in_loop
