@@ -15,7 +15,6 @@ from app.catalogue.catalogue import (
     CatalogueError,
     list_networks,
     load_gpu_types,
-    load_layers,
     load_profiles,
     load_provenance,
 )
@@ -37,7 +36,6 @@ SOURCES = (
     "zeus_power",
 )
 """What the shipped files are made of."""
-DEMO_NETWORKS = ("efficientnet_b4", "inception_v3", "regnet_x_8gf", "resnet50")
 
 
 def test_unknown_names_are_refused_with_what_there_is() -> None:
@@ -47,29 +45,6 @@ def test_unknown_names_are_refused_with_what_there_is() -> None:
         load_profiles(["yolo"])
     with pytest.raises(CatalogueError, match=r"no network yolo"):
         load_provenance("yolo")
-
-
-def test_layers_are_counted_of_every_network_of_the_catalogue_that_torchvision_has() -> (
-    None
-):
-    layers = load_layers()
-    assert len(layers) == 80
-    assert {*DEMO_NETWORKS} < layers.keys()
-    resnet50 = layers["resnet50"]
-    # He et al., "Deep Residual Learning", table 1, and the batch norm behind every convolution.
-    assert (
-        resnet50.counts["convolution"],
-        resnet50.counts["linear"],
-        resnet50.counts["normalisation"],
-    ) == (53, 1, 53)
-    assert (resnet50.parameters_millions, resnet50.gmacs) == (
-        pytest.approx(25.56),
-        pytest.approx(4.1, rel=0.02),
-    )
-    for network, entry in layers.items():
-        assert entry.network == network
-        assert set(entry.counts) == set(resnet50.counts)
-        assert min(entry.counts.values()) >= 0
 
 
 def test_every_network_has_a_complete_grid_on_every_gpu_type() -> None:
@@ -102,22 +77,6 @@ def test_every_figure_of_an_operating_point_is_in_range() -> None:
             assert row.pressure > 0
             assert row.pressure <= 1.5 or entry.network in list_networks("training")
             assert row.memory_mib > 1000
-
-
-def test_a_replica_alone_fits_its_gpus_memory_and_power() -> None:
-    types = {gpu_type.name: gpu_type for gpu_type in load_gpu_types()}
-    for entry in load_profiles():
-        gpu_type = types[entry.gpu_type]
-        # Two figures of four digits are added, so up to a tenth of a watt of rounding.
-        assert (
-            max(row.power_w for row in entry.rows)
-            <= gpu_type.power_cap_w - gpu_type.idle_w + 0.1
-        )
-        # Of training the largest batch may be too much for a small board: ResNet-50's 128 for the RTX 2080 Ti.
-        needed = [row.memory_mib for row in entry.rows]
-        assert (min if entry.network in list_networks("training") else max)(
-            needed
-        ) <= gpu_type.memory_mib
 
 
 def _line(entry: OperatingPoints, axis: str) -> list[list[OperatingPoint]]:

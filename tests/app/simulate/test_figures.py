@@ -35,27 +35,6 @@ def test_an_interval_has_the_digits_of_its_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "half_width", "texts"),
-    [
-        (0.9919, 0.1030, ("99.19", "88–100")),
-        (0.02, 0.05, ("2.00", "0–7")),
-        (0.9999, 0.0003, ("99.99", "99.96–100")),
-        (0.6, 0.8, ("60.00", "0–100")),
-        (1.0, 0.0, ("100.00", "±0.00")),
-    ],
-)
-def test_the_interval_of_a_share_stays_a_share(
-    mean: float, half_width: float, texts: tuple[str, str]
-) -> None:
-    assert (
-        estimate_texts(
-            SeedMean(mean=mean, half_width=half_width), digits=2, is_share=True
-        )
-        == texts
-    )
-
-
-@pytest.mark.parametrize(
     ("seconds", "text"),
     [
         (0, "0 s"),

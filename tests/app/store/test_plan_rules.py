@@ -52,10 +52,8 @@ def facts(
     ("plan", "found", "told"),
     [
         (a_plan(), facts(), None),
-        (a_plan(), facts(Mode.AUTO), None),
         # A person who approves a plan means the plan, whatever the policy has become.
         (a_plan(version=1), facts(), None),
-        (a_plan("approved"), facts(), "plan 7 is approved already"),
         (a_plan("target"), facts(), "plan 7 is in force already"),
         (a_plan("superseded"), facts(), "`plimsoll rollback` restores it"),
         (
@@ -68,14 +66,12 @@ def facts(
             facts(waiting=8),
             f"plan 7 was replaced by plan 8; {OTHER_WAITS}",
         ),
-        (a_plan("lost"), facts(), f"plan 7 is lost: too late; {NOBODY_WAITS}"),
         (a_plan("rejected"), facts(), "plan 7 was rejected"),
         (a_plan("refused"), facts(), "plan 7 was refused by the checker"),
         (a_plan("kept"), facts(), "plan 7 changes nothing"),
         (a_plan(generation=3), facts(), "made from generation 3, but 4 is in force"),
         (a_plan(revision=8), facts(waiting=8), f"since it was made; {OTHER_WAITS}"),
         (a_plan(), facts(paused=True), "nothing would push plan 7: the control loop"),
-        (a_plan(), facts(Mode.OFF), "nothing would push plan 7: policy joint is in"),
         (a_plan(), facts(Mode.ADVISE), "the policy is in mode advise"),
         (a_plan(), facts(advised=("a", "b")), "services in mode advise (a, b)"),
         # What is wrong with the plan comes first: no change of the policy would help it.

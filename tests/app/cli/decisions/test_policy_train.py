@@ -82,21 +82,3 @@ def test_it_goes_on_from_a_checkpoint_and_draws_its_curves(fleet: Path) -> None:
     ]
     begun.resume(state.read_bytes())
     assert begun.episode == 64
-
-
-def test_a_checkpoint_of_something_else_is_refused(fleet: Path) -> None:
-    pytest.importorskip("torch")
-    state = fleet.with_name("state.pt")
-    state.write_bytes(b"no state")
-    result = cli(
-        "policy train inss --fleet",
-        fleet,
-        "-o",
-        fleet.with_name("a.npz"),
-        "--checkpoint",
-        state,
-        "--resume",
-    )
-    assert result.code == 1
-    assert f"{state} is not a checkpoint of a training for this fleet" in result.err
-    assert "start without --resume" in result.err

@@ -80,22 +80,6 @@ def test_questions_about_a_file_are_planned_and_ranked() -> None:
     assert max(map(len, result.out.splitlines())) <= 100
 
 
-def test_answers_about_a_file_come_as_json_and_yaml() -> None:
-    answer = json.loads(cli(f"{ASK} --price big=2 {LIMIT} -o json").out)
-    assert set(answer) == {"today", "answers"}
-    (one,) = answer["answers"]
-    assert set(one) == set(an_answer("", 0.0, 0.0))
-    assert [set(each) for each in one["mix"]] == [
-        {"service", "gpu_type", "replicas", "sm_percent"}
-    ] * len(one["mix"])
-    assert {each["service"] for each in one["mix"]} == {"camera", "chat", "photo"}
-    assert (one["question"], one["difference_usd_per_hour"]) == (
-        "big at $2/h",
-        pytest.approx(0.8),
-    )
-    assert cli(f"{ASK} --price big=2 {LIMIT} -o yaml").out.startswith("today:\n")
-
-
 def test_options_together_are_one_question() -> None:
     result = cli(
         f"{ASK} --demand chat=2 --demand photo=1.1 --gpus small=+1 --together {LIMIT}"
@@ -129,9 +113,7 @@ def test_a_new_service_is_an_entry_of_the_contract(tmp_path: Path) -> None:
         (["--price", "smal=2"], 1, "Error: --price: no GPU type is called 'smal'; did"),
         (["--gpus", "small=-9"], 1, "Error: --gpus: 2 small can be planned with; -9"),
         (["--gpus", "small=3"], 2, "'3' must be a change in number, such as +2 or -1"),
-        (["--demand", "chat=-1"], 2, "-1 must be a factor of 0 or more"),
         (["--demand", "chat"], 2, "'chat' is not NAME=VALUE, such as chat=2"),
-        (["--slo", "chat=fast"], 2, "'fast' is not a number"),
         (["--slo", "chat=1,chat=2"], 2, "names chat twice"),
         ([], 2, "ask something: --demand, "),
     ],

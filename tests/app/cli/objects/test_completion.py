@@ -68,18 +68,14 @@ def press_tab(words: str, url: str, home: Path) -> tuple[list[str], str]:
     ("words", "offered"),
     [
         ("plimsoll get services c", ["chat", "code"]),
-        ("plimsoll get service/p", ["service/photo"]),
         ("plimsoll describe task ", ["nightly"]),
         ("plimsoll delete services chat p", ["photo"]),
-        ("plimsoll wait svc/ch", ["svc/chat"]),
         ("plimsoll wait service chat co", ["code"]),
         ("plimsoll rollout status service/co", ["service/code"]),
-        ("plimsoll logs ch", ["chat"]),
         ("plimsoll logs task/", ["task/nightly"]),
         ("plimsoll drain ", ["n1"]),
         ("plimsoll cancel ni", ["nightly"]),
         ("plimsoll approve 1", ["12"]),
-        ("plimsoll get policies ", ["default"]),
         ("plimsoll get servces c", []),
     ],
 )

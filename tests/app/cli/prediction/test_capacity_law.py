@@ -27,10 +27,8 @@ def test_the_law_is_printed_with_six_decimals() -> None:
     ("arguments", "words"),
     [
         (("98", "1", "2"), "98 must lie between 0 and 1, such as 0.98"),
-        (("nan", "1", "2"), "nan must lie between 0 and 1"),
         (("0.98", "0", "2"), "--batch"),
         (("0.98", "1", "0"), "0 must be a number above 0"),
-        (("0.98", "1", "inf"), "inf must be a number above 0"),
         (("0.98", "1", "nan"), "nan must be a number above 0"),
     ],
 )

@@ -58,22 +58,6 @@ def test_auto_takes_the_technique_with_the_least_error_and_names_the_next_best()
     assert line.split()[-1] == chosen["rejected"][0]["technique"]
 
 
-def test_the_same_samples_give_the_same_file_whatever_the_files_and_pipes(
-    tmp_path: Path, fitted: tuple[Result, Path]
-) -> None:
-    result, path = fitted
-    piped = cli("fit - -o -", *TECHNIQUE, stdin=SAMPLES.read_text())
-    assert piped.code == 0
-    assert json.loads(piped.out.replace('"stdin"', json.dumps(str(SAMPLES)))) == (
-        json.loads(path.read_text())
-    )
-    lines = SAMPLES.read_text().splitlines()
-    for name, part in (("a.csv", lines[1:20]), ("b.csv", lines[20:])):
-        (tmp_path / name).write_text("\n".join([lines[0], *part]))
-    both = cli("fit", tmp_path / "a.csv", tmp_path / "b.csv", *TECHNIQUE)
-    assert both.out.splitlines() == result.out.splitlines()[:-2]
-
-
 def test_a_plot_is_drawn_beside_the_fits(
     tmp_path: Path, fitted: tuple[Result, Path]
 ) -> None:

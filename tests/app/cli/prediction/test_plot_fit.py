@@ -8,18 +8,15 @@ import pytest
 from app.cli.prediction.plot_fit import plot_text
 from app.cli.prediction.svg import (
     BOTTOM,
-    COLOURS,
     HEIGHT,
     LEFT,
     RIGHT,
     TOP,
     WIDTH,
-    Axis,
 )
 from app.measurements.csv_files import read_samples
 from solvers.predict.data.fit import Fits
 from solvers.predict.data.samples import Samples, make_queries, make_samples
-from solvers.predict.estimate.predict import predict_latency
 from solvers.predict.learn.fit_samples import make_fits
 
 SAMPLES = read_samples(
@@ -73,35 +70,6 @@ def test_every_sample_is_drawn_and_those_with_neighbours_as_rings(fits: Fits) ->
             "latency, ms",
             "linear fractional",
         } <= set(words)
-
-
-def test_curves_are_what_the_fits_predict(fits: Fits) -> None:
-    panel = next(parse(plot_text(SAMPLES, fits)).iter(f"{SVG}g"))
-    curves = panel.findall(f"{SVG}path[@class='curve']")
-    assert [curve.get("stroke") for curve in curves] == list(COLOURS[:5])
-    ends = predict_latency(
-        fits,
-        make_queries(
-            ["alexnet"] * 2,
-            ["V100"] * 2,
-            batch=[16, 16],
-            sm_percent=[10, 100],
-            clock_mhz=[1530, 1530],
-        ),
-    ).latency_ms
-    drawn = [
-        tuple(map(float, point.split()))
-        for point in str(curves[4].get("d"))[1:].split("L")
-    ]
-    heights = {}
-    for text in panel.iter(f"{SVG}text"):
-        if text.get("text-anchor") == "end" and str(text.text)[0].isdigit():
-            heights[float(str(text.text))] = float(text.get("y", "nan")) - 4
-    low, high = min(heights), max(heights)
-    scale = Axis(low=low, high=high, start=heights[low], end=heights[high])
-    assert [drawn[0][1], drawn[-1][1]] == pytest.approx(
-        [scale.at(value) for value in ends], abs=0.3
-    )
 
 
 def test_a_group_without_a_fit_is_still_drawn_and_names_are_escaped() -> None:

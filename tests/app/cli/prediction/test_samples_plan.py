@@ -49,25 +49,6 @@ def test_only_measurements_of_the_network_alone_and_without_limits_count(
     )
 
 
-def test_what_was_measured_at_no_known_clock_counts_as_the_highest(
-    tmp_path: Path,
-) -> None:
-    """With one batch there are 20 shares at each of three clocks; all at the highest are known."""
-    samples = tmp_path / "samples.csv"
-    rows = "".join(f"resnet50,V100-16GB,1,{share},9\n" for share in range(5, 101, 5))
-    samples.write_text("network,gpu_type,batch,sm_percent,latency_ms\n" + rows)
-    points = planned(
-        tmp_path / "p.csv",
-        "--samples",
-        samples,
-        "--largest-batch",
-        "1",
-        "--count",
-        "16",
-    )
-    assert {clock for _, _, clock in points} <= {1230.0, 1380.0}
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from app.base.errors import InvalidRequest
 from app.simulate.report.report import make_report, report_to_json
 from app.simulate.run.build import Catalogue
 from app.simulate.run.results import FailedRun, RunResult
@@ -125,31 +124,3 @@ def test_what_fails_is_put_into_words_and_the_others_are_reported() -> None:
     report = make_report(scenario, [failed, a_run()])
     assert [run.policy for run in report.runs] == ["one"]
     assert report_from_json(report_to_json(report)).failed == (failed,)
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (InvalidRequest("service a gets too much"), "service a gets too much"),
-        (ZeroDivisionError("division by zero"), "ZeroDivisionError: division by zero"),
-    ],
-)
-def test_reasons_of_the_users_making_are_told_as_they_are_and_others_with_their_place(
-    error: Exception, words: str
-) -> None:
-    class Unreadable:
-        @property
-        def spec(self) -> None:
-            raise error
-
-    (job,) = jobs(1)
-    broken = SimulationRun(
-        scenario=Unreadable(),
-        run=job.run,
-        seed=1,
-        catalogue=job.catalogue,
-        folder=Path(),
-    )  # type: ignore[arg-type]
-    outcome = attempt_run(broken, lambda _: None)
-    assert isinstance(outcome, FailedRun)
-    assert outcome.reason.startswith(words)
