@@ -1,9 +1,10 @@
 """Measurements of a network that a fit learns from, and the fit made in the test's own process."""
 
-from app.db.base.engine import make_engine
+from typing import Any
+
 from app.db.predictions.refits import RefitOutcome, refit
 from app.learn.refit import RefitAnswer, RefitRequest, run_refit
-from tests.integration.api_harness import Api, run_apart
+from tests.integration.api_harness import Api
 
 
 def true_ms(batch: float, share: float) -> float:
@@ -33,20 +34,7 @@ async def run_here(request: RefitRequest) -> RefitAnswer:
 
 def fit_here(api: Api, network: str = "resnet50") -> RefitOutcome:
     """What a refit of what was sent makes; nothing of it is put in force."""
-
-    async def work() -> RefitOutcome:
-        engine = make_engine(api.url, pool_size=2)
-        try:
-            return await refit(
-                engine,
-                run_here,
-                network,
-                layers={},
-                actor="test",
-                now=api.clock.now,
-                apply=False,
-            )
-        finally:
-            await engine.dispose()
-
-    return run_apart(work())
+    how: dict[str, Any] = {"layers": {}, "actor": "test", "now": api.clock.now}
+    return api.on_engine(
+        lambda engine: refit(engine, run_here, network, apply=False, **how)
+    )

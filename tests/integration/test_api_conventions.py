@@ -5,14 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.api_harness import (
-    NOW,
     Api,
     Prepared,
     gpu_type,
     network,
     node,
     profile,
-    running_api,
     service,
 )
 
@@ -71,16 +69,12 @@ def seen(small_fleet: Prepared) -> Iterator[Api]:
 def test_an_object_is_written_answered_replaced_and_deleted(
     api: Api, path: str
 ) -> None:
+    notes = {"labels": {"tier": "web"}, "annotations": {"why": "a test"}}
     manifest = dict(OBJECTS[path])
-    manifest["metadata"] = {
-        **manifest["metadata"],
-        "labels": {"tier": "web"},
-        "annotations": {"why": "a test"},
-    }
+    manifest["metadata"] = {**manifest["metadata"], **notes}
     api.put(path, manifest)
     stored = api.get(path)
-    assert stored["metadata"]["labels"] == {"tier": "web"}
-    assert stored["metadata"]["annotations"] == {"why": "a test"}
+    assert stored["metadata"].items() >= notes.items()
     for name, value in manifest["spec"].items():
         if name == "slo":
             # What is for services of the other kind is null.
@@ -92,10 +86,8 @@ def test_an_object_is_written_answered_replaced_and_deleted(
             assert stored["spec"][name] == value
     # A replacement must say which state it saw.
     tag = api.call("GET", path).headers["ETag"]
-    changed = {
-        **manifest,
-        "metadata": {**manifest["metadata"], "annotations": {"a": "b"}},
-    }
+    metadata = {**manifest["metadata"], "annotations": {"a": "b"}}
+    changed = {**manifest, "metadata": metadata}
     assert api.status("PUT", path, changed) == 428
     assert api.status("PUT", path, changed, If_Match='"999"') == 412
     assert api.status("PUT", path, changed, If_None_Match="*") == 412
@@ -124,9 +116,8 @@ def test_what_others_refer_to_cannot_be_deleted(api: Api) -> None:
 def test_every_change_is_in_the_audit_with_its_author_and_what_was_before(
     api: Api,
 ) -> None:
-    api.call(
-        "PUT", "services/chat", service(), token="operator", X_Request_ID="my-request.1"
-    )
+    who = {"token": "operator", "X_Request_ID": "my-request.1"}
+    api.call("PUT", "services/chat", service(), **who)
     line = api.get("events?subject=service/chat")["items"][0]
     assert line["kind"] == "ServiceCreated"
     assert (line["actor"], line["request_id"]) == ("token/operator", "my-request.1")
@@ -192,9 +183,7 @@ def test_pages_of_one_show_the_same_as_one_page(seen: Api, path: str) -> None:
 def test_a_wrong_page_is_refused(seen: Api, query: str) -> None:
     assert seen.status("GET", f"services?{query}") == 422
     assert seen.status("GET", f"plans?{query}") == 422
-
-
-def test_a_cursor_of_names_is_not_one_of_numbers(seen: Api) -> None:
+    # A cursor of names is not one of numbers.
     cursor = seen.get("services?limit=1")["next_cursor"]
     assert seen.status("GET", f"plans?cursor={cursor}") == 422
 
@@ -244,79 +233,36 @@ def test_a_failed_post_gives_its_key_back_and_keys_of_different_callers_do_not_m
 
 
 def test_request_ids_come_back_and_odd_ones_are_replaced(seen: Api) -> None:
-    assert (
-        seen.call("GET", "services", X_Request_ID="abc-1").headers["X-Request-ID"]
-        == "abc-1"
-    )
-    replaced = seen.call("GET", "services", X_Request_ID="no spaces please").headers[
-        "X-Request-ID"
-    ]
-    assert len(replaced) == 32
-    refused = seen.call("GET", "services", token=None, X_Request_ID="abc-2")
-    assert refused.headers["X-Request-ID"] == refused.json()["request_id"] == "abc-2"
+    def answered(asked: str, token: str | None = "admin") -> str:
+        answer = seen.call("GET", "services", token=token, X_Request_ID=asked)
+        assert token or answer.json()["request_id"] == asked
+        return str(answer.headers["X-Request-ID"])
 
-
-def test_a_problem_names_type_place_and_field(seen: Api) -> None:
-    wrong = service("chat")
-    wrong["spec"]["slo"]["latency_ms"] = -1
-    wrong["spec"]["colour"] = "red"
-    answer = seen.call("PUT", "services/chat", wrong)
-    problem = answer.json()
-    assert answer.headers["Content-Type"] == "application/problem+json"
-    assert (problem["status"], problem["code"]) == (422, "invalid")
-    assert problem["type"] == "urn:plimsoll:problem:invalid"
-    assert problem["instance"] == "/api/v1/services/chat"
-    assert {entry["pointer"] for entry in problem["errors"]} == {
-        "/spec/slo/latency_ms",
-        "/spec/colour",
-    }
+    assert answered("abc-1") == "abc-1"
+    assert len(answered("no spaces please")) == 32
+    assert answered("abc-2", token=None) == "abc-2"
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/api/v1/nothing", 404), ("DELETE", "/api/v1/services", 405)],
-)
-def test_routing_errors_are_problems_too(
-    seen: Api, method: str, path: str, status: int
-) -> None:
-    answer = seen.client.request(
-        method, path, headers={"Authorization": f"Bearer {seen.secrets['admin']}"}
-    )
-    assert answer.status_code == status
-    assert answer.json()["status"] == status
-
-
-@pytest.mark.parametrize(
-    ("path", "methods"),
+    ("tried", "path", "methods"),
     [
-        ("/api/v1/services", "GET"),
-        ("/api/v1/services/chat", "DELETE, GET, PUT"),
-        ("/livez", "GET"),
+        ("OPTIONS PATCH TRACE DELETE", "/api/v1/services", "GET"),
+        ("OPTIONS PATCH TRACE", "/api/v1/services/chat", "DELETE, GET, PUT"),
+        ("OPTIONS PATCH TRACE", "/livez", "GET"),
+        # A pattern of others fits these names, too.
+        ("GET", "/api/v1/plans/preview", "POST"),
+        ("DELETE", "/api/v1/simulations/examples", "GET"),
     ],
 )
 def test_a_method_that_a_path_does_not_have_is_told_all_that_it_has(
-    seen: Api, path: str, methods: str
+    seen: Api, tried: str, path: str, methods: str
 ) -> None:
     headers = {"Authorization": f"Bearer {seen.secrets['admin']}"}
-    for method in ("OPTIONS", "PATCH", "TRACE"):
+    for method in tried.split():
         answer = seen.client.request(method, path, headers=headers)
         assert (answer.status_code, answer.headers["Allow"]) == (405, methods)
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
-        ("GET", "plans/preview", "POST"),
-        ("DELETE", "simulations/examples", "GET"),
-    ],
-)
-def test_a_method_of_a_pattern_that_a_paths_own_name_fits_is_none_of_that_path(
-    seen: Api, method: str, path: str, allowed: str
-) -> None:
-    headers = {"Authorization": f"Bearer {seen.secrets['admin']}"}
-    answer = seen.client.request(method, f"/api/v1/{path}", headers=headers)
-    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
-    assert answer.json()["code"] == "method-not-allowed"
+        assert answer.json()["code"] == "method-not-allowed"
+    assert seen.client.get("/api/v1/nothing", headers=headers).json()["status"] == 404
 
 
 def test_readiness_names_its_parts(seen: Api) -> None:
@@ -341,25 +287,15 @@ def test_metrics_have_route_templates_and_our_prefix(seen: Api) -> None:
     assert "no-such-service" not in text
 
 
-def test_a_body_over_the_limit_is_refused_however_it_comes(database: str) -> None:
-    with running_api(database, request_limit_bytes=2000) as api:
-        large = {
-            **service(),
-            "metadata": {"name": "chat", "annotations": {"a": "x" * 3000}},
+def test_a_body_over_the_limit_is_refused_however_it_comes(
+    small_fleet: Prepared,
+) -> None:
+    with small_fleet.running_api(request_limit_bytes=2000) as api:
+        headers = {
+            "Authorization": f"Bearer {api.secrets['admin']}",
+            "Content-Type": "application/json",
         }
-        assert api.status("PUT", "services/chat", large) == 413
-        chunks = api.client.put(
-            "/api/v1/services/chat",
-            content=(b"x" * 500 for _ in range(6)),
-            headers={
-                "Authorization": f"Bearer {api.secrets['admin']}",
-                "Content-Type": "application/json",
-            },
-        )
-        assert (chunks.status_code, chunks.json()["code"]) == (413, "too-large")
-
-
-def test_the_clock_of_the_answers_is_the_injected_one(seen: Api) -> None:
-    assert seen.get("services/alpha")["metadata"][
-        "created_at"
-    ] == NOW.isoformat().replace("+00:00", "Z")
+        for content in (b"x" * 3000, (b"x" * 500 for _ in range(6))):
+            path = "/api/v1/services/chat"
+            answer = api.client.put(path, content=content, headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (413, "too-large")

@@ -1,6 +1,5 @@
 """The past of services and GPUs over the API: what a chart of an hour or a week is drawn from, and refusals."""
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,9 +9,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from fastapi import FastAPI
-from sqlalchemy import text
 
-from app.db.base.engine import make_engine
 from app.db.maintenance import Retention
 from app.db.predictions.rates import add_trace
 from solvers.forecast.types import RequestSeries
@@ -30,39 +27,21 @@ def api(demo_fleet: Prepared) -> Iterator[Api]:
         yield api
 
 
-def run(api: Api, *statements: tuple[str, Mapping[str, object]]) -> None:
-    async def work() -> None:
-        engine = make_engine(api.url, pool_size=2)
-        async with engine.begin() as connection:
-            for statement, binds in statements:
-                await connection.execute(text(statement), binds)
-        await engine.dispose()
-
-    asyncio.run(work())
-
-
 def add_days_of_requests(api: Api, service: str, rate_rps: float) -> None:
     """Six days of one rate as they are kept when their windows are gone; a quarter of them late in each hour."""
-
-    async def work() -> None:
-        engine = make_engine(api.url, pool_size=2)
-        five_minutes = RequestSeries(
-            start_s=LONG_AGO.timestamp(),
-            window_s=300.0,
-            arrivals=np.full(6 * 288 - 12, 300 * rate_rps),
-        )
-        async with engine.begin() as connection:
-            await add_trace(connection, service, five_minutes)
-        await engine.dispose()
-
-    asyncio.run(work())
+    five_minutes = RequestSeries(
+        start_s=LONG_AGO.timestamp(),
+        window_s=300.0,
+        arrivals=np.full(6 * 288 - 12, 300 * rate_rps),
+    )
+    api.on_connection(lambda connection: add_trace(connection, service, five_minutes))
     hours = """
         INSERT INTO service_hour (service, hour, arrivals, served, in_slo, rejected)
         SELECT :service, hour, 400, 400, 300, 0
         FROM generate_series(CAST(:since AS timestamptz), CAST(:until AS timestamptz), '1 hour') AS hour
     """
-    span = {"since": LONG_AGO, "until": NOW - timedelta(hours=2)}
-    run(api, (hours, {"service": service, **span}))
+    until = NOW - timedelta(hours=2)
+    api.execute(hours, service=service, since=LONG_AGO, until=until)
 
 
 def at(point: Mapping[str, str]) -> datetime:
@@ -169,21 +148,11 @@ def test_readings_of_a_week_are_means_of_the_first_minute_of_each_step(
         FROM generate_series(CAST(:since AS timestamptz), CAST(:until AS timestamptz), '1 minute') AS start
     """
     day = LONG_AGO.replace(hour=0, minute=0)
-    span = {"since": day, "until": day + timedelta(hours=23, minutes=59)}
-    run(
-        api,
-        ("SELECT ensure_observation_day(CAST(:day AS date))", {"day": day.date()}),
-        (rows, span),
-    )
+    until = day + timedelta(hours=23, minutes=59)
+    api.execute("SELECT ensure_observation_day(CAST(:day AS date))", day=day.date())
+    api.execute(rows, since=day, until=until)
     found = api.get(f"gpus/n1/gpu-0/readings?last_s={7 * 86_400}")
     old = [each for each in found["readings"] if at(each) < NOW - DAY]
     assert (found["step_s"], len(old)) == (1800.0, 48)
     assert {(each["power_w"], each["busy_percent"]) for each in old} == {(100.0, None)}
     assert len(found["readings"]) <= 360
-
-
-def test_readings_of_a_gpu_that_is_not_there_are_not_found(api: Api) -> None:
-    readings = api.call("GET", "gpus/n1/gpu-0/readings?last_s=1800")
-    assert readings.status_code == 200
-    assert readings.json()["readings"]
-    assert api.status("GET", "gpus/n9/gpu-0/readings") == 404

@@ -1,13 +1,11 @@
 """Leases and wrong clocks over the sync endpoint, with the real application and database."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from agents.base.protocol import TIME_HEADER
 from app.api.fleet.sync import SKEW_HEADER
-from app.db.base.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from app.store.store import ServiceWindow
 from tests.integration.api_harness import (
@@ -31,15 +29,8 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
 
 def _windows(api: Api) -> tuple[ServiceWindow, ...]:
     """What the control loop would see now of the service."""
-
-    async def load() -> tuple[ServiceWindow, ...]:
-        engine = make_engine(api.url, pool_size=2)
-        try:
-            return (await PostgresStore(engine).load_snapshot(api.clock.now())).windows
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(load())
+    store, now = PostgresStore(api.engine), api.clock.now()
+    return api.on_engine(lambda _: store.load_snapshot(now)).windows
 
 
 @pytest.mark.parametrize("off_s", [3600.0, -3600.0])

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.db.base.engine import make_engine
 from app.db.workloads.budgets import record_spent
 from app.postgres import server as postgres
-from tests.integration.api_harness import Api, Prepared, prepared, run_apart
+from tests.integration.api_harness import Api, Prepared, prepared, service
+from tests.integration.test_api_tasks import task
 from tests.integration.test_reports import a_busy_morning
 
 pytestmark = pytest.mark.integration
@@ -30,14 +30,7 @@ def api(morning: Prepared) -> Iterator[Api]:
 
 
 def _spend(api: Api) -> None:
-    async def work() -> None:
-        engine = make_engine(api.url, pool_size=2)
-        try:
-            await a_busy_morning(engine)
-        finally:
-            await engine.dispose()
-
-    run_apart(work())
+    api.on_engine(a_busy_morning)
 
 
 def budget(
@@ -47,27 +40,10 @@ def budget(
     return {"kind": "Budget", "metadata": {"name": "limit"}, "spec": spec}
 
 
-def service(name: str, project: str) -> dict[str, Any]:
-    spec = {"network": "resnet50", "slo": {"latency_ms": 100.0, "percentile": 0.98}}
-    return {
-        "kind": "Service",
-        "metadata": {"name": name, "project": project},
-        "spec": spec,
-    }
-
-
 def tell(api: Api) -> int:
     """What the leader does every minute."""
-
-    async def run() -> int:
-        engine = make_engine(api.url, pool_size=2)
-        try:
-            async with engine.begin() as connection:
-                return await record_spent(connection, api.clock.now())
-        finally:
-            await engine.dispose()
-
-    return run_apart(run())
+    now = api.clock.now()
+    return api.on_connection(lambda connection: record_spent(connection, now))
 
 
 def told(api: Api) -> list[tuple[str, str]]:
@@ -112,6 +88,9 @@ def test_spent_and_projected(
 def test_each_level_is_told_once_and_again_where_the_limit_was_raised_meanwhile(
     api: Api,
 ) -> None:
+    # Below 80 percent nothing is told.
+    api.put("budgets/limit", budget("4.51"))
+    assert (tell(api), told(api)) == (0, [])
     api.put("budgets/limit", budget("4.50"))
     assert [tell(api), tell(api)] == [1, 0]
     api.put("budgets/limit", budget("3.60"))
@@ -125,11 +104,6 @@ def test_each_level_is_told_once_and_again_where_the_limit_was_raised_meanwhile(
     ]
 
 
-def test_below_80_percent_nobody_is_told(api: Api) -> None:
-    api.put("budgets/limit", budget("4.51"))
-    assert (tell(api), told(api)) == (0, [])
-
-
 def test_a_spent_budget_refuses_what_is_new_and_nothing_else(api: Api) -> None:
     api.put("budgets/limit", budget("1.38", project="web", action="block_new"))
     answer = api.call("PUT", "services/fresh?force=true", service("fresh", "web"))
@@ -138,28 +112,14 @@ def test_a_spent_budget_refuses_what_is_new_and_nothing_else(api: Api) -> None:
         "budget 'limit' accepts nothing new until 2026-03-02 00:00 UTC: 1.38 of 1.38 USD of this day are spent by "
         "project web"
     )
-    task = {"kind": "offline", "network": "resnet50", "batch": 8, "iterations": 10}
-    manifest = {
-        "kind": "Task",
-        "metadata": {"name": "nightly", "project": "web"},
-        "spec": task,
-    }
-    assert api.status("PUT", "tasks/nightly", manifest) == 409
-    assert (
-        api.status("PUT", "services/fresh?force=true", service("fresh", "default"))
-        == 201
-    )
+    assert api.status("PUT", "tasks/nightly", task(project="web")) == 409
+    api.put("services/other?force=true", service("other", "default"))
     api.put("services/chat?force=true", service("chat", "web"))
-
-
-@pytest.mark.parametrize(("usd", "action"), [("1.39", "block_new"), ("1.00", "warn")])
-def test_a_budget_that_is_not_spent_or_only_warns_refuses_nothing(
-    api: Api, usd: str, action: str
-) -> None:
-    api.put("budgets/limit", budget(usd, project="web", action=action))
-    assert (
-        api.status("PUT", "services/fresh?force=true", service("fresh", "web")) == 201
-    )
+    # One that is not spent, or only warns, refuses nothing.
+    for number, (usd, action) in enumerate([("1.39", "block_new"), ("1.00", "warn")]):
+        api.put("budgets/limit", budget(usd, project="web", action=action))
+        name = f"new-{number}"
+        api.put(f"services/{name}?force=true", service(name, "web"))
 
 
 def test_a_token_of_a_project_sees_its_budgets_only(api: Api) -> None:
@@ -168,9 +128,8 @@ def test_a_token_of_a_project_sees_its_budgets_only(api: Api) -> None:
     assert api.get("budgets", token="web")["items"] == []
     assert api.status("GET", "budgets/limit", token="web") == 404
     api.put("budgets/limit", budget("100", project="web"))
-    assert [
-        each["spec"]["project"] for each in api.get("budgets", token="web")["items"]
-    ] == ["web"]
+    (own,) = api.get("budgets", token="web")["items"]
+    assert own["spec"]["project"] == "web"
 
 
 def test_a_budget_goes_and_a_wrong_one_is_refused(api: Api) -> None:

@@ -67,15 +67,3 @@ def test_it_shows_its_metrics_leads_and_gives_the_lead_back_at_the_end(
         )
         == 0
     )
-
-
-@pytest.mark.thorough  # test_fault_starts has the same of `plimsoll serve`
-def test_a_database_without_a_schema_is_said(
-    empty_database: str, tmp_path: Path
-) -> None:
-    with controller(empty_database, tmp_path / "c") as process:
-        assert process.wait(PATIENCE_S) == 1
-    said = (tmp_path / "c" / "log").read_text()
-    assert (
-        "`plimsoll controller --upgrade` does both" in said and "Traceback" not in said
-    )

@@ -39,7 +39,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def deleted_here() -> Iterator[None]:
     """Not while another file's tests run."""
     yield

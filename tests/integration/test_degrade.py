@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.db.base.engine import make_engine
 from app.db.workloads.budgets import step_degraded
 from tests.app.runner import cli
 from tests.integration.api_harness import (
@@ -14,7 +13,6 @@ from tests.integration.api_harness import (
     Prepared,
     gpu_type,
     reading,
-    run_apart,
     service,
 )
 
@@ -54,29 +52,15 @@ def hear(api: Api, sequence: int, *, after_s: float = 0.0) -> None:
 
 def look(api: Api) -> int:
     """What the leader does every minute."""
-
-    async def run() -> int:
-        engine = make_engine(api.url, pool_size=2)
-        try:
-            async with engine.begin() as connection:
-                return await step_degraded(connection, api.clock.now())
-        finally:
-            await engine.dispose()
-
-    return run_apart(run())
+    now = api.clock.now()
+    return api.on_connection(lambda connection: step_degraded(connection, now))
 
 
 def put(api: Api, usd: Decimal, **changes: object) -> None:
-    spec = {
-        "usd": str(usd),
-        "project": "team-a",
-        "period": "day",
-        "action": "degrade",
-        **changes,
-    }
-    api.put(
-        "budgets/limit", {"kind": "Budget", "metadata": {"name": "limit"}, "spec": spec}
-    )
+    spec = {"usd": str(usd), "project": "team-a", "period": "day", "action": "degrade"}
+    metadata = {"name": "limit"}
+    body = {"kind": "Budget", "metadata": metadata, "spec": {**spec, **changes}}
+    api.put("budgets/limit", body)
 
 
 def status(api: Api) -> Any:
@@ -176,12 +160,8 @@ def test_it_goes_down_step_by_step_and_a_raised_or_other_budget_gives_all_back(
     shares = []
     for sequence in range(3, 8):
         look(api)
-        shares.append(
-            {
-                each["service"]: each["demand_percent"]
-                for each in status(api)["degraded"]
-            }
-        )
+        cut = status(api)["degraded"]
+        shares.append({each["service"]: each["demand_percent"] for each in cut})
         hear(api, sequence, after_s=300.0)
         api.tick()
     nightly, both = {"nightly": 25.0}, {"chat": 25.0, "nightly": 25.0}
@@ -194,16 +174,11 @@ def test_it_goes_down_step_by_step_and_a_raised_or_other_budget_gives_all_back(
 def test_it_goes_no_further_before_a_plan_with_its_last_step_is_in_force(
     api: Api,
 ) -> None:
-    policy = {
-        "kind": "Policy",
-        "metadata": {"name": "default"},
-        "spec": {"mode": "approve"},
-    }
     spend(api)
     assert look(api) == 1
     hear(api, 3, after_s=600.0)
     assert look(api) == 0  # Nothing was decided since.
-    api.put("policies/default", policy)
+    api.put_policy(mode="approve")
     api.tick()
     hear(api, 4, after_s=600.0)
     assert (

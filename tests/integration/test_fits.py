@@ -14,8 +14,8 @@ from sqlalchemy import select
 from app.base.errors import NotFound, Unavailable
 from app.catalogue.install import install_catalogue
 from app.db import maintenance
-from app.db.base.engine import make_engine
 from app.db.base.tables import cluster
+from app.db.base.transaction import Engine
 from app.db.decisions import policies
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import fits, health, profiles, samples
@@ -35,6 +35,7 @@ from solvers.predict.learn.online import ExecutionReading, RowKey, learn, new_fi
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Mode
 from tests.integration.api_harness import NOW, Api, Prepared
+from tests.integration.fault_harness import with_store
 from tests.integration.measured import fit_here, measured, run_here, true_ms
 
 pytestmark = pytest.mark.integration
@@ -56,6 +57,15 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
         yield running
 
 
+SAMPLES = "networks/resnet50/samples"
+
+
+def send(api: Api, factor: float = 1.0, source: str = "bench") -> Any:
+    return api.post(
+        SAMPLES, {"source": source, "samples": measured(factor)}, token="admin"
+    )
+
+
 def test_samples_are_kept_once_and_come_back_as_they_were(api: Api) -> None:
     rows = [
         ROW,
@@ -72,8 +82,7 @@ def test_samples_are_kept_once_and_come_back_as_they_were(api: Api) -> None:
         ),
     ]
 
-    async def work() -> None:
-        engine = make_engine(api.url, pool_size=2)
+    async def work(engine: Engine) -> None:
         async with engine.begin() as connection:
             assert await samples.add(connection, [*rows, rows[0]], at=NOW) == 4
             assert (
@@ -102,14 +111,12 @@ def test_samples_are_kept_once_and_come_back_as_they_were(api: Api) -> None:
             assert [
                 (row.gpu_type, row.samples) for row in await samples.count(connection)
             ] == [("T4", 4)]
-        await engine.dispose()
 
-    asyncio.run(work())
+    api.on_engine(work)
 
 
 def test_what_is_served_does_not_crowd_out_what_was_measured(api: Api) -> None:
-    async def work() -> None:
-        engine = make_engine(api.url, pool_size=2)
+    async def work(engine: Engine) -> None:
         sent = [replace(ROW, sm_percent=float(share)) for share in range(10, 50)]
         served = [
             replace(ROW, source=SERVED, latency_ms=50.0 + age) for age in range(100)
@@ -130,9 +137,8 @@ def test_what_is_served_does_not_crowd_out_what_was_measured(api: Api) -> None:
         async with engine.begin() as connection:
             (counted,) = await samples.count(connection)
             assert (counted.samples, counted.newest_at) == (50, NOW + timedelta(days=1))
-        await engine.dispose()
 
-    asyncio.run(work())
+    api.on_engine(work)
 
 
 @pytest.mark.parametrize(
@@ -141,163 +147,96 @@ def test_what_is_served_does_not_crowd_out_what_was_measured(api: Api) -> None:
 def test_inference_and_training_teach_nothing_to_each_other(
     database: str, network: str, like: str
 ) -> None:
-    async def work() -> RefitRequest:
-        engine = make_engine(database, pool_size=2)
+    async def work(_: PostgresStore, engine: Engine) -> RefitRequest:
         shipped = ("resnet50", "vgg16", "bert-training", "lm-training")
         await install_catalogue(engine, NOW, networks=shipped)
         async with engine.begin() as connection:
             await samples.add(connection, [replace(ROW, network=network)], at=NOW)
-            request = await load_request(
+            return await load_request(
                 connection, network, layers={}, source="test", now=NOW
             )
-        await engine.dispose()
-        return request
 
-    request = asyncio.run(work())
+    request = with_store(database, work)
     assert {entry.network for entry in request.present} == {network}
     assert {entry.network for entry in request.other_profiles} == {like}
 
 
 def test_samples_over_the_api_are_idempotent_and_bounded(api: Api) -> None:
-    body = {"source": "bench", "samples": measured()}
-    first = api.call("POST", "networks/resnet50/samples", body)
-    assert first.json() == {"received": 20, "added": 20}
-    assert api.call("POST", "networks/resnet50/samples", body).json() == {
-        "received": 20,
-        "added": 0,
-    }
-    assert [
-        event["kind"]
-        for event in api.get("events?subject=network/resnet50&kind=SamplesAdded")[
-            "items"
-        ]
-    ] == ["SamplesAdded"]
-    few = {"samples": measured()[:1]}
+    assert send(api) == {"received": 20, "added": 20}
+    assert send(api) == {"received": 20, "added": 0}
+    kinds = "events?subject=network/resnet50&kind=SamplesAdded"
+    assert len(api.get(kinds)["items"]) == 1
+    one = measured()[0]
+    few = {"samples": [one]}
     assert api.status("POST", "networks/nobody/samples", few) == 404
-    assert api.status("POST", "networks/resnet50/samples", few, token="operator") == 403
-    assert (
-        api.status("POST", "networks/resnet50/samples", {"source": SERVED, **few})
-        == 422
-    )
-    assert api.status("POST", "networks/resnet50/samples", {"samples": []}) == 422
-    unknown = [{**measured()[0], "gpu_type": "H100"}]
-    answer = api.call("POST", "networks/resnet50/samples", {"samples": unknown})
-    assert answer.status_code == 422 and "T4" in answer.json()["detail"]
-    assert answer.json()["errors"][0]["pointer"] == "/samples/0/gpu_type"
-    for wrong in (
-        {"latency_ms": 0},
-        {"batch": 0.5},
-        {"sm_percent": 101},
-        {"power_w": -1},
-        {"extra": 1},
-    ):
-        bad = {"samples": [{**measured()[0], **wrong}]}
-        assert api.status("POST", "networks/resnet50/samples", bad) == 422
+    assert api.status("POST", SAMPLES, few, token="operator") == 403
+    pointer, words = api.wrong("POST", SAMPLES, {"samples": [{**one, "gpu_type": "A"}]})
+    assert pointer == "/samples/0/gpu_type" and "T4" in words
+    for wrong in ("latency_ms", "batch", "sm_percent", "power_w", "extra"):
+        assert api.wrong("POST", SAMPLES, {"samples": [{**one, wrong: -1}]})
+    for body in ({"source": SERVED, **few}, {"samples": []}):
+        assert api.status("POST", SAMPLES, body) == 422
 
 
 def test_wrong_samples_can_be_removed_and_a_fit_does_without_them(api: Api) -> None:
-    for factor, source in ((1.0, "bench"), (9.0, "wrong unit")):
-        api.call(
-            "POST",
-            "networks/resnet50/samples",
-            {"source": source, "samples": measured(factor)},
-        )
-    path = "networks/resnet50/samples?source=wrong%20unit"
+    send(api)
+    send(api, 9.0, "wrong unit")
+    path = f"{SAMPLES}?source=wrong%20unit"
     assert api.status("DELETE", path, token="operator") == 403
     assert api.status("DELETE", "networks/nobody/samples") == 404
-    assert api.call("DELETE", f"{path}&gpu_type=V100").json() == {"removed": 0}
-    assert api.call("DELETE", f"{path}&before=2020-01-01T00:00:00Z").json() == {
-        "removed": 0
-    }
-    assert api.call("DELETE", path).json() == {"removed": 20}
-    assert api.call("DELETE", path).json() == {"removed": 0}
+    for query, removed in (
+        ("&gpu_type=V100", 0),
+        ("&before=2020-01-01T00:00:00Z", 0),
+        ("", 20),
+        ("", 0),
+    ):
+        assert api.call("DELETE", path + query).json() == {"removed": removed}
     (event,) = api.get("events?kind=SamplesRemoved")["items"]
     assert (event["subject"], event["after"]) == ("network/resnet50", {"removed": 20})
-    fitted = api.call("POST", "networks/resnet50/fit").json()["fits"]
-    assert (
-        next(fit for fit in fitted if fit["quantity"] == "latency_ms")["sample_count"]
-        == 20
-    )
+    fit_here(api)
+    fitted = api.get("networks/resnet50/fits")["items"]
+    counts = {fit["quantity"]: fit["sample_count"] for fit in fitted}
+    assert counts["latency_ms"] == 20
 
 
 def test_a_fit_is_chosen_stored_applied_and_described(api: Api) -> None:
-    api.call(
-        "POST", "networks/resnet50/samples", {"source": "bench", "samples": measured()}
-    )
-    proposed = api.call("POST", "networks/resnet50/fit")
-    assert proposed.status_code == 200, proposed.text
-    (verdict,) = proposed.json()["verdicts"]
-    assert not verdict["applied"] and "not requested" in verdict["reason"]
+    send(api)
+    (verdict,) = fit_here(api).verdicts
+    assert not verdict.applied and "not requested" in verdict.reason
     assert api.get("profiles/resnet50/T4")["status"]["version"] == 1
 
-    applied = api.call("POST", "networks/resnet50/fit?apply=true").json()
+    applied = api.post("networks/resnet50/fit?apply=true", token="admin")
     assert applied["verdicts"][0]["applied"]
-    assert [fit["version"] for fit in applied["fits"]] == [1] * len(
-        applied["fits"]
-    )  # nothing new was learned
+    # Nothing new was learned.
+    assert {fit["version"] for fit in applied["fits"]} == {1}
     profile = api.get("profiles/resnet50/T4")
-    assert profile["status"]["version"] == 2 and profile["status"]["source"].startswith(
-        "fitted by "
-    )
-    assert all(
-        0.0 <= sigma < 0.6 for sigma in _sigmas(profile["spec"]["latency_sigma"])
-    )
+    assert profile["status"]["version"] == 2
+    assert profile["status"]["source"].startswith("fitted by ")
+    sigmas = np.atleast_1d(profile["spec"]["latency_sigma"])
+    assert all((sigmas >= 0.0) & (sigmas < 0.6))
 
     listed = api.get("networks/resnet50/fits")["items"]
-    latency = next(fit for fit in listed if fit["quantity"] == "latency_ms")
-    assert (
-        latency["is_current"]
-        and latency["sample_count"] == 20
-        and latency["cross_validated_error"] < 0.05
-    )
+    (latency,) = (fit for fit in listed if fit["quantity"] == "latency_ms")
+    assert latency["is_current"] and latency["sample_count"] == 20
+    assert latency["cross_validated_error"] < 0.05
+    technique = latency["technique"]
     document = api.get(f"fits/{latency['id']}")
-    assert (
-        document["document"]["technique"]
-        == latency["technique"]
-        == document["technique"]
-    )
+    assert document["document"]["technique"] == document["technique"] == technique
     assert api.status("GET", "fits/999999") == 404
 
     (known,) = api.get("networks/resnet50")["status"]["predictions"]
-    assert (known["gpu_type"], known["provenance"], known["technique"]) == (
-        "T4",
-        "measured",
-        latency["technique"],
-    )
-    assert (known["samples"], known["profile_version"], known["correction"]) == (
-        20,
-        2,
-        None,
-    )
+    for field, value in (
+        ("gpu_type", "T4"),
+        ("provenance", "measured"),
+        ("technique", technique),
+        ("samples", 20),
+        ("profile_version", 2),
+        ("correction", None),
+    ):
+        assert known[field] == value, field
     assert api.get("networks")["items"][0]["status"]["predictions"] is None
-    kinds = [
-        event["kind"] for event in api.get("events?subject=network/resnet50")["items"]
-    ]
-    assert kinds.count("NetworkFitted") == 2
-
-
-def _sigmas(stated: object) -> list[float]:
-    return stated if isinstance(stated, list) else [stated]  # type: ignore[list-item]
-
-
-def test_new_samples_make_a_new_version_and_old_ones_stay_readable(api: Api) -> None:
-    for factor in (1.0, 1.5):
-        api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
-        assert api.status("POST", "networks/resnet50/fit") == 200
-    versions = [
-        fit
-        for fit in api.get("networks/resnet50/fits?current=false")["items"]
-        if fit["quantity"] == "latency_ms"
-    ]
-    assert [(fit["version"], fit["is_current"]) for fit in versions] == [
-        (2, True),
-        (1, False),
-    ]
-    page = api.get("networks/resnet50/fits?current=false&limit=1")
-    rest = api.get(
-        f"networks/resnet50/fits?current=false&limit=50&cursor={page['next_cursor']}"
-    )
-    assert len(page["items"]) == 1 and page["items"][0] not in rest["items"]
+    events = api.get("events?subject=network/resnet50")["items"]
+    assert sum(event["kind"] == "NetworkFitted" for event in events) == 2
 
 
 def test_a_fit_of_a_network_that_nothing_is_known_of_is_refused(api: Api) -> None:
@@ -312,8 +251,7 @@ def test_a_fit_of_a_network_that_nothing_is_known_of_is_refused(api: Api) -> Non
 def test_what_waits_is_refitted_once_and_applied_only_where_the_operator_lets_it(
     api: Api,
 ) -> None:
-    async def work() -> None:
-        engine = make_engine(api.url, pool_size=2)
+    async def work(engine: Engine) -> None:
         attempts = Attempts()
 
         async def once() -> RefitOutcome | None:
@@ -360,9 +298,8 @@ def test_what_waits_is_refitted_once_and_applied_only_where_the_operator_lets_it
         assert outcome is not None and [
             verdict.applied for verdict in outcome.verdicts
         ] == [True]
-        await engine.dispose()
 
-    asyncio.run(work())
+    api.on_engine(work)
 
 
 def test_samples_that_come_while_a_fit_is_made_are_fitted_next_and_a_failed_fit_again_later(
@@ -370,8 +307,7 @@ def test_samples_that_come_while_a_fit_is_made_are_fitted_next_and_a_failed_fit_
 ) -> None:
     times = [NOW]
 
-    async def work() -> None:
-        engine = make_engine(api.url, pool_size=2)
+    async def work(engine: Engine) -> None:
         attempts = Attempts()
 
         async def once(run: Run) -> RefitOutcome | None:
@@ -410,31 +346,17 @@ def test_samples_that_come_while_a_fit_is_made_are_fitted_next_and_a_failed_fit_
                 connection, network="resnet50", current_only=True
             )
         assert {row.sample_count for row in rows if row.quantity == "latency_ms"} == {4}
-        await engine.dispose()
 
-    asyncio.run(work())
+    api.on_engine(work)
 
 
 def test_a_poor_fit_to_other_conditions_does_not_replace_a_profile(api: Api) -> None:
-    odd = [
-        {
-            "gpu_type": "T4",
-            "batch": batch,
-            "sm_percent": 33,
-            "latency_ms": latency_ms,
-            "memory_mib": 900,
-        }
-        for batch, latency_ms in (
-            (3, 10),
-            (5, 60),
-            (7, 12),
-            (9, 70),
-            (11, 15),
-            (13, 90),
-        )
-    ]
-    api.call("POST", "networks/resnet50/samples", {"samples": odd})
-    (verdict,) = api.call("POST", "networks/resnet50/fit?apply=true").json()["verdicts"]
+    sample = {"gpu_type": "T4", "sm_percent": 33, "memory_mib": 900}
+    times_ms = {3: 10, 5: 60, 7: 12, 9: 70, 11: 15, 13: 90}
+    odd = [{**sample, "batch": each, "latency_ms": ms} for each, ms in times_ms.items()]
+    api.post(SAMPLES, {"samples": odd}, token="admin")
+    answer = api.post("networks/resnet50/fit?apply=true", token="admin")
+    (verdict,) = answer["verdicts"]
     assert not verdict["applied"] and "up to 10.0 % is taken" in verdict["reason"]
     assert api.get("profiles/resnet50/T4")["status"]["version"] == 1
 
@@ -444,25 +366,31 @@ def _report(api: Api, name: str) -> list[dict[str, Any]]:
     return [dict(zip(report["columns"], row, strict=True)) for row in report["rows"]]
 
 
-def test_the_report_of_fits_shows_what_is_in_force_in_percent(api: Api) -> None:
+def test_new_samples_make_a_new_version_old_ones_stay_readable_and_the_report_has_the_new_one(
+    api: Api,
+) -> None:
     for factor in (1.0, 1.5):
-        api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
+        send(api, factor)
         fit_here(api)
-    listed = {
-        fit["quantity"]: fit for fit in api.get("networks/resnet50/fits")["items"]
-    }
+    path = "networks/resnet50/fits"
+    found = [
+        (fit["version"], fit["is_current"])
+        for fit in api.get(f"{path}?current=false")["items"]
+        if fit["quantity"] == "latency_ms"
+    ]
+    assert found == [(2, True), (1, False)]
+    page = api.get(f"{path}?current=false&limit=1")
+    rest = api.get(f"{path}?current=false&limit=50&cursor={page['next_cursor']}")
+    assert len(page["items"]) == 1 and page["items"][0] not in rest["items"]
+    listed = {fit["quantity"]: fit for fit in api.get(path)["items"]}
     lines = _report(api, "fit_quality")
     assert [line["quantity"] for line in lines] == sorted(listed)
     for line in lines:
         fit = listed[line["quantity"]]
-        assert line["cross_validated_error_percent"] == pytest.approx(
-            100 * fit["cross_validated_error"]
-        )
-        assert (line["technique"], line["version"], line["samples"]) == (
-            fit["technique"],
-            fit["version"],
-            40,
-        )
+        percent = 100 * fit["cross_validated_error"]
+        assert line["cross_validated_error_percent"] == pytest.approx(percent)
+        assert (line["version"], line["samples"]) == (fit["version"], 40)
+        assert line["technique"] == fit["technique"]
 
 
 def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(
@@ -477,8 +405,7 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(
         group=GROUP, now=now, planned=Correction(group=GROUP, health=now, at=NOW)
     )
 
-    async def work() -> list[int]:
-        engine = make_engine(api.url, pool_size=2)
+    async def work(engine: Engine) -> list[int]:
         counts = []
         async with engine.begin() as connection:
             revision = (
@@ -509,10 +436,9 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(
         async with engine.begin() as connection:
             await profiles.save_profiles(connection, [changed], at=NOW)
             counts.append(len(await health.load_all(connection)))
-        await engine.dispose()
         return counts
 
-    assert asyncio.run(work()) == [1, 0]
+    assert api.on_engine(work) == [1, 0]
     assert (
         api.get("networks/resnet50")["status"]["predictions"][0]["correction"] is None
     )
@@ -523,8 +449,7 @@ def test_snapshots_read_at_once_each_have_the_sigma_of_their_own_points(
 ) -> None:
     """The tick and whoever learns share one store; meanwhile profiles change, each version with one row more."""
 
-    async def work() -> int:
-        engine = make_engine(api.url, pool_size=6)
+    async def work(engine: Engine) -> int:
         store = PostgresStore(engine)
         checked = 0
 
@@ -558,19 +483,17 @@ def test_snapshots_read_at_once_each_have_the_sigma_of_their_own_points(
                     )
 
         await asyncio.gather(read(), read(), read(), write())
-        await engine.dispose()
         return checked
 
-    assert asyncio.run(work()) == 45
+    assert api.on_engine(work) == 45
 
 
 def test_served_samples_and_old_fits_are_not_kept_for_ever(api: Api) -> None:
     for factor in (1.0, 1.5):
-        api.call("POST", "networks/resnet50/samples", {"samples": measured(factor)})
+        send(api, factor)
         fit_here(api)
 
-    async def work() -> tuple[int, int]:
-        engine = make_engine(api.url, pool_size=2)
+    async def work(engine: Engine) -> tuple[int, int]:
         async with engine.begin() as connection:
             await samples.add(connection, [replace(ROW, source=SERVED)], at=NOW)
         await maintenance.maintain(engine, NOW + timedelta(days=100))
@@ -579,7 +502,6 @@ def test_served_samples_and_old_fits_are_not_kept_for_ever(api: Api) -> None:
             kept = await fits.list_rows(connection, network="resnet50")
             with pytest.raises(NotFound):
                 await fits.get(connection, 10**6)
-        await engine.dispose()
         return counted.samples, sum(not row.is_current for row in kept)
 
-    assert asyncio.run(work()) == (40, 0)
+    assert api.on_engine(work) == (40, 0)

@@ -26,6 +26,7 @@ from tests.integration.fleet import (
     START,
     make_observation,
     make_service_reading,
+    on_fleet,
     with_fleet,
 )
 
@@ -80,35 +81,30 @@ async def roll_up(engine: AsyncEngine, now: datetime) -> None:
         await rates.roll_up_rates(connection, now)
 
 
-def test_rates_are_sums_of_the_windows_and_know_silence_from_quiet(
-    database: str,
+@on_fleet()
+async def test_rates_are_sums_of_the_windows_and_know_silence_from_quiet(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        # Five minutes of 2 a second; five quiet ones; five of which nobody told; two thirds heard at 3 a second.
-        await observe(
-            store, [*[2] * 300, *[0] * 300, *[None] * 300, *[None, 3, 3] * 100]
-        )
-        await roll_up(engine, START + 4 * STEP + timedelta(seconds=10))
-        series = await load(engine, until=START + 5 * STEP)
-        assert series is not None
-        assert (series.start_s, series.window_s) == (START.timestamp(), 300.0)
-        np.testing.assert_allclose(series.arrivals, [600.0, 0.0, np.nan, 900.0, np.nan])
-
-    with_fleet(database, work)
+    await observe(store, [*[2] * 300, *[0] * 300, *[None] * 300, *[None, 3, 3] * 100])
+    await roll_up(engine, START + 4 * STEP + timedelta(seconds=10))
+    series = await load(engine, until=START + 5 * STEP)
+    assert series is not None
+    assert (series.start_s, series.window_s) == (START.timestamp(), 300.0)
+    np.testing.assert_allclose(series.arrivals, [600.0, 0.0, np.nan, 900.0, np.nan])
 
 
-def test_summing_again_changes_nothing_and_adds_what_came_late(database: str) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await observe(store, [2] * 299)
-        for _ in range(2):
-            await roll_up(engine, START + STEP)
-        await observe(store, [8], start=START + timedelta(seconds=299))
-        await roll_up(engine, START + 3 * STEP)
-        series = await load(engine, until=START + STEP)
-        assert series is not None
-        assert series.arrivals.tolist() == [606.0]
-
-    with_fleet(database, work)
+@on_fleet()
+async def test_summing_again_changes_nothing_and_adds_what_came_late(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await observe(store, [2] * 299)
+    for _ in range(2):
+        await roll_up(engine, START + STEP)
+    await observe(store, [8], start=START + timedelta(seconds=299))
+    await roll_up(engine, START + 3 * STEP)
+    series = await load(engine, until=START + STEP)
+    assert series is not None
+    assert series.arrivals.tolist() == [606.0]
 
 
 def test_a_trace_fills_in_what_was_not_measured(database: str) -> None:
@@ -131,88 +127,78 @@ def test_a_trace_fills_in_what_was_not_measured(database: str) -> None:
     with_fleet(database, work)
 
 
-def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_after_weeks(
-    database: str,
+@on_fleet()
+async def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgotten_after_weeks(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        await observe(store, [2] * 300)
-        # Nobody led for ten hours: the windows are older than they are kept.
-        late = START + timedelta(hours=10)
-        await store.ingest((make_observation(1, late, boot="late"),), late)
-        await maintain(engine, late)
-        assert await load(engine, until=START + STEP) is not None
-        async with engine.begin() as connection:
-            assert (
-                await connection.execute(text("SELECT count(*) FROM service_window"))
-            ).scalar_one() == 0
-            await forecasts.save(connection, {"chat": DAILY})
-        later = START + timedelta(days=5)
-        await store.ingest((make_observation(2, later, boot="late"),), later)
-        await maintain(engine, later, Retention(rates_days=4))
-        assert await load(engine, until=START + STEP) is None
-        async with engine.begin() as connection:
-            assert await forecasts.get(connection, "chat") == TechniqueChoice()
-
-    with_fleet(database, work)
+    await observe(store, [2] * 300)
+    # Nobody led for ten hours: the windows are older than they are kept.
+    late = START + timedelta(hours=10)
+    await store.ingest((make_observation(1, late, boot="late"),), late)
+    await maintain(engine, late)
+    assert await load(engine, until=START + STEP) is not None
+    async with engine.begin() as connection:
+        assert (
+            await connection.execute(text("SELECT count(*) FROM service_window"))
+        ).scalar_one() == 0
+        await forecasts.save(connection, {"chat": DAILY})
+    later = START + timedelta(days=5)
+    await store.ingest((make_observation(2, later, boot="late"),), later)
+    await maintain(engine, later, Retention(rates_days=4))
+    assert await load(engine, until=START + STEP) is None
+    async with engine.begin() as connection:
+        assert await forecasts.get(connection, "chat") == TechniqueChoice()
 
 
-def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(
-    database: str,
+@on_fleet()
+async def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(
+    store: PostgresStore, engine: AsyncEngine
 ) -> None:
-    async def work(store: PostgresStore, engine: AsyncEngine) -> None:
-        assert (await store.load_snapshot(START)).choices == {}
-        async with engine.begin() as connection:
-            assert await forecasts.get(connection, "chat") == TechniqueChoice()
-            await forecasts.save(connection, {"chat": DAILY})
-            assert await forecasts.get(connection, "chat") == DAILY
-        snapshot = await store.load_snapshot(START)
-        assert snapshot.choices == {"chat": replace(DAILY, scores={})}
-        wide = TechniqueChoice(
-            margin=1.5, reserve_rps=40.0, judged_until_s=START.timestamp() + 200.0
-        )
-        async with engine.begin() as connection:
-            await forecasts.save(connection, {"chat": wide})
-        assert (await store.load_snapshot(START)).choices == {"chat": wide}
-        back = TechniqueChoice(judged_until_s=START.timestamp() + 300.0)
-        async with engine.begin() as connection:
-            await forecasts.save(connection, {"chat": back})
-        assert (await store.load_snapshot(START)).choices == {}
-
-    with_fleet(database, work)
+    assert (await store.load_snapshot(START)).choices == {}
+    async with engine.begin() as connection:
+        assert await forecasts.get(connection, "chat") == TechniqueChoice()
+        await forecasts.save(connection, {"chat": DAILY})
+        assert await forecasts.get(connection, "chat") == DAILY
+    snapshot = await store.load_snapshot(START)
+    assert snapshot.choices == {"chat": replace(DAILY, scores={})}
+    wide = TechniqueChoice(
+        margin=1.5, reserve_rps=40.0, judged_until_s=START.timestamp() + 200.0
+    )
+    async with engine.begin() as connection:
+        await forecasts.save(connection, {"chat": wide})
+    assert (await store.load_snapshot(START)).choices == {"chat": wide}
+    back = TechniqueChoice(judged_until_s=START.timestamp() + 300.0)
+    async with engine.begin() as connection:
+        await forecasts.save(connection, {"chat": back})
+    assert (await store.load_snapshot(START)).choices == {}
 
 
-def test_every_service_is_judged_in_turn_those_first_that_waited_longest(
-    database: str,
+@on_fleet({"default": ["chat", "photo", "search"]})
+async def test_every_service_is_judged_in_turn_those_first_that_waited_longest(
+    engine: AsyncEngine,
 ) -> None:
-    async def work(_store: PostgresStore, engine: AsyncEngine) -> None:
-        history = PostgresForecasts(engine)
-        names = ["chat", "photo", "search"]
-        assert [case.service for case in await history.load_cases(START, 2)] == names[
-            :2
-        ]
-        await history.save_choices(
-            {"chat": replace(DAILY, judged_until_s=START.timestamp())}
-        )
-        await history.save_choices(
-            {"photo": replace(DAILY, judged_until_s=START.timestamp() - 50.0)}
-        )
-        assert [case.service for case in await history.load_cases(START, 9)] == [
-            "search"
-        ]
-        later = START + timedelta(seconds=600)
-        assert [case.service for case in await history.load_cases(later, 9)] == [
-            "search",
-            "photo",
-            "chat",
-        ]
-        async with engine.begin() as connection:
-            await services.remove(connection, "search", at=START)
-        assert [case.service for case in await history.load_cases(later, 9)] == [
-            "photo",
-            "chat",
-        ]
-
-    with_fleet(database, work, {"default": ["chat", "photo", "search"]})
+    history = PostgresForecasts(engine)
+    names = ["chat", "photo", "search"]
+    assert [case.service for case in await history.load_cases(START, 2)] == names[:2]
+    await history.save_choices(
+        {"chat": replace(DAILY, judged_until_s=START.timestamp())}
+    )
+    await history.save_choices(
+        {"photo": replace(DAILY, judged_until_s=START.timestamp() - 50.0)}
+    )
+    assert [case.service for case in await history.load_cases(START, 9)] == ["search"]
+    later = START + timedelta(seconds=600)
+    assert [case.service for case in await history.load_cases(later, 9)] == [
+        "search",
+        "photo",
+        "chat",
+    ]
+    async with engine.begin() as connection:
+        await services.remove(connection, "search", at=START)
+    assert [case.service for case in await history.load_cases(later, 9)] == [
+        "photo",
+        "chat",
+    ]
 
 
 def test_the_loop_s_own_windows_are_judged_and_the_view_shows_it(database: str) -> None:

@@ -1,10 +1,10 @@
 """Services of language models: from a manifest to whole GPUs of a node, which the node is told to start them on."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from app.db.base.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from solvers.types.llm import ServedModels, ServedStart
@@ -13,10 +13,10 @@ from tests.integration.api_harness import (
     Prepared,
     prepared,
     ready_replicas,
-    run_apart,
 )
 from tests.integration.model_fleet import GPU_READING, NETWORK, put_model, service
 from tests.integration.test_api_metrics import scraped
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +45,18 @@ def messages(api: Api, start: str) -> list[str]:
     return [text for text in said if text.startswith(start)]
 
 
+def commands(api: Api) -> list[Any]:
+    """What the next plan, or the one that was just made, tells both nodes; the API hears of its push a moment later."""
+    api.tick()
+
+    def told() -> list[Any]:
+        answers = [api.sync(name, sequence=2).json() for name in ("n1", "n2")]
+        found = [answer["command"] for answer in answers]
+        return [each for each in found if each] if any(found) else []
+
+    return until(told)
+
+
 def hosting_node(api: Api) -> str:
     """The node that the next plan has the replica on."""
     plan = api.get(f"plans/{api.tick().plan_id}")
@@ -67,7 +79,7 @@ def test_a_language_model_gets_all_gpus_that_a_replica_spans_and_the_plan_says_w
     (planned,) = plan["document"]["llm_replicas"]
     assert planned["service"] == "chat"
     assert api.get("services/chat")["status"]["replicas"] == {"H100": 1}
-    told = [api.sync(name, sequence=2).json()["command"] for name in ("n1", "n2")]
+    told = commands(api)
     ((name, engine),) = [
         (command["node"], replica["engine"])
         for command in told
@@ -94,50 +106,34 @@ def test_a_language_model_gets_all_gpus_that_a_replica_spans_and_the_plan_says_w
 
 
 def test_starts_are_remembered_as_nodes_measured_them(api: Api) -> None:
-    async def served() -> ServedModels:
-        engine = make_engine(api.url, pool_size=2)
-        try:
-            return (await PostgresStore(engine).load_snapshot(api.clock.now())).served
-        finally:
-            await engine.dispose()
+    def served() -> ServedModels:
+        store, now = PostgresStore(api.engine), api.clock.now()
+        return api.on_engine(lambda _: store.load_snapshot(now)).served
 
-    assert run_apart(served()).starts == ()
-    outcome = api.tick()
-    assert outcome.state == "target", outcome.reason
-    told = [api.sync(name, sequence=2).json()["command"] for name in ("n1", "n2")]
+    assert served().starts == ()
+    told = commands(api)
     ((name, index, replica),) = (
         (command["node"], gpu["index"], each["id"])
         for command in told
         for gpu in command["gpus"]
         for each in gpu.get("replicas", [])
     )
-    launches = [
-        {
-            "replica": replica,
-            "service": "chat",
-            "gpu_index": index,
-            "seconds": seconds,
-        }
-        for seconds in (300.0, 321.0, 400.0)
-    ]
+    launch = {"replica": replica, "service": "chat", "gpu_index": index}
+    launches = [{**launch, "seconds": seconds} for seconds in (300.0, 321.0, 400.0)]
     api.sync(name, sequence=3, launches=launches)
-    assert run_apart(served()).starts == (ServedStart("chat", "H100", 321.0),)
+    assert served().starts == (ServedStart("chat", "H100", 321.0),)
 
 
-def test_the_manifest_comes_back_as_it_was_written(api: Api) -> None:
-    spec = service(llm={"dtype": "fp8", "max_model_len": 8192})["spec"]
-    api.put("services/chat", {**service(), "spec": spec})
-    found = api.get("services/chat")["spec"]
-    assert found["kind"] == "llm"
-    assert found["slo"]["ttft_ms"] == 2000.0
-    assert found["slo"]["latency_ms"] is None
-    assert (found["llm"]["dtype"], found["llm"]["max_model_len"]) == ("fp8", 8192)
-
-
-def test_a_model_may_ask_to_survive_the_loss_of_a_node(api: Api) -> None:
-    api.put("services/chat", service(survive="node", survive_share=0.5))
+def test_a_model_may_ask_to_survive_the_loss_of_a_node_and_its_manifest_comes_back(
+    api: Api,
+) -> None:
+    llm = {"dtype": "fp8", "max_model_len": 8192}
+    api.put("services/chat", service(survive="node", survive_share=0.5, llm=llm))
     found = api.get("services/chat")["spec"]
     assert (found["survive"], found["survive_share"]) == ("node", 0.5)
+    assert (found["kind"], found["slo"]["ttft_ms"]) == ("llm", 2000.0)
+    assert found["slo"]["latency_ms"] is None
+    assert found["llm"].items() >= llm.items()
     assert api.tick().state == "target"
 
 

@@ -112,19 +112,15 @@ def test_the_log_of_a_replica_that_is_no_longer_planned_is_still_there(
     assert answer.json()["text"] == "CUDA error\n"
 
 
-def test_an_agent_that_knows_no_logs_is_not_asked_and_the_reader_is_told(
+def test_a_node_without_that_log_says_so_and_an_older_agent_is_not_asked(
     api: Api, n1: LoggingNode
 ) -> None:
     planned(api)
+    answer, _ = ask(api, n1, "services/chat/logs")
+    assert "was not started there" in answer.json()["problem"]
     answer, asked = ask(api, n1, "services/chat/logs", X_Nothing="")
     assert asked == []
     assert "is older than logs: upgrade it" in answer.json()["problem"]
-
-
-def test_a_node_without_that_log_says_so(api: Api, n1: LoggingNode) -> None:
-    planned(api)
-    answer, _ = ask(api, n1, "services/chat/logs")
-    assert "was not started there" in answer.json()["problem"]
 
 
 def test_a_node_that_is_away_is_named_and_nothing_is_left_over(

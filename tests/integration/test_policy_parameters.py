@@ -1,18 +1,15 @@
 """Parameters of policies over the API: kept with the version, told in the plan, refused where they are wrong."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 
-from app.db.base.engine import make_engine
 from app.db.decisions import policies
 from app.store.store import PolicySettings
 from solvers.types.parameters import Setting
 from tests.integration.api_harness import (
     Api,
     Prepared,
-    reading,
-    run_apart,
     service,
 )
 from tests.integration.fleet import START
@@ -20,19 +17,11 @@ from tests.integration.fleet import START
 pytestmark = pytest.mark.integration
 
 
-def policy(**spec: object) -> dict[str, object]:
-    return {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec}
-
-
 @pytest.fixture
 def api(small_fleet: Prepared) -> Iterator[Api]:
     with small_fleet.running_api() as running:
         running.put("services/chat", service())
-        running.clock.advance(2.0)
-        answer = running.sync(
-            services=[reading()], window_start_s=running.clock.now_s() - 2.0
-        )
-        assert answer.status_code == 200, answer.text
+        running.observe(1, {"chat": 100})
         yield running
 
 
@@ -42,7 +31,7 @@ def test_parameters_are_kept_told_and_refused(api: Api) -> None:
         "oltunes": {"affinity": "pressure"},
         "power_latency": {"steady_power_share": 0.95},
     }
-    api.put("policies/default", policy(policy="hetsev", parameters=parameters))
+    api.put_policy(policy="hetsev", parameters=parameters)
     assert api.get("policies/default")["spec"]["parameters"] == parameters
     outcome = api.tick()
     assert outcome.state == "target"
@@ -56,39 +45,30 @@ def test_parameters_are_kept_told_and_refused(api: Api) -> None:
         ({"power_latency": {"steady_power_share": 1.5}}, "from 0.5 to 1"),
         ({"hetsev": {"queues": True}}, "parameters"),
     ):
-        answer = api.call(
-            "PUT", "policies/default", policy(parameters=wrong), If_Match="*"
-        )
-        assert answer.status_code == 422, answer.text
-        assert message in answer.text
+        spec = {"parameters": wrong}
+        body = {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec}
+        assert message in " ".join(api.wrong("PUT", "policies/default", body))
     # The same again makes no version.
     version = api.get("policies/default")["status"]["version"]
-    api.put("policies/default", policy(policy="hetsev", parameters=parameters))
+    api.put_policy(policy="hetsev", parameters=parameters)
     assert api.get("policies/default")["status"]["version"] == version
 
 
 def test_what_another_version_allowed_can_still_be_read_and_corrected(
     api: Api,
 ) -> None:
-    api.put("policies/default", policy(policy="hetsev"))
+    api.put_policy(policy="hetsev")
     stored: dict[str, dict[str, Setting]] = {
         "hetsev": {"gone": 1},
         "no_more": {"queues": 2},
     }
-    run_apart(_store(api.url, stored))
+    settings = PolicySettings(policy="hetsev", parameters=stored)
+    api.on_connection(
+        lambda connection: policies.save(connection, settings, at=START, actor="other")
+    )
     assert api.get("policies/default")["spec"]["parameters"] == stored
     outcome = api.tick()
     messages = api.get(f"plans/{outcome.plan_id}")["document"]["report"]["messages"]
     assert any("parameters ignored" in each for each in messages)
-    api.put("policies/default", policy(policy="hetsev", parameters={}))
+    api.put_policy(policy="hetsev", parameters={})
     assert api.get("policies/default")["spec"]["parameters"] == {}
-
-
-async def _store(url: str, parameters: Mapping[str, Mapping[str, Setting]]) -> None:
-    engine = make_engine(url, pool_size=1)
-    try:
-        async with engine.begin() as connection:
-            settings = PolicySettings(policy="hetsev", parameters=parameters)
-            await policies.save(connection, settings, at=START, actor="another version")
-    finally:
-        await engine.dispose()

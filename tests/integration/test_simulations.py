@@ -7,7 +7,7 @@ import pytest
 
 from app.db.decisions.simulations import WAITING_LIMIT
 from tests.integration.api_harness import Api, Prepared
-from tests.integration.simulating import SCENARIO, ask, in_state, scenario
+from tests.integration.simulating import ask, in_state, scenario
 
 pytestmark = pytest.mark.integration
 
@@ -62,52 +62,33 @@ def test_a_scenario_is_run_and_its_report_is_a_page_that_can_run_no_script(
 def test_a_shipped_scenario_is_asked_for_by_name_with_other_choices(api: Api) -> None:
     shipped = {each["name"]: each for each in api.get("simulations/examples")["items"]}
     assert {"gpu_loss", "inss", "spike", "training"} <= shipped.keys()
-    body = {
-        "example": "gpu_loss",
-        "policies": ["joint with room", "mudi"],
-        "seeds": [7],
-        "duration_s": 600,
-    }
+    policies = ["joint with room", "mudi"]
+    body = {"example": "gpu_loss", "policies": policies, "seeds": [7]}
+    body["duration_s"] = 600
     made = api.call("POST", "simulations", body, token="operator").json()
-    expected = ("gpu_loss", ["joint with room", "mudi"], [7], 600)
-    assert (
-        made["example"],
-        made["policies"],
-        made["seeds"],
-        made["duration_s"],
-    ) == expected
-    assert (
-        api.call("DELETE", f"simulations/{made['id']}", token="operator").status_code
-        == 204
-    )
+    assert made.items() >= body.items()
+    path = f"simulations/{made['id']}"
+    assert api.call("DELETE", path, token="operator").status_code == 204
 
 
-def test_every_wrong_field_is_named_as_on_the_command_line(api: Api) -> None:
-    assert refused(api, {"scenario": scenario(truth="guessed", duration=3)}) == {
-        "/scenario/spec/duration": refused(api, {"scenario": scenario(duration=3)})[
-            "/scenario/spec/duration"
-        ],
-        "/scenario/spec/truth": "must be 'measured' or 'planned', not guessed",
-    }
+def test_what_is_wrong_is_named_as_on_the_command_line_and_as_the_callers(
+    api: Api,
+) -> None:
     text = "kind: Scenario\nmetadata: {name: a}\nspec:\n  duration_s: soon\n"
-    assert (
-        refused(api, {"scenario": text})["/scenario/spec/duration_s"]
-        == "line 4: must be a number, not soon"
-    )
-
-
-def test_what_the_caller_chose_is_named_as_the_callers(api: Api) -> None:
-    found = refused(
-        api, {"example": "gpu_loss", "policies": ["joint", "jont"], "duration_s": 130}
-    )
-    assert found["/policies/1"].startswith(
-        "no policy is called 'jont'; did you mean joint?"
-    )
-    assert "which must be a multiple of step_s" in found["/duration_s"]
-    assert refused(api, {"example": "spik"})["/example"].startswith(
-        "no shipped scenario is called 'spik'; did you mean"
-    )
-    assert "/scenario" in refused(api, {})
+    wrong = {"example": "gpu_loss", "policies": ["joint", "jont"], "duration_s": 130}
+    for body, pointer, words in (
+        (
+            {"scenario": scenario(truth="guessed")},
+            "/scenario/spec/truth",
+            "must be 'measured' or 'planned', not guessed",
+        ),
+        ({"scenario": text}, "/scenario/spec/duration_s", "line 4: must be a number"),
+        (wrong, "/policies/1", "no policy is called 'jont'; did you mean joint?"),
+        (wrong, "/duration_s", "which must be a multiple of step_s"),
+        ({"example": "spik"}, "/example", "no shipped scenario is called 'spik'"),
+        ({}, "/scenario", ""),
+    ):
+        assert words in refused(api, body)[pointer]
 
 
 def test_a_full_queue_says_when_to_come_again(api: Api) -> None:
@@ -156,16 +137,6 @@ def test_a_repeated_request_gets_the_first_answer_though_the_quota_is_full(
     assert asked("other") == (429, "")
     # The quota is asked first: reading what is no scenario takes up to a second.
     assert asked("third", "no scenario") == (429, "")
-
-
-def test_who_has_no_operators_token_or_no_quota_may_not_ask(api: Api) -> None:
-    api.add_token("bound", "operator", projects=("default",))
-    body: dict[str, Any] = {"scenario": SCENARIO}
-    # A bound token does not learn whether there is one.
-    for token, ended in (("viewer", 403), ("agent", 403), ("bound", 404)):
-        assert api.call("POST", "simulations", body, token=token).status_code == 403
-        found = api.call("DELETE", "simulations/1", token=token).status_code
-        assert found == ended
 
 
 def test_a_project_has_no_more_simulations_at_a_time_than_its_quota(api: Api) -> None:

@@ -178,19 +178,6 @@ async def test_however_a_child_ends_it_costs_one_answer_and_the_next_call_gets_a
         await recovers(worker, after=pid)
 
 
-@pytest.mark.thorough
-@on_worker(grace_s=0.2)
-async def test_after_each_kill_the_next_call_may_overrun_its_limit_by_twice_as_much(
-    worker: SolverWorker, tmp_path: Path
-) -> None:
-    for limit in (r"0\.5", r"0\.7", r"1\.1"):
-        await pid_of(worker)
-        with pytest.raises(SolverUnavailable, match=f"killed after {limit} s"):
-            await worker.make_plan(
-                request("spin", memory=str(tmp_path / "began"), seconds=LIMIT_S)
-            )
-
-
 @on_worker()
 async def test_whoever_ends_it_does_not_wait_for_a_solve_and_no_other_child_starts(
     worker: SolverWorker, tmp_path: Path
@@ -260,19 +247,6 @@ def test_a_child_that_compiles_is_told_of_once_and_then_that_it_has_ended() -> N
     asyncio.run(scenario())
     # The second policy is prepared as the first was.
     assert told == [True, False] * 2
-
-
-@pytest.mark.thorough
-@in_loop
-async def test_the_real_child_loads_its_policies_and_answers_with_a_plan() -> None:
-    worker = SolverWorker()
-    try:
-        answer = await worker.make_plan(request("hetsev"))
-    finally:
-        await worker.close()
-    assert answer.plan.policy == "hetsev"
-    assert answer.plan.gpus
-    assert answer.report.seconds > 0.0
 
 
 @pytest.mark.thorough

@@ -1,7 +1,6 @@
 """All of `plimsoll up` as one person has it: processes, their end by one signal, and the demo that goes on."""
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,26 +104,6 @@ def test_a_signal_while_it_still_starts_leaves_nothing_behind(
         stop(process, number)
         assert postgres.attach(data_dir) is None
         assert "Traceback" not in (tmp_path / "log").read_text()
-
-
-@pytest.mark.thorough
-def test_a_second_up_has_routers_at_other_ports_and_says_so(tmp_path: Path) -> None:
-    data_dir, log = tmp_path / "data", tmp_path / "log"
-    # The first node's usual one; where an `up` runs on this machine, that has it already.
-    try:
-        taken = socket.create_server(("127.0.0.1", 9411))
-    except OSError:
-        taken = socket.socket()
-    with taken:
-        process = plimsoll(
-            ["up", "--nodes", "1", "--data-dir", str(data_dir)],
-            tmp_path,
-            PLIMSOLL_PORT=str(a_free_port()),
-        )
-        with ended_anyway(process, data_dir):
-            until(lambda: "simulated nodes" in log.read_text())
-            assert "(9411 taken by other programs)" in log.read_text()
-            stop(process, signal.SIGTERM)
 
 
 @pytest.mark.thorough

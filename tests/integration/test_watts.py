@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.api_harness import Api, Prepared, node, reading, service
+from tests.integration.api_harness import Api, Prepared, node, service
 
 pytestmark = pytest.mark.integration
 
@@ -18,36 +18,21 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
         yield running
 
 
-def observe(api: Api, sequence: int, **fields: object) -> list[dict[str, object]]:
-    """What the node must run, after two seconds with 100 requests; empty without a newer command."""
-    api.clock.advance(2.0)
-    start_s = api.clock.now_s() - 2.0
-    answer = api.sync(
-        sequence=sequence, services=[reading("chat")], window_start_s=start_s, **fields
-    )
-    assert answer.status_code == 200, answer.text
-    command = answer.json()["command"]
-    return list(command["gpus"]) if command else []
-
-
-def a_policy(**spec: object) -> dict[str, object]:
-    return {
-        "kind": "Policy",
-        "metadata": {"name": "default"},
-        "spec": {"policy": "hetsev", **spec},
-    }
+def observe(api: Api, sequence: int, **fields: object) -> None:
+    """Two seconds with 100 requests."""
+    api.observe(sequence, {"chat": 100}, **fields)
 
 
 def test_a_budget_becomes_caps_on_the_nodes(api: Api) -> None:
-    api.put("policies/default", a_policy(power_budget_w=65))
+    api.put_policy(policy="hetsev", power_budget_w=65)
     assert api.get("policies/default")["spec"]["power_budget_w"] == 65.0
     assert api.tick().state == "target"
-    (gpu,) = observe(api, 2)
+    (gpu,) = api.command(sequence=2)["gpus"]
     assert gpu["power_cap_w"] == 65.0
 
 
 def test_a_budget_that_a_plan_breaks_refuses_it_with_the_remedy(api: Api) -> None:
-    api.put("policies/default", a_policy(power_budget_w=25))
+    api.put_policy(policy="hetsev", power_budget_w=25)
     outcome = api.tick()
     assert outcome.state == "refused"
     (event, *_) = api.get("events?kind=PlanRefused")["items"]
@@ -57,16 +42,16 @@ def test_a_budget_that_a_plan_breaks_refuses_it_with_the_remedy(api: Api) -> Non
 def test_a_nodes_cap_is_kept_shown_and_taken_away(api: Api) -> None:
     api.put("nodes/n1", node(power_cap_w=60.0))
     assert api.get("nodes/n1")["spec"]["power_cap_w"] == 60.0
-    api.put("policies/default", a_policy())
+    api.put_policy(policy="hetsev")
     assert api.tick().state == "target"
-    (gpu,) = observe(api, 2)
+    (gpu,) = api.command(sequence=2)["gpus"]
     assert gpu["power_cap_w"] == 60.0
     api.put("nodes/n1", node())
     assert api.get("nodes/n1")["spec"]["power_cap_w"] is None
 
 
 def test_a_governors_request_is_in_the_audit(api: Api) -> None:
-    api.put("policies/default", a_policy(policy="morak", governor="power_latency"))
+    api.put_policy(policy="morak", governor="power_latency")
     assert api.tick().state == "target"
     observe(api, 2, generation=1, repartition=[0])
     api.tick()
@@ -76,9 +61,6 @@ def test_a_governors_request_is_in_the_audit(api: Api) -> None:
 
 @pytest.mark.parametrize("watts", [0, -1, "many"])
 def test_watts_that_are_none_are_refused_by_name(api: Api, watts: object) -> None:
-    answer = api.call(
-        "PUT", "policies/default", a_policy(power_budget_w=watts), If_Match="*"
-    )
-    assert answer.status_code in (400, 422)
-    (refused,) = answer.json()["errors"]
-    assert refused["pointer"] == "/spec/power_budget_w"
+    spec = {"power_budget_w": watts}
+    body = {"kind": "Policy", "metadata": {"name": "default"}, "spec": spec}
+    assert api.wrong("PUT", "policies/default", body)[0] == "/spec/power_budget_w"

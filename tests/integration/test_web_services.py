@@ -53,45 +53,24 @@ def test_a_token_that_is_bound_to_a_project_sees_its_services_only(api: Api) -> 
     )
 
 
-def test_a_new_service_is_shown_with_the_plan_that_waits_for_approval(api: Api) -> None:
-    api.put(
-        "services/late", service("late", project="team-a", scaling={"min_replicas": 1})
-    )
-    api.put(
-        "policies/default",
-        {
-            "kind": "Policy",
-            "metadata": {"name": "default"},
-            "spec": {"mode": "approve"},
-        },
-    )
-    plan_id = api.tick().plan_id
-    trouble = statuses(api)["late"]["trouble"]
-    assert (trouble["type"], trouble["reason"]) == ("Applied", "WaitsForApproval")
-    assert f"plan {plan_id}, with 1 replica of it" in trouble["message"]
-
-
-def test_a_service_waits_until_its_plan_is_in_force(api: Api) -> None:
+def test_a_service_waits_until_its_plan_is_approved_and_in_force(api: Api) -> None:
     def ready() -> tuple[str, str, str]:
         told = api.get("services/late")["status"]["conditions"][0]
         return told["status"], told["reason"], told["message"]
 
-    api.put(
-        "services/late", service("late", project="team-a", scaling={"min_replicas": 1})
-    )
+    late = service("late", project="team-a", scaling={"min_replicas": 1})
+    api.put("services/late", late)
     # It is in no plan yet.
     assert ready()[:2] == ("Unknown", "NotPlanned")
     api.put("services/idle", service("idle", project="team-a"))
-    policy = {
-        "kind": "Policy",
-        "metadata": {"name": "default"},
-        "spec": {"mode": "approve"},
-    }
-    api.put("policies/default", policy)
+    api.put_policy(mode="approve")
     plan_id = api.tick().plan_id
     assert ready()[:2] == ("False", "WaitsForApproval")
     assert f"`plimsoll approve {plan_id}`" in ready()[2]
-    assert api.call("POST", f"plans/{plan_id}/approve").status_code == 200
+    trouble = statuses(api)["late"]["trouble"]
+    assert (trouble["type"], trouble["reason"]) == ("Applied", "WaitsForApproval")
+    assert f"plan {plan_id}, with 1 replica of it" in trouble["message"]
+    api.post(f"plans/{plan_id}/approve")
     assert api.tick().state == "target"
     assert ready()[1] in ("RollingOut", "Serving")
     idle = api.get("services/idle")["status"]["conditions"][0]

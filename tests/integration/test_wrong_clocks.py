@@ -3,16 +3,13 @@
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-import psycopg
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import Observation, ReplicaReading
-from app.db.base.listen import conninfo
 from app.db.fleet import nodes
 from app.db.postgres_store import PostgresStore
 from app.loop.observe import silent_nodes
-from bench.campaign import oracle
 from solvers.types.state import GpuId
 from tests.integration.fleet import (
     make_gpu_reading,
@@ -107,22 +104,3 @@ async def test_a_drain_tells_the_replicas_of_the_last_report_whatever_the_clock_
             drains = await nodes.list_drains(connection, ["n1"])
         left.append(drains["n1"].replicas_left)
     assert (left) == [1, 0]
-
-
-@on_fleet()
-async def test_the_campaign_s_judge_tells_of_marks_in_the_future(
-    store: PostgresStore, database: str
-) -> None:
-    def found() -> list[str]:
-        with psycopg.connect(conninfo(database)) as connection:
-            return list(
-                oracle._ahead(
-                    lambda query: connection.execute(query.encode()).fetchall()
-                )
-            )
-
-    now = await a_node_that_reported_ahead(store)
-    (words,) = found()
-    assert "n1" in words
-    await store.ingest((a_report(3, now),), now)
-    assert found() == []
