@@ -272,6 +272,7 @@ async def test_a_long_answer_comes_piece_by_piece_and_waits_for_who_takes_them()
         await tick_until(lambda: worker.ended == 1)
 
 
+@pytest.mark.thorough
 @in_loop
 async def test_a_long_answer_that_stops_is_late() -> None:
     raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun"

@@ -181,8 +181,9 @@ async def test_without_a_hook_cuda_checkpoint_moves_the_memory(plain: TaskNode) 
 @pytest.mark.parametrize("action", ["lock", "checkpoint", "nothing"])
 @in_loop
 async def test_where_cuda_checkpoint_does_not_work_the_room_is_made_all_the_same(
-    plain: TaskNode, action: str
+    plain: TaskNode, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("agents.tasks.tasks.LAST_OUTPUT_S", 0.1)
     async with plain.tasks() as tasks:
         await tasks.start(launch())
         await come(tasks, "running")

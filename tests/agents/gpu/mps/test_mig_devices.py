@@ -50,6 +50,13 @@ def a_slice(profile: str, instance: int, sms: int, memory_mib: int, size: int) -
     )
 
 
+@pytest.fixture(autouse=True)
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch that ends waits for its last look."""
+    assert XidWatch.__init__.__kwdefaults__ is not None
+    monkeypatch.setitem(XidWatch.__init__.__kwdefaults__, "wait_ms", 20)
+
+
 @pytest.fixture
 def sliced(fake: FakeGpus) -> FakeGpus:
     fake.enable_mig("H200")

@@ -146,7 +146,7 @@ async def test_a_critical_error_condemns_its_gpu_alone(tmp_path: Path) -> None:
 
 @in_loop
 async def test_a_poll_tells_what_happened_since_the_last_one_and_a_silent_server_fails_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
         gpu_device(Wanted(directory=tmp_path)) as device,
@@ -174,8 +174,10 @@ async def test_a_poll_tells_what_happened_since_the_last_one_and_a_silent_server
         living = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
         (server,) = (each for each in living if "chat" in each.cmdline())
         server.suspend()
-        with pytest.raises(DeviceError, match="do not tell within"):
-            await device.poll(0)
+        with monkeypatch.context() as now:
+            now.setattr("agents.gpu.node.device.POLL_LIMIT_S", 0.1)
+            with pytest.raises(DeviceError, match="do not tell within"):
+                await device.poll(0)
         server.resume()
         assert len((await device.poll(0)).replicas) == 1
 
