@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from app.api.operations.event_views import event_bytes
-from app.db.base.engine import make_engine
+from app.db.base.transaction import Engine
 from app.serve.webhooks import Sender, send_due
-from tests.integration.api_harness import Api, run_apart
+from tests.integration.api_harness import Api
 
 
 class Receiver(ThreadingHTTPServer):
@@ -100,8 +100,7 @@ def send(
     """What the leader does, so much later."""
     api.clock.advance(after_s)
 
-    async def run() -> int:
-        engine = make_engine(api.url, pool_size=4)
+    async def run(engine: Engine) -> int:
         sender = Sender(
             engine=engine,
             clock=api.clock,
@@ -109,9 +108,6 @@ def send(
             may_be_private=private,
             limit_s=limit_s,
         )
-        try:
-            return await send_due(sender)
-        finally:
-            await engine.dispose()
+        return await send_due(sender)
 
-    return run_apart(run())
+    return api.on_engine(run)

@@ -1,18 +1,10 @@
 """What the node's doctor relies on: a report without content tells whether a token is taken, and changes nothing."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.integration.api_harness import Api, Prepared
+from tests.integration.api_harness import Api
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def api(small_fleet: Prepared) -> Iterator[Api]:
-    with small_fleet.running_api() as running:
-        yield running
 
 
 def test_an_empty_report_is_refused_after_its_token_was_looked_at(api: Api) -> None:

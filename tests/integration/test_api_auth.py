@@ -1,13 +1,12 @@
 """Tokens: their forms, their ends, and what bound ones see. Each route × each token is in test_api_access."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from fastapi.routing import APIRoute
 
 from app.api.application import PREFIX, RESOURCES
-from app.api.caches.listening import UNHEARD_S
-from app.api.http.auth import REMEMBERED_S, UNKNOWN_S
 from tests.integration.api_harness import Api, Method, Prepared, service
 
 pytestmark = pytest.mark.integration
@@ -49,10 +48,7 @@ WRITES = [
 def api(small_fleet: Prepared) -> Iterator[Api]:
     with small_fleet.running_api() as running:
         running.put("services/chat", service())
-        running.put("services/ours", service("ours", project="team-a"))
-        running.put("services/theirs", service("theirs", project="team-b"))
         running.add_token("a-viewer", "viewer", ("team-a",))
-        running.add_token("a-operator", "operator", ("team-a",))
         yield running
 
 
@@ -86,64 +82,17 @@ def test_nothing_is_answered_without_a_valid_token(
 
 
 def test_a_body_is_not_read_before_its_callers_scope(api: Api) -> None:
+    headers = {
+        "Authorization": f"Bearer {api.secrets['a-viewer']}",
+        "Content-Type": "application/json",
+    }
     for method, template in WRITES:
+        # Whoever reads it answers 400.
         answer = api.client.request(
-            method,
-            _path(template),
-            headers={
-                "Authorization": f"Bearer {api.secrets['a-viewer']}",
-                "Content-Type": "application/json",
-            },
-            # Whoever reads it answers 400.
-            content=b"not even JSON",
+            method, _path(template), headers=headers, content=b"not even JSON"
         )
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), (
-            method,
-            template,
-        )
-
-
-def test_a_bound_token_sees_its_own_services_only(api: Api) -> None:
-    for token in ("a-viewer", "a-operator"):
-        names = api.names("services", token=token)
-        assert names == ["ours"]
-        assert api.status("GET", "services/theirs", token=token) == 404
-        assert api.get("services?project=team-b", token=token)["items"] == []
-        assert api.names("projects", token=token) == ["team-a"]
-        assert api.status("GET", "projects/team-b", token=token) == 404
-        assert api.status("GET", "demand/theirs", token=token) == 404
-
-
-def test_a_bound_operator_changes_its_own_services_only(api: Api) -> None:
-    def put(name: str, project: str) -> int:
-        body = service(name, project=project, latency_ms=200.0)
-        return api.status(
-            "PUT", f"services/{name}", body, token="a-operator", If_Match="*"
-        )
-
-    assert put("ours", "team-a") == 200
-    assert put("theirs", "team-b") == 403
-    assert put("theirs", "team-a") == 412
-    taken = api.call(
-        "PUT",
-        "services/theirs",
-        service("theirs", project="team-a"),
-        token="a-operator",
-    )
-    assert taken.status_code == 409 and "team-b" not in taken.text
-    assert (
-        api.status("DELETE", "services/theirs", token="a-operator", If_Match="*") == 404
-    )
-    assert api.get("services/theirs")["spec"]["slo"]["latency_ms"] == 100.0
-
-
-def test_a_bound_token_sees_its_own_rows_of_reports_only(api: Api) -> None:
-    assert api.get("reports/cost_by_service_hour", token="a-viewer")["rows"] == []
-    assert (
-        api.get("reports/cost_by_service_hour?project=team-b", token="a-viewer")["rows"]
-        == []
-    )
-    assert api.status("GET", "reports/bill_hour", token="a-viewer") == 403
+        assert answer.status_code == 403, (method, template)
+        assert answer.json()["code"] == "forbidden"
 
 
 def test_whoami_says_what_the_token_may(api: Api) -> None:
@@ -163,24 +112,11 @@ def test_a_revoked_token_ends_at_once_here(api: Api) -> None:
 
 
 def test_a_token_ends_when_it_expires(api: Api) -> None:
-    expires_at = api.clock.now().timestamp() + 60.0
-    wanted = {
-        "name": "hour",
-        "scope": "viewer",
-        "expires_at": f"{api.clock.now().isoformat()}",
-    }
+    now = api.clock.now()
+    wanted = {"name": "hour", "scope": "viewer", "expires_at": now.isoformat()}
     assert api.status("POST", "tokens", wanted) == 422
-    api.clock.advance(1.0)
-    wanted["expires_at"] = (
-        api.clock.now().fromtimestamp(expires_at, api.clock.now().tzinfo).isoformat()
-    )
+    wanted["expires_at"] = (now + timedelta(seconds=59.0)).isoformat()
     api.secrets["hour"] = api.call("POST", "tokens", wanted).json()["secret"]
     assert api.status("GET", "services", token="hour") == 200
     api.clock.advance(60.0)
     assert api.status("GET", "services", token="hour") == 401
-
-
-def test_only_hashes_are_remembered_and_not_for_long() -> None:
-    assert REMEMBERED_S <= 60.0 and UNKNOWN_S <= 5.0
-    # Where changes by other processes are not heard.
-    assert UNHEARD_S <= 5.0

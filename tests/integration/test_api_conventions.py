@@ -50,12 +50,6 @@ OBJECTS = {
 DELETABLE = [path for path in OBJECTS if not path.startswith(("profiles", "policies"))]
 
 
-@pytest.fixture
-def api(small_fleet: Prepared) -> Iterator[Api]:
-    with small_fleet.running_api() as running:
-        yield running
-
-
 @pytest.fixture(scope="module")
 def seen(small_fleet: Prepared) -> Iterator[Api]:
     """An API that tests of this module only read."""

@@ -60,10 +60,7 @@ def _log_in(api: Api, token: str) -> int:
 
 def test_logins_and_logouts_are_in_the_audit_with_their_address(api: Api) -> None:
     assert _log_in(api, "viewer") == 303
-    assert (
-        api.client.post("/logout", headers=ORIGIN, follow_redirects=False).status_code
-        == 303
-    )
+    api.client.post("/logout", headers=ORIGIN, follow_redirects=False)
     for kind in ("LoggedIn", "LoggedOut"):
         (event,) = _events(api, kind)
         assert (event["actor"], event["subject"]) == (
@@ -113,10 +110,8 @@ def test_a_token_that_ended_is_a_denial(
 ) -> None:
     name = f"{column}-{is_login}"
     api.add_token(name, "operator")
-    with psycopg.connect(conninfo(api.url)) as connection:
-        connection.execute(
-            f"UPDATE token SET {column} = created_at + interval '1 us' WHERE name = '{name}'"
-        )
+    ended = f"{column} = created_at + interval '1 us'"
+    api.execute(f"UPDATE token SET {ended} WHERE name = :name", name=name)
     api.clock.advance(1.0)
 
     def status() -> int:

@@ -1,32 +1,21 @@
 """What users of kubectl type, against a real API on a real database: wait, rollout status, jsonpath, KIND/NAME."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from app.db.base.engine import make_engine
-from app.db.base.transaction import transaction
 from app.db.decisions import plans
 from tests.app.runner import Result, cli
 from tests.integration.api_harness import (
     Api,
-    Prepared,
-    reading,
     ready_replicas,
-    run_apart,
     service,
 )
 from tests.integration.fleet import START, make_record
 from tests.integration.test_api_tasks import task
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def api(small_fleet: Prepared) -> Iterator[Api]:
-    with small_fleet.running_api() as running:
-        yield running
 
 
 def typed(api: Api, *arguments: str, steps: list[Callable[[], object]]) -> Result:
@@ -52,34 +41,13 @@ def typed(api: Api, *arguments: str, steps: list[Callable[[], object]]) -> Resul
 
 def planned(api: Api) -> None:
     """Requests arrive, and the loop pushes a plan for them."""
-    api.clock.advance(2.0)
-    began_s = api.clock.now_s() - 2.0
-    answer = api.sync(sequence=1, services=[reading()], window_start_s=began_s)
-    assert answer.status_code == 200
+    api.observe(1, {"chat": 100})
     assert api.tick().state == "target"
 
 
 def followed(api: Api) -> None:
     """The node has put the plan in force, and its replicas are ready."""
-    api.clock.advance(1.0)
-    began_s = api.clock.now_s() - 1.0
-    answer = api.sync(
-        sequence=2,
-        generation=1,
-        window_start_s=began_s,
-        window_s=1.0,
-        replicas=ready_replicas(api, "n1"),
-    )
-    assert answer.status_code == 200
-
-
-async def record_kept(api: Api, catalogue_revision: int) -> None:
-    """A decision that leaves the plan in force as it is."""
-    engine = make_engine(api.url, pool_size=1)
-    record = make_record(START, None, catalogue_revision)
-    async with transaction(engine) as connection:
-        await plans.record(connection, replace(record, state="kept"), None)
-    await engine.dispose()
+    api.observe(2, {}, generation=1, replicas=ready_replicas(api, "n1"))
 
 
 def test_a_rollout_is_followed_from_the_manifest_to_the_node(api: Api) -> None:
@@ -129,27 +97,18 @@ def test_a_change_that_waits_for_a_person_is_not_ready(api: Api) -> None:
     api.put("services/chat", service())
     planned(api)
     followed(api)
-    policy = {"kind": "Policy", "metadata": {"name": "default"}}
-    api.put("policies/default", policy | {"spec": {"mode": "approve"}})
+    api.put_policy(mode="approve")
     api.put("services/chat", service(scaling={"min_replicas": 2}))
     outcome = api.tick()
     assert outcome.state == "proposed"
     # While it waits, the loop decides the same again, and keeps what is in force.
-    run_apart(record_kept(api, api.get("plans")["items"][0]["catalogue_revision"]))
+    revision = api.get("plans")["items"][0]["catalogue_revision"]
+    kept = replace(make_record(START, None, revision), state="kept")
+    api.on_connection(lambda connection: plans.record(connection, kept, None))
     assert api.get("services/chat")["status"]["observed_generation"] == 1
     api.call("POST", f"plans/{outcome.plan_id}/approve")
     assert api.tick().state == "target"
     assert api.get("services/chat")["status"]["observed_generation"] == 2
-
-
-def test_what_is_not_so_in_time_says_why(api: Api) -> None:
-    api.put("services/chat", service())
-    wanted = ("wait", "service/chat", "--for", "condition=Ready")
-    result = typed(api, *wanted, steps=[lambda: None])
-    assert (result.code, result.out) == (1, "")
-    assert "timed out waiting for service/chat: Ready is Unknown (NotPlanned): " in (
-        result.err
-    )
 
 
 def test_a_task_and_a_deletion_are_waited_for(api: Api) -> None:

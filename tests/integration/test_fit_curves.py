@@ -1,6 +1,5 @@
 """Curves over the API: their points are the predictor's own answers, and the error is what `plimsoll fit` prints."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from solvers.predict.data.fit_json import fit_from_document, fits_from_json
 from solvers.predict.data.samples import make_queries
 from solvers.predict.estimate.predict import predict_latency
 from tests.app.runner import cli
-from tests.integration.api_harness import Api, Prepared, gpu_type
+from tests.integration.api_harness import Api, gpu_type
 from tests.integration.measured import fit_here, measured
 
 pytestmark = pytest.mark.integration
@@ -21,12 +20,6 @@ BESIDE_ANOTHER = {
     "latency_ms": 40.0,
     "neighbours": [{"network": "vgg16", "batch": 8, "sm_percent": 40}],
 }
-
-
-@pytest.fixture
-def api(small_fleet: Prepared) -> Iterator[Api]:
-    with small_fleet.running_api() as running:
-        yield running
 
 
 def test_points_are_the_predictors_own_answers(api: Api) -> None:

@@ -17,14 +17,12 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from fastapi import FastAPI
-from httpx2 import Response
 
 from app.api.http.parts import EXPORT_RULES
 from app.db.base.listen import conninfo
 from tests.app.disks import small_files
 from tests.browser.dashboards import running_dashboard
 from tests.integration.api_harness import V1, Api, Prepared, service
-from tests.integration.measured import measured
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -131,19 +129,11 @@ def _temporary_files() -> set[str]:
 def test_a_fit_beside_another_one_is_refused_and_told_when_to_come_again(
     api: Api,
 ) -> None:
-    sent = {"source": "bench", "samples": measured()}
-    assert api.call("POST", "networks/resnet50/samples", sent).status_code == 200
-
-    # The first takes seconds, since it runs in a process of its own.
-    def fit(_: int) -> Response:
-        return api.call("POST", "networks/resnet50/fit")
-
-    with ThreadPoolExecutor(2) as threads:
-        done, refused = sorted(
-            threads.map(fit, range(2)), key=lambda each: each.status_code
-        )
-    assert (done.status_code, refused.status_code) == (200, 429)
-    assert refused.headers["Retry-After"] == "10"
+    parts, portal = cast(FastAPI, api.client.app).state.parts, api.client.portal
+    assert portal is not None
+    with portal.wrap_async_context_manager(parts.fit_turn.taken("another")):
+        refused = api.call("POST", "networks/resnet50/fit")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "10")
     assert refused.json()["detail"].startswith("fits: 1 at a time")
 
 

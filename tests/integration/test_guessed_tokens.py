@@ -128,7 +128,6 @@ def test_a_token_that_is_unknown_is_not_looked_up_again_at_once(api: Api) -> Non
 
 def test_a_fleet_whose_tokens_ended_together_does_not_guess(api: Api) -> None:
     ended = [api.add_token(f"node-{n}", "agent") for n in range(GUESSES + 3)]
-    with psycopg.connect(conninfo(api.url)) as connection:
-        connection.execute("UPDATE token SET revoked_at = now() WHERE name ~ '^node-'")
+    api.execute("UPDATE token SET revoked_at = now() WHERE name ~ '^node-'")
     assert [_guess(api, secret).status_code for secret in ended] == [401] * len(ended)
     assert _episodes(api) == "0.0"

@@ -1,16 +1,13 @@
 """Leadership and notifications over lost connections."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import TypeVar
 
 import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.base.engine import make_engine
 from app.db.base.leader import Leader, session_name
 from app.db.base.listen import (
     RECONNECT,
@@ -20,27 +17,16 @@ from app.db.base.listen import (
     conninfo,
     wake,
 )
+from tests.integration.fault_harness import with_store
 from tests.integration.scenes import scene
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 LEADS = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"
-Value = TypeVar("Value")
-
-
-def with_engine(url: str, work: Callable[[AsyncEngine], Awaitable[Value]]) -> Value:
-    async def run() -> Value:
-        engine = make_engine(url, pool_size=4)
-        try:
-            return await work(engine)
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(run())
 
 
 on_engine = scene(
-    lambda body, database: with_engine(database, body),
+    lambda body, database: with_store(database, lambda _, engine: body(engine)),
     supplies=("engine",),
     needs=("database",),
 )
@@ -137,18 +123,18 @@ async def test_a_listener_comes_back_and_says_that_it_may_have_missed_something(
     assert (words) == [RECONNECT, "one", RECONNECT, "two"]
 
 
-def test_a_beat_comes_after_all_that_was_committed_before_it(database: str) -> None:
-    async def work(engine: AsyncEngine) -> list[str]:
-        heard = Listener(database, WAKE_CHANNEL, beat_s=0.05).listen()
-        words = [await anext(heard), await anext(heard)]
-        # While nobody listens, as a busy event loop does.
-        for number in range(3):
-            async with engine.begin() as connection:
-                await wake(connection, f"{number}")
-        await asyncio.sleep(0.2)
-        words += [await anext(heard) for _ in range(4)]
-        await heard.aclose()  # type: ignore[attr-defined]
-        return words
-
-    wanted = [RECONNECT, STILL_HERE, "0", "1", "2", STILL_HERE]
-    assert with_engine(database, work) == wanted
+@on_engine
+async def test_a_beat_comes_after_all_that_was_committed_before_it(
+    engine: AsyncEngine, database: str
+) -> None:
+    heard = Listener(database, WAKE_CHANNEL, beat_s=0.05).listen()
+    words = [await anext(heard), await anext(heard)]
+    # While nobody listens, as a busy event loop does.
+    for number in range(3):
+        async with engine.begin() as connection:
+            await wake(connection, f"{number}")
+    # The next beat is due; one that comes late comes after the words as well.
+    await asyncio.sleep(0.2)
+    words += [await anext(heard) for _ in range(4)]
+    await heard.aclose()  # type: ignore[attr-defined]
+    assert words == [RECONNECT, STILL_HERE, "0", "1", "2", STILL_HERE]

@@ -1,6 +1,5 @@
 """The questions of docs/sql.md, asked as a reader, against figures that were worked out by hand."""
 
-import asyncio
 from collections.abc import Iterator
 from decimal import Decimal
 
@@ -9,13 +8,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.postgres_store import PostgresStore
 from app.db.workloads import budgets, tasks
 from app.postgres import server as postgres
 from solvers.types.state import Task
 from tests.conftest import copied_database
+from tests.integration.fault_harness import with_store
 from tests.integration.fleet import (
     START,
     make_gpu_reading,
@@ -80,15 +79,8 @@ async def _fill(engine: AsyncEngine) -> None:
 
 @pytest.fixture(scope="module")
 def url(postgres_server: postgres.Server, migrated_template: str) -> Iterator[str]:
-    async def fill(url: str) -> None:
-        engine = make_engine(url, pool_size=2)
-        try:
-            await _fill(engine)
-        finally:
-            await engine.dispose()
-
     with copied_database(postgres_server, template=migrated_template) as found:
-        asyncio.run(fill(found))
+        with_store(found, lambda _, engine: _fill(engine))
         yield found
 
 

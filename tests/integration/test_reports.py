@@ -1,6 +1,5 @@
 """Reporting views against figures that were worked out by hand."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -9,19 +8,19 @@ from typing import Any
 import psycopg
 import pytest
 from msgspec import structs
-from sqlalchemy import create_engine, pool, text
+from sqlalchemy import create_engine, pool
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import ReplicaReading, TokenCounts
 from app.base.errors import Conflict
 from app.db import maintenance
-from app.db.base.engine import make_engine
 from app.db.base.listen import conninfo
 from app.db.fleet import gpu_types, nodes
 from app.db.postgres_store import PostgresStore
 from app.db.reports import reports
 from app.postgres import server as postgres
 from tests.conftest import copied_database
+from tests.integration.fault_harness import rows, with_store
 from tests.integration.fleet import (
     START,
     make_fleet,
@@ -45,21 +44,9 @@ def query(
     url: str, fill: Callable[[AsyncEngine], Awaitable[Any]] | None, *statements: str
 ) -> list[Rows]:
     """The rows of each statement after `fill` did its part, where there is one."""
-
-    async def work() -> list[Rows]:
-        engine = make_engine(url, pool_size=2)
-        try:
-            if fill is not None:
-                await fill(engine)
-            async with engine.connect() as connection:
-                return [
-                    [tuple(row) for row in await connection.execute(text(entry))]
-                    for entry in statements
-                ]
-        finally:
-            await engine.dispose()
-
-    return asyncio.run(work())
+    if fill is not None:
+        with_store(url, lambda _, engine: fill(engine))
+    return [rows(url, statement) for statement in statements]
 
 
 async def a_busy_morning(engine: AsyncEngine) -> None:

@@ -20,7 +20,6 @@ from agents.base.protocol import (
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.sync.ledger import Ledger
 from agents.sync.transport import DirectTransport
-from app.db.base.engine import make_engine
 from app.db.fleet.launches import load_launch_s
 from app.db.predictions.forecasts import PostgresForecasts
 from app.store.launch_book import FIRST
@@ -33,7 +32,6 @@ from tests.integration.api_harness import (
     Api,
     Prepared,
     node,
-    run_apart,
     service,
 )
 from tests.integration.test_api_tasks import task
@@ -252,28 +250,12 @@ def test_a_node_that_reports_launches_of_what_it_never_ran_is_not_believed(
 
 def launch_s_by_type(fleet: Fleet) -> dict[str, float]:
     """What policies are told."""
-
-    async def load() -> dict[str, float]:
-        engine = make_engine(fleet.api.url, pool_size=2)
-        try:
-            async with engine.connect() as connection:
-                return await load_launch_s(connection)
-        finally:
-            await engine.dispose()
-
-    return run_apart(load())
+    return fleet.api.on_connection(load_launch_s)
 
 
 def launch_s(fleet: Fleet) -> float:
     """What the judgement of `chat` reckons with."""
-
-    async def load() -> float:
-        engine = make_engine(fleet.api.url, pool_size=2)
-        try:
-            forecasts = PostgresForecasts(engine)
-            (case,) = await forecasts.load_cases(fleet.api.clock.now(), 1)
-        finally:
-            await engine.dispose()
-        return case.launch_s
-
-    return run_apart(load())
+    now = fleet.api.clock.now()
+    load_cases = PostgresForecasts(fleet.api.engine).load_cases
+    (case,) = fleet.api.on_engine(lambda _: load_cases(now, 1))
+    return float(case.launch_s)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 EXAMPLES = 60 if IS_THOROUGH else 2
 """Per operation."""
-CHAINS, STEPS = (200, 12) if IS_THOROUGH else (12, 8)
+CHAINS, STEPS = (200, 12) if IS_THOROUGH else (6, 8)
 BASE_URL = "http://testserver"
 COSTLY = {"POST /api/v1/plans/compare": 4}
 """Parts of it: each call plans once by every policy."""

@@ -163,17 +163,6 @@ async def test_a_new_slo_counts_from_its_hour_on(
     assert row["slo_percent"] == Decimal(99)
 
 
-@on_two_services
-async def test_deleted_services_have_no_budget(
-    store: PostgresStore, engine: AsyncEngine
-) -> None:
-    async with engine.begin() as connection:
-        await services.remove(connection, "chat", at=at(10) + timedelta(minutes=1))
-    query = text("SELECT DISTINCT service FROM report.slo_budget")
-    async with engine.connect() as connection:
-        assert list((await connection.execute(query)).scalars()) == ["quiet"]
-
-
 WITHOUT_STEPS = (
     Path(__file__).parents[1] / "data/slo_budget_all_windows.sql"
 ).read_text(encoding="utf-8")

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from datetime import datetime
 from typing import ClassVar, Concatenate, ParamSpec, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from agents.base.protocol import Observation
 from app.db.base.engine import make_engine
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
@@ -22,6 +24,7 @@ P = ParamSpec("P")
 class TwoStores(RuleBasedStateMachine):
     """A memory store, and a PostgreSQL store on a copy of the template."""
 
+    now: datetime
     server: ClassVar[postgres.Server]
     template: ClassVar[str]
 
@@ -44,6 +47,14 @@ class TwoStores(RuleBasedStateMachine):
             return await work
 
         return self.runner.run(wait())
+
+    def ingest(self, batch: tuple[Observation, ...]) -> None:
+        """Both take it, and answer alike."""
+        answers = [
+            self.run(store.ingest(batch, self.now))
+            for store in (self.postgres, self.memory)
+        ]
+        assert answers[0] == answers[1]
 
     async def with_connection(
         self,
