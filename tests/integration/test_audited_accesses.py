@@ -63,10 +63,8 @@ def test_logins_and_logouts_are_in_the_audit_with_their_address(api: Api) -> Non
     api.client.post("/logout", headers=ORIGIN, follow_redirects=False)
     for kind in ("LoggedIn", "LoggedOut"):
         (event,) = _events(api, kind)
-        assert (event["actor"], event["subject"]) == (
-            "token/viewer",
-            "address/10.0.0.7",
-        )
+        assert event["actor"] == "token/viewer"
+        assert event["subject"] == "address/10.0.0.7"
         assert event["request_id"]
 
 
@@ -90,10 +88,8 @@ def test_a_denial_names_the_token_the_operation_and_what_was_wanted(
 ) -> None:
     assert api.status(method, path, token=token) == 403
     (event,) = _events(api, "AccessDenied")
-    assert (event["actor"], event["subject"]) == (
-        f"token/{token}",
-        f"operation/{operation}",
-    )
+    assert event["actor"] == f"token/{token}"
+    assert event["subject"] == f"operation/{operation}"
     assert lacks in event["reason"]
 
 
@@ -121,11 +117,9 @@ def test_a_token_that_ended_is_a_denial(
 
     assert [status() for _ in range(3)] == [401] * 3
     (event,) = _events(api, "AccessDenied")
-    assert (event["actor"], event["subject"], event["reason"]) == (
-        f"token/{name}",
-        "address/10.0.0.7",
-        reason,
-    )
+    assert event["actor"] == f"token/{name}"
+    assert event["subject"] == "address/10.0.0.7"
+    assert event["reason"] == reason
     assert event["request_id"]
 
 
@@ -148,10 +142,8 @@ def test_a_login_from_another_site_is_a_denial(api: Api) -> None:
         )
         assert answer.status_code == 401
     (event,) = _events(api, "AccessDenied")
-    assert (event["actor"], event["subject"]) == (
-        "address/10.0.0.7",
-        "address/10.0.0.7",
-    )
+    assert event["actor"] == "address/10.0.0.7"
+    assert event["subject"] == "address/10.0.0.7"
     assert event["request_id"]
     assert api.secrets["viewer"] not in str(event)
 

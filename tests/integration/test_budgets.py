@@ -77,11 +77,9 @@ def test_spent_and_projected(
 ) -> None:
     api.put("budgets/limit", budget("100", project=project, period=period))
     status = api.get("budgets/limit")["status"]
-    assert (status["spent_usd"], status["spent_percent"], status["usd_per_hour"]) == (
-        spent,
-        spent,
-        per_hour,
-    )
+    assert status["spent_usd"] == spent
+    assert status["spent_percent"] == spent
+    assert status["usd_per_hour"] == per_hour
     assert status["projected_usd"] == pytest.approx(projected, abs=1e-9)
 
 

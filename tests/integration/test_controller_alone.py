@@ -60,10 +60,5 @@ def test_it_shows_its_metrics_leads_and_gives_the_lead_back_at_the_end(
         assert process.wait(PATIENCE_S) == 0, (tmp_path / "c" / "log").read_text()
     assert "Traceback" not in (tmp_path / "c" / "log").read_text()
     # Nothing of it is left that could hold the lead.
-    assert (
-        scalar(
-            database,
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'plimsoll-controller%'",
-        )
-        == 0
-    )
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'plimsoll-controller%'"
+    assert scalar(database, sessions) == 0

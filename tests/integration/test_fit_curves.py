@@ -100,12 +100,10 @@ def test_what_was_neither_measured_nor_fitted_is_empty_and_names_are_checked(
 ) -> None:
     api.put("gpu-types/V100", gpu_type("V100"))
     found = api.get("networks/resnet50/fits/curves?gpu_type=V100")
-    assert (found["fit"], found["setting"], found["curves"], found["measured"]) == (
-        None,
-        None,
-        [],
-        [],
-    )
+    assert found["fit"] is None
+    assert found["setting"] is None
+    assert found["curves"] == []
+    assert found["measured"] == []
     api.call("POST", "networks/resnet50/samples", {"samples": measured()[:3]})
     found = api.get(PATH)
     assert (found["fit"], found["curves"], len(found["measured"])) == (None, [], 3)

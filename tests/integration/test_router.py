@@ -58,10 +58,8 @@ class Node:
         ) as response:
             if response.status == 200:
                 answer = await response.json()
-                assert (answer["id"], answer["outputs"][0]["data"]) == (
-                    str(number),
-                    [number + 1.0],
-                )
+                assert answer["id"] == str(number)
+                assert answer["outputs"][0]["data"] == [number + 1.0]
             return response.status
 
     def served_by(self) -> dict[str, int]:

@@ -96,11 +96,9 @@ def test_a_group_opens_a_scope_and_a_project(api: Api) -> None:
     assert page.status_code == 200
     assert 'http-equiv="refresh" content="0; url=/services"' in page.text
     me = whoami(api).json()
-    assert (me["scope"], me["projects"], me["person"]) == (
-        "operator",
-        ["team-a"],
-        "alice@example.org (alice)",
-    )
+    assert me["scope"] == "operator"
+    assert me["projects"] == ["team-a"]
+    assert me["person"] == "alice@example.org (alice)"
     assert api.client.get("/services").status_code == 200
     assert api.client.get("/api/v1/plans").status_code == 403
 

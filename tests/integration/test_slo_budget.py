@@ -69,11 +69,8 @@ async def test_fifty_misses_of_ten_thousand_requests_use_a_quarter_of_a_budget_o
     found = await budgets(engine)
     assert tuple(found) == PERIODS
     hour = found["1 h"]
-    assert (hour["finished"], hour["misses"], hour["allowed_misses"]) == (
-        10_000,
-        50,
-        Decimal(200),
-    )
+    assert (hour["finished"], hour["misses"]) == (10_000, 50)
+    assert hour["allowed_misses"] == Decimal(200)
     # 50 / 10,000 = 0.5 % missed, of 2 % that may.
     assert hour["burn_rate"] == Decimal("0.25")
     assert found["30 d"]["budget_used_percent"] == Decimal(25)
@@ -93,18 +90,9 @@ async def test_requests_before_a_period_do_not_count_in_it_and_none_counts_twice
     await count(store, 4, at(12, 20), served=800, missed=8)
     found = await budgets(engine)
     # Until 12:20: one hour begins at 11:20, half an hour at 11:50, each within an hour that counts in part only.
-    wanted = {
-        "5 min": 800,
-        "30 min": 1200,
-        "1 h": 1400,
-        "6 h": 1500,
-        "3 d": 1500,
-        "30 d": 1500,
-    }
+    wanted = dict(zip(PERIODS, (800, 1200, 1400, 1500, 1500, 1500), strict=True))
     assert {period: row["finished"] for period, row in found.items()} == wanted
-    assert {period: row["misses"] for period, row in found.items()} == {
-        k: v // 100 for k, v in wanted.items()
-    }
+    assert all(100 * row["misses"] == row["finished"] for row in found.values())
 
 
 @on_two_services
@@ -204,14 +192,13 @@ async def test_sums_of_five_minutes_give_the_figures_of_all_windows(
     async with engine.begin() as connection:
         await connection.execute(text(WITHOUT_STEPS))
         found, wanted = [
-            (
+            list(
                 await connection.execute(
                     text(f"SELECT * FROM {view} ORDER BY service, period_s")
                 )
-            ).all()
+            )
             for view in ("report.slo_budget", "all_windows")
         ]
-    found, wanted = list(found), list(wanted)
     assert len(wanted) == 2 * len(PERIODS)
     assert sum(row.finished for row in wanted) > 0
     assert found == wanted
