@@ -1,6 +1,7 @@
-"""When what the campaign killed counts as back."""
+"""When what the campaign killed counts as back, and what its judge must tell of a fleet that looks well."""
 
 import asyncio
+import time
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -8,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench.campaign.deployment.journal import Journal, JournalReader
+from bench.campaign import oracle
+from bench.campaign.deployment.journal import Entry, Journal, JournalReader
 from bench.campaign.faults.victims import (
     Killed,
     Recovery,
@@ -81,3 +83,34 @@ def test_a_recovery_is_undisturbed_where_nothing_that_it_needs_was_dead_meanwhil
     elsewhere = of("agent", 11.0, 1.0, "n2")
     assert undisturbed([router, elsewhere]) == [router, elsewhere]
     assert router not in undisturbed([router, of("agent", 11.0, 1.0, "n1")])
+
+
+def test_an_answer_to_what_was_sent_before_the_kill_does_not_say_that_it_is_back(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal"
+    journal, reader = Journal(path), JournalReader(path=path)
+    killed_s = time.monotonic()
+    journal.write("acknowledged", boot="b", sequence=1, sent_s=killed_s - 1.0)
+    assert reader.first_answer_s(asked_after_s=killed_s) is None
+    for sequence in (2, 3):
+        sent_s = time.monotonic()
+        journal.write("acknowledged", boot="b", sequence=sequence, sent_s=sent_s)
+    first = next(entry for entry in reader.read() if entry.sequence == 2)
+    assert reader.first_answer_s(asked_after_s=killed_s) == first.at_s
+
+
+def test_a_node_that_follows_no_more_is_told() -> None:
+    told = {
+        "follows": (
+            Entry(kind="obeyed", at_s=1.0, generation=3),
+            Entry(kind="started", at_s=2.0, generation=4),
+        ),
+        "stopped": (Entry(kind="obeyed", at_s=1.0, generation=3),),
+        "nothing given": (),
+    }
+    given = {"follows": 4, "stopped": 4, "silent": 1}
+    assert oracle._behind(given, told) == {
+        "silent": "silent stopped at generation 0 and was given 1",
+        "stopped": "stopped stopped at generation 3 and was given 4",
+    }

@@ -9,7 +9,6 @@ from app.catalogue.catalogue import load_profiles
 from app.simulate.run.results import RunResult, TaskResult
 from app.simulate.scenario.parts import TaskWork
 from app.simulate.scenario.tasks import iteration_ms
-from bench.papers.mudi_batches import search_batches
 from bench.papers.mudi_cases import compare
 from bench.papers.mudi_metrics import (
     mean_normalised_completion,
@@ -65,15 +64,6 @@ def test_no_way_to_place_two_tasks_beats_the_exhaustive_search(is_unseen: bool) 
         min(each.mudi, each.bare_slope, each.by_chance) >= 1.0 - 1e-9 for each in found
     )
     assert max(each.mudi for each in found) < max(each.by_chance for each in found)
-
-
-@pytest.mark.thorough
-def test_the_best_of_32_batches_is_found_in_fewer_trials() -> None:
-    found = [search_batches(seed) for seed in range(3)]
-    assert all(each is not None for each in found)
-    known = [each for each in found if each is not None]
-    assert all(1.0 - 1e-9 <= each.over_least < 1.01 for each in known)
-    assert max(each.trials for each in known) <= 24
 
 
 def a_mudi_run(*tasks: TaskResult, served: int) -> RunResult:

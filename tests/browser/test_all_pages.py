@@ -90,11 +90,24 @@ def test_everybody_can_use_it_at_a_desk_and_on_a_phone(
     assert findings(page) == []
 
 
+WITHOUT_ARGUMENT = [
+    page.address.lstrip("/") for page in PAGES if "{" not in page.address
+]
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        WITHOUT_ARGUMENT[:3],
+        pytest.param(WITHOUT_ARGUMENT[3:], marks=pytest.mark.thorough),
+    ],
+    ids=" ".join,
+)
 def test_without_data_every_page_says_what_to_do(
-    empty: Api, opened: Open, picture: Picture
+    empty: Api, opened: Open, picture: Picture, paths: list[str]
 ) -> None:
     page = opened(empty, PATHS[0])
-    for path in (each.address.lstrip("/") for each in PAGES if "{" not in each.address):
+    for path in paths:
         page.goto(f"{empty.client.base_url}/{path}")
         drawn(page)
         picture(page, f"{path.replace('/', '-') or 'overview'}-empty")

@@ -67,17 +67,3 @@ def test_without_a_key_it_says_how_to_make_one() -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert "openssl genpkey" in answer.stderr and "SBOM_KEY=" in answer.stderr
-
-
-@pytest.mark.thorough
-def test_the_lists_of_this_release_are_made_signed_and_verified(tmp_path: Path) -> None:
-    key, public, out = tmp_path / "release.key", tmp_path / "release.pub", tmp_path
-    assert openssl("genpkey", *EC, "-out", key)
-    assert openssl("pkey", "-in", key, "-pubout", "-out", public)
-    command = [sys.executable, "-m", "tools.sbom", "--key", key, "--out", out]
-    subprocess.run(command, check=True)
-    for name in ("plimsoll-agent", "plimsoll"):
-        path = out / f"{name}.cdx.json"
-        signature = out / f"{name}.cdx.json.sig"
-        verify = ("-verify", public, "-signature", signature, path)
-        assert openssl("dgst", "-sha256", *verify)
