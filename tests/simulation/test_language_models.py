@@ -140,7 +140,7 @@ def test_longer_requests_than_thought_get_more_gpus() -> None:
     long = {"rate_rps": 8, "lengths": {"prompt": 2400, "output": 500, "spread": 0.8}}
     done = run(
         services=[{**MODEL, "llm": {"max_model_len": 8192}, "load": long}],
-        duration_s=420,
+        duration_s=330,
     ).series.services["chat"]
     assert done.attainment[0] < 0.8
     assert done.attainment[-1] == 1.0
