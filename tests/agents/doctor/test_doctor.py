@@ -1,6 +1,7 @@
 """The doctor on fake nodes: golden tables, what it finds, that it changes nothing and hangs on nothing."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from agents.doctor.doctor import as_json, exit_code
+from agents.doctor.driver import Silent, answer_of
 from agents.doctor.facts import ask_control_plane, read_mps
 from agents.doctor.types import GpuFacts
 from agents.gpu.knobs.journal import KnobJournal
@@ -21,6 +23,7 @@ from tests.agents.doctor_nodes import (
     doctor_node,
 )
 from tests.agents.fakes.nvml.fixtures import library
+from tests.waiting import PATIENCE_S
 
 __all__ = ("library",)
 
@@ -191,6 +194,11 @@ def test_it_may_run_beside_an_agent_whose_knobs_and_workers_are_in_order(
         records.close()
 
 
+def test_a_restart_of_the_machine_has_cleared_the_knobs(node: DoctorNode) -> None:
+    node.leave_turned(boot="another")
+    assert "cleared by the restart" in node.find("knobs", "pass").words
+
+
 def test_without_a_driver_or_gpus_the_rest_is_examined_still(node: DoctorNode) -> None:
     node.fake.state.gpu_count = 0
     assert node.find("driver", "fail").words == "580.65.06, without GPUs"
@@ -240,6 +248,11 @@ def test_rights_are_not_tried_where_that_could_undo_or_keep_a_setting(
             journal.close()
 
 
+def test_a_right_that_replicas_inherit_is_said(node: DoctorNode) -> None:
+    node.set_rights(effective=f"{1 << 21:x}", ambient=f"{1 << 21:x}")
+    assert "every replica inherits" in node.find("user", "warn").words
+
+
 def test_without_mps_limits_do_not_hold_and_turns_must_be_asked_for(
     node: DoctorNode,
 ) -> None:
@@ -282,6 +295,25 @@ def test_a_template_file_that_the_agent_would_refuse(node: DoctorNode) -> None:
     assert "timed engine" in node.find("templates", "warn").words
 
 
+def test_a_state_directory_is_made_later_or_cannot_be(node: DoctorNode) -> None:
+    node.ask(state_dir=node.root / "a" / "b")
+    assert "which will be made" in node.find("state dir", "pass").words
+    assert not (node.root / "a").exists()
+    node.ask(state_dir=Path("/proc/none"))
+    assert "cannot be written" in node.find("state dir", "fail").words
+
+
+def test_what_is_not_asked_for_is_skipped(node: DoctorNode) -> None:
+    node.ask(state_dir=None, mps_dir=None, url="")
+    levels = node.levels()
+    assert {check for check, found in levels.items() if found == ["skip"]} == {
+        "GPU 0 MPS",
+        "GPU 1 MPS",
+        "state dir",
+        "control plane",
+    }
+
+
 def test_another_server_is_not_taken_for_the_control_plane(node: DoctorNode) -> None:
     node.plane.status = 404
     assert (
@@ -290,6 +322,17 @@ def test_another_server_is_not_taken_for_the_control_plane(node: DoctorNode) -> 
     )
     node.ask(token="")
     assert "none was given" in node.find("token", "fail").words
+
+
+def test_programs_that_hang_are_left_behind(node: DoctorNode) -> None:
+    with pytest.raises(Silent, match=r"no answer in 0\.2 s"):
+        answer_of(["sleep", "1000"], os.environ, limit_s=0.2)
+    with pytest.raises(Silent, match="nvidia-none cannot be run: No such file"):
+        answer_of(["nvidia-none"], os.environ, limit_s=0.2)
+    with pytest.raises(Silent, match="sh ended with 3: broken"):
+        answer_of(
+            ["sh", "-c", "echo broken >&2; exit 3"], os.environ, limit_s=PATIENCE_S
+        )
 
 
 def test_a_driver_that_hangs_is_a_failure_within_its_time(node: DoctorNode) -> None:
@@ -339,3 +382,18 @@ def test_the_command_reads_the_agents_arguments(at_node: DoctorNode) -> None:
         "accepted, for node n1",
         "engine, resnet, trainer, worker",
     }
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "--nonsense",
+        "--try-writes",
+        "--url ftp://x",
+        "--token-file none",
+        "--sharing fairly",
+    ],
+)
+def test_wrong_arguments_are_exit_code_2(at_node: DoctorNode, wrong: str) -> None:
+    ended = agent("doctor", *wrong.split())
+    assert (ended.code, ended.out) == (2, "")

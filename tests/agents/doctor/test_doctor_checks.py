@@ -130,6 +130,13 @@ def test_tokens(status: int, level: Level, words: str) -> None:
     assert (token.level, words in token.words) == (level, True)
 
 
+def test_a_join_token_is_refused_for_a_report_and_good_for_enrolling() -> None:
+    facts = ControlPlaneFacts(ready_status=200, skew_s=0.0, sync_status=403)
+    asked = replace(ASKED, token="plim_join_" + "a" * 43)
+    found = list(checks_plane.check_control_plane(facts, asked))
+    assert [each.level for each in found if each.check == "token"] == ["pass"]
+
+
 def test_a_node_whose_replicas_run_as_the_agents_own_user_is_warned() -> None:
     other = WorkerUser(
         name="w", uid=4711, gid=4711, groups=(), home="/", folders=NODE_DIRECTORY

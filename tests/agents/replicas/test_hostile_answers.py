@@ -63,20 +63,6 @@ async def test_an_answer_that_breaks_its_reader_is_no_answer(
             await adapter.metrics(endpoint)
 
 
-@pytest.mark.parametrize("number", ["NaN", "+Inf", "-5", "1e300"])
-@in_loop
-async def test_a_metric_that_cannot_be_true_is_not_told(number: str) -> None:
-    page = (
-        f'nv_inference_request_success{{model="chat"}} {number}\n'
-        f'nv_inference_compute_infer_duration_us{{model="chat"}} {number}\n'
-        'nv_inference_exec_count{model="chat"} 10\n'
-    )
-    async with answering(page, "triton") as (adapter, endpoint):
-        found = await adapter.metrics(endpoint)
-    assert (found.requests, found.batches) == (None, 10)
-    assert found.busy_s is None or found.busy_s <= 1e12
-
-
 @pytest.mark.parametrize("depth", [400, 900, 990, 20_000])
 @in_loop
 async def test_a_configuration_too_deep_to_be_changed(depth: int) -> None:

@@ -136,6 +136,15 @@ def test_a_swapped_task_goes_on_where_it_was() -> None:
     assert only(back).done_iterations == pytest.approx(300.0)
 
 
+def test_whoever_waits_for_a_swapped_task_is_told_when_it_has_left() -> None:
+    cluster, clock = a_cluster(a_node(launch_s=0.0))
+    device = SimulatedDevice(cluster, "n1")
+    run(device.start_task(0, a_task(memory_mib=SWAP_MIB_PER_S / 4)))
+    assert cluster.next_launches_s() == {}
+    run(device.swap_out("t1"))
+    assert cluster.next_launches_s() == {"n1": pytest.approx(clock.now_s() + 0.25)}
+
+
 def test_a_lost_gpu_fails_its_tasks_but_not_what_has_finished() -> None:
     fault = Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=4.0, end_s=6.0)
     device, clock = a_device(
@@ -155,16 +164,6 @@ def test_a_lost_gpu_fails_its_tasks_but_not_what_has_finished() -> None:
     assert read_after(device, clock, 1.0).tasks[1].done_iterations == pytest.approx(
         350.0
     )
-
-
-def test_a_straggler_and_a_lower_clock_slow_a_task() -> None:
-    fault = Fault(kind="straggler", node="n1", start_s=10.0, factor=3.0)
-    device, clock = a_device(launch_s=0.0, faults=(fault,))
-    assert only(read_after(device, clock, 20.0)).done_iterations == pytest.approx(
-        1000 + 1000 / 3
-    )
-    run(device.lock_clock_mhz(0, 750.0))
-    assert only(read_after(device, clock, 6.0)).iteration_ms == pytest.approx(60.0)
 
 
 def test_what_no_device_takes_of_tasks_is_refused_in_words() -> None:

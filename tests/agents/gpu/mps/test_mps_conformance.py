@@ -3,7 +3,6 @@ one where it is installed (it starts without a GPU; only its servers need one)."
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -186,20 +185,6 @@ def test_a_command_answers_by_text_and_exits_0(
     assert answers[-1] == Said(says, "", 0)
 
 
-def test_the_daemon_makes_its_files_and_is_one_per_directory(place: Place) -> None:
-    assert place.call("-d") == Said("", "", 0)
-    made = {path.name for path in place.pipe.iterdir()} - {
-        "nvidia-cuda-mps-control.pid"
-    }
-    assert made == {"control", "control_lock", "control_privileged", "log"}
-    assert (place.pipe / "nvidia-cuda-mps-control.pid").exists() == (
-        place.find_release() == 550
-    )
-    assert place.call("-d") == Said(
-        "An instance of this daemon is already running\n", "", 1
-    )
-
-
 def test_quit_leaves_sockets_and_lock(place: Place) -> None:
     place.call("-d")
     assert place.say("quit") == Said("", "", 0)
@@ -210,23 +195,3 @@ def test_quit_leaves_sockets_and_lock(place: Place) -> None:
         "control_lock",
         "control_privileged",
     }
-
-
-def test_after_sigkill_its_files_stay_and_do_not_hinder_the_next(place: Place) -> None:
-    place.call("-d")
-    if place.find_release() == 535:
-        pytest.skip("this release tells its process id nowhere")
-    place.say(f"{SET} 20")
-    os.kill(
-        int((place.pipe / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL
-    )
-    until(
-        lambda: (
-            place.say(GET) == Said("", "Cannot find MPS control daemon process\n", 1)
-        )
-    )
-    assert (place.pipe / "nvidia-cuda-mps-control.pid").exists()
-    until(lambda: place.call("-d").exit == 0)
-    assert (
-        place.say(GET).out == "100.0\n"
-    )  # What was set at run time went with the process.

@@ -91,3 +91,9 @@ def test_values_that_nobody_can_want_are_refused(value: float) -> None:
         thread_percentage(value)
     with pytest.raises(OutOfRange, match="above 0 and at most 100"):
         expected_sms(132, value)
+
+
+@pytest.mark.parametrize("step", [0, 133])
+def test_a_step_must_fit_the_gpu(step: int) -> None:
+    with pytest.raises(OutOfRange, match=f"132 SMs cannot have steps of {step}"):
+        expected_sms(132, 50.0, step)

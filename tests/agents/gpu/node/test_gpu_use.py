@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from agents.base.device import NotSupported
 from agents.base.protocol import GpuReading, UseReading
@@ -144,18 +143,6 @@ def test_a_process_in_a_session_of_its_own_belongs_to_its_ancestor() -> None:
     with _Started("start_new_session=True, ") as (leader, child):
         assert owner_of(child, {leader: ("replica", "r1")}) == ("replica", "r1")
         assert owner_of(child, {}) == OTHERS
-
-
-def test_a_server_of_mps_is_nobody_s(tmp_path: Path) -> None:
-    server = tmp_path / "nvidia-cuda-mps-server"
-    server.symlink_to(sys.executable)
-    with subprocess.Popen(
-        [str(server), "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert owner_of(process.pid, {}) is None
-        process.communicate()
 
 
 def test_memory_and_use_of_a_replica_are_those_of_all_its_processes() -> None:

@@ -154,21 +154,6 @@ def test_under_sm_limits_training_costs_what_it_does_on_our_h100(truth: Truth) -
     assert max(excesses) < 0.67
 
 
-@pytest.mark.parametrize(
-    ("network", "throughputs"),
-    [("resnet50-training", (0.74, 0.78)), ("bert-training", (0.92, 0.94))],
-)
-def test_inference_slows_training_as_tally_measured(
-    truth: Truth, network: str, throughputs: tuple[float, float]
-) -> None:
-    expected = (throughputs[0] * throughputs[1]) ** -0.5
-    factors = [
-        slowdown(truth, network, 100.0, (service, 100.0)) for service in truth.networks
-    ]
-    assert geometric_mean(factors) == pytest.approx(expected, rel=0.03)
-    assert slowdown(truth, network, 50.0, ("resnet50", 50.0)) > 1.0
-
-
 def test_batches_stall_beside_training_by_its_longest_kernels(truth: Truth) -> None:
     def stall_ms(own_percent: float, *beside: tuple[str, float]) -> float:
         return truth.stall_ms(placed("resnet50", 8, own_percent, beside=beside))

@@ -80,6 +80,16 @@ def test_the_truth_equals_the_raw_source_rows(
     assert compared > 350
 
 
+def test_measured_watts_are_returned_as_measured(truth: Truth) -> None:
+    rows = shipped("watts.csv")
+    assert len(rows) == 27
+    for row in rows:
+        where = placed(row["network"], float(row["sm_percent"]))
+        assert truth.busy_w(where, int(row["batch"])) == pytest.approx(
+            float(row["watts"]), rel=1e-12
+        )
+
+
 def curves(points: dict[int, dict[float, float]]) -> MeasuredCurves:
     return MeasuredCurves(
         by_batch={
