@@ -164,28 +164,6 @@ def test_moves_count_what_starts_and_stops_and_what_that_costs() -> None:
     ) == (1, 0, 0.5)
 
 
-def test_the_loss_of_a_gpu_is_told_by_what_it_runs() -> None:
-    problem = _problem()
-    services = tuple(
-        replace(service, arrival_rate_rps=120.0)
-        for service in problem.services
-        if service.name == "chat"
-    )
-    busy = replace(problem, services=(*services, problem.service("search")))
-    losses = told(problem=busy).losses
-    assert losses is not None and (losses.gpus, losses.harmful_gpus, losses.nodes) == (
-        2,
-        2,
-        0,
-    )
-    assert "the fast at 1000 MHz with chat, search" in [
-        loss.words for loss in losses.worst
-    ]
-    assert {entry.service for loss in losses.worst for entry in loss.shortfalls} == {
-        "chat"
-    }
-
-
 def test_a_refused_plan_with_a_row_that_does_not_exist_can_be_explained() -> None:
     odd = replace(ALONE, replicas=(replace(ALONE.replicas[0], sm_percent=33.0),))
     assert (

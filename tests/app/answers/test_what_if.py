@@ -108,47 +108,22 @@ def test_added_gpus_are_ranked_by_what_they_save_per_dollar_of_their_price() -> 
     assert {one.unmeasured for one in found} == {()}
 
 
-def test_the_mix_counts_replicas_and_adds_up_their_shares_by_service_and_gpu_type() -> (
-    None
-):
-    def half(service: str) -> ReplicaPlan:
-        return ReplicaPlan(
-            service=service, sm_percent=50.0, batch=1, arrival_rate_rps=10.0
-        )
-
+def test_the_mix_adds_up_replicas_and_shares_by_service_and_gpu_type() -> None:
+    chat, photo = (
+        ReplicaPlan(service=name, sm_percent=50.0, batch=1, arrival_rate_rps=10.0)
+        for name in ("chat", "photo")
+    )
     # Three GPUs with two halves of chat, one with a half of chat and one of photo: 7 × 50 % and 1 × 50 %.
-    gpus = (
-        GpuPlan(
-            gpu_type="gpu",
-            count=3,
-            clock_mhz=1000.0,
-            replicas=(half("chat"), half("chat")),
-        ),
-        GpuPlan(
-            gpu_type="gpu", clock_mhz=1000.0, replicas=(half("photo"), half("chat"))
-        ),
-    )
-    problem = a_problem(
-        a_service(rate_rps=70.0),
-        a_service("photo", rate_rps=10.0),
-        types=(a_type(count=4),),
-    )
-    report = PlanReport(status="feasible", cost_usd_per_hour=4.0)
-    (today,) = answers(
-        Planned(
-            scenario=TODAY,
-            problem=problem,
-            plan=Plan(policy="t", gpus=gpus),
-            report=report,
-        ),
-        [],
-    )
+    full = GpuPlan(gpu_type="gpu", count=3, clock_mhz=1000.0, replicas=(chat, chat))
+    mixed = replace(full, count=1, replicas=(photo, chat))
+    plan = Plan(policy="t", gpus=(full, mixed))
+    services = (a_service(rate_rps=70.0), a_service("photo", rate_rps=10.0))
+    problem = a_problem(*services, types=(a_type(count=4),))
+    today = replace(planned(TODAY, a_plan(4, 20.0)), problem=problem, plan=plan)
+    (found,) = answers(today, [])
     assert [
-        (one.service, one.gpu_type, one.replicas, one.sm_percent) for one in today.mix
-    ] == [
-        ("chat", "gpu", 7, 350.0),
-        ("photo", "gpu", 1, 50.0),
-    ]
+        (one.service, one.gpu_type, one.replicas, one.sm_percent) for one in found.mix
+    ] == [("chat", "gpu", 7, 350.0), ("photo", "gpu", 1, 50.0)]
 
 
 def test_a_scenario_takes_another_one_s_plan_where_that_is_better() -> None:

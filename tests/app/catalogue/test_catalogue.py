@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from agents.sim.truth.running import RunningPart
-from agents.sim.truth.truth import load_truth
 from app.catalogue.catalogue import (
     CatalogueError,
     list_networks,
@@ -69,16 +67,6 @@ def test_every_network_has_a_complete_grid_on_every_gpu_type() -> None:
         assert len(entry.rows) == len(wanted)
 
 
-def test_every_figure_of_an_operating_point_is_in_range() -> None:
-    for entry in load_profiles():
-        assert entry.sensitivity > 0
-        for row in entry.rows:
-            assert min(row.transfer_ms, row.launch_ms, row.run_ms) > 0
-            assert row.pressure > 0
-            assert row.pressure <= 1.5 or entry.network in list_networks("training")
-            assert row.memory_mib > 1000
-
-
 def _line(entry: OperatingPoints, axis: str) -> list[list[OperatingPoint]]:
     """Rows that differ in `axis` only, ascending along it."""
     groups: dict[tuple[float, ...], list[OperatingPoint]] = defaultdict(list)
@@ -107,47 +95,6 @@ def test_latency_never_rises_with_share_or_clock_nor_falls_with_batch(
             # Four significant digits: equal times may differ in the fourth after the terms are added.
             ordered = times[::-1] if falls else times
             assert all(low <= high * 1.001 for low, high in pairwise(ordered)), entry
-
-
-def test_every_row_says_how_it_is_known() -> None:
-    allowed = {
-        "V100-16GB": {"measured", "estimated", "scaled"},
-        "V100-32GB": {"measured", "estimated", "scaled"},
-        "A10G": {"estimated"},
-        "RTX-4090": {"estimated"},
-        "RTX-2060-Super": {"estimated"},
-        "RTX-2060": {"estimated"},
-    }
-    for network in list_networks("inference"):
-        seen = load_provenance(network)
-        for gpu_type, row, provenance in seen:
-            assert provenance in allowed.get(gpu_type, {"scaled"}), (
-                network,
-                gpu_type,
-                row,
-            )
-        measured = {
-            row.clock_mhz for _, row, provenance in seen if provenance == "measured"
-        }
-        assert measured == {1530.0}
-
-
-@pytest.mark.parametrize("gpu_type", ["V100-32GB", "T4"])
-def test_the_planner_seldom_believes_less_than_the_truth(gpu_type: str) -> None:
-    truth = load_truth()
-    too_slow = []
-    for entry in load_profiles(list_networks("inference"), [gpu_type]):
-        for row in entry.rows:
-            placed = RunningPart(
-                network=entry.network,
-                gpu_type=gpu_type,
-                sm_percent=row.sm_percent,
-                batch=row.batch,
-                clock_mhz=row.clock_mhz,
-            )
-            too_slow.append(truth.execution_ms(placed, row.batch) > 1.05 * row.solo_ms)
-    # Measured points scatter by several percent, so a lone outlier stays above the smoothed curve.
-    assert sum(too_slow) <= 0.02 * len(too_slow)
 
 
 KERNELS = ("all_reduce", "decode_attention", "gemm", "prompt_attention")

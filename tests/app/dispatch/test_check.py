@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from app.dispatch.check import MAX_TRIES
-from app.dispatch.jobs import MAX_WAITING
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.plan import BoundTask
 from solvers.types.problem import OperatingPoint, OperatingPoints
@@ -60,19 +59,6 @@ def test_a_job_that_the_checker_refuses_everywhere_blocks_nobody_and_is_told_onc
     assert place.round()
     assert set(place.tasks) == {"small"}
     assert told(place) == ["task/poison"]
-
-
-def test_more_refused_jobs_than_a_round_looks_at_block_nobody() -> None:
-    place = beside_replicas("n1")
-    place.store.put_points([refused_rows("hot", 25.0)])
-    place.submit(
-        *(a_job(f"poison{at:03d}", network="hot") for at in range(MAX_WAITING))
-    )
-    place.round()
-    place.submit(a_job("small"))
-    place.heard("n1")
-    assert place.round()
-    assert set(place.tasks) == {"small"}
 
 
 def test_a_job_is_refused_at_one_setting_and_runs_at_another() -> None:

@@ -81,20 +81,6 @@ def test_a_lost_push_loses_no_job() -> None:
     assert place.target.generation == 3
 
 
-def test_a_job_that_failed_goes_before_one_that_is_more_urgent() -> None:
-    place = Place()
-    whole = replace(points("photo"), rows=points("photo").rows[4:])
-    place.store.put_points([whole])
-    place.submit(a_job("a"))
-    place.store.rival = lambda: place.pushed(
-        BoundPlan(generation=2, parent=1, policy="oltunes")
-    )
-    place.round()
-    place.submit(a_job("urgent", due_in_s=2.0))
-    assert place.round()
-    assert set(place.tasks) == {"a"}
-
-
 def test_jobs_take_what_replicas_leave_and_replicas_stay_as_they_are() -> None:
     place = Place()
     place.store.put_services([a_service()])

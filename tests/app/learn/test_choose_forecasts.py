@@ -11,10 +11,8 @@ import pytest
 from app.learn.choose_forecasts import (
     MAX_SERVICES,
     Case,
-    HeardLoad,
     choose_forecasts,
     judge,
-    unsteadiness_of,
     view_forecast,
 )
 from app.loop.budgets import KEPT
@@ -124,26 +122,6 @@ def test_a_run_judges_a_bounded_number_of_services_and_saves_them() -> None:
     assert history.asked == [MAX_SERVICES]
     assert history.saved == dict(chosen)
     assert len(chosen) == MAX_SERVICES
-
-
-def a_load(project: str, windows: RequestSeries) -> HeardLoad:
-    return HeardLoad(project=project, windows=windows, launch_s=10.0)
-
-
-def test_a_project_s_own_services_say_how_unsteady_its_load_is() -> None:
-    steady = RequestSeries(
-        start_s=NOW_S - 600.0, window_s=1.0, arrivals=np.full(600, 50.0)
-    )
-    loads = [a_load("calm", steady) for _ in range(3)]
-    loads += [a_load("wild", a_walk(600, seed=seed)) for seed in range(3)]
-    loads.append(a_load("new", steady))
-    found = unsteadiness_of(loads)
-    assert found["calm"] == 0.0 < found["wild"]
-    # One service says too little of its project: all of them speak for it.
-    assert (
-        found["new"]
-        == unsteadiness_of([replace(load, project="all") for load in loads])["all"]
-    )
 
 
 def test_the_tick_applies_the_choice_and_says_so() -> None:

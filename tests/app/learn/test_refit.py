@@ -3,8 +3,10 @@
 import asyncio
 import math
 import os
+import threading
 import time
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from solvers.predict.data.samples import Neighbour, Samples, make_queries, make_
 from solvers.types.errors import InvalidInput
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from tests.app.fleets import FAST, POINTS
+from tests.waiting import PATIENCE_S
 
 SHARES, BATCHES = (10.0, 25.0, 50.0, 75.0, 100.0), (1.0, 2.0, 4.0, 8.0)
 
@@ -176,13 +179,35 @@ def refuse(number: int) -> int:
 
 @pytest.mark.integration
 def test_work_runs_in_a_process_that_ends_with_it_or_at_its_limit() -> None:
-    assert asyncio.run(run_in_process(double, 21, limit_s=60.0)) == 42
+    assert asyncio.run(run_in_process(double, 21, limit_s=PATIENCE_S)) == 42
     with pytest.raises(Unavailable, match=r"stopped after 0\.2 s"):
         asyncio.run(run_in_process(sleep_long, 1, limit_s=0.2))
     with pytest.raises(Unavailable, match="died"):
-        asyncio.run(run_in_process(die, 1, limit_s=60.0))
+        asyncio.run(run_in_process(die, 1, limit_s=PATIENCE_S))
     with pytest.raises(InvalidRequest, match="must not be 7"):
-        asyncio.run(run_in_process(refuse, 7, limit_s=60.0))
+        asyncio.run(run_in_process(refuse, 7, limit_s=PATIENCE_S))
+
+
+class Long:
+    """A request that is handed over, as the number 21, only when the event loop goes on meanwhile."""
+
+    def __init__(self, goes_on: threading.Event) -> None:
+        self.goes_on = goes_on
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        assert self.goes_on.wait(PATIENCE_S)
+        return int, (21,)
+
+
+@pytest.mark.integration
+def test_nothing_waits_while_a_long_request_is_handed_over() -> None:
+    async def double_later() -> int:
+        goes_on = threading.Event()
+        asyncio.get_running_loop().call_soon(goes_on.set)
+        handed_over = cast(int, Long(goes_on))
+        return await run_in_process(double, handed_over, limit_s=PATIENCE_S)
+
+    assert asyncio.run(double_later()) == 42
 
 
 def a_cold_request(

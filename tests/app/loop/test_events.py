@@ -24,50 +24,37 @@ def with_task(plan: BoundPlan, task: BoundTask) -> BoundPlan:
     return replace(plan, gpus=(replace(plan.gpus[0], tasks=(task,)), *plan.gpus[1:]))
 
 
+A, B, C = (a_replica(name) for name in "abc")
+PHOTO = a_replica("b", service="photo")
+OTHER_A = a_replica("a", batch=4)
+TASKED = with_task(BEFORE, bound_task())
+plan = a_bound_plan
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        (None, a_bound_plan([a_replica("a")], [a_replica("b")]), "chat: +2 on fast"),
-        (BEFORE, a_bound_plan([a_replica("a")]), "photo: -1 on fast"),
+        (None, plan([A], [B]), "chat: +2 on fast"),
+        (BEFORE, plan([A]), "photo: -1 on fast"),
+        (BEFORE, plan([A, C], [B]), "chat: +2 on fast; photo: -1 on fast"),
+        (BEFORE, plan([OTHER_A], [PHOTO]), "chat: other SM percent, batch or clock"),
         (
-            BEFORE,
-            a_bound_plan([a_replica("a"), a_replica("c")], [a_replica("b")]),
-            "chat: +2 on fast; photo: -1 on fast",
-        ),
-        (
-            BEFORE,
-            a_bound_plan([a_replica("a", batch=4)], [a_replica("b", service="photo")]),
-            "chat: other SM percent, batch or clock",
-        ),
-        (
-            a_bound_plan(
-                [a_replica("a"), a_replica("c", service="early")],
-                [a_replica("b", service="photo")],
-            ),
-            a_bound_plan(
-                [a_replica("a", batch=4), a_replica("d", service="late")],
-                [a_replica("b", service="photo", batch=4)],
-            ),
+            plan([A, a_replica("c", service="early")], [PHOTO]),
+            plan([OTHER_A, a_replica("d", service="late")], [replace(PHOTO, batch=4)]),
             "early: -1 on fast; late: +1 on fast; chat, photo: other SM percent, batch or clock",
         ),
         (
             BEFORE,
-            a_bound_plan(
-                [a_replica("a", rate_rps=1.0)], [a_replica("b", service="photo")]
-            ),
+            plan([a_replica("a", rate_rps=1.0)], [PHOTO]),
             "only routing weights change",
         ),
-        (
-            BEFORE,
-            a_bound_plan([a_replica("b", service="photo")], [a_replica("a")]),
-            "chat, photo: on other GPUs",
-        ),
+        (BEFORE, plan([PHOTO], [A]), "chat, photo: on other GPUs"),
         (BEFORE, replace(BEFORE, governor="dfs"), "governor dfs"),
         (replace(BEFORE, governor="dfs"), BEFORE, "governor none"),
-        (BEFORE, with_task(BEFORE, bound_task()), "task nightly: on n1/gpu-0"),
-        (with_task(BEFORE, bound_task()), BEFORE, "task nightly: stops"),
+        (BEFORE, TASKED, "task nightly: on n1/gpu-0"),
+        (TASKED, BEFORE, "task nightly: stops"),
         (
-            with_task(BEFORE, bound_task()),
+            TASKED,
             with_task(BEFORE, bound_task(is_resident=False)),
             "task nightly: swapped out",
         ),

@@ -81,24 +81,17 @@ def without_such_a_row(problem: Problem) -> Plan:
     return replace(plan, gpus=tuple(replace(gpu, clock_mhz=1.0) for gpu in plan.gpus))
 
 
-def test_the_policy_gets_the_operators_settings() -> None:
+def test_the_policy_gets_the_operators_settings_and_its_plan_is_proposed() -> None:
     solver = Answering()
-    decision(solver)
-    request = solver.asked[0]
+    made = decision(solver)
+    stability = Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)
+    budget = Budget(seconds=3.0, work=2.0, seed=9, stability=stability)
+    (request,) = solver.asked
     assert (request.policy, request.budget, request.memory) == (
         "any",
-        Budget(
-            seconds=3.0,
-            work=2.0,
-            seed=9,
-            stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0),
-        ),
+        budget,
         {"old": 1},
     )
-
-
-def test_a_good_plan_is_proposed_with_its_steps() -> None:
-    made = decision(Answering())
     assert (made.state, made.violations, made.memory) == ("proposed", (), {"calls": 1})
     assert made.bound is not None
     assert (made.bound.generation, made.bound.parent) == (1, 0)

@@ -14,7 +14,7 @@ from uvicorn.importer import import_from_string
 
 from app.base.settings import Settings
 from app.serve.connections import TAKEN_WITHIN_S, TimedProtocol, open_socket
-from tests.waiting import in_loop
+from tests.waiting import PATIENCE_S, in_loop
 
 ROOT = Path(__file__).parents[3]
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
@@ -66,10 +66,14 @@ async def test_headers_that_do_not_end_are_cut(sent: bytes) -> None:
 
 
 @in_loop
-async def test_headers_of_a_later_request_that_do_not_end_are_cut_as_well() -> None:
+async def test_headers_of_a_later_request_that_do_not_end_are_cut_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(QuickProtocol, "within_s", PATIENCE_S)
     async with _connected() as (reader, writer):
         writer.write(HEAD + b"\r\n")
         assert (await reader.readuntil(b"here")).startswith(b"HTTP/1.1 200 ")
+        monkeypatch.setattr(QuickProtocol, "within_s", 0.3)
         writer.write(HEAD)
         assert await is_cut(reader)
 

@@ -11,6 +11,7 @@ from solvers.types.outcome import PlanReport, SolveReport, SolveStatus
 from tests.waiting import PATIENCE_S
 
 SECOND_NS = 1_000_000_000
+STEPS = ("snapshot", "forecast", "decide", "record", "push")
 
 
 def outcome() -> TickOutcome:
@@ -36,14 +37,7 @@ def outcome() -> TickOutcome:
         plan_id=12,
         policy="hetsev",
         cost_usd_per_hour=4.0,
-        seconds={
-            "snapshot": 0.1,
-            "forecast": 0.1,
-            "decide": 0.6,
-            "record": 0.1,
-            "push": 0.1,
-            "total": 1.0,
-        },
+        seconds={**dict.fromkeys(STEPS, 0.1), "decide": 0.6, "total": 1.0},
         report=PlanReport(
             status="feasible",
             cost_usd_per_hour=4.0,
@@ -109,9 +103,8 @@ def test_a_tick_is_a_span_with_its_steps_and_solves_inside() -> None:
         for name, span in spans.items()
         if span.parent is not None
     }
-    steps = ("snapshot", "forecast", "decide", "record", "push")
     solves = {"solve autoscale": "tick.decide", "solve placement": "tick.decide"}
-    assert parents == {f"tick.{step}": "tick" for step in steps} | solves
+    assert parents == {f"tick.{step}": "tick" for step in STEPS} | solves
     assert {span.context.trace_id for span in spans.values()} == {
         spans["tick"].context.trace_id
     }
@@ -125,7 +118,7 @@ def test_a_tick_is_a_span_with_its_steps_and_solves_inside() -> None:
         == spans["tick.decide"].start_time + SECOND_NS // 2
     )
     assert spans["solve autoscale"].attributes["plimsoll.status"] == "time_limit"
-    assert [spans[f"tick.{step}"].attributes["plimsoll.step"] for step in steps] == [
+    assert [spans[f"tick.{step}"].attributes["plimsoll.step"] for step in STEPS] == [
         1,
         4,
         5,

@@ -195,20 +195,6 @@ async def test_a_database_that_goes_away_while_a_culprit_is_sought_defers_all_th
 
 
 @in_loop
-async def test_an_audit_that_cannot_be_written_does_not_end_the_commits() -> None:
-    store = RecordingStore()
-    store.unkeepable = frozenset(["n0"])
-    store.calls_until_away = 1
-    store.open.set()
-    queue = queue_on(store)
-    with pytest.raises(InvalidRequest):
-        await queue.add(observation("n0"))
-    store.calls_until_away = None
-    assert await queue.add(observation("n1")) == 1
-    await queue.stop()
-
-
-@in_loop
 async def test_a_full_queue_refuses_at_once() -> None:
     store = RecordingStore()
     queue = queue_on(store, limit=2)

@@ -67,21 +67,6 @@ def test_of_two_plans_with_one_parent_only_the_first_becomes_the_target() -> Non
     assert asyncio.run(store.command_for("n1", 2)) is None
 
 
-def test_plans_that_are_lost_say_why_in_the_plan_and_in_the_audit() -> None:
-    store = make_store()
-    (first, bound), (second, _) = record(store, 0), record(store, 0)
-    late, late_bound = record(store, 0, revision_back=1)
-    assert not push(store, late, late_bound)
-    assert push(store, first, bound)
-    told = {event.plan_id: event.reason for event in store.events}
-    assert told == {
-        late: "GPUs, GPU types, services or profiles changed since it was made",
-        second: f"plan {first} came into force first",
-    }
-    assert {event.kind for event in store.events} == {"PlanLost"}
-    assert {key: store.plans[key].reason for key in told} == told
-
-
 def test_a_person_judges_a_plan_once() -> None:
     store = make_store()
     plan_id, bound = record(store, 0)

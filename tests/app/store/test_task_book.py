@@ -91,36 +91,6 @@ def a_book(target: BoundPlan | None = None) -> TaskBook:
     return book
 
 
-def test_a_running_task_waits_no_more_and_progresses() -> None:
-    book = a_book()
-    book.take(reported(reading("starting")), after(5.0))
-    book.take(reported(reading("running", 40.0, iteration_ms=50.0)), after(10.0))
-    (task,) = book.unfinished(after(12.0))
-    assert (task.waiting_s, task.done_iterations) == (0.0, 40.0)
-    record = book.records["nightly"]
-    assert (record.starts, record.last_ran_at, record.ran_s) == (1, after(10.0), 2.0)
-
-
-def test_a_task_that_is_swapped_out_waits_since_it_last_ran() -> None:
-    book = a_book()
-    book.take(reported(reading("running", 40.0)), after(10.0))
-    for state in ("swapping", "swapped", "swapped"):
-        book.take(reported(reading(state, 41.0)), after(15.0))
-    (task,) = book.unfinished(after(40.0))
-    assert (task.waiting_s, task.done_iterations) == (30.0, 41.0)
-    assert book.records["nightly"].swaps == 1
-
-
-def test_a_restart_begins_from_what_is_reported_of_it() -> None:
-    book = a_book()
-    book.take(reported(reading("running", 40.0)), after(10.0))
-    book.take(reported(reading("failed", 40.0)), after(15.0))
-    book.take(reported(reading("running", 35.0)), after(20.0))
-    (task,) = book.unfinished(after(20.0))
-    assert task.done_iterations == 35.0
-    assert book.records["nightly"].starts == 2
-
-
 @pytest.mark.parametrize(
     "target", [a_target("n1/gpu-1"), a_target("n2/gpu-0"), a_target(sm_percent=30.0)]
 )

@@ -3,11 +3,9 @@
 from datetime import UTC, datetime
 
 import pytest
-from msgspec import structs
 
 from agents.base.protocol import Observation, ServiceReading
 from app.store.windows import (
-    MAX_ROWS,
     Sums,
     add_all,
     is_notable,
@@ -50,14 +48,6 @@ def test_a_reading_counts_in_the_window_whose_end_is_nearest_to_its_own(
     end_s: float, number: int
 ) -> None:
     assert window_number(end_s, 2.0) == number
-
-
-@pytest.mark.parametrize("jitter_s", [0.0, 0.001, 0.09, 0.9])
-def test_aligned_agents_give_one_reading_to_every_window_however_late_they_are(
-    jitter_s: float,
-) -> None:
-    ends = [2.0 * turn + (jitter_s if turn % 2 else 0.0) for turn in range(1, 50)]
-    assert [window_number(end_s, 2.0) for end_s in ends] == list(range(49))
 
 
 @pytest.mark.parametrize(
@@ -138,19 +128,6 @@ def test_a_reading_of_an_agent_that_was_held_up_counts_in_equal_parts() -> None:
     assert whole == Sums(
         arrivals=11, served=11, in_slo=10, rejected=0, latency_buckets={3: 9, 9: 2}
     )
-
-
-def test_an_hour_of_many_services_adds_to_a_bounded_number_of_windows() -> None:
-    readings = tuple(
-        ServiceReading(service=f"s{number}", arrivals=9, served=9, in_slo=9)
-        for number in range(200)
-    )
-    held_up = structs.replace(make_observation(0.0, *readings), window_s=3600.0)
-    rows = sum(1 for _ in parts_of(held_up, 3600.0, 1.0))
-    assert rows == MAX_ROWS
-    # One window always counts, however many services there are.
-    each = structs.replace(held_up, services=readings * 50)
-    assert len({number for (_, number), _ in parts_of(each, 3600.0, 1.0)}) == 1
 
 
 @pytest.mark.parametrize(

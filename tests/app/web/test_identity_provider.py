@@ -52,8 +52,7 @@ def serving() -> Iterator[str]:
         server.server_close()
 
 
-@pytest.mark.parametrize("user_info", [[], "none", None])
-def test_user_info_that_is_no_object_is_the_providers_fault(user_info: object) -> None:
+def test_user_info_that_is_no_object_is_the_providers_fault() -> None:
     attempt = LoginAttempt.begin("/fleet", "")
     key = RSAKey.generate_key(2048, {"kid": "1"})
     with serving() as issuer:
@@ -76,7 +75,7 @@ def test_user_info_that_is_no_object_is_the_providers_fault(user_info: object) -
             },
             "/token": token,
             "/keys": {"keys": [key.as_dict(private=False)]},
-            "/me": user_info,
+            "/me": [],
         }
         terms = SignOnTerms(
             public_url="http://testserver",

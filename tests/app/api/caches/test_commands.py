@@ -164,10 +164,9 @@ def test_a_command_that_comes_while_the_database_answers_is_not_missed() -> None
     assert command is not None and command.generation == 1
 
 
-@pytest.mark.parametrize("waiters", [100])
-def test_one_announcement_wakes_everybody_with_one_look_for_each_node(
-    waiters: int,
-) -> None:
+def test_one_announcement_wakes_everybody_with_one_look_for_each_node() -> None:
+    waiters = 100
+
     async def scenario(world: World) -> int:
         tasks = [
             asyncio.create_task(world.board.wait_for("n1", 0, _never))

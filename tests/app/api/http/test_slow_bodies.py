@@ -16,9 +16,7 @@ from starlette.routing import Route
 from app.api.caches.request_metrics import ApiMetrics
 from app.api.http import errors
 from app.api.http.middleware import RequestMiddleware
-from tests.waiting import in_loop
-
-WITHIN_S = 0.3
+from tests.waiting import PATIENCE_S, in_loop
 
 
 async def _length(request: Request) -> Response:
@@ -27,7 +25,7 @@ async def _length(request: Request) -> Response:
 
 @asynccontextmanager
 async def _connected(
-    registry: CollectorRegistry | None = None,
+    registry: CollectorRegistry | None = None, within_s: float = PATIENCE_S
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server that answers with the length of the body. `registry`: of its metrics."""
     app = FastAPI(routes=[Route("/", _length, methods=["POST"])])
@@ -35,7 +33,7 @@ async def _connected(
     app.state.parts = SimpleNamespace(
         metrics=ApiMetrics(registry or CollectorRegistry())
     )
-    app.add_middleware(RequestMiddleware, body_limit_bytes=1000, body_within_s=WITHIN_S)
+    app.add_middleware(RequestMiddleware, body_limit_bytes=1000, body_within_s=within_s)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -53,7 +51,7 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
 
 @in_loop
 async def test_a_body_that_comes_a_byte_a_minute_is_answered_408_and_cut() -> None:
-    async with _connected() as (reader, writer):
+    async with _connected(within_s=0.3) as (reader, writer):
         writer.write(HEAD + b"a")
         # Until the server closes: the rest would else be taken for a request.
         answer = await reader.read()

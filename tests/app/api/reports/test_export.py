@@ -22,7 +22,7 @@ from app.api.reports.export import (
 from app.base.errors import Unavailable
 from app.db.reports.reports import Cell
 from tests.app.disks import small_files
-from tests.waiting import in_loop
+from tests.waiting import PATIENCE_S, in_loop
 
 Message = MutableMapping[str, Any]
 
@@ -102,7 +102,7 @@ async def test_a_disk_that_is_busy_holds_up_no_other_request() -> None:
 
     class BusyDisk(io.BytesIO):
         def write(self, data: Any, /) -> int:
-            was_served.append(other_request.wait(5.0))
+            was_served.append(other_request.wait(PATIENCE_S))
             return super().write(data)
 
     async def rows() -> AsyncGenerator[tuple[Cell, ...]]:

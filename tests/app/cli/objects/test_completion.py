@@ -85,14 +85,6 @@ def test_names_of_objects_are_offered(
     assert complete(words, control_plane, tmp_path, until=offered) == (offered, "")
 
 
-def test_the_flags_before_the_verb_say_whom_to_ask(
-    control_plane: str, tmp_path: Path
-) -> None:
-    words = f"plimsoll --url {control_plane} get nodes "
-    found = complete(words, "http://127.0.0.1:9", tmp_path, until=["n1"])
-    assert found == (["n1"], "")
-
-
 def test_contexts_are_offered_from_their_file(tmp_path: Path) -> None:
     path = tmp_path / ".config" / "plimsoll" / "contexts.yaml"
     path.parent.mkdir(parents=True)

@@ -29,6 +29,15 @@ def test_a_drain_waits_until_the_node_is_empty() -> None:
     assert api.sent("POST") == [{"deadline_s": 120}]
 
 
+def test_no_wait_leaves_the_node_to_the_control_plane() -> None:
+    result = cli("drain n1 --no-wait", api=_api({**EMPTY, "replicas_left": 3}))
+    assert (result.code, result.out) == (0, "Node n1 drains, at most 10m\n")
+
+
+def test_undrain_reaches_its_endpoint() -> None:
+    assert cli("undrain n1", api=_api(EMPTY)).out == "Node n1 undrained\n"
+
+
 def test_a_drain_says_what_is_left_whenever_that_changes() -> None:
     api = _api(None)
     left = [(2, 1), (2, 1), (1, 0), (0, 0)]
@@ -51,12 +60,3 @@ def test_a_drain_says_what_is_left_whenever_that_changes() -> None:
             "Node n1 is empty",
         ],
     )
-
-
-def test_no_wait_leaves_the_node_to_the_control_plane() -> None:
-    result = cli("drain n1 --no-wait", api=_api({**EMPTY, "replicas_left": 3}))
-    assert (result.code, result.out) == (0, "Node n1 drains, at most 10m\n")
-
-
-def test_undrain_reaches_its_endpoint() -> None:
-    assert cli("undrain n1", api=_api(EMPTY)).out == "Node n1 undrained\n"

@@ -103,31 +103,6 @@ def test_who_follows_gets_what_comes_after_and_hears_of_what_was_skipped() -> No
     assert [each.get("tail") for each in api.asked] == ["1", None, None, None]
 
 
-def test_a_replica_that_ended_with_its_node_gives_way_to_the_one_in_its_place() -> None:
-    away = a_part("", problem="node 'n1' has not answered for 10 s")
-    api = LogApi(
-        {
-            "chat-g1-1": [a_part(""), a_part("one\n"), away, away],
-            "chat-g2-1": [a_part("new\n")],
-        },
-        [a_replica("chat-g1-1")],
-    )
-    sleeps = interrupted_after(4)
-
-    def end(_seconds: float) -> None:
-        next(sleeps)
-        api.replicas = [
-            a_replica("chat-g1-1", is_planned=False),
-            a_replica("chat-g2-1"),
-        ]
-
-    found = cli("logs chat --all -f", api=api, sleep=end)
-    assert found.out == "[chat-g1-1] one\n[chat-g2-1] new\n"
-    assert found.err == "Error: [chat-g1-1] node 'n1' has not answered for 10 s\n"
-    asked = [each.get("replica") for each in api.asked]
-    assert (asked.count("chat-g1-1"), asked.count("chat-g2-1")) == (2, 2)
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -1,7 +1,5 @@
 """`plimsoll capacity-law`: one figure."""
 
-import pytest
-
 from solvers.laws.capacity_law import max_utilisation
 from tests.app.runner import cli
 
@@ -21,20 +19,3 @@ def test_the_law_is_printed_with_six_decimals() -> None:
     )
     assert law("0.98", "16", "2")[1] == "0.718032\n"
     assert law("0.98", "16", "0.5")[1] == "0.000000\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("98", "1", "2"), "98 must lie between 0 and 1, such as 0.98"),
-        (("0.98", "0", "2"), "--batch"),
-        (("0.98", "1", "0"), "0 must be a number above 0"),
-        (("0.98", "1", "nan"), "nan must be a number above 0"),
-    ],
-)
-def test_values_out_of_range_are_wrong_usage(
-    arguments: tuple[str, str, str], words: str
-) -> None:
-    code, out, err = law(*arguments)
-    assert (code, out) == (2, "")
-    assert words in err

@@ -13,20 +13,15 @@ NETWORKS: dict[str, Json] = {
     f"networks/{name}": {"kind": "Network", "metadata": {"name": name}}
     for name in ("bert", "resnet50")
 }
+COUNTED = {"gpu_type": "T4", "sample_count": 20}
 FITTED: Json = {
     "network": "bert",
     "fits": [
+        {**COUNTED, "quantity": "memory_mib", "technique": "memory"},
         {
-            "quantity": "memory_mib",
-            "gpu_type": "T4",
-            "technique": "memory",
-            "sample_count": 20,
-        },
-        {
+            **COUNTED,
             "quantity": "latency_ms",
-            "gpu_type": "T4",
             "technique": "hierarchical_kriging",
-            "sample_count": 20,
             "cross_validated_error": 0.021,
             "cross_validated_error_p90": 0.05,
         },
@@ -78,37 +73,21 @@ def test_samples_go_to_their_networks_with_what_is_known_of_them() -> None:
         "bert            2    1      1",
         "resnet50        1    1      0",
     ]
-    alone = {
+    (to_bert, to_resnet50) = api.sent("POST")
+    assert to_bert["source"] == to_resnet50["source"] == "bench"
+    first = {
         "gpu_type": "T4",
+        "batch": 1.0,
         "sm_percent": 50.0,
         "time_quota_percent": 100.0,
+        "latency_ms": 10.0,
         "neighbours": [],
     }
-    assert api.sent("POST") == [
-        {
-            "source": "bench",
-            "samples": [
-                alone | {"batch": 1.0, "latency_ms": 10.0},
-                alone | {"batch": 2.0, "latency_ms": 12.0},
-            ],
-        },
-        {
-            "source": "bench",
-            "samples": [
-                {
-                    "gpu_type": "T4",
-                    "batch": 1.5,
-                    "sm_percent": 50.0,
-                    "time_quota_percent": 80.0,
-                    "latency_ms": 9.0,
-                    "power_w": 30.0,
-                    "neighbours": [
-                        {"network": "bert", "batch": 2.0, "sm_percent": 25.0}
-                    ],
-                }
-            ],
-        },
-    ]
+    assert to_bert["samples"] == [first, {**first, "batch": 2.0, "latency_ms": 12.0}]
+    neighbour = {"network": "bert", "batch": 2.0, "sm_percent": 25.0}
+    changed = {"batch": 1.5, "time_quota_percent": 80.0, "latency_ms": 9.0}
+    changed |= {"power_w": 30.0, "neighbours": [neighbour]}
+    assert to_resnet50["samples"] == [{**first, **changed}]
 
 
 def test_many_samples_go_in_several_requests_and_are_counted_together() -> None:

@@ -119,7 +119,10 @@ def test_a_group_wants_one_of_its_projects_and_all_of_its_labels(
 
 def test_groups_are_asked_in_order_each_for_its_own_on_what_is_left() -> None:
     solver = Answering(on_own_gpus)
-    plan = answered(solver, a_question(count=5))
+    parameters = {"hetsev": {"queues": 8}, "joint": {}, "morak": {"step_percent": 5.0}}
+    settings = replace(GROUPED, parameters=parameters)
+    plan = answered(solver, a_question(count=5, settings=settings))
+    assert [dict(each.parameters) for each in solver.asked] == [{"queues": 8}, {}, {}]
     assert [(request.policy, names(request)) for request in solver.asked] == [
         ("hetsev", ["cart", "logs"]),
         ("k8s_hpa", ["scan"]),
@@ -130,19 +133,6 @@ def test_groups_are_asked_in_order_each_for_its_own_on_what_is_left() -> None:
     assert len(plan.gpus) == 4 and plan.unserved == ()
     # Nine seconds for three.
     assert [request.budget.seconds for request in solver.asked] == [3.0, 3.0, 3.0]
-
-
-def test_each_policy_gets_its_own_parameters() -> None:
-    solver = Answering(on_own_gpus)
-    parameters = {"hetsev": {"queues": 8}, "joint": {}, "morak": {"step_percent": 5.0}}
-    question = a_question(count=5)
-    settings = replace(question.settings, parameters=parameters)
-    answered(solver, replace(question, settings=settings))
-    assert [(each.policy, dict(each.parameters)) for each in solver.asked] == [
-        ("hetsev", {"queues": 8}),
-        ("k8s_hpa", {}),
-        ("joint", {}),
-    ]
 
 
 def test_without_groups_the_one_policy_gets_the_problem_as_it_is() -> None:

@@ -221,6 +221,11 @@ def test_new_services_are_sized_a_few_per_tick_and_once() -> None:
     assert second.waiting == ()
     asyncio.run(models.of(solver, snapshot))
     assert solver.asked == names
+    # What is sized already is planned with until there is time for its speeds.
+    speeds = tuple(served(20.0)._replace(service=name) for name in names)
+    sped = replace(snapshot, served=ServedModels(speeds=speeds))
+    assert asyncio.run(models.of(solver, sped)).waiting == ()
+    assert solver.asked == [*names, *names[:NEW_PER_TICK]]
 
 
 def test_starts_take_as_long_as_they_did_lately() -> None:
@@ -340,21 +345,6 @@ def test_the_plan_says_what_lengths_it_was_made_for() -> None:
         "chat: prompts of 2000 and answers of 400 tokens, as replicas counted them, 30 % of prompts cached already",
     )
     assert rows.messages(Plan(policy="joint", gpus=())) == ()
-
-
-def test_what_is_sized_already_is_planned_with_until_there_is_time_for_its_speeds() -> (
-    None
-):
-    names = [f"m{number}" for number in range(NEW_PER_TICK + 1)]
-    solver, models = Counting(), SizedModels()
-    snapshot = snapshot_of(*map(model, names))
-    asyncio.run(models.of(solver, snapshot, at_most=None))
-    speeds = tuple(served(20.0)._replace(service=name) for name in names)
-    rows = asyncio.run(
-        models.of(solver, replace(snapshot, served=ServedModels(speeds=speeds)))
-    )
-    assert rows.waiting == ()
-    assert solver.asked == [*names, *names[:NEW_PER_TICK]]
 
 
 def test_where_sizing_fails_new_services_wait_and_nothing_is_decided_for_running_ones() -> (

@@ -57,25 +57,18 @@ def test_joint_gets_the_cheapest_network_above_the_floor() -> None:
     assert network_in(problem_of(a_service())) == "net"
 
 
-def test_other_policies_serve_what_the_service_names() -> None:
-    assert (
-        network_in(problem_of(chat(), settings=replace(SETTINGS, policy="hetsev")))
-        == "net"
-    )
-    group = PolicyGroup(name="web", policy="hetsev", projects=("default",))
-    assert (
-        network_in(problem_of(chat(), settings=replace(SETTINGS, groups=(group,))))
-        == "net"
-    )
-    mine = replace(group, policy="joint")
-    assert (
-        network_in(
-            problem_of(
-                chat(), settings=replace(SETTINGS, policy="hetsev", groups=(mine,))
-            )
-        )
-        == "lite"
-    )
+@pytest.mark.parametrize(
+    ("policy", "of_group", "network"),
+    [("hetsev", None, "net"), ("joint", "hetsev", "net"), ("hetsev", "joint", "lite")],
+)
+def test_other_policies_serve_what_the_service_names(
+    policy: str, of_group: str | None, network: str
+) -> None:
+    settings = replace(SETTINGS, policy=policy)
+    if of_group is not None:
+        group = PolicyGroup(name="web", policy=of_group, projects=("default",))
+        settings = replace(settings, groups=(group,))
+    assert network_in(problem_of(chat(), settings=settings)) == network
 
 
 def test_the_problem_keeps_the_points_of_all_variants() -> None:

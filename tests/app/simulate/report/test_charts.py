@@ -17,7 +17,6 @@ from app.simulate.report.charts import (
     Line,
     LineChart,
     TimeAxis,
-    axis,
     line_chart,
     look_of,
 )
@@ -51,23 +50,6 @@ def test_a_line_goes_from_corner_to_corner() -> None:
 
 def test_a_gap_interrupts_the_line() -> None:
     assert re.sub(r"[0-9. ]+", "", path_of(a_chart(1.0, None, 2.0))) == "MhMh"
-
-
-@pytest.mark.parametrize(
-    ("values", "low", "high", "ticks"),
-    [
-        ([0.0, 10.0], 0.0, 10.0, [0, 2, 4, 6, 8, 10]),
-        ([3.0, 4.1], 0.0, 5.0, [0, 1, 2, 3, 4, 5]),
-        ([], 0.0, 1.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        ([0.0], 0.0, 1.0, [0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-    ],
-)
-def test_axes_begin_at_zero_and_end_at_a_round_value(
-    values: list[float], low: float, high: float, ticks: list[float]
-) -> None:
-    found = axis(values, from_zero=True)
-    assert found[:2] == (low, high)
-    assert found[2] == pytest.approx(ticks)
 
 
 def test_the_first_thirty_two_policies_look_different() -> None:

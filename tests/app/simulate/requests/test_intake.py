@@ -53,21 +53,6 @@ def test_every_shipped_scenario_can_be_ordered_as_it_is() -> None:
         )
 
 
-def test_policies_that_the_scenario_has_keep_their_settings() -> None:
-    order = DESK.order(
-        SimulationRequest(example="gpu_loss", policies=["k8s_hpa", "joint with room"])
-    )
-    ran = SimulationScenario.model_validate(order.document).spec.policies
-    shipped = {
-        run.label: run
-        for run in SimulationScenario.model_validate(
-            DESK.order(SimulationRequest(example="gpu_loss")).document
-        ).spec.policies
-    }
-    assert [run.policy for run in ran] == ["k8s_hpa", "joint"]
-    assert ran[1] == shipped["joint with room"]
-
-
 @pytest.mark.parametrize(
     ("spec", "field", "words"),
     [

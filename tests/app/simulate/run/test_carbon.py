@@ -32,19 +32,6 @@ def test_a_value_holds_until_the_next_one_and_the_first_before_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "starts_s"), [("second", (0.0, 1.0)), ("hour", (0.0, 3600.0))]
-)
-def test_it_is_read_by_the_second_or_the_hour(
-    tmp_path: Path, unit: str, starts_s: tuple[float, float]
-) -> None:
-    path = tmp_path / "grid.csv"
-    path.write_text(f"{unit},g_co2_per_kwh\n0,400\n1,420.5\n")
-    assert read_grid_intensity(path) == GridIntensity(
-        starts_s=starts_s, g_per_kwh=(400.0, 420.5)
-    )
-
-
-@pytest.mark.parametrize(
     ("text", "remedy"),
     [
         ("", "file is empty"),

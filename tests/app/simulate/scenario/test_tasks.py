@@ -1,6 +1,5 @@
 """Tasks in scenarios: who is named and who comes from a job list, when they are submitted, what becomes of them."""
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ from app.simulate.run.run import jobs_of, simulate
 from app.simulate.scenario.parts import TaskWork
 from app.simulate.scenario.scenario import ScenarioSpec
 from app.simulate.scenario.tasks import (
-    Submissions,
     iteration_ms,
     make_submissions,
 )
-from app.store.memory_store import MemoryStore
 from tests.app.runs import a_scenario
 
 NETWORK = "resnet18-training"
@@ -93,24 +90,6 @@ def test_the_list_begins_at_the_first_wanted_job_and_stops_at_the_most_or_at_the
     fast = listed(tmp_path, *rows, time_scale=10)
     assert [each[1] for each in fast] == [0.0, 4.0, 6.0, 10.0, 30.0]
     assert fast[0][2] == pytest.approx(listed(tmp_path, *rows)[0][2] / 10, abs=1)
-
-
-def test_tasks_are_entered_when_their_time_has_come_with_that_time() -> None:
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    tasks = [
-        {**TASK, "name": name, "submit_s": at_s}
-        for name, at_s in (("late", 8), ("early", 0), ("between", 3))
-    ]
-    store = MemoryStore()
-    submissions = Submissions(
-        make_submissions(spec_of(tasks=tasks), POINTS, Path()), store, start
-    )
-    submissions.enter(0.0)
-    assert list(store.tasks.records) == ["early"]
-    submissions.enter(5.0)
-    assert store.tasks.records["between"].submitted_at == start + timedelta(seconds=3)
-    submissions.enter(10.0)
-    assert list(store.tasks.records) == ["early", "between", "late"]
 
 
 @pytest.fixture(scope="module")

@@ -31,15 +31,6 @@ def test_crowds_come_as_often_and_as_large_as_asked_for() -> None:
     assert all(2.0 <= each.factor <= 3.0 for each in crowds)
 
 
-def test_noise_is_as_large_as_asked_for_and_half_of_it_is_shared() -> None:
-    crowds = FlashCrowds(seed=1, mean_gap_s=1e9, noise=0.1)
-    load = CrowdedLoad(mean_rps=1.0, crowds=crowds, amplitude=0.0)
-    first, second = (np.log(rates_rps(load, 100_000, stream)) for stream in (0, 1))
-    # Two parts of 0.1 each: sqrt(0.02) = 0.141 in all, of whose variance one half is common.
-    assert first.std() == pytest.approx(0.141, abs=0.007)
-    assert np.corrcoef(first, second)[0, 1] == pytest.approx(0.5, abs=0.05)
-
-
 def test_loads_of_one_run_share_one_draw() -> None:
     lengths_s: list[int] = []
 

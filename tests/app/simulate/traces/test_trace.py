@@ -98,18 +98,6 @@ def test_smoothing_keeps_requests_and_stays_within_the_rates(
     np.testing.assert_allclose(flat.rates_rps, 7.0)
 
 
-def test_compressed_time_averages_steps_of_a_second() -> None:
-    # Six seconds at three times the speed: two seconds, each the mean of three.
-    assert compressed(make_trace([1.0, 2.0, 6.0, 0.0, 0.0, 3.0]), 3.0).rates_rps[
-        :, 0
-    ].tolist() == [3.0, 1.0]
-    # At 1.5: second 0 holds old 0 to 1.5, that is (1 + 2/2) / 1.5, second 1 (2/2 + 6) / 1.5, and so on.
-    faster = compressed(make_trace([1.0, 2.0, 6.0, 0.0, 0.0, 3.0]), 1.5)
-    np.testing.assert_allclose(
-        faster.rates_rps[:, 0], np.array([2.0, 7.0, 0.0, 3.0]) / 1.5
-    )
-
-
 @given(rates_rps=RATES, factor=st.floats(1.0, 12.0))
 def test_faster_time_keeps_rates_and_divides_requests(
     rates_rps: Reals, factor: float
@@ -155,3 +143,15 @@ def test_a_slice_that_is_not_there_is_refused(
 ) -> None:
     with pytest.raises(InvalidRequest, match=problem):
         cut(make_trace(np.arange(10.0)), start_s, end_s)
+
+
+def test_compressed_time_averages_steps_of_a_second() -> None:
+    # Six seconds at three times the speed: two seconds, each the mean of three.
+    assert compressed(make_trace([1.0, 2.0, 6.0, 0.0, 0.0, 3.0]), 3.0).rates_rps[
+        :, 0
+    ].tolist() == [3.0, 1.0]
+    # At 1.5: second 0 holds old 0 to 1.5, that is (1 + 2/2) / 1.5, second 1 (2/2 + 6) / 1.5, and so on.
+    faster = compressed(make_trace([1.0, 2.0, 6.0, 0.0, 0.0, 3.0]), 1.5)
+    np.testing.assert_allclose(
+        faster.rates_rps[:, 0], np.array([2.0, 7.0, 0.0, 3.0]) / 1.5
+    )

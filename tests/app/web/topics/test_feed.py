@@ -309,18 +309,3 @@ async def test_one_token_opens_no_more_streams_than_its_share() -> None:
     await anext(feed.stream({"fleet": LOOK}, "b"))
     await greedy[0].aclose()  # type: ignore[attr-defined]
     await anext(feed.stream({"fleet": LOOK}, "a"))
-
-
-@in_loop
-async def test_too_many_are_refused_until_one_leaves() -> None:
-    feed = make_feed(Source())
-    streams = [
-        feed.stream({"fleet": LOOK}, str(number))
-        for number in range(feed_module.MAX_STREAMS)
-    ]
-    for stream in streams:
-        await anext(stream)
-    with pytest.raises(TooMany, match=str(feed_module.MAX_STREAMS)):
-        feed.stream({"fleet": LOOK})
-    await streams[0].aclose()  # type: ignore[attr-defined]
-    await anext(feed.stream({"fleet": LOOK}))
