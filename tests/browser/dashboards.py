@@ -23,11 +23,11 @@ from tests.integration.api_harness import (
     _with_known_routes,
     fill,
     node,
-    ready_replicas,
     service,
 )
 from tests.integration.kept_solver import keep_solver
 from tests.integration.measured import fit_here, measured
+from tests.integration.model_fleet import ready_replicas
 from tests.ports import PORTS, own_ports
 from tests.waiting import PATIENCE_S
 

@@ -7,8 +7,8 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import Open
 from tests.browser.dashboards import running_dashboard
-from tests.integration.api_harness import Api, Prepared, ready_replicas
-from tests.integration.model_fleet import GPU_READING, put_model
+from tests.integration.api_harness import Api, Prepared
+from tests.integration.model_fleet import GPU_READING, put_model, ready_replicas
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 from unittest.mock import patch
 
 import httpx2
@@ -151,7 +151,7 @@ class Api:
         return self.put("policies/default", body)
 
     def observe(
-        self, sequence: int, arrivals: Mapping[str, int], **fields: object
+        self, sequence: int, arrivals: Mapping[str, int], **fields: Any
     ) -> None:
         """The two seconds from now pass, with so many requests of each service, all on node n1."""
         self.clock.advance(2.0)
@@ -171,7 +171,24 @@ class Api:
             clock=self.clock,
             has_resumed=not restarted,
         )
-        return self.on_engine(lambda _: tick(loop))
+        outcome = self.on_engine(lambda _: tick(loop))
+        if outcome.state == "target" and isinstance(self.client, TestClient):
+            self._hear_of(outcome.generation or 0)
+        return outcome
+
+    def _hear_of(self, generation: int) -> None:
+        """Wait until the application has that target's commands, of which it hears a moment after their push."""
+        board = cast(FastAPI, self.client.app).state.parts.commands
+        commands_of = PostgresStore(self.engine).commands_of
+        told = self.on_engine(lambda _: commands_of(generation))
+
+        async def has_heard() -> bool:
+            asked = [board.command_for(each.node, generation - 1) for each in told]
+            return None not in [await each for each in asked]
+
+        portal = self.client.portal
+        assert portal is not None
+        until(lambda: portal.call(has_heard))
 
     def on_engine(self, work: Callable[[Engine], Awaitable[Result]]) -> Result:
         """What the work returns beside the application, in a thread that is not its own."""
@@ -207,7 +224,7 @@ class Api:
         *,
         query: str = "",
         token: str = "",
-        **fields: object,
+        **fields: Any,
     ) -> Response:
         """The answer to one observation; without a `token` by the node's own, which is made where it has none."""
         return self.call(
@@ -217,7 +234,7 @@ class Api:
             token=token or self.token_of(name),
         )
 
-    def command(self, name: str = "n1", **fields: object) -> Any:
+    def command(self, name: str = "n1", **fields: Any) -> Any:
         """The command in the answer to one observation, which is repeated until the API has heard of the push."""
         return until(lambda: self.sync(name, **fields).json()["command"])
 
@@ -452,24 +469,6 @@ def reading(name: str = "chat", arrivals: int = 100) -> dict[str, object]:
         "in_slo": arrivals,
         "latency_buckets": [[20, arrivals]],
     }
-
-
-def ready_replicas(api: Api, name: str) -> list[dict[str, object]]:
-    """What a node reports of the replicas that the plan in force has there, once all are ready."""
-    plans = api.get("plans?state=target&limit=1")["items"]
-    gpus = api.get(f"plans/{plans[0]['id']}")["gpus"] if plans else []
-    fields = ("id", "service", "sm_percent", "batch", "memory_mib")
-    return [
-        {
-            **{field: replica[field] for field in fields},
-            "gpu_index": int(gpu["id"].split("-")[-1]),
-            "state": "ready",
-            "batches": 10,
-        }
-        for gpu in gpus
-        if gpu["node"] == name
-        for replica in gpu["replicas"]
-    ]
 
 
 def observation(

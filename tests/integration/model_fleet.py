@@ -1,4 +1,4 @@
-"""Nodes of H100s and a service of a language model, for tests of the control plane."""
+"""Nodes of H100s, a service of a language model, and what nodes report of their replicas."""
 
 from tests.integration.api_harness import Api
 
@@ -60,3 +60,21 @@ def put_model(api: Api) -> None:
         api.put(f"nodes/{name}", node(name, gpus))
         assert api.sync(name).status_code == 200
     api.put("services/chat", service())
+
+
+def ready_replicas(api: Api, name: str) -> list[dict[str, object]]:
+    """What a node reports of the replicas that the plan in force has there, once all are ready."""
+    plans = api.get("plans?state=target&limit=1")["items"]
+    gpus = api.get(f"plans/{plans[0]['id']}")["gpus"] if plans else []
+    fields = ("id", "service", "sm_percent", "batch", "memory_mib")
+    return [
+        {
+            **{field: replica[field] for field in fields},
+            "gpu_index": int(gpu["id"].split("-")[-1]),
+            "state": "ready",
+            "batches": 10,
+        }
+        for gpu in gpus
+        if gpu["node"] == name
+        for replica in gpu["replicas"]
+    ]

@@ -7,12 +7,9 @@ import pytest
 
 from app.db.decisions import plans
 from tests.app.runner import Result, cli
-from tests.integration.api_harness import (
-    Api,
-    ready_replicas,
-    service,
-)
+from tests.integration.api_harness import Api, service
 from tests.integration.fleet import START, make_record
+from tests.integration.model_fleet import ready_replicas
 from tests.integration.test_api_tasks import task
 
 pytestmark = pytest.mark.integration

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.integration.api_harness import Api, Prepared, node, reading, service
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -40,6 +41,17 @@ class Agents:
             ).json()
             self.commands[name] = answer["command"] or command
 
+    def follow(self, generation: int | None) -> None:
+        """They report until they have that command, of which the API hears a moment after its push, and once more."""
+
+        def have_it() -> bool:
+            self.report()
+            held = [command.get("generation") for command in self.commands.values()]
+            return held == [generation] * len(held)
+
+        until(have_it)
+        self.report()
+
 
 def _readings(command: dict[str, Any]) -> list[dict[str, object]]:
     return [
@@ -62,17 +74,13 @@ def test_a_drained_node_is_empty_within_two_plans_and_used_again_after_undrain(
 ) -> None:
     agents = Agents(api)
     agents.report()
-    api.tick()
-    for _ in range(2):
-        agents.report()
+    agents.follow(api.tick().generation)
     (used,) = (name for name, command in agents.commands.items() if command["gpus"])
     answer = api.call("POST", f"nodes/{used}/drain", {"deadline_s": 60})
     assert answer.status_code == 200
     drain = answer.json()["status"]["drain"]
     assert (drain["replicas_left"], drain["tasks_left"]) == (1, 0)
-    api.tick()
-    for _ in range(2):
-        agents.report()
+    agents.follow(api.tick().generation)
     left = api.get(f"nodes/{used}")["status"]["drain"]["replicas_left"]
     assert left == 0
     # Each tick is of another process, as after a change of the leader: the node is drained once all the same.

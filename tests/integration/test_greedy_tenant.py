@@ -126,18 +126,7 @@ def _temporary_files() -> set[str]:
     return {name for name in opened if name.endswith("(deleted)")}
 
 
-def test_a_fit_beside_another_one_is_refused_and_told_when_to_come_again(
-    api: Api,
-) -> None:
-    parts, portal = cast(FastAPI, api.client.app).state.parts, api.client.portal
-    assert portal is not None
-    with portal.wrap_async_context_manager(parts.fit_turn.taken("another")):
-        refused = api.call("POST", "networks/resnet50/fit")
-    assert (refused.status_code, refused.headers["Retry-After"]) == (429, "10")
-    assert refused.json()["detail"].startswith("fits: 1 at a time")
-
-
-def test_thorough_explanations_have_one_turn_for_each_token_and_one_that_waits(
+def test_thorough_explanations_and_fits_have_turns_and_who_is_refused_is_told_when_to_come_again(
     small_fleet: Prepared,
 ) -> None:
     path = "plans/1/explain?thorough=true"
@@ -154,6 +143,10 @@ def test_thorough_explanations_have_one_turn_for_each_token_and_one_that_waits(
         assert (refused.status_code, refused.headers["Retry-After"]) == (429, "10")
         assert "thorough explanations: 1 at a time" in refused.json()["detail"]
         assert waiting.result().status_code == 200
+        with portal.wrap_async_context_manager(parts.fit_turn.taken("another")):
+            refused = api.call("POST", "networks/resnet50/fit")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "10")
+        assert refused.json()["detail"].startswith("fits: 1 at a time")
 
 
 def test_agents_do_not_wait_for_a_connection_behind_people(api: Api) -> None:

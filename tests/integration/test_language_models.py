@@ -8,13 +8,14 @@ import pytest
 from app.db.postgres_store import PostgresStore
 from app.postgres import server as postgres
 from solvers.types.llm import ServedModels, ServedStart
-from tests.integration.api_harness import (
-    Api,
-    Prepared,
-    prepared,
+from tests.integration.api_harness import Api, Prepared, prepared
+from tests.integration.model_fleet import (
+    GPU_READING,
+    NETWORK,
+    put_model,
     ready_replicas,
+    service,
 )
-from tests.integration.model_fleet import GPU_READING, NETWORK, put_model, service
 from tests.integration.test_api_metrics import scraped
 from tests.waiting import until
 
