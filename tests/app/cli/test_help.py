@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from app.cli.commands import ENTRIES, PASSED_ON, SECTIONS, Commands
+from app.cli.commands import ENTRIES, PASSED_ON, Commands
 from tests.app.runner import cli
 from tests.waiting import PATIENCE_S
 from tools.documents import cli as document
@@ -118,13 +118,6 @@ def test_completion_offers_verbs_without_loading_them_and_kinds_and_options() ->
     assert complete("plimsoll ap") == (["apply", "approve"], "")
     assert complete("plimsoll --u")[0] == ["--url"]
     assert complete("plimsoll get no")[0] == ["nodes"]
-
-
-def test_help_lists_every_command_under_a_section() -> None:
-    shown = cli("--help").out
-    for title, section in SECTIONS.items():
-        assert f"{title}:" in shown
-        assert all(f"  {entry.name} " in shown for entry in section)
 
 
 def test_every_command_says_what_the_table_says_and_has_help_within_80_columns() -> (

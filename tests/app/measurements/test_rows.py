@@ -19,14 +19,6 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_notes_are_told_from_the_header_and_lines_are_those_of_the_file(
-    tmp_path: Path,
-) -> None:
-    rows = opened(write(tmp_path, "# source: a, b\n#\n#a,b\n1, 2 \n\n3,4\n"))
-    assert (rows.notes, rows.names) == (("source: a, b", ""), ["#a", "b"])
-    assert list(rows.rows) == [(4, ["1", "2"]), (6, ["3", "4"])]
-
-
 PACKED = gzip.compress(
     b"a,b\n" + b"".join(b"%d,%d\n" % (each, each**3) for each in range(999))
 )

@@ -72,16 +72,6 @@ def test_a_condition_that_is_not_met_in_time_ends_with_1_and_its_reason() -> Non
     assert time.at_s == 60.0
 
 
-def test_all_objects_share_one_timeout_and_each_is_told() -> None:
-    objects = {"services/chat": chat(READY), "services/photo": chat(ROLLING)}
-    time = Passing(FakeApi(objects=objects))
-    arguments = ("wait", "services", "photo", "chat", "--for", "condition=Ready")
-    result = time.run(*arguments, "--timeout", "2s")
-    assert (result.code, result.out) == (1, "service/chat condition met\n")
-    assert "timed out waiting for service/photo" in result.err
-    assert time.at_s == 2.0
-
-
 def test_a_template_is_compared_or_must_print_something() -> None:
     time = Passing(FakeApi(objects={"services/chat": service()}))
     for goal, code in {

@@ -7,7 +7,6 @@ import pytest
 from app.simulate.report.report import (
     estimate,
     make_report,
-    report_to_json,
     violations,
 )
 from tests.app.runs import (
@@ -15,7 +14,6 @@ from tests.app.runs import (
     a_scenario,
     a_service_result,
     a_task_result,
-    report_from_json,
 )
 
 
@@ -79,10 +77,3 @@ def test_tasks_are_summed_up_where_every_run_has_them() -> None:
     # In the time that counts 180 + 80 + 80 iterations, and 180, of a hundredth of an hour each.
     assert one.tasks.work_gpu_hours.mean == pytest.approx((3.4 + 1.8) / 2)
     assert one.tasks.undecided.mean == 0.5
-
-
-def test_a_report_comes_back_as_it_was_written() -> None:
-    report = make_report(
-        a_scenario(), [a_run(seed=1, decision_seconds=(0.25, 0.5)), a_run(seed=2)]
-    )
-    assert report_from_json(report_to_json(report)) == report

@@ -127,13 +127,6 @@ def test_two_slices_joined_are_the_whole(rates_rps: Reals, data: st.DataObject) 
     )
 
 
-def test_a_slice_takes_the_steps_that_begin_in_it() -> None:
-    trace = make_trace(np.arange(10.0), step_s=60.0)
-    part = cut(trace, 61.0, 300.0)
-    assert part.rates_rps[:, 0].tolist() == [2.0, 3.0, 4.0]
-    assert part.notes == ("change: seconds 120 to 300",)
-
-
 @pytest.mark.parametrize(
     ("start_s", "end_s", "problem"),
     [(0.0, 11.0, "ends after 10 s"), (5.0, 5.0, "two steps"), (9.0, 10.0, "two steps")],
