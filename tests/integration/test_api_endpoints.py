@@ -123,12 +123,6 @@ def test_a_gateway_is_every_services_endpoint(small_fleet: Prepared) -> None:
         assert found["url"] == f"{GATEWAY}/v2/models/chat/infer"
 
 
-def test_other_projects_endpoints_are_not_there(api: Api) -> None:
-    api.add_token("theirs", "viewer", projects=("team-a",))
-    assert api.status("GET", "services/chat/endpoints", token="theirs") == 404
-    assert api.get("endpoints", token="theirs")["items"] == []
-
-
 def test_what_is_no_routers_address_is_told_to_nobody(api: Api) -> None:
     wrong = ("ftp://gpu-1:8000", "http://169.254.169.254:80", "http://gpu-1", "x")
     for sequence, said in enumerate(wrong, start=1):

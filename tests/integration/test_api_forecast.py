@@ -111,13 +111,3 @@ def test_the_choice_its_margin_and_its_back_tests_are_shown_the_least_loss_first
     assert found["scores"][1] == {"technique": "ewma", **asdict(scores["ewma"])}
     wide = rates()
     assert wide[0.95] - wide[0.5] == pytest.approx(2.0 * (plain[0.95] - plain[0.5]))
-
-
-def test_the_forecast_is_seen_by_who_sees_the_service(api: Api) -> None:
-    api.add_token("a-viewer", "viewer", ("team-a",))
-    assert api.get("services/search/forecast", token="a-viewer")["service"] == "search"
-    for name, token in (("chat", "a-viewer"), ("nobody", "admin")):
-        answer = api.call("GET", f"services/{name}/forecast", token=token)
-        assert answer.status_code == 404
-        assert answer.json()["detail"] == f"no service is called '{name}'"
-    assert api.status("GET", "services/chat/forecast", token="agent") == 403

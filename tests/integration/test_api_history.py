@@ -129,13 +129,6 @@ def test_it_answers_as_far_back_as_rows_are_kept(
     assert (refused.status_code, "kept for 60 days" in refused.text) == (422, True)
 
 
-def test_a_service_of_another_project_has_no_past(api: Api) -> None:
-    api.add_token("bound", "viewer", projects=("team-b",))
-    path = "services/{}/history"
-    assert api.status("GET", path.format("chat"), token="bound") == 404
-    assert api.status("GET", path.format("search"), token="bound") == 200
-
-
 def test_readings_of_a_week_are_means_of_the_first_minute_of_each_step(
     api: Api,
 ) -> None:

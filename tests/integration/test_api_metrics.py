@@ -202,15 +202,6 @@ def test_what_is_beyond_the_series_that_are_shown_is_counted(api: Api) -> None:
     assert shown[used] == before[used] + 1004
 
 
-def test_the_clusters_figures_are_for_who_may_see_all_projects(api: Api) -> None:
-    api.add_token("theirs", "operator", projects=("team-a",))
-    expected = {"viewer": 200, "theirs": 403, "agent": 403, None: 401}
-    for path in ("metrics", "metrics/targets"):
-        assert {
-            token: api.status("GET", path, token=token) for token in expected
-        } == expected
-
-
 def told(api: Api, address: str | None, sequence: int) -> list[object]:
     """What scrapers are told after an agent said where its metrics are."""
     headers = {} if address is None else {METRICS_HEADER.replace("-", "_"): address}

@@ -76,14 +76,6 @@ WHEN (NEW.last_sequence >= 2) EXECUTE FUNCTION fail();
 """
 
 
-def test_replayed_and_reordered_observations_count_once(api: Api) -> None:
-    acknowledged = [
-        api.sync(sequence=number).json()["acknowledged"] for number in (2, 1, 2, 3, 1)
-    ]
-    assert acknowledged == [2, 2, 2, 3, 3]
-    assert _stored(api) == [("n1", 1), ("n1", 2), ("n1", 3)]
-
-
 @pytest.mark.parametrize(
     ("fields", "pointer"),
     [

@@ -250,24 +250,6 @@ def test_all_that_does_not_fit_together_is_told_at_once(refusing: Api) -> None:
     assert refused(refusing, task("x", project="nobody"))[0][0] == "/metadata/project"
 
 
-def test_tokens_see_and_change_the_tasks_of_their_projects_only(api: Api) -> None:
-    api.add_token("team-a", "operator", ("team-a",))
-    api.put("tasks/ours", task("ours", project="team-a"), token="team-a")
-    api.put("tasks/theirs", task("theirs", project="team-b"))
-    assert api.names("tasks", token="team-a") == ["ours"]
-    assert api.get("tasks?project=team-b", token="team-a")["items"] == []
-    assert api.status("GET", "tasks/theirs", token="team-a") == 404
-    assert api.status("POST", "tasks/theirs/cancel", token="team-a") == 404
-    assert api.status("DELETE", "tasks/theirs", token="team-a", If_Match="*") == 404
-    ours = task("theirs", project="team-a")
-    taken = api.call("PUT", "tasks/theirs", ours, token="team-a", If_None_Match="*")
-    assert taken.status_code == 409 and "team-b" not in taken.text
-    assert (
-        api.status("PUT", "tasks/x", task("x", project="team-b"), token="team-a") == 403
-    )
-    assert api.status("PUT", "tasks/x", task("x"), token="viewer") == 403
-
-
 def test_tasks_are_paged_and_chosen_by_label(api: Api) -> None:
     for name in ("a", "b", "c"):
         manifest = task(name)

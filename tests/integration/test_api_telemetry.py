@@ -24,8 +24,6 @@ def refusing(small_fleet: Prepared) -> Iterator[Api]:
 def api(small_fleet: Prepared) -> Iterator[Api]:
     with small_fleet.running_api() as running:
         running.put("services/chat", service(project="team-a"))
-        running.add_token("team-a", "operator", projects=("team-a",))
-        running.add_token("team-b", "operator", projects=("team-b",))
         yield running
 
 
@@ -121,14 +119,6 @@ def test_what_cannot_be_is_refused_with_the_name_of_its_field(
     status, answer = pushed(refusing, body)
     assert (status, answer["errors"][0]["pointer"]) == (422, pointer)
     assert sums(refusing) == (0, 0, 0, 0)
-
-
-def test_a_project_s_token_pushes_for_its_own_services_alone(api: Api) -> None:
-    expected = {"team-a": 200, "team-b": 404, "viewer": 403, "agent": 403}
-    found = {token: pushed(api, window(), token)[0] for token in expected}
-    assert found == expected
-    answer = api.call("POST", "services/other/telemetry", window(), token="operator")
-    assert answer.status_code == 404
 
 
 def test_the_sources_of_a_service_are_bounded_and_those_that_are_there_go_on(

@@ -120,16 +120,6 @@ def test_a_spent_budget_refuses_what_is_new_and_nothing_else(api: Api) -> None:
         api.put(f"services/{name}?force=true", service(name, "web"))
 
 
-def test_a_token_of_a_project_sees_its_budgets_only(api: Api) -> None:
-    api.put("budgets/limit", budget("100"))
-    api.add_token("web", "viewer", projects=("web",))
-    assert api.get("budgets", token="web")["items"] == []
-    assert api.status("GET", "budgets/limit", token="web") == 404
-    api.put("budgets/limit", budget("100", project="web"))
-    (own,) = api.get("budgets", token="web")["items"]
-    assert own["spec"]["project"] == "web"
-
-
 def test_a_budget_goes_and_a_wrong_one_is_refused(api: Api) -> None:
     api.put("budgets/limit", budget("100"))
     assert api.status("DELETE", "budgets/limit", If_Match="*") == 204

@@ -112,43 +112,6 @@ def test_objects_are_applied_listed_described_changed_and_deleted(
     assert found[-3:] == ["ServiceChanged", "NodeCordoned", "ServiceDeleted"]
 
 
-TASK = """\
-apiVersion: plimsoll/v1
-kind: Task
-metadata: {name: nightly, labels: {team: search}}
-spec: {kind: offline, network: bert, batch: 1, inputs: 1000, priority: standard, deadline_after_s: 3600}
-"""
-
-
-def test_a_task_is_applied_read_back_changed_and_deleted(
-    plimsoll: Callable[..., Result], file: Path, tmp_path: Path
-) -> None:
-    assert plimsoll("apply", "-f", file, "-y").code == 0
-    task = tmp_path / "task.yaml"
-    task.write_text(TASK)
-    applied = plimsoll("apply", "-f", task, "-y")
-    assert (applied.code, "does not keep" in applied.out) == (0, False)
-    assert (
-        plimsoll("diff", "-f", task).out.splitlines()[-1]
-        == "0 to create, 0 to change, 1 unchanged."
-    )
-    listed = plimsoll("get", "tasks", "-l", "team=search").out.splitlines()
-    assert listed[1].split()[:4] == ["nightly", "bert", "queued", "0.0"]
-    assert "TaskSubmitted" in plimsoll("describe", "task", "nightly").out
-    printed = plimsoll("get", "task", "nightly", "-o", "yaml").out
-    assert plimsoll("diff", "-f", "-", stdin=printed).code == 0
-    task.write_text(TASK.replace("standard", "critical"))
-    assert "    spec.priority: 10 → 100" in plimsoll("apply", "-f", task, "-y").out
-    task.write_text(TASK.replace("inputs: 1000", "inputs: 2000"))
-    refused = plimsoll("apply", "-f", task, "-y")
-    assert (
-        refused.code,
-        refused.err.startswith(f"Error: {task}:4: spec.inputs: cannot be changed once"),
-    ) == (1, True)
-    assert plimsoll("delete", "-f", task, "-y").out == "Task nightly deleted\n"
-    assert plimsoll("get", "tasks").err == "No tasks.\n"
-
-
 def test_planned_points_are_filled_in_sent_once_fitted_and_applied(
     plimsoll: Callable[..., Result], file: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@ from tests.app.runner import Result, cli
 from tests.integration.api_harness import Api, service
 from tests.integration.fleet import START, make_record
 from tests.integration.model_fleet import ready_replicas
-from tests.integration.test_api_tasks import task
 
 pytestmark = pytest.mark.integration
 
@@ -106,42 +105,3 @@ def test_a_change_that_waits_for_a_person_is_not_ready(api: Api) -> None:
     api.call("POST", f"plans/{outcome.plan_id}/approve")
     assert api.tick().state == "target"
     assert api.get("services/chat")["status"]["observed_generation"] == 2
-
-
-def test_a_task_and_a_deletion_are_waited_for(api: Api) -> None:
-    api.put("tasks/nightly", task())
-    cancelled = typed(
-        api,
-        *("wait", "task/nightly", "--for", "state=cancelled"),
-        steps=[lambda: api.call("POST", "tasks/nightly/cancel")],
-    )
-    assert cancelled.out == "task/nightly condition met\n"
-    never = typed(
-        api, *("wait", "task/nightly", "--for", "state=finished"), steps=[lambda: None]
-    )
-    assert "it is cancelled and will not become finished" in never.err
-    gone = typed(
-        api,
-        *("wait", "task/nightly", "--for", "delete"),
-        steps=[lambda: api.call("DELETE", "tasks/nightly", If_Match="*")],
-    )
-    assert (gone.code, gone.out) == (0, "task/nightly condition met\n")
-
-
-def test_templates_print_what_the_api_says(api: Api) -> None:
-    api.put("services/chat", service())
-    for arguments, printed in {
-        ("service/chat", "{.spec.slo.latency_ms}"): "100.0",
-        ("services", '{range .items[*]}{.metadata.name}{"\\n"}{end}'): "chat\n",
-        ("node/n1", "{.spec.gpus[*].gpu_type}"): "T4 T4",
-        ("service/chat", '{.status.conditions[?(@.type=="Ready")].reason}'): (
-            "NotPlanned"
-        ),
-    }.items():
-        kind, template = arguments
-        result = cli(
-            *("get", kind, "-o", f"jsonpath={template}"),
-            api=api.forward,
-            environment={"PLIMSOLL_TOKEN": api.secrets["viewer"]},
-        )
-        assert (result.code, result.out) == (0, printed)

@@ -183,21 +183,6 @@ async def test_retention_never_reaches_beyond_the_newest_window_whatever_the_tim
 
 
 @on_fleet()
-async def test_a_partition_that_somebody_dropped_is_made_again_by_the_next_observation(
-    store: PostgresStore, engine: AsyncEngine
-) -> None:
-    await observe(store, 1, START)
-    async with engine.begin() as connection:
-        await connection.execute(text("SELECT drop_observation_days('2026-03-02')"))
-    assert await observed_days(engine) == []
-    # The store remembers that it made them.
-    assert await store.ingest((make_observation(2, START),), START) == Ingested(
-        acknowledged={("n1", "b1"): 2}
-    )
-    assert await column(engine, "SELECT sequence FROM observation") == [2]
-
-
-@on_fleet()
 async def test_marks_that_a_wrong_clock_set_into_the_future_do_not_keep_hours_from_being_summed(
     store: PostgresStore, engine: AsyncEngine
 ) -> None:

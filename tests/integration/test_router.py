@@ -153,18 +153,6 @@ async def test_a_worker_that_breaks_off_is_answered_for_by_the_router_or_breaks_
 
 
 @on_node()
-async def test_a_router_knows_its_services_and_which_are_ready(node: Node) -> None:
-    node.router.switch((a_route(("a", 1.0)), a_route(service="idle")), node.addresses)
-    assert await node.infer(0, service="nobody") == 404
-    for path, status in (("chat/ready", 200), ("idle/ready", 503)):
-        async with node.client.get(f"{node.url}/v2/models/{path}") as response:
-            assert response.status == status
-    with pytest.raises(KeyError):
-        node.router.switch((a_route(("nowhere", 1.0)),), {})
-    assert await node.infer(1) == 200
-
-
-@on_node()
 async def test_a_balancer_is_told_of_nodes_with_spares_alone_where_it_asks_for_backups(
     node: Node,
 ) -> None:

@@ -342,7 +342,9 @@ def test_nobody_is_sent_elsewhere_by_a_cookie_that_is_not_ours(api: Api) -> None
 
 
 @pytest.mark.parametrize(
-    "wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", "/\t/evil"]
+    # Others that a login must not follow have their test in test_sessions.
+    "wanted",
+    ["//evil.example", "/\t/evil"],
 )
 def test_nobody_is_sent_elsewhere(api: Api, wanted: str) -> None:
     page = log_in(api, "alice", f"/login/oidc?{urlencode({'next': wanted})}")

@@ -39,9 +39,3 @@ def test_a_token_of_one_project_sees_its_services_alone(demo: Api) -> None:
     assert "search" in result.out
     assert "chat" not in result.out
     assert "n1/gpu-0" not in result.out
-
-
-def test_an_agent_is_told_that_this_is_not_for_it(demo: Api) -> None:
-    result = top(demo, "agent")
-    assert result.code == 1
-    assert "node's token can only report" in result.err
