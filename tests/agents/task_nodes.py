@@ -17,6 +17,7 @@ from tests.agents.factories import a_task
 from tests.agents.fakes.replicas import until
 from tests.agents.kubernetes.cluster import Cluster
 from tests.ports import PORTS, own_ports
+from tests.waiting import PATIENCE_S
 
 FAKES = Path(__file__).parents[0] / "fakes"
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,7 @@ class TaskNode:
     """More arguments of the trainer, or of the plain program."""
     has_hook: bool = True
     why_no_checkpoint: str = ""
-    start_limit_s: float = 30.0
+    start_limit_s: float = PATIENCE_S
     objections: list[str] = field(default_factory=list)
     """Taken from the front, one by each proof."""
     cluster: Cluster | None = None

@@ -27,6 +27,7 @@ from agents.replicas.replicas import Workers, WorkersSettings
 from tests.agents.factories import a_replica
 from tests.agents.kubernetes.cluster import Cluster
 from tests.ports import PORTS, own_ports
+from tests.waiting import PATIENCE_S
 from tests.waiting import eventually as until
 from tests.waiting import in_loop as in_loop
 
@@ -44,7 +45,7 @@ class Node:
 
     directory: Path
     arguments: tuple[str, ...] = ()
-    start_limit_s: float = 30.0
+    start_limit_s: float = PATIENCE_S
     grace_s: float = 10.0
     hung_after_s: float = 120.0
     batch_change: BatchChange = "live"

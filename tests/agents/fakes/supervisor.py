@@ -22,6 +22,7 @@ from agents.processes.launch import Launch
 from agents.processes.launcher import PROCESSES, Launcher
 from agents.processes.templates import Template, Templates
 from agents.replicas.replicas import Workers, WorkersSettings
+from tests.waiting import PATIENCE_S
 
 WORKER = Path(__file__).with_name("http_worker.py")
 LIFE_S = 60.0
@@ -31,7 +32,7 @@ def make_templates() -> Templates:
     template = Template(
         name="fake",
         command=(sys.executable, "-I", "-S", str(WORKER), "--port", "{port}"),
-        start_limit_s=30.0,
+        start_limit_s=PATIENCE_S,
         drain_limit_s=5.0,
     )
     return Templates(by_name={"fake": template}, default="fake")

@@ -176,7 +176,7 @@ async def test_sigterm_comes_first_then_mps_lets_go_then_sigkill(
 @in_loop
 async def test_another_process_makes_no_replica_ready(node: Node) -> None:
     """The worker never listens; a stranger does, on the very port, and says that it is ready."""
-    node.arguments, node.start_limit_s = ("--no-listen",), 30.0
+    node.arguments = ("--no-listen",)
     async with node.workers() as workers:
         await workers.start(a_launch())
         port = int(the(workers).url.rpartition(":")[2])
