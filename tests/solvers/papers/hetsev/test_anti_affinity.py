@@ -24,7 +24,7 @@ def test_two_services_of_one_network_do_not_share_a_gpu() -> None:
     assert all(len(gpu.replicas) == 1 for gpu in plan.gpus)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_identical_networks_are_apart_whatever_runs(seed: int) -> None:
     problem = random_problem(seed, services=12)
     plan = plan_of(problem)

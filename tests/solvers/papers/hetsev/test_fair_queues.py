@@ -49,32 +49,6 @@ def test_points_far_apart_make_clusters_of_their_own() -> None:
     assert len(set(labels)) == 3
 
 
-def test_fewer_different_points_than_clusters_make_fewer_clusters() -> None:
-    assert sorted(set(cluster(np.array([[1.0], [1.0], [2.0]]), 5).tolist())) == [0, 1]
-    assert cluster(np.zeros((0, 2)), 3).tolist() == []
-
-
-@given(
-    st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=1, max_size=25),
-    st.integers(1, 6),
-)
-def test_no_point_is_much_nearer_to_another_clusters_median(
-    points: list[tuple[float, float]], clusters: int
-) -> None:
-    table = np.array(points)
-    labels = cluster(table, clusters)
-    assert sorted(set(labels.tolist())) == list(range(int(labels.max()) + 1))
-    medians = np.array(
-        [
-            np.median(table[labels == label], axis=0)
-            for label in range(int(labels.max()) + 1)
-        ]
-    )
-    distances = np.abs(table[:, None, :] - medians[None, :, :]).sum(axis=2)
-    own = distances[np.arange(len(table)), labels]
-    assert (own <= distances.min(axis=1) + 1e-9).all()
-
-
 def test_queues_hold_similar_replicas_with_the_longest_wait_first() -> None:
     waiting = [
         replica("a", network="bert", waiting_s=1.0),

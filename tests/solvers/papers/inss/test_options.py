@@ -53,7 +53,3 @@ def test_nothing_where_the_world_lacks_a_share() -> None:
         0,
         2,
     )
-
-
-def test_an_empty_provision_is_nowhere() -> None:
-    assert options_of(a_world(), ()).tolist() == [[6, 6, 6, 6]]

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from solvers.check import violations
 from solvers.papers.inss.last_attempt import remembered_past
 from solvers.papers.inss.parameters import InssParameters
@@ -56,18 +54,6 @@ def test_the_search_alone_needs_no_actor() -> None:
     assert "no actor: the parameter `proposals` asks for none" in report.messages
 
 
-def test_more_draws_never_serve_less() -> None:
-    problem = with_rates(actors_problem(), 3.0)
-    short = [
-        sum(
-            entry.rate_rps
-            for entry in decide(problem, proposals="actor", drawn=drawn)[0].unserved
-        )
-        for drawn in (1, 64)
-    ]
-    assert short[1] <= short[0] + 1e-6
-
-
 def test_other_parameters_are_another_question() -> None:
     beyond = with_rates(actors_problem(), 100.0)
     _, _, memory = decide(beyond, proposals="actor")
@@ -77,18 +63,6 @@ def test_other_parameters_are_another_question() -> None:
     )
     _, other, _ = decide(beyond, memory, proposals="search")
     assert other.messages[0].startswith("batches do not suffice")
-
-
-@pytest.mark.parametrize(("price", "moves"), [(0.0, True), (1.0, False)])
-def test_a_price_of_moves_keeps_what_runs(price: float, moves: bool) -> None:
-    problem = actors_problem()
-    first, _, memory = decide(problem)
-    one, other = problem.services
-    # One service needs more than its share; to give it more another one must move.
-    grown = replace(problem, services=(replace(one, arrival_rate_rps=110.0), other))
-    later, report, _ = decide(grown, memory, price_of_moves=price, search_after_s=0.0)
-    assert (report.status != "kept") is moves
-    assert (later.gpus != first.gpus) or not moves
 
 
 def test_the_search_moves_nothing_before_the_actor_has_fallen_short_a_while() -> None:
@@ -103,20 +77,3 @@ def test_the_search_moves_nothing_before_the_actor_has_fallen_short_a_while() ->
     # Asked at once; not again while nothing changes; once more, with the search, after two minutes; then all is served.
     assert asked == [True, False, False, True, False]
     assert began == [100.0, 100.0, 100.0, None, None]
-
-
-def test_where_nothing_runs_the_search_is_asked_at_once() -> None:
-    _, report, _ = decide(with_rates(actors_problem(), 6.0))
-    assert len(proposers(report)) == 1
-    _, without, _ = decide(with_rates(actors_problem(), 6.0), proposals="actor")
-    assert proposers(without) == {"actor"}
-
-
-def test_without_an_actor_the_search_is_not_asked_twice() -> None:
-    beyond = with_rates(actors_problem(), 100.0)
-    memory: Json = None
-    asked = []
-    for at_s in (0.0, 10.0, 200.0):
-        _, report, memory = decide(beyond, memory, at_s, proposals="search")
-        asked.append("batches do not suffice" in report.messages[0])
-    assert asked == [True, False, False]

@@ -7,28 +7,24 @@ import pytest
 
 from solvers.check import violations
 from solvers.check_report import report_violations
-from solvers.papers.inss.greedy_provisioning import provision_greedily
-from solvers.papers.inss.policy import moved_share
 from solvers.papers.inss.provisioning import (
     BatchDecider,
     Provisioned,
     ProvisioningRules,
-    Settled,
     Share,
     lawful,
 )
-from solvers.papers.inss.training.actor import actor_to_bytes, fleet_of, known_service
+from solvers.papers.inss.training.actor import actor_to_bytes
 from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoints, Problem
-from solvers.types.state import Json, Observed, ServiceObservation
+from solvers.types.state import Json, Observed
 from tests.solvers.instances import (
     a_problem,
     a_row,
     a_service,
     a_type,
-    random_problem,
     with_rates,
 )
 from tests.solvers.papers.inss.actors import random_actor
@@ -102,20 +98,6 @@ def test_a_rate_that_batches_can_serve_moves_nothing() -> None:
     assert sum(
         gpu.replicas[0].arrival_rate_rps for gpu in again.gpus for _ in range(gpu.count)
     ) == pytest.approx(36.0)
-
-
-def test_batches_shrink_at_once_where_the_slo_gets_tighter() -> None:
-    # 90 ms: batch 4 on half a GPU (80 ms, twice that is over 90) is out, batch 1 (20 ms) stays.
-    problem = a_problem(
-        a_service(rate_rps=10.0, slo_ms=200.0),
-        types=(a_type(count=1),),
-        rows=BATCHES[:2],
-    )
-    _, _, memory = decide(problem)
-    tighter = replace(problem, services=(a_service(rate_rps=10.0, slo_ms=90.0),))
-    plan, report, _ = decide(tighter, memory)
-    assert report.status == "kept"
-    assert batches(plan) == [1]
 
 
 def test_a_rate_that_no_batch_serves_is_provisioned_anew() -> None:
@@ -262,33 +244,6 @@ def test_times_that_are_learned_a_little_better_are_no_change() -> None:
     )
 
 
-def test_what_moves_must_gain_a_tenth_of_what_it_is_worth() -> None:
-    held, half, other = (
-        Settled(provision=provision, batches=(), carried_rps={})
-        for provision in (
-            (Provisioned("gpu", (Share("a", 50.0), Share("b", 50.0))),),
-            (
-                Provisioned("gpu", (Share("a", 50.0), Share("b", 25.0))),
-                Provisioned("gpu", (Share("a", 50.0),)),
-            ),
-            (Provisioned("other", (Share("a", 50.0), Share("b", 50.0))),),
-        )
-    )
-    # One of two replicas has another SM percent; on another GPU type both are moved; what is added moves nothing.
-    assert [moved_share(held, one) for one in (held, half, other)] == [0.0, 0.5, 1.0]
-    assert moved_share(Settled(provision=(), batches=(), carried_rps={}), held) == 0.0
-
-
-def test_what_runs_is_taken_over_where_it_serves() -> None:
-    problem = a_problem(a_service(rate_rps=30.0, slo_ms=200.0), types=TWO, rows=BATCHES)
-    current, _, _ = policy("joint").make_plan(
-        problem, Observed(at_s=0.0), None, Budget(seconds=20.0, work=0.2)
-    )
-    plan, report, _ = decide(replace(problem, current=current))
-    assert shares(plan) == shares(current)
-    assert report.status == "kept"
-
-
 def test_a_lost_gpu_is_provisioned_for() -> None:
     problem = a_problem(a_service(rate_rps=60.0, slo_ms=200.0), types=TWO, rows=BATCHES)
     _, _, memory = decide(problem)
@@ -296,45 +251,6 @@ def test_a_lost_gpu_is_provisioned_for() -> None:
     plan, _, _ = decide(one, memory)
     assert violations(one, plan) == ()
     assert len(shares(plan)) == 1
-
-
-def test_an_impossible_slo_is_said_to_be_one() -> None:
-    problem = a_problem(a_service(rate_rps=1.0, slo_ms=5.0), types=TWO, rows=BATCHES)
-    plan, _, _ = decide(problem)
-    assert plan.gpus == ()
-    assert [(entry.service, entry.rate_rps) for entry in plan.unserved] == [
-        ("chat", 1.0)
-    ]
-
-
-def test_no_services_need_no_gpu() -> None:
-    plan, report, _ = decide(a_problem(types=TWO))
-    assert plan.gpus == ()
-    assert report.status == "kept"
-
-
-def test_replicas_that_must_run_do_although_nothing_is_asked() -> None:
-    problem = a_problem(
-        a_service(rate_rps=0.0, min_replicas=2, slo_ms=200.0), types=TWO, rows=BATCHES
-    )
-    plan, _, _ = decide(problem)
-    assert sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus) == 2
-    assert plan.unserved == ()
-
-
-def test_one_seed_gives_one_plan() -> None:
-    problem = random_problem(5, services=6, types=2, gpus=2)
-    assert decide(problem, seed=3) == decide(problem, seed=3)
-
-
-def test_fleets_without_limits_are_provisioned_greedily() -> None:
-    problem = a_problem(
-        a_service(rate_rps=500.0, slo_ms=200.0), types=(a_type(),), rows=BATCHES
-    )
-    plan, report, _ = decide(problem)
-    assert violations(problem, plan) == ()
-    assert plan.unserved == ()
-    assert report.status == "greedy"
 
 
 # ---- the actor ----
@@ -376,34 +292,10 @@ def test_an_actor_of_another_fleet_is_refused_and_named() -> None:
     assert plan.unserved == ()
 
 
-def test_an_actor_of_other_services_is_refused() -> None:
-    problem = actors_problem()
-    observed = with_actor(problem)
-    stranger = replace(problem, services=(replace(problem.services[0], slo_ms=150.0),))
-    _, report, _ = decide(stranger, observed=observed)
-    assert any("no net with 150 ms" in line for line in report.messages)
-
-
-def test_some_of_the_actors_services_are_enough() -> None:
-    problem = actors_problem()
-    few = replace(problem, services=problem.services[:1])
-    _, report, _ = decide(few, observed=with_actor(problem))
-    assert any("the actor provisioned" in line for line in report.messages)
-
-
 def test_bytes_that_are_no_actor_are_refused_with_a_remedy() -> None:
     problem = actors_problem()
     _, report, _ = decide(problem, observed=Observed(at_s=0.0, actor=b"nonsense"))
     assert any("plimsoll policy train inss" in line for line in report.messages)
-
-
-def test_the_fleets_name_changes_with_its_gpus_only() -> None:
-    assert fleet_of((a_type("b", count=2), a_type("a", count=1))) == (
-        ("a", 1),
-        ("b", 2),
-    )
-    assert fleet_of((a_type("a", count=0), a_type("b", count=2))) == (("b", 2),)
-    assert known_service(a_service("x")) == known_service(a_service("y"))
 
 
 # ---- provisions ----
@@ -419,33 +311,3 @@ def test_a_provision_keeps_what_may_still_be() -> None:
     )
     # One GPU is in stock, and the fuller one stays; `gone` and the type `lost` are not known.
     assert lawful(decider, held) == (Provisioned("gpu", (Share("chat", 100.0),)),)
-
-
-def test_greedy_gives_the_least_share_that_serves_and_then_what_is_free() -> None:
-    # 40 rps need half a GPU (50 · 0.5 = 25 is too little: 100 · 0.5 = 50 needs the whole one).
-    problem = a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),))
-    settled = provision_greedily(
-        BatchDecider(problem=problem, rules=ProvisioningRules())
-    )
-    assert settled.provision == (Provisioned("gpu", (Share("chat", 100.0),)),)
-    assert settled.carried_rps == {"chat": pytest.approx(100.0)}
-
-
-def test_a_measured_backlog_counts_in_the_batch_decision() -> None:
-    problem = a_problem(
-        a_service(rate_rps=30.0, slo_ms=200.0),
-        types=(a_type(count=1),),
-        rows=BATCHES[:2],
-    )
-    _, _, memory = decide(problem)
-    late = ServiceObservation(
-        service="chat",
-        arrival_rate_rps=30.0,
-        served_rps=25.0,
-        latency_ms=260.0,
-        attainment=0.8,
-        age_s=1.0,
-    )
-    plan, _, _ = decide(problem, memory, observed=Observed(at_s=0.0, readings=(late,)))
-    assert batches(plan) == [4]
-    assert violations(problem, plan) == ()

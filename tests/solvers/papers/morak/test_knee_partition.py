@@ -41,16 +41,6 @@ def test_shares_are_in_proportion_to_knees(
     assert partition([a_request(knee) for knee in knees]) == shares
 
 
-def test_only_shares_that_were_profiled_are_given() -> None:
-    # Wishes are 50 and 50; the first has nothing between 25 and 75, which would leave too little.
-    assert partition(
-        [a_request(30.0, (25.0, 75.0)), a_request(30.0, (40.0, 60.0))]
-    ) == (
-        25.0,
-        60.0,
-    )
-
-
 def test_a_least_share_above_its_part_takes_from_the_others() -> None:
     # Wishes are 10 and 90, but the first is 50 at least: the second goes down from 90 to 50.
     assert partition([a_request(10.0, (50.0, 100.0)), a_request(90.0)]) == (50.0, 50.0)

@@ -63,15 +63,6 @@ def test_two_knees_of_40_percent_share_a_gpu_and_a_third_needs_another() -> None
     assert shares_by_gpu(planned(three)[0]) == [{"a": 60.0, "b": 40.0}, {"c": 100.0}]
 
 
-def test_a_rate_beyond_one_replica_is_split_and_neighbours_fill_the_same_gpus() -> None:
-    problem = a_problem(
-        a_service("a", rate_rps=85.0),
-        a_service("b", rate_rps=85.0),
-        networks={"net": BENT},
-    )
-    assert shares_by_gpu(planned(problem)[0]) == [{"a": 60.0, "b": 40.0}] * 2
-
-
 def test_the_batch_is_the_largest_within_half_the_slo_at_its_own_knee() -> None:
     rows = (*BENT, *(row._replace(batch=4, run_ms=4.0 * row.run_ms) for row in BENT))
     # Four at 40 % take 44 ms, within half of 100 ms, not within half of 80 ms.
@@ -149,20 +140,6 @@ def test_requests_are_not_heard_while_the_last_one_settles() -> None:
         problem, memory=memory, at_s=100.0 + SETTLING_S - 1.0, asking=("a",)
     )
     assert (later, report.messages) == (memory, ())
-
-
-def test_a_service_that_left_is_no_longer_wider() -> None:
-    problem = a_problem(a_service("a", rate_rps=40.0), networks={"net": BENT})
-    memory: Json = {
-        "version": MEMORY_VERSION,
-        "wider": {"gone": 3, "a": 1},
-        "heard_at_s": 0.0,
-    }
-    assert planned(problem, memory=memory)[2] == {
-        "version": MEMORY_VERSION,
-        "wider": {"a": 1},
-        "heard_at_s": 0.0,
-    }
 
 
 @pytest.mark.parametrize("seed", range(examples(10)))

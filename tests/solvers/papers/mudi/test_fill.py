@@ -5,14 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from solvers.backfill.problem import FillLimits
 from solvers.check import violations
 from solvers.check_residents import task_violations
-from solvers.greedy.scaling_rules import SaturationRule
 from solvers.papers.mudi.fill import fill
 from solvers.papers.mudi.parameters import MudiParameters
 from solvers.papers.mudi.sites import MAX_TUNINGS, PATIENCE_S
-from solvers.policies.registry import fill_of
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, anonymous
 from tests.examples import examples
@@ -29,7 +26,6 @@ from tests.solvers.training_beside import (
     settings,
     shares,
     swapped,
-    task_points,
     to_fill,
 )
 
@@ -39,19 +35,10 @@ TUNED = {"sm_percent": 30.0, "batch": 4}
 RETUNE_S = MudiParameters().retune_s
 
 
-def by_id(gpus: tuple[BoundGpu, ...]) -> dict[str, BoundGpu]:
-    return {gpu.id: gpu for gpu in gpus}
-
-
 def test_a_task_gets_what_is_left_and_the_replica_is_a_new_process() -> None:
     (gpu,) = fill(to_fill(a_plan(bound_gpu()), [a_task()]))
     assert (settings(gpu), gpu.replicas[0].id) == ((30.0, 4), "")
     assert gpu.tasks == (bound_task(sm_percent=70.0),)
-
-
-def test_without_tasks_nothing_is_tuned() -> None:
-    bound = a_plan(bound_gpu(), bound_gpu(1, sm_percent=40.0))
-    assert fill(to_fill(bound, [], gpus=2)) == bound.gpus
 
 
 def test_without_a_service_training_waits_for_an_idle_gpu_and_gets_all_of_it() -> None:
@@ -89,38 +76,6 @@ def test_a_second_task_joins_only_where_both_together_get_more_done() -> None:
         waiting, tasks=[a_task("first"), a_task("second", waiting_s=PATIENCE_S)]
     )
     assert set(shares(fill(patient))) == {"first", "second"}
-
-
-def test_at_most_three_tasks_share_a_gpu() -> None:
-    tasks = [a_task(name, "light", waiting_s=PATIENCE_S) for name in "abcde"]
-    filled = fill(to_fill(a_plan(bound_gpu(rate_rps=10.0)), tasks))
-    assert len(shares(filled)) == 3
-    assert (
-        len(
-            fill(
-                to_fill(a_plan(bound_gpu(rate_rps=10.0)), tasks),
-                FillLimits(max_tasks_per_gpu=2),
-            )[0].tasks
-        )
-        == 2
-    )
-
-
-def test_a_share_that_another_one_left_is_taken_as_it_is() -> None:
-    was = a_plan(
-        bound_gpu(
-            0,
-            bound_task("stays", 40.0, "light"),
-            bound_task("goes", 30.0, "light"),
-            **TUNED,
-        )
-    )
-    tasks = [a_task("stays", "light"), a_task("comes", "light", waiting_s=5.0)]
-    (gpu,) = fill(to_fill(a_plan(bound_gpu(**TUNED)), tasks, running=was))
-    assert (gpu.replicas, shares((gpu,))) == (
-        was.gpus[0].replicas,
-        {"stays": ("n1/gpu-0", 40.0), "comes": ("n1/gpu-0", 30.0)},
-    )
 
 
 def test_what_runs_stays_through_small_changes_of_load() -> None:
@@ -179,21 +134,6 @@ def test_where_load_stays_high_the_gpu_is_divided_anew() -> None:
     assert gpu.tasks[0].done_iterations == 7.0
 
 
-def test_how_long_a_burst_is_is_a_parameter() -> None:
-    was = a_plan(bound_gpu(0, bound_task("nightly", 70.0, is_resident=False), **TUNED))
-    wanted = to_fill(
-        a_plan(bound_gpu(rate_rps=100.0, **TUNED)),
-        [a_task(waiting_s=5.0)],
-        running=was,
-    )
-    assert swapped(fill_of("mudi")(wanted)) == ["nightly"]
-    soon = fill_of("mudi", {"retune_s": 5.0})(wanted)
-    assert shares(soon) == {"nightly": ("n1/gpu-0", 50.0)}
-    # What another policy's parameters say is nothing to it.
-    other = replace(wanted, parameters=SaturationRule())
-    assert swapped(fill(other)) == ["nightly"]
-
-
 def test_what_cannot_come_back_goes_elsewhere_after_a_minute() -> None:
     full = bound_gpu(0, rate_rps=330.0, batch=4)
     was = a_plan(
@@ -212,17 +152,6 @@ def test_what_cannot_come_back_goes_elsewhere_after_a_minute() -> None:
     assert shares(moved) == {"nightly": ("n1/gpu-1", 70.0)}
 
 
-def test_a_widened_replica_leaves_its_tasks_the_rest() -> None:
-    # The plan gives the replica the whole GPU again; the task gets what 100 rps leave, in the same plan.
-    was = a_plan(bound_gpu(0, bound_task("nightly", 70.0), **TUNED))
-    bound = a_plan(bound_gpu(rate_rps=100.0, sm_percent=100.0, batch=4))
-    (gpu,) = fill(to_fill(bound, [a_task()], running=was))
-    assert (settings(gpu), shares((gpu,))) == (
-        (50.0, 4),
-        {"nightly": ("n1/gpu-0", 50.0)},
-    )
-
-
 def test_the_least_urgent_is_swapped_out_first() -> None:
     # 85 rps with batch 4 may take 47 ms: 36.7 · 1.3 = 47.7 beside both (Π = 0.3), 36.7 · 1.15 = 42 beside one of them.
     was = a_plan(bound_gpu(0, bound_task("a", 30.0), bound_task("b", 30.0), **TUNED))
@@ -231,35 +160,6 @@ def test_the_least_urgent_is_swapped_out_first() -> None:
         tasks = [a_task(urgent, priority=2.0), a_task(other)]
         filled = fill(to_fill(bound, tasks, running=was))
         assert (set(shares(filled)), swapped(filled)) == ({urgent}, [other])
-
-
-def test_two_that_share_a_gpu_part_when_another_one_has_no_task() -> None:
-    was = a_plan(
-        bound_gpu(0, bound_task("a", 40.0), bound_task("b", 30.0), **TUNED),
-        bound_gpu(1),
-    )
-    bound = a_plan(bound_gpu(**TUNED), bound_gpu(1))
-    filled = fill(to_fill(bound, [a_task("a"), a_task("b")], gpus=2, running=was))
-    assert shares(filled) == {"a": ("n1/gpu-0", 70.0), "b": ("n1/gpu-1", 70.0)}
-    nearly = [
-        a_task("a", done_iterations=900.0),
-        a_task("b", done_iterations=900.0),
-    ]  # 100 of 333 ms: half a minute
-    assert shares(fill(to_fill(bound, nearly, gpus=2, running=was))) == {
-        "a": ("n1/gpu-0", 40.0),
-        "b": ("n1/gpu-0", 30.0),
-    }
-
-
-def test_one_that_is_left_alone_gets_what_others_left_if_that_is_worth_it() -> None:
-    was = a_plan(bound_gpu(0, bound_task("a", 30.0), **TUNED))
-    (gpu,) = fill(
-        to_fill(a_plan(bound_gpu(rate_rps=20.0, **TUNED)), [a_task("a")], running=was)
-    )
-    assert shares((gpu,))["a"][1] >= 70.0
-    was = a_plan(bound_gpu(0, bound_task("a", 60.0), **TUNED))
-    (gpu,) = fill(to_fill(a_plan(bound_gpu(**TUNED)), [a_task("a")], running=was))
-    assert shares((gpu,)) == {"a": ("n1/gpu-0", 60.0)}
 
 
 def test_nothing_starts_on_a_cordoned_gpu_and_what_runs_there_stays() -> None:
@@ -275,32 +175,9 @@ def test_nothing_starts_on_a_cordoned_gpu_and_what_runs_there_stays() -> None:
     assert fill(kept) == was.gpus
 
 
-def test_a_gpu_with_several_replicas_keeps_its_tasks_and_gets_none() -> None:
-    problem = a_problem(a_service(), a_service("other"))
-    pair = bound_gpu(0, sm_percent=30.0, batch=4)
-    second = bound_gpu(0, sm_percent=30.0, batch=4, service="other").replicas
-    pair = replace(pair, replicas=(*pair.replicas, *second))
-    assert shares(fill(to_fill(a_plan(pair), [a_task()], problem=problem))) == {}
-    was = a_plan(replace(pair, tasks=(bound_task("nightly", 10.0),)))
-    assert shares(
-        fill(to_fill(a_plan(pair), [a_task()], running=was, problem=problem))
-    ) == {"nightly": ("n1/gpu-0", 10.0)}
-
-
 def test_a_replica_of_another_time_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no service is called 'gone' any more"):
         fill(to_fill(a_plan(bound_gpu(service="gone")), [a_task()]))
-
-
-def test_a_task_of_an_unknown_network_waits() -> None:
-    assert (
-        shares(
-            fill(
-                to_fill(a_plan(bound_gpu()), [a_task(network="unknown", waiting_s=1e6)])
-            )
-        )
-        == {}
-    )
 
 
 def test_tunings_of_one_call_are_limited_and_the_rest_follows() -> None:
@@ -316,28 +193,6 @@ def test_tunings_of_one_call_are_limited_and_the_rest_follows() -> None:
         to_fill(bound, tasks, gpus=len(gpus), running=a_plan(*first), problem=problem)
     )
     assert len(shares(second)) == len(tasks)
-
-
-@pytest.mark.parametrize("odd", [{"memory_mib": 9800.0}, {"power_w": 190.0}])
-def test_tasks_that_fit_nowhere_do_not_take_the_tunings_of_others(
-    odd: dict[str, float],
-) -> None:
-    # 9,800 MiB beside a replica's 1 GiB are more than 10 GiB; 190 W beside its 100 W and 50 W idle more than 300 W.
-    gpus = [bound_gpu(number, service=f"s{number}") for number in range(8)]
-    problem = a_problem(*(a_service(f"s{number}") for number in range(8)))
-    huge = replace(
-        task_points(),
-        network="huge",
-        rows=tuple(row._replace(**odd) for row in task_points().rows),
-    )
-    first = [
-        a_task(f"a{number:02}", network="huge", waiting_s=500.0, priority=2.0)
-        for number in range(12)
-    ]
-    wanted = to_fill(a_plan(*gpus), [*first, a_task("last")], gpus=8, problem=problem)
-    assert shares(fill(replace(wanted, points=(*POINTS, huge)))) == {
-        "last": ("n1/gpu-0", 70.0)
-    }
 
 
 @pytest.mark.parametrize("seed", range(examples(14)))
@@ -415,31 +270,6 @@ def test_no_promise_is_ever_broken_and_the_order_of_the_input_changes_nothing(
         gpus=draw.sample(wanted.gpus, len(wanted.gpus)),
     )
     assert fill(shuffled) == filled
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_no_task_starves_while_there_is_an_idle_gpu(seed: int) -> None:
-    # Services take all of their GPUs; ticks of 100 s: after the sixth every task has a GPU, since there are as many.
-    draw = random.Random(seed)
-    count = draw.randrange(1, 5)
-    problem = a_problem(a_service(rate_rps=360.0))
-    bound = a_plan(bound_gpu(rate_rps=360.0, batch=4))
-    running = None
-    for tick in range(7):
-        filled = () if running is None else running.gpus
-        tasks = [
-            a_task(
-                f"t{number}",
-                waiting_s=0.0 if f"t{number}" in shares(filled) else 100.0 * tick,
-            )
-            for number in range(count)
-        ]
-        running = a_plan(
-            *fill(
-                to_fill(bound, tasks, gpus=1 + count, running=running, problem=problem)
-            )
-        )
-    assert running is not None and len(shares(running.gpus)) == count
 
 
 def test_one_that_is_slow_alone_moves_to_a_gpu_whose_service_leaves_more() -> None:

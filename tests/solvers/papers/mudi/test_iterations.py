@@ -1,12 +1,11 @@
 """What iterations take: the laws' figure, corrected by what running tasks of the same network report."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from solvers.backfill.hosts import Host, make_host
+from solvers.backfill.hosts import make_host
 from solvers.backfill.residents import Seats, bound_task
 from solvers.laws.operating_rows import OperatingRows
 from solvers.papers.mudi.iterations import NOISE, SPREAD, Iterations, learned
@@ -61,14 +60,6 @@ def test_one_reading_by_hand() -> None:
     assert slowness(running(1.5)) == pytest.approx(2.0 * math.exp(expected))
 
 
-def test_readings_that_agree_with_the_laws_change_nothing() -> None:
-    seen = [
-        running(1.0, number=number, replica_percent=10.0 * (1 + number))
-        for number in range(3)
-    ]
-    assert slowness(*seen) == pytest.approx(2.0)
-
-
 def test_what_the_replicas_share_and_batch_do_is_told_from_tasks_on_many_gpus() -> None:
     by_share = [
         running(1.0 + share / 50.0, number=number, replica_percent=share)
@@ -83,56 +74,3 @@ def test_what_the_replicas_share_and_batch_do_is_told_from_tasks_on_many_gpus() 
     assert slowness(*by_batch) > slowness(
         *[each for each in by_batch if each[1].replicas[0].batch == 1]
     )
-
-
-def test_the_order_of_what_is_seen_changes_hardly_a_digit() -> None:
-    seen = [
-        running(1.0 + 0.1 * number, number=number, batch=(1, 2, 4)[number % 3])
-        for number in range(6)
-    ]
-    assert slowness(*seen) == pytest.approx(slowness(*seen[::-1]), rel=1e-12)
-
-
-def test_beside_another_task_the_laws_reckon_with_both() -> None:
-    # `light` presses with 0.05 at 50 %, which `train` does not feel (its sensitivity is 0): as by the laws.
-    task, gpu = running(1.0)
-    other = a_task("other", "light", iteration_ms=1000.0)
-    both = replace(gpu, tasks=(*gpu.tasks, a_bound_task("other", 20.0, "light")))
-    assert slowness((task, both), (other, bound_gpu(5))) == pytest.approx(2.0)
-
-
-def test_what_has_unknown_surroundings_tells_nothing() -> None:
-    task, gpu = running(3.0)
-    unusable = (
-        (replace(task, iteration_ms=0.0), gpu),
-        (task, replace(gpu, replicas=())),
-        (task, replace(gpu, replicas=gpu.replicas * 2)),
-        (task, replace(gpu, replicas=(replace(gpu.replicas[0], sm_percent=33.0),))),
-        (task, replace(gpu, tasks=(a_bound_task(task.name, 55.0),))),
-        (task, replace(gpu, tasks=(*gpu.tasks, a_bound_task("stranger", 20.0)))),
-        (task, replace(gpu, tasks=(replace(gpu.tasks[0], is_resident=False),))),
-    )
-    for each in unusable:
-        assert slowness(each) == pytest.approx(2.0), each
-    assert slowness((task, gpu)) > 2.5
-
-
-def test_other_networks_and_batches_tell_nothing_of_this_one() -> None:
-    assert slowness(running(3.0), asked=a_task("asked", "light")) == pytest.approx(1.0)
-
-
-def test_beside_several_replicas_the_laws_speak() -> None:
-    seats = Seats(POINTS)
-    task, gpu = running(3.0)
-    host = make_host(PROBLEM, OperatingRows(PROBLEM), gpu)
-    seat = seats.of_share(ASKED, host, 20.0)
-    assert seat is not None
-    crowded = Host(
-        gpu=host.gpu,
-        gpu_type=host.gpu_type,
-        replicas=(*host.replicas, *host.replicas),
-        residents=[(bound_task(ASKED, seat), seat)],
-    )
-    assert Iterations(PROBLEM, seats, [task], [gpu]).slowness(
-        ASKED, crowded, 0
-    ) == pytest.approx(5.0)

@@ -1,7 +1,6 @@
 """Slopes by hand: the share that a service asks for beside tasks, and which of two services asks for less."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,23 +13,14 @@ from solvers.papers.mudi.smallest_slope import (
     Demanded,
     Slopes,
     Stretched,
-    waiting_requests,
-)
-from solvers.predict.data.samples import LayerCounts
-from solvers.predict.estimate.unprofiled_training import (
-    ProfiledNetworks,
-    UnprofiledNetwork,
 )
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import Task
 from tests.solvers.training_beside import (
-    A_TYPE,
     POINTS,
     a_problem,
-    a_service,
     a_task,
     bound_gpu,
-    task_points,
 )
 
 CURVE = Stretched(1, np.array([10.0, 20.0, 100.0]), np.array([100.0, 50.0, 40.0]))
@@ -53,18 +43,6 @@ def test_where_a_curve_reaches_its_limit(limit_ms: float, share: float) -> None:
     assert CURVE.demanded(limit_ms) == Demanded(
         pytest.approx(share), pytest.approx(5.0 / limit_ms)
     )
-
-
-def test_a_single_row_has_no_slope_and_no_limit_no_share() -> None:
-    single = Stretched(1, np.array([50.0]), np.array([10.0]))
-    assert single.demanded(20.0) == Demanded(50.0, 0.0)
-    assert single.demanded(0.0).share_percent > 1e9
-
-
-def test_what_waits_is_what_comes_within_one_slo_but_a_batch_at_least() -> None:
-    service = a_service(slo_ms=500.0)
-    assert waiting_requests(service, batch=4, rate_rps=60.0) == 30.0
-    assert waiting_requests(service, batch=64, rate_rps=60.0) == 64.0
 
 
 def demanded(
@@ -98,58 +76,6 @@ def test_beside_a_task_a_service_asks_for_more_and_beside_two_for_more_still() -
     assert halves.share_percent == pytest.approx(one.share_percent, rel=0.01)
 
 
-def test_of_two_services_the_slower_and_the_busier_ask_for_more() -> None:
-    problem = a_problem(a_service(), a_service("heavy", network="slow"))
-    assert demanded(problem, [a_task()]) < demanded(
-        problem, [a_task()], service="heavy"
-    )
-    assert demanded(problem, [a_task()]) < demanded(problem, [a_task()], rate_rps=90.0)
-
-
 def test_a_task_without_rows_finds_no_place() -> None:
     assert demanded(a_problem(), [a_task(network="unknown")]) == NOWHERE
     assert all(math.isinf(each) for each in NOWHERE)
-
-
-def test_a_never_profiled_task_is_judged_by_what_its_layers_foretell() -> None:
-    # Its relatives are `train` and `light`; without layers of theirs it counts as the heavier one, which is `train`.
-    relatives = ProfiledNetworks(
-        gpu_type=A_TYPE, training=POINTS, services=a_problem().points, layers=()
-    )
-    layers = LayerCounts(
-        network="unseen", counts={"linear": 10}, parameters_millions=10.0
-    )
-    points = relatives.estimate(
-        UnprofiledNetwork(layers=layers, batch=64, memory_mib=2048.0)
-    )
-    assert points is not None
-    problem, gpu = a_problem(), bound_gpu()
-    slopes = Slopes(
-        problem,
-        Seats((*POINTS, points)),
-        lambda _, batch, rate_rps: 1000.0 * batch / rate_rps,
-    )
-    host = make_host(problem, OperatingRows(problem), gpu)
-    assert slopes.of(host, [a_task(network="unseen")]) == slopes.of(host, [a_task()])
-
-
-def test_profiles_with_fewer_than_three_shares_are_taken_as_straight() -> None:
-    problem = a_problem()
-    (points,) = problem.points
-    two = replace(
-        points,
-        rows=tuple(row for row in points.rows if row.sm_percent in (20.0, 100.0)),
-    )
-    found = demanded(replace(problem, points=(two,)), [a_task()])
-    assert 20.0 <= found.share_percent <= 100.0
-    one = replace(
-        points, rows=tuple(row for row in points.rows if row.sm_percent == 100.0)
-    )
-    assert demanded(replace(problem, points=(one,)), [a_task()]).share_percent == 100.0
-
-
-def test_the_tasks_rows_decide_and_not_their_order() -> None:
-    problem = a_problem()
-    tasks = [a_task("a"), a_task("b", "light"), a_task("c")]
-    assert demanded(problem, tasks) == demanded(problem, tasks[::-1])
-    assert task_points() in POINTS

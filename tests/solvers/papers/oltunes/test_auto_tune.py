@@ -44,26 +44,6 @@ def test_throughput_oriented_jobs_are_raised_first_and_only_one_is() -> None:
     assert [member.setting for member in members] == [NOW, BOTH, NOW]
 
 
-def test_a_job_with_one_setting_is_passed_over() -> None:
-    alone = PlacedJob(a_job("alone", NOW, weight=0.2), NOW)
-    assert auto_tune([alone, placed("other")], Room(75.0, 9e3))[1] == "other"
-
-
-def test_another_variant_another_type_and_smaller_batches_are_no_tuning() -> None:
-    others = (
-        a_setting("lighter", latency_s=0.1),
-        a_setting(gpu_type="slow", latency_s=0.1),
-        a_setting(batch=2, latency_s=0.1),
-        a_setting(batch=8, latency_s=2.0),
-    )
-    member = PlacedJob(a_job("a", NOW, *others), NOW)
-    assert auto_tune([member], Room(100.0, 9e3)) == ((member,), None)
-
-
-def test_an_empty_batch_stays_empty() -> None:
-    assert auto_tune([], Room(100.0, 9e3)) == ((), None)
-
-
 @given(
     st.floats(0.0, 100.0),
     st.floats(0.0, 2000.0),

@@ -164,16 +164,3 @@ def test_all_jobs_that_some_gpu_could_hold_are_done_and_the_others_wait(
     _, queues = play(fleet, [jobs], int(PATIENCE_S + len(jobs) * MAX_S) + 1)
     never = {job.name for job in jobs if not any(could_hold(gpu, job) for gpu in fleet)}
     assert {job.name for job in queues.jobs} == never
-
-
-def test_a_large_job_starts_beside_a_stream_of_small_ones() -> None:
-    # One GPU, each second a job of 30 % for 4 s: three run at any time, started at 0, 1, 2, 4, 5, 6, 8, 9 s and so on.
-    # One of 60 % comes at 5 s. At 10 s it has waited long; those of 8 and 9 s hold 60 %, the first one ends at 12 s.
-    small = [
-        [a_job_of(f"s{second}", (30.0, 4000.0, 4.0), float(second))]
-        for second in range(100)
-    ]
-    small[5].append(a_job_of("big", (60.0, 4000.0, 4.0), 5.0))
-    started, _ = play([a_gpu(gpu_type="cheap")], small, 100)
-    assert started["big"] == 12.0
-    assert len(started) > 60

@@ -66,11 +66,6 @@ def test_a_batch_that_is_not_full_is_held_for_the_window() -> None:
     assert names(round_of(job, now_s=1.05).batches[0]) == ["a"]
 
 
-def test_the_window_runs_from_the_oldest_job_of_the_batch() -> None:
-    old, new = a_job("old", COMPUTE, queued_s=1.0), a_job("new", MEMORY, queued_s=1.04)
-    assert names(round_of(old, new, now_s=1.05).batches[0]) == ["new", "old"]
-
-
 def test_a_batch_is_not_held_when_a_deadline_would_be_missed_by_waiting() -> None:
     # It takes 1 s and is due at 2.03: it must start at 1.03, within its window.
     job = a_job("a", COMPUTE, queued_s=1.0, deadline_s=2.03)
@@ -98,26 +93,10 @@ def test_at_most_four_jobs_share_a_gpu_with_those_that_run_there() -> None:
     assert len(round_of(*jobs, gpus=shared, rules=loose).batches[0].members) == 2
 
 
-def test_fewer_jobs_may_share_where_the_rules_say_so() -> None:
-    jobs = [
-        a_job(f"j{at}", a_setting(name, sm_percent=5.0))
-        for at, name in enumerate(["compute", "memory"] * 3)
-    ]
-    decided = round_of(*jobs, rules=replace(RULES, patience_s=0.5, max_jobs=3))
-    assert len(decided.batches[0].members) == 3
-    assert decided.state.max_jobs == 3
-
-
 def test_trap_a_first_job_that_does_not_fit_holds_nobody_up() -> None:
     big = a_job("big", a_setting("compute", memory_mib=20000.0), deadline_s=2.5)
     small = a_job("small", COMPUTE)
     assert [names(batch) for batch in round_of(big, small).batches] == [["small"]]
-
-
-def test_trap_a_gpu_for_which_nobody_waits_keeps_no_other_idle() -> None:
-    gpus = (a_gpu("a", gpu_type="odd"), a_gpu("b", a_resident(sm_percent=10.0)))
-    decided = round_of(a_job("j", COMPUTE), gpus=gpus)
-    assert [batch.gpu for batch in decided.batches] == ["b"]
 
 
 def test_trap_a_pause_longer_than_the_window_does_not_end_all_work() -> None:
@@ -137,22 +116,6 @@ def test_a_job_uses_its_two_best_types_until_the_longest_window_has_passed() -> 
     assert job.best_types == ("one", "two")
     assert round_of(job, gpus=third, now_s=0.99).batches == ()
     assert len(round_of(job, gpus=third, now_s=1.0).batches) == 1
-
-
-def test_the_best_setting_that_fits_is_taken() -> None:
-    wide = a_setting(sm_percent=100.0, score=3.0)
-    narrow = a_setting(sm_percent=50.0, score=2.0, latency_s=1.5)
-    gpu = a_gpu("g", a_resident(sm_percent=20.0))
-    decided = round_of(a_job("a", wide, narrow), gpus=(gpu,))
-    assert decided.batches[0].members[0].setting == narrow
-
-
-def test_what_a_batch_leaves_is_filled_by_raising_one_job() -> None:
-    narrow = a_setting("compute", sm_percent=25.0, score=3.0, latency_s=2.0)
-    wide = a_setting("compute", sm_percent=100.0, score=2.0, latency_s=1.0)
-    decided = round_of(a_job("a", narrow, wide))
-    assert decided.batches[0].tuned == "a"
-    assert decided.batches[0].members[0].setting == wide
 
 
 def test_a_variant_that_does_not_suit_the_batch_gives_way_to_one_that_does() -> None:
@@ -192,65 +155,6 @@ def test_a_failed_batch_comes_back_in_front_with_smaller_limits() -> None:
     assert again.state.max_jobs == MAX_JOBS  # a round that deployed gives one back
 
 
-@pytest.mark.parametrize("is_state_before", [False, True])
-def test_limits_fall_while_rounds_fail_and_come_back_one_by_one(
-    is_state_before: bool,
-) -> None:
-    """Whether the caller goes on from the state before a failed round or from that after it."""
-    jobs = [a_job(f"j{at}", a_setting(sm_percent=10.0), weight=0.2) for at in range(9)]
-    state = replace(submitted(DispatchState(), jobs), window_ms=100.0)
-    rules = replace(RULES, patience_s=0.5)  # affinity is not asked
-    sizes = []
-    for _ in range(5):
-        decided = schedule(state, [a_gpu()], 1.0, rules)
-        sizes.append(len(decided.batches[0].members))
-        state = deployment_failed(
-            state if is_state_before else decided.state, decided.batches[0]
-        )
-        assert len(state.queues) == len(jobs)
-    assert sizes == [4, 3, 2, 1, 1]
-    assert (state.max_jobs, state.window_ms) == (1, 50.0)
-    sizes = []
-    for _ in range(3):
-        decided = schedule(state, [a_gpu()], 1.0, rules)
-        sizes.append(len(decided.batches[0].members))
-        state = decided.state
-    assert sizes == [1, 2, 3]
-    assert state.window_ms > 50.0
-
-
-def test_the_batches_of_one_failed_round_cost_one_job_together() -> None:
-    decided = round_of(
-        a_job("a", COMPUTE), a_job("b", COMPUTE), gpus=(a_gpu("g"), a_gpu("h"))
-    )
-    assert len(decided.batches) == 2
-    state = decided.state
-    for batch in decided.batches:
-        state = deployment_failed(state, batch)
-    assert state.max_jobs == MAX_JOBS - 1
-    assert {job.name for job in state.queues.latency_critical} == {"a", "b"}
-
-
-def test_a_batch_of_unknown_limits_is_taken_under_those_of_the_state() -> None:
-    batch = replace(round_of(a_job("a", COMPUTE)).batches[0], limits=None)
-    state = deployment_failed(DispatchState(max_jobs=3, window_ms=200.0), batch)
-    assert (state.max_jobs, state.window_ms) == (2, 190.0)
-
-
-def test_empty_queues_and_no_gpus_change_nothing() -> None:
-    state = replace(DispatchState(), window_ms=300.0)
-    assert schedule(state, [a_gpu()], 0.0, RULES) == Round(state=state)
-    waiting = submitted(state, [a_job("a", COMPUTE)])
-    assert schedule(waiting, [], 9.0, RULES).batches == ()
-
-
-def test_a_job_past_its_deadline_is_done_after_those_that_can_still_be_met() -> None:
-    late = a_job("late", a_setting("compute", sm_percent=100.0), deadline_s=0.5)
-    fine = a_job("fine", a_setting("compute", sm_percent=100.0), deadline_s=50.0)
-    assert [names(batch) for batch in round_of(late, fine).batches] == [["fine"]]
-    assert [names(batch) for batch in round_of(late).batches] == [["late"]]
-
-
 def test_who_has_waited_long_comes_first_beside_anybody() -> None:
     rules = replace(RULES, patience_s=10.0)
     old = a_job("old", COMPUTE, weight=0.1, queued_s=0.0)
@@ -280,80 +184,3 @@ def test_a_gpu_waits_for_a_large_job_that_has_waited_long() -> None:
     assert names(round_of(whole, small, now_s=10.0, rules=rules).batches[0]) == [
         "whole"
     ]
-
-
-SMALL = a_setting("memory", sm_percent=5.0, memory_mib=100.0)
-
-
-def test_a_gpu_that_its_replicas_fill_does_not_wait_for_a_job_that_would_fit() -> None:
-    # 200 MiB are less than what a GPU must have left to take anything.
-    gpus = (a_gpu("a", memory_mib=200.0), a_gpu("b", a_resident(sm_percent=10.0)))
-    tiny = a_job("tiny", a_setting("compute", sm_percent=95.0, memory_mib=100.0))
-    small = a_job("small", SMALL, queued_s=39.0)
-    # `b` has 90 % free: it waits for the tiny one.
-    assert round_of(tiny, small, gpus=gpus, now_s=40.0).batches == ()
-
-
-@pytest.mark.parametrize(
-    ("sm_percent", "memory_mib"), [(10.0, 16000.0), (100.0, 500.0)]
-)
-def test_a_gpu_on_which_a_job_can_never_run_does_not_wait_for_it(
-    sm_percent: float, memory_mib: float
-) -> None:
-    # `a` is idle, but its replicas leave too little for any setting of the job; it takes whom it can hold.
-    gpus = (
-        a_gpu("a", sm_percent=sm_percent, memory_mib=memory_mib),
-        a_gpu("b", a_resident(sm_percent=10.0)),
-    )
-    job = a_job("old", a_setting("compute", sm_percent=20.0))
-    small = a_job("small", SMALL, queued_s=39.0)
-    found = {
-        batch.gpu: names(batch)
-        for batch in round_of(job, small, gpus=gpus, now_s=40.0).batches
-    }
-    assert found == {"a": ["small"], "b": ["old"]}
-
-
-def test_jobs_that_no_gpu_can_ever_hold_hold_nobody_up() -> None:
-    big = [
-        a_job(f"big{at}", a_setting("compute", memory_mib=14000.0)) for at in range(2)
-    ]
-    whole = a_job("whole", a_setting("compute", sm_percent=100.0), queued_s=1.0)
-    small = a_job("small", SMALL, queued_s=39.0)
-    # Replicas of 4000 MiB stand on both.
-    gpus = tuple(
-        a_gpu(name, a_resident(sm_percent=10.0), memory_mib=12000.0)
-        for name in ("g", "h")
-    )
-    found = round_of(*big, whole, small, gpus=gpus, now_s=40.0).batches
-    # `g` waits for `whole`, which has waited for less than the big ones.
-    assert [(batch.gpu, names(batch)) for batch in found] == [("h", ["small"])]
-    assert len(round_of(*big, small, gpus=gpus, now_s=40.0).batches) == 1
-
-
-def test_no_gpu_waits_for_a_job_that_has_room_on_another_one() -> None:
-    # 87 %: `g` is used least, 5 of 90 %, and has 85 % free; `h` has 90 %.
-    gpus = (
-        a_gpu("g", a_resident(sm_percent=5.0), sm_percent=90.0),
-        a_gpu("h", a_resident(sm_percent=10.0)),
-    )
-    wide = a_job("wide", a_setting("compute", sm_percent=87.0))
-    small = a_job("small", SMALL, queued_s=39.0)
-    found = {
-        batch.gpu: names(batch)
-        for batch in round_of(wide, small, gpus=gpus, now_s=40.0).batches
-    }
-    assert found == {"g": ["small"], "h": ["wide"]}
-
-
-def test_each_job_that_has_waited_long_has_one_gpu_that_waits_for_it() -> None:
-    gpus = tuple(a_gpu(name, a_resident(sm_percent=10.0)) for name in ("e", "f", "g"))
-    whole = [
-        a_job(f"whole{at}", a_setting("compute", sm_percent=100.0)) for at in range(2)
-    ]
-    small = a_job("small", SMALL, queued_s=39.0)
-    assert [
-        batch.gpu for batch in round_of(*whole, small, gpus=gpus, now_s=40.0).batches
-    ] == ["g"]
-    # One GPU waits for the first one, and nobody else starts anywhere.
-    assert round_of(*whole, small, gpus=gpus[:1], now_s=40.0).batches == ()

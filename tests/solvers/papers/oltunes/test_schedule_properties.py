@@ -140,7 +140,7 @@ class _Plant:
 
 
 @pytest.mark.parametrize("gpus", [1, 3])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_under_a_flood_of_urgent_jobs_nobody_waits_for_long(
     seed: int, gpus: int
 ) -> None:
@@ -183,30 +183,6 @@ def test_under_a_flood_of_urgent_jobs_nobody_waits_for_long(
     assert max(ended[f"lone{number}"] for number in range(3)) <= PATIENCE_S + 3 * 2 * (
         RUN_S + STEP_S
     )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_impatient_jobs_leave_in_the_order_of_their_waiting(seed: int) -> None:
-    draw = random.Random(seed)
-    jobs = [
-        a_job(
-            f"j{number}",
-            a_setting("compute", sm_percent=50.0),
-            weight=draw.random(),
-            queued_s=-float(number),
-        )
-        for number in range(10)
-    ]
-    state, plant, order = submitted(DispatchState(), jobs), _Plant([WHOLE]), []
-    for step in range(200):
-        decided = schedule(
-            state, plant.views(step * STEP_S), 2.0 + step * STEP_S, RULES
-        )
-        state = decided.state
-        for batch in decided.batches:
-            plant.start(batch, step * STEP_S)
-            order += [member.job.name for member in batch.members]
-    assert order == [f"j{number}" for number in reversed(range(10))]
 
 
 @given(

@@ -3,17 +3,11 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bench.papers.dispatch_as_submitted import as_submitted
 from solvers.papers.oltunes.tuning_score import (
     ALPHA,
     BETA,
     GAMMA,
-    best_types,
-    latency_of,
-    mean_latency_s,
     tune,
 )
 from solvers.types.jobs import JobDemand, JobOption, PowerFacts
@@ -98,15 +92,6 @@ def test_the_score_by_hand() -> None:
     assert settings[50.0].gpu_throughput_rps == pytest.approx(64.0)
 
 
-def test_a_latency_critical_job_gets_speed_another_one_efficiency() -> None:
-    options = [
-        an_option(sm_percent=100.0, iteration_ms=100.0),
-        an_option(sm_percent=25.0, iteration_ms=150.0),
-    ]
-    assert tune(options, BOARDS, a_wish(weight=0.9))[0].sm_percent == 100.0
-    assert tune(options, BOARDS, a_wish(weight=0.1))[0].sm_percent == 25.0
-
-
 def test_an_idle_fleet_takes_the_accurate_variant_a_full_one_the_light_one() -> None:
     options = [
         an_option(network="large", accuracy=0.80, iteration_ms=100.0),
@@ -136,61 +121,3 @@ def test_batches_beyond_the_inputs_are_left_out() -> None:
         8,
     }
     assert {one.batch for one in tune(options[3:], BOARDS, a_wish(inputs=1))} == {8}
-
-
-def test_what_fits_no_memory_or_unknown_boards_is_left_out() -> None:
-    assert (
-        tune([an_option(memory_mib=20000.0), an_option("other")], BOARDS, a_wish())
-        == ()
-    )
-    assert tune([], BOARDS, a_wish()) == ()
-
-
-def test_latency_counts_whole_batches() -> None:
-    assert latency_of(an_option(batch=4, iteration_ms=100.0), 9) == pytest.approx(0.3)
-
-
-def test_two_gpu_types_are_kept_and_their_latencies_averaged() -> None:
-    boards = {**BOARDS, "third": PowerFacts(16384.0, 300.0)}
-    options = [
-        an_option("big", iteration_ms=100.0),
-        an_option("small", iteration_ms=200.0),
-        an_option("third", iteration_ms=900.0),
-    ]
-    settings = tune(options, boards, a_wish(weight=1.0))
-    assert best_types(settings) == ("big", "small")
-    assert mean_latency_s(settings, best_types(settings)) == pytest.approx(0.15)
-
-
-@given(st.permutations(range(8)), st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_the_order_of_options_changes_nothing(
-    order: list[int], weight: float, load: float
-) -> None:
-    options = [
-        an_option(
-            gpu,
-            sm_percent=percent,
-            batch=batch,
-            iteration_ms=40.0 + batch * 100.0 / percent,
-        )
-        for gpu in ("big", "small")
-        for percent in (25.0, 100.0)
-        for batch in (1, 4)
-    ]
-    wish = a_wish(weight=weight, load=load, left_s=1.0)
-    assert tune([options[at] for at in order], BOARDS, wish) == tune(
-        options, BOARDS, wish
-    )
-
-
-def test_as_submitted_is_the_accurate_variant_at_its_largest_batch_and_knee() -> None:
-    options = [
-        an_option(network="light", accuracy=0.6, iteration_ms=1.0),
-        an_option(batch=8, sm_percent=100.0, iteration_ms=100.0),
-        an_option(batch=8, sm_percent=50.0, iteration_ms=111.0),  # 0.901 of the speed
-        an_option(batch=8, sm_percent=25.0, iteration_ms=112.0),  # 0.893
-        an_option(batch=4, sm_percent=10.0, iteration_ms=50.0),
-    ]
-    (setting,) = as_submitted(options, BOARDS, a_wish(inputs=64))
-    assert (setting.network, setting.batch, setting.sm_percent) == ("net", 8, 50.0)
-    assert as_submitted([], BOARDS, a_wish()) == ()

@@ -20,7 +20,6 @@ from solvers.papers.inss.provisioning import (
     ProvisioningRules,
     Share,
 )
-from solvers.papers.inss.training.load_courses import Courses
 from solvers.papers.inss.training.world import (
     PENALTY,
     ProvisioningWorld,
@@ -108,21 +107,7 @@ def test_masks_keep_every_limit() -> None:
     ]
 
 
-def test_second_slots_avoid_the_first_ones_gpu() -> None:
-    world = world_of(two_services(), slots=2)
-    chosen = np.array([[0, NOWHERE, NOWHERE, NOWHERE]])
-    assert world.allowed(chosen, 1, RATES).tolist() == [
-        [False, False, True, True, True]
-    ]
-    assert world.repeats_service(np.array([[0, 0, 2, NOWHERE]])).tolist() == [True]
-
-
-def test_a_gpu_that_is_given_away_twice_carries_nothing() -> None:
-    world = world_of(two_services())
-    assert world.decide(np.array([[1, 0]]), NONE).carried_rps[0].tolist() == [0.0, 0.0]
-
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("knows_neighbours", [True, False])
 def test_the_world_decides_as_the_policy_does(
     seed: int, knows_neighbours: bool
@@ -154,7 +139,7 @@ def test_the_world_decides_as_the_policy_does(
         assert found == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_search_is_no_worse_than_its_starts_and_repeatable(seed: int) -> None:
     problem = random_problem(seed, services=4, types=2, gpus=2)
     world = world_of(problem)
@@ -211,17 +196,3 @@ class Counted:
     def decide(self, chosen: Any, queued: Any) -> Any:
         self.slots += chosen.size
         return self._world.decide(chosen, queued)
-
-
-def test_courses_stay_in_bounds_and_follow_their_seed() -> None:
-    world = world_of(two_services())
-    courses, twins = Courses(world, 8, seed=3), Courses(world, 8, seed=3)
-    for _ in range(20):
-        for each in (courses, twins):
-            chosen = random_starts(world, np.array([1.0, 1.0]), count=8, seed=1)
-            decided = world.decide(chosen, each.queued)
-            each.go_on(chosen, decided, world.raw_rps(decided, chosen))
-    assert (courses.rates_rps == twins.rates_rps).all()
-    assert (courses.queued >= 0.0).all()
-    assert (courses.rates_rps >= 0.0).all()
-    assert (courses.rates_rps <= 3.0 * world.max_rps).all()
