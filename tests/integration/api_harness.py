@@ -153,7 +153,7 @@ class Api:
     def observe(
         self, sequence: int, arrivals: Mapping[str, int], **fields: Any
     ) -> None:
-        """The two seconds from now pass, with so many requests of each service, all on node n1."""
+        """Two seconds pass, with these requests of each service, all on node n1."""
         self.clock.advance(2.0)
         answer = self.sync(
             sequence=sequence,
@@ -191,7 +191,7 @@ class Api:
         until(lambda: portal.call(has_heard))
 
     def on_engine(self, work: Callable[[Engine], Awaitable[Result]]) -> Result:
-        """What the work returns beside the application, in a thread that is not its own."""
+        """What the work returns, in a thread that is not the application's."""
 
         async def limited() -> Result:
             async with asyncio.timeout(PATIENCE_S):
