@@ -32,7 +32,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Machine:
 def measured(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Machine:
     """A machine on which everything was measured once."""
     machine = Machine(directory=tmp_path_factory.mktemp("g"), library=library)
-    answer = machine.run("all", "--budget-s", "7200")
+    for _ in range(5):
+        answer = machine.run("all", "--budget-s", "7200")
+        # Where other work disturbs the windows of a cell it is left out, and the same command tries it again.
+        if "cells were left out" not in answer.out:
+            break
     assert answer.code == 0, answer.out + answer.err
     return machine
 

@@ -49,7 +49,7 @@ PROGRAMS = f"{os.environ.get('PATH', '')}:{PLACES}"
 LOOK_S = 0.1
 """Between two questions to a process, each of which costs it some milliseconds."""
 FOLLOWS_WITHIN_S = 20.0
-AT_WORK_WITHIN_S = 180.0
+AT_WORK_WITHIN_S = 600.0
 """At the start, when all processes load their programs at once."""
 
 Way: TypeAlias = Callable[[str], str]
