@@ -55,7 +55,7 @@ async def test_mps_lets_go_of_one_that_hangs(tmp_path: Path) -> None:
     ("arguments", "hung_after_s", "wakes"),
     [
         # Each answer takes 0.15 of the 0.3 s that a question has.
-        (("--slow-s", "0.15"), 1.8, 110),
+        pytest.param(("--slow-s", "0.15"), 1.8, 110, marks=pytest.mark.thorough),
         (("--refuse-after", "2"), SOON_S, 60),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from agents.base.device import DeviceError, LaunchFailed, UnknownPart
 from agents.tasks.tasks import Tasks
 from tests.agents.factories import a_task
-from tests.agents.fakes.replicas import BOTH_LAUNCHERS, in_loop, is_running, until
+from tests.agents.fakes.replicas import in_loop, is_running, until
 from tests.agents.kubernetes.cluster import Cluster
 from tests.agents.task_nodes import TaskNode, come, kept, launch, pid, reading, state
 
@@ -60,7 +60,6 @@ async def test_memory_goes_and_comes_back_by_the_hook(node: TaskNode) -> None:
         assert reading(tasks).done_iterations >= done + 2.0
 
 
-@BOTH_LAUNCHERS
 @in_loop
 async def test_a_task_is_started_followed_and_finishes(node: TaskNode) -> None:
     async with node.tasks() as tasks:

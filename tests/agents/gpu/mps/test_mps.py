@@ -27,6 +27,10 @@ from tests.agents.gpu.mps.mps_nodes import (
 )
 from tests.waiting import PATIENCE_S, run, until
 
+RELEASES = pytest.mark.parametrize(
+    "release", ["550", pytest.param("535", marks=pytest.mark.thorough)]
+)
+
 
 @pytest.fixture
 def node() -> Iterator[Node]:
@@ -172,7 +176,10 @@ def test_a_gpu_held_by_another_uids_server_is_refused(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("release", "meanwhile", "then"),
-    [("550", "initializing", "active"), ("535", *2 * ("unknown",))],
+    [
+        ("550", "initializing", "active"),
+        pytest.param("535", *2 * ("unknown",), marks=pytest.mark.thorough),
+    ],
 )
 def test_a_server_is_waited_for_until_it_takes_clients(
     node: Node, release: str, meanwhile: str, then: str
@@ -198,7 +205,7 @@ def test_a_server_is_waited_for_until_it_takes_clients(
     assert "Ready" in logged(mps)
 
 
-@pytest.mark.parametrize("release", ["550", "535"])
+@RELEASES
 def test_a_server_that_cannot_start_is_told_with_what_the_log_says(
     node: Node, release: str
 ) -> None:
@@ -243,7 +250,7 @@ def test_after_a_fault_every_client_must_end_before_the_gpu_takes_new_ones(
     assert node.client(mps).hear()["sms"] == 52
 
 
-@pytest.mark.parametrize("release", ["550", "535"])
+@RELEASES
 def test_a_server_that_stays_broken_is_replaced(node: Node, release: str) -> None:
     """Release 535 does not tell FAULT, so there every recovery takes a fresh server."""
     soon = MpsSettings(
