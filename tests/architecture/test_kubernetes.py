@@ -114,18 +114,19 @@ def test_the_agent_takes_its_arguments(words: list[str]) -> None:
     )
     volumes = container("DaemonSet", "plimsoll-agent")["volumeMounts"]
     mounted = {Path(each["mountPath"]) for each in volumes}
-    assert options.templates.parent in mounted
-    assert load_templates(BASE / "templates.toml").find("resnet50").command
     state = Path("/var/lib/plimsoll-agent")
     assert {state, state.with_name(f"{state.name}-workers"), options.mps_dir} <= mounted
 
 
-def test_the_daemons_of_mps_are_where_the_agent_looks_for_them() -> None:
+def test_templates_and_the_daemons_of_mps_are_where_the_agent_looks_for_them() -> None:
     words = container("DaemonSet", "plimsoll-mps")["args"]
     assert words[0] == "mps"
     agents = make_parser().parse_args(container("DaemonSet", "plimsoll-agent")["args"])
     mine = make_mps_parser().parse_args(words[1:])
     assert (mine.mps_dir, mine.worker_user) == (agents.mps_dir, agents.worker_user)
+    mounts = container("DaemonSet", "plimsoll-agent")["volumeMounts"]
+    assert str(agents.templates.parent) in {each["mountPath"] for each in mounts}
+    assert load_templates(BASE / "templates.toml").find("resnet50").command
     # Clients have that folder as their /dev/shm (agents.daemon.build).
     volumes = the("DaemonSet", "plimsoll-mps")["spec"]["template"]["spec"]["volumes"]
     shm = next(each for each in volumes if each["name"] == "shm")
