@@ -43,6 +43,11 @@ class KeptSolver:
         pass
 
 
+def warm_solver() -> None:
+    """Start it: on a busy machine that may take longer than a command waits for an answer."""
+    asyncio.run(_worker.start())
+
+
 def keep_solver(app: FastAPI) -> None:
     """Let a running application plan in the process that all of them share."""
     app.state.parts = replace(app.state.parts, solver=KeptSolver())

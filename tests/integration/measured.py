@@ -1,6 +1,9 @@
 """Measurements of a network that a fit learns from, and the fit made in the test's own process."""
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from app.db.predictions.refits import RefitOutcome, refit
 from app.learn.refit import RefitAnswer, RefitRequest, run_refit
@@ -30,6 +33,18 @@ def measured(factor: float = 1.0) -> list[dict[str, object]]:
 async def run_here(request: RefitRequest) -> RefitAnswer:
     """Without a process of its own, which takes two seconds to start."""
     return run_refit(request)
+
+
+async def _in_this_process(
+    run: Callable[[Any], Any], request: Any, *, limit_s: float
+) -> Any:
+    return run(request)
+
+
+def let_the_api_fit_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a process and its limit, which a busy machine reaches."""
+    name = "app.api.predictions.fits.run_in_process"
+    monkeypatch.setattr(name, _in_this_process)
 
 
 def fit_here(api: Api, network: str = "resnet50") -> RefitOutcome:
