@@ -90,10 +90,6 @@ def _row(
     return next(row for row in points.rows if row[:3] == wanted)
 
 
-def used_gpus(scene: Scene) -> int:
-    return len(scene.target.gpus)
-
-
 def fit_events(scene: Scene) -> set[str]:
     return {
         event.kind
@@ -112,16 +108,16 @@ def test_a_truth_that_is_slower_than_stated_is_planned_with_within_two_minutes()
     assert all(0.93 < ratio < 1.25 for ratio in planned_over_true(scene).values())
     scene.play(60.0)
     assert scene.attainment(140.0, 200.0) >= 0.98
-    assert used_gpus(scene) >= 2
+    assert len(scene.target.gpus) >= 2
 
 
 @pytest.mark.thorough
 def test_a_truth_that_is_faster_than_stated_becomes_cheaper_after_a_while() -> None:
     scene = a_misjudged_scene(2.2)
     scene.play(30.0)
-    at_first = used_gpus(scene)
+    at_first = len(scene.target.gpus)
     scene.play(270.0)
-    assert used_gpus(scene) < at_first
+    assert len(scene.target.gpus) < at_first
     assert scene.attainment(240.0, 300.0) >= 0.98
 
 
