@@ -38,10 +38,12 @@ def test_every_headline_has_a_row_of_a_whole_run_and_its_paper() -> None:
         )
 
 
-@cache
+run_once = cache(run_case)
+
+
 def run_stable(truth: Truth, case: Case) -> JobsReport:
     """The run at the stable load, whichever is asked for: tables of the other one are not looked at."""
-    return run_case(truth, replace(case, load=oltunes.STABLE))
+    return run_once(truth, replace(case, load=oltunes.STABLE))
 
 
 def slice_of(system: System) -> tuple[Table, ...]:
