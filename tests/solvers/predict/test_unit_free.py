@@ -34,13 +34,13 @@ from solvers.predict.data.techniques import (
 )
 from solvers.predict.interference import layer_counts, pressure, response_surface
 from solvers.predict.latency.decomposition import TYPICAL_LINK, LinkFacts
-from tests.solvers.synthetic_samples import joined, queries_at
+from tests.solvers.synthetic_samples import queries_at
 
 THOUSAND = 1000.0
 """Microseconds in a millisecond."""
 RTOL = 1e-6
 GPU_TYPE = "V100-16GB"
-NETWORKS = tuple(f"n{index:02d}" for index in range(12))
+NETWORKS = tuple(f"n{index:02d}" for index in range(8))
 POWER_LIMITS_W = (100.0, 150.0, 200.0, 250.0)
 
 
@@ -125,12 +125,10 @@ def sparse() -> Samples:
 def sets() -> dict[str, Samples]:
     """Samples by what varies among them."""
     return {
-        "grid": served(),
         "quotas": served(quotas=(25.0, 50.0, 100.0)),
         "clocks": served(clocks_mhz=(800.0, 1200.0, 1530.0)),
         "sparse": sparse(),
         "limits": trained(),
-        "all": joined(sparse(), trained()),
     }
 
 

@@ -142,12 +142,6 @@ def test_what_was_learned_predicts_the_same_to_the_last_bit_after_reading(
     assert fits_to_json(back) == fits_to_json(learned)
 
 
-@pytest.mark.parametrize("technique", technique_names("latency_ms"))
-def test_every_latency_technique_can_be_written_and_read(technique: str) -> None:
-    fits = make_fits(grid_samples(("a", "b"), noise=0.02), technique=technique)
-    assert fits_to_json(fits_from_json(fits_to_json(fits))) == fits_to_json(fits)
-
-
 def test_an_older_fit_without_its_sampled_range_is_read() -> None:
     values = document()
     del values["sampled"]
@@ -160,11 +154,6 @@ def test_a_span_that_is_none_is_refused(span: object) -> None:
     values["sampled"]["batch"] = span
     with pytest.raises(InvalidInput, match=r"fit\.sampled\.batch"):
         fit_from_document(values)
-
-
-def test_one_line_per_fit(learned: Fits) -> None:
-    lines = fits_to_json(learned).splitlines()
-    assert len(lines) == len(learned.fits) + 2
 
 
 @cache

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.fit import Fits, TooFewSamples
-from solvers.predict.data.samples import Group, LayerCounts, Neighbour, Queries, Samples
+from solvers.predict.data.samples import Group, LayerCounts, Queries, Samples
 from solvers.predict.estimate.cold_start import (
     MIN_PROFILED_NETWORKS,
     RATIO_SIGMA,
@@ -18,7 +18,7 @@ from solvers.predict.estimate.cold_start import (
 from solvers.predict.estimate.predict import predict_latency
 from solvers.predict.learn.fit_samples import make_fits
 from solvers.types.errors import InvalidInput
-from tests.solvers.synthetic_samples import beside, grid_samples, joined
+from tests.solvers.synthetic_samples import grid_samples, joined
 
 V100 = "V100-16GB"
 SIZES = (10, 14, 20, 28, 40, 56, 80, 112, 160, 224, 320, 450)
@@ -97,16 +97,6 @@ def test_a_network_unlike_all_others_is_less_sure(fits: Fits) -> None:
     assert (unlike.sigma > 1.5 * like.sigma).all()
 
 
-def test_an_estimate_keeps_the_shape_of_its_relatives_curves(fits: Fits) -> None:
-    at = grid_samples(("new",)).at
-    estimate = estimate_from_layers(
-        fits, tuple(LAYERS.values()), layers_of("new", 100), at
-    )
-    shape = estimate.latency_ms / grid_samples(("new",)).latency_ms
-    assert shape == pytest.approx(np.full(40, shape.mean()), rel=0.02)
-    assert estimate.source == f"estimated from the layers of 12 networks on {V100}"
-
-
 def test_operations_help_only_where_all_have_them(fits: Fits) -> None:
     at = grid_samples(("new",)).at
     known = tuple(replace(entry, gmacs=None) for entry in LAYERS.values())
@@ -115,31 +105,6 @@ def test_operations_help_only_where_all_have_them(fits: Fits) -> None:
     assert estimate.latency_ms == pytest.approx(
         2.0 * grid_samples(("new",)).latency_ms, rel=0.5
     )
-
-
-def test_the_order_of_known_networks_does_not_matter(fits: Fits) -> None:
-    at = grid_samples(("new",)).at
-    one, other = (
-        estimate_from_layers(fits, entries, layers_of("new", 100), at)
-        for entries in (tuple(LAYERS.values()), tuple(reversed(LAYERS.values())))
-    )
-    assert one.latency_ms.tobytes() == other.latency_ms.tobytes()
-
-
-def test_too_few_relatives_say_how_many_are_needed(fits: Fits) -> None:
-    known = tuple(LAYERS.values())[: MIN_PROFILED_NETWORKS - 1]
-    with pytest.raises(
-        TooFewSamples,
-        match=r"4 networks with known layers have a fit on V100-16GB; .* needs 5: measure",
-    ):
-        estimate_from_layers(
-            fits, known, layers_of("new", 100), grid_samples(("new",)).at
-        )
-    with pytest.raises(
-        TooFewSamples, match="0 networks with known layers have a fit on T4"
-    ):
-        at = grid_samples(("new",), gpu_type="T4").at
-        estimate_from_layers(fits, tuple(LAYERS.values()), layers_of("new", 100), at)
 
 
 @pytest.fixture(scope="module")
@@ -225,19 +190,6 @@ def test_predictions_fall_back_on_another_gpu_type_with_the_estimates_interval(
     assert predicted.latency_ms_high == pytest.approx(ends(estimate, 1.6449), rel=1e-4)
 
 
-def test_predictions_fall_back_on_layers_with_the_estimates_interval(
-    fits: Fits,
-) -> None:
-    layers = {**LAYERS, "new": layers_of("new", 100)}
-    predicted = predict_latency(fits, new_on(V100), layers=layers, coverage=0.5)
-    estimate = estimate_from_layers(
-        fits, tuple(layers.values()), layers["new"], new_on(V100)
-    )
-    assert set(predicted.technique) == {"layer_counts"}
-    assert predicted.latency_ms == pytest.approx(estimate.latency_ms)
-    assert predicted.latency_ms_high == pytest.approx(ends(estimate, 0.6745), rel=1e-4)
-
-
 def test_of_several_gpu_types_the_surest_is_moved(two_types: Fits) -> None:
     # On an A100 only one network is known on both types, so that the ratio is less sure than from the V100.
     a100 = make_fits(
@@ -251,11 +203,6 @@ def test_of_several_gpu_types_the_surest_is_moved(two_types: Fits) -> None:
     assert predicted.latency_ms == pytest.approx(estimate.latency_ms)
 
 
-def test_a_fit_is_preferred_to_every_estimate(two_types: Fits) -> None:
-    predicted = predict_latency(two_types, on_t4(NAMES[0]).at, layers=LAYERS)
-    assert set(predicted.technique) == {"linear_fractional"}
-
-
 def test_without_anything_to_estimate_from_the_row_is_refused(fits: Fits) -> None:
     fits = without(
         fits, *(Group(name, V100) for name in NAMES[MIN_PROFILED_NETWORKS - 1 :])
@@ -267,25 +214,3 @@ def test_without_anything_to_estimate_from_the_row_is_refused(fits: Fits) -> Non
             match=r"rows\[0\]\.network: the fits know nothing of new on V100-16GB; they",
         ):
             predict_latency(fits, new_on(V100), layers=layers)
-
-
-def test_an_estimate_next_to_neighbours_stays_as_unsure_as_alone() -> None:
-    fits = make_fits(
-        joined(
-            family(),
-            beside(NAMES[4], NAMES[5], factor=1.2),
-            beside(NAMES[5], NAMES[4], factor=1.2),
-        ),
-        technique="linear_fractional",
-    )
-    neighbours = (Neighbour(NAMES[4], 4.0, 50.0),)
-    layers = {**LAYERS, "new": layers_of("new", 100)}
-    alone, together = (
-        predict_latency(
-            fits, replace(new_on(V100), neighbours=(each,) * 40), layers=layers
-        )
-        for each in ((), neighbours)
-    )
-    assert all(name.startswith("layer_counts+") for name in together.technique)
-    widths = [each.latency_ms_high / each.latency_ms_low for each in (alone, together)]
-    assert (widths[1] >= widths[0] - 1e-9).all()

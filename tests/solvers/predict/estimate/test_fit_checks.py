@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.fit import Coefficients, Fit, Fits, Quantity
-from solvers.predict.data.techniques import technique_names
 from solvers.predict.estimate.fit_checks import check_fits
 from solvers.predict.learn.fit_samples import make_fits
 from solvers.types.errors import InvalidInput
@@ -31,11 +30,6 @@ def learned() -> Fits:
 def test_what_was_learned_is_accepted(learned: Fits) -> None:
     assert {fit.quantity for fit in learned.fits} == set(get_args(Quantity))
     check_fits(learned)
-
-
-@pytest.mark.parametrize("technique", technique_names("latency_ms"))
-def test_what_any_latency_technique_learned_is_accepted(technique: str) -> None:
-    check_fits(make_fits(grid_samples(("a", "b"), noise=0.02), technique=technique))
 
 
 @pytest.mark.parametrize("quantity", get_args(Quantity))

@@ -10,9 +10,7 @@ from solvers.predict.data.fit import Fits, TooFewSamples
 from solvers.predict.data.sampled_range import EXTRAPOLATION
 from solvers.predict.data.samples import (
     Group,
-    Neighbour,
     Samples,
-    make_queries,
     make_samples,
 )
 from solvers.predict.estimate.operating_points import (
@@ -94,11 +92,15 @@ def samples(*, memory: bool = True, noise: float = 0.0) -> Samples:
     )
 
 
+def _fits(of: Samples) -> Fits:
+    return make_fits(of, technique="linear_fractional")
+
+
 def performance(
     of: Samples, *, grid: ConditionGrid | None = None, **known: object
 ) -> Performance:
     facts = FitFacts(gpu_type=GPU_TYPE, sampled=of.at, **known)  # type: ignore[arg-type]
-    return make_performance(make_fits(of), GROUP, grid or make_grid(facts), facts)
+    return make_performance(_fits(of), GROUP, grid or make_grid(facts), facts)
 
 
 def rows_by_key(made: Performance) -> dict[tuple[float, int, float], OperatingPoint]:
@@ -196,31 +198,6 @@ def test_the_pressure_law_gives_pressures_that_keep_its_product() -> None:
     assert made.points.sensitivity * row.pressure == pytest.approx(
         raw * pressure.sensitivity(law, GROUP.network)
     )
-
-
-def test_samples_next_to_neighbours_do_not_pass_for_alone() -> None:
-    alone = samples()
-    neighbours = alone.take(np.arange(4))
-    at = make_queries(
-        neighbours.at.network,
-        neighbours.at.gpu_type,
-        batch=neighbours.at.batch,
-        sm_percent=neighbours.at.sm_percent,
-        neighbours=[(Neighbour("vgg16", 4.0, 20.0),)] * 4,
-    )
-    joined = make_samples(
-        make_queries(
-            alone.at.network + at.network,
-            alone.at.gpu_type + at.gpu_type,
-            batch=np.concatenate((alone.at.batch, at.batch)),
-            sm_percent=np.concatenate((alone.at.sm_percent, at.sm_percent)),
-            neighbours=alone.at.neighbours + at.neighbours,
-        ),
-        np.concatenate((alone.latency_ms, 2.0 * neighbours.latency_ms)),
-        memory_mib=np.full(len(alone) + 4, 1000.0),
-    )
-    row = rows_by_key(performance(joined))[60.0, 4, 1500.0]
-    assert row.solo_ms == pytest.approx(true_ms(4.0, 60.0), rel=0.05)
 
 
 def test_a_network_that_nothing_is_known_of_is_refused() -> None:

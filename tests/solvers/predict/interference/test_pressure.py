@@ -52,15 +52,6 @@ def test_a_known_law_is_recovered_from_its_samples() -> None:
     assert ratio == pytest.approx(1.6 / 0.6, rel=0.05)
 
 
-def test_pairs_foretell_larger_groups() -> None:
-    samples, alone_ms = learned(max_neighbours=1)
-    fit = pressure.fit(samples, alone_ms, NOTHING_BUT_RUN)
-    unseen, unseen_ms = learned(seed=2, max_neighbours=3)
-    assert pressure.predict(fit, unseen.at, unseen_ms) * unseen_ms == pytest.approx(
-        unseen.latency_ms, rel=0.03
-    )
-
-
 def test_a_launch_delay_that_grows_with_the_replicas_is_recovered() -> None:
     # 1000 kernels · 2 µs = 2 ms of 10 ms alone; each launch is delayed by 0.5 · n: factor 1 + 0.2 · 0.5 · n.
     facts = {"a": NetworkFacts(kernels=1000.0, input_bytes=0.0, output_bytes=0.0)}
@@ -151,22 +142,6 @@ def test_more_wider_and_larger_neighbours_never_help() -> None:
     assert np.all(np.diff(factors) >= 0.0) and factors[0] >= 1.0
 
 
-def test_the_order_of_neighbours_and_of_samples_changes_nothing() -> None:
-    samples, alone_ms = learned(50)
-    fit = pressure.fit(samples, alone_ms)
-    order = np.random.default_rng(4).permutation(50)
-    shuffled = pressure.fit(samples.take(order), alone_ms[order])
-    turned = replace(
-        samples.at,
-        neighbours=tuple(neighbours[::-1] for neighbours in samples.at.neighbours),
-    )
-    expected = pressure.predict(fit, samples.at, alone_ms)
-    assert pressure.predict(fit, turned, alone_ms) == pytest.approx(expected, rel=1e-12)
-    assert pressure.predict(shuffled, samples.at, alone_ms) == pytest.approx(
-        expected, rel=1e-6
-    )
-
-
 def test_an_unknown_network_is_the_pooled_mean() -> None:
     samples, alone_ms = learned()
     fit = pressure.fit(samples, alone_ms)
@@ -178,96 +153,9 @@ def test_an_unknown_network_is_the_pooled_mean() -> None:
     assert min(known) < new < max(known)
 
 
-def test_one_sample_moves_the_prior_towards_it() -> None:
-    queries = colocated([("a", 4.0, 40.0, [Neighbour("b", 4.0, 40.0)])])
-    alone_ms = np.array([10.0])
-    before = pressure.predict(pressure.prior(("a", "b")), queries, alone_ms)[0]
-    fit = pressure.fit(
-        samples_by(Law(sensitivity={"a": 4.0}, weight={"b": 1.0}), queries, alone_ms),
-        alone_ms,
-    )
-    after = pressure.predict(fit, queries, alone_ms)[0]
-    assert 1.0 < before < 1.15 < after <= 1.0 + 4.0 * (0.05 + 0.04 + 0.04)
-
-
 def test_no_samples_are_too_few() -> None:
     with pytest.raises(TooFewSamples):
         pressure.fit(samples_by(TRUTH, colocated([]), np.empty(0)), np.empty(0))
-
-
-def test_an_outlier_in_forty_hardly_matters() -> None:
-    samples, alone_ms = learned(40)
-    wild = samples.latency_ms.copy()
-    wild[7] *= 5.0
-    fit = pressure.fit(replace(samples, latency_ms=wild), alone_ms, NOTHING_BUT_RUN)
-    rest = np.arange(40) != 7
-    predicted = pressure.predict(fit, samples.at, alone_ms) * alone_ms
-    assert predicted[rest] == pytest.approx(samples.latency_ms[rest], rel=0.05)
-
-
-def test_rows_of_unknown_latency_alone_teach_what_their_neighbours_shares_do() -> None:
-    # One condition next to b at three shares. Per unit of share the true law adds 1.0, ten times the prior's.
-    steep = Law(
-        sensitivity={"a": 1.0},
-        weight={"b": 1.0},
-        per_share=1.0,
-        constant=0.0,
-        per_log_batch=0.0,
-    )
-    queries = colocated(
-        [("a", 4.0, 18.0, [Neighbour("b", 4.0, share)]) for share in (10.0, 40.0, 70.0)]
-    )
-    fit = pressure.fit(samples_by(steep, queries, np.full(3, 12.0)), np.full(3, np.nan))
-    factors = pressure.predict(fit, queries, np.full(3, 12.0))
-    assert factors[2] / factors[0] == pytest.approx(1.7 / 1.1, rel=0.1)
-
-
-def test_measured_counters_stand_in_for_the_shape() -> None:
-    # b loads the cache five times as much as c at every share: that is known from counters alone, before any pair.
-    counted = colocated(
-        [(network, 4.0, share, []) for network in "bc" for share in (10.0, 20.0, 40.0)]
-    )
-    pairs = colocated(
-        [
-            ("a", 4.0, own, [Neighbour(other, 4.0, share)])
-            for other in "b"
-            for own in (20.0, 40.0)
-            for share in (10.0, 40.0)
-        ]
-    )
-    everything = replace(
-        counted,
-        network=counted.network + pairs.network,
-        gpu_type=counted.gpu_type + pairs.gpu_type,
-        batch=np.append(counted.batch, pairs.batch),
-        sm_percent=np.append(counted.sm_percent, pairs.sm_percent),
-        clock_mhz=np.append(counted.clock_mhz, pairs.clock_mhz),
-        time_quota_percent=np.append(
-            counted.time_quota_percent, pairs.time_quota_percent
-        ),
-        power_limit_w=np.append(counted.power_limit_w, pairs.power_limit_w),
-        neighbours=counted.neighbours + pairs.neighbours,
-    )
-    law = Law(
-        sensitivity={"a": 1.0, "b": 1.0, "c": 1.0},
-        weight={"b": 1.0},
-        per_share=1.0,
-        constant=0.0,
-        per_log_batch=0.0,
-    )
-    samples = samples_by(law, everything, np.full(10, 10.0))
-    l2_util_percent = np.append(
-        np.array([10.0, 20.0, 40.0, 2.0, 4.0, 8.0]), np.full(4, np.nan)
-    )
-    fit = pressure.fit(
-        replace(samples, l2_util_percent=l2_util_percent), np.full(10, 10.0)
-    )
-    share = np.array([40.0])
-    of_b, of_c = (
-        pressure.pressures(fit, network, batch=np.array([4.0]), sm_percent=share)[0]
-        for network in "bc"
-    )
-    assert of_b > 1.5 * of_c
 
 
 @pytest.mark.skipif(

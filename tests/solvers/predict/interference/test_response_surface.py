@@ -54,41 +54,6 @@ def test_it_learns_what_the_pressure_law_cannot_say() -> None:
     )
 
 
-def test_a_pair_that_was_never_sampled_is_foretold_from_its_networks() -> None:
-    samples, alone_ms = learned(300, seed=1)
-    is_pair = np.array(
-        [
-            network == "a" and neighbours[0].network == "c"
-            for network, neighbours in zip(
-                samples.at.network, samples.at.neighbours, strict=True
-            )
-        ]
-    )
-    train, test = np.flatnonzero(~is_pair), np.flatnonzero(is_pair)
-    fit = response_surface.fit(samples.take(train), alone_ms[train])
-    predicted = response_surface.predict(fit, samples.at.take(test), alone_ms[test])
-    assert mean_error(predicted, samples.take(test), alone_ms[test]) < 0.01
-
-
-def test_unknown_networks_get_the_pooled_part() -> None:
-    samples, alone_ms = learned(150, seed=1)
-    fit = response_surface.fit(samples, alone_ms)
-    queries = colocated([("new", 8.0, 20.0, [Neighbour("newer", 4.0, 30.0)])])
-    known = colocated(
-        [
-            (own, 8.0, 20.0, [Neighbour(other, 4.0, 30.0)])
-            for own in NETWORKS
-            for other in NETWORKS
-        ]
-    )
-    factors = response_surface.predict(fit, known, np.full(9, 9.0))
-    assert (
-        factors.min()
-        < response_surface.predict(fit, queries, np.array([9.0]))[0]
-        < factors.max()
-    )
-
-
 def test_beyond_the_samples_the_correction_stays_what_it_is_at_their_edge() -> None:
     samples, alone_ms = learned(150, seed=1)
     fit = response_surface.fit(samples, alone_ms)
@@ -102,57 +67,6 @@ def test_beyond_the_samples_the_correction_stays_what_it_is_at_their_edge() -> N
         fit, rows, np.full(3, 1e6)
     )
     assert ratio[1:] == pytest.approx(ratio[0], rel=1e-9)
-
-
-def test_the_order_of_neighbours_and_of_samples_changes_nothing() -> None:
-    samples, alone_ms = learned(60, seed=1, max_neighbours=3)
-    fit = response_surface.fit(samples, alone_ms)
-    order = np.random.default_rng(4).permutation(60)
-    shuffled = response_surface.fit(samples.take(order), alone_ms[order])
-    turned = replace(
-        samples.at,
-        neighbours=tuple(neighbours[::-1] for neighbours in samples.at.neighbours),
-    )
-    expected = response_surface.predict(fit, samples.at, alone_ms)
-    assert response_surface.predict(fit, turned, alone_ms) == pytest.approx(
-        expected, rel=1e-12
-    )
-    assert response_surface.predict(shuffled, samples.at, alone_ms) == pytest.approx(
-        expected, rel=1e-5
-    )
-
-
-def test_thousands_of_samples_are_thinned_out_evenly() -> None:
-    samples, alone_ms = learned(150, seed=1)
-    many = np.resize(np.arange(150), 3000)
-    fit = response_surface.fit(samples.take(many), alone_ms[many])
-    assert (
-        mean_error(
-            response_surface.predict(fit, samples.at, alone_ms), samples, alone_ms
-        )
-        < 0.004
-    )
-
-
-def test_a_few_wild_samples_hardly_matter() -> None:
-    samples, alone_ms = learned(150, seed=1)
-    wild = samples.latency_ms.copy()
-    wild[::30] *= 4.0
-    fit = response_surface.fit(replace(samples, latency_ms=wild), alone_ms)
-    unseen, unseen_ms = learned(100, seed=2)
-    assert (
-        mean_error(
-            response_surface.predict(fit, unseen.at, unseen_ms), unseen, unseen_ms
-        )
-        < 0.015
-    )
-
-
-def test_alone_the_factor_is_one() -> None:
-    fit = response_surface.fit(*learned(20, seed=1))
-    assert response_surface.predict(
-        fit, colocated([("a", 4.0, 20.0, [])]), np.array([5.0])
-    ).tolist() == [1.0]
 
 
 @pytest.mark.parametrize("rows", [1, 7])

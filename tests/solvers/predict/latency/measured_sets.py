@@ -18,18 +18,6 @@ def igniter_solo() -> Samples:
     return _samples(_rows("igniter_v100/solo_latency.csv"))
 
 
-def rapp_full_quota(*networks: str) -> Samples:
-    """Some of the 63 networks on a V100, without a limit of time."""
-    rows = _rows("rapp_v100/latency_sm_quota.csv")
-    return _samples(
-        [
-            row
-            for row in rows
-            if row["time_quota_pct"] == "100" and row["model"] in networks
-        ]
-    )
-
-
 def held_out_errors(technique: str, samples: Samples) -> Reals:
     """|predicted - measured| / measured of every sample, held out in one of the choice's random folds."""
     (predicted,) = hold_out_family(

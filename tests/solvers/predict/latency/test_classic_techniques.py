@@ -95,20 +95,3 @@ def test_one_sample_is_too_few_however_often_it_was_taken(
     for times in (1, 20):
         with pytest.raises(TooFewSamples):
             technique.fit(samples_at([4.0] * times, [50.0] * times, [3.0] * times))
-
-
-@pytest.mark.parametrize("technique", CLASSIC)
-def test_repeated_noisy_samples_are_averaged(technique: FitTechnique) -> None:
-    repeated = grid_samples(["a"] * 10, noise=0.05, seed=3)
-    found = technique.predict(technique.fit(repeated), grid_samples().at)
-    # Two lines follow 1/p no closer than this; of the noise a third is left after ten repetitions.
-    assert np.abs(found / grid_samples().latency_ms - 1.0).mean() < 0.06
-
-
-@pytest.mark.parametrize("technique", CLASSIC)
-def test_coefficients_are_plain_finite_numbers(technique: FitTechnique) -> None:
-    coefficients = technique.fit(grid_samples(noise=0.05))
-    assert not coefficients.labels
-    for name, array in coefficients.arrays.items():
-        assert array.dtype == np.float64, name
-        assert np.isfinite(array).all(), name

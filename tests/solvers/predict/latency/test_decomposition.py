@@ -6,7 +6,6 @@ import pytest
 from solvers.predict.data.samples import Queries, make_queries
 from solvers.predict.latency.decomposition import (
     MIN_RUN_FRACTION,
-    TYPICAL_NETWORK,
     LinkFacts,
     NetworkFacts,
     decompose,
@@ -42,22 +41,6 @@ def test_the_parts_sum_to_the_latency_and_none_is_negative() -> None:
     )
     assert min(times.transfer_ms.min(), times.launch_ms.min()) > 0.0
     assert np.all(times.run_ms >= MIN_RUN_FRACTION * alone_ms * (1.0 - 1e-12))
-
-
-def test_facts_that_exceed_the_latency_keep_their_proportion() -> None:
-    times = decompose(queries("a"), np.array([1.0]), FACTS, LINK)
-    # 0.8 + 0.5 of 1.0 ms: scaled to 0.9.
-    assert times.transfer_ms[0] == pytest.approx(0.9 * 0.8 / 1.3)
-    assert times.run_ms[0] == pytest.approx(0.1)
-
-
-def test_a_network_without_facts_is_a_typical_one() -> None:
-    known = decompose(queries("b"), np.array([10.0]), {"b": TYPICAL_NETWORK})
-    unknown = decompose(queries("b"), np.array([10.0]))
-    assert (unknown.transfer_ms[0], unknown.launch_ms[0]) == (
-        known.transfer_ms[0],
-        known.launch_ms[0],
-    )
 
 
 @pytest.mark.parametrize("alone_ms", [0.0, -1.0, np.nan, np.inf])

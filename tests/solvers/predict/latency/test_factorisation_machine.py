@@ -21,7 +21,6 @@ from solvers.predict.latency.factorisation_learner import (
     LearningRates,
     evaluate,
 )
-from tests.solvers.synthetic_samples import queries_at
 
 SHARED = Path(__file__).parents[5] / "shared"
 SHARES = tuple(range(5, 101, 5))
@@ -135,31 +134,6 @@ def test_hinges_are_recovered_from_a_third_of_their_points_in_one_pass() -> None
     assert _mean_error(_predict(_learned(seen), unseen), unseen) < 0.05
 
 
-def test_a_gpu_type_that_is_a_factor_faster_is_learned_from_few_rows() -> None:
-    samples = _hinge_samples(12, gpu_factors=(1.0, 0.5))
-    is_new = np.array([gpu == "g1" for gpu in samples.at.gpu_type])
-    few, unseen = _split(samples.take(np.flatnonzero(is_new)), 60)
-    learner = _learned(samples.take(np.flatnonzero(~is_new)))
-    technique.learn_samples(learner, few)
-    assert _mean_error(_predict(learner, unseen), unseen) < 0.25
-
-
-def test_both_targets_agree_where_throughput_is_batch_over_latency() -> None:
-    learner = _learned(_split(_hinge_samples(6), 250)[0])
-    rows = [
-        ServedConditions("n00", "g0", batch, share)
-        for batch in BATCHES
-        for share in (10.0, 50.0, 100.0)
-    ]
-    latency_ms, throughput_rps = technique.predict_targets(
-        learner.group_coefficients(Group("n00", "g0")), rows
-    )
-    batch = np.array([row.batch for row in rows])
-    assert throughput_rps * latency_ms / 1000.0 / batch == pytest.approx(
-        np.ones(len(rows)), rel=0.1
-    )
-
-
 def test_a_stream_of_updates_learns_what_one_pass_over_the_rows_learns() -> None:
     samples, _ = _split(_hinge_samples(5), 120)
     streamed = FactorisationLearner()
@@ -178,28 +152,6 @@ def test_a_stream_of_updates_learns_what_one_pass_over_the_rows_learns() -> None
         np.testing.assert_array_equal(streamed.state().arrays[name], array)
 
 
-def test_a_state_that_is_written_out_and_read_back_goes_on_alike() -> None:
-    first, second = _split(_hinge_samples(5, gpu_factors=(1.0, 2.0)), 150)
-    learner = _learned(first)
-    restored = FactorisationLearner.from_state(learner.state())
-    technique.learn_samples(learner, second)
-    technique.learn_samples(restored, second)
-    assert restored.settings == learner.settings
-    assert restored.state().labels == learner.state().labels
-    for name, array in learner.state().arrays.items():
-        np.testing.assert_array_equal(restored.state().arrays[name], array)
-
-
-def test_a_written_state_does_not_change_with_its_learner() -> None:
-    first, second = _split(_hinge_samples(3), 60)
-    learner = _learned(first)
-    state = learner.state()
-    before = {name: array.copy() for name, array in state.arrays.items()}
-    technique.learn_samples(learner, second)
-    for name, array in before.items():
-        np.testing.assert_array_equal(state.arrays[name], array)
-
-
 def test_the_fit_does_not_depend_on_the_order_of_the_rows() -> None:
     samples, _ = _split(_hinge_samples(4, noise=0.05), 100)
     backwards = samples.take(np.arange(len(samples))[::-1])
@@ -208,14 +160,6 @@ def test_the_fit_does_not_depend_on_the_order_of_the_rows() -> None:
     for group, coefficients in fits.items():
         for name, array in coefficients.arrays.items():
             np.testing.assert_array_equal(others[group].arrays[name], array)
-
-
-def test_starting_factors_follow_the_seed() -> None:
-    same = [
-        FactorisationLearner(seed=seed).state().arrays["values"] for seed in (1, 1, 2)
-    ]
-    np.testing.assert_array_equal(same[0], same[1])
-    assert np.any(same[0] != same[2])
 
 
 def test_one_row_in_thirty_that_is_ten_times_too_long_does_little_harm() -> None:
@@ -229,63 +173,9 @@ def test_one_row_in_thirty_that_is_ten_times_too_long_does_little_harm() -> None
     assert clipped < 0.5 * believed
 
 
-def test_many_rows_more_of_one_network_hardly_move_another() -> None:
-    samples = _hinge_samples(2)
-    first, _ = _split(samples, 80)
-    learner = _learned(first)
-    other = samples.take(np.flatnonzero([name == "n01" for name in samples.at.network]))
-    before = _mean_error(_predict(learner, other), other)
-    mine = samples.take(np.flatnonzero([name == "n00" for name in samples.at.network]))
-    for _ in range(5):
-        technique.learn_samples(learner, mine)
-    assert _mean_error(_predict(learner, other), other) < before + 0.03
-
-
-def test_a_network_and_a_gpu_type_never_seen_are_mean_ones() -> None:
-    samples = _hinge_samples(8)
-    learner = _learned(samples)
-    stranger = technique.predict(
-        learner.group_coefficients(Group("stranger", "other")),
-        queries_at(
-            batch=[1.0, 8.0],
-            sm_percent=[100.0, 10.0],
-            network="stranger",
-            gpu_type="other",
-        ),
-    )
-    assert (
-        samples.latency_ms.min() < stranger[0] < stranger[1] < samples.latency_ms.max()
-    )
-
-
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(TooFewSamples, match="8 samples, not 7"):
         technique.fit_groups(_hinge_samples(1).take(np.arange(7)))
-
-
-@pytest.mark.parametrize(
-    ("change", "latency_ms", "message"),
-    [
-        ({}, 0.0, "latency_ms"),
-        ({}, float("nan"), "latency_ms"),
-        ({}, float("inf"), "latency_ms"),
-        ({"batch": 0.0}, 5.0, "batch"),
-        ({"sm_percent": float("nan")}, 5.0, "sm_percent"),
-        ({"memory_used_mib": -1.0}, 5.0, "memory_used_mib"),
-    ],
-)
-def test_rows_that_no_measurement_can_be_are_refused_and_change_nothing(
-    change: dict[str, float], latency_ms: float, message: str
-) -> None:
-    learner = _learned(_hinge_samples(1).take(np.arange(10)))
-    before = learner.state()
-    row = ServedConditions("new", "new", 4.0, 50.0)._replace(**change)
-    with pytest.raises(ValueError, match=message):
-        learner.update(row, latency_ms=latency_ms, throughput_rps=100.0)
-    assert learner.state().labels == before.labels
-    np.testing.assert_array_equal(
-        learner.state().arrays["values"], before.arrays["values"]
-    )
 
 
 @pytest.mark.skipif(

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from solvers.predict.data.samples import Reals
 from solvers.predict.latency.ftrl_proximal import (
     CoordinateWeights,
     FtrlRates,
@@ -21,44 +20,6 @@ def test_two_steps_of_one_coordinate_by_hand() -> None:
     assert weights.values == pytest.approx([0.725])
     weights.step(np.array([4.0]))
     assert weights.values == pytest.approx([1.0 - 7.85 / 14.0])
-
-
-def test_without_penalties_a_step_is_one_of_adagrad() -> None:
-    # With ζ → 0 the sums telescope to w ← w − η g / √n.
-    weights = CoordinateWeights.at(np.array([0.3]), FtrlRates(eta=0.1, zeta=1e-12))
-    expected, squares = 0.3, 0.0
-    for gradient in (0.7, -1.1, 0.2, 0.4):
-        weights.step(np.array([gradient]))
-        squares += gradient**2
-        expected -= 0.1 * gradient / np.sqrt(squares)
-    assert weights.values == pytest.approx([expected])
-
-
-def test_l1_leaves_coordinates_that_carry_nothing_exactly_at_their_start() -> None:
-    random = np.random.default_rng(1)
-    truth = np.array([2.0, 0.0, 0.0, -1.0, 0.0])
-
-    def learned(l1: float) -> Reals:
-        weights = CoordinateWeights.at(np.zeros(5), FtrlRates(eta=0.3, zeta=1.0, l1=l1))
-        for _ in range(400):
-            inputs = random.normal(size=5)
-            weights.step((weights.values - truth) @ inputs * inputs)
-        return weights.values
-
-    assert np.count_nonzero(learned(0.0)) == 5
-    sparse = learned(8.0)
-    assert list(np.flatnonzero(sparse)) == [0, 3]
-    assert sparse[[0, 3]] == pytest.approx(truth[[0, 3]], abs=0.2)
-
-
-def test_a_coordinate_without_gradient_stays_where_it_is() -> None:
-    weights = CoordinateWeights.at(
-        np.array([0.1, 0.2]), FtrlRates(eta=0.3, zeta=1.0, l1=0.01, l2=0.1)
-    )
-    weights.step(np.array([0.5, 0.25]))
-    before = weights.values[1]
-    weights.step(np.array([0.5, 0.0]))
-    assert weights.values[1] == before
 
 
 def test_a_row_is_the_ridge_regression_of_all_that_it_saw() -> None:

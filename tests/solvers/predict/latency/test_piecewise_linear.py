@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from solvers.predict.data.fit import TooFewSamples
-from solvers.predict.data.samples import Reals, Samples, make_samples
+from solvers.predict.data.samples import Reals, Samples
 from solvers.predict.latency.piecewise_linear import curve, fit, predict
 from solvers.predict.regression.two_segments import TwoSegments
 from tests.solvers.predict.latency.measured_sets import held_out_errors, igniter_solo
@@ -50,29 +50,6 @@ def test_breakpoint_and_slopes_come_back_at_and_between_measured_batches(
     )
     assert found.slope_before == pytest.approx(known(batch).slope_before, rel=0.01)
     assert found.slope_after == pytest.approx(known(batch).slope_after, rel=0.01)
-
-
-def test_the_prediction_is_the_curve_that_is_handed_out() -> None:
-    coefficients = fit(known_samples(2.0, 4.0))
-    asked = queries_at(batch=[3.0] * 3, sm_percent=[15.0, 35.0, 90.0])
-    np.testing.assert_allclose(
-        predict(coefficients, asked),
-        curve(coefficients, 3.0).latency_ms([15.0, 35.0, 90.0]),
-    )
-
-
-@pytest.mark.parametrize("batch", [1.0, 2.0, 2.5, 4.0, 9.0])
-def test_latency_never_rises_with_the_share(batch: float) -> None:
-    noisy = known_samples(1.0, 2.0, 4.0)
-    noise = np.exp(np.random.default_rng(4).normal(0.0, 0.1, len(noisy)))
-    coefficients = fit(make_samples(noisy.at, noisy.latency_ms * noise))
-    share = np.linspace(1.0, 100.0, 60)
-    found = predict(
-        coefficients,
-        queries_at(batch=[batch] * 60, sm_percent=share),
-    )
-    assert np.diff(found).max() <= 1e-9
-    assert found.min() > 0.0
 
 
 def test_a_share_that_one_batch_misses_is_filled_in_from_the_others() -> None:
@@ -134,28 +111,6 @@ def test_too_few_shares_are_refused() -> None:
                 [5.0, 1.0, 9.0, 2.0, 4.0],
             )
         )
-
-
-def test_several_clocks_or_quotas_are_refused() -> None:
-    size = 4
-    conditions = {
-        "clock_mhz": [600.0, 900.0, 600.0, 900.0],
-        "time_quota_percent": [50.0, 100.0, 50.0, 100.0],
-    }
-    for name, reason in (
-        ("clock_mhz", "several clocks"),
-        ("time_quota_percent", "several time quotas"),
-    ):
-        at = queries_at(
-            batch=[1.0] * size,
-            sm_percent=[10.0, 20.0, 50.0, 90.0],
-            clock_mhz=conditions["clock_mhz"] if name == "clock_mhz" else None,
-            time_quota_percent=conditions["time_quota_percent"]
-            if name == "time_quota_percent"
-            else None,
-        )
-        with pytest.raises(TooFewSamples, match=reason):
-            fit(make_samples(at, [4.0, 3.0, 2.0, 1.0]))
 
 
 def test_measured_latencies_are_foretold_within_three_percent() -> None:

@@ -55,14 +55,6 @@ def test_a_known_curve_is_found_again_at_points_between_the_samples() -> None:
     np.testing.assert_allclose(predicted, _true_ms(between), rtol=0.04)
 
 
-def test_a_limit_above_what_the_network_draws_does_not_slow_it_down() -> None:
-    slow, free, unlimited = throttling.predict(
-        throttling.fit(_truth()), _at([32] * 3, [120, 400, 4000])
-    )
-    assert free == pytest.approx(unlimited, rel=1e-3)
-    assert slow > 1.2 * free
-
-
 def test_a_row_without_a_limit_has_the_highest_of_the_samples() -> None:
     unlimited, limited = throttling.predict(
         throttling.fit(_truth()), _at([32, 32], [np.nan, max(LIMITS_W)])
@@ -103,21 +95,6 @@ def test_beyond_the_sampled_batches_time_grows_and_before_them_it_stays() -> Non
     assert far / twice == pytest.approx(65536 / 256)
     half, first = throttling.predict(coefficients, _at([4, 1], [150, 150]))
     assert first == pytest.approx(half)
-
-
-def test_one_wrong_sample_bends_the_curve_little() -> None:
-    samples = _truth()
-    latency_ms = samples.latency_ms.copy()
-    latency_ms[17] *= 5.0
-    coefficients = throttling.fit(replace(samples, latency_ms=latency_ms))
-    assert (
-        np.mean(
-            np.abs(
-                throttling.predict(coefficients, samples.at) / samples.latency_ms - 1.0
-            )
-        )
-        < 0.03
-    )
 
 
 def test_too_few_samples_say_what_is_missing() -> None:

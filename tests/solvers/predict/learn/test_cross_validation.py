@@ -5,7 +5,7 @@ import pytest
 
 from solvers.predict.data.fit import LEVELS, Coefficients
 from solvers.predict.data.samples import Group, Queries, Reals, Samples
-from solvers.predict.data.techniques import LEARNERS, TechniqueEntry, families
+from solvers.predict.data.techniques import TechniqueEntry
 from solvers.predict.learn.cross_validation import (
     EMPIRICAL_FROM,
     FOLDS,
@@ -15,7 +15,7 @@ from solvers.predict.learn.cross_validation import (
     log_ratio_quantiles,
     make_folds,
 )
-from tests.solvers.synthetic_samples import grid_samples, joined, samples_at
+from tests.solvers.synthetic_samples import grid_samples, samples_at
 
 
 def test_equal_conditions_are_held_out_together() -> None:
@@ -32,20 +32,6 @@ def test_each_group_is_spread_evenly_over_the_folds() -> None:
     folds = make_folds(grid_samples(("a", "b")).at, seed=0)
     for part in (folds[:40], folds[40:]):
         assert np.bincount(part).tolist() == [8] * FOLDS
-
-
-def test_the_order_of_rows_does_not_matter() -> None:
-    samples = grid_samples(("a", "b"))
-    order = np.random.default_rng(1).permutation(len(samples))
-    assert (
-        make_folds(samples.at, seed=7)[order]
-        == make_folds(samples.at.take(order), seed=7)
-    ).all()
-
-
-def test_another_seed_makes_other_folds() -> None:
-    at = grid_samples().at
-    assert (make_folds(at, seed=0) != make_folds(at, seed=1)).any()
 
 
 def test_rows_with_other_neighbours_are_other_conditions() -> None:
@@ -95,24 +81,6 @@ def test_a_held_out_row_does_not_tell_of_itself() -> None:
     assert predictions == pytest.approx([9.0, 7.5, 4.5])
 
 
-def test_what_is_learned_at_once_says_what_each_would_say_alone() -> None:
-    # Of b's four samples three remain: too few for either.
-    few = samples_at([1, 2, 4, 8], [9, 30, 60, 90], [9, 6, 6, 7], network="b")
-    samples = joined(grid_samples(("a",), noise=0.03), few)
-    found = [family for family in families(LEARNERS["latency_ms"]) if len(family) > 1]
-    assert [learner.name for family in found for learner in family] == [
-        "linear_fractional",
-        "locally_weighted",
-    ]
-    for family in found:
-        together = hold_out_family(family, samples, seed=2)
-        assert np.isnan(together).any(axis=0).sum() == len(few)
-        for learner, predictions in zip(family, together, strict=True):
-            np.testing.assert_array_equal(
-                predictions, hold_out(learner, samples, seed=2)
-            )
-
-
 class _EmptyHandedLearner(_MeanLearner):
     __slots__ = ()
 
@@ -145,15 +113,6 @@ def test_of_many_ratios_the_quantiles_are_read_off() -> None:
     assert log_ratio_quantiles(ratios) == pytest.approx(
         [-0.9, -0.5, 0.0, 0.5, 0.8, 0.9, 0.98], abs=1e-12
     )
-
-
-def test_fewer_ratios_of_the_same_size_make_a_wider_interval() -> None:
-    spans = [
-        float(np.ptp(log_ratio_quantiles(np.tile([-0.1, 0.1], pairs))))
-        for pairs in (2, 5, 14)
-    ]
-    assert spans == sorted(spans, reverse=True)
-    assert spans[0] > 1.2 * spans[2]
 
 
 def test_without_ratios_the_uncertainty_is_that_of_an_unknown_fit() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from solvers.predict.data.fit import Fits
 from solvers.predict.data.fit_json import fits_to_json
-from solvers.predict.data.samples import Group, Neighbour, Samples
+from solvers.predict.data.samples import Group, Samples
 from solvers.predict.estimate.predict import predict_latency, predict_quantity
 from solvers.predict.learn.fit_samples import make_fits
 from solvers.types.errors import InvalidInput
@@ -89,30 +89,6 @@ def test_the_order_of_rows_changes_nothing_at_all(learned: Fits) -> None:
     )
 
 
-def test_the_same_seed_gives_the_same_fits_and_another_one_other_folds(
-    learned: Fits,
-) -> None:
-    assert fits_to_json(make_fits(everything(), seed=3)) == fits_to_json(learned)
-    one, other = (
-        make_fits(grid_samples(noise=0.05), technique="linear_fractional", seed=seed)
-        for seed in (3, 4)
-    )
-    assert one.fits[0].quality.training_error == other.fits[0].quality.training_error
-    assert (
-        one.fits[0].quality.cross_validated_error
-        != other.fits[0].quality.cross_validated_error
-    )
-
-
-def test_fits_are_sorted_and_each_carries_the_source() -> None:
-    fits = make_fits(
-        everything(), technique="linear_fractional", source="yesterday.csv"
-    ).fits
-    keys = [(fit.quantity, fit.group) for fit in fits]
-    assert keys == sorted(set(keys))
-    assert {fit.source for fit in fits} == {"yesterday.csv"}
-
-
 def test_power_and_memory_are_learned_where_measured(learned: Fits) -> None:
     assert [fit.group.network for fit in learned.of("memory_mib")] == ["a"]
     of_a, *others = learned.of("power_w")
@@ -129,10 +105,6 @@ def test_power_and_memory_are_learned_where_measured(learned: Fits) -> None:
     )
     unknown = replace(at, network=("b", "b"))
     assert np.isnan(predict_quantity(learned, "memory_mib", unknown)).all()
-
-
-def test_without_watts_and_mib_only_latency_is_learned() -> None:
-    assert {fit.quantity for fit in make_fits(grid_samples()).fits} == {"latency_ms"}
 
 
 def test_rows_beside_neighbours_do_not_blur_the_latency_alone(learned: Fits) -> None:
@@ -174,47 +146,6 @@ def test_neighbours_help_a_network_with_too_few_samples_alone() -> None:
     assert predict_latency(fits, at).latency_ms == pytest.approx(truth, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    "copies", [1, 5], ids=["one sample", "duplicates of one sample"]
-)
-def test_a_network_that_no_technique_can_learn_is_left_out(copies: int) -> None:
-    few = samples_at([4.0] * copies, [50.0] * copies, [7.0] * copies, network="few")
-    assert make_fits(few, technique="linear_fractional").fits == ()
-    fits = make_fits(joined(few, grid_samples()), technique="linear_fractional")
-    assert [fit.group.network for fit in fits.fits] == ["a"]
-    with pytest.raises(InvalidInput) as refused:
-        predict_latency(fits, joined(grid_samples(), few).at)
-    assert refused.value.field == "rows[40].network"
-    assert (
-        refused.value.problem
-        == f"the fits know nothing of few on {V100}; they know a on {V100}"
-    )
-
-
-def test_duplicates_among_the_samples_do_not_flatter_the_held_out_error() -> None:
-    once = grid_samples(noise=0.1, seed=2)
-    (single,) = make_fits(once, technique="linear_fractional").fits
-    (twice,) = make_fits(joined(once, once), technique="linear_fractional").fits
-    assert twice.quality.sample_count == 2 * single.quality.sample_count
-    assert twice.quality.cross_validated_error == pytest.approx(
-        single.quality.cross_validated_error, rel=0.05
-    )
-
-
-def test_one_wild_measurement_moves_the_curve_little() -> None:
-    clean = grid_samples()
-    wild = replace(
-        clean,
-        latency_ms=np.where(
-            np.arange(40) == 20, 20.0 * clean.latency_ms, clean.latency_ms
-        ),
-    )
-    predicted = predict_latency(
-        make_fits(wild, technique="linear_fractional"), clean.at
-    ).latency_ms
-    assert np.abs(predicted / clean.latency_ms - 1.0).mean() < 0.02
-
-
 def test_measurements_that_nothing_explains_still_give_finite_intervals() -> None:
     random = np.random.default_rng(0)
     samples = replace(grid_samples(), latency_ms=10.0 ** random.uniform(-8.0, 8.0, 40))
@@ -223,23 +154,3 @@ def test_measurements_that_nothing_explains_still_give_finite_intervals() -> Non
     quantiles = fits.fits[0].quality.ratio_quantiles
     assert quantiles[0] >= 0.99e-6
     assert quantiles[-1] <= 1.01e6
-
-
-def test_neighbours_on_one_gpu_type_say_nothing_of_another() -> None:
-    samples = joined(
-        grid_samples(("a",)),
-        grid_samples(("a",), gpu_type="T4"),
-        beside("a", "a", factor=1.3),
-    )
-    fits = make_fits(samples, technique="linear_fractional")
-    assert fits.interference(V100) is not None
-    assert fits.interference("T4") is None
-    asked = replace(
-        grid_samples(("a",), gpu_type="T4").at,
-        neighbours=((Neighbour("a", 1.0, 10.0),),) * 40,
-    )
-    with pytest.raises(
-        InvalidInput,
-        match=r"rows\[0\]\.neighbours: the fits know of no neighbours on T4; fit samples",
-    ):
-        predict_latency(fits, asked)

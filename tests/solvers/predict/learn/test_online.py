@@ -66,10 +66,6 @@ def factors(
     ]
 
 
-def test_exact_rows_stay_as_they_are_until_something_is_served() -> None:
-    assert factors(new_fit_state(sigmas(EXACT), 0.0)) == [1.0, 1.0]
-
-
 def test_unsure_rows_are_planned_at_their_quantile() -> None:
     # exp(1.2816 · 0.25) = 1.378; the mean where the median is asked for.
     fresh = new_fit_state(sigmas(WIDE), 0.0)
@@ -102,12 +98,6 @@ def test_evidence_of_two_rows_is_kept_apart() -> None:
         health = learn(health, seen, EXACT, PERIOD_S * period)
     mean, _, _ = row_beliefs(health, [A, B], sigmas(EXACT))
     assert mean == pytest.approx([0.1, -0.05], abs=0.01)
-
-
-def test_an_estimated_network_starts_wide_and_narrows() -> None:
-    widths = [factors(after([0.0] * count, WIDE), WIDE)[0] for count in (0, 1, 5, 20)]
-    assert widths == sorted(widths, reverse=True)
-    assert widths[0] > 1.35 and widths[-1] < 1.06
 
 
 def test_faster_than_stated_is_believed_only_as_far_as_the_evidence_goes() -> None:
@@ -155,13 +145,6 @@ def test_a_replica_counts_once_and_order_does_not_count() -> None:
         assert (
             learn(new_fit_state(sigmas(EXACT), 0.0), shuffled, EXACT, PERIOD_S) == once
         )
-
-
-def test_what_cannot_be_is_not_learned() -> None:
-    health = after([0.0] * 3)
-    assert (
-        learn(health, [reading(9.0)], EXACT, health.seen_until_s + PERIOD_S) is health
-    )
 
 
 def test_drift_raises_the_alarm_and_following_it_clears_it() -> None:

@@ -82,34 +82,6 @@ def test_going_on_after_some_points_is_the_same_plan() -> None:
     )
 
 
-def test_clocks_are_varied_when_the_grid_has_several() -> None:
-    plan = make_profiling_plan(
-        make_grid(clocks=(900.0, 1200.0, 1530.0)), done=NOTHING, count=5
-    )
-    assert len(set(plan.clock_mhz.tolist())) >= 2
-
-
-def test_a_small_grid_is_measured_whole() -> None:
-    grid = make_grid(batches=(1.0, 2.0), shares=(50.0, 100.0))
-    assert sorted(conditions(make_profiling_plan(grid, done=NOTHING))) == sorted(
-        conditions(grid)
-    )
-
-
-def test_of_an_empty_grid_there_is_nothing_to_measure() -> None:
-    assert len(make_profiling_plan(NOTHING, done=NOTHING)) == 0
-
-
-def test_the_order_of_the_grid_does_not_matter() -> None:
-    grid = make_grid()
-    shuffled = grid.take(np.random.default_rng(0).permutation(len(grid)))
-    one, other = (
-        conditions(make_profiling_plan(part, done=NOTHING, count=8))
-        for part in (grid, shuffled)
-    )
-    assert set(one) == set(other)
-
-
 @pytest.mark.parametrize("count", [-1, MAX_POINTS + 1])
 def test_more_points_than_a_network_is_worth_are_refused(count: int) -> None:
     with pytest.raises(InvalidInput, match="count: must be 0 to 16"):

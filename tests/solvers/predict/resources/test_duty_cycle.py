@@ -58,33 +58,6 @@ def test_a_known_surface_is_found_again_at_points_between_the_samples() -> None:
     )
 
 
-def test_held_out_rows_are_foreseen_within_two_percent_on_average() -> None:
-    samples = _truth()
-    parts = np.array_split(np.random.default_rng(0).permutation(len(samples)), 4)
-    errors: list[float] = []
-    for part in parts:
-        held = samples.take(part)
-        coefficients = duty_cycle.fit(
-            samples.take(np.setdiff1d(np.arange(len(samples)), part))
-        )
-        errors.extend(
-            np.abs(duty_cycle.predict(coefficients, held.at) / held.power_w - 1.0)
-        )
-    assert np.mean(errors) < 0.02
-
-
-def test_watts_no_longer_rise_once_the_limit_is_above_what_the_network_draws() -> None:
-    watts = duty_cycle.predict(duty_cycle.fit(_truth()), _at([8] * 3, [250, 500, 5000]))
-    np.testing.assert_allclose(watts, _true_w(_at([8] * 3, [250] * 3)), rtol=0.04)
-
-
-def test_average_watts_may_fall_with_the_batch() -> None:
-    small, large = duty_cycle.predict(
-        duty_cycle.fit(_truth()), _at([8, 128], [150, 150])
-    )
-    assert small > large + 10.0
-
-
 def test_a_row_without_a_limit_has_the_highest_of_the_samples() -> None:
     coefficients = duty_cycle.fit(_truth())
     unlimited, limited = duty_cycle.predict(
@@ -118,33 +91,6 @@ def test_watts_never_fall_with_the_limit_however_few_and_scattered_the_samples(
         assert np.all(np.isfinite(watts)), (seed, batch)
         assert np.all(watts > 0.0), (seed, batch)
         assert np.all(np.diff(watts) >= -1e-9 * watts[1:]), (seed, batch)
-
-
-def test_one_wrong_sample_bends_the_surface_little() -> None:
-    samples = _truth()
-    watts = samples.power_w.copy()
-    watts[17] *= 3.0
-    coefficients = duty_cycle.fit(replace(samples, power_w=watts))
-    assert (
-        np.mean(
-            np.abs(duty_cycle.predict(coefficients, samples.at) / samples.power_w - 1.0)
-        )
-        < 0.03
-    )
-
-
-def test_rows_without_watts_or_limit_are_skipped() -> None:
-    samples = _truth()
-    watts, limits = samples.power_w.copy(), samples.at.power_limit_w.copy()
-    watts[::5], limits[1::5] = np.nan, np.nan
-    holed = replace(
-        samples, power_w=watts, at=replace(samples.at, power_limit_w=limits)
-    )
-    kept = np.flatnonzero(np.isfinite(watts) & np.isfinite(limits))
-    np.testing.assert_array_equal(
-        duty_cycle.fit(holed).arrays["parameters"],
-        duty_cycle.fit(samples.take(kept)).arrays["parameters"],
-    )
 
 
 def test_too_few_samples_say_what_is_missing() -> None:

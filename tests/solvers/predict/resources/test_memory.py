@@ -30,29 +30,6 @@ def test_a_line_is_found_again_beyond_the_samples() -> None:
     )
 
 
-def test_without_scatter_there_is_no_margin() -> None:
-    coefficients = memory.fit(_measured([1, 4, 16], [510, 540, 660]))
-    np.testing.assert_allclose(memory.predict_upper(coefficients, _at([64])), [1140])
-
-
-def test_one_wrong_sample_of_seven_leaves_the_line_where_it_was() -> None:
-    coefficients = memory.fit(
-        _measured([1, 2, 4, 8, 16, 32, 64], [510, 520, 540, 580, 660, 82, 1140])
-    )
-    np.testing.assert_allclose(
-        memory.predict(coefficients, _at([32, 128])), [820, 1780], rtol=0.02
-    )
-
-
-def test_a_high_measurement_is_kept_at_its_batch_and_above() -> None:
-    coefficients = memory.fit(_measured([1, 2, 4, 8, 16], [510, 900, 540, 580, 660]))
-    np.testing.assert_allclose(
-        memory.predict(coefficients, _at([1, 2, 8, 256])),
-        [510, 900, 900, 3060],
-        rtol=0.01,
-    )
-
-
 @settings(max_examples=examples(60))
 @given(
     rows=st.lists(
@@ -79,13 +56,6 @@ def test_nothing_measured_is_under_predicted_and_memory_never_falls_with_the_bat
     assert np.all(upper >= everywhere)
 
 
-def test_memory_that_seems_to_fall_with_the_batch_is_taken_as_constant() -> None:
-    coefficients = memory.fit(_measured([1, 2, 4], [600, 590, 580]))
-    np.testing.assert_allclose(
-        memory.predict(coefficients, _at([1, 64])), [600, 600], rtol=0.02
-    )
-
-
 def test_the_upper_estimate_is_seldom_too_low_where_measurements_scatter() -> None:
     rng = np.random.default_rng(0)
     too_low = 0
@@ -101,17 +71,6 @@ def test_two_samples_get_the_margin_of_the_unknown_but_where_measured() -> None:
     coefficients = memory.fit(_measured([1, 2], [510, 520]))
     np.testing.assert_allclose(
         memory.predict_upper(coefficients, _at([2, 3])), [520, 1.25 * 530]
-    )
-
-
-def test_repeated_rows_and_rows_without_memory_change_nothing() -> None:
-    once = memory.fit(_measured([1, 4, 16], [510, 540, 660]))
-    again = memory.fit(
-        _measured([16, 1, 1, 4, 4, 2, 16], [660, 510, 510, 540, 540, np.nan, 660])
-    )
-    queries = _at([1, 3, 50])
-    np.testing.assert_allclose(
-        memory.predict(again, queries), memory.predict(once, queries)
     )
 
 

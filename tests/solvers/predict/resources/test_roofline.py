@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import (
     Group,
-    Neighbour,
     Queries,
     Reals,
     Samples,
@@ -118,21 +117,6 @@ def test_the_learned_limit_is_kept_and_nearly_reached_at_full_load() -> None:
     assert roofline.predict(coefficients, full)[0] == pytest.approx(LIMIT_W, rel=0.05)
 
 
-def test_no_limit_is_invented_below_watts_that_were_never_reached() -> None:
-    narrow = _truth(_grid("large"))
-    coefficients = _fit(narrow.take(np.flatnonzero(narrow.at.sm_percent <= 50)))
-    wide = queries_at(
-        batch=[64],
-        sm_percent=[100],
-        clock_mhz=[REFERENCE_MHZ],
-        network="large",
-        gpu_type="T4",
-    )
-    assert roofline.predict(coefficients, wide)[0] > 1.2 * np.max(
-        narrow.power_w[narrow.at.sm_percent <= 50]
-    )
-
-
 def test_a_stated_power_limit_is_never_exceeded_and_replaces_the_learned_one() -> None:
     coefficients = _fit(_truth(_grid("large")))
     limits = np.array([60.0, 120.0, 200.0, 279.0])
@@ -147,21 +131,6 @@ def test_a_stated_power_limit_is_never_exceeded_and_replaces_the_learned_one() -
     assert np.all(watts <= limits)
     assert np.all(watts > 0.85 * limits)
     assert np.all(np.diff(watts) > 0.0)
-
-
-def test_a_board_that_was_always_limited_has_the_highest_limit_by_default() -> None:
-    samples = _truth(_grid("large"))
-    limited = replace(
-        samples, at=replace(samples.at, power_limit_w=np.full(len(samples), LIMIT_W))
-    )
-    free = queries_at(
-        batch=[10_000],
-        sm_percent=[100],
-        clock_mhz=[10 * REFERENCE_MHZ],
-        network="large",
-        gpu_type="T4",
-    )
-    assert roofline.predict(_fit(limited), free)[0] == pytest.approx(LIMIT_W, rel=0.01)
 
 
 @settings(max_examples=examples(25))
@@ -209,81 +178,11 @@ def test_watts_never_fall_with_clock_share_or_batch_however_few_and_scattered_th
             assert np.all(np.diff(watts) >= -1e-9 * watts[1:]), (seed, name)
 
 
-def test_eight_samples_foresee_the_rest_within_a_tenth_on_average() -> None:
-    samples = _truth(_grid("large"))
-    errors = []
-    for seed in range(5):
-        order = np.random.default_rng(seed).permutation(len(samples))
-        rest = samples.take(order[8:])
-        errors.append(
-            np.abs(
-                roofline.predict(_fit(samples.take(order[:8])), rest.at) / rest.power_w
-                - 1.0
-            )
-        )
-    assert np.mean(errors) < 0.10
-
-
 def test_a_network_without_measured_watts_is_learned_from_its_latencies() -> None:
     small = _truth(_grid("small"))
     unmeasured = replace(small, power_w=np.full(len(small), np.nan))
     coefficients = _fit(_join(_truth(_grid("large")), unmeasured), network="small")
     assert _worst_error(coefficients, small.at) < 0.12
-
-
-def test_a_network_without_watts_and_two_shares_of_a_batch_is_not_learned() -> None:
-    small = _truth(_grid("small"))
-    one_share = replace(small, power_w=np.full(len(small), np.nan)).take(
-        np.flatnonzero(small.at.sm_percent == 100)
-    )
-    assert list(roofline.fit_groups(_join(_truth(_grid("large")), one_share))) == [
-        Group("large", "T4")
-    ]
-
-
-def test_rows_without_watts_latency_or_alone_do_not_disturb() -> None:
-    samples = _truth(_grid("large"))
-    useless = replace(
-        samples,
-        power_w=np.full(len(samples), np.nan),
-        latency_ms=np.full(len(samples), np.nan),
-    )
-    crowded = replace(
-        samples,
-        power_w=10.0 * samples.power_w,
-        at=replace(
-            samples.at, neighbours=((Neighbour("x", 1.0, 10.0),),) * len(samples)
-        ),
-    )
-    plain = roofline.predict(_fit(samples), samples.at)
-    np.testing.assert_allclose(
-        roofline.predict(_fit(_join(samples, useless)), samples.at), plain, rtol=1e-6
-    )
-    with pytest.raises(TooFewSamples):
-        roofline.fit_groups(crowded)
-
-
-def test_one_wrong_sample_bends_the_surface_little() -> None:
-    samples = _truth(_grid("large"))
-    watts = samples.power_w.copy()
-    watts[5] *= 3.0
-    disturbed = _fit(replace(samples, power_w=watts))
-    assert (
-        np.mean(np.abs(roofline.predict(disturbed, samples.at) / samples.power_w - 1.0))
-        < 0.05
-    )
-
-
-def test_repeated_and_reordered_samples_say_the_same() -> None:
-    samples = _truth(_grid("large"))
-    plain = roofline.predict(_fit(samples), samples.at)
-    order = np.random.default_rng(3).permutation(len(samples))
-    np.testing.assert_allclose(
-        roofline.predict(_fit(samples.take(order)), samples.at), plain, rtol=1e-4
-    )
-    np.testing.assert_allclose(
-        roofline.predict(_fit(_join(samples, samples)), samples.at), plain, rtol=0.02
-    )
 
 
 def test_too_few_samples_say_what_is_missing() -> None:
