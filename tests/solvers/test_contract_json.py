@@ -384,8 +384,15 @@ def test_the_copies_here_are_the_contract_s(name: str) -> None:
 @needs("problems")
 @pytest.mark.parametrize(
     "path",
-    [each for each in PROBLEMS if "1000x" not in each.name],
-    ids=lambda path: path.stem,
+    [
+        pytest.param(
+            each,
+            id=each.stem,
+            marks=() if "4x8" in each.name else pytest.mark.thorough,
+        )
+        for each in PROBLEMS
+        if "1000x" not in each.name
+    ],
 )
 def test_shared_problems_are_read_and_checked(path: Path) -> None:
     problem = problem_from_json(gzip.decompress(path.read_bytes()))
@@ -396,6 +403,7 @@ def test_shared_problems_are_read_and_checked(path: Path) -> None:
 
 
 @needs("problems")
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path",
     [each for each in PROBLEMS if "1000x" in each.name],

@@ -30,7 +30,7 @@ def test_lp_names_services_and_types_in_readable_rows(tmp_path: Path) -> None:
     assert "memory_0_A100_40G: 0.125 n_0_chat_v2_A100_40G <= 1" in text
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_mps_solved_elsewhere_gives_the_same_optimum(tmp_path: Path, seed: int) -> None:
     import pulp
 

@@ -5,8 +5,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from solvers.backfill import greedy
 from solvers.backfill.exact import MAX_TASKS, MOVE_S, FillProgram, fill
@@ -50,19 +48,6 @@ def test_it_is_what_joint_fills_with() -> None:
     assert fill_of("hetsev") is greedy.fill
 
 
-# A replica with rate r may take 1000 / r ms, and takes 10 · (1 + p / 100) beside p percent of training.
-@pytest.mark.parametrize(
-    ("rate_rps", "sm_percent"), [(60.0, 50.0), (80.0, 20.0), (89.0, 10.0), (95.0, None)]
-)
-def test_a_task_takes_as_much_as_every_promise_allows(
-    rate_rps: float, sm_percent: float | None
-) -> None:
-    filled = fill(to_fill(a_plan(bound_gpu(GPU, rate_rps=rate_rps)), [a_task()], [GPU]))
-    assert shares(filled) == (
-        {} if sm_percent is None else {"nightly": (GPU.id, sm_percent)}
-    )
-
-
 def test_two_tasks_share_what_the_greedy_gives_to_one() -> None:
     # 50 % are free; speed grows with the root of the share: 0.71 with 50 %, 0.45 with 20 %, twice 0.45 for both.
     tasks = [a_task("a"), a_task("b")]
@@ -71,24 +56,6 @@ def test_two_tasks_share_what_the_greedy_gives_to_one() -> None:
     )
     assert shares(greedy.fill(wanted)) == {"a": (GPU.id, 50.0)}
     assert shares(fill(wanted)) == {"a": (GPU.id, 20.0), "b": (GPU.id, 20.0)}
-
-
-@pytest.mark.parametrize(("free", "sm_percent"), [(1, 40.0), (2, 50.0)])
-def test_while_gpus_that_nobody_uses_outnumber_the_tasks_one_gets_nearly_all_the_speed(
-    free: int, sm_percent: float
-) -> None:
-    # 40 % have 92 % of the speed that 50 % have: enough, where another task might want the rest.
-    steep = (
-        row._replace(run_ms=217.0) if row.sm_percent == 40.0 else row
-        for row in POINTS[0].rows
-    )
-    fleet = [GPU, SECOND][:free]
-    bound = a_plan(*(bound_gpu(gpu, rate_rps=1.0) for gpu in fleet))
-    wanted = replace(
-        to_fill(bound, [a_task()], fleet),
-        points=(replace(POINTS[0], rows=tuple(steep)),),
-    )
-    assert [percent for _, percent in shares(fill(wanted)).values()] == [sm_percent]
 
 
 @pytest.mark.parametrize(
@@ -105,18 +72,6 @@ def test_who_was_put_out_by_a_burst_waits_for_its_seat_for_a_while(
     assert {name: gpu for name, (gpu, _) in found.items()} == (
         {} if place is None else {"nightly": place}
     )
-
-
-def test_the_weightier_task_gets_the_faster_place() -> None:
-    # 50 % of a cheap GPU are as fast as 25 % of a dear one; 20 % of each are free: the dear one is twice as fast.
-    bound = a_plan(bound_gpu(GPU, rate_rps=80.0), bound_gpu(DEAR, rate_rps=80.0))
-    tasks = [a_task("a"), a_task("b", priority=3.0)]
-    small = [replace(each, rows=each.rows[1:2]) for each in POINTS]
-    found = fill(replace(to_fill(bound, tasks, [GPU, DEAR]), points=small))
-    assert shares(found) == {"a": (GPU.id, 20.0), "b": (DEAR.id, 20.0)}
-    weights = [a_task("a", weight=1.0), a_task("b", weight=0.0)]
-    found = fill(replace(to_fill(bound, weights, [GPU, DEAR]), points=small))
-    assert shares(found) == {"a": (DEAR.id, 20.0), "b": (GPU.id, 20.0)}
 
 
 def test_what_runs_stays_and_is_put_out_only_for_much_more() -> None:
@@ -147,33 +102,6 @@ def test_a_task_alone_on_its_gpu_is_widened_where_that_doubles_its_pace() -> Non
         a_plan(bound_gpu(GPU, rate_rps=75.0)), [a_task()], [GPU], running=was
     )
     assert shares(fill(busier)) == {"nightly": (GPU.id, 20.0)}
-
-
-@pytest.mark.parametrize("due_in_s", [None, -100.0, 30.0, 5000.0])
-def test_what_is_late_wherever_it_goes_moves_like_any_other_task(
-    due_in_s: float | None,
-) -> None:
-    # 100,000 steps take 100,000 s at 10 %, 20,000 s at 50 %, and 10,000 s on the whole of a GPU.
-    task = a_task(due_in_s=due_in_s, iterations=100_000)
-    bound = a_plan(bound_gpu(GPU, rate_rps=90.0), bound_gpu(SECOND, rate_rps=10.0))
-    here = bound_task(sm_percent=10.0, iterations=100_000)
-    was = a_plan(bound_gpu(GPU, here, rate_rps=90.0), bound_gpu(SECOND, rate_rps=10.0))
-    assert shares(fill(to_fill(bound, [task], [GPU, SECOND], running=was))) == {
-        "nightly": (SECOND.id, 50.0)
-    }
-
-
-def test_a_gpu_that_only_a_task_uses_is_freed_where_it_is_fast_elsewhere() -> None:
-    alone = bound_gpu(SECOND, bound_task(sm_percent=50.0))
-    busy, room = bound_gpu(GPU, rate_rps=80.0), bound_gpu(GPU, rate_rps=10.0)
-    fleet = [GPU, SECOND]
-    stays = fill(to_fill(a_plan(busy), [a_task()], fleet, running=a_plan(busy, alone)))
-    assert shares(stays) == {
-        "nightly": (SECOND.id, 50.0)
-    }  # 20 % would be 0.4 of its pace
-    moves = fill(to_fill(a_plan(room), [a_task()], fleet, running=a_plan(room, alone)))
-    assert shares(moves) == {"nightly": (GPU.id, 50.0)}
-    assert [gpu.id for gpu in moves] == [GPU.id]
 
 
 # 1,000 steps take 100 s on a whole cheap GPU, 50 s on a dear one; it must begin RESTART_S + SOON_S = 90 s before that.
@@ -239,19 +167,6 @@ def test_two_that_are_due_share_one_idle_gpu_where_both_are_in_time() -> None:
     }
 
 
-def test_tasks_that_avoid_the_first_idle_gpus_share_one_of_the_next() -> None:
-    # As above. Of the idle GPUs the program sees as many as there are such tasks.
-    idle = [a_gpu(number) for number in range(1, 5)]
-    avoided = frozenset(gpu.id for gpu in idle[:2])
-    due = [
-        a_task(name, iterations=200, due_in_s=105.0, avoided_gpus=avoided)
-        for name in "ab"
-    ]
-    wanted = replace(to_fill(FULL, due, [GPU, *idle]), points=(concave(),))
-    third = idle[2].id
-    assert shares(fill(wanted)) == {"a": (third, 50.0), "b": (third, 50.0)}
-
-
 def test_who_has_waited_long_gets_an_idle_gpu_and_nobody_else_does() -> None:
     fleet = [GPU, SECOND, DEAR]
     assert (
@@ -271,27 +186,6 @@ def test_who_has_waited_long_gets_an_idle_gpu_and_nobody_else_does() -> None:
         )
     )
     assert set(shares(both)) == {"a", "b"}
-
-
-@settings(max_examples=examples(30))
-@given(seed=st.integers(0, 10_000), tasks=st.integers(1, 6))
-def test_nobody_starves_while_there_is_an_idle_gpu(seed: int, tasks: int) -> None:
-    draw = random.Random(seed)
-    waiting = [
-        a_task(
-            f"t{number}",
-            waiting_s=600.0,
-            priority=draw.choice((0.1, 1.0, 50.0)),
-            weight=draw.random(),
-        )
-        for number in range(tasks)
-    ]
-    idle = [
-        a_gpu(1 + number, draw.choice(("cheap", "dear"))) for number in range(tasks)
-    ]
-    assert set(shares(fill(to_fill(FULL, waiting, [GPU, *idle])))) == {
-        task.name for task in waiting
-    }
 
 
 def test_a_power_budget_holds_for_tasks_too() -> None:
@@ -338,13 +232,6 @@ def test_beyond_its_limits_it_is_the_greedy() -> None:
     tasks = [a_task(f"t{number:02}") for number in range(MAX_TASKS + 1)]
     wanted = to_fill(a_plan(bound_gpu(GPU, rate_rps=60.0)), tasks, [GPU])
     assert fill(wanted) == greedy.fill(wanted)
-
-
-def test_without_tasks_nothing_but_replicas_is_left() -> None:
-    running = a_plan(
-        bound_gpu(GPU, bound_task(), rate_rps=95.0), bound_gpu(SECOND, bound_task("b"))
-    )
-    assert fill(to_fill(FULL, [], [GPU, SECOND], running=running)) == FULL.gpus
 
 
 def random_case(seed: int, *, is_running: bool = True) -> FillProblem:

@@ -98,30 +98,11 @@ def test_a_task_that_is_out_for_a_burst_is_no_reason_for_another_batch() -> None
     assert found == replace(gpu, tasks=(replace(task, is_resident=False),))
 
 
-@pytest.mark.parametrize(
-    ("run_ms", "batch"),
-    # Room of 1.11 alone; 22.2 ms over 18.0 ms are 1.23, over 18.2 ms are 1.221: less than a tenth more.
-    [(18.0, 2), (18.2, 1)],
-)
-def test_for_little_more_room_the_batch_stays(run_ms: float, batch: int) -> None:
-    assert (
-        replica_of(two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), run_ms=run_ms)).batch
-        == batch
-    )
-
-
 def test_more_memory_than_it_was_started_with_needs_a_new_process() -> None:
     replica = replica_of(
         two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), memory_mib=3000.0)
     )
     assert (replica.id, replica.batch, replica.memory_mib) == ("", 2, 3000.0)
-
-
-def test_a_batch_keeps_the_memory_that_its_process_holds() -> None:
-    replica = replica_of(
-        two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), memory_mib=1000.0)
-    )
-    assert (replica.id, replica.batch, replica.memory_mib) == ("web-1", 2, 2048.0)
 
 
 @pytest.mark.parametrize("changes", [{"memory_mib": 10_241.0}, {"web_w": 251.0}])
@@ -161,21 +142,6 @@ def test_under_a_power_budget_and_without_tasks_the_planner_s_batches_stand() ->
     idle = replace(wanted, tasks=())
     assert with_roomy_batches(budgeted) is budgeted
     assert with_roomy_batches(idle) is idle
-
-
-def test_each_of_two_replicas_takes_its_own() -> None:
-    gpu = bound_gpu(a_gpu(1), rate_rps=90.0)
-    other = replace(
-        gpu.replicas[0], id=type(gpu.replicas[0].id)("web-2"), arrival_rate_rps=0.0
-    )
-    (found,) = with_roomy_batches(
-        two_batches(replace(gpu, replicas=(*gpu.replicas, other)))
-    ).bound.gpus
-    # Without requests nothing limits either batch: it keeps its own.
-    assert [(replica.id, replica.batch) for replica in found.replicas] == [
-        ("web-1", 2),
-        ("web-2", 1),
-    ]
 
 
 @pytest.mark.parametrize("odd", [{"clock_mhz": CLOCK_MHZ - 100.0}, {"batch": 3}])

@@ -74,11 +74,6 @@ def test_a_gpu_with_a_task_runs_at_its_top_clock_and_leaves_the_task_more_sms() 
     assert (gpu.clock_mhz, [task.sm_percent for task in gpu.tasks]) == (TOP_MHZ, [50.0])
 
 
-def test_a_gpu_without_a_task_keeps_its_clock() -> None:
-    (gpu,) = fill(two_clocks(bound_gpu(a_gpu(1), rate_rps=90.0), tasks=0))
-    assert gpu.clock_mhz == CLOCK_MHZ
-
-
 def test_caps_hold_at_the_higher_clock() -> None:
     # 50 W idle and 260 W are more than the board's 300 W.
     wanted = two_clocks(bound_gpu(a_gpu(1), rate_rps=90.0), web_w=260.0)
@@ -104,12 +99,6 @@ def test_a_clock_at_which_the_task_was_never_measured_is_not_taken() -> None:
     assert [(each.clock_mhz, each.tasks) for each in fill(running)] == [
         (CLOCK_MHZ, (task,))
     ]
-
-
-def test_a_clock_that_nobody_measured_is_not_taken() -> None:
-    wanted = two_clocks(bound_gpu(a_gpu(1), rate_rps=90.0))
-    bare = replace(wanted, problem=replace(wanted.problem, points=PROBLEM.points))
-    assert with_top_clocks(bare).bound.gpus[0].clock_mhz == CLOCK_MHZ
 
 
 def test_under_a_power_budget_the_planner_s_clocks_stand() -> None:

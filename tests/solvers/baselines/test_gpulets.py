@@ -82,26 +82,6 @@ def test_services_by_falling_rate_take_all_of_the_best_fitting_free_share() -> N
     ]
 
 
-def test_the_smallest_free_share_that_suffices_is_the_best_fit() -> None:
-    # `a` leaves 60 % free and `b` 40 %; `c` needs 20 %.
-    networks = {
-        "net": BENT,
-        "fixed40": [a_row(40.0, 10.0)],
-        "fixed60": [a_row(60.0, 10.0)],
-    }
-    services = (
-        a_service("a", network="fixed40", rate_rps=90.0),
-        a_service("b", network="fixed60", rate_rps=80.0),
-        a_service("c", rate_rps=30.0),
-    )
-    # Only a third service that does not fit beside `a` shows the choice: 60 + 60 is too much.
-    services = (*services, a_service("d", network="fixed60", rate_rps=85.0))
-    assert shares_by_gpu(plan_of(a_problem(*services, networks=networks))) == [
-        {"a": 40.0, "d": 60.0},
-        {"b": 60.0, "c": 40.0},
-    ]
-
-
 def test_interference_that_breaks_half_the_slo_of_either_keeps_two_apart() -> None:
     # 45 ms alone, of 50: a neighbour's pressure of 0.1 is just borne (49.5 ms), 0.2 is not (54 ms).
     services = (
@@ -119,49 +99,12 @@ def test_interference_that_breaks_half_the_slo_of_either_keeps_two_apart() -> No
     assert (gpus(0.1), gpus(0.2)) == (1, 2)
 
 
-def test_under_interference_a_smaller_batch_may_do() -> None:
-    networks = {
-        "tight": [a_row(40.0, 45.0, batch=4), a_row(40.0, 12.0)],
-        "loud": [a_row(40.0, 10.0, pressure=0.2)],
-    }
-    services = (
-        a_service("a", network="tight", rate_rps=70.0),
-        a_service("b", network="loud", rate_rps=10.0),
-    )
-    (gpu,) = plan_of(a_problem(*services, networks=networks)).gpus
-    assert [(one.service, one.batch) for one in gpu.replicas] == [("a", 1), ("b", 1)]
-    # At 85 rps `a` needs its batch of 4 (88.9 rps), so that `b` goes elsewhere.
-    services = (a_service("a", network="tight", rate_rps=85.0), services[1])
-    assert len(shares_by_gpu(plan_of(a_problem(*services, networks=networks)))) == 2
-
-
 def test_two_shares_of_one_service_on_a_gpu_merge_where_that_is_worth_a_share() -> None:
     # 40, 50 and 100 rps: the knee is 20 %, and a whole GPU serves as much more than it as a second GPU-let would.
     rows = (a_row(20.0, 25.0), a_row(40.0, 20.0), a_row(100.0, 10.0))
     assert shares_by_gpu(
         plan_of(a_problem(a_service(rate_rps=80.0), networks={"net": rows}))
     ) == [{"chat": 100.0}]
-
-
-def test_few_replicas_are_larger_than_the_knee_where_they_have_to_be() -> None:
-    service = a_service(rate_rps=95.0, max_replicas=1)
-    assert shares_by_gpu(plan_of(a_problem(service, networks={"net": BENT}))) == [
-        {"chat": 100.0}
-    ]
-
-
-def test_where_no_gpu_is_left_a_free_share_that_carries_less_is_taken() -> None:
-    # `big` takes 60 % for 90 rps; what is left of the GPU carries 80 of the 85 rps of `next`, which would want 60 %.
-    services = (
-        a_service("big", rate_rps=90.0, network="fixed"),
-        a_service("next", rate_rps=85.0),
-    )
-    networks = {"net": BENT, "fixed": [a_row(60.0, 10.0)]}
-    plan = plan_of(a_problem(*services, networks=networks, count=1))
-    assert shares_by_gpu(plan) == [{"big": 60.0, "next": 40.0}]
-    assert [(entry.service, entry.rate_rps) for entry in plan.unserved] == [
-        ("next", pytest.approx(5.0))
-    ]
 
 
 @pytest.mark.parametrize("case", unserved_cases(100.0, 100.0, 300.0))

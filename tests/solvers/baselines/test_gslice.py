@@ -109,51 +109,6 @@ def test_slack_narrows_as_far_as_the_profile_carries_the_rate() -> None:
     assert [shares(plan) for plan in plans] == [[40.0], [30.0], [30.0], [30.0]]
 
 
-def test_a_latency_between_slack_and_slo_and_a_silent_service_change_nothing() -> None:
-    calm = (reading(latency_ms=90.0),)
-    plans = run(problem_of(a_service(rate_rps=10.0)), [(), calm, (), calm])
-    assert [shares(plan) for plan in plans] == [[40.0]] * 4
-
-
-def test_a_share_that_missed_is_not_tried_again() -> None:
-    readings = [
-        (),
-        (reading(latency_ms=150.0),),
-        (reading(latency_ms=20.0),),
-        (reading(latency_ms=20.0),),
-    ]
-    assert [
-        shares(plan) for plan in run(problem_of(a_service(rate_rps=10.0)), readings)
-    ] == [
-        [40.0],
-        [60.0],
-        [60.0],
-        [60.0],
-    ]
-
-
-def test_misses_while_replicas_start_are_no_reason_for_a_step() -> None:
-    problem, memory = problem_of(a_service(rate_rps=10.0)), None
-    for at_s, expected in (
-        (0.0, 40.0),
-        (5.0, 40.0),
-        (100.0, 40.0),
-        (101.0, 60.0),
-        (200.0, 60.0),
-        (202.0, 100.0),
-    ):
-        observed = Observed(at_s=at_s, readings=(reading(latency_ms=150.0),))
-        plan, _, memory = make_plan(problem, observed, memory, Budget())
-        problem = replace(problem, current=plan)
-        assert shares(plan) == [expected]
-
-
-def test_slack_takes_an_extra_replica_back() -> None:
-    quiet = (reading(latency_ms=20.0, rate=5.0),)
-    plans = run(problem_of(a_service(rate_rps=10.0)), [*late(3), quiet, quiet])
-    assert [len(shares(plan)) for plan in plans] == [1, 1, 1, 2, 1, 1]
-
-
 def test_a_replica_that_outgrows_its_gpu_moves_and_its_neighbour_stays() -> None:
     problem = problem_of(
         a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0)
@@ -183,17 +138,6 @@ def test_a_replica_that_finds_no_gpu_for_its_new_share_keeps_the_old_one() -> No
     ]
 
 
-def test_replicas_spread_to_the_next_type_where_the_cheapest_is_full() -> None:
-    types = (
-        replace(GPU, name="cheap", price_usd_per_hour=1.0, count=1),
-        replace(GPU, name="dear", price_usd_per_hour=2.0, count=2),
-    )
-    problem = a_problem(a_service(rate_rps=150.0), types=types, rows=ROWS)
-    first, second = run(problem, [(), ()])
-    assert {gpu.gpu_type: gpu.count for gpu in first.gpus} == {"cheap": 1, "dear": 1}
-    assert second == first
-
-
 def test_after_the_loss_of_a_gpu_what_is_missing_starts_on_another() -> None:
     service = a_service(rate_rps=150.0)
     (before,) = run(problem_of(service, count=3), [()])
@@ -220,13 +164,3 @@ def test_what_cannot_be_served_names_its_rule(case: tuple[Any, ...]) -> None:
     service, count, *expected = case
     plan = run(problem_of(service, count=count), [()])[0]
     assert_unserved(plan, *expected)
-
-
-def test_a_step_is_reported() -> None:
-    problem = problem_of(a_service(rate_rps=10.0))
-    plan, report, memory = make_plan(problem, Observed(at_s=0.0), None, Budget())
-    assert report.messages == ()
-    missed = Observed(at_s=120.0, readings=(reading(latency_ms=150.0),))
-    assert make_plan(replace(problem, current=plan), missed, memory, Budget())[
-        1
-    ].messages == ("chat: step +1 from the knee",)

@@ -14,7 +14,7 @@ from solvers.baselines.gslice_tuning import (
     tuning_from_json,
     tuning_to_json,
 )
-from solvers.types.state import Json, ServiceObservation
+from solvers.types.state import ServiceObservation
 
 START, ANY = Tuning(), StepRange(lowest=-5, highest=5)
 NOW_S = 200.0
@@ -100,33 +100,3 @@ def test_a_tuning_survives_json() -> None:
     ):
         memory = json.loads(json.dumps(tuning_to_json(tuning)))
         assert tuning_from_json(memory, now_s=NOW_S) == tuning
-
-
-@pytest.mark.parametrize(
-    ("memory", "tuning"),
-    [
-        (None, Tuning()),
-        ([], Tuning()),
-        (
-            {
-                "steps": "x",
-                "changed_at_s": True,
-                "missed_steps": 1.5,
-                "missed_rps": None,
-            },
-            Tuning(),
-        ),
-        # The clock was set back.
-        (
-            {
-                "steps": 2,
-                "changed_at_s": 201.0,
-                "missed_steps": 1,
-                "missed_at_s": 201.0,
-            },
-            Tuning(steps=2),
-        ),
-    ],
-)
-def test_a_memory_that_says_nothing_starts_afresh(memory: Json, tuning: Tuning) -> None:
-    assert tuning_from_json(memory, now_s=NOW_S) == tuning

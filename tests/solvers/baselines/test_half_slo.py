@@ -1,20 +1,17 @@
 """The rule of half the SLO, and what a service can do alone by it."""
 
-from dataclasses import replace
-
 import pytest
 
 from solvers.baselines.half_slo import (
     SoloProfile,
     half_slo_rps,
-    max_replicas,
     profiles,
     replicas_for,
 )
 from solvers.greedy.configure import MAX_REPLICAS
 from solvers.laws.colocation import Neighbours
 from solvers.types.problem import OperatingPoint
-from tests.solvers.instances import a_problem, a_row, a_service, a_type
+from tests.solvers.instances import a_problem, a_row, a_service
 
 
 def a_profile(
@@ -68,36 +65,8 @@ def test_the_knee_is_where_the_rate_lies_farthest_above_the_chord() -> None:
     )
 
 
-def test_a_straight_curve_has_its_knee_at_the_widest_share() -> None:
-    assert (
-        a_profile(a_row(25.0, 20.0), a_row(50.0, 10.0), a_row(100.0, 5.0)).knee_percent
-        == 100.0
-    )
-
-
-def test_profiles_leave_out_what_a_type_cannot_serve() -> None:
-    service = a_service()
-    slow, heavy = a_row(100.0, 51.0), a_row(100.0, 5.0, memory_mib=17_000.0)
-    for problem in (
-        a_problem(service, rows=(slow,)),
-        a_problem(service, rows=(heavy,)),
-        a_problem(service, rows=(a_row(100.0, 5.0, power_w=201.0),)),
-        a_problem(replace(service, allowed_gpu_types=("other",))),
-        a_problem(replace(service, network="unknown")),
-    ):
-        assert profiles(problem, a_type()) == {}
-
-
 def test_a_remainder_that_is_rounding_needs_no_further_replica() -> None:
     counts = [
         replicas_for(rate, 50.0) for rate in (0.0, 50.0, 100.0 + 1e-9, 101.0, 1e300)
     ]
     assert counts == [0, 1, 2, 3, MAX_REPLICAS]
-
-
-def test_a_service_may_have_as_many_replicas_as_its_limit_and_the_plans_room() -> None:
-    assert [max_replicas(a_service(max_replicas=most), 5) for most in (None, 3, 9)] == [
-        5,
-        3,
-        5,
-    ]

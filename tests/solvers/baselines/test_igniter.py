@@ -85,19 +85,6 @@ def test_a_service_goes_where_it_needs_the_least_extra_share() -> None:
     assert found == [{"a-loud": 60.0, "c-small": 30.0}]
 
 
-def test_a_gpu_of_its_own_is_taken_where_the_extra_shares_do_not_fit() -> None:
-    networks = {
-        "loud": [a_row(75.0, 20.0, pressure=0.2)],
-        "small": [a_row(20.0, 24.0), a_row(30.0, 15.0)],
-    }
-    services = (
-        a_service("a-loud", network="loud", rate_rps=30.0),
-        a_service("c-small", network="small", rate_rps=40.0),
-    )
-    found = shares_by_gpu(plan_of(a_problem(*services, networks=networks)))
-    assert sorted(found, key=str) == [{"a-loud": 75.0}, {"c-small": 20.0}]
-
-
 def test_a_rate_beyond_a_whole_gpu_is_split_evenly_over_few_replicas() -> None:
     # A whole GPU serves 100 rps: three replicas of 83.3 rps, which 60 % serve (12 ms).
     plan = plan_of(a_problem(a_service(rate_rps=250.0), networks={"net": QUIET}))
@@ -113,24 +100,17 @@ def test_what_cannot_be_served_names_its_rule(case: tuple[Any, ...]) -> None:
     assert_unserved(plan, *expected)
 
 
-def test_memory_and_watts_are_kept_though_igniter_does_not_know_them() -> None:
-    rows = tuple(row._replace(memory_mib=9000.0) for row in QUIET)
-    services = (a_service("a", rate_rps=40.0), a_service("b", rate_rps=40.0))
-    assert (
-        len(shares_by_gpu(plan_of(a_problem(*services, networks={"net": rows})))) == 2
-    )
-    rows = tuple(row._replace(power_w=101.0) for row in QUIET)
-    assert (
-        len(shares_by_gpu(plan_of(a_problem(*services, networks={"net": rows})))) == 2
-    )
-
-
 @pytest.mark.skipif(
     not (FOLDER.is_dir() and SERVICES.is_dir()), reason="needs the shared problems"
 )
 @pytest.mark.parametrize(
     ("services", "gpus"),
-    [(12, 3), (50, 10), (100, 22), pytest.param(400, 83, marks=pytest.mark.thorough)],
+    [
+        (12, 3),
+        (50, 10),
+        pytest.param(100, 22, marks=pytest.mark.thorough),
+        pytest.param(400, 83, marks=pytest.mark.thorough),
+    ],
 )
 def test_on_its_own_v100_problems_it_needs_about_the_gpus_that_the_papers_program_needs(
     services: int, gpus: int

@@ -3,14 +3,12 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
 from solvers.baselines.k8s_hpa import KubernetesHpa, make_plan
 from solvers.baselines.k8s_pods import PodOptions
 from solvers.check import violations
-from solvers.greedy.configure import MAX_REPLICAS
 from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import (
@@ -114,17 +112,6 @@ def types_of(plan: Plan) -> Counter[str]:
     return counts
 
 
-@pytest.mark.thorough
-def test_figures_beyond_all_measure_end_at_the_most_replicas() -> None:
-    (plan,) = run(a_problem(rate_rps=1e12, slow=0), rates_rps=[1e12])
-    assert types_of(plan) == {"fast": MAX_REPLICAS}
-    huge = replace(plan, gpus=tuple(replace(gpu, count=10**12) for gpu in plan.gpus))
-    (later,) = run(
-        replace(a_problem(rate_rps=10.0, slow=0), current=huge), rates_rps=[10.0]
-    )
-    assert types_of(later)["fast"] <= MAX_REPLICAS
-
-
 def test_each_replica_has_a_whole_gpu_at_its_best_batch() -> None:
     (plan,) = run(a_problem(rate_rps=0, slow=0), rates_rps=[100.0])
     # 100 rps over 40 are 3 replicas of 33.3 rps each; batch 2 would serve 1000 · 2 / 20 · 0.4 = 40 rps, less than 50.
@@ -147,12 +134,6 @@ def test_types_are_drawn_by_seed_and_one_seed_gives_one_course() -> None:
     assert all(course[-1]["fast"] and course[-1]["slow"] for course in courses)
 
 
-def test_running_replicas_stay_on_their_types_when_it_scales_up() -> None:
-    plans = run(a_problem(rate_rps=0), rates_rps=[100.0, 200.0, 400.0], seed=1)
-    for before, after in pairwise(plans):
-        assert types_of(before) <= types_of(after)
-
-
 def test_scale_down_waits_for_the_window_and_removes_the_newest() -> None:
     problem = a_problem(rate_rps=0)
     plans = run(problem, rates_rps=[60.0, 400.0, *[60.0] * 22], seed=2)
@@ -164,19 +145,6 @@ def test_scale_down_waits_for_the_window_and_removes_the_newest() -> None:
     assert last < largest
     # The oldest are those of the first plan: it holds what is left, or is held by it.
     assert first <= last or last <= first
-
-
-def test_rate_is_spread_evenly_up_to_each_replicas_capacity() -> None:
-    problem = a_problem(rate_rps=120.0, fast=2, slow=2, max_replicas=4)
-    current = Plan(policy="k8s_hpa", gpus=(whole_gpu("fast", 2), whole_gpu("slow", 2)))
-    plan, _, _ = make_plan(
-        replace(problem, current=current), Observed(at_s=0.0), None, Budget()
-    )
-    # An even 30 rps each is more than the 25 rps of a slow replica; the fast ones take 35.
-    assert {
-        gpu.gpu_type: gpu.replicas[0].arrival_rate_rps for gpu in plan.gpus
-    } == pytest.approx({"fast": 35.0, "slow": 25.0})
-    assert violations(replace(problem, current=current), plan) == ()
 
 
 def whole_gpu(gpu_type: str, count: int) -> GpuPlan:
@@ -262,39 +230,3 @@ def test_equal_parts_of_gpus_are_filled_before_another_gpu_is_begun() -> None:
     )
     assert shared_by(first) == {("chat", "photo"): 1, ("chat",): 1}
     assert shared_by(second) == {("chat", "photo"): 2, ("photo",): 1}
-
-
-def test_of_shared_gpus_the_replica_with_the_fewest_neighbours_goes() -> None:
-    *_, before, after = shared_in_halves(
-        rates_rps={"chat": [60.0, 60.0, 30.0], "photo": [30.0, 30.0, 30.0]}
-    )
-    assert shared_by(before) == {("chat", "photo"): 1, ("chat",): 1}
-    assert shared_by(after) == {("chat", "photo"): 1}
-
-
-@pytest.mark.parametrize("wrong", [{"parts": 0}, {"parts": 49}, {"target": 80.0}])
-def test_what_no_cluster_can_be_set_up_with_is_refused_by_name(
-    wrong: dict[str, float],
-) -> None:
-    (name,) = wrong
-    with pytest.raises(ValueError, match=name):
-        PodOptions(**wrong)  # type: ignore[arg-type]
-
-
-def test_shared_gpus_of_another_policy_become_whole_ones_as_far_as_stock_goes() -> None:
-    shared = gpu_plan(
-        replica_on("chat", 50.0, 10.0), replica_on("photo", 50.0, 10.0), gpu_type="fast"
-    )
-    problem = a_problem(rate_rps=10.0, fast=1, slow=0, priority=1.0)
-    photo = replace(problem.services[0], name="photo", priority=5.0)
-    problem = replace(
-        problem,
-        services=(*problem.services, photo),
-        current=Plan(policy="hetsev", gpus=(shared,)),
-    )
-    plan, _, _ = make_plan(problem, Observed(at_s=0.0), None, Budget())
-    assert [gpu.replicas[0].service for gpu in plan.gpus] == ["photo"]
-    assert [(entry.service, entry.reason) for entry in plan.unserved] == [
-        ("chat", "stock")
-    ]
-    assert violations(problem, plan) == ()

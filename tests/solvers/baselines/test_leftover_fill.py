@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from solvers.backfill.hosts import make_host
 from solvers.backfill.problem import FillLimits
 from solvers.backfill.residents import Seats
@@ -14,11 +12,8 @@ from solvers.baselines.leftover_fill import (
     widest,
 )
 from solvers.baselines.muxflow import fill as match
-from solvers.baselines.muxflow import idle_percent
 from solvers.laws.operating_rows import OperatingRows
 from solvers.policies.registry import fill_of
-from solvers.types.plan import BoundGpu
-from solvers.types.problem import OperatingPoint
 from tests.solvers.training_beside import (
     POINTS,
     a_gpu,
@@ -57,53 +52,6 @@ def test_the_knee_is_where_the_speed_lies_farthest_above_its_chord() -> None:
         row._replace(run_ms=max(row.run_ms, 200.0)) for row in bent.rows
     )  # full speed from 50 % on
     assert knee_percent(Seats([replace(bent, rows=rows)]).on(a_task(), host)) == 50.0
-
-
-@pytest.mark.parametrize("order", [("cheap", "dear"), ("dear", "cheap")])
-def test_each_gpu_type_has_its_own_knee(order: tuple[str, str]) -> None:
-    # Full speed from 10 % on the cheap type and from 50 % on the dear one; 20 % and 40 % are left.
-    kinds = {"cheap": (10.0, 80.0), "dear": (50.0, 60.0)}
-    points = [
-        replace(
-            task_points(),
-            gpu_type=kind,
-            rows=tuple(_full_from(row, knee) for row in task_points().rows),
-        )
-        for kind, (knee, _) in kinds.items()
-    ]
-    problem = a_problem()
-    types = tuple(replace(problem.gpu_types[0], name=kind) for kind in kinds)
-    web = tuple(
-        replace(each, gpu_type=kind) for each in problem.points for kind in kinds
-    )
-    gpus = [
-        replace(bound_gpu(at, sm_percent=kinds[kind][1], batch=4), gpu_type=kind)
-        for at, kind in enumerate(order)
-    ]
-    wanted = replace(
-        to_fill(a_plan(*gpus), [a_task()], gpus=2),
-        problem=replace(problem, gpu_types=types, points=web),
-        points=points,
-    )
-    assert shares(fill_left_over(wanted, best_fit)) == {
-        "nightly": (f"n1/gpu-{order.index('cheap')}", 20.0)
-    }
-
-
-def _full_from(row: OperatingPoint, knee_percent: float) -> OperatingPoint:
-    return row._replace(run_ms=max(row.run_ms, 10_000.0 / knee_percent))
-
-
-def test_best_fit_takes_the_widest_where_no_left_over_reaches_the_knee() -> None:
-    bent = task_points()
-    rows = tuple(
-        row._replace(run_ms=max(row.run_ms, 10_000.0 / 90.0)) for row in bent.rows
-    )
-    wanted = replace(
-        to_fill(a_plan(NARROW, WIDE), [a_task()], gpus=2),
-        points=[replace(bent, rows=rows)],
-    )
-    assert shares(fill_left_over(wanted, best_fit)) == {"nightly": ("n1/gpu-0", 80.0)}
 
 
 def test_promises_do_not_count_and_one_task_is_enough() -> None:
@@ -178,18 +126,6 @@ def test_gslice_and_gpulets_use_these_and_gpulets_never_a_third_partition() -> N
     )
 
 
-def host_of(gpu: BoundGpu) -> float:
-    problem = a_problem()
-    return idle_percent(problem, make_host(problem, OperatingRows(problem), gpu))
-
-
-def test_idle_sms_are_what_the_replica_leaves_on_average() -> None:
-    # 60 rps with batch 4 on the whole GPU: 11 ms for 4 requests, 16.5 % of the time. On 50 % of it 33 %, of 50.
-    assert host_of(bound_gpu(0, batch=4)) == pytest.approx(83.5)
-    assert host_of(bound_gpu(0, sm_percent=50.0, batch=4)) == pytest.approx(83.5)
-    assert host_of(bound_gpu(0, sm_percent=50.0, batch=4, rate_rps=1e6)) == 50.0
-
-
 def test_muxflow_narrows_the_replica_to_what_it_uses_on_average() -> None:
     # 83.5 % are idle: 80 % for the task, 20 % for the replica, which then carries 52 rps beside it, less than come.
     (gpu,) = match(to_fill(a_plan(bound_gpu(0, batch=4)), [a_task()]))
@@ -200,27 +136,9 @@ def test_muxflow_narrows_the_replica_to_what_it_uses_on_average() -> None:
     )
 
 
-def test_muxflow_matches_for_the_largest_sum_of_speeds() -> None:
-    # 80 % are idle on the first GPU (speed 0.8 for `train`), 50 % on the second; `light` is as fast on both.
-    calm, busy = bound_gpu(0, batch=4), bound_gpu(1, batch=4, rate_rps=180.0)
-    tasks = [a_task("a", "light"), a_task("b")]
-    filled = match(to_fill(a_plan(calm, busy), tasks, gpus=2))
-    assert {name: gpu for name, (gpu, _) in shares(filled).items()} == {
-        "a": "n1/gpu-1",
-        "b": "n1/gpu-0",
-    }
-    assert fill_of("muxflow") is match
-
-
 def test_a_matching_leaves_out_who_cannot_sit_and_the_least_urgent() -> None:
     tasks = [a_task("a", "unknown"), a_task("b"), a_task("c", priority=2.0)]
     assert set(shares(match(to_fill(a_plan(bound_gpu(0, batch=4)), tasks)))) == {"c"}
     assert shares(match(to_fill(a_plan(bound_gpu(0, batch=4)), [tasks[0]]))) == {}
     saturated = bound_gpu(0, batch=4, rate_rps=1e6)
     assert shares(match(to_fill(a_plan(saturated), [a_task()]))) == {}
-
-
-def test_muxflow_gives_an_idle_gpu_to_one_that_waited_long() -> None:
-    saturated = bound_gpu(0, batch=4, rate_rps=1e6)
-    wanted = to_fill(a_plan(saturated), [a_task(waiting_s=600.0)], gpus=2)
-    assert shares(match(wanted)) == {"nightly": ("n1/gpu-1", 100.0)}

@@ -22,7 +22,6 @@ from tests.solvers.training_beside import (
     CLOCK_MHZ,
     a_problem,
     a_service,
-    web_points,
 )
 
 
@@ -89,12 +88,6 @@ def test_services_never_share_a_gpu_and_each_gets_one_before_any_a_second() -> N
     assert [entry.service for entry in plan.unserved] == ["a"]
 
 
-def test_without_room_for_all_the_most_important_is_served() -> None:
-    services = (a_service("a", 50.0), a_service("b", 50.0, priority=2.0))
-    plan, _ = planned(a_problem(*services, gpu_types=(replace(A_TYPE, count=1),)))
-    assert [service for service, *_ in replicas(plan)] == ["b"]
-
-
 def test_what_a_fill_has_tuned_stays_as_long_as_it_serves() -> None:
     # 30 % with batch 4 carry 109 rps alone, 40 % with batch 2 114.
     current = running(("web", 30.0, 4), ("web", 40.0, 2))
@@ -109,22 +102,6 @@ def test_then_another_batch_does_it_if_it_can_and_then_the_whole_gpu() -> None:
     assert replicas(plan) == [("web", 30.0, 4), ("web", 40.0, 4)]
     plan, _ = planned(a_problem(a_service(rate_rps=260.0), current=current))
     assert replicas(plan) == [("web", 40.0, 4), ("web", 100.0, 4)]
-
-
-def test_replicas_get_even_rates_as_far_as_they_carry_them() -> None:
-    # 109.1 and 145.5 rps: of 240 the first gets what it carries, the other the rest; of 200 both get a half.
-    current = running(("web", 30.0, 4), ("web", 40.0, 4))
-    for rate_rps, expected in (
-        (200.0, [100.0, 100.0]),
-        (240.0, [4000.0 * 30 / 1100, 240.0 - 4000.0 * 30 / 1100]),
-    ):
-        plan, _ = planned(a_problem(a_service(rate_rps=rate_rps), current=current))
-        got = [
-            rate
-            for gpu in plan.gpus
-            for rate in [gpu.replicas[0].arrival_rate_rps] * gpu.count
-        ]
-        assert sorted(got) == pytest.approx(sorted(expected), rel=1e-6)
 
 
 def test_a_gpu_goes_after_it_was_not_needed_for_a_minute() -> None:
@@ -145,50 +122,6 @@ def test_a_gpu_goes_after_it_was_not_needed_for_a_minute() -> None:
         busy, at_s=1000.0, memory={"version": 1, "surplus_since_s": {"web": 0.0}}
     )
     assert (len(replicas(plan)), memory) == (2, {"version": 1, "surplus_since_s": {}})
-
-
-def test_least_and_most_replicas_are_kept() -> None:
-    plan, _ = planned(a_problem(a_service(rate_rps=0.0, min_replicas=2)))
-    assert len(replicas(plan)) == 2
-    plan, _ = planned(a_problem(a_service(rate_rps=1000.0, max_replicas=1)))
-    assert (len(replicas(plan)), plan.unserved[0].reason) == (1, "replicas")
-
-
-def test_what_another_policy_left_on_a_gpu_is_thinned_out_to_one_service() -> None:
-    pair = gpu_plan(
-        *(replica_on(name, 50.0, 10.0, batch=4) for name in ("a", "b")),
-        clock_mhz=CLOCK_MHZ,
-    )
-    services = (a_service("a", 50.0), a_service("b", 50.0, priority=2.0))
-    problem = a_problem(
-        *services, current=Plan(policy="joint", gpus=(pair,)), max_replicas_per_gpu=2
-    )
-    plan, _ = planned(problem)
-    assert replicas(plan) == [("a", 100.0, 4), ("b", 50.0, 4)]
-
-
-def test_the_cheaper_type_for_the_whole_rate_is_taken() -> None:
-    # The dear type costs twice as much and carries four times as much: for 1,000 rps 1 × 2 USD against 3 × 1.
-    dear = replace(A_TYPE, name="dear", price_usd_per_hour=2.0)
-    fast = replace(web_points(slowness=0.25), gpu_type="dear")
-    problem = a_problem(
-        a_service(rate_rps=1000.0),
-        gpu_types=(A_TYPE, dear),
-        points=(web_points(), fast),
-    )
-    plan, _ = planned(problem)
-    assert [(gpu.gpu_type, gpu.count) for gpu in plan.gpus] == [("dear", 1)]
-    little = replace(problem, services=(a_service(rate_rps=100.0),))
-    assert [(gpu.gpu_type, gpu.count) for gpu in planned(little)[0].gpus] == [
-        ("gpu", 1)
-    ]
-
-
-def test_a_service_that_no_gpu_can_serve_is_named() -> None:
-    plan, _ = planned(a_problem(a_service(rate_rps=10.0, slo_ms=1.0)))
-    assert [(entry.service, entry.reason) for entry in plan.unserved] == [
-        ("web", "slo")
-    ]
 
 
 @pytest.mark.parametrize("seed", range(examples(16)))

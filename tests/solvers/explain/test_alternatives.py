@@ -9,8 +9,6 @@ import pytest
 
 from solvers.check import violations
 from solvers.explain.alternatives import Neighbourhood
-from solvers.explain.explain import explain_gpus
-from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.types import Alternative
 from solvers.joint.relaxation.dual_prices import relax
 from solvers.joint.solve import solve
@@ -118,55 +116,6 @@ def test_single_changes_are_the_best_of_their_kind() -> None:
                     assert found.loss == pytest.approx(min(losses), abs=1e-6), change
                     compared += 1
     assert compared > 3 * len(SEEDS)
-
-
-def test_what_the_plan_runs_is_explained_by_the_same_prices() -> None:
-    told = 0
-    for problem, plan, prices in cases():
-        for one, gpu in zip(
-            explain_gpus(NeighbourReader(problem), plan, prices, most=99).kinds,
-            by_cost(problem, plan),
-            strict=True,
-        ):
-            assert (one.gpu_type, one.count) == (gpu.gpu_type, gpu.count)
-            assert one.loss == pytest.approx(loss(problem, gpu, prices), abs=1e-6)
-            used = {use.rule: use for use in one.uses}
-            assert used["sm"].used == pytest.approx(
-                sum(replica.sm_percent for replica in gpu.replicas)
-            )
-            assert all(use.used <= use.limit * (1 + 1e-6) for use in one.uses)
-            told += 1
-    assert told >= len(SEEDS)
-
-
-def test_a_plan_of_another_policy_is_explained_by_its_own_rows() -> None:
-    problem, _, prices = cases()[0]
-    service = next(one for one in problem.services if one.arrival_rate_rps > 0.0)
-    told = 0
-    for gpu_type in problem.gpu_types:
-        points = problem.points_of(service.network, gpu_type.name)
-        if points is None or not service.allows(gpu_type.name):
-            continue
-        for row in points.rows:
-            replica = replica_on(service.name, row.sm_percent, batch=row.batch)
-            gpu = gpu_plan(replica, gpu_type=gpu_type.name, clock_mhz=row.clock_mhz)
-            if is_useful(problem, gpu):
-                (one,) = explain_gpus(
-                    NeighbourReader(problem),
-                    Plan(policy="other", gpus=(gpu,)),
-                    prices,
-                    most=1,
-                ).kinds
-                assert one.loss == pytest.approx(loss(problem, gpu, prices), abs=1e-6)
-                told += 1
-    assert told > 0
-
-
-def by_cost(problem: Problem, plan: Plan) -> list[GpuPlan]:
-    return sorted(
-        plan.gpus,
-        key=lambda gpu: -gpu.count * problem.gpu_type(gpu.gpu_type).price_usd_per_hour,
-    )
 
 
 def is_useful(problem: Problem, gpu: GpuPlan) -> bool:

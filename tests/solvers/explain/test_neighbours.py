@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from solvers.explain.neighbours import NeighbourReader
-from solvers.types.outcome import GpuTypePrice, Prices
 from solvers.types.plan import Plan, ReplicaPlan
 from solvers.types.problem import OperatingPoint, Problem
 from tests.solvers.instances import (
@@ -47,10 +46,6 @@ def test_capacities_and_times_are_the_contract_s() -> None:
         assert seats is not None
         for index, seat in enumerate(seats):
             assert seat.capacity_rps == pytest.approx(capacity_rps(problem, gpu, index))
-
-
-def test_a_replica_that_may_grow_is_held_back_by_nothing() -> None:
-    assert rules(a_problem(a_service(rate_rps=40.0)), a_plan(a_replica())) == []
 
 
 def test_two_halves_hold_each_other_back_by_their_shares() -> None:
@@ -97,44 +92,6 @@ def test_limits_of_the_service_and_the_stock_are_named() -> None:
         ("min_replicas", "no fewer than 2 may run"),
         ("stock", "all 2 gpu are in use"),
     ]
-
-
-def test_a_type_that_is_used_up_holds_no_one_back_where_more_is_worth_nothing() -> None:
-    problem, plan = (
-        a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),)),
-        a_plan(a_replica()),
-    )
-
-    def said(per_gpu: float) -> list[str]:
-        prices = Prices(
-            unit="usd_per_hour",
-            services=(),
-            gpu_types=(GpuTypePrice(gpu_type="gpu", per_gpu=per_gpu),),
-        )
-        return [
-            each.detail
-            for each in NeighbourReader(problem).bindings(plan, "chat", prices)
-            if each.rule == "stock"
-        ]
-
-    assert (said(0.2), said(0.0)) == (["the only gpu is in use"], [])
-
-
-def test_full_limits_of_a_gpu_are_those_that_nothing_more_fits_under() -> None:
-    problem = a_problem(
-        a_service(rate_rps=40.0), a_service("search"), max_replicas_per_gpu=1
-    )
-    (gpu,) = a_plan(a_replica()).gpus
-    uses = {
-        use.rule: (use.used, use.limit, use.is_full)
-        for use in NeighbourReader(problem).uses(gpu)
-    }
-    assert uses == {
-        "sm": (50.0, 100.0, False),
-        "memory": (4000.0, 16_000.0, False),
-        "power": (100.0, 250.0, False),
-        "replicas_per_gpu": (1.0, 1.0, True),
-    }
 
 
 def test_a_replica_without_a_row_has_no_seat() -> None:

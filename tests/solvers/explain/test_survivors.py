@@ -112,13 +112,7 @@ def test_what_is_short_before_is_not_counted_against_a_loss() -> None:
     assert [loss.weight for loss in found.gpu_losses] == [pytest.approx(50.0)]
 
 
-def test_nothing_runs_and_nothing_is_wanted() -> None:
-    problem = a_problem(a_service("chat"))
-    assert survivors(problem, Plan(policy="any")).gpu_losses == ()
-    assert survivors(problem, bound()).node_losses == ()
-
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_losses_are_what_routing_without_the_gpu_leaves_unserved(seed: int) -> None:
     problem = random_problem(seed)
     plan, _, _ = policy("hetsev_greedy").make_plan(

@@ -7,23 +7,18 @@ import numpy as np
 import pytest
 
 from solvers.forecast.back_test import (
-    MAX_MARGIN,
     BackTestOrigin,
     ForecastScore,
     back_test,
 )
 from solvers.forecast.choose_technique import (
-    HALF_LIFE_S,
     MIN_FORECASTS,
-    TechniqueChoice,
     choose,
     margin_of,
-    merge,
 )
-from solvers.forecast.seasons import COARSE_S, make_seasons
-from solvers.forecast.techniques import DEFAULT, TECHNIQUES
-from solvers.forecast.types import RequestSeries, Season
-from tests.solvers.forecast.histories import NAN, a_series, daily_means, poisson_rates
+from solvers.forecast.techniques import DEFAULT
+from solvers.forecast.types import RequestSeries
+from tests.solvers.forecast.histories import NAN, a_series, poisson_rates
 
 SCORE = ForecastScore(
     forecasts=500.0,
@@ -67,18 +62,6 @@ def test_loss_coverage_and_error_are_those_of_the_formula() -> None:
     assert (down.coverage, down.interval_coverage) == (1.0, 0.0)
 
 
-def test_a_constant_rate_is_forecast_without_error_by_all() -> None:
-    found = back_test(a_series([100.0] * 200), BackTestOrigin(horizon_s=5.0))
-    assert list(found) == list(TECHNIQUES)
-    for score in found.values():
-        assert (score.forecasts, score.coverage, score.interval_coverage) == (
-            120.0,
-            1.0,
-            1.0,
-        )
-        assert score.error_rps == pytest.approx(0.0, abs=1e-6)
-
-
 def test_missing_windows_judge_nobody_and_silence_does() -> None:
     assert back_test(a_series([NAN] * 50), NEXT) == {}
     assert back_test(a_series([1.0]), NEXT) == {}
@@ -114,22 +97,6 @@ def test_the_right_technique_wins_on_each_signal() -> None:
     assert min(errors, key=lambda name: errors[name]) in {"holt", "holt_fast"}
 
 
-def test_on_a_daily_season_the_seasonal_technique_wins_minutes_ahead() -> None:
-    means = daily_means(9, COARSE_S)
-    series = a_series(
-        poisson_rates(np.random.default_rng(8), means, COARSE_S), window_s=COARSE_S
-    )
-    question = BackTestOrigin(horizon_s=6 * COARSE_S, max_origins=600)
-
-    def seasons_before(until_s: float) -> tuple[Season, ...]:
-        return make_seasons(series.part(0, int((until_s - series.start_s) // COARSE_S)))
-
-    found = back_test(series, question, seasons_before, since=3 * 288)
-    assert choose(found) == "seasonal_daily"
-    assert found["seasonal_daily"].pinball_rps < 0.7 * found[DEFAULT].pinball_rps
-    assert 0.9 <= found["seasonal_daily"].coverage <= 0.99
-
-
 def test_no_forecast_sees_what_it_is_judged_by() -> None:
     rates = np.random.default_rng(10).uniform(1.0, 100.0, size=300)
     changed = rates.copy()
@@ -142,35 +109,6 @@ def test_no_forecast_sees_what_it_is_judged_by() -> None:
         assert score.coverage * score.forecasts == pytest.approx(
             before[name].coverage * before[name].forecasts
         )
-
-
-def test_seasons_are_made_a_few_times_and_origins_are_bounded() -> None:
-    asked: list[float] = []
-
-    def seasons_before(until_s: float) -> tuple[Season, ...]:
-        asked.append(until_s)
-        return ()
-
-    found = back_test(
-        a_series(np.ones(5000)),
-        BackTestOrigin(horizon_s=1.0, max_origins=100),
-        seasons_before,
-    )
-    assert {score.forecasts for score in found.values()} == {100.0}
-    assert len(asked) <= 13
-    assert asked == sorted(asked)
-
-
-def test_only_the_newest_windows_are_seen_and_only_new_ones_judged() -> None:
-    rates = np.random.default_rng(12).uniform(1.0, 100.0, size=100)
-    other = rates.copy()
-    other[:70] = 1e6
-    question = BackTestOrigin(horizon_s=5.0, lookback=20)
-    judged, again = (
-        back_test(a_series(series), question, since=90) for series in (rates, other)
-    )
-    assert judged == again
-    assert {score.forecasts for score in judged.values()} == {6.0}
 
 
 def test_the_default_stays_until_another_is_better_by_a_margin() -> None:
@@ -190,35 +128,6 @@ def test_a_choice_is_not_left_for_a_little_and_does_not_flap() -> None:
         changes += chosen != current
         current = chosen
     assert changes == 0
-
-
-def test_few_forecasts_choose_nothing() -> None:
-    few = {
-        name: replace(score, forecasts=MIN_FORECASTS - 1.0)
-        for name, score in scores(ewma=0.1).items()
-    }
-    assert choose(few) == DEFAULT
-    assert choose(few, "ewma") == "ewma"
-    assert choose(scores(ewma=0.1), "gone") == "ewma"
-
-
-def test_ties_go_to_the_first_technique() -> None:
-    assert choose(scores(holt=0.5, last_value=0.5)) == "last_value"
-
-
-def test_scores_add_up_and_old_ones_fade() -> None:
-    old, new = (
-        {DEFAULT: SCORE},
-        {DEFAULT: replace(SCORE, forecasts=250.0, pinball_rps=4.0, coverage=0.5)},
-    )
-    now = merge(old, new, elapsed_s=0.0)[DEFAULT]
-    # (500 · 1 + 250 · 4) / 750 = 2.
-    assert (now.forecasts, now.pinball_rps) == (750.0, pytest.approx(2.0))
-    assert now.coverage == pytest.approx(0.8)
-    faded = merge(old, new, elapsed_s=HALF_LIFE_S)[DEFAULT]
-    assert (faded.forecasts, faded.pinball_rps) == (500.0, pytest.approx(2.5))
-    assert merge({}, new, elapsed_s=5.0) == new
-    assert merge(old | {"gone": SCORE}, {}, elapsed_s=0.0) == old
 
 
 def test_the_margin_makes_the_forecast_keep_what_it_promises() -> None:
@@ -244,34 +153,3 @@ def test_a_margin_is_never_less_than_the_technique_s_own_and_grows_with_trust() 
     assert margin_of(replace(SCORE, margin=0.5)) == 1.0
     assert margin_of(replace(SCORE, margin=2.0, forecasts=MIN_FORECASTS)) == 1.5
     assert margin_of(replace(SCORE, margin=2.0, forecasts=0.0)) == 1.0
-
-
-def test_without_any_spread_there_is_no_margin_and_a_hopeless_one_is_bounded() -> None:
-    assert {
-        score.margin for score in back_test(a_series([0.0] * 50), NEXT).values()
-    } == {1.0}
-    explosion = back_test(a_series(10.0 ** np.arange(12)), NEXT)
-    assert max(score.margin for score in explosion.values()) == MAX_MARGIN
-
-
-def test_what_was_judged_by_halves_is_as_what_was_judged_at_once() -> None:
-    series, question = (
-        noise([50.0] * 400),
-        BackTestOrigin(horizon_s=1.0, max_origins=1000),
-    )
-    whole = back_test(series, question)
-    first = back_test(series.part(0, 200), question)
-    second = back_test(series, question, since=200)
-    halves = merge(first, second, elapsed_s=0.0)
-    for name, score in whole.items():
-        assert halves[name].forecasts == score.forecasts
-        assert halves[name].pinball_rps == pytest.approx(score.pinball_rps)
-
-
-def test_a_service_that_changes_is_followed_within_days() -> None:
-    choice, current = dict(scores(ewma=0.5)), "ewma"
-    for _ in range(4 * 24):
-        choice = merge(choice, scores(ewma=2.0), elapsed_s=3600.0)
-        current = choose(choice, current)
-    assert current == DEFAULT
-    assert TechniqueChoice().technique == DEFAULT

@@ -122,43 +122,6 @@ def test_load_is_unsteady_where_it_moves_by_more_than_noise() -> None:
     assert unsteadiness([], 15.0) == of(means[:5]) == of(np.zeros(60)) == 0.0
 
 
-def test_what_is_followed_in_time_needs_no_reserve() -> None:
-    draw = np.random.default_rng(1)
-    steady = np.full(HOUR, 50.0)
-    day = 100.0 * (1.0 + 0.8 * np.sin(np.arange(HOUR) * 2.0 * np.pi / HOUR))
-    ramp = np.interp(
-        np.arange(HOUR),
-        [0, 300, 312, 372, 384, HOUR],
-        [50.0, 50.0, 200.0, 200.0, 50.0, 50.0],
-    )
-    for means in (steady, day, ramp):
-        assert reserve_of(poisson_rates(draw, means, WINDOW_S)) == 0.0
-
-
-def test_rare_requests_are_no_bursts() -> None:
-    # One request in five minutes: of twelve in an hour the SLO forgives 0.12, so that nothing can be said.
-    assert reserve_of(bursts(1.0 / WINDOW_S, every=60, length=1)) == 0.0
-
-
-def test_too_short_a_past_says_nothing() -> None:
-    # What plans would have carried is known from 75 s on, the hold and the reaction.
-    assert reserve_of(bursts(100.0, every=12, windows=15)) == 0.0
-    assert reserve_of(np.full(0, 1.0)) == 0.0
-
-
-def test_short_windows_say_what_longer_ones_say() -> None:
-    rates = bursts(100.0, every=40)
-    assert reserve_of(np.repeat(rates, 5), window_s=1.0) == pytest.approx(
-        reserve_of(rates)
-    )
-
-
-def test_windows_that_were_not_heard_ask_for_nothing() -> None:
-    rates = bursts(100.0, every=40)
-    gone = np.where(rates > 0.0, NAN, rates)
-    assert reserve_of(gone) == 0.0
-
-
 @given(
     rates=st.lists(st.floats(0.0, 1e4), min_size=61, max_size=200),
     percentile=st.floats(0.5, 0.999),

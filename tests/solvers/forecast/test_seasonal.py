@@ -50,18 +50,6 @@ def test_a_daily_sine_is_found_in_poisson_noise() -> None:
     assert np.sqrt(np.mean((found - means[:288]) ** 2)) < 0.2
 
 
-def test_days_of_different_level_have_one_shape_and_the_usual_level() -> None:
-    levels = np.repeat([1.0, 3.0, 1.0, 2.0, 2.0, 2.0, 4.0], 288)
-    found = a_day(
-        make_season(
-            a_series(levels * daily_means(7, COARSE_S), window_s=COARSE_S), DAY_S
-        )
-    )
-    np.testing.assert_allclose(
-        found, 2.0 * daily_means(1, COARSE_S), rtol=0.02, atol=0.05
-    )
-
-
 @pytest.mark.parametrize("days", (3, 7))
 def test_one_burst_is_no_season(days: int) -> None:
     rates = daily_means(days, COARSE_S)
@@ -79,34 +67,6 @@ def test_gaps_are_no_quiet_hours() -> None:
     rates.reshape(6, 288)[:, 50] = np.nan
     found = a_day(make_season(a_series(rates, window_s=COARSE_S), DAY_S))
     np.testing.assert_allclose(found, daily_means(1, COARSE_S), rtol=0.05, atol=0.2)
-
-
-def test_a_job_at_the_full_hour_stays_sharp() -> None:
-    hour = np.full(12, 10.0)
-    hour[0] = 100.0
-    rates = poisson_rates(np.random.default_rng(3), np.tile(hour, 24), COARSE_S)
-    found = a_day(make_season(a_series(rates, window_s=COARSE_S), HOUR_S))
-    assert found.shape == (12,)
-    assert found[0] == pytest.approx(100.0, rel=0.05)
-    assert found[1] == pytest.approx(10.0, rel=0.1)
-
-
-def test_rare_requests_make_a_smooth_season() -> None:
-    # 0.6 requests in five minutes: a single day's windows count 0, 1 or 2.
-    rates = poisson_rates(np.random.default_rng(4), np.full(7 * 288, 0.002), COARSE_S)
-    found = a_day(make_season(a_series(rates, window_s=COARSE_S), DAY_S))
-    assert np.mean(found) == pytest.approx(0.002, rel=0.15)
-    assert np.std(found) < 0.6 * np.std(rates.reshape(7, 288).mean(axis=0))
-
-
-def test_phases_are_kept_wherever_the_history_begins() -> None:
-    means = daily_means(8, COARSE_S)
-    found = a_day(
-        make_season(
-            a_series(means[77:-30], window_s=COARSE_S, start_s=77 * COARSE_S), DAY_S
-        )
-    )
-    np.testing.assert_allclose(found, means[:288], rtol=0.02, atol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -144,21 +104,6 @@ def test_coarse_windows_start_at_multiples_and_know_what_was_heard() -> None:
     assert coarsen(coarse, 50.0) is coarse
 
 
-def test_the_mean_over_a_window_is_exact_across_parts_and_periods() -> None:
-    season = Season(period_s=DAY_S, rates_rps=(4.0, 8.0))
-    # From 11:00 for two hours: one hour of each; from 23:00 for 25 hours: (1 · 8 + 12 · 4 + 12 · 8) / 25 = 6.08.
-    assert seasonal.rates_at(season, np.array([11 * HOUR_S]), 2 * HOUR_S)[
-        0
-    ] == pytest.approx(6.0)
-    assert seasonal.rates_at(season, np.array([23 * HOUR_S]), 25 * HOUR_S)[
-        0
-    ] == pytest.approx(6.08)
-    thousands_of_days = 20_000 * DAY_S + 12 * HOUR_S - 0.5
-    assert seasonal.rates_at(season, np.array([thousands_of_days]), 1.0)[
-        0
-    ] == pytest.approx(6.0)
-
-
 def daily(
     rates_rps: Reals, *, end_s: float, horizon_s: float, level: float = 0.5
 ) -> float:
@@ -173,19 +118,6 @@ def test_a_jump_at_a_known_time_is_foreseen() -> None:
     after = daily(np.zeros(60), end_s=SIX_S - 10.0, horizon_s=30.0)
     assert before < 1.0
     assert after == pytest.approx(200.0, rel=0.05)
-
-
-def test_a_day_that_is_twice_as_busy_stays_so() -> None:
-    assert daily(np.full(60, 400.0), end_s=2 * SIX_S, horizon_s=5.0) == pytest.approx(
-        400.0, rel=0.02
-    )
-
-
-def test_unexpected_requests_at_night_do_not_multiply_the_morning() -> None:
-    night = daily(np.full(60, 1.0), end_s=SIX_S - 10.0, horizon_s=5.0)
-    morning = daily(np.full(60, 1.0), end_s=SIX_S - 10.0, horizon_s=30.0)
-    assert night == pytest.approx(1.0, abs=0.2)
-    assert morning < 400.0
 
 
 def test_silence_at_a_busy_hour_is_a_quiet_service_and_at_night_it_is_not() -> None:

@@ -9,7 +9,6 @@ from solvers.governors.types import (
     GovernorKnobs,
     GovernorLimits,
     GpuPeriod,
-    ReplicaLimits,
     within,
 )
 from tests.solvers.governors.plants import CLOCKS_MHZ, Plant, a_period, course, limits
@@ -67,14 +66,6 @@ def test_whatever_is_measured_the_knobs_stay_within_the_limits(
 
 
 @pytest.mark.parametrize("name", sorted(GOVERNORS))
-def test_the_same_arguments_give_the_same_knobs(name: str) -> None:
-    first, second = (
-        course(name, Plant(), HIGHEST, limits(), steps=20) for _ in range(2)
-    )
-    assert first == second
-
-
-@pytest.mark.parametrize("name", sorted(GOVERNORS))
 def test_a_gpu_without_replicas_and_one_without_work_stay_as_they_are(
     name: str,
 ) -> None:
@@ -126,17 +117,3 @@ def test_a_load_that_grows_is_answered_and_one_that_falls_is_used(name: str) -> 
     after = course(name, light, during[-1], bounds, steps=SETTLING_STEPS)
     assert heavy.power_w(during[0]) > 150.0 >= heavy.power_w(during[-1]) >= 0.95 * 150.0
     assert 150.0 >= light.power_w(after[-1]) >= 0.95 * 150.0
-
-
-def test_the_limits_take_what_the_knobs_do_not_know_at_its_largest() -> None:
-    bounds = GovernorLimits(
-        power_cap_w=100.0,
-        clocks_mhz=(600.0, 900.0),
-        replicas=(ReplicaLimits(id="new", latency_ms=50.0, largest_batch=8),),
-    )
-    assert within(GovernorKnobs(clock_mhz=899.0, batches={}), bounds) == GovernorKnobs(
-        clock_mhz=600.0, batches={"new": 8}
-    )
-    assert within(
-        GovernorKnobs(clock_mhz=100.0, batches={"new": 20}), bounds
-    ) == GovernorKnobs(clock_mhz=600.0, batches={"new": 8})

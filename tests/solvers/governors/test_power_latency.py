@@ -132,30 +132,6 @@ def test_every_rule_for_one_replica(
     assert turned(power_w, latency_ms)[:2] == (clock_mhz, [batch])
 
 
-@pytest.mark.parametrize(
-    ("power_w", "latency_ms", "clock_mhz"),
-    [
-        (60.0, 120.0, 150.0),  # power allows: the clock helps
-        (99.0, 120.0, 0.0),  # it does not
-        (110.0, 120.0, -30.0),  # the cap outranks the latency
-        (110.0, 95.0, -30.0),
-    ],
-)
-def test_at_batch_1_only_the_clock_is_left(
-    power_w: float, latency_ms: float, clock_mhz: float
-) -> None:
-    assert turned(power_w, latency_ms, batches=(1,))[:2] == (clock_mhz, [1])
-
-
-def test_the_clock_changes_once_however_many_replicas_want_it() -> None:
-    assert turned(92.0, 95.0, 95.0, 95.0)[:2] == (30.0, [10, 10, 10])
-    assert turned(108.0, 50.0, 50.0, 50.0)[:2] == (-30.0, [10, 10, 10])
-
-
-def test_over_the_cap_near_ones_give_batches_and_the_others_the_clock() -> None:
-    assert turned(108.0, 95.0, 50.0)[:2] == (-30.0, [9, 10])
-
-
 def test_a_latency_above_its_limit_outranks_head_room() -> None:
     # The second has head-room and the third would have the clock up; both wait for the first.
     assert turned(60.0, 120.0, 50.0, 95.0)[:2] == (0.0, [7, 10, 10])
@@ -174,36 +150,6 @@ def test_waiting_beyond_one_batch_counts_as_want_of_throughput_not_as_latency() 
         limits(CAP_W, r1=64),
     )
     assert (after.clock_mhz, after.batches) == (900.0, {"r1": 11})
-
-
-@pytest.mark.parametrize(("queued", "clock_mhz"), [(11, 1050.0), (10, 900.0)])
-def test_at_the_largest_batch_the_clock_rises_where_more_wait_than_one_batch_takes(
-    queued: int, clock_mhz: float
-) -> None:
-    reading = GpuPeriod(
-        peak_power_w=60.0, replicas=(worked("r1", 30.0, queued=queued),)
-    )
-    after = govern(
-        "power_latency",
-        GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}),
-        reading,
-        limits(CAP_W, r1=10),
-    )
-    assert (after.clock_mhz, after.batches) == (clock_mhz, {"r1": 10})
-
-
-def test_one_more_is_tried_until_it_has_broken_the_limit() -> None:
-    # By proportion 8 in 89 ms make 8.5 in 95, and 9 in 100.1.
-    assert turned(97.0, 89.0, batches=(8,))[1] == [9]
-    _, (lower,), after = turned(60.0, 101.0, batches=(9,))
-    assert (lower, after.memory["careful:r0"]) == (8, 1.0)
-    notes = {"careful:r0": 1.0}
-    assert turned(97.0, 89.0, batches=(8,), memory=notes)[1] == [8]
-    assert turned(60.0, 88.8, batches=(8,), memory=notes)[1] == [
-        9
-    ]  # 88.8 · 9 / 8 = 99.9
-    assert turned(60.0, 50.0, batches=(8,), memory=notes)[1] == [15]
-    assert turned(60.0, 60.0, batches=(1,), memory=notes)[1] == [1]
 
 
 def test_after_a_breach_the_clock_rises_along_a_line_and_no_batch_grows() -> None:
@@ -337,22 +283,6 @@ def test_random_plants_are_within_both_limits_after_at_most_20_periods_and_stay_
         assert longest_ms <= latency_ms or not can_keep_latency
 
 
-@pytest.mark.parametrize("false_at", [0, 1, 2, 5])
-def test_one_false_reading_costs_some_seconds_and_no_more(false_at: int) -> None:
-    plant, bounds = Plant(watts_per_item=1.0), limits(150.0, latency_ms=100.0, r1=128)
-    undisturbed = played(plant, start(bounds), bounds, periods=100)[-1]
-    knobs = start(bounds)
-    for period in range(100):
-        power_w, time_ms = plant.power_w(knobs), plant.execution_ms(knobs, "r1")
-        seen_w = 151.0 if period == false_at else power_w
-        reading = GpuPeriod(
-            peak_power_w=seen_w, replicas=(worked("r1", time_ms, queued=10_000),)
-        )
-        knobs = govern("power_latency", knobs, reading, bounds)
-    assert plant.power_w(knobs) == pytest.approx(undisturbed[1], rel=0.1)
-    assert knobs.batches["r1"] >= 0.9 * undisturbed[0].batches["r1"]
-
-
 @pytest.mark.parametrize(
     ("cap_after_w", "latency_after_ms"), [(200.0, 100.0), (100.0, 100.0), (150.0, 60.0)]
 )
@@ -391,19 +321,3 @@ def test_a_cap_below_idle_power_ends_at_the_lowest_knobs_and_asks() -> None:
 def test_steps_downwards_double_with_every_failing_period_before() -> None:
     for failing, points in ((0.0, 1), (1.0, 2), (2.0, 4), (3.0, 8), (9.0, 8)):
         assert turned(103.0, 50.0, memory={"failing": failing})[0] == -15.0 * points
-
-
-def test_an_idle_gpu_stays_and_lowers_its_clock_only_over_the_cap() -> None:
-    knobs = GovernorKnobs(clock_mhz=900.0, batches={"r1": 10}, memory={"failing": 2.0})
-    rest = govern(
-        "power_latency", knobs, GpuPeriod(peak_power_w=50.0), limits(CAP_W, r1=32)
-    )
-    assert (rest.clock_mhz, rest.batches, rest.memory["failing"]) == (
-        900.0,
-        {"r1": 10},
-        0.0,
-    )
-    over = govern(
-        "power_latency", knobs, GpuPeriod(peak_power_w=103.0), limits(CAP_W, r1=32)
-    )
-    assert (over.clock_mhz, over.batches) == (840.0, {"r1": 10})

@@ -76,17 +76,6 @@ def test_the_capacity_holds_next_to_the_worst_neighbour() -> None:
     assert one.cost_usd_per_hour == 0.5
 
 
-def test_a_whole_gpu_has_no_neighbours_and_wins_when_they_would_cost_more() -> None:
-    # 100 rps: three halves at 33.3 rps cost 1.5 USD/h, one whole GPU with 100 rps costs 1.
-    problem = a_problem(
-        a_service(rate_rps=100.0),
-        a_service("photo", rate_rps=1.0),
-        rows=PRESSING,
-        sensitivity=1.0,
-    )
-    assert chosen_row(problem) == PRESSING[1]
-
-
 def test_a_service_alone_has_no_neighbours_and_pays_for_whole_gpus() -> None:
     # 350 rps: seven halves of 50 rps would stand on seven GPUs, since no two share one; four whole ones do it.
     problem = a_problem(
@@ -113,34 +102,6 @@ def test_the_row_is_large_enough_for_the_most_replicas_that_are_allowed() -> Non
     )
 
 
-def test_with_many_services_the_neighbours_err_on_the_safe_side() -> None:
-    few = a_problem(
-        *(a_service(f"s{n}", rate_rps=20.0) for n in range(8)),
-        rows=PRESSING,
-        sensitivity=1.0,
-    )
-    many = a_problem(
-        *(a_service(f"s{n}", rate_rps=20.0) for n in range(9)),
-        rows=PRESSING,
-        sensitivity=1.0,
-    )
-    one, other = configuration_of(few, "s0"), configuration_of(many, "s0")
-    assert one is not None and other is not None
-    assert other.capacity_rps <= one.capacity_rps
-
-
-@pytest.mark.parametrize(("stock", "sm_percent"), [(None, 25.0), (2, 25.0), (1, 100.0)])
-def test_a_larger_row_is_taken_where_the_stock_is_too_small_for_the_cheaper_one(
-    stock: int | None, sm_percent: float
-) -> None:
-    # 80 rps: two quarters of 50 rps each cost 0.5 USD/h, a whole GPU of 100 rps costs 1; but no two share a GPU.
-    rows = (a_row(25.0, 10.0), a_row(100.0, 5.0))
-    row = chosen_row(
-        among_others(a_service(rate_rps=80.0), types=(a_type(count=stock),), rows=rows)
-    )
-    assert row is not None and row.sm_percent == sm_percent
-
-
 @pytest.mark.parametrize(
     ("service", "rows"),
     [
@@ -159,20 +120,6 @@ def test_a_service_has_no_configuration_where_it_cannot_run(
     service: ServiceDemand, rows: Sequence[OperatingPoint]
 ) -> None:
     assert configure(a_problem(service, rows=rows), keep_running=False) == ()
-
-
-def test_the_highest_clock_is_planned_with() -> None:
-    rows = [
-        row._replace(clock_mhz=clock) for row in HALVES for clock in (800.0, 1000.0)
-    ]
-    row = chosen_row(
-        a_problem(
-            a_service(rate_rps=1.0),
-            types=(a_type(clocks_mhz=(800.0, 1000.0)),),
-            rows=rows,
-        )
-    )
-    assert row is not None and row.clock_mhz == 1000.0
 
 
 def test_a_clock_that_few_services_were_profiled_at_is_not_planned_with() -> None:
@@ -219,14 +166,6 @@ def test_a_replica_costs_the_largest_part_that_it_takes_of_a_gpu(
     assert one is not None and one.cost_usd_per_hour == pytest.approx(cost_usd_per_hour)
 
 
-def test_places_count_as_a_part_of_a_gpu_too() -> None:
-    problem = among_others(
-        a_service(rate_rps=1.0), rows=(a_row(25.0, 10.0),), max_replicas_per_gpu=2
-    )
-    one = configuration_of(problem)
-    assert one is not None and one.cost_usd_per_hour == 0.5
-
-
 @pytest.mark.parametrize(
     ("rate_rps", "sm_percent", "kept"),
     [
@@ -244,16 +183,3 @@ def test_a_running_row_stays_as_long_as_it_costs_about_as_little(
     row = chosen_row(problem, keep_running=True)
     assert row is not None
     assert (row.sm_percent == sm_percent) is kept
-
-
-@pytest.mark.parametrize(
-    "current",
-    [running(75.0), running(50.0, batch=4), running(50.0, clock_mhz=900.0), None],
-)
-def test_a_running_row_that_is_gone_is_no_reason_for_anything(
-    current: Plan | None,
-) -> None:
-    problem = among_others(a_service(rate_rps=20.0))
-    assert chosen_row(
-        replace(problem, current=current), keep_running=True
-    ) == chosen_row(problem)

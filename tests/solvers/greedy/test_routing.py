@@ -1,16 +1,12 @@
 """Rates by true capacities, and what is left over."""
 
-from dataclasses import replace
-
 import pytest
 
 from solvers.check import violations
 from solvers.greedy.routing import (
     ArrangedReplica,
     Carrier,
-    merge_equal,
     route,
-    total_capacity_rps,
 )
 from solvers.types.plan import Unserved
 from solvers.types.problem import Problem
@@ -18,10 +14,6 @@ from tests.solvers.instances import (
     a_problem,
     a_row,
     a_service,
-    a_type,
-    gpu_plan,
-    random_problem,
-    replica_on,
 )
 
 HALF, WHOLE = a_row(50.0, 10.0, pressure=0.5), a_row(100.0, 5.0, pressure=1.0)
@@ -72,12 +64,6 @@ def test_what_exceeds_the_capacities_is_unserved_for_the_reason_given() -> None:
     assert violations(problem_of(130.0), plan) == ()
 
 
-def test_a_rate_that_is_exactly_the_capacity_is_served() -> None:
-    plan = route(problem_of(100.0, 0.0), "test", [carrier(("chat", WHOLE))], {})
-    assert plan.unserved == ()
-    assert violations(problem_of(100.0, 0.0), plan) == ()
-
-
 def test_replicas_that_are_missing_are_counted_and_no_rate_is_said_to_be_lost() -> None:
     problem = a_problem(a_service(rate_rps=50.0, min_replicas=3))
     plan = route(
@@ -112,48 +98,3 @@ def test_gpus_that_carry_the_same_become_one_entry_whatever_the_order() -> None:
         (1, ["chat"]),
     ]
     assert route(problem_of(80.0), "test", carriers[::-1], {}) == plan
-
-
-def test_an_empty_carrier_is_no_gpu() -> None:
-    plan = route(problem_of(0.0, 0.0), "test", [carrier()], {})
-    assert (plan.gpus, plan.unserved) == ((), ())
-
-
-def test_counts_of_equal_entries_add_up() -> None:
-    gpu = gpu_plan(replica_on("chat", 50.0, 1.0))
-    assert merge_equal([gpu, replace(gpu, count=3)]) == (replace(gpu, count=4),)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_seats_and_gpus_changes_no_rate(seed: int) -> None:
-    problem = random_problem(seed, types=1)
-    (points, *_) = problem.points
-    row = points.rows[0]
-    names = [service.name for service in problem.services if service.network == "net0"]
-    carriers = [
-        Carrier(
-            gpu_type="type0",
-            seats=tuple(
-                ArrangedReplica(service=name, row=row) for name in names[start:]
-            ),
-        )
-        for start in range(len(names))
-    ]
-    turned = [
-        Carrier(gpu_type="type0", seats=each.seats[::-1]) for each in carriers[::-1]
-    ]
-    assert route(problem, "test", carriers, {}) == route(problem, "test", turned, {})
-
-
-def test_a_type_without_points_carries_nothing() -> None:
-    problem = replace(problem_of(10.0), gpu_types=(a_type(), a_type("other")))
-    elsewhere = Carrier(
-        gpu_type="other", seats=(ArrangedReplica(service="chat", row=HALF),)
-    )
-    assert total_capacity_rps(problem, [elsewhere], "chat") == 0.0
-    assert (
-        total_capacity_rps(
-            problem, [carrier(("chat", HALF)), carrier(("photo", HALF))], "chat"
-        )
-        == 50.0
-    )

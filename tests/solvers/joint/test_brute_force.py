@@ -18,12 +18,12 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, SolveStatus
 from solvers.types.plan import GpuPlan
 from solvers.types.problem import Objective, Problem
-from tests.examples import examples
+from tests.examples import IS_THOROUGH, examples
 from tests.solvers.joint.oracle import Best, best_plan
 from tests.solvers.problems import tiny_problem, uncapped
 
-SEEDS = examples(100)
-FEWER_SEEDS = examples(40)
+SEEDS = 200 if IS_THOROUGH else 30
+FEWER_SEEDS = 80 if IS_THOROUGH else 12
 BUDGET = Budget(work=5.0)
 EXACT = 1e-6
 MAX_UNPROVEN = max(2, SEEDS // 50)

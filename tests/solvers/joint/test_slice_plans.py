@@ -16,13 +16,13 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
-from tests.examples import examples
+from tests.examples import IS_THOROUGH
 from tests.shared import SHARED, needs
 from tests.solvers.joint.oracle import best_plan
 from tests.solvers.sliced import tiny_sliced_problem
 
 BUDGET = Budget(work=2.0)
-SEEDS = range(examples(40))
+SEEDS = range(80 if IS_THOROUGH else 12)
 
 
 def planned(problem: Problem) -> tuple[Plan, PlanReport]:

@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.bulk_queue_simulation import simulate_miss_probability
 from solvers.laws.bulk_queue import miss_probability
-from tests.examples import examples
 
 BATCHES = st.integers(min_value=1, max_value=128)
 UTILISATIONS = st.floats(min_value=1e-6, max_value=0.99)
@@ -23,18 +22,11 @@ SIMULATED_RATIOS = (1.2, 1.6, 1.9, 2.0, 2.4, 3.0, 5.0, 10.0)
 @pytest.mark.parametrize(
     ("batch", "utilisation", "requests"),
     [
-        (1, 0.05, 2_000_000),
         (1, 0.3, 2_000_000),
-        (1, 0.7, 5_000_000),
         pytest.param(1, 0.9, 20_000_000, marks=pytest.mark.thorough),
-        (2, 0.5, 2_000_000),
         (3, 0.85, 8_000_000),
-        (4, 0.2, 2_000_000),
-        (8, 0.6, 2_000_000),
         pytest.param(12, 0.9, 15_000_000, marks=pytest.mark.thorough),
         (16, 0.4, 2_000_000),
-        (24, 0.05, 2_000_000),
-        (32, 0.75, 4_000_000),
         pytest.param(48, 0.95, 40_000_000, marks=pytest.mark.thorough),
         (64, 0.85, 5_000_000),
     ],
@@ -55,8 +47,8 @@ def test_a_discrete_event_simulation_misses_as_often(
     np.testing.assert_allclose(predicted, simulated, rtol=0.0, atol=0.003)
 
 
-@pytest.mark.parametrize("utilisation", [0.01, 0.2, 0.6, 0.9, 0.99, 0.9999])
-@pytest.mark.parametrize("wait", [0.0, 0.4, 1.0, 1.7, 3.0, 4.25])
+@pytest.mark.parametrize("utilisation", [0.01, 0.6, 0.9999])
+@pytest.mark.parametrize("wait", [0.0, 0.4, 1.0, 4.25])
 def test_batch_one_follows_crommelins_formula(utilisation: float, wait: float) -> None:
     # M/D/1: P(W <= t) = (1 - ρ) Σ_{k=0..floor(t)} (ρ(k - t))^k / k! · exp(-ρ(k - t)); P(W = 0) = 1 - ρ.
     terms = (
@@ -131,45 +123,10 @@ def test_a_longer_slo_is_missed_less_often(
     assert tight <= 1.0
 
 
-@given(
-    batch=BATCHES, utilisations=st.tuples(UTILISATIONS, UTILISATIONS), slo_ratio=RATIOS
-)
-def test_a_fuller_server_misses_more_often(
-    batch: int, utilisations: tuple[float, float], slo_ratio: float
-) -> None:
-    empty, full = miss_probability(
-        batch, utilisation=sorted(utilisations), slo_ratio=slo_ratio
-    )
-    assert empty <= full + ROUNDING
-
-
-@given(
-    batch=BATCHES,
-    utilisation=UTILISATIONS,
-    whole=st.integers(min_value=2, max_value=12),
-)
-@settings(max_examples=examples(30))
-def test_whole_ratios_are_met_from_both_sides(
-    batch: int, utilisation: float, whole: int
-) -> None:
-    below, at = miss_probability(
-        batch, utilisation=utilisation, slo_ratio=[whole - 1e-12, whole]
-    )
-    assert below == pytest.approx(at, abs=1e-9)
-
-
 def test_an_slo_below_the_execution_time_is_always_missed() -> None:
     assert miss_probability(
         8, utilisation=0.1, slo_ratio=[0.0, 0.5, 0.999]
     ).tolist() == [1.0, 1.0, 1.0]
-
-
-def test_arguments_are_broadcast() -> None:
-    table = miss_probability(4, utilisation=[[0.2], [0.9]], slo_ratio=[1.5, 2.5, 3.5])
-    assert table.shape == (2, 3)
-    assert table[1, 2] == pytest.approx(
-        float(miss_probability(4, utilisation=0.9, slo_ratio=3.5)), abs=ROUNDING
-    )
 
 
 @pytest.mark.parametrize(

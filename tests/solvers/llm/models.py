@@ -6,7 +6,6 @@ from solvers.llm.architecture import Architecture
 from solvers.llm.calendar import Replica
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.kv_cache import EngineLimits
-from solvers.llm.lengths import LengthTable
 from solvers.llm.step_law import WAY_STEPS, StepTable
 from solvers.types.llm import LlmDemand, LlmPoints, LlmRow, StepLaw, TokenSlo
 from solvers.types.problem import CapacityLaw, Problem
@@ -89,14 +88,6 @@ def make_step_law(replica: Replica, **changes: object) -> StepLaw:
         "request_steps": WAY_STEPS,
     }
     return StepLaw(**{**fields, **changes})  # type: ignore[arg-type]
-
-
-def make_lengths(prompt: int = 100, output: int = 20, count: int = 64) -> LengthTable:
-    """All alike."""
-    return LengthTable(
-        prompt=np.full(count, prompt, dtype=np.int64),
-        output=np.full(count, output, dtype=np.int64),
-    )
 
 
 def make_type(name: str = "H100", **changes: object) -> GpuType:

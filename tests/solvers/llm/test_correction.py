@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.catalogue.language_models import load_runs
 from solvers.llm.belief import UNMEASURED
 from solvers.llm.closed_loop import ClosedClients, closed_loop_means
 from solvers.llm.correction import StepBeliefs, correct, weigh
@@ -71,38 +70,6 @@ def test_a_run_tells_most_of_its_own_configuration() -> None:
     ]
 
 
-def test_no_belief_is_wider_than_that_without_measurements() -> None:
-    beliefs = StepBeliefs(load_runs())
-
-    assert beliefs.of(CONDITIONS).deviation == UNMEASURED.deviation
-
-
-def test_a_measured_network_is_known_better_than_any_other() -> None:
-    known = replace(
-        CONDITIONS,
-        network="meta-llama/Llama-3.1-70B",
-        precision="fp8",
-        tp=4,
-        output=1000.0,
-    )
-
-    belief = StepBeliefs(load_runs()).of(known)
-
-    assert belief.is_measured
-    assert belief.deviation < 0.6 * UNMEASURED.deviation
-
-
-def test_the_order_of_runs_changes_nothing() -> None:
-    runs = [replace(CONDITIONS, clients=float(each)) for each in (1, 8, 64)]
-    ratios = np.array([0.1, 0.2, 0.05])
-
-    found = correct(weigh(runs, ratios), [CONDITIONS])
-    turned = correct(weigh(runs[::-1], ratios[::-1]), [CONDITIONS])
-
-    assert found.log_factor == pytest.approx(turned.log_factor)
-    assert found.deviation == pytest.approx(turned.deviation)
-
-
 def test_a_run_that_others_contradict_counts_less() -> None:
     runs = [replace(CONDITIONS, clients=float(each)) for each in (28, 30, 34, 36)]
     agreeing = weigh(runs, np.full(4, 0.1))
@@ -128,17 +95,3 @@ def test_what_a_user_measured_counts_in_full_though_others_contradict_it() -> No
     assert own.factor(0.0) > one_of_many.factor(0.0)
     alone = StepBeliefs([]).with_stated([stated]).of(CONDITIONS)
     assert alone.factor(0.0) == pytest.approx(1.8, rel=0.05)
-
-
-def test_what_replicas_of_ones_own_say_is_surer_than_a_run_of_somebody_elses() -> None:
-    run = slower_run(1.2)
-    others = StepBeliefs([run]).of(CONDITIONS)
-    own = StepBeliefs([]).with_served([run]).of(CONDITIONS)
-    assert own.is_measured
-    assert own.factor(0.0) == pytest.approx(1.2, rel=0.01)
-    assert own.deviation < 0.5 * others.deviation
-    # Nothing served changes nothing, and what was known before stays known.
-    beliefs = StepBeliefs([run])
-    assert beliefs.with_served([]) is beliefs
-    elsewhere = replace(run, conditions=replace(CONDITIONS, tp=2))
-    assert beliefs.with_served([elsewhere]).of(CONDITIONS).is_measured

@@ -6,12 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from operator import itemgetter
 
-import numpy as np
 import pytest
 
 from solvers.check import violations
 from solvers.laws.cost import cost_usd_per_hour
-from solvers.llm.planner.covers import ServiceCovers, kinds_of
+from solvers.llm.planner.covers import kinds_of
 from solvers.llm.planner.fleet import LlmFleet, plan_llms
 from solvers.types.llm import LlmReplicaPlan
 from solvers.types.outcome import Budget
@@ -49,12 +48,6 @@ def test_the_contracts_example_takes_six_gpus() -> None:
     assert violations(problem, plan_of(found)) == ()
 
 
-def test_twenty_requests_take_eight_gpus() -> None:
-    problem = make_problem(llm_services=(make_service(rate_rps=20.0),))
-
-    assert cost_of(problem, plan_llms(problem, Budget())) == pytest.approx(36.0)
-
-
 def test_where_nodes_are_in_pieces_replicas_are_small() -> None:
     in_pieces = make_type(free_slots=((2, 8), (4, 0), (8, 0)))
     problem = make_problem(gpu_types=(in_pieces,))
@@ -62,18 +55,6 @@ def test_where_nodes_are_in_pieces_replicas_are_small() -> None:
     found = plan_llms(problem, Budget())
 
     assert {each.tp for each in found.replicas} == {2}
-    assert violations(problem, plan_of(found)) == ()
-
-
-def test_what_has_no_slot_is_left_over_and_says_so() -> None:
-    no_pairs = make_type(free_slots=((2, 1), (4, 0), (8, 0)))
-    problem = make_problem(gpu_types=(no_pairs,))
-
-    found = plan_llms(problem, Budget())
-
-    assert [(each.reason, round(each.rate_rps, 3)) for each in found.unserved] == [
-        ("slots", 11.0)
-    ]
     assert violations(problem, plan_of(found)) == ()
 
 
@@ -117,20 +98,6 @@ def test_limits_of_replicas_hold() -> None:
     at_rest = make_problem(llm_services=(make_service(rate_rps=0.0, min_replicas=2),))
     kept = plan_llms(at_rest, Budget())
     assert [(each.tp, each.count) for each in kept.replicas] == [(2, 2)]
-
-
-def test_what_is_paid_for_anyway_is_used_first() -> None:
-    cheap = make_type("L40S", price_usd_per_hour=2.0)
-    paid = make_type("H100", paid_count=16)
-    problem = make_problem(
-        gpu_types=(paid, cheap),
-        llm_points=(make_points(), make_points(gpu_type="L40S")),
-    )
-
-    found = plan_llms(problem, Budget())
-
-    assert {each.gpu_type for each in found.replicas} == {"H100"}
-    assert cost_of(problem, found) == pytest.approx(0.0)
 
 
 def random_problem(seed: int, *, services: int) -> Problem:
@@ -214,7 +181,7 @@ def fits(problem: Problem, used: Counter[tuple[str, int]]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", range(examples(2)))
 def test_no_choice_of_covers_is_cheaper(seed: int) -> None:
     problem = random_problem(seed, services=2)
     found = plan_llms(problem, Budget())
@@ -277,26 +244,3 @@ def test_the_order_of_the_input_changes_nothing() -> None:
     found, other = plan_llms(problem, Budget()), plan_llms(turned, Budget())
 
     assert Counter(found.replicas) == Counter(other.replicas)
-
-
-@pytest.mark.parametrize("seed", range(examples(8)))
-def test_a_cover_costs_no_less_than_its_bound_and_little_more(seed: int) -> None:
-    problem = random_problem(seed, services=1)
-    service = problem.llm_services[0]
-    kinds = kinds_of(problem, service, ())
-    own = ServiceCovers(
-        service=service,
-        kinds=kinds,
-        running={},
-        short_usd_per_rps=1000.0,
-        incomplete_usd=100.0,
-        missing_usd=100.0,
-    )
-    prices = np.zeros(len(kinds))
-
-    cover, usd = own.cheapest(prices)
-
-    cheapest = covers_by_hand(problem, "s0")[0][0]
-    assert cover.short_rps == 0.0
-    assert own.bound(prices) <= cheapest + 1e-9
-    assert cheapest - 1e-9 <= usd <= cheapest * 1.001

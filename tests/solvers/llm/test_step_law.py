@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.catalogue.language_models import find_architecture, load_hardware
+from app.catalogue.language_models import find_architecture
 from solvers.llm.closed_loop import ClosedClients, closed_loop_means
 from solvers.llm.hardware import KernelEfficiency
 from solvers.llm.kv_cache import EngineLimits, kv_tokens
-from solvers.llm.runtimes import RUNTIMES
 from solvers.llm.step_law import LlmEngine, RuntimeFactors, engine_work, step_table
 from tests.solvers.llm.models import make_hardware, make_network
 
@@ -68,19 +67,6 @@ def test_degrees_halve_the_weights_and_add_reductions() -> None:
     reductions = 2 * 2 * (0.001 + 64 / 1e8)
     assert two.step_ms[0] == pytest.approx(one.step_ms[0] / 2 + reductions, rel=1e-6)
     assert two.cached_token_ms == pytest.approx(one.cached_token_ms / 2)
-
-
-def test_steps_never_get_shorter_with_tokens() -> None:
-    for name in ("Llama-3.1-8B-Instruct", "Qwen3-30B-A3B-Instruct-2507", "DeepSeek-R1"):
-        for tp in (1, 8):
-            engine = LlmEngine(
-                network=find_architecture(name),
-                hardware=load_hardware()["H200"],
-                precision="fp8",
-                tp=tp,
-            )
-            for factors in RUNTIMES.values():
-                assert np.all(np.diff(step_table(engine, factors).step_ms) >= 0.0)
 
 
 def test_one_client_waits_for_its_own_steps_alone() -> None:

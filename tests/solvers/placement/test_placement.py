@@ -9,20 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.placement.bounds import lowest_peak, max_value, min_gpus
+from solvers.placement.bounds import min_gpus
 from solvers.placement.formulation import classes_of
-from solvers.placement.greedy import fill_one_by_one, place_greedily, place_in_order
+from solvers.placement.greedy import place_in_order
 from solvers.placement.integer_problem import (
-    SM,
     Groups,
     TypePacking,
     canonical,
-    has_all,
-    peak,
     score,
     split,
 )
-from solvers.placement.load_balance import even_out
 from solvers.placement.problem import (
     PackedGpu,
     PendingReplica,
@@ -60,22 +56,6 @@ def only_packing(problem: PlacementProblem) -> TypePacking:
     return packing
 
 
-def test_widths_that_fill_two_gpus_exactly() -> None:
-    # 60 + 40 = 100 and 50 + 30 + 20 = 100: two GPUs, and 200 % cannot stand on one.
-    widths = {"a/0": 60.0, "b/0": 50.0, "c/0": 40.0, "d/0": 30.0, "e/0": 20.0}
-    problem = PlacementProblem(
-        replicas=tuple(replica(name, width) for name, width in widths.items()),
-        gpus=(stock(price=3.0),),
-    )
-    solution, report = solve(problem, BUDGET)
-    assert together(solution) == {("a/0", "c/0"), ("b/0", "d/0", "e/0")}
-    assert (report.status, report.objective, report.bound) == (
-        SolveStatus.OPTIMAL,
-        6.0,
-        6.0,
-    )
-
-
 def test_no_two_replicas_of_a_service_share_a_gpu() -> None:
     problem = PlacementProblem(
         replicas=(replica("chat/0", 10.0), replica("chat/1", 10.0)), gpus=(stock(),)
@@ -83,25 +63,6 @@ def test_no_two_replicas_of_a_service_share_a_gpu() -> None:
     solution, report = solve(problem, BUDGET)
     assert together(solution) == {("chat/0",), ("chat/1",)}
     assert report.status is SolveStatus.OPTIMAL
-
-
-def test_labels_of_the_user_keep_services_apart() -> None:
-    problem = PlacementProblem(
-        replicas=(
-            replica("a", 10.0, labels=("a", "noisy")),
-            replica("b", 10.0, labels=("b", "noisy")),
-        ),
-        gpus=(stock(),),
-    )
-    assert together(solve(problem, BUDGET)[0]) == {("a",), ("b",)}
-
-
-def test_without_labels_replicas_of_a_service_may_share() -> None:
-    replicas = tuple(replica(f"a/{n}", 25.0, labels=()) for n in range(4))
-    assert (
-        len(solve(PlacementProblem(replicas=replicas, gpus=(stock(),)), BUDGET)[0].gpus)
-        == 1
-    )
 
 
 @pytest.mark.parametrize(
@@ -162,27 +123,6 @@ def test_thirds_of_a_gpu_fill_it() -> None:
     )
 
 
-def test_a_type_without_limit_takes_as_many_gpus_as_needed() -> None:
-    replicas = tuple(replica(f"chat/{number}", 70.0) for number in range(9))
-    solution, report = solve(
-        PlacementProblem(replicas=replicas, gpus=(stock(count=None),)), BUDGET
-    )
-    assert (len(solution.gpus), report.status) == (9, SolveStatus.OPTIMAL)
-
-
-def test_nothing_to_place_and_no_gpus() -> None:
-    assert (
-        solve(PlacementProblem(replicas=(), gpus=(stock(),)), BUDGET)[1].status
-        is SolveStatus.OPTIMAL
-    )
-    nowhere = PlacementProblem(replicas=(replica("a", 10.0),), gpus=(stock(count=0),))
-    solution, report = solve(nowhere, BUDGET)
-    assert ([one.reason for one in solution.unplaced], report.objective) == (
-        ["stock"],
-        0.0,
-    )
-
-
 @pytest.mark.parametrize("seed", range(examples(12)))
 def test_the_answer_is_the_best_of_all_placements(seed: int) -> None:
     problem = random_problem(seed, replicas=6, gpus=2 + seed % 3)
@@ -222,24 +162,6 @@ def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(examples(8)))
-def test_cp_sat_saves_the_one_gpu_that_a_start_wastes(seed: int) -> None:
-    from solvers.placement.exact import place_better
-
-    packing = only_packing(random_problem(seed, replicas=7, gpus=8))
-    best = place_better(packing, place_greedily(packing, ()), limits()).groups
-    crowded = max(best, key=len)
-    wasteful = canonical(
-        [*(group for group in best if group != crowded), crowded[:1], crowded[1:]]
-    )
-    found = place_better(packing, wasteful, limits())
-    assert (len(found.groups), found.gpus_bound, found.status) == (
-        len(best),
-        len(best),
-        SolveStatus.OPTIMAL,
-    )
-
-
-@pytest.mark.parametrize("seed", range(examples(8)))
 def test_patterns_and_assignment_agree(seed: int) -> None:
     from ortools.sat.python import cp_model
 
@@ -265,50 +187,6 @@ def test_patterns_and_assignment_agree(seed: int) -> None:
     assert fewest[0] == fewest[1]
 
 
-def test_the_patterns_of_a_small_packing_by_hand() -> None:
-    # Widths 60, 40 and 30, the last one twice without label: {60, 40}, {60, 30} and {40, 30, 30} leave no room.
-    from solvers.placement import covering
-
-    replicas = (
-        replica("a", 60.0),
-        replica("b", 40.0),
-        *(replica(f"c/{n}", 30.0, labels=()) for n in range(2)),
-    )
-    packing = only_packing(PlacementProblem(replicas=replicas, gpus=(stock(),)))
-    patterns = covering.maximal_patterns(packing, classes_of(packing))
-    assert patterns is not None
-    assert sorted(map(tuple, patterns.tolist())) == [(0, 1, 2), (1, 0, 1), (1, 1, 0)]
-
-
-def test_patterns_beyond_count_are_left_to_the_assignment() -> None:
-    # Any six of 40 services fit on a GPU: 3.8 million patterns.
-    from solvers.placement import covering
-
-    replicas = tuple(
-        replica(f"s{number:02}", 10.0 + 0.1 * number, value=1.0 + number)
-        for number in range(40)
-    )
-    problem = PlacementProblem(replicas=replicas, gpus=(stock(count=6),))
-    packing = only_packing(problem)
-    assert covering.maximal_patterns(packing, classes_of(packing)) is None
-    solution, _ = solve(problem, Budget(seconds=30.0, work=0.02))
-    assert broken_rules(problem, solution.gpus) == ()
-
-
-@pytest.mark.parametrize("seed", range(examples(12)))
-def test_bounds_hold_for_every_placement_found(seed: int) -> None:
-    from solvers.placement.exact import place_better, place_more_evenly
-
-    problem = random_problem(seed, replicas=7, gpus=2 + seed % 5)
-    packing = only_packing(problem)
-    best = place_better(packing, place_greedily(packing, ()), limits()).groups
-    assert max_value(packing) >= score(packing, best).value
-    if has_all(packing, best):
-        assert min_gpus(packing) <= len(best)
-        evened, _ = place_more_evenly(packing, best, limits())
-        assert lowest_peak(packing, len(best)) <= peak(packing, evened)
-
-
 def test_the_volume_bound_sees_that_wide_replicas_do_not_meet() -> None:
     # Four of 51 % sum up to 204 %, three GPUs' worth, but no two fit together: four GPUs.
     replicas = tuple(replica(f"{name}/0", 51.0) for name in "abcd")
@@ -329,55 +207,12 @@ def test_worst_fit_spreads_over_open_gpus_and_best_fit_fills_them() -> None:
     assert place_in_order(packing, (0, 1, 2), fit="best") == ((0, 2), (1,))
 
 
-def test_worst_fit_opens_a_gpu_only_when_no_open_one_takes_the_replica() -> None:
-    problem = PlacementProblem(
-        replicas=(replica("a", 60.0), replica("b", 40.0), replica("c", 10.0)),
-        gpus=(stock(),),
-    )
-    assert place_in_order(only_packing(problem), (0, 1, 2), fit="worst") == (
-        (0, 1),
-        (2,),
-    )
-
-
-def test_filling_one_by_one_takes_services_with_many_replicas_first() -> None:
-    # Three of a must be on three GPUs anyway; b and c go beside them, where best fit by width pairs b with c.
-    widths = {"a/0": 40.0, "a/1": 40.0, "a/2": 40.0, "b/0": 50.0, "c/0": 45.0}
-    problem = PlacementProblem(
-        replicas=tuple(replica(*item) for item in widths.items()), gpus=(stock(),)
-    )
-    packing = only_packing(problem)
-    assert fill_one_by_one(packing, packing.sizes[:, SM].astype(float)) == (
-        (0, 3),
-        (1, 4),
-        (2,),
-    )
-    assert place_in_order(packing, (3, 4, 0, 1, 2), fit="best") == (
-        (0,),
-        (1,),
-        (2,),
-        (3, 4),
-    )
-
-
 def test_the_given_order_decides_who_comes_first_when_room_is_short() -> None:
     replicas = (replica("a", 60.0), replica("b", 60.0))
     problem = PlacementProblem(
         replicas=replicas, gpus=(stock(count=1),), order=("b", "a")
     )
     assert together(solve(problem, Budget(seconds=0.0))[0]) == {("b",)}
-
-
-def test_evening_out_moves_and_swaps() -> None:
-    widths = (("a", 50.0), ("b", 40.0), ("c", 20.0), ("d", 10.0))
-    problem = PlacementProblem(
-        replicas=tuple(replica(name, width) for name, width in widths), gpus=(stock(),)
-    )
-    packing = only_packing(problem)
-    assert even_out(packing, ((0, 1), (2, 3))) == (
-        (0, 3),
-        (1, 2),
-    )  # 90 and 30 become 60 and 60.
 
 
 @given(

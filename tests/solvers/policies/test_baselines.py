@@ -23,7 +23,6 @@ from tests.solvers.instances import (
     random_problem,
     with_rates,
 )
-from tests.solvers.small_plans import example
 
 NAMES = ("gpulets", "gslice", "igniter", "morak")
 INSS = ("inss", "inss_1e", "inss_ni", "gpulets_bda")
@@ -83,7 +82,7 @@ def with_one_gpu_less(problem: Problem) -> Problem:
 
 
 @pytest.mark.parametrize("name", [*NAMES, *INSS])
-@pytest.mark.parametrize("seed", range(examples(10)))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_physical_rules_hold_through_changing_rates_and_lost_gpus(
     name: str, seed: int
 ) -> None:
@@ -106,7 +105,7 @@ def test_physical_rules_hold_through_changing_rates_and_lost_gpus(
 
 
 @pytest.mark.parametrize("name", [*NAMES, "inss", "oltunes"])
-@pytest.mark.parametrize("seed", range(examples(5)))
+@pytest.mark.parametrize("seed", range(examples(2)))
 def test_the_order_of_what_a_problem_lists_changes_nothing(
     name: str, seed: int
 ) -> None:
@@ -149,9 +148,15 @@ def test_a_service_that_left_is_forgotten(name: str) -> None:
     }
 
 
-# morak takes ten seconds for it.
 @pytest.mark.parametrize(
-    "name", [*NAMES[:3], pytest.param("morak", marks=pytest.mark.thorough)]
+    "name",
+    [
+        "gslice",
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("gpulets", "igniter", "morak")
+        ),
+    ],
 )
 def test_figures_beyond_all_measure_end_at_the_most_replicas(name: str) -> None:
     problem = a_problem(a_service(rate_rps=1e12))
@@ -190,15 +195,3 @@ def test_unknown_memory_starts_afresh(name: str) -> None:
     fresh = decide(name, problem)
     for memory in MEMORIES:
         assert decide(name, problem, memory) == fresh, memory
-
-
-@pytest.mark.parametrize("name", [*NAMES, "hetsev_greedy", "k8s_hpa"])
-def test_the_contracts_example_is_served_under_both_objectives(name: str) -> None:
-    problem, _, _ = example()
-    for objective in ("min_cost", "max_goodput"):
-        counted = tuple(replace(gpu_type, count=4) for gpu_type in problem.gpu_types)
-        plan, report, _ = decide(
-            name, replace(problem, objective=objective, gpu_types=counted)
-        )
-        assert plan.unserved == ()
-        assert (report.served_weight is None) == (objective == "min_cost")

@@ -68,39 +68,6 @@ def test_a_part_has_its_own_services_and_what_no_plan_before_it_uses() -> None:
     assert stock(part) == 3
 
 
-def test_without_a_limit_of_gpus_there_is_none_for_a_part() -> None:
-    assert (
-        stock(
-            part_problem(three(count=None), {"b"}, before=[a_plan(a_gpu("a", count=2))])
-        )
-        is None
-    )
-
-
-def test_gpus_that_later_groups_run_on_are_left_to_them() -> None:
-    # Of five: one runs b alone, one c alone, one a and b together, two are free.
-    running = a_plan(a_gpu("b"), a_gpu("c"), a_gpu("a", "b"))
-    problem = three(current=running)
-    assert stock(part_problem(problem, {"a"}, leaving={"b", "c"})) == 3
-    # What a shares with b is its own as well; b leaves c's GPU only.
-    assert (
-        stock(part_problem(problem, {"b"}, before=[a_plan(a_gpu("a"))], leaving={"c"}))
-        == 3
-    )
-
-
-def test_stock_never_falls_below_nothing() -> None:
-    problem = three(count=2, current=a_plan(a_gpu("b", count=2)))
-    assert (
-        stock(
-            part_problem(
-                problem, {"a"}, before=[a_plan(a_gpu("c", count=2))], leaving={"b"}
-            )
-        )
-        == 0
-    )
-
-
 def test_a_part_sees_its_own_replicas_on_no_more_gpus_than_there_are() -> None:
     missing = Unserved(service="b", rate_rps=1.0, reason="stock")
     running = a_plan(a_gpu("a", "b"), a_gpu("b"), a_gpu("a"), unserved=(missing,))
@@ -124,32 +91,6 @@ def test_which_gpus_are_kept_does_not_hang_on_their_order() -> None:
     ]
     assert parts[0] is not None and parts[0] == parts[1]
     assert len(parts[0].gpus) == 2
-
-
-def test_a_part_has_the_watts_that_plans_before_it_leave() -> None:
-    # Each half draws 50 W on top of 50 W idle: two GPUs with one replica draw 200 W.
-    part = part_problem(
-        three(power_budget_w=450.0), {"b"}, before=[a_plan(a_gpu("a", count=2))]
-    )
-    assert part.power_budget_w == pytest.approx(250.0)
-    assert (
-        part_problem(
-            three(power_budget_w=90.0), {"b"}, before=[a_plan(a_gpu("a"))]
-        ).power_budget_w
-        == 0.0
-    )
-    assert (
-        part_problem(three(), {"b"}, before=[a_plan(a_gpu("a"))]).power_budget_w is None
-    )
-
-
-def test_networks_of_others_are_left_out() -> None:
-    problem = random_problem(3)
-    part = part_problem(
-        problem,
-        {service.name for service in problem.services if service.network == "net1"},
-    )
-    assert {points.network for points in part.points} == {"net1"}
 
 
 def decided(
@@ -209,29 +150,6 @@ def test_the_merged_plan_is_all_of_them_and_its_report_says_who_decided_what() -
         "others: autoscale",
     ]
     assert report_violations(problem, plan, report) == ()
-
-
-@pytest.mark.parametrize(
-    ("statuses", "status"),
-    [
-        (("optimal",), "optimal"),
-        (("optimal", "greedy"), "greedy"),
-        (("feasible", "kept", "greedy"), "kept"),
-    ],
-)
-def test_the_whole_is_as_certain_as_its_least_certain_part(
-    statuses: tuple[str, ...], status: str
-) -> None:
-    parts = [
-        decided(f"g{place}", "a", a_plan(), status=each)
-        for place, each in enumerate(statuses)
-    ]
-    assert merged(three(), "any", parts)[1].status == status
-
-
-def test_nothing_to_decide_is_an_empty_plan() -> None:
-    plan, report = merged(replace(three(), services=()), "any", [])
-    assert (plan.gpus, report.cost_usd_per_hour, report.status) == ((), 0.0, "feasible")
 
 
 def test_under_max_goodput_the_whole_s_figures_are_the_checker_s() -> None:

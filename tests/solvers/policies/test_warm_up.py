@@ -178,17 +178,6 @@ def test_it_tells_of_kernels_that_must_be_compiled_first(tmp_path: Path) -> None
     assert done.returncode == 7, done.stderr
 
 
-def test_it_covers_plans_of_many_gpus_and_of_few() -> None:
-    warm_up()
-    names = {name for name, _ in signatures()}
-    assert {
-        "cover.cover",
-        "exchange.exchange",
-        "packing.price_parts",
-        "price.price_mode",
-    } <= names
-
-
 def test_its_problems_can_be_served() -> None:
     for problem in (tiny_problem(), uneven_problem()):
         plan, _, _ = policy("joint").make_plan(

@@ -42,11 +42,6 @@ def test_three_that_do_not_fit_have_no_division_and_none_have_an_empty_one() -> 
     assert places([], 100.0) == ()
 
 
-def test_of_equals_the_fewest_sms_are_taken() -> None:
-    flat = [DividedRow(p, 5.0, 100.0 - p) for p in (30.0, 10.0, 20.0)]
-    assert places([flat], 1000.0) == (1,)
-
-
 @pytest.mark.parametrize("seed", range(examples(20)))
 def test_no_other_choice_of_rows_is_worth_more(seed: int) -> None:
     draw = random.Random(seed)

@@ -306,14 +306,6 @@ def test_a_gpu_that_carries_nothing_is_better_than_one_that_must_drain_first() -
     assert [step.mode for step in crowded.steps] == ["drain_first"]
 
 
-def test_gpus_are_matched_within_their_type_only() -> None:
-    gpus = [*fleet(1), *fleet(1, gpu_type="small")]
-    first = bound(a_plan(on_gpu("a", gpu_type="small")), gpus).plan
-    moved = bound(a_plan(on_gpu("a", gpu_type="big")), gpus, first)
-    assert where(moved.plan) == {"big-0": ["a"]}
-    assert started(moved) == 1
-
-
 def drawn_plan(draw: random.Random) -> Plan:
     """1 to 4 GPUs with 1 to 3 replicas each."""
     return a_plan(
@@ -465,15 +457,6 @@ def test_gpus_of_the_plan_without_a_place_are_returned() -> None:
         on_gpu("b", gpu_type="small"),
     )
     assert ids(result.plan)["big-0"] == ids(first)["big-0"]
-
-
-def test_an_empty_plan_stops_everything() -> None:
-    first = bound(a_plan(on_gpu("a", "b")), fleet(1)).plan
-    result = bound(a_plan(), fleet(1), first)
-    assert result.plan.gpus == ()
-    assert [(step.start, step.stop) for step in result.steps] == [
-        ((), ("a-g1-1", "b-g1-2"))
-    ]
 
 
 def test_ids_are_never_used_twice() -> None:

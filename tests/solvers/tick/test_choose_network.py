@@ -73,20 +73,6 @@ def test_energy_and_idle_watts_count() -> None:
     assert costs["small"] == pytest.approx(0.625)
 
 
-def test_a_network_that_misses_the_slo_is_not_chosen() -> None:
-    slow = replace(
-        problem(),
-        points=(
-            points("large", a_row(100.0, 5.0)),
-            points("medium", a_row(50.0, 60.0)),
-            points("small"),
-        ),
-    )
-    choice = choose_variant(slow, service())
-    assert choice.network == "large"
-    assert [each.usd_per_hour is None for each in choice.costs] == [False, True, True]
-
-
 def test_where_none_can_serve_what_runs_goes_on() -> None:
     late = replace(
         problem(),
@@ -103,21 +89,6 @@ def test_replicas_that_are_allowed_and_wanted_are_reckoned_with() -> None:
     assert variant_costs(problem(1.0, min_replicas=4), service())[
         0
     ].usd_per_hour == pytest.approx(1.0)
-
-
-def test_other_gpu_types_than_the_service_may_use_do_not_count() -> None:
-    types = (a_type(), a_type("other", price_usd_per_hour=0.01))
-    cheap = OperatingPoints(
-        network="large", gpu_type="other", sensitivity=0.0, rows=(a_row(100.0, 5.0),)
-    )
-    both = replace(problem(), gpu_types=types, points=(*problem().points, cheap))
-    assert choose_variant(both, service()).network == "large"
-    bound = replace(
-        both, services=(replace(both.services[0], allowed_gpu_types=("gpu",)),)
-    )
-    assert choose_variant(bound, service()).network == "small"
-    gone = replace(both, gpu_types=(types[0], replace(types[1], count=0)))
-    assert choose_variant(gone, service()).network == "small"
 
 
 def test_equal_costs_go_to_the_more_accurate() -> None:

@@ -67,24 +67,6 @@ def test_a_problem_may_say_what_runs() -> None:
     assert problem_from_json(problem_to_json(running)) == running
 
 
-def test_an_inference_service_may_say_what_it_is() -> None:
-    document = document_of()
-    document["services"] = [
-        {
-            "name": "plain",
-            "kind": "inference",
-            "network": "n",
-            "slo_ms": 10.0,
-            "percentile": 0.99,
-            "arrival_rate_rps": 1.0,
-            "priority": 1.0,
-        }
-    ]
-    document["llm_points"] = []
-
-    assert problem_from_document(document).services[0].name == "plain"
-
-
 def document_of() -> dict[str, Any]:
     document: dict[str, Any] = json.loads(problem_to_json(FULL))
     return document

@@ -62,14 +62,6 @@ def test_where_all_gpus_are_needed_nothing_is_found() -> None:
     assert thinned(search, on_whole_gpus(search, 4)) is None
 
 
-def test_a_plan_of_one_pattern_may_be_shrunk_too() -> None:
-    search = dive_of(
-        a_problem(a_service("chat", rate_rps=130.0), types=(a_type(count=6),))
-    )
-    found = thinned(search, on_whole_gpus(search, 4))
-    assert found is None or sum(found.values()) == 3
-
-
 @pytest.mark.parametrize("gpus", [2, 3, 50])
 def test_several_gpus_may_go_at_once(gpus: int) -> None:
     search = dive_of(

@@ -55,22 +55,6 @@ def test_nothing_is_found_when_time_is_over() -> None:
     assert eliminate_gpus(search, greedy_plan(search)) is None
 
 
-def test_the_same_seed_shrinks_to_the_same_plan() -> None:
-    def found() -> dict[object, int] | None:
-        search = search_of(3)
-        plan = eliminate_gpus(search, greedy_plan(search))
-        return (
-            None
-            if plan is None
-            else {
-                search.tools.columns[number].pattern: count
-                for number, count in plan.items()
-            }
-        )
-
-    assert found() == found()
-
-
 @pytest.mark.parametrize("seed", range(examples(6)))
 def test_exchanges_keep_the_types_and_never_make_it_worse(seed: int) -> None:
     search = search_of(seed)

@@ -122,18 +122,6 @@ def test_completing_greedily_is_as_if_gpu_by_gpu() -> None:
     assert repeated > 0
 
 
-def test_the_same_seed_and_work_make_the_same_plan() -> None:
-    setting, _, first = solved(random_problem(4), seed=7)
-    again, _, second = solved(random_problem(4), seed=7)
-    assert [setting.columns[number] for number in first.counts]
-    assert {
-        setting.columns[number].pattern: count for number, count in first.counts.items()
-    } == {
-        again.columns[number].pattern: count for number, count in second.counts.items()
-    }
-    assert first.cost_usd_per_hour == second.cost_usd_per_hour
-
-
 def test_every_better_plan_is_reported_and_the_last_one_returned() -> None:
     setting = set_up(random_problem(5))
     pricer = setting.pricer()

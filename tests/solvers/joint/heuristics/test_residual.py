@@ -72,18 +72,6 @@ def test_shortage_of_a_small_rest_stays_dearer_than_a_gpu_and_priorities_stay() 
     assert after[0] / after[1] == pytest.approx(before[0] / before[1])
 
 
-def test_nothing_is_left_of_a_demand_that_is_met() -> None:
-    setting = two_services()
-    counts = {single(setting.columns, 0): 2, single(setting.columns, 1): 2}
-    assert is_met(
-        rest_of(
-            setting.demand,
-            setting.tables,
-            carried(setting.tables, setting.columns, counts),
-        )
-    )
-
-
 def test_prune_removes_what_is_superfluous_and_nothing_else() -> None:
     setting = two_services()
     chat, photo = single(setting.columns, 0), single(setting.columns, 1)

@@ -170,10 +170,6 @@ def test_a_replica_that_need_carry_nothing_is_not_kept_off_by_its_slo() -> None:
     assert (entry.replicas_missing, entry.reason) == (1, "stock")
 
 
-def test_columns_without_gpus_do_not_appear() -> None:
-    assert decoded(a_problem(a_service("chat")), {0: 0}).gpus == ()
-
-
 def test_a_plan_is_the_same_after_it_was_read_as_patterns() -> None:
     problem, plan, _ = example()
     tables = make_tables(problem)

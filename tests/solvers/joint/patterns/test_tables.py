@@ -21,7 +21,6 @@ from tests.solvers.instances import (
 )
 from tests.solvers.joint.modes import (
     best_worth,
-    is_lawful,
     random_prices,
     random_problem,
 )
@@ -174,22 +173,6 @@ def only_candidates(problem: Problem, modes: tuple[GpuMode, ...]) -> Problem:
                 )
             )
     return replace(problem, services=tuple(services), points=tuple(points))
-
-
-def test_some_rows_are_dominated() -> None:
-    problems = [random_problem(random.Random(seed)) for seed in range(40)]
-    candidates = sum(
-        len(mode.service) for problem in problems for mode in make_tables(problem).modes
-    )
-    alone = 0
-    for problem in problems:
-        for number, service in enumerate(problem.services):
-            points = problem.points_of(service.network, "gpu")
-            alone += sum(
-                is_lawful(problem, ((number, row),))
-                for row in (points.rows if points else ())
-            )
-    assert candidates < 0.9 * alone
 
 
 def test_candidates_ascend_by_service_and_width() -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from solvers.joint.kernels.types import Effort
 from solvers.joint.patterns.branching_rows import Boxes, BranchingRow, min_cost
-from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.bounds import lower_bound, min_to_reach, whole_gpus
 from solvers.joint.relaxation.column_generation import generate, price
@@ -13,7 +12,7 @@ from solvers.joint.relaxation.master_solution import Duals
 from tests.examples import examples
 from tests.solvers.instances import a_problem, a_service
 from tests.solvers.problems import tiny_problem
-from tests.solvers.whole_program import Setting, all_columns, optimum, set_up
+from tests.solvers.whole_program import Setting, optimum, set_up
 
 SLACK = 1 + 1e-9
 
@@ -199,11 +198,3 @@ def test_a_bound_just_above_whole_gpus_reaches_the_next_number_of_them() -> None
         a_problem(a_service(rate_rps=1.0), energy_price_usd_per_kwh=0.1)
     )
     assert min_to_reach(with_energy, 3.0) == 3.0
-
-
-def test_no_pattern_is_missing_from_the_tables_of_the_comparison() -> None:
-    setting = set_up(tiny_problem(2))
-    known = {column.pattern for column in all_columns(setting.tables)}
-    columns = Columns(setting.tables)
-    generate(setting.tables, setting.demand, setting.pricer(), columns)
-    assert {column.pattern for column in columns} <= known

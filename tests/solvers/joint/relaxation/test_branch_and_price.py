@@ -131,8 +131,3 @@ def test_stops_at_once_when_time_is_over_with_what_is_known() -> None:
     )
     assert found.incumbent == given
     assert relaxation.bound <= found.bound < (1.0 - GAP) * given.cost_usd_per_hour
-
-
-def test_same_input_gives_the_same_result() -> None:
-    problem = tiny_problem(7, services=4)
-    assert _branch(set_up(problem)) == _branch(set_up(problem))

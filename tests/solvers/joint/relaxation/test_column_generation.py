@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from solvers.joint.patterns.columns import Columns
@@ -75,14 +74,3 @@ def test_nothing_wanted_costs_nothing() -> None:
     )
     assert found.solution.objective == 0.0
     assert found.bound == pytest.approx(0.0, abs=1e-2)
-
-
-def test_same_input_gives_the_same_columns() -> None:
-    def run() -> tuple[float, np.ndarray]:
-        setting = set_up(random_problem(4))
-        found = setting.relaxed()
-        return found.bound, found.solution.counts
-
-    (first, counts), (second, others) = run(), run()
-    assert first == second
-    assert (counts == others).all()
