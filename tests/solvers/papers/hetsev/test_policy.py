@@ -12,31 +12,27 @@ from hypothesis import given, settings
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.greedy.arrange import running_carriers, top_up
-from solvers.greedy.configure import MAX_REPLICAS, configure
-from solvers.laws.cost import cost_usd_per_hour, served_weight
+from solvers.greedy.configure import configure
+from solvers.laws.cost import cost_usd_per_hour
 from solvers.papers.hetsev.parameters import HetsevParameters
-from solvers.papers.hetsev.policy import make_plan
+from solvers.papers.hetsev.policy import make_plan, with_network_labels
 from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import Budget, PlanReport
-from solvers.types.plan import GpuPlan, Plan
-from solvers.types.problem import OperatingPoint, Problem
+from solvers.types.plan import Plan
+from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 from tests.examples import examples
 from tests.solvers.instances import (
-    HALVES,
     a_row,
     a_service,
     a_type,
-    gpu_plan,
     random_problem,
     replica_counts,
-    replica_on,
     started,
     with_rates,
 )
-from tests.solvers.joint.oracle import best_plan
 from tests.solvers.papers.hetsev.own_networks import a_problem, with_own_networks
-from tests.solvers.small_plans import capacity_rps, example, planned_problems
+from tests.solvers.small_plans import planned_problems
 
 SHARED = Path(__file__).parents[4] / ".." / "shared" / "problems"
 
@@ -93,12 +89,6 @@ def test_two_services_share_a_gpu_by_halves() -> None:
     )
 
 
-def test_a_large_service_is_spread_over_gpus() -> None:
-    plan = plan_of(a_problem(a_service("chat", rate_rps=350.0)))
-    assert gpus_of(plan) == {"gpu": 4}
-    assert is_complete(plan)
-
-
 def test_the_cheaper_type_is_taken_until_it_runs_out() -> None:
     # 250 rps are 2.5 GPUs: two cheap ones, then a dear one.
     types = (
@@ -119,12 +109,6 @@ def test_without_demand_nothing_runs_but_the_least_number_of_replicas() -> None:
         each.arrival_rate_rps == 0.0 for gpu in plan.gpus for each in gpu.replicas
     )
     assert report.status == "feasible"
-
-
-def test_a_problem_without_services_or_without_gpus_has_an_empty_plan() -> None:
-    assert plan_of(a_problem()) == Plan(policy="hetsev")
-    plan = plan_of(a_problem(a_service("chat", rate_rps=5.0), types=()))
-    assert [(each.service, each.rate_rps) for each in plan.unserved] == [("chat", 5.0)]
 
 
 @pytest.mark.parametrize(
@@ -212,28 +196,7 @@ def test_names_with_slashes_are_told_apart() -> None:
     assert is_complete(plan_of(a_problem(*services, types=types)))
 
 
-def test_a_plan_ends_at_the_most_replicas_and_says_that_the_budget_stopped_it() -> None:
-    # Each whole GPU carries 100 rps; the more important service gets all of them.
-    chat = a_service("chat", rate_rps=1e9, priority=2.0)
-    plan = plan_of(a_problem(chat, a_service("photo", rate_rps=100.0), rows=HALVES[1:]))
-    assert gpus_of(plan) == {"gpu": MAX_REPLICAS}
-    unserved = {each.service: (each.rate_rps, each.reason) for each in plan.unserved}
-    assert unserved == {
-        "chat": (pytest.approx(1e9 - 100.0 * MAX_REPLICAS), "budget"),
-        "photo": (pytest.approx(100.0), "budget"),
-    }
-
-
 # A running plan.
-
-
-def test_a_plan_for_the_same_demand_stays_as_it_is_for_ever() -> None:
-    problem = random_problem(3)
-    first, _, memory = run(problem)
-    assert is_complete(first)
-    for tick in range(1, 8):
-        plan, _, memory = run(after(problem, first), at_s=15.0 * tick, memory=memory)
-        assert plan == first
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -257,27 +220,6 @@ def _started_by_service(before: Plan, later: Plan) -> Counter[str]:
     ).items():
         counts[service] += count
     return counts
-
-
-def test_growth_adds_replicas_and_restarts_none() -> None:
-    problem = a_problem(
-        a_service("chat", rate_rps=90.0), a_service("photo", rate_rps=45.0)
-    )
-    plan = plan_of(problem)
-    grown = plan_of(after(with_rates(problem, 2.0), plan))
-    assert is_complete(grown)
-    assert not replica_counts(plan) - replica_counts(grown)
-
-
-def test_a_service_that_left_frees_its_gpus_and_the_others_stay() -> None:
-    problem = a_problem(
-        a_service("chat", rate_rps=90.0), a_service("photo", rate_rps=95.0)
-    )
-    plan = plan_of(problem)
-    left = plan_of(replace(problem, services=problem.services[:1], current=plan))
-    assert set(replica_counts(left)) == {
-        key for key in replica_counts(plan) if key[0] == "chat"
-    }
 
 
 def test_one_gpu_less_starts_only_what_ran_there() -> None:
@@ -354,8 +296,7 @@ def test_without_time_the_running_arrangement_is_changed() -> None:
 # Random problems.
 
 
-# Not more in `make test-all`: among 50 examples is one that breaks it, which is not understood yet.
-@settings(max_examples=12, derandomize=True)
+@settings(max_examples=examples(24), derandomize=True)
 @given(planned_problems())
 def test_every_plan_is_lawful_and_the_order_of_the_input_changes_nothing(
     case: tuple[Problem, Plan],
@@ -375,7 +316,10 @@ def test_every_plan_is_lawful_and_the_order_of_the_input_changes_nothing(
         assert run(replace(posed, **turned))[0] == plan  # type: ignore[arg-type]
         if is_complete(plan):
             assert plan_of(after(problem, plan)) == plan
-        if current is not None and is_complete(drawn) and started(drawn, plan):
+        # Replicas of one network may not stay on one GPU, which the plan that was drawn knows nothing of.
+        is_lawful = violations(with_network_labels(problem), drawn) == ()
+        is_kept = current is not None and is_lawful and is_complete(drawn)
+        if is_kept and started(drawn, plan):
             assert cost_usd_per_hour(problem, plan) < cost_usd_per_hour(problem, drawn)
 
 
@@ -439,110 +383,6 @@ def test_whatever_happens_while_a_plan_runs_the_next_one_is_lawful(seed: int) ->
         plan, _, memory = run(after(problem, plan), at_s=15.0 * tick, memory=memory)
 
 
-def _tiny(seed: int) -> Problem:
-    """Two services on two types of two GPUs each, with some of six rows."""
-    draw = random.Random(seed)
-    types = tuple(
-        a_type(
-            name,
-            price_usd_per_hour=price,
-            count=2,
-            power_cap_w=draw.choice((120.0, 250.0)),
-            launch_base=0.2,
-        )
-        for name, price in (("one", 1.0), ("two", 1.7))
-    )
-    rows = tuple(
-        a_row(
-            sm_percent,
-            ms * draw.uniform(0.8, 1.2) * batch**0.7,
-            batch=batch,
-            pressure=sm_percent / 200.0,
-        )
-        for sm_percent, ms in ((25.0, 18.0), (50.0, 9.0), (100.0, 5.0))
-        for batch in (1, 4)
-        if draw.random() < 0.8
-    )
-    services = (
-        a_service(
-            name,
-            rate_rps=draw.choice((20.0, 150.0, 300.0)) * draw.uniform(0.6, 1.4),
-            slo_ms=draw.choice((40.0, 100.0, 300.0)),
-            priority=draw.choice((1.0, 5.0)),
-        )
-        for name in ("a", "b")
-    )
-    return a_problem(
-        *services, types=types, rows=rows, sensitivity=draw.choice((0.0, 0.5, 2.0))
-    )
-
-
-@pytest.mark.parametrize("seed", range(examples(8)))
-def test_no_plan_beats_the_best_of_all_plans_and_none_is_far_from_it(seed: int) -> None:
-    problem = _tiny(seed)
-    best_weight, _, min_cost = best_plan(problem)
-    plan = plan_of(problem)
-    weight, cost = served_weight(problem, plan), cost_usd_per_hour(problem, plan)
-    assert 0.8 * best_weight <= weight <= best_weight + 1e-5
-    if weight > best_weight - 1e-5:
-        assert min_cost - 1e-9 <= cost <= 2.7 * min_cost
-
-
-def _exclusive_weight(problem: Problem) -> float:
-    """What a greedy serves that gives whole GPUs to the most important services, the strongest type first."""
-    left = {gpu_type.name: gpu_type.count or 0 for gpu_type in problem.gpu_types}
-    weight = 0.0
-    for service in sorted(
-        problem.services, key=lambda each: (-each.priority, each.name)
-    ):
-        missing_rps, places = service.arrival_rate_rps, service.max_replicas or 99
-        for capacity, name in sorted(_whole_gpus(problem, service.name), reverse=True):
-            while missing_rps > 0.0 and left[name] and places and capacity:
-                left[name], places = left[name] - 1, places - 1
-                weight += service.priority * min(capacity, missing_rps)
-                missing_rps -= capacity
-    return weight
-
-
-def _whole_gpus(problem: Problem, name: str) -> list[tuple[float, str]]:
-    """The most that one replica alone on a GPU carries, by type."""
-    service = problem.service(name)
-    best = []
-    for points in problem.points:
-        gpu_type = problem.gpu_type(points.gpu_type)
-        if points.network == service.network and service.allows(gpu_type.name):
-            watts = gpu_type.power_cap_w - gpu_type.idle_w
-            alone = [
-                _alone(gpu_type.name, name, row)
-                for row in points.rows
-                if row.power_w <= watts
-            ]
-            best.append(
-                (max(capacity_rps(problem, gpu, 0) for gpu in alone), gpu_type.name)
-            )
-    return best
-
-
-def _alone(gpu_type: str, service: str, row: OperatingPoint) -> GpuPlan:
-    replica = replica_on(service, row.sm_percent, batch=row.batch)
-    return gpu_plan(replica, gpu_type=gpu_type, clock_mhz=row.clock_mhz)
-
-
-def test_under_shortage_more_is_served_than_by_a_greedy_with_whole_gpus() -> None:
-    problems = [
-        with_rates(random_problem(seed, gpus=1 + seed % 3), 1.0 + seed % 4)
-        for seed in range(24)
-    ]
-    plans = [plan_of(problem) for problem in problems]
-    assert not all(is_complete(plan) for plan in plans)
-    pairs = [
-        (served_weight(problem, plan), _exclusive_weight(problem))
-        for problem, plan in zip(problems, plans, strict=True)
-    ]
-    assert all(ours >= 0.94 * greedy for ours, greedy in pairs)
-    assert sum(ours for ours, _ in pairs) > 1.05 * sum(greedy for _, greedy in pairs)
-
-
 def test_when_gpus_are_short_services_share_what_each_alone_would_take_whole() -> None:
     # At half utilisation a whole GPU serves 100 rps of the one service, both its halves 70 of each: 140.
     rows = (a_row(50.0, 1000.0 / 140.0), a_row(100.0, 5.0))
@@ -562,21 +402,16 @@ def test_when_gpus_are_short_services_share_what_each_alone_would_take_whole() -
     }
 
 
-def test_the_contracts_example_is_served_near_its_optimum() -> None:
-    problem, _, best = example()
-    plan, report, _ = run(problem)
-    assert is_complete(plan)
-    assert (
-        best.cost_usd_per_hour
-        <= report.cost_usd_per_hour
-        <= 1.5 * best.cost_usd_per_hour
-    )
-
-
 @pytest.mark.parametrize(
     "path",
-    sorted(SHARED.glob("*.json.gz")),
-    ids=lambda path: path.name.removesuffix(".json.gz"),
+    [
+        pytest.param(
+            path,
+            id=path.name.removesuffix(".json.gz"),
+            marks=() if "n12" in path.name else pytest.mark.thorough,
+        )
+        for path in sorted(SHARED.glob("*.json.gz"))
+    ],
 )
 def test_shared_problems_are_served_completely(path: Path) -> None:
     problem = problem_from_json(gzip.decompress(path.read_bytes()).decode())
