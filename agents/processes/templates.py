@@ -168,7 +168,7 @@ class Template:
     warm_up: WarmUp | None = None
     batch_change: BatchChange = "live"
     drain: DrainMethod = "router"
-    """`router`: the router stops sending, that is all; `server`: it is told as well."""
+    """`router`: the router stops sending, that is all; `server`: it is told as well, when it is stopped."""
     start_limit_s: float = 120.0
     """From its start to readiness, warm-up included."""
     drain_limit_s: float = 30.0

@@ -93,6 +93,7 @@ class ReplicaLives:
     ) -> None:
         """End it for good, in place of what it was at."""
         await cancel(before)
+        await self._tell(each)
         await self._end(each)
         self.forget(each)
 
@@ -155,6 +156,18 @@ class ReplicaLives:
             each.record = replace(each.record, batch=batch)
             self.records.save(each.record)
         return outcome
+
+    async def _tell(self, each: ReplicaProcess) -> None:
+        """Let the server refuse what comes by another way than the router, where its template says so."""
+        # Not when it begins to drain: it would refuse what the router has sent and what has not reached it yet.
+        if each.record.template.drain == "server":
+            try:
+                adapter = self.watch.adapter(each)
+                await adapter.drain(each.endpoint(self.records))
+            except DeviceError as error:
+                log.warning(
+                    "replica %s could not be told to drain: %s", each.record.id, error
+                )
 
     async def _rest(self, each: ReplicaProcess) -> None:
         """Sleep until it is woken or stopped, which cancels this; one that nobody wakes for long, or dies, is ended."""

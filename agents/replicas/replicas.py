@@ -201,20 +201,10 @@ class Workers:
         started.task = asyncio.create_task(self._alive().live(started))
 
     async def drain(self, replica_id: str) -> None:
-        """Let a replica finish what it has; its server is told so where the template says so."""
+        """Let a replica finish what it has. Routes are switched before; its server hears of it when it is stopped."""
         each = self._find(replica_id)
-        if each.state != "ready":
-            return
-        each.state, each.draining_since_s = "draining", self._now_s()
-        # Routes are switched first, so the server hears of it only to refuse what comes by another way.
-        if each.record.template.drain == "server":
-            try:
-                adapter = self._alive().watch.adapter(each)
-                await adapter.drain(each.endpoint(self._opened()))
-            except DeviceError as error:
-                log.warning(
-                    "replica %s could not be told to drain: %s", replica_id, error
-                )
+        if each.state == "ready":
+            each.state, each.draining_since_s = "draining", self._now_s()
 
     async def stop(self, replica_id: str) -> None:
         """Begin to end a replica, or forget one that has failed."""

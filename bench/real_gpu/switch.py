@@ -258,8 +258,7 @@ def _templates(run: Run) -> Templates:
         name="switched",
         command=(*run.programs.worker, *words.split(), *common.split()),
         environment={"PYTHONPATH": python_path(run)},
-        # As templates do by default: a server that is told as well refuses a request that is on its way to it.
-        drain="router",
+        drain="server",
         start_limit_s=START_S,
         drain_limit_s=25.0,
     )

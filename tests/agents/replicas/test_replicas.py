@@ -27,6 +27,7 @@ from tests.agents.fakes.replicas import (
     until,
 )
 from tests.agents.kubernetes.cluster import Cluster
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -256,16 +257,27 @@ async def test_a_reload_takes_the_replica_out_meanwhile(node: Node) -> None:
 
 
 @in_loop
-async def test_a_server_is_told_to_drain_where_the_template_says_so(node: Node) -> None:
-    node.drain = "server"
+async def test_a_server_is_told_to_drain_where_the_template_says_so_once_it_is_stopped(
+    node: Node,
+) -> None:
+    node.drain, node.arguments, node.grace_s = "server", ("--hang",), PATIENCE_S
     async with node.workers() as workers:
         view = await started(workers)
         await workers.drain("r1")
-        assert (await status(view))["seen"] == ["PUT /drain"]
         node.now_s += 7.0
         assert the(workers).draining_s == 7.0
         await workers.drain("r1")
         assert the(workers).draining_s == 7.0, "draining again does not begin anew"
+        # What the router sent before may reach it only now, and would be refused.
+        assert (await status(view))["seen"] == []
+        await workers.stop("r1")
+
+        async def is_told() -> bool:
+            return (await status(view))["seen"] == ["PUT /drain"]
+
+        await until(is_told)
+        os.kill(view.pid, signal.SIGKILL)
+        await gone(workers)
 
 
 @in_loop
