@@ -1,6 +1,7 @@
 """The project's Python files, each read and parsed once; paths are strings relative to the project's root."""
 
 import ast
+import os
 from functools import cache
 from pathlib import Path
 
@@ -14,9 +15,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @cache
 def python_files(folder: str) -> tuple[str, ...]:
-    """All Python files below a folder, sorted."""
+    """All Python files below a folder, sorted; it may lie elsewhere."""
     found = (ROOT / folder).rglob("*.py")
-    return tuple(sorted(path.relative_to(ROOT).as_posix() for path in found))
+    return tuple(sorted(os.path.relpath(path, ROOT) for path in found))
 
 
 @cache

@@ -35,6 +35,14 @@ AGENTS = {"node"}
 """Service discovery says whose metrics an agent's are."""
 
 
+ANY_LABEL = set().union(*LABELS.values()) | BY_SCRAPER | AGENTS
+WORDS = {
+    *("sum", "avg", "max", "count", "topk", "rate", "increase", "histogram_quantile"),
+    *("absent", "abs", "time", "vector", "by", "on", "and", "or"),
+}
+"""What queries use of PromQL itself."""
+
+
 def rules() -> Iterator[dict[str, Any]]:
     for path in RULES:
         for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]:
@@ -77,10 +85,13 @@ def queries() -> dict[str, list[str]]:
 
 def wrong(expression: str) -> Iterator[str]:
     """What it asks for and is not there; whether it is PromQL at all says Prometheus, below."""
-    known = BY_SCRAPER
-    metrics = re.findall(r"(plimsoll[a-z0-9_:]*)(?:\{([^}]*)\})?", expression)
+    # Strings may hold anything; ranges hold units.
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|\[[^\]]*\]', "", expression)
+    metrics = re.findall(r"\b(plimsoll[a-z0-9_:]*)(?:\{([^}]*)\})?", bare)
+    names = {name for name, _ in metrics}
     if not metrics:
         yield "it asks for nothing of ours"
+    known = BY_SCRAPER
     for name, selector in metrics:
         if name in RECORDED:
             continue
@@ -92,17 +103,18 @@ def wrong(expression: str) -> Iterator[str]:
         known = known | own
         if unknown := set(re.findall(r"(\w+)\s*(?:=|!)", selector)) - own:
             yield f"there is no {name} with {unknown}"
-    if not {name for name, _ in metrics} & RECORDED:
-        grouped = re.findall(r"\bby ?\(([\w, ]*)\)", expression)
-        if (
-            odd := {each.strip() for each in ",".join(grouped).split(",")}
-            - known
-            - {""}
-        ):
-            yield f"{odd} is no label"
+    if names & RECORDED:
+        known = ANY_LABEL
+    words = set(re.findall(r"\b[a-zA-Z_:][a-zA-Z0-9_:]*", bare))
+    # A label, or a metric of another name than ours, as one that is written wrongly has.
+    in_selectors = set(re.findall(r"\w+", " ".join(each for _, each in metrics)))
+    if odd := words - known - WORDS - names - in_selectors:
+        yield f"{odd} is no label"
 
 
 def test_every_query_asks_for_what_is_there() -> None:
+    boards = ["agents", "cost", "decisions", "fleet", "slo"]
+    assert [path.stem for path in BOARDS] == boards
     found = [
         f"{name}: {what}: {each}"
         for name, expressions in queries().items()
@@ -119,6 +131,9 @@ def test_every_query_asks_for_what_is_there() -> None:
         ("sum(plimsoll_nothing_total)", "there is no plimsoll_nothing_total"),
         (f'{ANY}{{node="a"}}', "{'node'}"),
         (f"sum by (nonsense) ({ANY})", "{'nonsense'} is no label"),
+        (f"sum by (le) ({ANY})", "{'le'} is no label"),
+        (f"{ANY} / on (nonsense) {ANY}", "{'nonsense'} is no label"),
+        (f"{ANY} / plimsol_nothing_total", "{'plimsol_nothing_total'} is no label"),
     ],
 )
 def test_a_wrong_query_would_be_seen(expression: str, told: str) -> None:

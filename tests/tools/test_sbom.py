@@ -67,3 +67,18 @@ def test_without_a_key_it_says_how_to_make_one() -> None:
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert "openssl genpkey" in answer.stderr and "SBOM_KEY=" in answer.stderr
+
+
+@pytest.mark.thorough
+def test_the_lists_of_this_release_are_made_signed_and_verified(tmp_path: Path) -> None:
+    key, public, out = tmp_path / "release.key", tmp_path / "release.pub", tmp_path
+    assert openssl("genpkey", *EC, "-out", key)
+    assert openssl("pkey", "-in", key, "-pubout", "-out", public)
+    command = [sys.executable, "-m", "tools.sbom", "--key", key, "--out", out]
+    subprocess.run(command, check=True)
+    for name, part in (("plimsoll-agent", "aiohttp"), ("plimsoll", "sqlalchemy")):
+        path, signature = out / f"{name}.cdx.json", out / f"{name}.cdx.json.sig"
+        verify = ("-verify", public, "-signature", signature, path)
+        assert openssl("dgst", "-sha256", *verify)
+        found = json.loads(path.read_text())
+        assert part in {each["name"].lower() for each in found["components"]}
