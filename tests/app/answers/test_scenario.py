@@ -87,10 +87,16 @@ def test_services_come_go_and_take_the_place_of_others() -> None:
             "no service is called 'chta'; did you mean chat? There",
         ),
         (
+            WhatIfScenario(demand_factor={"chat": -1.0}),
+            "demand_factor",
+            "-1 for chat must be a number 0 or more",
+        ),
+        (
             WhatIfScenario(demand_rps={"chat": float("nan")}),
             "demand_rps",
             "nan for chat must be a number 0 or more",
         ),
+        (WhatIfScenario(slo_ms={"chat": 0.0}), "slo_ms", "0 for chat must be a number"),
         (WhatIfScenario(gpus={"t4": 1}), "gpus", "no GPU type is called 't4'; did you"),
         (WhatIfScenario(gpus={"T4": -4}), "gpus", "3 T4 can be planned with; -4 would"),
         (WhatIfScenario(gpus={"A100": 1}), "gpus", "the number of A100 is unlimited"),
@@ -98,6 +104,11 @@ def test_services_come_go_and_take_the_place_of_others() -> None:
             WhatIfScenario(price_usd_per_hour={"T4": 0.0}),
             "price_usd_per_hour",
             "0 for T4 must be a number above 0",
+        ),
+        (
+            WhatIfScenario(without=("photo",)),
+            "without",
+            "no service is called 'photo'; there are chat, search",
         ),
         (
             WhatIfScenario(services=(a_service("new", network="nte"),)),

@@ -19,11 +19,16 @@ GOOD = {
     ("held", "choices"),
     [
         ([], []),
+        (["viewer"], ["viewer of all projects"]),
         (["operator@a", "operator@b"], ["operator of a, b"]),
         (["operator@a, b", "viewer@a"], ["operator of a, b"]),
         (["operator@a", "viewer"], ["operator of a", "viewer of all projects"]),
         (["operator@a", "viewer@b"], ["operator of a", "viewer of a, b"]),
         (["admin", "viewer"], ["admin of all projects"]),
+        (
+            ["admin@a", "operator@b", "viewer"],
+            ["admin of a", "operator of a, b", "viewer of all projects"],
+        ),
     ],
 )
 def test_groups_add_up(held: list[str], choices: list[str]) -> None:

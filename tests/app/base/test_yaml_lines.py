@@ -3,6 +3,7 @@
 import pytest
 
 from app.base.yaml_lines import (
+    MAX_DEPTH,
     MAX_DIGITS,
     MAX_REPEATED,
     line_of_alias,
@@ -47,9 +48,31 @@ def test_a_number_that_cannot_be_written_down_is_told(number: str) -> None:
     )
 
 
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 2, 250, 1000])
+def test_what_is_nested_too_deeply_for_those_who_walk_through_it_is_told(
+    depth: int,
+) -> None:
+    values, ((line, problem),) = told("[" * depth + "]" * depth)
+    assert (values, line) == ([], 1)
+    assert "nested too deeply" in problem
+
+
+def test_what_is_nested_less_is_read() -> None:
+    values, complaints = told("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    assert len(values) == 1
+    assert complaints == []
+
+
 def test_an_alias_is_found_by_its_line() -> None:
     assert line_of_alias("a: &x [1]\nb: *x\n") == 2
     assert line_of_alias("a: [1]\n") is None
+
+
+def test_aliases_are_not_looked_for_below_the_depth_that_is_read() -> None:
+    """Each bracket would cost the more the more there are."""
+    depth = MAX_DEPTH + 1
+    assert line_of_alias("[&x 1, *x, " + "[" * depth) == 1
+    assert line_of_alias("[&x 1, " + "[" * depth + "*x") is None
 
 
 def test_aliases_that_stand_for_too_much_are_refused_before_they_are_unfolded() -> None:

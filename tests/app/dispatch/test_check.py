@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from app.dispatch.check import MAX_TRIES
+from app.dispatch.jobs import MAX_WAITING
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.plan import BoundTask
 from solvers.types.problem import OperatingPoint, OperatingPoints
@@ -59,6 +60,19 @@ def test_a_job_that_the_checker_refuses_everywhere_blocks_nobody_and_is_told_onc
     assert place.round()
     assert set(place.tasks) == {"small"}
     assert told(place) == ["task/poison"]
+
+
+def test_more_refused_jobs_than_a_round_looks_at_block_nobody() -> None:
+    place = beside_replicas("n1")
+    place.store.put_points([refused_rows("hot", 25.0)])
+    place.submit(
+        *(a_job(f"poison{at:03d}", network="hot") for at in range(MAX_WAITING))
+    )
+    place.round()
+    place.submit(a_job("small"))
+    place.heard("n1")
+    assert place.round()
+    assert set(place.tasks) == {"small"}
 
 
 def test_a_job_is_refused_at_one_setting_and_runs_at_another() -> None:
@@ -128,6 +142,17 @@ def test_who_waits_for_too_long_gets_the_gpu_that_is_refused_only_beside_other_j
     place.report("long", "finished", 1e6)
     assert place.round()
     assert "a" in place.tasks
+
+
+def test_jobs_without_settings_take_nobodys_place_in_a_round() -> None:
+    place = Place()
+    place.submit(
+        *(a_job(f"odd{at:03d}", network="unknown") for at in range(MAX_WAITING))
+    )
+    place.clock.advance(1.0)
+    place.submit(a_job("a"))
+    assert place.round()
+    assert set(place.tasks) == {"a"}
 
 
 def test_a_job_that_waits_is_tuned_anew_when_a_gpu_type_joins() -> None:

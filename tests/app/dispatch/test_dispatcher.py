@@ -53,6 +53,16 @@ def test_jobs_share_gpus_and_the_rest_waits() -> None:
     assert not first & set(place.tasks)
 
 
+def test_a_batch_is_held_for_the_window() -> None:
+    place = Place()
+    narrow = replace(points("photo"), rows=points("photo").rows[:2])
+    place.store.put_points([narrow])
+    place.submit(a_job("a"))
+    assert not place.round(after_s=0.02)
+    assert place.dispatcher.next_s == pytest.approx(0.03)
+    assert place.round(after_s=0.03)
+
+
 def test_at_least_cost_a_job_goes_at_once_with_the_cheapest_share() -> None:
     settings = replace(SETTINGS, parameters={"oltunes": {"dispatch": "least cost"}})
     place = Place(settings=settings)
@@ -79,6 +89,20 @@ def test_a_lost_push_loses_no_job() -> None:
     assert set(place.tasks) == {"a"}
     assert place.target is not None
     assert place.target.generation == 3
+
+
+def test_a_job_that_failed_goes_before_one_that_is_more_urgent() -> None:
+    place = Place()
+    whole = replace(points("photo"), rows=points("photo").rows[4:])
+    place.store.put_points([whole])
+    place.submit(a_job("a"))
+    place.store.rival = lambda: place.pushed(
+        BoundPlan(generation=2, parent=1, policy="oltunes")
+    )
+    place.round()
+    place.submit(a_job("urgent", due_in_s=2.0))
+    assert place.round()
+    assert set(place.tasks) == {"a"}
 
 
 def test_jobs_take_what_replicas_leave_and_replicas_stay_as_they_are() -> None:
@@ -164,6 +188,13 @@ def test_the_accurate_variant_is_taken_and_none_below_the_floor() -> None:
     assert not none.round()
 
 
+def test_a_job_that_no_gpu_can_run_waits_and_harms_nobody() -> None:
+    place = Place()
+    place.submit(a_job("odd", network="unknown"), a_job("a"))
+    assert place.round()
+    assert set(place.tasks) == {"a"}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -239,6 +270,17 @@ def test_training_that_runs_is_no_room_for_jobs() -> None:
     assert place.round()
     assert place.tasks["training"][1] == training
     assert place.tasks["a"][1].sm_percent == 50.0
+
+
+def test_what_is_done_leaves_with_the_next_jobs() -> None:
+    place = Place()
+    place.submit(a_job("a"))
+    place.round()
+    place.report("a", "finished", 50.0)
+    assert not place.round()
+    place.submit(a_job("b"))
+    assert place.round()
+    assert set(place.tasks) == {"b"}
 
 
 class Bell:

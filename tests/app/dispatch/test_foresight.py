@@ -5,6 +5,7 @@ import pytest
 
 from app.dispatch.foresight import (
     LATEST,
+    MAX_FACTOR,
     REFRESH_ROWS,
     Foresight,
     JobForesight,
@@ -123,6 +124,24 @@ def test_jobs_that_wait_or_have_no_profile_teach_nothing() -> None:
     foresight.observe([a_job("b", iteration_ms=9.0)], PLAN, [points("photo")])
     foresight.observe([a_job("a", iteration_ms=9.0)], PLAN, [points("light")])
     assert foresight.foresight.revision == 0
+
+
+@pytest.mark.parametrize(
+    ("factor", "bound"), [(1e6, MAX_FACTOR), (0.0, 1 / MAX_FACTOR)]
+)
+def test_nonsense_is_foreseen_within_bounds_of_the_profile(
+    factor: float, bound: float
+) -> None:
+    foresight = JobForesight()
+    # The smallest number that there is may be reported as a pace, and is 0 once it is divided.
+    paces = [factor + at * 5e-324 for at in range(1, REFRESH_ROWS + 1)]
+    if factor > 1.0:
+        paces = [factor + at for at in range(REFRESH_ROWS)]
+    for pace_ms in paces:
+        foresight.observe([a_job("a", iteration_ms=pace_ms)], PLAN, [points("photo")])
+    assert foresight.catch_up()
+    (told,) = foresight.foretold([an_option()])
+    assert told.iteration_ms == pytest.approx(bound * 7.5, rel=0.1)
 
 
 def test_a_waiting_job_is_tuned_by_what_others_took() -> None:

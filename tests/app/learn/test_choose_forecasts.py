@@ -142,6 +142,18 @@ def test_the_tick_applies_the_choice_and_says_so() -> None:
     assert make_demands(a_snapshot(state=state))[0].method == KEPT
 
 
+def test_the_tick_applies_the_margin() -> None:
+    snapshot = a_snapshot(windows=windows_of("chat", [200] * 30))
+    plain, wide = (
+        make_demands(
+            replace(snapshot, choices={"chat": TechniqueChoice(margin=margin)})
+        )[0].arrival_rate_rps
+        for margin in (1.0, 2.0)
+    )
+    # 100 rps in windows of 2 s: √(100 / 2) = 7.07 of spread, 1.6449 times, and the head-room on it.
+    assert wide - plain == pytest.approx(SETTINGS.headroom * 1.6449 * 7.0711, abs=0.01)
+
+
 def test_a_missing_window_is_no_quiet_one() -> None:
     whole = windows_of("chat", [100] * 30)
     gap = (*whole[:12], *whole[18:])

@@ -1,10 +1,12 @@
 """Learning from a store: what is read when, what planning takes over, and what is told."""
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import msgspec
+import numpy as np
 import pytest
 
 from agents.base.protocol import Observation, ReplicaReading
@@ -22,6 +24,7 @@ from app.learn.corrections import (
 from app.loop.make_problem import PlannedPoints
 from app.store.memory_store import MemoryStore
 from app.store.store import FitHealth, PlanRecord, PolicySettings
+from solvers.predict.learn.online import row_beliefs
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import BoundPlan, Plan
 from tests.app.fleets import FAST, POINTS, SETTINGS, a_node, a_service
@@ -179,6 +182,14 @@ def test_a_gpu_says_nothing_of_the_time_before_its_settings() -> None:
     assert scene.health.now.readings == readings
 
 
+def test_new_operating_points_start_anew() -> None:
+    scene = Scene()
+    scene.play(60.0, factor=1.3)
+    scene.store.put_points([replace(POINTS, sensitivity=0.1)])
+    assert scene.planned_ms == (10.0, 5.0)
+    assert asyncio.run(scene.store.load_fit_health()) == ()
+
+
 def test_nothing_is_learned_where_the_operator_does_not_want_it() -> None:
     scene = Scene(settings=replace(SETTINGS, learning=False))
     scene.play(60.0, factor=1.3)
@@ -278,3 +289,19 @@ def test_a_large_fleet_is_looked_at_in_turn() -> None:
             and max(turns.values()) <= 12
         )
     assert some_of(gpus[:7], 0.0) == list(gpus[:7])
+
+
+def test_served_conditions_become_samples_now_and_then() -> None:
+    scene = Scene()
+    scene.play(150.0, factor=1.2)
+    (row,) = scene.store.samples
+    assert (row.network, row.source) == ("net", "served")
+    assert row.latency_ms == pytest.approx(12.0)
+
+
+def test_the_belief_is_about_the_row_that_was_served() -> None:
+    scene = Scene()
+    scene.play(120.0, factor=1.3)
+    keys = [*scene.health.now.belief.rows]
+    mean, _, _ = row_beliefs(scene.health.now, keys, np.zeros(len(keys)))
+    assert mean[0] == pytest.approx(math.log(1.3), abs=0.02)

@@ -128,3 +128,16 @@ def test_what_did_not_run_as_planned_says_nothing(
     executions: tuple[Execution, ...],
 ) -> None:
     assert readings_of(a_gpu("r1"), *executions) == []
+
+
+def test_a_neighbour_that_nobody_profiled_leaves_nothing_to_compare_with() -> None:
+    gpu = a_gpu("r1", "r2")
+    stranger = replace(gpu.replicas[1], network="unknown")
+    gpu = replace(gpu, replicas=(gpu.replicas[0], stranger))
+    assert readings_of(gpu, an_execution(), an_execution("r2")) == []
+
+
+def test_a_row_without_smaller_ones_speaks_of_full_batches_only() -> None:
+    single = replace(POINTS, rows=ROWS[:1])
+    assert len(readings_of(a_gpu("r1"), an_execution(), points=single)) == 1
+    assert readings_of(a_gpu("r1"), an_execution(requests=450), points=single) == []

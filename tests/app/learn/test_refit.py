@@ -127,6 +127,11 @@ def test_what_cannot_be_made_is_said() -> None:
     assert few.candidates == () and len(few.problems) == 1
 
 
+def test_errors_are_compared_at_the_same_conditions_only() -> None:
+    assert error_of(a_profile(1.1), samples(), FAST) == pytest.approx(0.1)
+    assert error_of(POINTS, samples().take(np.arange(2)), FAST) is None
+
+
 def test_a_network_that_was_only_measured_beside_neighbours_needs_its_memory_known() -> (
     None
 ):
@@ -136,6 +141,14 @@ def test_a_network_that_was_only_measured_beside_neighbours_needs_its_memory_kno
     assert gpu_type == "fast" and "memory_mib" in why
     known = run_refit(request_of(replace(found, at=at), present=(a_profile(1.0),)))
     assert known.problems == () and known.candidates[0].present_error is None
+
+
+def test_times_at_full_quota_are_not_made_of_samples_at_part_of_it() -> None:
+    found = samples()
+    at = replace(found.at, time_quota_percent=np.full(len(found), 20.0))
+    answer = run_refit(request_of(replace(found, at=at)))
+    assert answer.candidates == () and "full time quota" in answer.problems[0][1]
+    assert any(fit.quantity == "latency_ms" for fit in answer.fits)
 
 
 def test_samples_at_part_of_the_time_or_of_the_power_say_nothing_of_a_profile() -> None:

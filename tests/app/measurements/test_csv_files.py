@@ -104,16 +104,26 @@ def test_spellings_of_the_same_table_are_equal(write: Write, text: str | bytes) 
     ("rows", "place", "words"),
     [
         ("n,g,1,50,nan", "2: column latency_ms", "must be a number above 0, not 'nan'"),
+        ("n,g,1,50,inf", "2: column latency_ms", "must be a number above 0, not 'inf'"),
+        ("n,g,1,50,0", "2: column latency_ms", "must be above 0, not 0"),
+        (
+            "n,g,1,50,2\n\nn,g,1,50,-3",
+            "4: column latency_ms",
+            "must be above 0, not -3",
+        ),
         ("n,g,1,50,", "2: column latency_ms", "the cell is empty"),
         ("n,g,1,50,1_0", "2: column latency_ms", "must be a number above 0, not '1_0'"),
         ("n,g,1,50,2e13", "2: column latency_ms", "must be above 0, not 2e13"),
         ("n,g,0.5,50,2", "2: column batch", "must be at least 1 and at most 65536"),
+        ("n,g,eight,50,2", "2: column batch", "must be a number at least 1 and at"),
         ("n,g,1,100.5,2", "2: column sm_percent", "must be above 0 and at most 100"),
+        ("n,g,1,0,2", "2: column sm_percent", "must be above 0 and at most 100, not 0"),
         (",g,1,50,2", "2: column network", "the cell is empty"),
         ("n,g\x07,1,50,2", "2: column gpu_type", "cannot be printed"),
         ("n,g,1,50", "2", "the row has 4 cells, the header names 5 columns"),
         ("n,g,1,50,2,3", "2", "the row has 6 cells, the header names 5 columns"),
         ('n,"g,1,50,2', "2", "not CSV: unexpected end of data"),
+        ('n,"g"x,1,50,2', "2", "not CSV: "),
     ],
 )
 def test_a_bad_row_is_refused_with_file_line_and_column(
@@ -130,9 +140,12 @@ def test_a_bad_row_is_refused_with_file_line_and_column(
     ("text", "words"),
     [
         ("", "runs.csv: the file is empty"),
+        ("\n\n", "runs.csv: the file is empty"),
         (HEADER, "runs.csv: there are no rows below the header"),
         ("network,gpu_type,batch\nn,g,1", "runs.csv:1: the header lacks the columns"),
         (f"\n{HEADER},colour\n", "runs.csv:2: column colour: unknown column; the"),
+        (f"{HEADER},powr_w\n", "runs.csv:1: column powr_w: unknown column; did you"),
+        (f"model,{HEADER}\n", "column model: unknown column; did you mean network?"),
         (f"{HEADER},batch\n", "runs.csv:1: column batch: the header names this column"),
         (f"{HEADER},time_quota_percent,time_quota_pct\n", "column time_quota_pct: the"),
         (f"{HEADER}\n".replace(",", ";"), "separated by ';'; only commas separate"),
@@ -152,6 +165,8 @@ def test_a_file_that_is_no_samples_file_is_refused(
     ("cell", "words"),
     [
         ("vgg19", "must be network:batch:sm_percent, joined by +, not 'vgg19'"),
+        ("vgg19:4", "must be network:batch:sm_percent"),
+        (":4:20", "must be network:batch:sm_percent"),
         ("vgg19:4:20+", "must be network:batch:sm_percent, joined by +, not ''"),
         ("vgg19:0:20", "neighbour 'vgg19:0:20': must be at least 1"),
         ("vgg19:4:101", "neighbour 'vgg19:4:101': must be above 0 and at most 100"),

@@ -61,13 +61,20 @@ def test_each_tools_result_is_the_same_run(tmp_path: Path, document: object) -> 
 @pytest.mark.parametrize(
     ("document", "field", "words"),
     [
+        ([], "run.json", "must be an object"),
         ({}, "run.json", "is no result of"),
         ({"benchmarks": []}, "run.json", "has 0 runs"),
         ({**VLLM, "max_concurrency": None}, "run.json: max_concurrency", "is missing"),
+        ({**VLLM, "completed": 0}, "run.json: completed", "no number above 0"),
         ({**VLLM, "mean_tpot_ms": True}, "run.json: mean_tpot_ms", "is missing"),
         (
             {"benchmarks": [{"metrics": {}}]},
             "run.json: benchmarks[0]: metrics.request_concurrency.successful.mean",
+            "is missing",
+        ),
+        (
+            {**AIPERF, "input_config": {}},
+            "run.json: input_config.loadgen.concurrency",
             "is missing",
         ),
     ],

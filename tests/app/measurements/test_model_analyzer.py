@@ -47,7 +47,17 @@ def edited(folder: Path, source: Path, old: str, new: str) -> Path:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
+        (
+            "Server Compute Infer time (ms)",
+            "RAM Usage (MB)",
+            "column Server Compute Infer time (ms): the server's comp",
+        ),
         ("Instance Group", "Preferred Batch Sizes", ":1: the header lacks the column"),
+        (
+            "resnet50_onnx,8,1,resnet50_onnx_config_0",
+            '"a,b","8,8",1,x',
+            ":3: column Batch: must be a number",
+        ),
         (",0.1,4.1,0.0", ",0.0,0.0,0.0", ":2: column Server Compute Infer time (ms)"),
         ("1:GPU", "2:GPU", "no measurement can be used; left out 6 of 6 rows, without"),
     ],

@@ -56,6 +56,11 @@ def test_older_files_have_one_compute_column(tmp_path: Path) -> None:
     [
         ("Model,Batch\nx,1\n", Latency.SERVER, "perf.csv:1: the header lacks the"),
         (
+            f"{OLD}\n1,160.8,68,1291,38,fast,7\n",
+            Latency.SERVER,
+            "perf.csv:2: column Server Compute: must be a number",
+        ),
+        (
             f"{OLD}\n1,1,68,1291,38,5,7\n2,1,6,1,3,0,7\n",
             Latency.SERVER,
             "perf.csv:3: column Server Compute: the server",
@@ -66,9 +71,19 @@ def test_older_files_have_one_compute_column(tmp_path: Path) -> None:
             "neither a column Avg latency nor p50 latency",
         ),
         (
+            "Concurrency,Inferences/Second\n1,9\n",
+            Latency.SERVER,
+            "column Server Compute Infer: there is no column",
+        ),
+        (
             "Request Rate,Inferences/Second,p50 latency\n9,9,900\n",
             Latency.CLIENT,
             "perf.csv: no measurement can be used; left out 1 of 1 rows",
+        ),
+        (
+            f"{OLD},Avg GPU Power Usage\n1,1,6,1,3,5,7,GPU-a:much;\n",
+            Latency.SERVER,
+            "2: column Avg GPU Power Usage",
         ),
         (OLD, Latency.SERVER, "there are no rows"),
         (f"{OLD}\n1,1,6,1,3,5,7\n", Latency.TOKEN, "perf_analyzer does not tell the"),

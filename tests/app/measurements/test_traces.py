@@ -65,7 +65,9 @@ def test_timestamps_are_dates_or_seconds_since_1970(tmp_path: Path, first: str) 
     ("text", "place", "problem"),
     [
         ("time,rate_rps\n0,1\n", ":1:", "one of the columns second"),
+        ("second,t_s,rate_rps\n0,0,1\n", ":1:", "one of the columns second"),
         ("second,a,b\n0,1,1\n", ":1:", "--column"),
+        ("second,rate_rps\n0,1\n1,-2\n", ":3: column rate_rps:", "at least 0"),
         ("second,rate_rps\n0,1\n1,much\n", ":3: column rate_rps:", "'much'"),
         ("second,rate_rps\n0,1\n\n0,2\n", ":4: column second:", "rise"),
         ("second,rate_rps\n0,1\n1,1\n2.5,2\n", ":4: column second:", "multiple of 1 s"),
@@ -81,6 +83,7 @@ def test_timestamps_are_dates_or_seconds_since_1970(tmp_path: Path, first: str) 
             "'noon'",
         ),
         ("timestamp,rate_rps\n1e300,1\n2e300,1\n", ":2: column timestamp:", "at most"),
+        ("second,rate_rps\n0,1,1\n", ":2:", "3 cells"),
     ],
 )
 def test_errors_name_file_line_and_column(

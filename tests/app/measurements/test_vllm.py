@@ -53,14 +53,27 @@ def test_what_an_offline_file_does_not_say_must_be_given() -> None:
     [
         ("", "run.json: the file is empty"),
         ('{"model_id": "m",\n', "run.json:2:1: not JSON: Expecting property name"),
+        ('{"avg_latency": 1}\n[1]', "run.json:2:1: document: must be an object, not"),
         ('{"tokens_per_second": 9}', "run.json:1:1: request_throughput: neither"),
+        (
+            '{\n "model_id": "m",\n "request_throughput": -2,\n "mean_e2el_ms": 5}',
+            "run.json:3:2: request_throughput: must be",
+        ),
         (
             '{"request_throughput": 2, "mean_e2el_ms": NaN, "model_id": "m"}',
             "run.json:1:27: mean_e2el_ms: must be abo",
         ),
         (
+            '{"request_throughput": 2, "mean_e2el_ms": 5}',
+            "run.json:1:1: model_id: must name the network",
+        ),
+        (
             '{"request_throughput": 2, "completed": 0, "total_output_tokens": 5, "model_id": "m"}',
             "completed: must be",
+        ),
+        (
+            '{"request_throughput": 2, "mean_e2el_ms": "5", "model_id": "m"}',
+            "must be a number above 0, not '5'",
         ),
         (
             '{"request_throughput": 2, "mean_e2el_ms": 5, "model_id": "/"}',

@@ -52,15 +52,24 @@ def outcome() -> TickOutcome:
     ("environment", "wanted"),
     [
         ({}, False),
+        ({"OTEL_SERVICE_NAME": "p"}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}, True),
         (
             {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"},
             True,
         ),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
         ({"OTEL_TRACES_EXPORTER": "console, otlp"}, True),
         (
             {
                 "OTEL_TRACES_EXPORTER": "none",
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318",
+            },
+            False,
+        ),
+        (
+            {
+                "OTEL_SDK_DISABLED": "TRUE",
                 "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318",
             },
             False,

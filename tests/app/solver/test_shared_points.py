@@ -1,5 +1,7 @@
 """Points that both sides of a pipe know: the same come out, and only new ones are sent."""
 
+from dataclasses import replace
+
 from app.solver.shared_points import ReceivedPoints, SentPoints
 from solvers.types.problem import OperatingPoints
 from tests.solvers.instances import HALVES
@@ -19,6 +21,20 @@ def test_what_was_sent_before_is_named_by_its_place() -> None:
     assert sent.pack((A, B)) == (A, B)
     assert sent.pack((B, C, A)) == (1, C, 0)
     assert sent.pack((C,)) == (1,)
+
+
+def test_what_left_and_comes_back_is_sent_again() -> None:
+    sent = SentPoints()
+    for each in ((A,), (B,)):
+        sent.pack(each)
+    assert sent.pack((A,)) == (A,)
+
+
+def test_equal_points_that_are_not_the_same_are_sent() -> None:
+    sent = SentPoints()
+    sent.pack((A,))
+    other = replace(A)
+    assert sent.pack((other,)) == (other,)
 
 
 def test_the_other_side_receives_what_was_meant_and_the_same_objects_again() -> None:

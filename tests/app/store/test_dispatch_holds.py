@@ -89,6 +89,13 @@ def test_plans_for_which_nobody_waits_hold_no_job(mode: Mode) -> None:
     assert place.round()
 
 
+def test_a_plan_that_could_not_be_pushed_any_more_holds_no_job() -> None:
+    place = with_service(Mode.APPROVE)
+    propose(place, bound_gpu(has_replica=True))
+    place.store.put_services([a_service("other")])  # the catalogue changes
+    assert place.round()
+
+
 def test_after_an_outage_jobs_stay_until_their_nodes_had_time_to_call() -> None:
     place = Place("n1", "n2")
     place.submit(a_job("a", iterations=10**6))

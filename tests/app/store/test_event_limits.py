@@ -55,6 +55,11 @@ def test_one_kind_and_one_node_take_no_room_from_others() -> None:
     assert len(write(limits, lines(3, node="n2"))) == 3
 
 
+def test_a_finished_task_is_always_written() -> None:
+    limits = EventLimits()
+    assert len(write(limits, lines(1000, "TaskFinished"))) == 1000
+
+
 def test_lines_of_a_transaction_that_is_rolled_back_are_not_counted() -> None:
     limits = EventLimits()
     for _ in range(20):

@@ -8,7 +8,7 @@ import pytest
 
 from agents.base.protocol import Observation
 from app.base.clock import ManualControlClock
-from app.base.errors import InvalidRequest, Unavailable
+from app.base.errors import InvalidRequest, NotFound, Unavailable
 from app.store.ingest_queue import IngestQueue
 from app.store.reportable import Ingested
 from app.store.store import AuditEvent
@@ -195,6 +195,20 @@ async def test_a_database_that_goes_away_while_a_culprit_is_sought_defers_all_th
 
 
 @in_loop
+async def test_an_audit_that_cannot_be_written_does_not_end_the_commits() -> None:
+    store = RecordingStore()
+    store.unkeepable = frozenset(["n0"])
+    store.calls_until_away = 1
+    store.open.set()
+    queue = queue_on(store)
+    with pytest.raises(InvalidRequest):
+        await queue.add(observation("n0"))
+    store.calls_until_away = None
+    assert await queue.add(observation("n1")) == 1
+    await queue.stop()
+
+
+@in_loop
 async def test_a_full_queue_refuses_at_once() -> None:
     store = RecordingStore()
     queue = queue_on(store, limit=2)
@@ -207,3 +221,25 @@ async def test_a_full_queue_refuses_at_once() -> None:
     store.open.set()
     await asyncio.gather(*tasks)
     await queue.stop()
+
+
+@in_loop
+async def test_an_unknown_node_is_told_to_register() -> None:
+    store = RecordingStore()
+    store.open.set()
+    store.unknown = ("ghost",)
+    queue = queue_on(store)
+    with pytest.raises(NotFound, match="apply a Node manifest"):
+        await queue.add(observation("ghost"))
+    await queue.stop()
+
+
+@in_loop
+async def test_stopping_commits_what_waits() -> None:
+    store = RecordingStore()
+    store.open.set()
+    queue = queue_on(store)
+    waiting = [asyncio.create_task(queue.add(observation(f"n{i}"))) for i in range(5)]
+    await settle()
+    await queue.stop()
+    assert await asyncio.gather(*waiting) == [1] * 5

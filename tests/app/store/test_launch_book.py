@@ -9,6 +9,7 @@ from agents.base.protocol import LaunchFailure, Observation
 from app.store.launch_book import (
     FAILURES,
     FIRST,
+    FORGOTTEN_AFTER,
     LONGEST,
     WINDOW,
     LaunchBook,
@@ -89,3 +90,11 @@ def test_failures_while_it_is_avoided_do_not_move_the_time_that_was_announced() 
     record = after(FAILURES, every=timedelta(seconds=1))
     again = after(FAILURES, every=timedelta(seconds=30), since=record)
     assert (again.times, again.avoided_until) == (1, record.avoided_until)
+
+
+def test_what_lies_a_day_back_is_forgotten() -> None:
+    record = after(FAILURES, every=timedelta(seconds=1))
+    later = record.failed_at + FORGOTTEN_AFTER + timedelta(seconds=1)
+    assert with_failure(record, "no", later) == LaunchRecord(
+        failures=1, failed_at=later, detail="no"
+    )

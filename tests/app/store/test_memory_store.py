@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agents.base.protocol import GpuReading, NodeCommand, Observation, ServiceReading
-from app.base.errors import Conflict
+from app.base.errors import Conflict, NotFound
 from app.store.memory_store import MemoryStore
 from app.store.store import PlanRecord
 from solvers.types.outcome import PlanReport
@@ -65,6 +65,15 @@ def test_of_two_plans_with_one_parent_only_the_first_becomes_the_target() -> Non
     assert command is not None
     assert command.generation == 2
     assert asyncio.run(store.command_for("n1", 2)) is None
+
+
+def test_a_plan_made_on_an_older_catalogue_is_lost() -> None:
+    store = make_store()
+    plan_id, bound = record(store, 0, revision_back=1)
+    assert not push(store, plan_id, bound)
+    assert store.plans[plan_id].state == "lost"
+    with pytest.raises(NotFound):
+        push(store, 99, bound)
 
 
 def test_a_person_judges_a_plan_once() -> None:

@@ -7,8 +7,9 @@ from app.store.plan_rules import (
     JudgedPlan,
     PlanBasis,
     why_not_approved,
+    why_not_rejected,
 )
-from app.store.plan_states import PlanState
+from app.store.plan_states import PLAN_STATES, PlanState
 from app.store.store import PolicySettings
 from solvers.types.state import Mode
 
@@ -52,8 +53,10 @@ def facts(
     ("plan", "found", "told"),
     [
         (a_plan(), facts(), None),
+        (a_plan(), facts(Mode.AUTO), None),
         # A person who approves a plan means the plan, whatever the policy has become.
         (a_plan(version=1), facts(), None),
+        (a_plan("approved"), facts(), "plan 7 is approved already"),
         (a_plan("target"), facts(), "plan 7 is in force already"),
         (a_plan("superseded"), facts(), "`plimsoll rollback` restores it"),
         (
@@ -66,12 +69,14 @@ def facts(
             facts(waiting=8),
             f"plan 7 was replaced by plan 8; {OTHER_WAITS}",
         ),
+        (a_plan("lost"), facts(), f"plan 7 is lost: too late; {NOBODY_WAITS}"),
         (a_plan("rejected"), facts(), "plan 7 was rejected"),
         (a_plan("refused"), facts(), "plan 7 was refused by the checker"),
         (a_plan("kept"), facts(), "plan 7 changes nothing"),
         (a_plan(generation=3), facts(), "made from generation 3, but 4 is in force"),
         (a_plan(revision=8), facts(waiting=8), f"since it was made; {OTHER_WAITS}"),
         (a_plan(), facts(paused=True), "nothing would push plan 7: the control loop"),
+        (a_plan(), facts(Mode.OFF), "nothing would push plan 7: policy joint is in"),
         (a_plan(), facts(Mode.ADVISE), "the policy is in mode advise"),
         (a_plan(), facts(advised=("a", "b")), "services in mode advise (a, b)"),
         # What is wrong with the plan comes first: no change of the policy would help it.
@@ -84,3 +89,9 @@ def test_a_plan_is_approved_only_where_the_next_tick_would_push_it(
 ) -> None:
     why_not = why_not_approved(plan, found)
     assert why_not is None if told is None else told in str(why_not)
+
+
+@pytest.mark.parametrize("state", PLAN_STATES)
+def test_only_what_may_still_come_into_force_is_rejected(state: PlanState) -> None:
+    may = state in ("proposed", "approved")
+    assert (why_not_rejected(a_plan(state)) is None) == may

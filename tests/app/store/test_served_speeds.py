@@ -111,6 +111,14 @@ def step(requests: int, prompt: int, output: int, found: int = 0) -> EngineToken
     )
 
 
+def test_lengths_are_the_worst_of_the_last_hours() -> None:
+    steps = [step(500, 1000, 200, 400), step(900, 800, 300, 80), step(300, 400, 90, 60)]
+
+    (found,) = served_lengths([("chat", each) for each in steps])
+
+    assert found == ServedLengths("chat", 1000.0, 300.0, 0.1)
+
+
 def test_steps_of_few_requests_are_looked_at_together() -> None:
     few = [step(100, 1000, 100), step(100, 1000, 400), step(100, 1000, 100)]
     begun = step(99, 9000, 9000)

@@ -115,6 +115,16 @@ def test_a_task_that_is_moved_waits_until_it_runs_where_it_is_wanted(
     assert book.records["nightly"].starts == 2
 
 
+def test_what_its_node_reports_no_more_waits_again() -> None:
+    book = a_book()
+    book.take(reported(reading("running", 40.0)), after(10.0))
+    book.take(reported(node="n2"), after(15.0))
+    assert book.records["nightly"].state == "running"
+    book.take(reported(), after(15.0))
+    assert book.records["nightly"].state is None
+    assert book.unfinished(after(15.0))[0].waiting_s == 5.0
+
+
 def test_a_finished_task_is_done_for_good() -> None:
     book = a_book()
     # The share under it has just been changed; its GPU has not.
@@ -188,3 +198,33 @@ def test_progress_in_another_batch_counts_in_that_of_the_submission() -> None:
 def test_a_name_is_given_once() -> None:
     with pytest.raises(Conflict, match="there is already a task 'nightly'"):
         a_book().submit([TASK], after(1.0))
+
+
+def test_a_running_task_waits_no_more_and_progresses() -> None:
+    book = a_book()
+    book.take(reported(reading("starting")), after(5.0))
+    book.take(reported(reading("running", 40.0, iteration_ms=50.0)), after(10.0))
+    (task,) = book.unfinished(after(12.0))
+    assert (task.waiting_s, task.done_iterations) == (0.0, 40.0)
+    record = book.records["nightly"]
+    assert (record.starts, record.last_ran_at, record.ran_s) == (1, after(10.0), 2.0)
+
+
+def test_a_task_that_is_swapped_out_waits_since_it_last_ran() -> None:
+    book = a_book()
+    book.take(reported(reading("running", 40.0)), after(10.0))
+    for state in ("swapping", "swapped", "swapped"):
+        book.take(reported(reading(state, 41.0)), after(15.0))
+    (task,) = book.unfinished(after(40.0))
+    assert (task.waiting_s, task.done_iterations) == (30.0, 41.0)
+    assert book.records["nightly"].swaps == 1
+
+
+def test_a_restart_begins_from_what_is_reported_of_it() -> None:
+    book = a_book()
+    book.take(reported(reading("running", 40.0)), after(10.0))
+    book.take(reported(reading("failed", 40.0)), after(15.0))
+    book.take(reported(reading("running", 35.0)), after(20.0))
+    (task,) = book.unfinished(after(20.0))
+    assert task.done_iterations == 35.0
+    assert book.records["nightly"].starts == 2

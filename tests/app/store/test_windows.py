@@ -3,9 +3,12 @@
 from datetime import UTC, datetime
 
 import pytest
+from msgspec import structs
 
 from agents.base.protocol import Observation, ServiceReading
 from app.store.windows import (
+    MAX_ROWS,
+    MAX_WINDOWS,
     Sums,
     add_all,
     is_notable,
@@ -128,6 +131,27 @@ def test_a_reading_of_an_agent_that_was_held_up_counts_in_equal_parts() -> None:
     assert whole == Sums(
         arrivals=11, served=11, in_slo=10, rejected=0, latency_buckets={3: 9, 9: 2}
     )
+
+
+def test_of_an_hour_that_an_agent_was_held_up_only_what_a_snapshot_holds_is_counted() -> (
+    None
+):
+    parts = dict(parts_of(a_reading(3600.0, 7200), 3600.0, 1.0))
+    assert [number for _, number in parts] == list(range(3599, 3599 - MAX_WINDOWS, -1))
+    assert {counts.arrivals for counts in parts.values()} == {2}
+
+
+def test_an_hour_of_many_services_adds_to_a_bounded_number_of_windows() -> None:
+    readings = tuple(
+        ServiceReading(service=f"s{number}", arrivals=9, served=9, in_slo=9)
+        for number in range(200)
+    )
+    held_up = structs.replace(make_observation(0.0, *readings), window_s=3600.0)
+    rows = sum(1 for _ in parts_of(held_up, 3600.0, 1.0))
+    assert rows == MAX_ROWS
+    # One window always counts, however many services there are.
+    each = structs.replace(held_up, services=readings * 50)
+    assert len({number for (_, number), _ in parts_of(each, 3600.0, 1.0)}) == 1
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ def serving() -> Iterator[str]:
         server.server_close()
 
 
-def test_user_info_that_is_no_object_is_the_providers_fault() -> None:
+@pytest.mark.parametrize("user_info", [[], "none", None])
+def test_user_info_that_is_no_object_is_the_providers_fault(user_info: object) -> None:
     attempt = LoginAttempt.begin("/fleet", "")
     key = RSAKey.generate_key(2048, {"kid": "1"})
     with serving() as issuer:
@@ -75,7 +76,7 @@ def test_user_info_that_is_no_object_is_the_providers_fault() -> None:
             },
             "/token": token,
             "/keys": {"keys": [key.as_dict(private=False)]},
-            "/me": [],
+            "/me": user_info,
         }
         terms = SignOnTerms(
             public_url="http://testserver",

@@ -11,6 +11,7 @@ from app.api.caches import listening
 from app.api.caches.commands import CommandBoard
 from app.base.errors import Unavailable
 from app.db.base.listen import STILL_HERE
+from app.db.decisions.commands import NODE_GONE
 
 T = TypeVar("T")
 
@@ -79,6 +80,10 @@ async def _never() -> None:
     await asyncio.Event().wait()
 
 
+async def _at_once() -> None:
+    return
+
+
 def _in_world(scenario: Callable[[World], Coroutine[None, None, T]]) -> T:
     async def run() -> T:
         world = World()
@@ -102,6 +107,18 @@ def test_many_questions_cost_one_look() -> None:
         return world.source.asked
 
     assert _in_world(scenario) == 1
+
+
+def test_commands_of_a_node_that_is_gone_are_forgotten() -> None:
+    async def scenario(world: World) -> NodeCommand | None:
+        await world.push(3)
+        # Deleted with its node; an agent of the same name registers anew.
+        world.source.generation = 0
+        world.announcements.queue.put_nowait(NODE_GONE)
+        await _settle()
+        return await world.board.command_for("n1", 0)
+
+    assert _in_world(scenario) is None
 
 
 def test_where_the_look_fails_each_node_asks_for_itself() -> None:
@@ -149,6 +166,10 @@ def test_who_waits_gets_the_next_command() -> None:
     assert command is not None and command.generation == 1
 
 
+def test_a_wait_ends_at_its_deadline() -> None:
+    assert _in_world(lambda world: world.board.wait_for("n1", 0, _at_once)) is None
+
+
 def test_a_command_that_comes_while_the_database_answers_is_not_missed() -> None:
     async def scenario(world: World) -> NodeCommand | None:
         def overtaken() -> None:
@@ -162,6 +183,17 @@ def test_a_command_that_comes_while_the_database_answers_is_not_missed() -> None
 
     command = _in_world(scenario)
     assert command is not None and command.generation == 1
+
+
+def test_without_a_listener_nothing_is_remembered() -> None:
+    async def scenario() -> int:
+        world = World()
+        assert not world.board.is_listening
+        await world.board.command_for("n1", 0)
+        await world.board.command_for("n1", 0)
+        return world.source.asked
+
+    assert asyncio.run(scenario()) == 2
 
 
 def test_one_announcement_wakes_everybody_with_one_look_for_each_node() -> None:

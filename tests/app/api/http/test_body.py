@@ -60,12 +60,46 @@ def test_values_that_cannot_be_kept_are_refused_with_their_place(
     assert (refused.value.pointer, refused.value.status_code) == (pointer, 422)
 
 
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"{'a': 1}", b"\xff", b'{"a": 1, "a": 2}', b"[" * 100_000]
+)
+def test_what_is_not_json_is_refused(text: bytes) -> None:
+    with pytest.raises(MalformedBody) as refused:
+        read_json(text)
+    assert (refused.value.pointer, refused.value.status_code) == ("", 400)
+
+
+def test_the_repeated_one_of_many_fields_is_named() -> None:
+    # Looked for field by field among all the others, it would take minutes.
+    fields = ",".join(f'"field-{number}": 1' for number in (*range(60_000), 59_999))
+    with pytest.raises(MalformedBody, match="field-59999"):
+        read_json(f"{{{fields}}}".encode())
+
+
 def test_depth_is_bounded_before_anything_is_walked() -> None:
     # Each of 40,000 texts stood below 900 lists, and its path was written for each list: seconds for 400 KB.
     leaves = b",".join([b'"\\u00e9"'] * 40_000)
     with pytest.raises(MalformedBody, match="more than 32 deep") as refused:
         read_json(b"[" * 900 + leaves + b"]" * 900)
     assert refused.value.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("text", "is_read"),
+    [
+        (b"[" * 32 + b"]" * 32, True),
+        (b"[" * 33 + b"]" * 33, False),
+        (b'{"a":' * 32 + b"1" + b"}" * 32, True),
+        (b'{"a":' * 33 + b"1" + b"}" * 33, False),
+        (b'["' + b"[" * 50 + b'\\"' + b"{" * 50 + b'"]', True),
+    ],
+)
+def test_levels_are_counted_outside_of_texts(text: bytes, is_read: bool) -> None:
+    if is_read:
+        assert read_json(text) == json.loads(text)
+        return
+    with pytest.raises(MalformedBody):
+        read_json(text)
 
 
 def test_a_constant_is_not_looked_for_in_long_bodies() -> None:
@@ -127,12 +161,22 @@ def test_a_long_body_is_validated_once_and_beside_the_event_loop() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
+        ({"window_s": 0}, "window_s"),
         ({"window_s": math.nan}, "window_s"),
         ({"node": "n2"}, "node"),
         (
             {"services": [{"service": "chat", "arrivals": 1, "served": 1}]},
             "services[0]",
         ),
+        (
+            {
+                "services": [
+                    {**OBSERVATION["services"][0], "latency_buckets": [[80, 1]]}
+                ]
+            },
+            "services[0].latency_buckets[0][0]",
+        ),  # type: ignore[index]
+        ({"problems": ["\x00"]}, ""),
         ({"more": 1}, ""),
     ],
 )

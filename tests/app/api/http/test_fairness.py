@@ -59,6 +59,15 @@ async def test_a_token_leaves_seats_to_others_however_many_requests_it_has() -> 
 
 
 @in_loop
+async def test_a_free_seat_goes_to_the_token_that_holds_the_fewest() -> None:
+    sitters = Sitters(FairSeats(RULES))
+    await sitters.come("a", "a", "b", "a", "b", "c")
+    await sitters.go("a")
+    assert sitters.order == ["a", "a", "b", "c"]
+    await sitters.end()
+
+
+@in_loop
 async def test_with_one_seat_tokens_take_turns_and_none_has_two_in_a_row() -> None:
     sitters = Sitters(FairSeats(replace(RULES, seats=1, per_token=1)))
     await sitters.come("a", "a", "a", "b")
@@ -116,6 +125,11 @@ def test_a_budget_lets_a_burst_pass_then_its_rate_and_refuses_what_would_wait_to
     # What was refused costs nothing, others have budgets of their own, and time earns it back.
     assert pace.take("b", 1.0, 100.0) == 0.0
     assert pace.take("a", 1.0, 103.0) == 0.0
+
+
+def test_an_expensive_request_costs_as_much_as_several() -> None:
+    pace = Pace(rate=10.0, burst=20.0, wait_s=1.0)
+    assert [pace.take("a", 10.0, 0.0) for _ in range(3)] == [0.0, 0.0, 1.0]
 
 
 def test_the_table_of_budgets_is_bounded() -> None:

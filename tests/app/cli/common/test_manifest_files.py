@@ -44,8 +44,18 @@ def replaced(old: str, new: str) -> str:
         (replaced("  network: bert\n", ""), "x.yaml:5: spec.network: this field is"),
         (replaced("chat", "Chat"), "x.yaml:4: metadata.name: must be 1 to 63"),
         (replaced("kind: Service", "kind: Servce"), "x.yaml:2: kind: unknown kind"),
+        (replaced("kind: Service\n", ""), "x.yaml:1: kind: this field is missing"),
         (replaced("/v1", "/v9"), "x.yaml:1: apiVersion: must be 'plimsoll/v1', not"),
+        (replaced("apiVersion: plimsoll/v1\n", ""), "x.yaml:1: apiVersion: this field"),
         (GOOD + "  priority: urgent\n", "x.yaml:8: spec.priority: must be a number or"),
+        (
+            replaced("slo: {latency_ms: 50, percentile: 0.98}", "slo: 50"),
+            "x.yaml:7: spec.slo: must be an object with fields of its own, not 50",
+        ),
+        (
+            GOOD + "  scaling: {min_replicas: 1.5}\n",
+            "x.yaml:8: spec.scaling.min_replicas: must be a whole number, not 1.5",
+        ),
         (GOOD + "  mode: on\n", "x.yaml:8: spec.mode: must be 'off', 'advise'"),
         (
             GOOD + "  scaling: {minReplicas: 5, maxReplicas: 2}\n",
@@ -53,6 +63,7 @@ def replaced(old: str, new: str) -> str:
         ),
         (GOOD + "  network: other\n", "x.yaml:8: spec.network: is given twice, first"),
         (GOOD + " - what\n", "x.yaml:8: not YAML: "),
+        ("- chat\n", "x.yaml:1: must be an object with apiVersion, kind, metadata and"),
         (GOOD + "---\n" + GOOD, "x.yaml:12: metadata.name: Service chat is in"),
         (GOOD + "  priority: 2026-13-40\n", "x.yaml:1: not YAML: month must be in"),
         ("[" * 1000, "x.yaml:1: not YAML that can be read: nested too deeply"),

@@ -132,9 +132,12 @@ def test_a_task_is_submitted_and_deleted(tmp_path: Path) -> None:
     [
         ("inputs: 16000", "iterations: 9, inputs: 16000", "spec.inputs: give one of iterations, epochs or inputs, not"),
         ("network: resnet50, ", "", "spec.network: this field is missing; or give layers and memory_mib"),
+        ("batch: 8", "batch: 0", "spec.batch: must be greater than or equal to 1, not 0"),
         ("batch: 8", "batch: 8, gpus: 4", "spec.gpus: must be 1, not 4: a task has one GPU"),
         ("priority: batch", "priority: urgent", "spec.priority: must be a number or one of critical, standard, batch"),
         ("kind: offline", "kind: training, layers: {conv: 53}", "spec.layers.conv"),
+        ("batch: 8", "batch: 8, weight: 2", "spec.weight: must be less than or equal to 1, not 2"),
+        ("batch: 8", "batch: 8, modle: x", "spec.modle: unknown field"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_line_and_field(
@@ -153,11 +156,14 @@ def test_what_is_wrong_is_told_with_line_and_field(
         ({"inputs": 9, "iterations": 9}, ["inputs"]),
         ({}, ["iterations"]),
         ({"epochs": 2}, ["examples"]),
+        ({"iterations": 9, "examples": 2}, ["examples"]),
         ({"epochs": 1_000_000, "examples": 10**6, "batch": 1}, ["epochs"]),
+        ({"iterations": 9, "layers": {"linear": 1}}, ["layers", "memory_mib"]),
         ({"iterations": 9, "kind": "training", "layers": {"linear": 0}, "memory_mib": 9}, ["layers"]),
         ({"iterations": 9, "kind": "training", "variants": [{"network": "x", "accuracy": 1}]}, ["variants"]),
         ({"iterations": 9, "variants": [{"network": "y", "accuracy": 0.5}] * 2, "accuracy_floor": 0.6},
          ["variants", "variants", "accuracy_floor"]),
+        ({"iterations": 9, "accuracy_floor": 0.6, "memory_mib": 9}, ["memory_mib", "accuracy_floor"]),
     ],
 )  # fmt: skip
 def test_fields_that_do_not_fit_together_are_all_named(

@@ -125,8 +125,10 @@ def test_what_no_context_can_have_is_refused(
     [
         ("contexts: [a]", "no mapping `contexts`"),
         ("{", "is not YAML"),
+        ("contexts: {a: b}", "contexts.a is not a mapping"),
         ("contexts: {a: {url: 1}}", "contexts.a.url is not text"),
         ("contexts: {a: {uri: x}}", "it takes url, token-file, project"),
+        ("current-context: [a]", "current-context is not a name"),
         ("#" * 1_100_000, "too large for a file of contexts"),
     ],
 )

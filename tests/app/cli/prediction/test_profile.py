@@ -76,8 +76,14 @@ def test_a_plan_names_networks_neighbours_and_clocks(tmp_path: Path) -> None:
     [
         ((), "--network"),
         (("--network", "a", "--shares", "ten"), "is not a list like 10,25,50"),
+        (("--network", "a", "--shares", "120"), "at most 100 %"),
         (("--network", "a", "--batches", "1.5"), "must be whole numbers"),
         (("--network", "a", "--batches", "5000"), "must be 1 to 4096"),
+        (
+            ("--network", "a", "--pairs", "--pair-shares", "25"),
+            "is not a split like 25:75",
+        ),
+        (("--network", "a", "--budget", "soon"), "is not a duration"),
         (("--network", "a", "-o", "-"), "a profile needs a file"),
     ],
 )

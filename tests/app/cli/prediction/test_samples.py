@@ -69,8 +69,15 @@ def test_every_tool_has_its_format() -> None:
             1,
             "say it with --network",
         ),
+        (
+            ("--format", "vllm", "--gpu-type", "V100"),
+            1,
+            "perf_analyzer.csv:1:1: not JSON: Expecting value",
+        ),
         (("--format", "csv", "--gpu-type", "V100"), 2, "--format"),
+        (("--format", "vllm"), 2, "--gpu-type"),
         ((*PERF, "--gpu-metrics", "x.csv"), 2, "perf-analyzer has no such file"),
+        ((*PERF, "--sm-percent", "101"), 2, "--sm-percent"),
     ],
 )
 def test_what_is_missing_or_wrong_is_named(

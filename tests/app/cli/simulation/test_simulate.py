@@ -135,11 +135,26 @@ def test_all_files_that_cannot_be_used_are_told_at_once_with_their_fields(
         ({"policies": "hetsev"}, "spec.policies: must be a list, not hetsev"),
         ({"fleet": []}, "spec.fleet: must be a list of at least 1 entry, not of 0"),
         ({"seeds": list(range(1001))}, "spec.seeds: must be a list of at most 1,000"),
+        ({"duration_s": [3]}, "spec.duration_s: must be a number, not [3]"),
         ({"policies": [{"policy": ""}]}, "spec.policies[0].policy: must have at least"),
         ({"loop": {"paused": "perhaps"}}, "spec.loop.paused: must be true or false"),
         ({"fleet": [{**POOL, "nodes": None}]}, "spec.fleet[0].nodes: must be a whole"),
+        ({"fleet": [{**POOL, "name": 3}]}, "spec.fleet[0].name: must be text, not 3"),
+        (
+            {"services": [{**SERVICE, "load": {"clients": "many"}}]},
+            "spec.services[0].load.clients: must be a whole number of at least 1, or a list of steps, not 'many'",
+        ),
+        (
+            {"policies": [{"policy": "joint", "settings": {"headroom": "big"}}]},
+            "spec.policies[0].settings.headroom: must be a number, not 'big'",
+        ),
         ({"faults": ["silent"]}, "spec.faults[0]: must be an object with fields of"),
+        ({"duration_s": "ten"}, "spec.duration_s: must be a number, not ten"),
         ({"seeds": [1.5]}, "spec.seeds[0]: must be a whole number, not 1.5"),
+        (
+            {"services": [{**SERVICE, "load": {"trace": {"file": 3, "column": "a"}}}]},
+            "spec.services[0].load.trace.file: must be the name of a file, not 3",
+        ),
         (
             {"services": [{**SERVICE, "load": {"clients": [3]}}]},
             "spec.services[0].load.clients[0]: must be an object with fields of its own, not 3",

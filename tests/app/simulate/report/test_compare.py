@@ -49,6 +49,11 @@ def test_only_common_seeds_are_compared() -> None:
     assert compare(a_report(*runs), "one", "two") is None
 
 
+def test_a_rival_that_cost_nothing_has_no_ratio() -> None:
+    found = compare(a_report(*costing("one", 1.0), *costing("two", 0.0)), "one", "two")
+    assert found is not None and found.saving is None
+
+
 @pytest.mark.parametrize("in_slo", [0, 49])
 def test_who_leaves_most_requests_unserved_neither_saves_nor_is_preferred(
     in_slo: int,
@@ -66,6 +71,17 @@ def test_who_leaves_most_requests_unserved_neither_saves_nor_is_preferred(
     assert favourite(report, ["lazy"]) == "lazy"
 
 
+def test_who_starts_nothing_at_all_is_no_favourite() -> None:
+    idle = a_run(
+        "idle",
+        cost_usd=0.0,
+        services=(a_service_result("a", served=0, queued=100, overdue=100),),
+    )
+    report = a_report(idle, *costing("good", 2.0))
+    assert missed(report, report.policies[0]) == ["a"]
+    assert favourite(report, ["idle", "good"]) == "good"
+
+
 def test_the_cheapest_that_keeps_every_slo_comes_first() -> None:
     report = a_report(
         *costing("cheap", 1.0, in_slo=90), *costing("good", 2.0), *costing("dear", 3.0)
@@ -73,6 +89,13 @@ def test_the_cheapest_that_keeps_every_slo_comes_first() -> None:
     assert favourite(report, ["cheap", "good", "dear"]) == "good"
     assert favourite(report, ["cheap", "dear"]) == "dear"
     assert [missed(report, each) for each in report.policies] == [["a"], [], []]
+
+
+def test_where_none_keeps_them_the_one_that_misses_least_comes_first() -> None:
+    report = a_report(
+        *costing("cheap", 1.0, in_slo=80), *costing("other", 2.0, in_slo=90)
+    )
+    assert favourite(report, ["cheap", "other"]) == "other"
 
 
 def test_where_chance_may_explain_who_misses_least_cost_decides() -> None:

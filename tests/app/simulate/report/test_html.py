@@ -295,6 +295,28 @@ def test_one_seed_claims_no_interval() -> None:
     assert "±" not in shown.replace("± ", "")
 
 
+def test_broken_slos_are_admitted() -> None:
+    page = a_page(*kept("one", 1.0, in_slo=90), *kept("two", 2.0, in_slo=80))
+    assert "No policy kept the SLO of every service. one is the cheapest" in words(page)
+    assert "90.00 % of all requests were in SLO; it failed a." in words(page)
+    assert '<span class="bad">90.00</span>' in page
+
+
+def test_where_nothing_was_served_nobody_is_praised() -> None:
+    unserved = (a_service_result("a", served=0, rejected=100),)
+    shown = words(
+        a_page(
+            a_run("one", cost_usd=0.0, services=unserved),
+            a_run("two", services=unserved),
+        )
+    )
+    assert "No policy served a single request, so none is better than another." in shown
+    assert (
+        "less" not in shown.partition("Policies")[0]
+        and "no comparison of cost" in shown
+    )
+
+
 def test_a_service_for_which_nobody_asked_is_shown_as_unknown() -> None:
     page = a_page(a_run("one", services=(a_service_result("idle", served=0),)))
     assert "–" in words(page)

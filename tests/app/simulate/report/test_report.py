@@ -2,11 +2,13 @@
 
 import math
 
+import msgspec
 import pytest
 
 from app.simulate.report.report import (
     estimate,
     make_report,
+    report_to_json,
     violations,
 )
 from tests.app.runs import (
@@ -32,6 +34,25 @@ def test_violations_count_late_and_rejected_requests_of_all_services() -> None:
         )
     )
     assert violations(run) == pytest.approx(30 / 200)
+
+
+def test_who_waits_overdue_at_the_end_was_not_served_in_time() -> None:
+    # 100 in SLO of b, 60 overdue of a and 3 of b: 100 of 163. The other 7 that wait for b may yet be in time.
+    starved = a_service_result("a", served=0, queued=60, overdue=60)
+    served = a_service_result("b", served=100, queued=10, overdue=3)
+    run = a_run(services=(starved, served))
+    assert (starved.attainment, served.attainment) == (0.0, pytest.approx(100 / 103))
+    assert violations(run) == pytest.approx(63 / 163)
+    summary = make_report(a_scenario(), [run]).policies[0]
+    assert summary.worst_attainment is not None and summary.worst_attainment.mean == 0.0
+
+
+def test_without_requests_nothing_is_violated_and_attainment_is_unknown() -> None:
+    idle = a_service_result("a", served=0)
+    run = a_run(services=(idle,))
+    assert violations(run) == 0.0
+    assert idle.attainment is None
+    assert make_report(a_scenario(), [run]).policies[0].worst_attainment is None
 
 
 def test_policies_are_summed_up_over_their_own_seeds() -> None:
@@ -77,3 +98,18 @@ def test_tasks_are_summed_up_where_every_run_has_them() -> None:
     # In the time that counts 180 + 80 + 80 iterations, and 180, of a hundredth of an hour each.
     assert one.tasks.work_gpu_hours.mean == pytest.approx((3.4 + 1.8) / 2)
     assert one.tasks.undecided.mean == 0.5
+
+
+def test_only_seconds_tell_how_long_the_machine_took() -> None:
+    slow, fast = (
+        msgspec.json.decode(
+            report_to_json(
+                make_report(a_scenario(), [a_run(decision_seconds=(seconds,))])
+            )
+        )
+        for seconds in (3.0, 0.1)
+    )
+    assert slow != fast
+    assert slow.pop("seconds") == [{"policy": "one", "seed": 1, "decisions": [3.0]}]
+    fast.pop("seconds")
+    assert slow == fast

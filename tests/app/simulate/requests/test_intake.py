@@ -61,10 +61,17 @@ def test_every_shipped_scenario_can_be_ordered_as_it_is() -> None:
             "policies",
             "come to 6 policies; at most 5",
         ),
+        ({"seeds": [1, 2, 3, 4, 5, 6]}, "seeds", "come to 6 seeds; at most 5"),
         ({"duration_s": 21_630}, "duration_s", "come to 21,630 seconds; at most"),
         ({"duration_s": 12_000, "step_s": 5}, "step_s", "come to 2,400 steps of the"),
         (with_pool(nodes=10_000, gpus_per_node=64), "fleet", "has 640,000 GPUs"),
         # As pydantic reads whole numbers, too.
+        (with_pool(nodes=10_000.0, gpus_per_node="64"), "fleet", "has 640,000 GPUs"),
+        (
+            {"services": [{**SERVICE, "name": f"s{place}"} for place in range(101)]},
+            "services",
+            "come to 101 services",
+        ),
     ],
 )
 def test_what_is_too_much_is_refused_with_its_field(

@@ -35,10 +35,13 @@ def test_a_value_holds_until_the_next_one_and_the_first_before_all() -> None:
     ("text", "remedy"),
     [
         ("", "file is empty"),
+        ("hour,g_co2_per_kwh\n", "no rows below"),
         ("minute,g_co2_per_kwh\n0,1\n", "second or hour"),
         ("hour,grams\n0,1\n", "g_co2_per_kwh"),
         ("hour,g_co2_per_kwh\n0,much\n", "must be numbers"),
+        ("hour,g_co2_per_kwh\n0\n", "grid.csv:2"),
         ("hour,g_co2_per_kwh\n1,400\n1,400\n", "must grow"),
+        ("hour,g_co2_per_kwh\n0,-1\n", "from 0 to 100,000"),
         ("hour,g_co2_per_kwh\n0,nan\n", "from 0 to 100,000"),
     ],
 )

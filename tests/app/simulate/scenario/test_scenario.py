@@ -81,8 +81,13 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         ({"services": [SERVICE, SERVICE]}, "services[1].name: 'resnet50' is"),
         ({"fleet": [POOL, POOL]}, "fleet[1].name: 'v100' is there twice"),
         ({"duration_s": 100}, "duration_s: less warm_up_s it is 100 s, which"),
+        ({"warm_up_s": 120}, "warm_up_s: 120 s are the whole run of 120 s, so"),
         ({"warm_up_s": 300}, "warm_up_s: 300 s are longer than the run of 120 s"),
         ({"step_s": 12}, "step_s: must be a multiple of agent_period_s, 5 s"),
+        (
+            {"step_s": 30, "warm_up_s": 60, "agent_period_s": 4},
+            "spec.step_s: must be a multiple of agent_period_s, 4 s",
+        ),
         ({"step_s": 1, "warm_up_s": 1, "duration_s": 2}, "warm_up_s: must be a"),
         (
             {"seeds": list(range(1000)), "policies": ["joint", "hetsev"]},
@@ -93,8 +98,14 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         (with_settings(window_s=1), "policies[0].settings.window_s: must be at least"),
         (with_settings(governor="none"), "settings.governor: must be one of"),
         (with_settings(policy="hetsev"), "settings.policy: settings cannot make"),
+        (with_policy(name="two\nlines"), "policies[0].name: Value error, must be"),
         (with_policy(name=" "), "policies[0].name: Value error, must be printable"),
+        ({"loop": {"mode": "advise"}}, "loop.mode: must be auto, not advise"),
         ({"loop": {"paused": True}}, "loop.paused: must be false: nobody here"),
+        (
+            with_settings(mode="off", paused=True),
+            "settings.mode: must be auto, not off",
+        ),
         (with_service(mode="approve"), "services[0].mode: must be auto, not approve"),
         (
             {"services": [{**MODEL, "load": {"clients": 4}}]},
@@ -104,13 +115,22 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
             with_service(gpu_types={"allowed": ["A100-40GB", "T4"]}),
             "spec.services[0].gpu_types.allowed: leaves resnet50 no GPU; the fleet has",
         ),
+        (
+            with_service(gpu_types={"excluded": ["T4", "V100-32GB"]}),
+            "spec.services[0].gpu_types.excluded: leaves resnet50 no GPU; the fleet has",
+        ),
         ({"loop": {"policy": "igniter"}}, "loop.policy: is not for here"),
+        (with_group(policy="hetsevv"), "loop.groups[0].policy: no policy is called"),
         (
             {"loop": {"period_s": 1, "parameters": {"hetsev": {"queues": 0}}}},
             "spec.loop.parameters.hetsev.queues: must be a whole number from 1 to 64",
         ),
         (with_group(mode="approve"), "loop.groups[0].mode: must be auto, not approve"),
         (with_settings(groups=[GROUP]), "settings.groups[0]: no service is of the"),
+        (
+            with_settings(groups=[{"name": "all", "policy": "joint"}]),
+            "spec.policies[0].settings.groups[0]: give projects or labels",
+        ),
         (
             {**with_policy(clairvoyant=True), **with_load(clients=3)},
             "spec.policies[0].clairvoyant: nobody can know what the clients of",
@@ -120,9 +140,11 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         (with_fault(kind="gpu_lost", factor=2), "factor is for stragglers; leave it"),
         (with_fault(kind="stale"), "stale telemetry needs delay_s: it comes so much"),
         (with_fault(kind="silent", delay_s=2), "delay_s is for stale telemetry; leave"),
+        (with_fault(kind="node_lost", gpu=0), "node_lost is of a whole node; leave"),
         (with_fault(kind="gpu_lost", node="busiest", gpu=0), "gpu is for a node that"),
         (with_fault(kind="silent", node="v100-3"), "faults[0].node: no node is called"),
         (with_fault(kind="gpu_lost", gpu=1), "faults[0].gpu: v100-1 has 1, counted"),
+        (with_fault(kind="gpu_lost", gpu=1000), "there is no GPU 1000"),
         (with_fault(kind="silent", start_s=120), "faults[0].start_s: silent on"),
         (
             with_load(
@@ -131,15 +153,30 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
             "spec.services[0].load.spikes[0].start_s: a spike of resnet50 would begin",
         ),
         (
+            with_load(
+                clients=[{"start_s": 0, "clients": 1}, {"start_s": 130, "clients": 2}]
+            ),
+            "spec.services[0].load.clients[1].start_s: a number of clients of resnet50",
+        ),
+        (
             {"tasks": [{**TASK, "submit_s": 50, "deadline_s": 50}]},
             "spec.tasks[0]: Value error, its deadline is at 50 s, but it is submitted",
         ),
         ({"tasks": [TASK, TASK]}, "tasks[1].name: 't-1' is there twice"),
+        ({"tasks": [{**TASK, "submit_s": 120}]}, "tasks[0].submit_s: task t-1"),
         (
             {"tasks": [TASK], "task_lists": [{**LIST, "name": "t"}]},
             "spec.tasks[0].name: 't-1' may be the name of a task of the list t",
         ),
         ({"task_lists": [LIST, LIST]}, "task_lists[1].name: 'jobs' is there"),
+        (
+            {"task_lists": [{**LIST, "start_s": 121}]},
+            "the list jobs would begin at 121",
+        ),
+        (
+            {"task_lists": [{**LIST, "gpu_type": "T4"}]},
+            "task_lists[0].gpu_type: no GPU",
+        ),
         (with_load(), "give one of rate_rps, trace, levels, clients, not none of them"),
         (with_load(rate_rps=1, clients=3), "not rate_rps and clients"),
         (with_load(clients=3, day={"amplitude": 1}), "day shapes a rate_rps; with"),
@@ -147,6 +184,8 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
             with_load(levels={"rates_rps": [1, 2], "mean_stays_s": [1, 2, 3]}),
             "2 rates_rps need as many",
         ),
+        (with_load(rate_rps=-1), "greater than or equal to 0"),
+        (with_load(clients=[]), "at least 1 item"),
         (with_load(clients=0), "services[0].load.clients: Value error, must be a"),
     ],
 )

@@ -93,14 +93,19 @@ def test_gaps_are_nothing_or_what_was_before(
     [
         ("time,a\n0,1\n", ":1:", "one of the columns second"),
         ("second\n0\n1\n", ":1:", "a column for each series"),
+        ("# note\nsecond,a\n0,1\n1,-2\n", ":4: column a:", "at least 0, not -2"),
         ("second,a\n0,1\n1,much\n", ":3: column a:", "'much'"),
+        ("second,a\n0,1\n1,1_0\n", ":3: column a:", "1_0"),
         ("second,a\n0,1\n1,nan\n", ":3: column a:", "nan"),
+        ("second,a\n0,1\n1,\n", ":3: column a:", "empty"),
         ("second,a\n0,1\nx,1\n", ":3: column second:", "'x'"),
+        ("timestamp,a\nnoon,1\n", ":2: column timestamp:", "'noon'"),
         ("second,a\n0,1\n1,1\n1,1\n", ":4: column second:", "rise"),
         ("second,a\n0,1\n1,1\n5,1\n", ":4: column second:", "3 steps before this row"),
         ("second,a\n0,1\n", ":2: column second:", "two"),
         (f"second,a\n0,1\n1,1\n{MAX_STEPS + 5},2\n", ":4: column second:", "too many"),
         ("second,a,a_rps\n0,1,1\n1,1,1\n", ":", "two series are called a"),
+        ("second,a\n0,1,1\n", ":2:", "3 cells"),
     ],
 )
 def test_errors_name_file_line_and_column(
@@ -111,6 +116,11 @@ def test_errors_name_file_line_and_column(
         read_trace(path)
     assert str(caught.value).startswith(f"{path}{place}")
     assert problem in str(caught.value)
+
+
+def test_a_gap_filler_does_not_hide_bad_cells(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r":3: column b: .*'x'"):
+        read(tmp_path, "second,a,b\n0,1,1\n1,,x\n", Missing.ZERO)
 
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:

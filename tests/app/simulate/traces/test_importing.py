@@ -97,6 +97,18 @@ def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> No
     assert by_http.names == ("aaaaaaaa", "aaaaaaaa-2", "cccccccc")
 
 
+def test_training_jobs_are_called_by_their_cluster(tmp_path: Path) -> None:
+    text = "submit_s,duration_s,num_gpus,virtual_cluster\n100,50,8,blue\n130,0,1,blue\n160,25,1,red\n"
+    jobs = read_jobs(tmp_path, PHILLY, text)
+    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == (
+        [0, 60],
+        [50, 25],
+        [8, 1],
+    )
+    assert jobs.names == ("blue-1", "red-3")
+    assert jobs.notes[-1] == "left out: 0 without a GPU, 1 that never ran"
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -124,10 +136,14 @@ def test_pods_hold_shares_of_gpus_from_when_they_are_scheduled(
     [
         (LLM, "when,tokens\n1,2\n", ":1:", "TIMESTAMP or t_s"),
         (LLM, "TIMESTAMP,a\nyesterday,2\n", ":2: column TIMESTAMP:", "'yesterday'"),
+        (LLM, "t_s,a\n1,2\nx,2\n", ":3: column t_s:", "'x'"),
         (LLM, f"t_s,a\n1,2\n{MAX_STEPS + 2},2\n", ":3: column t_s:", "more than"),
         (LLM, "t_s,a\n1,2\n1.5,2\n", ":", "at least two steps"),
         (FUNCTIONS, "HashFunction,Trigger,1,2\na,http,1,2\n", ":1:", "lacks 3"),
         (FUNCTIONS, one_function("queue", 1), ": column Trigger:", "'http'"),
+        (FUNCTIONS, one_function("http", -1), ":2: column 7:", "at least 0"),
+        (PHILLY, "submit_s,duration_s\n1,2\n", ":1:", "num_gpus, virtual_cluster"),
+        (PHILLY, f"{JOBS}\n1,2,-1,a\n", ":2: column num_gpus:", "-1"),
         (PHILLY, f"{JOBS}\n1,2,0,a\n", ":", "no job needs a GPU"),
         (ALIBABA, "pod,num_gpu,gpu_milli\na,1,1\n", ":1:", "creation_s, deletion_s"),
     ],

@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from agents.sim.load.arrivals import ArrivalProcess
 from app.base.errors import InvalidRequest
 from app.measurements.tables import Reals
+from app.measurements.traces import MAX_STEPS
 from app.simulate.traces.changes import (
     compressed,
     cut,
@@ -15,7 +17,7 @@ from app.simulate.traces.changes import (
     scaled,
     smoothed,
 )
-from app.simulate.traces.trace import RateTrace
+from app.simulate.traces.trace import MAX_VALUES, RateTrace, check_size
 
 RATES = arrays(
     np.float64,
@@ -41,10 +43,13 @@ def make_trace(
         ({"names": ("a", "a")}, "two series are called a"),
         ({"names": ("a", "second")}, "holds times"),
         ({"names": ("a", "b_rps")}, "marks a column of rates"),
+        ({"names": ("a", " b")}, "cannot name"),
+        ({"names": ("a", "#b")}, "cannot name"),
         ({"names": ("a", "b\n")}, "cannot name"),
         ({"names": ("a",)}, "shape"),
         ({"rates_rps": np.ones((1, 2))}, "at least two steps, not 1"),
         ({"rates_rps": np.array([[1.0, 1.0], [1.0, -1.0]])}, "at least 0"),
+        ({"rates_rps": np.array([[1.0, 1.0], [1.0, np.nan]])}, "at least 0"),
         ({"step_s": 0.0}, "longer than 0 s"),
         ({"notes": ("two\nlines",)}, "one printable line"),
     ],
@@ -62,6 +67,28 @@ def test_what_cannot_be_a_trace_is_refused(
         RateTrace(**fields)  # type: ignore[arg-type]
 
 
+def test_sizes_are_bounded() -> None:
+    check_size(MAX_STEPS, 1)
+    for steps, series in ((MAX_STEPS + 1, 1), (MAX_STEPS, MAX_VALUES // MAX_STEPS + 1)):
+        with pytest.raises(InvalidRequest, match="too many"):
+            check_size(steps, series)
+
+
+def test_requests_means_and_duration_count_the_step() -> None:
+    trace = make_trace([[1.0, 0.0], [3.0, 8.0]], step_s=60.0)
+    assert (trace.duration_s, trace.requests.tolist(), trace.means_rps.tolist()) == (
+        120.0,
+        [240.0, 480.0],
+        [2.0, 4.0],
+    )
+
+
+def test_a_series_plays_as_a_load() -> None:
+    shape = make_trace([[1.0, 500.0], [3.0, 0.0]], step_s=10.0).shape("b")
+    load = ArrivalProcess(shape=shape, duration_s=30, seed=1, stream=0)
+    assert load.rates_rps.tolist() == [500.0] * 10 + [0.0] * 20
+
+
 @given(rates_rps=RATES, factor=st.floats(1e-3, 1e3))
 def test_scaled_and_scaled_back_is_the_same(rates_rps: Reals, factor: float) -> None:
     trace = make_trace(rates_rps)
@@ -69,6 +96,12 @@ def test_scaled_and_scaled_back_is_the_same(rates_rps: Reals, factor: float) -> 
     np.testing.assert_allclose(there.requests, factor * trace.requests, rtol=1e-9)
     back = scaled(there, dict.fromkeys(trace.names, 1.0 / factor))
     np.testing.assert_allclose(back.rates_rps, trace.rates_rps, rtol=1e-12)
+
+
+def test_only_the_named_series_is_scaled_and_a_note_says_so() -> None:
+    trace = scaled(make_trace([[1.0, 2.0], [3.0, 4.0]]), {"b": 0.5})
+    assert trace.rates_rps.tolist() == [[1.0, 1.0], [3.0, 2.0]]
+    assert trace.notes == ("change: scaled b × 0.5",)
 
 
 def test_factors_bring_series_to_a_mean() -> None:
@@ -98,6 +131,19 @@ def test_smoothing_keeps_requests_and_stays_within_the_rates(
     np.testing.assert_allclose(flat.rates_rps, 7.0)
 
 
+def test_smoothing_takes_the_mean_around_each_step() -> None:
+    # Means of two or three: 6, 4, 5, 4, 6, which add up to 25, for 24 requests.
+    smooth = smoothed(make_trace([9.0, 3.0, 0.0, 12.0, 0.0]), 3.0)
+    means = np.array([6.0, 4.0, 5.0, 4.0, 6.0])
+    np.testing.assert_allclose(smooth.rates_rps[:, 0], means * 24.0 / means.sum())
+
+
+@pytest.mark.parametrize("width_s", [0.0, 1.0, 1.9])
+def test_a_mean_of_one_step_is_refused(width_s: float) -> None:
+    with pytest.raises(InvalidRequest, match="at least three steps"):
+        smoothed(make_trace([1.0, 2.0]), width_s)
+
+
 @given(rates_rps=RATES, factor=st.floats(1.0, 12.0))
 def test_faster_time_keeps_rates_and_divides_requests(
     rates_rps: Reals, factor: float
@@ -117,6 +163,12 @@ def test_faster_time_keeps_rates_and_divides_requests(
     assert (dropped <= trace.rates_rps.max(axis=0) + tolerance).all()
 
 
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_time_does_not_stand_still_or_go_back(factor: float) -> None:
+    with pytest.raises(InvalidRequest, match="must be above 0"):
+        compressed(make_trace([1.0, 2.0]), factor)
+
+
 @given(rates_rps=RATES, data=st.data())
 def test_two_slices_joined_are_the_whole(rates_rps: Reals, data: st.DataObject) -> None:
     trace = make_trace(np.vstack([rates_rps, rates_rps]), step_s=0.1)
@@ -125,6 +177,13 @@ def test_two_slices_joined_are_the_whole(rates_rps: Reals, data: st.DataObject) 
     assert np.array_equal(
         np.vstack([part.rates_rps for part in parts]), trace.rates_rps
     )
+
+
+def test_a_slice_takes_the_steps_that_begin_in_it() -> None:
+    trace = make_trace(np.arange(10.0), step_s=60.0)
+    part = cut(trace, 61.0, 300.0)
+    assert part.rates_rps[:, 0].tolist() == [2.0, 3.0, 4.0]
+    assert part.notes == ("change: seconds 120 to 300",)
 
 
 @pytest.mark.parametrize(
@@ -147,4 +206,18 @@ def test_compressed_time_averages_steps_of_a_second() -> None:
     faster = compressed(make_trace([1.0, 2.0, 6.0, 0.0, 0.0, 3.0]), 1.5)
     np.testing.assert_allclose(
         faster.rates_rps[:, 0], np.array([2.0, 7.0, 0.0, 3.0]) / 1.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("step_s", "factor", "new_step_s"),
+    [(60.0, 24.0, 2.5), (1.0, 0.5, 2.0), (0.5, 0.5, 1.0)],
+)
+def test_no_step_is_lost_while_steps_stay_above_a_second(
+    step_s: float, factor: float, new_step_s: float
+) -> None:
+    trace = compressed(make_trace([1.0, 2.0, 6.0], step_s=step_s), factor)
+    assert (trace.step_s, trace.rates_rps[:, 0].tolist()) == (
+        new_step_s,
+        [1.0, 2.0, 6.0],
     )

@@ -121,6 +121,17 @@ async def test_a_page_is_shown_with_what_others_look_at_already() -> None:
 
 
 @in_loop
+async def test_arguments_of_a_topic_that_takes_none_cost_no_loads() -> None:
+    source = Source(items={"a": 1})
+    feed = make_feed(source)
+    looks = [Look(parts=NOWHERE, argument=f"x{number}") for number in range(25)]
+    streams = [feed.stream({"fleet": look}) for look in looks]
+    first = await asyncio.gather(*map(next_event, streams))
+    assert first == [("fleet", {"all": True, "set": {"a": 1}})] * 25
+    assert source.loads <= 3
+
+
+@in_loop
 async def test_topics_of_objects_that_do_not_exist_are_loaded_for_nobody() -> None:
     feed = make_feed(Source(), takes_argument=True)
     made_up = Look(parts=NOWHERE, argument="made-up")
@@ -241,6 +252,15 @@ async def test_a_fault_is_told_and_it_goes_on(fault: Exception, words: str) -> N
 
 
 @in_loop
+async def test_streams_end_with_the_server() -> None:
+    stopping = asyncio.Event()
+    stream = make_feed(Source(), stopping).stream({"fleet": LOOK})
+    await next_event(stream)
+    stopping.set()
+    assert [message async for message in stream if message.startswith(b"event")] == []
+
+
+@in_loop
 async def test_a_stream_on_which_much_happens_ends_with_its_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -309,3 +329,18 @@ async def test_one_token_opens_no_more_streams_than_its_share() -> None:
     await anext(feed.stream({"fleet": LOOK}, "b"))
     await greedy[0].aclose()  # type: ignore[attr-defined]
     await anext(feed.stream({"fleet": LOOK}, "a"))
+
+
+@in_loop
+async def test_too_many_are_refused_until_one_leaves() -> None:
+    feed = make_feed(Source())
+    streams = [
+        feed.stream({"fleet": LOOK}, str(number))
+        for number in range(feed_module.MAX_STREAMS)
+    ]
+    for stream in streams:
+        await anext(stream)
+    with pytest.raises(TooMany, match=str(feed_module.MAX_STREAMS)):
+        feed.stream({"fleet": LOOK})
+    await streams[0].aclose()  # type: ignore[attr-defined]
+    await anext(feed.stream({"fleet": LOOK}))
