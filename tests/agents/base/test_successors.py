@@ -106,6 +106,16 @@ def test_any_batches_arrive_and_the_service_always_has_a_ready_replica(
     assert [each.batch for each in device.replicas()] == [8]
 
 
+def test_a_live_batch_changes_no_name() -> None:
+    device = a_node()
+    wanted = command(8)
+    device.put("r1", has_live_batch=True)
+    assert with_successors(wanted, run(device.state())) is wanted
+    device.put("r1", has_live_batch=False)
+    (gpu,) = with_successors(wanted, run(device.state())).gpus
+    assert gpu.replicas[0].id == "r1~8"
+
+
 @pytest.mark.parametrize(
     ("replica_id", "base"),
     [("r1", "r1"), ("r1~8", "r1"), ("a~b", "a~b"), ("a~1~2", "a~1")],

@@ -10,9 +10,11 @@ import pytest
 
 from agents.base.clock import ManualClock, ScaledClock
 from agents.base.device import (
+    DeviceError,
     DeviceReadings,
     GpuPoll,
     NodeState,
+    task_reading,
     within,
 )
 from agents.base.protocol import (
@@ -23,10 +25,12 @@ from agents.base.protocol import (
     TaskReading,
 )
 from agents.daemon.notes import sendable
+from agents.daemon.steps import LOG_PERIOD_S, Steps
 from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
     a_command,
     a_replica,
+    a_task,
     an_empty_node,
     an_observation,
     on_gpu,
@@ -128,6 +132,31 @@ async def test_a_device_that_raises_at_the_end(
     assert "could not sign off: syncing failed unexpectedly" in caplog.text
 
 
+def test_a_failing_step_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, errors = ManualClock(0.0), [KeyError("le"), DeviceError("gone")]
+    steps = Steps(clock)
+
+    async def step() -> None:
+        if errors:
+            raise errors[0]
+
+    for _ in range(int(2 * LOG_PERIOD_S)):
+        assert not finish(steps.take("governing", step))
+        clock.advance(1.0)
+    assert len(caplog.messages) == 2
+    assert "unexpectedly: KeyError: 'le'" in steps.problems[0]
+    errors.pop(0)
+    finish(steps.take("governing", step))
+    finish(steps.take("enforcing", step))
+    assert steps.problems == ("gone",), "one reason, told once"
+    errors.pop(0)
+    assert finish(steps.take("governing", step))
+    assert finish(steps.take("enforcing", step))
+    assert steps.problems == ()
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "expected"),
     [
@@ -147,6 +176,14 @@ def test_a_number_beyond_the_bounds_of_the_wire_is_not_told(
     value: float, kind: object, expected: float
 ) -> None:
     assert within(value, kind) == expected
+
+
+@pytest.mark.parametrize("number", [-1.0, 1e300, math.nan, math.inf])
+def test_no_number_of_a_task_makes_an_observation_refused(number: float) -> None:
+    facts = {"done_iterations": number, "window_iterations": 1e-300, "busy_s": number}
+    reading = task_reading(a_task("t1"), "running", 0, **facts)
+    observation = an_observation(tasks=(reading,))
+    assert decoded(observation) == observation
 
 
 def test_only_a_reading_that_would_be_refused_is_left_out_and_named() -> None:

@@ -292,6 +292,14 @@ def test_a_failing_switch_drains_nothing() -> None:
     assert "drain old" in bench.device.log
 
 
+def test_a_clock_that_is_off_is_reported() -> None:
+    bench = Bench()
+    bench.plane.clock = ManualClock(1300.0)
+    bench.step()
+    bench.step()
+    assert "298.0 s behind the control plane's" in " ".join(bench.last.problems)
+
+
 def test_a_suspended_machine_reports_its_last_hour() -> None:
     bench = Bench()
     bench.step(10_000.0)
@@ -323,6 +331,18 @@ def with_r1() -> tuple[Restarts, PaperDevice]:
     return Restarts(), device
 
 
+def test_a_recovered_replica_starts_with_a_clean_record() -> None:
+    restarts, device = with_r1()
+    restarts.note_failure(("replica", "r1"), 0.0, reason="no")
+    restarts.note_failure(("replica", "r1"), 5.0, reason="still no")
+    assert restarts.held(14.9) == {("replica", "r1"): "still no"}
+    device.make_ready()
+    for at_s in (20.0, 20.0 + Restarts.FORGOTTEN_S):
+        restarts.look(finish(device.state()), at_s)
+    restarts.note_failure(("replica", "r1"), at_s, reason="no")
+    assert restarts.held(at_s + Restarts.FIRST_S + 0.1) == {}
+
+
 @pytest.mark.parametrize(("up_s", "waits"), [(9.0, True), (10.0, False)])
 def test_what_was_up_for_long_is_started_again_at_once(
     up_s: float, waits: bool
@@ -351,6 +371,17 @@ def test_what_was_up_is_started_again_at_once_and_only_once(
         restarts.look(finish(device.state()), float(at_s))
         held.append(bool(restarts.held(float(at_s))))
     assert held == [False, False, False, False, True]
+
+
+def test_what_was_ended_and_begun_anew_is_no_longer_an_earlier_agents() -> None:
+    restarts, device = with_r1()
+    restarts.look(finish(device.state()), 0.0)
+    finish(device.stop_replica("r1"))
+    restarts.look(finish(device.state()), 1.0)
+    finish(device.start_replica(0, a_replica("r1")))
+    device.put("r1", state="failed")
+    restarts.look(finish(device.state()), 2.0)
+    assert ("replica", "r1") in restarts.held(2.0)
 
 
 def test_what_fails_again_soon_after_it_was_up_waits_longer_each_time() -> None:

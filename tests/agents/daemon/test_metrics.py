@@ -131,6 +131,16 @@ def test_what_is_gone_has_no_series_and_energy_adds_up() -> None:
     assert not any('gpu="1"' in each or 'service="chat"' in each for each in shown)
 
 
+def test_windows_that_wait_and_that_are_lost_are_counted() -> None:
+    metrics, outbox = watched()
+    for sequence in (1, 2, 3):
+        outbox.add(structs.replace(SEEN, sequence=sequence))
+    shown = values(metrics, outbox)
+    assert shown["plimsoll_agent_observations_total"] == 3
+    assert shown["plimsoll_agent_observations_waiting"] == 2
+    assert shown["plimsoll_agent_observations_lost_total"] == 1
+
+
 @pytest.mark.parametrize(
     ("error", "result"),
     [

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -314,6 +315,13 @@ def test_what_is_not_asked_for_is_skipped(node: DoctorNode) -> None:
     }
 
 
+def test_a_control_plane_that_is_not_there(node: DoctorNode) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        node.ask(url=f"http://127.0.0.1:{closed.getsockname()[1]}")
+        assert "refused" in node.find("control plane", "fail").words
+
+
 def test_another_server_is_not_taken_for_the_control_plane(node: DoctorNode) -> None:
     node.plane.status = 404
     assert (
@@ -359,6 +367,15 @@ def test_mps_and_a_control_plane_that_hang_are_failures_within_their_time(
         silent.listen()
         node.ask(url=f"http://127.0.0.1:{silent.getsockname()[1]}")
         assert "timed out" in ask_control_plane(node.asked, node.here).problem
+
+
+def test_a_disk_that_hangs_is_a_failure_of_that_check_alone(node: DoctorNode) -> None:
+    release = threading.Event()
+    node.be(limit_s=1.0, free_mib=lambda _: float(release.wait(PATIENCE_S)))
+    try:
+        assert node.find("state dir", "fail").words == "no answer in 1 s"
+    finally:
+        release.set()
 
 
 @pytest.fixture

@@ -28,6 +28,11 @@ PROCESS = ProcessFacts(uid=990, user="plimsoll-agent", effective=0, ambient=0)
 ASKED = Asked(url="http://plane", token="plim_x", node="n1")
 
 
+def test_every_capability_that_is_missing_has_its_cost() -> None:
+    assert set(checks_gpu.COSTS) == set(Capability)
+    assert len(set(checks_gpu.COSTS.values())) == len(Capability)
+
+
 @pytest.mark.parametrize(
     ("compute", "persistence", "uses_mps", "level"),
     [
@@ -42,6 +47,13 @@ ASKED = Asked(url="http://plane", token="plim_x", node="n1")
 def test_modes(compute: str, persistence: str, uses_mps: bool, level: Level) -> None:
     facts = ModeFacts(by_uuid={"GPU-0": (compute, persistence)})
     assert checks_gpu.check_modes(GPU, facts, uses_mps=uses_mps).level == level
+
+
+def test_modes_that_nobody_tells_are_no_failure() -> None:
+    found = checks_gpu.check_modes(
+        GPU, ModeFacts(problem="nvidia-smi cannot be run: No such file"), uses_mps=True
+    )
+    assert (found.level, "nvidia-smi cannot be run" in found.words) == ("skip", True)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +98,18 @@ def state(**facts: object) -> StateFacts:
 )
 def test_the_state_directory(facts: StateFacts, level: Level) -> None:
     assert next(checks_host.check_state(facts, PROCESS)).level == level
+
+
+def test_a_closed_state_directory_is_not_taken_for_an_empty_one() -> None:
+    found = list(
+        checks_host.check_state(
+            state(problem="/x cannot be written", is_closed=True), PROCESS
+        )
+    )
+    assert [(each.check, each.level) for each in found] == [
+        ("state dir", "fail"),
+        ("agent", "skip"),
+    ]
 
 
 @pytest.mark.parametrize(

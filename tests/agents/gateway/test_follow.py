@@ -82,3 +82,14 @@ async def test_a_haproxy_that_was_started_anew_gets_the_last_table_also_while_th
         assert [await follower.step(session) for _ in range(2)] == [False, False]
     assert proxy.is_in_force
     assert proxy.put_times == 2
+
+
+@in_loop
+async def test_what_an_earlier_gateway_left_stays_until_there_is_a_list() -> None:
+    plane, proxy = Plane(status=503), Proxy()
+    async with following(plane, proxy) as (follower, session):
+        assert not await follower.step(session)
+        assert not proxy.put_times
+        plane.status = 200
+        assert await follower.step(session)
+    assert proxy.is_in_force

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -139,6 +140,35 @@ async def test_a_pod_without_a_record_is_ended_by_the_next_agent(
         assert workers.replicas() == ()
         assert not is_running(view.pid)
         await until_no_pods(cluster)
+
+
+@in_loop
+async def test_a_pod_of_another_directory_is_left_alone(
+    node: Node, cluster: Cluster, tmp_path: Path
+) -> None:
+    other = Node(directory=tmp_path / "tasks", cluster=cluster)
+    async with other.workers() as its_workers:
+        view = await started(its_workers)
+        async with node.workers() as workers:
+            assert workers.replicas() == ()
+        assert is_running(view.pid) and the(its_workers).state == "ready"
+
+
+@in_loop
+async def test_creating_the_same_pod_twice_is_creating_it_once(
+    node: Node, cluster: Cluster
+) -> None:
+    async with node.workers() as workers:
+        await started(workers)
+        api = KubernetesApi(cluster.address)
+        (name,) = await pod_names(cluster)
+        path = f"/api/v1/namespaces/{cluster.settings.namespace}/pods/{name}"
+        manifest = msgspec.json.decode(await api.ask("GET", path))
+        uid = manifest["metadata"].pop("uid")
+        del manifest["metadata"]["resourceVersion"]
+        found = await Pods(api, cluster.settings).create(manifest)
+        await api.close()
+        assert found.metadata.uid == uid
 
 
 @fake_only

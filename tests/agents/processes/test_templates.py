@@ -163,6 +163,19 @@ def test_a_file_that_is_missing_too_large_or_open_to_everybody_is_refused(
         load_templates(path)
 
 
+PATHS = ["", "-rf", "--port=1", "../secret", "a/b", ".", "{port}", "x" * 129]
+
+
+SHELL = ["a b", "a;b", "$(id)", "`id`", "a\nb", "a\0b", "é"]
+
+
+@pytest.mark.parametrize("field", ["service", "network"])
+def test_names_that_could_be_anything_else_are_refused(field: str) -> None:
+    for text in PATHS + SHELL:
+        with pytest.raises(LaunchFailed, match=f"{field} .* cannot be a parameter"):
+            a_template().fill(some_parameters(**{field: text}))
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -182,6 +195,14 @@ def test_numbers_out_of_range_are_refused_whether_used_or_not(
 ) -> None:
     with pytest.raises(LaunchFailed, match=words):
         a_template().fill(some_parameters(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"gpu_memory_mib": 0.0}, {"memory_mib": 0.0}, {"memory_mib": 90000.0}]
+)
+def test_a_fraction_of_an_unknown_memory_is_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(LaunchFailed, match="memory_fraction"):
+        a_template("{memory_fraction}").fill(some_parameters(**changes))
 
 
 @given(st.text(max_size=40))

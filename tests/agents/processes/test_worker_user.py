@@ -1,17 +1,21 @@
 """Who workers run as, and that what such a user puts into its folder leads the agent nowhere."""
 
+import argparse
 import asyncio
 import os
+import pwd
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agents.base.arguments import add_worker_users
 from agents.base.device import DeviceError
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.node.open import GpuNodeSettings
 from agents.processes.templates import tool_environment
 from agents.processes.user import (
+    DEFAULT_USER,
     WorkerUser,
     WorkerUsers,
     find_project_users,
@@ -38,6 +42,19 @@ def test_the_agents_own_user_is_no_other_user() -> None:
     assert find_project_users((), None, uses_mps=True) == {}
     with pytest.raises(DeviceError, match="there is no user 'n-o-b-o-d-y'"):
         find_worker_user("n-o-b-o-d-y", FOLDERS)
+
+
+@only_root
+def test_root_runs_no_replica_as_root_unless_it_is_told_to() -> None:
+    try:
+        pwd.getpwnam(DEFAULT_USER)
+    except KeyError:
+        with pytest.raises(DeviceError, match="replicas would run as root"):
+            find_worker_user("", FOLDERS)
+    else:
+        found = find_worker_user("", FOLDERS)
+        assert found is not None
+        assert found.name == DEFAULT_USER
 
 
 def test_who_runs_as_another_user_is_replaced_but_not_under_mps(tmp_path: Path) -> None:
@@ -78,6 +95,22 @@ def test_users_of_projects_that_would_not_be_apart_are_refused(
     users = [(each[0], each[2:]) for each in named.split()]
     with pytest.raises(DeviceError, match=reason):
         find_project_users(users, find_worker_user(default, FOLDERS), uses_mps=uses_mps)
+
+
+def test_a_user_is_named_for_a_project_whose_name_can_be_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_worker_users(parser)
+    taken = parser.parse_args(["--worker-user-for", "team-a=worker-a"]).worker_user_for
+    assert taken == [("team-a", "worker-a")]
+    for project in ("Team-A=", "team_a=", " team-a=", f"{'a' * 64}=", "=", "team-a"):
+        user = "worker-a" if project.endswith("=") else ""
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--worker-user-for", f"{project}{user}"])
+        assert "must look like team-a=worker-a" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--worker-user-for", "team-a="])
 
 
 def test_the_agent_writes_no_file_through_a_link_of_the_workers(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -13,8 +14,9 @@ import pytest
 
 from agents.base.device import DeviceError, LaunchFailed
 from agents.processes.launch import Ports
-from agents.processes.logs import rotate
+from agents.processes.logs import TAIL_CHARACTERS, rotate, tail
 from agents.processes.process import Spawn, WorkerProcess
+from agents.processes.procfs import boot_id, is_alive
 from agents.processes.records import MAX_OLD, Identity, Record, Records
 from agents.processes.templates import Template
 from tests.agents.factories import a_record
@@ -213,6 +215,18 @@ async def test_no_worker_runs_without_its_record(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+@in_loop
+async def test_an_identity_holds_for_one_process_only(process_node: Node) -> None:
+    async with process_node.workers() as workers:
+        await started(workers)
+        recorded = json.loads(record_file(process_node).read_bytes())["identity"]
+        identity = Identity(**recorded)
+        assert identity.boot == boot_id()
+        assert is_alive(identity)
+        assert not is_alive(replace(identity, start_ticks=identity.start_ticks + 1))
+        assert not is_alive(replace(identity, boot="before"))
+
+
 NONE = Identity(pid=2, start_ticks=3, boot="b")
 
 
@@ -279,6 +293,15 @@ def test_a_log_keeps_to_its_size_while_it_is_written(tmp_path: Path) -> None:
         worker.write(b"c")
         assert log.read_bytes() == b"c", "the worker writes on at the new end"
         assert not rotate(log, limit_bytes=100)
+
+
+def test_the_end_of_a_log_is_short_and_printable(tmp_path: Path) -> None:
+    log = tmp_path / "r1.log"
+    assert tail(log) == ""
+    log.write_bytes(b"first\n\n \x1b[31mred\x00\xff\n" + b"last\n")
+    assert tail(log) == "first |  [31mred � | last"
+    log.write_text("\n".join(str(number) * 100 for number in range(99)))
+    assert len(tail(log)) == TAIL_CHARACTERS and tail(log).endswith("98")
 
 
 def test_ports_are_taken_in_turn_and_run_out() -> None:

@@ -83,6 +83,16 @@ def test_a_line_that_a_crash_tore_is_dropped_and_the_next_one_is_whole(
     assert again.dropped == 0
 
 
+def test_an_altered_line_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    filled(path, 1, 2)
+    path.write_bytes(
+        path.read_bytes().replace(b'"latency_ms":3.25', b'"latency_ms":1.25', 1)
+    )
+    journal = opened(path)
+    assert (journal.measurements, journal.dropped) == ((a_measurement(2),), 1)
+
+
 def test_one_that_is_there_is_not_written_over_without_being_resumed(
     tmp_path: Path,
 ) -> None:

@@ -121,6 +121,13 @@ def test_three_windows_that_agree_are_one_measurement() -> None:
     assert (found.power_w, found.clock_mhz) == (100.0, 1380.0)
 
 
+def test_a_p99_leaves_out_one_batch_of_a_hundred() -> None:
+    # 3 · 100 batches, of which one in each window takes 50 ms: the 297th of 300 in order is 10, the last three are 50.
+    found = measured(ScriptedBench([[10.0] * 99 + [50.0]]))
+    assert found.timings[0].latency_ms_p99 == 10.0
+    assert found.timings[0].latency_ms == pytest.approx((99 * 10.0 + 50.0) / 100)
+
+
 def test_a_noisy_cell_is_repeated_until_the_last_three_agree() -> None:
     # 10, 14, 10, 10.1 do not agree within 3 % until the fifth window: 10, 10.1, 10.
     found = measured(ScriptedBench([[10.0], [14.0], [10.0], [10.1], [10.0]]))
@@ -186,6 +193,14 @@ def test_beside_a_foreign_process_nothing_is_measured() -> None:
         match=f"0 of 6 windows counted, 3 are needed: 6 × foreign process {FOREIGN}",
     ):
         measured(ScriptedBench([[10.0]]), gpu=gpu)
+
+
+def test_our_own_process_is_none_and_its_memory_is_the_drivers() -> None:
+    gpu = ScriptedGpu(
+        by_process=(GpuProcess(pid=OURS, memory_mib=777.0, is_mps=True),),
+        used_mib=5000.0,
+    )
+    assert measured(ScriptedBench([[10.0]]), gpu=gpu).timings[0].memory_mib == 777.0
 
 
 def test_memory_is_what_the_gpu_took_on_where_the_driver_does_not_tell_of_processes() -> (

@@ -18,6 +18,7 @@ from agents.replicas.adapters import (
     make_adapters,
 )
 from agents.replicas.answers import ServerUnanswered
+from agents.replicas.http_calls import MAX_ANSWER
 from tests.agents.fakes.answers import always
 from tests.agents.fakes.answers import served as application
 from tests.agents.fakes.replicas import in_loop
@@ -202,6 +203,14 @@ async def test_metrics_are_read_and_what_is_not_told_is_none(
         assert await adapter.metrics(endpoint) == expected
 
 
+@pytest.mark.parametrize("page", ["}{ 5", "a" * (MAX_ANSWER + 10)])
+@in_loop
+async def test_metrics_that_are_none_are_refused(page: str) -> None:
+    async with served(Fake(metrics=page), "vllm") as (adapter, endpoint):
+        with pytest.raises(ServerUnanswered, match="holds no Prometheus metrics"):
+            await adapter.metrics(endpoint)
+
+
 @in_loop
 async def test_triton_loads_with_nothing_but_the_batch_changed() -> None:
     dynamic = {"preferred_batch_size": [4, 8, 16], "max_queue_delay_microseconds": 100}
@@ -274,6 +283,14 @@ async def test_mlserver_without_readable_settings_says_so(
     async with served(Fake(), "mlserver", directory=tmp_path) as (adapter, endpoint):
         with pytest.raises(ServerUnanswered, match=words):
             await adapter.apply_batch(endpoint, 16)
+
+
+@in_loop
+async def test_no_answer_does_not_say_that_a_server_is_awake() -> None:
+    async with served(Fake(), "vllm") as (adapter, endpoint):
+        assert await adapter.is_asleep(endpoint) is False, "it has no such page"
+    async with aiohttp.ClientSession() as session:
+        assert await make_adapters(session)["vllm"].is_asleep(endpoint) is None
 
 
 @in_loop

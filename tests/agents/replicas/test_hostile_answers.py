@@ -1,5 +1,8 @@
 """Servers that answer so as to harm whoever asks: every answer is a number that can be true, or ServerUnanswered."""
 
+import asyncio
+import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -7,10 +10,12 @@ import aiohttp
 import pytest
 
 from agents.processes.templates import Server
+from agents.replicas import adapters
 from agents.replicas.adapters import Adapter, Endpoint, ReplicaCounts, make_adapters
 from agents.replicas.answers import ServerUnanswered
+from agents.replicas.server_metrics import Page, read_page
 from tests.agents.fakes.answers import always
-from tests.waiting import in_loop
+from tests.waiting import PATIENCE_S, eventually, in_loop
 
 pytestmark = pytest.mark.integration
 
@@ -63,6 +68,42 @@ async def test_an_answer_that_breaks_its_reader_is_no_answer(
             await adapter.metrics(endpoint)
 
 
+@pytest.mark.parametrize("number", ["NaN", "+Inf", "-5", "1e300"])
+@in_loop
+async def test_a_metric_that_cannot_be_true_is_not_told(number: str) -> None:
+    page = (
+        f'nv_inference_request_success{{model="chat"}} {number}\n'
+        f'nv_inference_compute_infer_duration_us{{model="chat"}} {number}\n'
+        'nv_inference_exec_count{model="chat"} 10\n'
+    )
+    async with answering(page, "triton") as (adapter, endpoint):
+        found = await adapter.metrics(endpoint)
+    assert (found.requests, found.batches) == (None, 10)
+    assert found.busy_s is None or found.busy_s <= 1e12
+
+
+@in_loop
+async def test_a_long_page_holds_up_no_other_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_read, goes_on = threading.Event(), threading.Event()
+
+    def slow(text: str) -> Page:
+        is_read.set()
+        assert goes_on.wait(PATIENCE_S), "the loop did nothing else meanwhile"
+        return read_page(text)
+
+    monkeypatch.setattr(adapters, "read_page", slow)
+    async with answering('nv_inference_exec_count{model="chat"} 10\n', "triton") as (
+        adapter,
+        endpoint,
+    ):
+        asked = asyncio.create_task(adapter.metrics(endpoint))
+        await eventually(is_read.is_set)
+        goes_on.set()
+        assert (await asked).batches == 10
+
+
 @pytest.mark.parametrize("depth", [400, 900, 990, 20_000])
 @in_loop
 async def test_a_configuration_too_deep_to_be_changed(depth: int) -> None:
@@ -72,3 +113,17 @@ async def test_a_configuration_too_deep_to_be_changed(depth: int) -> None:
             assert await adapter.apply_batch(endpoint, 4) == "reloading"
         except ServerUnanswered:
             assert depth > 400
+
+
+@in_loop
+async def test_an_answer_forges_no_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said = "no\n2026-01-01 ERROR the disk is full\x1b[2J\r"
+    async with answering(said, "worker", status=500) as (adapter, endpoint):
+        with pytest.raises(ServerUnanswered) as refused:
+            await adapter.metrics(endpoint)
+    logging.getLogger("agents").error("%s", refused.value)
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert "answers 500: no 2026-01-01 ERROR" in record.getMessage()

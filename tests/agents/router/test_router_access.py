@@ -29,6 +29,7 @@ from agents.router.haproxy.config import (
     HaProxySettings,
     ProxyUser,
     find_proxy_user,
+    make_config,
 )
 from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.state import HaProxyError
@@ -293,6 +294,28 @@ def test_options_that_cannot_hold_are_refused(
         main([*ARGUMENTS, "--token-file", str(tmp_path / "token"), *words.split()])
     assert ended.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_haproxy_gets_all_of_it_in_its_configuration_and_leaves_root(
+    tmp_path: Path, certificate: tuple[Path, Path]
+) -> None:
+    settings = HaProxySettings(port=8081, folder=tmp_path)
+    assert "\n    bind 127.0.0.1:8081\n" in make_config(settings)
+    access = RouterAccess(
+        host="::",
+        allow=HERE,
+        certificate=certificate[0],
+        private_key=certificate[1],
+        keys=KEYS,
+    )
+    user = ProxyUser(uid=4711, gid=4712)
+    text = make_config(replace(settings, access=access, user=user))
+    assert f"\n    bind [::]:8081 v4v6 ssl crt {tmp_path}/tls.pem\n" in text
+    assert "connection reject unless { src 10.0.0.0/8 127.0.0.0/8 }\n" in text
+    assert "\n    uid 4711\n    gid 4712\n" in text
+    # Another key is another configuration, for which a kept HAProxy is not taken over.
+    other = replace(access, keys={"chat": frozenset({digest("third")})})
+    assert make_config(replace(settings, access=other, user=user)) != text
 
 
 def test_replicas_must_not_run_as_haproxys_user(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agents.router.router import Router
+from agents.router.router import MAX_BODY, Router
 from tests.agents.router_harness import a_route, served
 from tests.waiting import in_loop
 
@@ -21,6 +21,18 @@ async def answer(url: str, length: int, body: bytes = b"") -> str:
         return (await reader.readuntil(b"\r\n\r\n")).decode()
     finally:
         writer.close()
+
+
+@in_loop
+async def test_a_body_that_says_that_it_is_too_long_is_refused_and_holds_no_room() -> (
+    None
+):
+    router = Router(max_held_bytes=1000)
+    router.switch((a_route(),), {})
+    async with served(router.make_app()) as url:
+        assert (await answer(url, 2_000_000_000)).startswith("HTTP/1.1 413 ")
+        assert (await answer(url, MAX_BODY + 1)).startswith("HTTP/1.1 413 ")
+    assert not router.total("chat").rejected
 
 
 @in_loop

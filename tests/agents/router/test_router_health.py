@@ -33,6 +33,22 @@ def test_never_all_are_out() -> None:
     assert strike(a_health("only"), "only", 10) == [False] * 10
 
 
+def test_a_table_that_leaves_only_those_that_are_out_takes_them_in_again() -> None:
+    health = a_health("a", "b")
+    health.fail("a", is_unreachable=True)
+    health.set_members(frozenset(("a",)))
+    assert health.out == frozenset()
+
+
+def test_a_table_keeps_what_is_known_and_forgets_who_has_left() -> None:
+    health = a_health("a", "b", "c")
+    health.fail("a", is_unreachable=True)
+    health.fail("b", is_unreachable=True)
+    health.set_members(frozenset(("a", "c", "d")))
+    assert health.out == {"a"}
+    assert not health.fail("b", is_unreachable=True)  # no member any more
+
+
 def test_whoever_is_in_again_goes_out_at_the_next_failure_until_it_answers_well() -> (
     None
 ):

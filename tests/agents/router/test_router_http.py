@@ -171,6 +171,15 @@ async def test_a_deadline_that_has_passed_is_answered_at_once_and_counted(
     assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
 
 
+@on_front()
+async def test_a_deadline_that_is_no_number_is_refused_and_not_counted(
+    front: Front,
+) -> None:
+    front.switch("a")
+    assert (await front.post(headers={"Plimsoll-Deadline-Ms": "soon"}))[0] == 400
+    assert front.router.read()[0].arrivals == 0
+
+
 @in_loop
 async def test_a_worker_is_told_what_the_queue_left_of_the_deadline() -> None:
     now_s = [1000.0]
@@ -185,6 +194,14 @@ async def test_a_worker_is_told_what_the_queue_left_of_the_deadline() -> None:
         assert front.a.requests[0]["Plimsoll-Deadline-Ms"] == "7500"
         await front.post()
         assert "Plimsoll-Deadline-Ms" not in front.a.requests[1]
+
+
+@on_front()
+async def test_a_deadline_passes_in_the_queue(front: Front) -> None:
+    front.switch()
+    assert (await front.post(headers={"Plimsoll-Deadline-Ms": "50"}))[0] == 504
+    assert front.router.read()[0].queued == 0
+    assert (await front.rejected())["expired"] == 1
 
 
 @on_front()

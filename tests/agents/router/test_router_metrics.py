@@ -5,6 +5,7 @@ import asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from agents.base.device import ServiceRoute
+from agents.base.latency_buckets import BUCKET_COUNT
 from agents.router.metrics import MAX_SERVICES, OTHERS, exposition, shown
 from agents.router.service_queue import ServiceQueue
 
@@ -69,6 +70,18 @@ def test_counts_gauges_and_histograms_are_the_lanes() -> None:
 def below(found: dict[tuple[str, ...], float], name: str) -> dict[str, float]:
     """Counts of a histogram by the ends of its buckets."""
     return {key[2]: value for key, value in found.items() if key[0] == name}
+
+
+def test_every_bucket_is_below_some_end() -> None:
+    service_queue = a_queue("chat")
+    for exponent in range(BUCKET_COUNT):
+        service_queue.finish(0.25 * 2.0 ** (exponent / 4))
+    found = samples(service_queue)
+    counted = [value for key, value in found.items() if key[0] == "latency_ms_bucket"]
+    assert counted == sorted(counted)
+    assert counted[-1] == BUCKET_COUNT
+    # Ends at 0.25 · 2^0, 2^1 … 2^19: the first holds one bucket, each other four; buckets 77, 78, 79 have none.
+    assert counted[:-1] == [1 + 4 * turn for turn in range(20)]
 
 
 def test_services_beyond_the_bound_are_added_up() -> None:

@@ -272,6 +272,17 @@ async def test_a_long_answer_comes_piece_by_piece_and_waits_for_who_takes_them()
         await tick_until(lambda: worker.ended == 1)
 
 
+@in_loop
+async def test_a_long_answer_that_breaks_off_is_no_answer_after_what_came() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun"
+    async with raw_worker(answering(raw, ends=True)) as worker:
+        answer = await ask(ConnectionPool(worker.url))
+        assert await answer.piece() == b"begun"
+        with pytest.raises(WorkerAnswerLost, match="in the middle"):
+            await answer.piece()
+        answer.close()
+
+
 @pytest.mark.thorough
 @in_loop
 async def test_a_long_answer_that_stops_is_late() -> None:

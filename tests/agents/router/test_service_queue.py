@@ -36,6 +36,14 @@ async def test_requests_are_shared_exactly_by_weight_and_smoothly() -> None:
 
 
 @in_loop
+async def test_weights_of_zero_share_evenly_only_among_themselves() -> None:
+    spares = a_queue(("a", 0.0), ("b", 0.0))
+    assert Counter([await spares.acquire() for _ in range(10)]) == {"a": 5, "b": 5}
+    mixed = a_queue(("a", 0.0), ("b", 1.0))
+    assert Counter([await mixed.acquire() for _ in range(10)]) == {"b": 10}
+
+
+@in_loop
 async def test_without_a_replica_requests_wait_in_order_until_one_comes_and_no_more_than_allowed() -> (
     None
 ):
@@ -68,6 +76,17 @@ async def test_a_full_replica_is_passed_over_and_a_release_lets_the_next_one_in(
 
 
 @in_loop
+async def test_a_switch_moves_new_requests_and_leaves_those_under_way() -> None:
+    service_queue = a_queue(("old", 1.0))
+    await service_queue.acquire()
+    service_queue.switch(a_route(("new", 1.0)))
+    assert await service_queue.acquire() == "new"
+    assert (service_queue.in_flight("old"), service_queue.in_flight("new")) == (1, 1)
+    service_queue.release("old")
+    assert service_queue.in_flight("old") == 0
+
+
+@in_loop
 async def test_a_request_that_gives_up_loses_neither_its_place_nor_anybody_elses() -> (
     None
 ):
@@ -83,6 +102,16 @@ async def test_a_request_that_gives_up_loses_neither_its_place_nor_anybody_elses
     impatient.cancel()
     assert await patient == "a"
     assert service_queue.in_flight("a") == 1
+
+
+@in_loop
+async def test_a_request_that_gives_up_while_waiting_frees_its_place() -> None:
+    service_queue = a_queue(queue_limit=1)
+    waiting = asyncio.create_task(service_queue.acquire())
+    await settled()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert service_queue.read().queued == 0
 
 
 @in_loop
@@ -136,6 +165,18 @@ async def test_a_replica_that_fails_gets_nothing_until_it_is_readmitted() -> Non
         "a": 5,
         "b": 5,
     }
+
+
+@in_loop
+async def test_those_who_wait_go_to_a_replica_that_is_readmitted() -> None:
+    service_queue = a_queue(("a", 1.0), ("b", 1.0), replica_limit=1)
+    service_queue.fail("a", is_unreachable=True)
+    assert await service_queue.acquire() == "b"
+    waiting = asyncio.create_task(service_queue.acquire())
+    await settled()
+    assert service_queue.waiting == 1
+    service_queue.readmit("a")
+    assert await waiting == "a"
 
 
 @in_loop

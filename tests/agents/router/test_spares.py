@@ -1,5 +1,6 @@
 """Spares behind a router: at work while the replicas cannot keep up, at rest while they can."""
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -8,6 +9,7 @@ from agents.base.device import ServiceRoute
 from agents.base.lateness import CALM_S
 from agents.router.counts import Reason
 from agents.router.service_queue import ServiceQueue
+from tests.waiting import in_loop
 
 
 class Clock:
@@ -94,6 +96,14 @@ def test_a_newcomer_that_joins_the_next_batch_is_never_late(
     assert taken(service_queue, 9) == ["a"] * 8 + ["spare"]
 
 
+def test_the_next_batches_are_those_of_all_replicas_that_are_not_out() -> None:
+    service_queue = a_queue(Clock(), ("a", 1.0), ("b", 1.0), batch=3)
+    assert "spare" not in taken(service_queue, 12)
+    service_queue = a_queue(Clock(), ("a", 1.0), ("b", 1.0), batch=3)
+    assert service_queue.fail("b", is_unreachable=True)
+    assert taken(service_queue, 7) == ["a"] * 6 + ["spare"]
+
+
 @pytest.mark.parametrize(("reason", "waited_ms"), [("full", 0.0), ("expired", 100.0)])
 def test_a_request_that_was_turned_away_calls_the_spare(
     reason: Reason, waited_ms: float
@@ -102,6 +112,13 @@ def test_a_request_that_was_turned_away_calls_the_spare(
     assert service_queue.take() == "a"
     service_queue.reject(reason, waited_ms)
     assert service_queue.take() == "spare"
+
+
+def test_a_client_that_left_and_an_answer_that_was_lost_do_not() -> None:
+    service_queue = a_queue(Clock(), ("a", 100.0))
+    for reason in ("gone", "lost"):
+        service_queue.reject(reason)  # type: ignore[arg-type]
+    assert taken(service_queue, 3) == ["a"] * 3
 
 
 def test_a_spare_serves_alone_where_there_is_no_other_and_where_the_others_fail() -> (
@@ -121,3 +138,18 @@ def test_a_spare_that_fails_gets_nothing_until_it_is_well() -> None:
     assert taken(service_queue, 20) == ["a"] * 20
     service_queue.readmit("spare")
     assert service_queue.take() == "spare"
+
+
+@in_loop
+async def test_requests_that_wait_are_given_to_a_spare_that_comes() -> None:
+    clock = Clock()
+    service_queue = a_queue(clock, ("a", 10.0), spares=(), replica_limit=1)
+    assert service_queue.take() == "a"
+    waits = asyncio.create_task(service_queue.acquire())
+    await asyncio.sleep(0)
+    service_queue.switch(
+        ServiceRoute(
+            service="chat", slo_ms=100.0, shares=(("a", 10.0),), spares=("spare",)
+        )
+    )
+    assert await waits == "spare"

@@ -85,6 +85,35 @@ async def test_a_changed_batch_holds_for_every_batch_that_begins_after_it() -> N
 
 
 @in_loop
+async def test_a_changed_delay_lets_go_who_waits_already() -> None:
+    engine = GatedEngine(is_open=True)
+    async with serving(engine, batch=8, delay_ms=FOR_EVER_MS) as client:
+        sent = client.send(1.0)
+        await queued(client, 1)
+        changed = await client.call("PUT", "/batch", {"delay_ms": 0})
+        reply = await sent
+    assert (changed.json["batch"], changed.json["delay_ms"]) == (8, 0.0)
+    assert reply.batch == 1
+
+
+@in_loop
+async def test_a_request_that_is_larger_than_the_batch_became_runs_alone() -> None:
+    engine = GatedEngine()
+    async with serving(engine, batch=4) as client:
+        first = await busy(client, engine)
+        large = client.send(1.0, 2.0, 3.0)
+        await queued(client, 1)
+        small = client.send(4.0)
+        await queued(client, 2)
+        await client.call("PUT", "/batch", {"batch": 2})
+        engine.open()
+        replies = await all_of([large, small])
+        await first
+    assert engine.batches == [1, 3, 1]
+    assert [reply.numbers for reply in replies] == [[1.0, 2.0, 3.0], [4.0]]
+
+
+@in_loop
 async def test_requests_of_other_kinds_do_not_share_a_batch() -> None:
     engine = GatedEngine()
     wide = {

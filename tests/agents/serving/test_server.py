@@ -1,13 +1,14 @@
 """A replica's HTTP: readiness, states, refusals; in this process, with an engine that waits for the test."""
 
 import asyncio
+import io
 import struct
 
 import msgspec
 import pytest
 
 from agents.serving.engines.engine import Signature
-from agents.serving.engines.errors import EngineLost
+from agents.serving.engines.errors import EngineFailed, EngineLost
 from agents.serving.engines.tensors import TensorType
 from tests.agents.harness import FOR_EVER_MS, Client, GatedEngine, all_of, body, serving
 from tests.waiting import eventually, in_loop
@@ -107,6 +108,17 @@ async def test_deadlines_that_are_none_and_too_many_rows_are_refused() -> None:
 
 
 @in_loop
+async def test_a_body_that_is_too_large_is_a_problem_too() -> None:
+    async with serving(GatedEngine(is_open=True)) as client:
+        sent = io.BytesIO(b" " * (64 * 1024 * 1024 + 1))
+        async with client.session.post(
+            f"{client.url}/v2/models/chat/infer", data=sent
+        ) as answer:
+            found = (answer.status, answer.headers["Content-Type"])
+    assert found == (413, "application/problem+json")
+
+
+@in_loop
 async def test_inputs_reach_the_engine_in_the_networks_order() -> None:
     kinds = tuple(
         TensorType(name=name, datatype="UINT8", row_shape=()) for name in "ba"
@@ -198,6 +210,19 @@ async def test_offloading_waits_for_what_was_taken_and_resuming_serves_again() -
     assert (offloaded.json["state"], refused.status) == ("offloaded", 503)
     assert (resumed.json["state"], again.numbers) == ("ready", [4.0])
     assert engine.calls == ["load", "warm up 1", "offload", "resume"]
+
+
+@in_loop
+async def test_an_offload_that_fails_makes_the_worker_dead() -> None:
+    engine = GatedEngine(is_open=True, failure=EngineFailed("no host memory"))
+    async with serving(engine) as client:
+        failed = await client.call("PUT", "/offload")
+        live, refused = (
+            await client.call("GET", "/v2/health/live"),
+            await client.infer(1.0),
+        )
+    assert (failed.status, failed.json["detail"]) == (500, "no host memory")
+    assert (live.status, refused.status) == (503, 503)
 
 
 @in_loop

@@ -117,6 +117,19 @@ def test_what_is_joined_can_be_split_again(
     assert split(joined, [tensor.rows] * copies) == ((tensor,),) * copies
 
 
+def test_requests_of_unequal_rows_get_their_own_back() -> None:
+    one = Tensor(name="x", datatype="INT8", shape=(1, 2), data=b"\x01\x02")
+    two = Tensor(name="x", datatype="INT8", shape=(2, 2), data=b"\x03\x04\x05\x06")
+    joined = join([(one,), (two,)])
+    assert (joined[0].shape, joined[0].data) == ((3, 2), b"\x01\x02\x03\x04\x05\x06")
+    assert split(joined, [1, 2]) == ((one,), (two,))
+
+
+def test_integers_beyond_doubles_stay_exact() -> None:
+    (tensor,) = decode_request(request([2**53 + 1, -(2**63)], datatype="INT64")).inputs
+    assert unpack_numbers(tensor) == [2**53 + 1, -(2**63)]
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

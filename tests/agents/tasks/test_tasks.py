@@ -94,6 +94,28 @@ async def test_a_task_is_started_followed_and_finishes(node: TaskNode) -> None:
 
 
 @in_loop
+async def test_progress_is_what_a_restart_goes_on_from(node: TaskNode) -> None:
+    async with node.tasks() as tasks:
+        await tasks.start(launch())
+        await kept(tasks, 5.0)
+        await tasks.stop("t1")
+        await until(lambda: state(tasks) == "absent")
+        await tasks.start(launch())
+        before = reading(tasks).done_iterations
+        assert before >= 5.0, "its checkpoint is read at its start"
+        await kept(tasks, before + 1.0)
+
+
+@in_loop
+async def test_work_begins_where_it_is_told(node: TaskNode) -> None:
+    node.words = ("--done-iterations", "{done_iterations}")
+    async with node.tasks() as tasks:
+        await tasks.start(launch(a_task(iterations=1_000_000, done=500.7)))
+        await kept(tasks, 501.0)
+        assert reading(tasks).done_iterations < 100_000.0
+
+
+@in_loop
 async def test_a_failing_task_waits_in_a_crash_loop(plain: TaskNode) -> None:
     plain.words = ("fail",)
     async with plain.tasks() as tasks:

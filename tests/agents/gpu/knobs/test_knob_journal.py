@@ -81,6 +81,16 @@ def test_until_a_change_is_settled_either_value_may_be_in_force(
     assert (held.old, held.settings) == ((700.0,), ((250.0,),))
 
 
+def test_a_refused_change_leaves_the_one_before_it(tmp_path: Path) -> None:
+    with closing(KnobJournal(tmp_path)) as journal:
+        journal.write(a_change())
+        journal.settle("G", "clock_mhz")
+        journal.write(a_change((345.0, 9999.0)))
+        journal.withdraw("G", "clock_mhz")
+    ((held,), _) = reopened(tmp_path)
+    assert held.settings == ((345.0, 1200.0),)
+
+
 def test_the_file_stays_small_however_often_a_knob_is_turned(
     journal: KnobJournal,
 ) -> None:
@@ -118,6 +128,14 @@ def test_what_is_no_change_does_not_hide_the_others(
     held, problems = reopened(tmp_path)
     assert [each.last.gpu_uuid for each in held] == ["A"]
     assert "line 2, is damaged" in problems[0]
+
+
+def test_an_altered_line_is_not_believed(tmp_path: Path) -> None:
+    path = filled(tmp_path, "A", "B")
+    path.write_bytes(path.read_bytes().replace(b"1200", b"1300", 1))
+    held, problems = reopened(tmp_path)
+    assert [each.last.gpu_uuid for each in held] == ["B"]
+    assert "line 1, is damaged" in problems[0]
 
 
 def test_two_processes_cannot_have_it_and_one_waits_for_the_others_end(
@@ -265,6 +283,15 @@ def test_what_the_driver_has_forgotten_is_dropped(node: Node, version: str) -> N
     node.board.lock_high = 900  # an operator's, since then
     assert "was dropped" in node.restored()
     assert (node.board.lock_high, reopened(node.state)) == (900, ((), ()))
+
+
+def test_a_knob_that_was_turned_again_after_a_new_driver_is_ours(node: Node) -> None:
+    knobs = node.knobs()
+    knobs.limit_power_w(node.gpu, 300.0)
+    node.fake.reload()
+    knobs.limit_power_w(node.gpu, 250.0)
+    node.die()
+    assert node.restored() == "power_limit_w of GPU-0 was set to 700 W again"
 
 
 def test_after_a_reboot_the_driver_is_not_even_asked(node: Node) -> None:

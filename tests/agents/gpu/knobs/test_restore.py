@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agents.base.durable_files import read_boot_id
-from agents.gpu.knobs.journal import KnobJournal
+from agents.gpu.knobs.journal import NAME, KnobJournal
 from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.nvml.session import Nvml
 from tests.agents.commands import COPIES, Ended, agent, killable
@@ -140,6 +140,13 @@ def test_an_agent_that_ends_well_or_by_sigterm_leaves_nothing_to_put_back(
     assert node.is_put_back("nothing to put back\n")
 
 
+def test_sigkill_leaves_it_to_the_command_which_says_what_it_did(node: Node) -> None:
+    node.die_turned()
+    assert node.is_put_back(
+        "clock_mhz of GPU-0 was unlocked\npower_limit_w of GPU-0 was set to 700 W again\n"
+    )
+
+
 def test_a_running_agent_keeps_its_knobs(node: Node) -> None:
     with node.turning() as started:
         code, message = node.restore()
@@ -171,3 +178,12 @@ def test_without_the_right_or_the_driver_the_journal_stays_and_the_command_fails
     fake.reload()
     code, message = node.restore()
     assert (code, message.count("the driver was loaded anew")) == (0, 2)
+
+
+def test_a_damaged_tail_is_said_and_the_rest_is_put_back(node: Node) -> None:
+    node.die_turned()
+    with (node.state / NAME).open("ab") as file:
+        file.write(b"torn")
+    code, message = node.restore()
+    assert (code, "is damaged" in message) == (0, True)
+    assert node.is_untouched

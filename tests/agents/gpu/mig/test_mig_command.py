@@ -137,6 +137,22 @@ def test_a_gpu_that_is_not_in_mig_mode_is_left_to_the_operator(
     assert fake.state.writes == 0
 
 
+def test_without_the_right_slices_are_seen_and_the_right_is_named(
+    mig: Mig, fake: FakeGpus
+) -> None:
+    apply(mig, "3g.71gb")
+    fake.state.may_write = 0
+    refused = mig("clear")
+    assert (
+        refused.code == 1
+        and "CAP_SYS_ADMIN" in refused.err
+        and "capabilities/mig/config" in refused.err
+    )
+    listed = mig("list").out
+    assert "slice 1010  3g.71gb" in listed and "room now" not in listed
+    assert fake.devices() == [("3g.71gb", 0)]
+
+
 def test_processes_on_a_slice_are_named_and_keep_the_layout(
     mig: Mig, fake: FakeGpus
 ) -> None:
@@ -255,6 +271,17 @@ def test_a_slice_that_does_not_come_brings_the_layout_of_before_back(
         and "of before again" in failed.err
     )
     assert fake.devices() == FOUR
+
+
+def test_a_driver_that_has_no_place_in_any_order_says_so_and_nothing_is_lost(
+    mig: Mig, fake: FakeGpus
+) -> None:
+    apply(mig, "3g.71gb")
+    fake.fail("nvmlDeviceCreateGpuInstance", 23)
+    failed = apply(mig, "2g.35gb,1g.18gb")
+    # Both orders: 2g, 1g and 1g, 2g.
+    assert "no places for 2g.35gb,1g.18gb on GPU 0 in 2 orders" in failed.err
+    assert fake.devices() == [("3g.71gb", 0)]
 
 
 def test_where_even_the_layout_of_before_does_not_come_back_the_journal_keeps_it(

@@ -10,8 +10,10 @@ from agents.gpu.mig.layout import MAX_ORDERS, fits, names_of, orders, parse, wha
 from agents.gpu.nvml.mig_types import (
     MigProfile,
     Placement,
+    max_clients,
     parent_index,
     slice_index,
+    slice_type,
 )
 from tests.agents.fakes.nvml.fake_gpus import PROFILES
 
@@ -72,6 +74,10 @@ def test_what_does_not_fit_is_told_with_what_would() -> None:
     )
 
 
+def test_a_layout_is_read_with_the_largest_first() -> None:
+    assert names_of(wanted(" 1g.18gb, 3g.71gb,1g.35gb ")) == "3g.71gb,1g.35gb,1g.18gb"
+
+
 @pytest.mark.parametrize("text", ["3g.40gb", "", " , ", ",".join(["1g.18gb"] * 9)])
 def test_what_is_no_layout_is_refused_with_what_the_gpu_can_have(text: str) -> None:
     with pytest.raises(OutOfRange, match=r"can have .*3g.71gb \(at most 2\)"):
@@ -105,3 +111,14 @@ def test_an_index_tells_the_gpu_and_clashes_with_none() -> None:
     assert slice_index(2, 7, 0) == 3070
     parents = {0: 0, 63: 63, 1000: 0, 1147: 0, 3070: 2, 64_147: 63}
     assert {index: parent_index(index) for index in parents} == parents
+
+
+def test_types_are_names_that_the_catalogue_takes() -> None:
+    assert slice_type("H100-80GB", "1g.10gb") == "H100-80GB-MIG-1g.10gb"
+    assert slice_type("H100-80GB", "1g.10gb+me") == "H100-80GB-MIG-1g.10gb.me"
+
+
+def test_fewer_clients_share_a_smaller_slice() -> None:
+    # Of 48: 1/7 are 6.86, 3/7 are 20.6.
+    most = {"": 48, "7g.141gb": 48, "3g.71gb": 20, "1g.18gb": 6, "1c.3g.71gb": 20}
+    assert {profile: max_clients(profile) for profile in most} == most

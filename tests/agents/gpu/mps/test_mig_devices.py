@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from agents.base.device import DeviceError, GpuLost
+from agents.base.device import DeviceError, GpuLost, NotSupported
+from agents.gpu.knobs.journal import KnobJournal
+from agents.gpu.knobs.knobs import KnobWriter
 from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.mps.directory import MAX_PIPE_PATH
 from agents.gpu.mps.gpu_sharing import ByTurns, UnderMps, make_slice_sharing, mps_folder
 from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.devices import Devices, SliceErrors, type_of
 from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
+from agents.gpu.nvml.capabilities import probe
 from agents.gpu.nvml.session import Nvml
-from agents.gpu.nvml.types import GpuIdentity
+from agents.gpu.nvml.types import Capability, GpuIdentity
 from agents.gpu.nvml.xid_watch import XidWatch
 from agents.replicas.replica import Proof
 from tests.agents.factories import a_replica, a_task
@@ -134,6 +137,30 @@ def test_a_slice_that_goes_changes_no_other_index_and_a_new_one_is_noticed(
         "slice 1050" in gone
         and fresh == "GPU 0 has new slices MIG-7: restart the agent to use them"
     )
+
+
+def test_a_gpu_in_mig_mode_without_slices_is_no_device_and_said(fake: FakeGpus) -> None:
+    fake.enable_mig("A100")
+    with Nvml() as nvml:
+        devices = Devices(nvml)
+        assert [gpu.index for gpu in devices.gpus()] == [1]
+        assert "GPU 0 is in MIG mode without slices" in devices.look().problems[0]
+
+
+def test_a_slice_has_no_knob_and_nobody_turns_one(
+    nvml: Nvml, sliced: FakeGpus, tmp_path: Path
+) -> None:
+    gpu = by_index(Devices(nvml))[LARGE]
+    found = probe(nvml, gpu, try_writes=True)
+    assert not found.can(Capability.LOCK_CLOCK) and not found.can(
+        Capability.LIMIT_POWER
+    )
+    with KnobWriter(nvml, KnobJournal(tmp_path), boot_id="b") as knobs:
+        with pytest.raises(NotSupported, match="slice 1010 has no clock"):
+            knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=900.0)
+        with pytest.raises(NotSupported, match="those of GPU-0"):
+            knobs.limit_power_w(gpu, 300.0)
+    assert sliced.state.writes == 0
 
 
 def test_a_critical_error_of_the_gpu_condemns_its_slices_alone(

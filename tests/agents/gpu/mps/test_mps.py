@@ -59,6 +59,15 @@ def test_a_daemon_serves_one_gpu_from_directories_of_its_own(node: Node) -> None
     ) == (0o700, 0o700)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's daemon serves other users")
+def test_a_server_of_the_replicas_user_can_reach_the_directories(node: Node) -> None:
+    mps = node.mps(
+        MpsSettings(client_uid=os.getuid() + 1, answer_s=PATIENCE_S, start_s=PATIENCE_S)
+    )
+    run(mps.start())
+    assert mps.directory.pipe.stat().st_mode & 0o777 == 0o755
+
+
 def test_a_daemon_that_runs_is_adopted_and_set_back_to_100_percent(node: Node) -> None:
     first, second = node.mps(), node.mps()
     run(first.start())
@@ -174,6 +183,25 @@ def test_a_gpu_held_by_another_uids_server_is_refused(node: Node) -> None:
         run(other.start())
 
 
+def test_the_share_stands_in_the_clients_environment_alone(node: Node) -> None:
+    mps = node.mps()
+    assert mps.client_environment(100.0 / 3.0, 1000.5, True) == {
+        "CUDA_VISIBLE_DEVICES": GPU,
+        "CUDA_MPS_PIPE_DIRECTORY": f"{node.directory}/0/pipe",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "33.3334",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1001M",
+        "CUDA_MPS_CLIENT_PRIORITY": "1",
+    }
+    assert (
+        mps.client_environment(40.0, 12288.0, False)["CUDA_MPS_CLIENT_PRIORITY"] == "0"
+    )
+    run(mps.start())
+    node.joined(mps, 20.0)
+    assert (
+        node.client(mps, 80.0).hear()["sms"] == 104
+    )  # 105.6: 52 steps of 2; the first one's 20 % is its own.
+
+
 @pytest.mark.parametrize(
     ("release", "meanwhile", "then"),
     [
@@ -216,6 +244,17 @@ def test_a_server_that_cannot_start_is_told_with_what_the_log_says(
         LaunchFailed, match=r"nvidia-cuda-mps-server cannot start.*libcuda\.so\.1"
     ):
         run(mps.start_server())
+
+
+def test_terminating_one_client_leaves_the_others_alone(node: Node) -> None:
+    mps = node.started()
+    doomed, other = node.joined(mps), node.joined(mps)
+    assert run(mps.terminate(doomed.pid))
+    assert doomed.hear() == {"error": 810}
+    doomed.kill()
+    until(lambda: run(mps.client_pids()) == (other.pid,))
+    assert other.process.poll() is None
+    assert node.client(mps).hear()["sms"] == 52
 
 
 def test_only_the_answer_0_means_terminated(node: Node) -> None:

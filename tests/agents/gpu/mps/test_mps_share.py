@@ -10,6 +10,7 @@ from agents.gpu.mps.sm_percent import (
     expected_sms,
     memory_limit,
     objection,
+    step_sms,
     thread_percentage,
 )
 
@@ -97,3 +98,9 @@ def test_values_that_nobody_can_want_are_refused(value: float) -> None:
 def test_a_step_must_fit_the_gpu(step: int) -> None:
     with pytest.raises(OutOfRange, match=f"132 SMs cannot have steps of {step}"):
         expected_sms(132, 50.0, step)
+
+
+def test_the_step_is_learned_from_reports_of_several_shares() -> None:
+    assert step_sms([64, 40, 120]) == 8
+    assert step_sms([52, 66, 132]) == 2
+    assert step_sms([]) == 2

@@ -90,6 +90,24 @@ def test_idle_watts_go_by_what_was_granted_and_the_rest_by_what_was_used() -> No
     assert not found["r1"].is_estimated
 
 
+def test_of_a_part_all_its_processes_count() -> None:
+    window = a_window(
+        a_process(memory_mib=500.0, time_percent=20.0),
+        a_process(memory_mib=250.0, time_percent=30.0),
+        a_process(memory_mib=None),
+    )
+    use = by_name(attribute(window, [a_part()]))["r1"]
+    assert (use.memory_used_mib, use.sm_percent) == (750.0, 50.0)
+
+
+def test_memory_of_which_the_driver_tells_nothing_is_not_known_rather_than_zero() -> (
+    None
+):
+    use = by_name(attribute(a_window(a_process(memory_mib=None)), [a_part()]))["r1"]
+    assert use.memory_used_mib is None
+    assert not use.excesses
+
+
 def test_a_client_of_mps_has_its_time_times_its_part_of_the_sms() -> None:
     part = a_part(sm_percent=40.0, is_limited=True)
     measured = by_name(
@@ -120,6 +138,27 @@ def test_where_the_driver_tells_nothing_of_a_client_its_server_does() -> None:
     assert (unknown.sm_percent, unknown.is_estimated) == (None, True)
     # What nothing is known of is taken to have used its grant: all 60 J above idle are its, and 40 % of idle's 40.
     assert unknown.energy_mj == 76_000
+
+
+def test_a_driver_that_does_not_say_who_is_a_client_makes_no_false_overuse() -> None:
+    part = a_part(sm_percent=40.0, is_limited=True)
+    window = a_window(a_process(time_percent=100.0), knows_clients=False)
+    assert by_name(attribute(window, [part]))["r1"].excesses == ()
+
+
+def test_a_limited_part_that_runs_beside_mps_uses_more_than_it_was_granted() -> None:
+    part = a_part(sm_percent=40.0, is_limited=True)
+    use = by_name(attribute(a_window(a_process(time_percent=90.0)), [part]))["r1"]
+    assert [(each.quantity, each.granted, each.used) for each in use.excesses] == [
+        ("sm_use", 40.0, 90.0)
+    ]
+    assert not use.is_estimated
+
+
+def test_a_driver_that_measures_no_process_leaves_what_the_server_says() -> None:
+    window = a_window(a_process(), knows_use=False)
+    use = by_name(attribute(window, [a_part(sm_percent=100.0, busy_share=0.5)]))["r1"]
+    assert (use.sm_percent, use.is_estimated) == (50.0, True)
 
 
 def test_processes_of_nobody_are_counted_apart_and_pay_what_they_use() -> None:
@@ -215,6 +254,13 @@ def test_an_overuse_begins_after_some_windows_and_ends_after_as_many() -> None:
     assert over(judge, 900.0) == []
 
 
+def test_a_peak_now_and_then_is_no_overuse() -> None:
+    judge = Judge()
+    for _ in range(5):
+        assert over(judge, 1200.0, WINDOWS - 1) == []
+        assert over(judge, 900.0) == []
+
+
 def test_between_the_levels_what_holds_goes_on() -> None:
     # The slack of 1000 MiB is 64: begins above 1064, ends at 1032 or below.
     judge = Judge()
@@ -222,3 +268,10 @@ def test_between_the_levels_what_holds_goes_on() -> None:
     assert over(judge, 1065.0, WINDOWS) == [1065.0]
     assert over(judge, 1033.0, 3 * WINDOWS) == [1065.0]
     assert over(judge, 1032.0, WINDOWS) == []
+
+
+def test_of_a_part_that_is_gone_nothing_is_remembered() -> None:
+    judge = Judge()
+    over(judge, 1200.0, WINDOWS)
+    judge.judge(attribute(a_window(), ()))
+    assert over(judge, 1200.0) == []

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from agents.base.device import LaunchFailed, NodeState
+from agents.base.device import DeviceError, GpuLost, LaunchFailed, NodeState
 from agents.base.protocol import NodeCommand
 from agents.enforce.actions import Drain, StartReplica
 from agents.enforce.diff import actions
 from agents.gpu.node.foreign_memory import ForeignMemory
-from agents.gpu.nvml.types import GpuProcess
+from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
 from agents.processes.procfs import MARK
 from agents.replicas.replica import ReplicaView
 from tests.agents.enforce.test_diff import settle, settled
@@ -94,6 +94,46 @@ def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:
             f"GPU 0: 5000 MiB are held beyond what this node's replicas and tasks were granted (process {stranger} "
             in told
         )
+
+
+def test_overhead_and_processes_that_nobody_here_knows_leave_the_promises_as_they_are() -> (
+    None
+):
+    assert foreign_mib(FakeMemory(used_mib=512.0)) == 0.0
+    assert foreign_mib(FakeMemory(used_mib=513.0)) == 513.0
+    gone = GpuProcess(pid=2**22 - 1, memory_mib=5000.0, is_mps=False)
+    assert (
+        foreign_mib(
+            FakeMemory(used_mib=5000.0, strangers=(gone,)), a_view(memory_mib=8000.0)
+        )
+        == 0.0
+    )
+    assert ForeignMemory(FakeMemory()).problem(GPU) == ""
+
+
+class Broken(FakeMemory):
+    """A driver that does not answer after its first answer."""
+
+    error: DeviceError | None = None
+
+    def sample(self, gpu: GpuIdentity) -> GpuSample:
+        if self.error is not None:
+            raise self.error
+        return super().sample(gpu)
+
+
+def test_while_the_gpu_does_not_answer_what_was_seen_last_holds_and_looks_are_seldom() -> (
+    None
+):
+    driver, now_s = Broken(used_mib=5000.0), [0.0]
+    memory = ForeignMemory(driver, look_s=5.0, now_s=lambda: now_s[0])
+    assert memory.mib(GPU, ()) == 5000.0
+    driver.used_mib = 0.0
+    assert memory.mib(GPU, ()) == 5000.0
+    driver.error, now_s[0] = GpuLost("it fell off the bus"), 5.0
+    assert memory.mib(GPU, ()) == 5000.0
+    driver.error, now_s[0] = None, 10.0
+    assert memory.mib(GPU, ()) == 0.0
 
 
 def crowd(device: PaperDevice, foreign_mib: float) -> NodeState:

@@ -8,6 +8,7 @@ import pytest
 
 from agents.base.device import DeviceError, LaunchFailed, ServiceRoute, UnknownPart
 from agents.gpu.node.device import GpuDevice
+from agents.gpu.nvml.types import Capability
 from tests.agents.factories import a_replica, a_task
 from tests.agents.gpu_nodes import (
     GPUS,
@@ -130,6 +131,23 @@ async def test_knobs_are_turned_and_one_that_is_refused_is_told_and_not_asked_fo
         )
     assert knobs.turned == [("clock", 0, 1200.0), ("power", 1, 250.0)]
     assert knobs.is_closed
+
+
+@in_loop
+async def test_a_knob_that_the_gpu_lacks_is_known_before_anybody_turns_it(
+    tmp_path: Path,
+) -> None:
+    why_not = (
+        (Capability.LOCK_CLOCK, "this GPU does not have it"),
+        (Capability.SM_ACTIVITY, "too old"),
+    )
+    async with gpu_device(Wanted(directory=tmp_path, why_not=why_not)) as device:
+        assert [gpu.has_clock_lock for gpu in (await device.state()).gpus] == [
+            False,
+            True,
+        ]
+        problems = (await device.read()).problems
+        assert "GPU 0: the clock is not in force: this GPU does not have it" in problems
 
 
 @in_loop

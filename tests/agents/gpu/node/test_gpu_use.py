@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from agents.base.device import NotSupported
 from agents.base.protocol import GpuReading, UseReading
@@ -145,6 +146,24 @@ def test_a_process_in_a_session_of_its_own_belongs_to_its_ancestor() -> None:
         assert owner_of(child, {}) == OTHERS
 
 
+def test_a_process_that_is_not_to_be_seen_is_nobody_s() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert owner_of(ended.pid, {}) is None
+
+
+def test_a_server_of_mps_is_nobody_s(tmp_path: Path) -> None:
+    server = tmp_path / "nvidia-cuda-mps-server"
+    server.symlink_to(sys.executable)
+    with subprocess.Popen(
+        [str(server), "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert owner_of(process.pid, {}) is None
+        process.communicate()
+
+
 def test_memory_and_use_of_a_replica_are_those_of_all_its_processes() -> None:
     node = Node()
     with _Started("") as (leader, child), _Started("") as (stranger, _):
@@ -191,6 +210,19 @@ def test_under_mps_the_share_of_time_that_a_server_tells_is_kept_between_its_cou
             assert (found.sm_percent, found.is_estimated) == (20.0, True)
         node.use.forget("r1")
         assert node.read(view)["r1"].sm_percent is None
+
+
+def test_a_replica_and_its_successor_are_one_under_the_commanded_id() -> None:
+    node = Node()
+    with _Started("") as (one, _), _Started("") as (other, _):
+        node.driver.listed = (a_process(one, 1200.0), a_process(other, 700.0))
+        found = node.read(a_view("r1", pid=one), a_view("r1~8", pid=other))
+    assert set(found) == {"r1", "(idle)"}
+    assert (
+        found["r1"].memory_used_mib == 1900.0
+    )  # of the 2000 MiB that both together were granted
+    # Nothing ran: all 100 J are idle's, of which 40 + 40 % are theirs.
+    assert found["r1"].energy_j == 80.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,14 @@ from agents.gpu.nvml.capabilities import WATCH_ONLY, find_abilities, probe, prob
 from agents.gpu.nvml.errors import translate
 from agents.gpu.nvml.lacks import LackKind
 from agents.gpu.nvml.mig_types import InUse, NoRoom
+from agents.gpu.nvml.parse import sms
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import (
     Capability,
     GpuIdentity,
     GpuProcess,
     ProcessUse,
+    event_reasons,
 )
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Process
@@ -62,6 +64,22 @@ def test_a_power_limit_holds_the_clock_back_and_is_named_as_the_reason(
     assert nvml.sample(first(nvml)).enforced_limit_w == 250.0
 
 
+def test_the_sms_of_the_whole_gpu_follow_from_its_cores(nvml: Nvml) -> None:
+    # 16,896 cores, 128 of them per SM since 8.6; 64 before, but for that.
+    assert first(nvml).sm_count == 132
+    cores = ((5120, (7, 0)), (6912, (8, 0)), (10752, (8, 6)), (18432, (8, 9)))
+    assert [sms(*each) for each in cores] == [80, 108, 84, 144]
+
+
+def test_the_drivers_reserve_is_not_memory_in_use(nvml: Nvml, fake: FakeGpus) -> None:
+    fake.gpu(0).memory_used = 1000 * MIB
+    sample = nvml.sample(first(nvml))
+    assert (sample.memory_used_mib, sample.memory_reserved_mib) == (1000.0, 640.0)
+    fake.fail("nvmlDeviceGetMemoryInfo_v2", 13)
+    old = nvml.sample(first(nvml))
+    assert (old.memory_used_mib, old.memory_reserved_mib) == (1640.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [(9, "driver is not loaded"), (12, "comes with"), (18, "being upgraded")],
@@ -72,6 +90,12 @@ def test_without_a_driver_there_is_no_session(
     fake.fail("nvmlInitWithFlags", code)
     with pytest.raises(NoDriver, match=words):
         Nvml()
+
+
+def test_every_bit_of_the_reasons_has_a_name() -> None:
+    assert event_reasons(0) == ()
+    assert event_reasons(0x1 | 0x4 | 0x80) == ("idle", "power limit", "power brake")
+    assert event_reasons(0x200) == ("unknown 0x200",)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +165,15 @@ def test_without_the_right_both_knobs_are_off_and_nothing_is_written(
     assert fake.state.writes == 0
 
 
+def test_trying_the_right_leaves_what_an_operator_set(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
+    gpu = fake.gpu(0)
+    gpu.power_limit, gpu.lock_low, gpu.lock_high = 450_000, 345, 1200
+    assert probe(nvml, first(nvml), try_writes=True).can(Capability.LOCK_CLOCK)
+    assert (gpu.power_limit, gpu.lock_low, gpu.lock_high) == (450_000, 345, 1200)
+
+
 def test_a_lock_that_was_refused_is_a_capability_off_until_one_succeeds(
     nvml: Nvml, fake: FakeGpus
 ) -> None:
@@ -155,6 +188,26 @@ def test_a_lock_that_was_refused_is_a_capability_off_until_one_succeeds(
     fake.gpu(0).without = 0
     nvml.unlock_clock(gpu)
     assert probe(nvml, gpu, try_writes=True).can(Capability.LOCK_CLOCK)
+
+
+def test_a_gpu_older_than_volta_has_no_clock_lock(nvml: Nvml, fake: FakeGpus) -> None:
+    fake.gpu(0).architecture = 4
+    ((capability, message),) = probe(nvml, first(nvml), try_writes=True).why_not
+    assert (capability, "since Volta" in message) == (Capability.LOCK_CLOCK, True)
+
+
+def test_a_gpu_that_lists_no_clocks_is_locked_in_the_upper_half(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
+    fake.gpu(0).without = fake_gpus.NO_CLOCK_LIST
+    clocks = nvml.clocks_mhz(first(nvml))
+    # 1980 / 2 / 15 = 66 steps below the highest: 1980 - 66 · 15 = 990.
+    assert (clocks[0], clocks[1], clocks[-1], len(clocks)) == (
+        990.0,
+        1005.0,
+        1980.0,
+        67,
+    )
 
 
 def test_a_clock_is_locked_rounded_to_a_step_and_unlocked(
@@ -270,6 +323,18 @@ def test_processes_are_told_with_memory_and_who_shares_by_mps(
         GpuProcess(pid=40, memory_mib=None, is_mps=False),
     )
     assert nvml.processes(nvml.gpus()[1]) == ()
+
+
+def test_without_an_mps_list_there_are_no_clients_and_another_layout_is_not_believed(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
+    fake.run_processes(Process(pid=31, is_mps=1, memory=MIB))
+    fake.gpu(0).without = fake_gpus.NO_MPS_LIST
+    expected = GpuProcess(pid=31, memory_mib=1.0, is_mps=False)
+    assert nvml.processes(first(nvml)) == (expected,)
+    fake.run_processes(Process(pid=1 << 22, memory=MIB))
+    with pytest.raises(NotSupported, match="another layout"):
+        nvml.processes(first(nvml))
 
 
 def test_use_is_told_by_process_and_an_idle_gpu_has_none(

@@ -125,6 +125,17 @@ def test_the_watch_goes_on_after_the_driver_was_loaded_again(
     assert set(watch.condemned()) == {"GPU-0"}
 
 
+def test_nvml_can_be_started_again_while_somebody_waits_for_events(
+    nvml: Nvml, watch: XidWatch, fake: FakeGpus
+) -> None:
+    fake.reload()
+    assert nvml.sample(nvml.gpus()[0]).clock_mhz == 345.0
+    until(lambda: watch.is_waiting and watch.rounds > 1)
+    fake.happens(48, gpu=1)
+    taken(watch, 1)
+    assert set(watch.condemned()) == {"GPU-1"}
+
+
 def test_events_that_nobody_takes_are_bounded_and_condemn_all_the_same(
     watch: XidWatch, fake: FakeGpus
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -181,6 +182,19 @@ class TestReal:
             assert not (tmp_path / "haproxy.json").exists()
 
     @in_loop
+    async def test_after_a_kill_of_the_agent_the_next_one_has_exactly_one(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node:
+            # Kept without a word of goodbye, then wanted on another port.
+            async with node.haproxy(keep=True) as router:
+                first = router.pid
+            async with node.haproxy(port=a_free_port()) as router:
+                assert router.pid != first
+                assert not alive(first)
+                assert await node.tries() == 0
+
+    @in_loop
     async def test_an_agent_that_carries_requests_itself_ends_the_one_that_was_left(
         self, tmp_path: Path
     ) -> None:
@@ -248,6 +262,19 @@ class TestReal:
             await tick_until(lambda: router.routes != ())
             assert router.pid not in (0, first)
             assert await node.post() == 200
+
+    @in_loop
+    async def test_while_it_is_down_nothing_is_in_flight_and_nothing_is_read(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+            os.kill(router.pid, signal.SIGKILL)
+            await tick_until(lambda: router.pid == 0)
+            router._seen_s = -math.inf
+            await router.look()
+            assert router.in_flight("a") == 0
+            assert await router.read_services() == ()
 
     @in_loop
     async def test_it_counts_arrivals_answers_misses_and_refusals(

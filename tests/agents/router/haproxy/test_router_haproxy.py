@@ -153,6 +153,15 @@ def test_a_name_that_could_be_a_command_is_refused(name: str) -> None:
         plan_commands(a_state(), {name: {}}, SETTINGS)
 
 
+def test_differences_are_told_in_words() -> None:
+    state = a_state(ready("b1", "s1", A), chat="b1", old="b2")
+    assert differences(state, {"chat": {B: 1}, "new": {}}) == [
+        "service new has no backend",
+        "service old is still there",
+        "service chat goes to {('127.0.0.1', 9000): 256}, not to {('127.0.0.1', 9001): 1}",
+    ]
+
+
 def test_what_haproxy_prints_is_read() -> None:
     servers = "1\n# be_id be_name srv_id srv_name srv_addr srv_admin_state srv_uweight srv_port\n"
     servers += "3 b1 1 s1 127.0.0.1 4 85 9000\n3 b1 2 s2 127.0.0.1 12 1 9001\n3 b1 3 s3 127.0.0.1 5 1 1\n"
@@ -178,6 +187,11 @@ def test_what_haproxy_prints_is_read() -> None:
 def test_an_address_that_haproxy_cannot_have_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="not an address for HAProxy"):
         parse_address(url)
+
+
+def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
+    with pytest.raises(HaProxyError, match="shorter folder"):
+        HaProxy(replace(SETTINGS, folder=Path("/" + "x" * 100)))
 
 
 PROGRAM = shutil.which("haproxy") or shutil.which(

@@ -126,6 +126,14 @@ def test_networks_that_cannot_be_served_say_why(
         engine_of(tmp_path, content).load()
 
 
+def test_files_elsewhere_are_not_loaded(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    asked = options(tmp_path, DOUBLED)
+    asked.network_dir, asked.network = tmp_path / "inner", "../net.onnx"
+    with pytest.raises(LaunchFailed, match="not a file in"):
+        make_onnx_engine(asked)
+
+
 @pytest.mark.integration
 def test_a_real_worker_serves_onnx_in_batches(tmp_path: Path) -> None:
     async def check(url: str) -> None:

@@ -18,6 +18,7 @@ from agents.sim.queues.replica_queue import (
     fine_bucket_of_s,
 )
 from agents.sim.queues.tally import FINE_COUNT, PARTS, Floats, ServiceTally
+from solvers.laws.bulk_queue import miss_probability
 from tests.examples import examples
 
 NO_NOISE = np.ones(1)
@@ -215,3 +216,41 @@ def test_littles_law_holds_exactly(cut_s: float) -> None:
     assert ran.tally.present_s == pytest.approx(
         ran.tally.sojourn_s + ran.queue.age_s(2000.0), rel=1e-9
     )
+
+
+@pytest.mark.parametrize(
+    ("batch", "utilisation"),
+    [
+        (1, 0.5),
+        (8, 0.85),
+        (64, 0.5),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in (
+                (1, 0.3),
+                (1, 0.7),
+                (1, 0.85),
+                (2, 0.6),
+                (4, 0.5),
+                (8, 0.4),
+                (16, 0.9),
+                (32, 0.7),
+            )
+        ),
+    ],
+)
+def test_latency_percentiles_are_those_of_the_queues_m_d_1_and_m_d_b_1(
+    batch: int, utilisation: float
+) -> None:
+    """At the percentile's latency the exact law (solvers.laws.bulk_queue) lets that share through, to 2 %."""
+    # Long queues forget slowly.
+    requests = 5_000_000 if utilisation > 0.8 else 1_000_000
+    ran = under_load(batch, utilisation, requests, a_pace(batch))
+    for percentile in (0.5, 0.95, 0.98, 0.99):
+        latency_s = (ran.tally.latency_ms(percentile) or 0.0) / 1000.0
+        short, long = miss_probability(
+            batch,
+            utilisation=utilisation,
+            slo_ratio=[0.98 * latency_s, 1.02 * latency_s],
+        )
+        assert long <= 1.0 - percentile + 1e-9 <= short + 2e-9

@@ -84,6 +84,25 @@ def test_measured_pairs_are_slowed_as_measured(truth: Truth) -> None:
 
 
 @pytest.mark.parametrize(
+    ("duties", "sm_percents", "factors"),
+    [
+        ((1.0, 1.0), (100.0, 100.0), (2.0, 2.0)),
+        ((1.0,) * 4, (100.0,) * 4, (4.0,) * 4),
+        # Nobody loses while there are SMs for all.
+        ((0.3, 0.6), (100.0, 100.0), (1.0, 1.0)),
+        ((1.0, 1.0), (40.0, 60.0), (1.0, 1.0)),
+        ((1.0,), (100.0,), (1.0,)),
+    ],
+)
+def test_who_is_always_busy_shares_evenly(
+    duties: tuple[float, ...],
+    sm_percents: tuple[float, ...],
+    factors: tuple[float, ...],
+) -> None:
+    assert fair_factors(duties, sm_percents) == pytest.approx(factors)
+
+
+@pytest.mark.parametrize(
     ("duties", "sm_percents"),
     [
         ((0.9, 0.5), (100.0, 100.0)),
