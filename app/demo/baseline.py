@@ -2,7 +2,7 @@
 
 The settings are those that `bench.tune_kubernetes` finds for the demo's requests with seed 1: of all GPU types, equal
 parts of GPUs (1, 2 or 4, as NVIDIA's device plugin makes them by MPS) and targets the cheapest that keep every SLO. A
-test tries the next higher targets; the search takes minutes, which neither it nor the demo has.
+test holds them to that; the search takes minutes, which the demo has not.
 """
 
 import asyncio

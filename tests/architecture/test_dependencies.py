@@ -173,6 +173,9 @@ def test_the_tools_import_only_what_a_developer_has() -> None:
     provided = {distributions().get(name, [name])[0] for name in outside}
     needed = {PART_OF_A_DECLARED_ONE.get(name, name) for name in provided}
     assert needed <= names(declared("server", "dev"))
+    # And they measure what is installed.
+    wheel = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert set(wheel["packages"]) == set(PACKAGES)
 
 
 @pytest.mark.parametrize(("module", "extra"), NEED_AN_EXTRA.items())

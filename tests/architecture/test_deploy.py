@@ -142,6 +142,8 @@ def test_every_command_is_one_that_the_program_takes_and_wrong_ones_would_be_see
             PARSERS.get(program, lambda _: None)(known)
         except (Exception, SystemExit) as error:
             pytest.fail(f"{place}: {program} {known}: {error!r}")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(PARSERS) <= set(project["scripts"])
     assert programs.count("plimsoll-agent") == 5
     assert programs.count("plimsoll") >= 8
     for wrong in (["serve", "--no-such-flag"], ["db", "nonsense"], ["nonsense"]):

@@ -116,6 +116,12 @@ def test_a_row_that_was_deleted_is_told_while_others_are_added() -> None:
     ]
 
 
+@pytest.mark.thorough
+def test_all_rows_end_within_twenty_minutes() -> None:
+    # Half a minute of each is its start and its judgement.
+    assert sum(row.seconds + 30.0 for row in campaign.ROWS.values()) <= 1200.0
+
+
 def flood(callers: int = len(KINDS), **statuses: int) -> FloodResult:
     """Calls by status (`s200=50`), which came with tokens of so many kinds."""
     by_status = {name.removeprefix("s"): count for name, count in statuses.items()}

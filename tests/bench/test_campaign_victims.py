@@ -31,6 +31,15 @@ def _answer(path: Path, at_s: float) -> None:
     Journal(path).write("acknowledged", at_s=at_s, sent_s=at_s, boot="b", sequence=1)
 
 
+def test_a_solver_is_not_killed_while_nobody_knows_how_often_it_has_decided() -> None:
+    async def ticks(_: object) -> int:
+        return 0
+
+    controller = SimpleNamespace(kill_child=lambda: True, pid=1)
+    victims = _victims(SimpleNamespace(ticks=ticks, controller=controller))
+    assert asyncio.run(victims.kill("solver")) is None
+
+
 def test_a_solver_is_back_when_its_controller_has_decided_with_a_new_one_or_was_killed_too() -> (
     None
 ):
@@ -83,6 +92,20 @@ def test_a_recovery_is_undisturbed_where_nothing_that_it_needs_was_dead_meanwhil
     elsewhere = of("agent", 11.0, 1.0, "n2")
     assert undisturbed([router, elsewhere]) == [router, elsewhere]
     assert router not in undisturbed([router, of("agent", 11.0, 1.0, "n1")])
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    reader = JournalReader(path=path)
+    assert reader.read() == []
+    Journal(path).write("obeyed", generation=1, sha256="a")
+    whole = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(whole[:10])
+    assert [entry.generation for entry in reader.read()] == [1]
+    with path.open("ab") as file:
+        file.write(whole[10:])
+    assert [entry.generation for entry in reader.read()] == [1, 1]
 
 
 def test_an_answer_to_what_was_sent_before_the_kill_does_not_say_that_it_is_back(

@@ -63,3 +63,15 @@ def test_a_row_has_the_worst_services_margin_and_the_cost_against_others() -> No
     # Without a headroom hetsev does not keep them either.
     assert rows[0]["cost_to_other"] == pytest.approx(1.5 / 2.5)
     assert rows[-1]["cost_to_other"] == pytest.approx(1.0)
+
+
+def test_nothing_is_compared_with_where_nobody_keeps_the_slos() -> None:
+    rows = rows_of(
+        [
+            named("joint", cost_usd=1.5, in_slo=(100, 100)),
+            named("joint, headroom 2", cost_usd=4.0, in_slo=(100, 97)),
+            named("igniter", cost_usd=1.0, in_slo=(100, 97)),
+        ]
+    )
+    assert [row["cost_to_headroom"] for row in rows] == [None] * 3
+    assert [row["cost_to_other"] for row in rows] == [None] * 3

@@ -9,7 +9,7 @@ import pytest
 from app.cli.simulation.scenario_files import read_scenario
 from app.simulate.run.loss_notes import AFTER_S
 from app.simulate.run.results import LossImpact, NodeLossResult, RunResult
-from bench.node_loss import LOSSES, SCENARIO, jobs, losses_of, rows_of
+from bench.node_loss import LOSSES, SCENARIO, jobs, losses_of, rows_of, service_rows
 from tests.app.runs import a_run
 
 pytestmark = pytest.mark.thorough
@@ -84,3 +84,18 @@ def test_services_are_counted_by_their_replicas_and_only_where_they_were_hit() -
         )
         for row in rows
     ] == expected
+
+
+def test_every_service_that_was_hit_has_a_row_of_its_own() -> None:
+    assert [
+        (row["service"], row["late_percent"])
+        for row in service_rows([a_run_with_a_loss()])
+    ] == [("a", 10.0), ("b", 30.0), ("c", 60.0)]
+
+
+def test_a_run_without_losses_has_nothing_to_tell() -> None:
+    assert [(row["cases"], row["late_percent_mean"]) for row in rows_of([a_run()])] == [
+        (0, None),
+        (0, None),
+        (0, None),
+    ]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from bench.papers.html import report_to_html
-from bench.papers.outcomes import Outcome, outcomes
+from bench.papers.outcomes import Outcome, in_process, outcomes
 from bench.papers.show import told
 from bench.papers.systems import SYSTEMS, Aim, System
 from bench.papers.table import Row, Table
@@ -143,6 +143,18 @@ def test_a_system_that_fails_costs_no_other_one() -> None:
         False,
     ]
     assert all(outcome.seconds >= 0.0 for outcome in found)
+
+
+def test_experiments_that_are_not_written_or_raise_are_named() -> None:
+    ghost = replace(SYSTEM, module="ghost")
+    assert in_process(ghost, True).error == "bench/papers/ghost.py is not there"
+    # A file of the folder that has no tables.
+    raising = in_process(replace(SYSTEM, module="table"), True)
+    # The last line of what it said alone, of which Python versions add a guess to the end.
+    assert raising.error.startswith(
+        "AttributeError: module 'bench.papers.table' has no attribute 'tables'"
+    )
+    assert raising.tables == ()
 
 
 def test_a_gain_over_nothing_is_endless_is_no_verdict_and_crosses_the_process_border() -> (

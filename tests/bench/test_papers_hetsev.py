@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from app.simulate.report.report import make_report
-from bench.compare import Claim
-from bench.papers.hetsev import rows
+from bench.compare import EXPERIMENTS, Claim
+from bench.papers.hetsev import QUICK_S, SYSTEM, rows
+from bench.papers.systems import SYSTEMS
 from tests.app.runs import a_run, a_scenario
 
 pytestmark = pytest.mark.thorough
@@ -60,7 +61,45 @@ def test_a_claim_of_hetsev_has_a_row_of_joint_beside_it_by_seed() -> None:
     assert own.truth == "scaled"
 
 
+def test_what_we_ask_of_ourselves_is_no_figure_of_the_paper() -> None:
+    own, _ = rows([a_claim(is_papers=False)], REPORT, truth="scaled")
+    assert (own.paper, own.demanded) == (None, 2.5)
+
+
 def test_a_claim_of_joint_alone_takes_the_place_of_the_row_beside_hetsev_s() -> None:
     demanded = replace(a_claim("joint", is_papers=False), figure="cost ratio, joint")
     own, joint = rows([a_claim(), demanded], REPORT, truth="scaled")
     assert (own.policy, joint.policy, joint.demanded) == ("hetsev", "joint", 2.5)
+
+
+def test_without_runs_of_joint_there_are_no_rows_of_it() -> None:
+    report = make_report(a_scenario(), [run for run in RUNS if run.policy != "joint"])
+    assert [row.policy for row in rows([a_claim()], report, truth="scaled")] == [
+        "hetsev"
+    ]
+
+
+def test_quick_scenarios_are_hetsev_s_own_and_last_beyond_their_warm_up() -> None:
+    mine = {
+        name
+        for each in EXPERIMENTS
+        if each.title.startswith(SYSTEM)
+        for name in each.scenarios
+    }
+    assert set(QUICK_S) <= mine
+    assert {
+        claim.stated
+        for each in EXPERIMENTS
+        for claim in each.claims
+        if claim.is_papers and claim.unit == "x"
+    } == {
+        2.21,
+        2.56,
+        2.3,
+        2.15,
+        1.79,
+    }
+    (system,) = (each for each in SYSTEMS if each.name == SYSTEM)
+    assert any(
+        system.aim(claim.figure) for each in EXPERIMENTS for claim in each.claims
+    )

@@ -84,6 +84,7 @@ def test_the_set_says_where_it_comes_from_is_read_as_samples_and_not_made_twice(
         "**Made by the fake: these are not measurements of any GPU.**",
         "GPU: NVIDIA H100 80GB HBM3, 81920 MiB, SMs: 132",
         "Driver: 580.65.06",
+        "Apache-2.0",
         "`switch.csv` (3",
         "`python -m bench.real_gpu all --fake",
     ):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agents.base.device import DeviceError
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import GpuIdentity
 from agents.profiling.cells import Member, make_cell
@@ -31,11 +32,11 @@ GPU = GpuIdentity(
 )
 
 
-def a_run(directory: Path) -> Run:
+def a_run(directory: Path, *, is_fake: bool = False) -> Run:
     options = Options(
         out=directory,
         budget_s=60.0,
-        is_fake=False,
+        is_fake=is_fake,
         networks=("resnet50",),
         shares=(50.0,),
         batches=(1,),
@@ -128,6 +129,11 @@ def test_a_row_alone_says_the_condition_the_figures_and_that_its_p99_is_thin(
     assert row | expected == row
 
 
+@pytest.mark.thorough
+def test_rows_of_the_fake_name_no_gpu_type_that_exists(tmp_path: Path) -> None:
+    assert a_run(tmp_path, is_fake=True).gpu_type == "fake-H200"
+
+
 def test_a_pair_is_slower_by_its_p50_over_that_alone_at_the_same_share_and_batch(
     tmp_path: Path,
 ) -> None:
@@ -162,10 +168,40 @@ def test_pairs_are_measured_with_everybody_alone_and_each_cell_once() -> None:
     assert sums == {100.0, 200.0}
 
 
+@pytest.mark.thorough
+def test_a_table_keeps_its_rows_and_writes_units_and_empty_cells(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "x.csv"
+    table = Table(path, ("sm_percent", "latency_ms", "is_sure", "note"))
+    assert not path.exists()
+    table.add(
+        {"sm_percent": 50.0, "latency_ms": 1.2345678, "is_sure": True, "note": "a, b"}
+    )
+    table.add({"sm_percent": 100.0, "latency_ms": None, "is_sure": False, "note": None})
+    assert (
+        path.read_text()
+        == 'sm_percent,latency_ms,is_sure,note\n50,1.2346,yes,"a, b"\n100,,no,\n'
+    )
+    again = Table(path, ("sm_percent", "latency_ms", "is_sure", "note"))
+    assert again.has(sm_percent=50.0) and again.has(sm_percent=100.0, latency_ms=None)
+    assert not again.has(sm_percent=50.0, is_sure=False)
+    with pytest.raises(
+        DeviceError,
+        match="has the columns sm_percent, latency_ms, is_sure, note; these scripts write a",
+    ):
+        Table(path, ("a",))
+
+
 def test_the_reading_side_of_nvml_has_no_writer() -> None:
     writers = {"limit_power_w", "lock_clock_mhz", "unlock_clock"}
     assert writers <= set(dir(Nvml))
-    assert writers.isdisjoint(dir(ReadNvml))
+    # Another writer of NVML would have another name: whatever is added is looked at here.
+    readers = (
+        "gpus driver_version sample power_w processes process_use check watched_xids"
+    )
+    own = {name for name in dir(ReadNvml) if not name.startswith("_")}
+    assert own == {*readers.split(), "close", "without_processes"}
 
 
 def write_set(folder: Path) -> None:
@@ -228,6 +264,14 @@ def ask_client(
         timeout=PATIENCE_S,
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_client_without_cuda_says_so() -> None:
+    if Path("/usr/lib/x86_64-linux-gnu/libcuda.so.1").exists():
+        pytest.skip("this machine has a driver")
+    (said,) = ask_client([])
+    assert said["error"] == -1
+    assert "loading libcuda.so.1" in str(said["doing"])
 
 
 @pytest.mark.thorough

@@ -81,6 +81,16 @@ def test_tables_and_files_are_the_sql_views_to_the_cent(
     assert found["(idle)"][1] == cents(idle)
 
 
+@pytest.mark.thorough
+def test_the_period_is_chosen_and_remembered(demo: Api, opened: Open) -> None:
+    page = opened(demo, "cost")
+    page.select_option("#cost-period", "30d")
+    page.locator("figcaption", has_text="Cost per day").wait_for()
+    page.reload()
+    page.locator("figcaption", has_text=re.compile("Cost per day")).wait_for()
+    assert page.input_value("#cost-period") == "30d"
+
+
 def test_a_person_of_a_project_sees_its_cost(demo: Api, opened: Open) -> None:
     demo.add_token("mine", "viewer", projects=("team-a",))
     page = opened(demo, "cost", scope="mine")

@@ -48,3 +48,16 @@ def test_neighbours_of_a_kind_are_one_line_until_it_is_opened(
     expect(page.get_by_role("button", name="× 3")).to_be_focused()
     page.get_by_role("button", name="× 3").click()
     expect(line).to_have_count(1)
+
+
+@pytest.mark.thorough
+def test_only_what_matters_is_shown_where_that_is_asked(
+    fresh_demo: Api, opened: Open
+) -> None:
+    fresh_demo.call("POST", "nodes/n1/cordon")
+    page = opened(fresh_demo, "events", scope="viewer")
+    expect(page.locator("tbody tr", has_text="PlanPushed")).to_be_visible()
+    page.get_by_label("Level").select_option("warnings and errors")
+    expect(page.locator("tbody tr", has_text="PlanPushed")).to_have_count(0)
+    expect(page.locator("tbody tr").first).to_contain_text("warning: NodeCordoned")
+    assert "level=warn" in page.url

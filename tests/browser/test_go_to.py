@@ -36,3 +36,12 @@ def test_arrows_choose_among_what_is_found(demo: Api, opened: Open) -> None:
     expect(found.nth(1)).to_have_attribute("aria-selected", "true")
     page.keyboard.press("Enter")
     page.wait_for_url("**/plans/1")
+
+
+def test_a_slash_leads_to_the_search_of_the_page(demo: Api, opened: Open) -> None:
+    page = opened(demo, "services", scope="viewer")
+    expect(page.locator("tbody tr th a")).to_have_count(3)
+    page.keyboard.press("/")
+    expect(page.get_by_label("Find")).to_be_focused()
+    page.keyboard.type("chat")
+    expect(page.locator("tbody tr th a")).to_have_count(1)

@@ -57,3 +57,22 @@ def test_a_replica_fills_every_gpu_that_it_spans(model: Api, opened: Open) -> No
     page = opened(model, "fleet", scope="viewer")
     assert planned["tp"] > 1
     expect(page.locator(".part.ready", has_text="chat")).to_have_count(planned["tp"])
+
+
+@pytest.mark.thorough
+def test_a_new_model_is_read_from_yaml_into_fields_of_its_kind(
+    model: Api, opened: Open
+) -> None:
+    page = opened(model, "new-service")
+    expect(page.get_by_label("SLO latency")).to_be_visible()
+    expect(page.get_by_label("First token within")).to_be_hidden()
+    page.get_by_label("A manifest as").fill(
+        "kind: Service\nmetadata: {name: writer}\nspec:\n  kind: llm\n  network: Llama-3.1-70B\n"
+        "  slo: {ttft_ms: 2000, itl_ms: 100, percentile: 0.95}\n"
+    )
+    page.get_by_role("button", name="Read into the fields").click()
+    expect(page.get_by_label("First token within")).to_have_value("2000")
+    expect(page.get_by_label("SLO latency")).to_be_hidden()
+    page.get_by_role("button", name="Apply").click()
+    page.wait_for_url("**/services/writer")
+    assert model.get("services/writer")["spec"]["kind"] == "llm"

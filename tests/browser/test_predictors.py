@@ -4,7 +4,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Open
-from tests.integration.api_harness import Api
+from tests.integration.api_harness import Api, gpu_type, profile
+from tests.integration.measured import fit_here
 
 pytestmark = pytest.mark.integration
 
@@ -73,3 +74,31 @@ def test_curves_and_table_are_what_the_api_says_with_error_and_drift(
                 off, abs=0.051
             )
             assert row[5] == "no"
+
+
+@pytest.mark.thorough
+def test_another_one_is_chosen_and_stays_in_the_address(
+    fresh_demo: Api, opened: Open
+) -> None:
+    fresh_demo.put("gpu-types/V100", gpu_type("V100"))
+    fresh_demo.put("profiles/resnet50/V100", profile("resnet50", "V100"))
+    samples = [
+        {
+            "gpu_type": "V100",
+            "batch": batch,
+            "sm_percent": share,
+            "latency_ms": batch * (2.0 + 100 / share),
+        }
+        for share in (20, 40, 60, 80, 100)
+        for batch in (1, 2)
+    ]
+    fresh_demo.call("POST", "networks/resnet50/samples", {"samples": samples})
+    fit_here(fresh_demo)
+    page = opened(fresh_demo, "predictors")
+    caption = page.locator("figcaption")
+    expect(caption).to_contain_text("resnet50 on T4")
+    page.get_by_label("Fitted against measured").select_option("resnet50 on V100")
+    expect(caption).to_contain_text("resnet50 on V100")
+    page.reload()
+    expect(caption).to_contain_text("resnet50 on V100")
+    assert len(rows_of(page)) == 10

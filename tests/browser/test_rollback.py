@@ -45,3 +45,28 @@ def test_why_a_plan_cannot_come_back_is_said(fresh_demo: Api, opened: Open) -> N
     page.click("button:has-text('Yes, put')")
     page.locator("#problem", has_text="no service is called 'extra'").wait_for()
     page.locator("button", has_text="Roll back to this plan").wait_for()
+
+
+@pytest.mark.thorough
+def test_a_proposal_that_was_replaced_links_to_the_newer_one_and_is_not_rolled_back_to(
+    fresh_demo: Api, opened: Open
+) -> None:
+    fresh_demo.put(
+        "policies/default",
+        {
+            "kind": "Policy",
+            "metadata": {"name": "default"},
+            "spec": {"mode": "approve"},
+        },
+    )
+    ids = []
+    for name in ("extra", "more"):
+        fresh_demo.put(f"services/{name}", service(name, scaling={"min_replicas": 2}))
+        ids.append(fresh_demo.tick().plan_id)
+    page = opened(fresh_demo, "plans")
+    page.click(f".chip a[href='/plans/{ids[1]}']")
+    page.wait_for_url(f"**/plans/{ids[1]}")
+    page.goto(f"{fresh_demo.client.base_url}/plans/{ids[0]}")
+    page.locator("dd", has_text=f"replaced by plan {ids[1]}").wait_for()
+    assert page.locator("button", has_text="Roll back").count() == 0
+    assert page.locator("button", has_text="Approve").count() == 0

@@ -75,6 +75,23 @@ def test_budget_and_burn_are_those_of_the_sql_view(demo: Api, opened: Open) -> N
     expect(hour.locator("td")).to_have_text(cells)
 
 
+@pytest.mark.thorough
+def test_the_summary_does_not_praise_the_minute_where_budgets_burn(
+    fresh_demo: Api, opened: Open
+) -> None:
+    page = opened(fresh_demo, "services", scope="viewer")
+    summary = page.locator(".summary")
+    expect(summary).to_contain_text(
+        "search misses its SLO and uses up its error budget too fast."
+    )
+    fresh_demo.clock.advance(120.0)
+    report(fresh_demo, 12, one_late_in=1000)
+    expect(summary).to_contain_text("/h. search uses up its error budget too fast.")
+    expect(summary).not_to_contain_text("Every service")
+    page.get_by_label("Find").fill("chat")
+    expect(summary).to_contain_text("Every service kept its SLO in the last minute.")
+
+
 def test_a_service_shows_cost_of_today_replicas_and_why(
     demo: Api, opened: Open
 ) -> None:
@@ -187,3 +204,24 @@ def test_a_name_that_is_taken_is_told_at_its_field(demo: Api, opened: Open) -> N
             ".bad"
         )
     ).to_contain_text("there already")
+
+
+@pytest.mark.thorough
+def test_a_latency_far_above_the_slo_does_not_press_it_to_the_bottom(
+    fresh_demo: Api, opened: Open
+) -> None:
+    page = opened(fresh_demo, "services/chat", scope="viewer")
+    chart = page.locator("figure", has_text="Latency at p98")
+    expect(chart).to_have_attribute("data-scale", "linear")
+    fresh_demo.clock.advance(60.0)
+    # Bucket 60 ends at 8.2 s; the SLO is 100 ms.
+    slow = {"served": 9, "in_slo": 0, "latency_buckets": [[60, 9]]}
+    answer = fresh_demo.sync(
+        "n1",
+        sequence=50,
+        window_start_s=fresh_demo.clock.now().timestamp() - 2.0,
+        services=[{"service": "chat", "arrivals": 9, **slow}],
+    )
+    assert answer.status_code == 200, answer.text
+    fresh_demo.clock.advance(5.0)
+    expect(chart).to_have_attribute("data-scale", "logarithmic")

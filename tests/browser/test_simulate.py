@@ -68,6 +68,24 @@ def test_a_wrong_field_is_named_with_its_line(demo: Api, opened: Open) -> None:
 
 
 @pytest.mark.thorough
+def test_a_shipped_scenario_fills_the_form_and_more_policies_than_may_be_cannot_be_chosen(
+    demo: Api, opened: Open
+) -> None:
+    page = opened(demo, "simulate")
+    scenario = page.get_by_label("Scenario", exact=True)
+    scenario.select_option("spike")
+    expect(page.get_by_label("Simulated seconds")).to_have_value("960")
+    expect(page.locator("input[name=policy]:checked")).to_have_count(3)
+    page.get_by_label("morak").check()
+    page.get_by_label("mudi").check()
+    expect(page.get_by_label("oltunes")).to_be_disabled()
+    page.get_by_label("mudi").uncheck()
+    expect(page.get_by_label("oltunes")).to_be_enabled()
+    scenario.select_option("gpu_loss")
+    expect(page.get_by_label("joint with room")).to_be_checked()
+
+
+@pytest.mark.thorough
 def test_one_that_waits_or_runs_is_cancelled(fresh_demo: Api, opened: Open) -> None:
     long = {
         **SCENARIO,

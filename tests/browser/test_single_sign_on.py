@@ -81,3 +81,14 @@ def test_a_person_of_several_groups_chooses(
     expect(page.get_by_role("button", name="Log out")).to_have_attribute(
         "title", "Logged in as bob@example.org (bob) (viewer)"
     )
+
+
+@pytest.mark.thorough
+def test_a_person_without_a_group_is_told_what_to_do(
+    signed_on: Api, page: Page, picture: Picture
+) -> None:
+    page.goto(f"{signed_on.client.base_url}/login")
+    page.get_by_role("link", name="Log in with localhost").click()
+    log_in_there(page, "carol")
+    expect(page.get_by_role("alert")).to_contain_text("accounting")
+    picture(page, "login-no-group")

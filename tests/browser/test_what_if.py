@@ -93,3 +93,24 @@ def _figures(mix: dict[str, float]) -> tuple[float, float]:
 
 def _percent(cell: str) -> float:
     return float(cell.removesuffix(" %").replace(",", ""))
+
+
+@pytest.mark.thorough
+def test_gpus_of_a_type_that_the_fleet_lacks_may_be_added_at_their_price(
+    fresh_demo: Api, opened: Open
+) -> None:
+    spare = fresh_demo.get("gpu-types/T4")
+    manifest = {key: spare[key] for key in ("kind", "spec")}
+    fresh_demo.put("gpu-types/spare", {**manifest, "metadata": {"name": "spare"}})
+    page = opened(fresh_demo, "what-if")
+    page.get_by_label("GPUs of spare more").fill("2")
+    page.get_by_role("button", name="Plan it").click()
+    answers = page.locator(
+        "table", has=page.locator("caption", has_text="Answers")
+    ).locator("tbody tr")
+    expect(answers).to_have_count(2)
+    price = 2 * float(spare["spec"]["price_usd_per_hour"])
+    expect(answers.last).to_contain_text(f"${price:.2f}")
+    # Nobody has measured anything on it, which the page says instead of a saving.
+    expect(answers.last).to_contain_text("nothing")
+    expect(page.get_by_text("is not planned on spare").first).to_be_visible()

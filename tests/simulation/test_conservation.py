@@ -21,7 +21,7 @@ FIRST, SECOND = (
         pytest.param(seed, marks=() if seed in IN_MAKE_TEST else pytest.mark.thorough)
         for seed in seeds
     ]
-    for seeds in (range(6), range(6, 15))
+    for seeds in (range(6), range(6, 21))
 )
 
 

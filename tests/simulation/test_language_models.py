@@ -144,3 +144,19 @@ def test_longer_requests_than_thought_get_more_gpus() -> None:
     ).series.services["chat"]
     assert done.attainment[0] < 0.8
     assert done.attainment[-1] == 1.0
+
+
+@pytest.mark.thorough
+def test_experts_are_simulated_by_what_plans_count_on() -> None:
+    mixed = {
+        **MODEL,
+        "network": "Qwen3-30B-A3B-Instruct-2507",
+        "llm": {"lengths": {"prompt": 600, "output": 100}, "max_model_len": 4096},
+        "load": {"rate_rps": 6},
+    }
+    done = run(services=[mixed], truth="planned")
+    (service,) = done.services
+    assert service.attainment is not None
+    # Steps take what the plan was made with: it keeps what it promises.
+    assert service.attainment >= service.percentile
+    assert done.energy_kwh > 0.0

@@ -125,3 +125,15 @@ def test_a_deadline_buys_a_gpu_and_the_end_gives_it_back() -> None:
     assert urgent.deadline_at is not None
     assert urgent.finished_at <= urgent.deadline_at
     assert all(gpu.replicas for gpu in scene.target.gpus)
+
+
+@pytest.mark.thorough
+def test_a_task_called_like_a_replica_beside_it_does_what_any_other_would() -> None:
+    replica = play(60.0).target.gpus[0].replicas[0].id
+    alike, other = (play(90.0, a_task(name, 100_000)) for name in (replica, "large"))
+    assert (
+        records(alike)[replica].done_iterations
+        == records(other)["large"].done_iterations
+        > 500
+    )
+    assert alike.closed.cluster.totals() == other.closed.cluster.totals()

@@ -90,6 +90,16 @@ def test_under_a_governor_the_fleet_stays_within_a_budget_that_its_plan_would_br
     assert served(scene) >= 0.75 * served(free)
 
 
+def test_without_a_governor_a_plan_that_would_break_it_never_becomes_the_target() -> (
+    None
+):
+    scene = a_fleet(100.0)
+    watts_of(scene, 6)
+    assert scene.closed.store.pushed == []
+    assert {outcome.state for outcome in scene.outcomes} == {"refused"}
+    assert "power_budget_w is 100" in scene.outcomes[-1].reason
+
+
 @pytest.mark.parametrize("policy", ["joint", "morak"])
 def test_a_policys_plan_within_the_budget_serves_and_keeps_it(policy: str) -> None:
     scene = a_fleet(450.0, policy=policy)

@@ -1,18 +1,12 @@
 """The papers' page: every headline has its row, the page says what was measured, and the quick slice still does."""
 
-from dataclasses import replace
-from functools import cache
+from importlib import import_module
 from statistics import fmean
 
 import pytest
 
-from agents.sim.truth.truth import Truth
-from bench.compare import EXPERIMENTS
-from bench.papers import hetsev, inss, morak, mudi, oltunes
 from bench.papers.headlines import HEADLINES
-from bench.papers.jobs.report import JobsReport
 from bench.papers.kept import KeptRow, answers, key_of, read_kept
-from bench.papers.oltunes_jobs import Case, run_case
 from bench.papers.page import is_stale
 from bench.papers.systems import SYSTEMS, System
 from bench.papers.table import Row, Table
@@ -38,40 +32,20 @@ def test_every_headline_has_a_row_of_a_whole_run_and_its_paper() -> None:
         )
 
 
-run_once = cache(run_case)
-
-
-def run_stable(truth: Truth, case: Case) -> JobsReport:
-    """The run at the stable load, whichever is asked for: tables of the other one are not looked at."""
-    return run_once(truth, replace(case, load=oltunes.STABLE))
-
-
-def slice_of(system: System) -> tuple[Table, ...]:
-    """What takes less than half a minute of the quick slice, which `make bench-papers-quick` makes whole."""
-    if system.name == "HetSev":
-        (first,) = (each for each in EXPERIMENTS if "hetsev_6_2" in each.scenarios)
-        return (hetsev._table(first, "hetsev_6_2", quick=True),)
-    if system.name == "InSS":
-        return (inss._errors(quick=True),)
-    if system.name == "Mudi":
-        return (mudi._batches(True), mudi._colocation(True))
-    if system.name == "OLTunes":
-        tables = oltunes.tables(True, run_stable)
-        return tuple(
-            table for table in tables if f"{oltunes.STABLE:g} ×" in table.title
-        )
-    return morak.tables(True)
-
-
 # Of each runner `make test` has a smaller slice: `play`, `decide`, `run_jobs` and `planned_by`.
 @pytest.mark.thorough
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system.name)
 def test_the_quick_slice_still_gives_the_figures_that_are_checked_in(
     system: System,
 ) -> None:
-    now = {key_of(row): row for row in answers(slice_of(system))}
-    before = read_kept(is_quick=True)
-    assert now and now.keys() <= before.keys()
+    tables = import_module(f"bench.papers.{system.module}").tables(True)
+    now = {key_of(row): row for row in answers(tables)}
+    before = {
+        key: row
+        for key, row in read_kept(is_quick=True).items()
+        if row.system == system.name
+    }
+    assert set(now) == set(before) and before
     timed = {key_of(each) for each in HEADLINES if each.is_time}
     assert [
         (key[2], fmean(before[key].values), fmean(now[key].values))

@@ -166,3 +166,14 @@ def test_epc_follows_equation_7_with_the_time_that_the_job_ran() -> None:
     (done,) = world.advance(20.0)
     memory = truth().memory_mib("resnet50", 8) / 16384.0
     assert done.epc == pytest.approx(60.0 + (300.0 - 60.0) * 0.5 * memory * done.ran_s)
+
+
+def test_cutting_time_into_steps_changes_nothing() -> None:
+    whole, cut = a_world(launch_s=0.3), a_world(launch_s=0.3)
+    for world in (whole, cut):
+        world.start(a_batch("a", "b"))
+    done = [each for step in range(1, 101) for each in cut.advance(step * 0.05)]
+    assert [
+        (each.job.name, pytest.approx(each.at_s)) for each in whole.advance(5.0)
+    ] == [(each.job.name, each.at_s) for each in done]
+    assert cut.energy_j() == pytest.approx(whole.energy_j())
