@@ -121,7 +121,7 @@ async def test_a_worker_that_ended_meanwhile_is_failed(node: Node) -> None:
     said = "it ended while no agent watched it; its log ends: last words"
     async with node.workers() as workers:
         assert (the(workers).state, the(workers).message) == ("failed", said)
-        assert not is_running(child.pid), "what it left is ended"
+        await until(lambda: not is_running(child.pid), "what it left is ended")
         await workers.stop("r1")
         assert workers.replicas() == ()
     assert not any((node.directory / "records").iterdir())

@@ -137,7 +137,7 @@ async def test_the_children_of_a_dead_replica_are_ended(node: Node) -> None:
         (child,) = psutil.Process(view.pid).children()
         os.kill(view.pid, signal.SIGKILL)  # as the kernel would, when memory runs out
         await until(lambda: the(workers).state == "failed")
-        assert not is_running(child.pid)
+        await until(lambda: not is_running(child.pid))
         assert node.terminated == [(1, (child.pid,))], (
             "MPS was asked before the child was killed"
         )
@@ -154,7 +154,7 @@ async def test_a_child_in_another_session_is_found(node: Node) -> None:
         assert os.getsid(child.pid) == child.pid
         await workers.stop("r1")
         await gone(workers)
-        assert not is_running(child.pid)
+        await until(lambda: not is_running(child.pid))
 
 
 @pytest.mark.parametrize("lets_go", [True, False])
