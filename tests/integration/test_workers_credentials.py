@@ -271,3 +271,42 @@ def opened_by_its_reader(fifo: Path) -> int:
 
     until(is_open)
     return opened[0]
+
+
+@pytest.mark.thorough
+def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced(
+    reachable: Path, library: Path
+) -> None:
+    only_root()
+    node = machine(reachable, library, "--sharing", "turns")
+    probe = "echo secret > {directory}/kept; exec sleep 600"
+    (reachable / "templates.toml").write_text(TEMPLATES.format(probe=probe))
+    replica = a_replica("r1", project="team-a")
+    task = a_task("t1", project="team-b")
+    Ledger(node.state).accept(a_command(1, replica, tasks=(task,)))
+    node.start()
+    try:
+        until(lambda: len(kept_by(node)) == 2)
+        before = kept_by(node)
+        node.end(signal.SIGTERM)
+        node.options += ("--worker-user-for", "team-a=daemon")
+        node.start()
+        until(lambda: kept_by(node).get("r1", before["r1"]) != before["r1"])
+        after = kept_by(node)
+        assert Path(f"/proc/{after['r1'][0]}").stat().st_uid == uid_of("daemon")
+        # Nothing changed for its project.
+        assert after["t1"] == before["t1"]
+        # And back, when no project has a user of its own any more.
+        node.end(signal.SIGTERM)
+        node.options = node.options[:-2]
+        node.start(keeps=False)
+        until(lambda: kept_by(node).get("r1", after["r1"]) != after["r1"])
+        last = kept_by(node)
+        assert Path(f"/proc/{last['r1'][0]}").stat().st_uid == uid_of("nobody")
+        assert last["t1"] == before["t1"]
+    finally:
+        node.end(signal.SIGTERM)
+
+
+def uid_of(name: str) -> int:
+    return pwd.getpwnam(name).pw_uid
