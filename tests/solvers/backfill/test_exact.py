@@ -74,6 +74,18 @@ def test_who_was_put_out_by_a_burst_waits_for_its_seat_for_a_while(
     )
 
 
+def test_the_weightier_task_gets_the_faster_place() -> None:
+    # 50 % of a cheap GPU are as fast as 25 % of a dear one; 20 % of each are free: the dear one is twice as fast.
+    bound = a_plan(bound_gpu(GPU, rate_rps=80.0), bound_gpu(DEAR, rate_rps=80.0))
+    tasks = [a_task("a"), a_task("b", priority=3.0)]
+    small = [replace(each, rows=each.rows[1:2]) for each in POINTS]
+    found = fill(replace(to_fill(bound, tasks, [GPU, DEAR]), points=small))
+    assert shares(found) == {"a": (GPU.id, 20.0), "b": (DEAR.id, 20.0)}
+    weights = [a_task("a", weight=1.0), a_task("b", weight=0.0)]
+    found = fill(replace(to_fill(bound, weights, [GPU, DEAR]), points=small))
+    assert shares(found) == {"a": (DEAR.id, 20.0), "b": (GPU.id, 20.0)}
+
+
 def test_what_runs_stays_and_is_put_out_only_for_much_more() -> None:
     was = a_plan(bound_gpu(GPU, bound_task("a", sm_percent=20.0), rate_rps=80.0))
     for priority, who in ((1.0, "a"), (2.0, "a"), (5.0, "b")):

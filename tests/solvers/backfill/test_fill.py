@@ -9,6 +9,7 @@ from solvers.backfill.greedy import fill
 from solvers.backfill.problem import FillLimits
 from solvers.check_residents import task_violations
 from solvers.policies.registry import fill_of, policies
+from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica
 from tests.examples import examples
 from tests.solvers.factories import (
@@ -62,6 +63,19 @@ def test_it_leaves_to_others_what_would_hardly_make_it_faster() -> None:
     assert shares(fill(wanted)) == {"nightly": (GPU.id, 30.0)}
 
 
+def test_it_goes_where_it_is_fastest() -> None:
+    # 20 % of a dear GPU (twice as fast) take 250 ms, 50 % of a cheap one 200.
+    cheap, dear = a_gpu(0), a_gpu(1, "dear")
+    bound = a_plan(bound_gpu(cheap, rate_rps=60.0), bound_gpu(dear, rate_rps=80.0))
+    assert shares(fill(to_fill(bound, [a_task()], [cheap, dear]))) == {
+        "nightly": (cheap.id, 50.0)
+    }
+    bound = a_plan(bound_gpu(cheap, rate_rps=80.0), bound_gpu(dear, rate_rps=80.0))
+    assert shares(fill(to_fill(bound, [a_task()], [cheap, dear]))) == {
+        "nightly": (dear.id, 20.0)
+    }
+
+
 def test_what_runs_stays_with_its_share_and_its_start() -> None:
     was = bound_gpu(
         GPU, bound_task(sm_percent=20.0, done_iterations=5.0), rate_rps=10.0
@@ -73,6 +87,17 @@ def test_what_runs_stays_with_its_share_and_its_start() -> None:
         )
     )
     assert filled == (was,)  # though 50 % are free now, and 400 steps are done
+
+
+def test_what_stopped_on_its_gpu_is_started_again_from_its_last_report() -> None:
+    was = bound_gpu(GPU, bound_task(done_iterations=5.0), rate_rps=10.0)
+    task = a_task(done_iterations=400.0, waiting_s=5.0)
+    (gpu,) = fill(
+        to_fill(
+            a_plan(bound_gpu(GPU, rate_rps=10.0)), [task], [GPU], running=a_plan(was)
+        )
+    )
+    assert gpu.tasks == (bound_task(done_iterations=400.0),)
 
 
 def test_a_task_is_swapped_out_for_a_promise_and_comes_back() -> None:
@@ -90,6 +115,26 @@ def test_a_task_is_swapped_out_for_a_promise_and_comes_back() -> None:
         )
     )
     assert calm == (bound_gpu(GPU, bound_task(), rate_rps=10.0),)
+
+
+def test_what_was_swapped_out_for_long_goes_elsewhere_from_where_it_was() -> None:
+    other = a_gpu(1)
+    was = a_plan(
+        bound_gpu(GPU, bound_task(is_resident=False), rate_rps=95.0),
+        bound_gpu(other, rate_rps=10.0),
+    )
+    task = a_task(waiting_s=59.0, done_iterations=70.0)
+    assert shares(fill(to_fill(was, [task], [GPU, other], running=was))) == {}
+    filled = fill(
+        to_fill(was, [replace(task, waiting_s=60.0)], [GPU, other], running=was)
+    )
+    assert shares(filled) == {"nightly": (other.id, 50.0)}
+    assert filled[1].tasks[0].done_iterations == 70.0
+
+
+def test_a_gpu_that_its_replicas_leave_is_not_paid_for_a_task_that_can_wait() -> None:
+    running = a_plan(bound_gpu(GPU, bound_task(), rate_rps=10.0))
+    assert fill(to_fill(a_plan(), [a_task()], [GPU], running=running)) == ()
 
 
 def test_one_that_has_waited_long_gets_the_idle_gpu_that_costs_least_per_step() -> None:
@@ -177,6 +222,28 @@ def test_a_gpu_that_only_tasks_use_is_given_back_with_the_last_of_them() -> None
     assert fill(replace(wanted, tasks=[])) == (bound_gpu(GPU, rate_rps=95.0),)
 
 
+@pytest.mark.parametrize("name", policies())
+def test_a_replica_planned_where_a_task_ran_alone_is_kept_by_every_fill(
+    name: str,
+) -> None:
+    alone = a_plan(bound_gpu(GPU, bound_task(sm_percent=100.0)))
+    wanted = to_fill(
+        a_plan(bound_gpu(GPU, rate_rps=60.0)), [a_task()], [GPU], running=alone
+    )
+    (gpu,) = fill_of(name)(wanted)
+    assert [replica.service for replica in gpu.replicas] == ["web"]
+
+
+def test_a_gpu_that_is_gone_takes_its_task_nowhere() -> None:
+    running = a_plan(bound_gpu(a_gpu(1), bound_task(sm_percent=100.0)))
+    filled = fill(
+        to_fill(
+            a_plan(bound_gpu(GPU, rate_rps=60.0)), [a_task()], [GPU], running=running
+        )
+    )
+    assert shares(filled) == {"nightly": (GPU.id, 50.0)}
+
+
 def test_on_a_cordoned_gpu_what_runs_stays_and_nothing_starts() -> None:
     other = a_gpu(1)
     bound = a_plan(bound_gpu(GPU, rate_rps=10.0))
@@ -220,6 +287,19 @@ def test_priority_goes_first_then_the_deadline_then_the_longer_wait() -> None:
     )
     assert set(names(first)) == {"d"}
     assert set(names(second)) == {"c", "d"}
+
+
+def test_a_plan_of_another_time_is_refused() -> None:
+    bound = a_plan(bound_gpu(GPU, rate_rps=1.0))
+    stranger = replace(bound.gpus[0].replicas[0], service="gone")
+    with pytest.raises(
+        InvalidInput, match="web-0: no service is called 'gone' any more"
+    ):
+        fill(
+            to_fill(
+                a_plan(replace(bound.gpus[0], replicas=(stranger,))), [a_task()], [GPU]
+            )
+        )
 
 
 @pytest.mark.parametrize("seed", range(examples(16)))

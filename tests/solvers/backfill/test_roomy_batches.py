@@ -105,6 +105,13 @@ def test_more_memory_than_it_was_started_with_needs_a_new_process() -> None:
     assert (replica.id, replica.batch, replica.memory_mib) == ("", 2, 3000.0)
 
 
+def test_a_batch_keeps_the_memory_that_its_process_holds() -> None:
+    replica = replica_of(
+        two_batches(bound_gpu(a_gpu(1), rate_rps=90.0), memory_mib=1000.0)
+    )
+    assert (replica.id, replica.batch, replica.memory_mib) == ("web-1", 2, 2048.0)
+
+
 @pytest.mark.parametrize("changes", [{"memory_mib": 10_241.0}, {"web_w": 251.0}])
 def test_the_gpu_s_limits_hold(changes: dict[str, float]) -> None:
     # 10 GiB of memory; 50 W idle and 251 W are more than its 300 W.

@@ -74,6 +74,11 @@ def test_a_gpu_with_a_task_runs_at_its_top_clock_and_leaves_the_task_more_sms() 
     assert (gpu.clock_mhz, [task.sm_percent for task in gpu.tasks]) == (TOP_MHZ, [50.0])
 
 
+def test_a_gpu_without_a_task_keeps_its_clock() -> None:
+    (gpu,) = fill(two_clocks(bound_gpu(a_gpu(1), rate_rps=90.0), tasks=0))
+    assert gpu.clock_mhz == CLOCK_MHZ
+
+
 def test_caps_hold_at_the_higher_clock() -> None:
     # 50 W idle and 260 W are more than the board's 300 W.
     wanted = two_clocks(bound_gpu(a_gpu(1), rate_rps=90.0), web_w=260.0)

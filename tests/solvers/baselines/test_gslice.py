@@ -109,6 +109,12 @@ def test_slack_narrows_as_far_as_the_profile_carries_the_rate() -> None:
     assert [shares(plan) for plan in plans] == [[40.0], [30.0], [30.0], [30.0]]
 
 
+def test_slack_takes_an_extra_replica_back() -> None:
+    quiet = (reading(latency_ms=20.0, rate=5.0),)
+    plans = run(problem_of(a_service(rate_rps=10.0)), [*late(3), quiet, quiet])
+    assert [len(shares(plan)) for plan in plans] == [1, 1, 1, 2, 1, 1]
+
+
 def test_a_replica_that_outgrows_its_gpu_moves_and_its_neighbour_stays() -> None:
     problem = problem_of(
         a_service("chat", rate_rps=10.0), a_service("photo", rate_rps=10.0)

@@ -100,3 +100,10 @@ def test_a_tuning_survives_json() -> None:
     ):
         memory = json.loads(json.dumps(tuning_to_json(tuning)))
         assert tuning_from_json(memory, now_s=NOW_S) == tuning
+
+
+def test_times_after_now_are_forgotten_where_the_clock_was_set_back() -> None:
+    later = Tuning(steps=2, changed_at_s=201.0, missed_steps=1, missed_at_s=201.0)
+    assert tuning_from_json(tuning_to_json(later), now_s=NOW_S) == Tuning(steps=2)
+    garbled = {"steps": "x", "changed_at_s": True, "missed_steps": 1.5}
+    assert tuning_from_json(garbled, now_s=NOW_S) == Tuning()

@@ -147,6 +147,19 @@ def test_scale_down_waits_for_the_window_and_removes_the_newest() -> None:
     assert first <= last or last <= first
 
 
+def test_rate_is_spread_evenly_up_to_each_replicas_capacity() -> None:
+    problem = a_problem(rate_rps=120.0, fast=2, slow=2, max_replicas=4)
+    current = Plan(policy="k8s_hpa", gpus=(whole_gpu("fast", 2), whole_gpu("slow", 2)))
+    plan, _, _ = make_plan(
+        replace(problem, current=current), Observed(at_s=0.0), None, Budget()
+    )
+    # An even 30 rps each is more than the 25 rps of a slow replica; the fast ones take 35.
+    assert {
+        gpu.gpu_type: gpu.replicas[0].arrival_rate_rps for gpu in plan.gpus
+    } == pytest.approx({"fast": 35.0, "slow": 25.0})
+    assert violations(replace(problem, current=current), plan) == ()
+
+
 def whole_gpu(gpu_type: str, count: int) -> GpuPlan:
     replica = replica_on("chat", 100.0)
     return gpu_plan(replica, gpu_type=gpu_type, count=count)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from solvers.backfill.hosts import make_host
 from solvers.backfill.problem import FillLimits
 from solvers.backfill.residents import Seats
@@ -12,8 +14,10 @@ from solvers.baselines.leftover_fill import (
     widest,
 )
 from solvers.baselines.muxflow import fill as match
+from solvers.baselines.muxflow import idle_percent
 from solvers.laws.operating_rows import OperatingRows
 from solvers.policies.registry import fill_of
+from solvers.types.plan import BoundGpu
 from tests.solvers.training_beside import (
     POINTS,
     a_gpu,
@@ -126,6 +130,18 @@ def test_gslice_and_gpulets_use_these_and_gpulets_never_a_third_partition() -> N
     )
 
 
+def host_of(gpu: BoundGpu) -> float:
+    problem = a_problem()
+    return idle_percent(problem, make_host(problem, OperatingRows(problem), gpu))
+
+
+def test_idle_sms_are_what_the_replica_leaves_on_average() -> None:
+    # 60 rps with batch 4 on the whole GPU: 11 ms for 4 requests, 16.5 % of the time. On 50 % of it 33 %, of 50.
+    assert host_of(bound_gpu(0, batch=4)) == pytest.approx(83.5)
+    assert host_of(bound_gpu(0, sm_percent=50.0, batch=4)) == pytest.approx(83.5)
+    assert host_of(bound_gpu(0, sm_percent=50.0, batch=4, rate_rps=1e6)) == 50.0
+
+
 def test_muxflow_narrows_the_replica_to_what_it_uses_on_average() -> None:
     # 83.5 % are idle: 80 % for the task, 20 % for the replica, which then carries 52 rps beside it, less than come.
     (gpu,) = match(to_fill(a_plan(bound_gpu(0, batch=4)), [a_task()]))
@@ -134,6 +150,18 @@ def test_muxflow_narrows_the_replica_to_what_it_uses_on_average() -> None:
         "",
         {"nightly": ("n1/gpu-0", 80.0)},
     )
+
+
+def test_muxflow_matches_for_the_largest_sum_of_speeds() -> None:
+    # 80 % are idle on the first GPU (speed 0.8 for `train`), 50 % on the second; `light` is as fast on both.
+    calm, busy = bound_gpu(0, batch=4), bound_gpu(1, batch=4, rate_rps=180.0)
+    tasks = [a_task("a", "light"), a_task("b")]
+    filled = match(to_fill(a_plan(calm, busy), tasks, gpus=2))
+    assert {name: gpu for name, (gpu, _) in shares(filled).items()} == {
+        "a": "n1/gpu-1",
+        "b": "n1/gpu-0",
+    }
+    assert fill_of("muxflow") is match
 
 
 def test_a_matching_leaves_out_who_cannot_sit_and_the_least_urgent() -> None:

@@ -124,6 +124,13 @@ def test_a_gpu_goes_after_it_was_not_needed_for_a_minute() -> None:
     assert (len(replicas(plan)), memory) == (2, {"version": 1, "surplus_since_s": {}})
 
 
+def test_least_and_most_replicas_are_kept() -> None:
+    plan, _ = planned(a_problem(a_service(rate_rps=0.0, min_replicas=2)))
+    assert len(replicas(plan)) == 2
+    plan, _ = planned(a_problem(a_service(rate_rps=1000.0, max_replicas=1)))
+    assert (len(replicas(plan)), plan.unserved[0].reason) == (1, "replicas")
+
+
 @pytest.mark.parametrize("seed", range(examples(16)))
 def test_plans_of_random_problems_break_no_rule_whatever_the_order(seed: int) -> None:
     problem = random_problem(seed)

@@ -1,6 +1,7 @@
 """Several GPU types, one after the other, and when a running plan stays."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -91,6 +92,15 @@ def test_a_service_that_may_run_on_one_type_only_runs_there() -> None:
     }
 
 
+def test_most_replicas_count_over_all_types() -> None:
+    service = a_service(rate_rps=500.0, max_replicas=2, min_replicas=1)
+    plan, _ = plan_of(two_types(service, cheap=1, dear=1))
+    assert sum(gpus_of(plan).values()) == 2
+    assert [(entry.reason, entry.rate_rps) for entry in plan.unserved] == [
+        ("replicas", pytest.approx(300.0, abs=1e-3))
+    ]
+
+
 def running(*, policy: str, gpus: int) -> Plan:
     replica = replica_on("chat", 100.0)
     return Plan(
@@ -124,3 +134,14 @@ def test_a_running_plan_stays_while_its_own_policy_made_it_and_finds_nothing_che
     plan, report = plan_of(problem)
     assert (report.status, set(gpus_of(plan))) == (status, {gpu_type})
     assert plan.unserved == ()
+
+
+def test_a_running_plan_that_no_longer_suffices_goes() -> None:
+    problem = two_types(a_service(rate_rps=150.0), cheap=0)
+    lacking = replace(problem, current=running(policy="whole", gpus=1))
+    assert gpus_of(plan_of(lacking)[0]) == {"dear": 2}
+    service = replace(problem.services[0], max_replicas=1)
+    limited = replace(
+        problem, services=(service,), current=running(policy="whole", gpus=2)
+    )
+    assert gpus_of(plan_of(limited)[0]) == {"dear": 1}

@@ -16,11 +16,12 @@ from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.survival import SurvivalGoal
+from tests.examples import IS_THOROUGH
 from tests.solvers.instances import a_problem, a_row, a_service, a_type
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import optimum, set_up
 
-SEEDS = range(45)
+SEEDS = range(90 if IS_THOROUGH else 45)
 
 
 @cache
@@ -112,6 +113,16 @@ def test_a_power_cap_that_binds_is_found() -> None:
     )
     assert relief.words == "power cap of gpu 105 → 115.5 W"
     assert relief.saving == pytest.approx(3.0 - 2.5, rel=1e-3)
+
+
+def test_where_gpus_are_short_one_more_serves_more() -> None:
+    problem = a_problem(a_service(rate_rps=350.0), types=(a_type(count=2),))
+    base = relax(problem)
+    assert base is not None
+    plan = solve(problem, Budget(seconds=5.0, work=0.2))[0].plan
+    first = solved_reliefs(NeighbourReader(problem), plan, base.prices(), base)[0]
+    assert (first.kind, first.words) == ("stock", "one more gpu (2 → 3)")
+    assert first.saving == pytest.approx(100.0, rel=1e-3)
 
 
 def test_what_it_costs_to_survive_a_loss_is_told() -> None:

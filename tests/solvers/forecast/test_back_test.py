@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 
 from solvers.forecast.back_test import (
+    MAX_MARGIN,
     BackTestOrigin,
     ForecastScore,
     back_test,
 )
 from solvers.forecast.choose_technique import (
+    HALF_LIFE_S,
     MIN_FORECASTS,
     choose,
     margin_of,
+    merge,
 )
 from solvers.forecast.techniques import DEFAULT
 from solvers.forecast.types import RequestSeries
@@ -130,6 +133,31 @@ def test_a_choice_is_not_left_for_a_little_and_does_not_flap() -> None:
     assert changes == 0
 
 
+def test_few_forecasts_choose_nothing() -> None:
+    few = {
+        name: replace(score, forecasts=MIN_FORECASTS - 1.0)
+        for name, score in scores(ewma=0.1).items()
+    }
+    assert choose(few) == DEFAULT
+    assert choose(few, "ewma") == "ewma"
+    assert choose(scores(ewma=0.1), "gone") == "ewma"
+
+
+def test_scores_add_up_and_old_ones_fade() -> None:
+    old, new = (
+        {DEFAULT: SCORE},
+        {DEFAULT: replace(SCORE, forecasts=250.0, pinball_rps=4.0, coverage=0.5)},
+    )
+    now = merge(old, new, elapsed_s=0.0)[DEFAULT]
+    # (500 · 1 + 250 · 4) / 750 = 2.
+    assert (now.forecasts, now.pinball_rps) == (750.0, pytest.approx(2.0))
+    assert now.coverage == pytest.approx(0.8)
+    faded = merge(old, new, elapsed_s=HALF_LIFE_S)[DEFAULT]
+    assert (faded.forecasts, faded.pinball_rps) == (500.0, pytest.approx(2.5))
+    assert merge({}, new, elapsed_s=5.0) == new
+    assert merge(old | {"gone": SCORE}, {}, elapsed_s=0.0) == old
+
+
 def test_the_margin_makes_the_forecast_keep_what_it_promises() -> None:
     # Bursts that no technique foresees: a twelfth of the windows has twice the rate.
     draw = np.random.default_rng(13)
@@ -153,3 +181,11 @@ def test_a_margin_is_never_less_than_the_technique_s_own_and_grows_with_trust() 
     assert margin_of(replace(SCORE, margin=0.5)) == 1.0
     assert margin_of(replace(SCORE, margin=2.0, forecasts=MIN_FORECASTS)) == 1.5
     assert margin_of(replace(SCORE, margin=2.0, forecasts=0.0)) == 1.0
+
+
+def test_without_any_spread_there_is_no_margin_and_a_hopeless_one_is_bounded() -> None:
+    assert {
+        score.margin for score in back_test(a_series([0.0] * 50), NEXT).values()
+    } == {1.0}
+    explosion = back_test(a_series(10.0 ** np.arange(12)), NEXT)
+    assert max(score.margin for score in explosion.values()) == MAX_MARGIN

@@ -90,6 +90,10 @@ def test_silence_after_traffic_decays_and_ends_in_zero() -> None:
     assert quiet[-1] == 0.0  # 97 windows of 5 s are more than 8 · 60 s.
 
 
+def test_first_requests_after_silence_count_at_once() -> None:
+    assert forecast([*[0.0] * 20, 10.0]) >= 10.0
+
+
 @pytest.mark.parametrize("gap", (1, 5, 20))
 def test_a_gap_is_no_silence(gap: int) -> None:
     assert forecast([*[100.0] * 20, *[NAN] * gap, 100.0]) == pytest.approx(

@@ -122,6 +122,12 @@ def test_load_is_unsteady_where_it_moves_by_more_than_noise() -> None:
     assert unsteadiness([], 15.0) == of(means[:5]) == of(np.zeros(60)) == 0.0
 
 
+def test_windows_that_were_not_heard_ask_for_nothing() -> None:
+    rates = bursts(100.0, every=40)
+    gone = np.where(rates > 0.0, NAN, rates)
+    assert reserve_of(gone) == 0.0
+
+
 @given(
     rates=st.lists(st.floats(0.0, 1e4), min_size=61, max_size=200),
     percentile=st.floats(0.5, 0.999),

@@ -104,6 +104,21 @@ def test_coarse_windows_start_at_multiples_and_know_what_was_heard() -> None:
     assert coarsen(coarse, 50.0) is coarse
 
 
+def test_the_mean_over_a_window_is_exact_across_parts_and_periods() -> None:
+    season = Season(period_s=DAY_S, rates_rps=(4.0, 8.0))
+    # From 11:00 for two hours: one hour of each; from 23:00 for 25 hours: (1 · 8 + 12 · 4 + 12 · 8) / 25 = 6.08.
+    assert seasonal.rates_at(season, np.array([11 * HOUR_S]), 2 * HOUR_S)[
+        0
+    ] == pytest.approx(6.0)
+    assert seasonal.rates_at(season, np.array([23 * HOUR_S]), 25 * HOUR_S)[
+        0
+    ] == pytest.approx(6.08)
+    thousands_of_days = 20_000 * DAY_S + 12 * HOUR_S - 0.5
+    assert seasonal.rates_at(season, np.array([thousands_of_days]), 1.0)[
+        0
+    ] == pytest.approx(6.0)
+
+
 def daily(
     rates_rps: Reals, *, end_s: float, horizon_s: float, level: float = 0.5
 ) -> float:

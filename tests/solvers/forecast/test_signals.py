@@ -145,6 +145,14 @@ def test_the_last_value_is_the_newest_rate_and_its_changes_are_the_margin() -> N
     )
 
 
+def test_one_value_has_poisson_s_margin() -> None:
+    # √(100 / 1) = 10.
+    for technique in (smoothing.last_value, smoothing.ewma, smoothing.holt):
+        assert rate_of(technique, a_history([100.0])) == pytest.approx(
+            100.0 + 1.6449 * 10.0, abs=0.01
+        )
+
+
 def test_ewma_takes_up_63_percent_of_a_step_in_its_reach() -> None:
     # The first windows count as a plain mean; after 100 of them α is 1 − exp(−1 / 20).
     before, after = [100.0] * 100, [200.0] * 20

@@ -70,3 +70,14 @@ def test_above_the_cap_the_clock_falls_before_any_batch() -> None:
     assert all(each.batches["r1"] == 32 for each in passed[:lowest])
     # At 600 MHz: 50 + 5 b · 0.6^2.5 = 50 + 1.394 b W, so 28 requests draw 89.04 W.
     assert (passed[-1].clock_mhz, passed[-1].batches["r1"]) == (600.0, 28)
+
+
+def test_batches_of_one_leave_the_clock_alone_to_be_turned() -> None:
+    knobs = GovernorKnobs(clock_mhz=900.0, batches={"r1": 1})
+    over = govern(
+        "batch_dvfs",
+        knobs,
+        GpuPeriod(peak_power_w=103.0, replicas=(a_period(),)),
+        limits(100.0, r1=1),
+    )
+    assert (over.clock_mhz, over.batches) == (885.0, {"r1": 1})

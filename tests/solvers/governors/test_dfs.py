@@ -51,6 +51,11 @@ def test_the_step_grows_with_the_distance_from_the_cap(
     assert turned_mhz(1050.0, power_w)[0] == 15.0 * steps
 
 
+def test_the_ends_of_the_grid_end_the_way() -> None:
+    assert turned_mhz(600.0, 140.0)[0] == 0.0
+    assert turned_mhz(1530.0, 50.0)[0] == 0.0
+
+
 def test_a_clock_that_broke_the_cap_is_tried_again_when_power_has_fallen() -> None:
     _, before = turned_mhz(1035.0, 97.0)
     assert before.clock_mhz == 1050.0

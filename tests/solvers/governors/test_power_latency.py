@@ -132,6 +132,15 @@ def test_every_rule_for_one_replica(
     assert turned(power_w, latency_ms)[:2] == (clock_mhz, [batch])
 
 
+def test_the_clock_changes_once_however_many_replicas_want_it() -> None:
+    assert turned(92.0, 95.0, 95.0, 95.0)[:2] == (30.0, [10, 10, 10])
+    assert turned(108.0, 50.0, 50.0, 50.0)[:2] == (-30.0, [10, 10, 10])
+
+
+def test_over_the_cap_near_ones_give_batches_and_the_others_the_clock() -> None:
+    assert turned(108.0, 95.0, 50.0)[:2] == (-30.0, [9, 10])
+
+
 def test_a_latency_above_its_limit_outranks_head_room() -> None:
     # The second has head-room and the third would have the clock up; both wait for the first.
     assert turned(60.0, 120.0, 50.0, 95.0)[:2] == (0.0, [7, 10, 10])

@@ -58,6 +58,13 @@ def test_of_a_running_plan_of_senseless_size_only_so_much_is_looked_at() -> None
     assert len(running_carriers(problem)) == MAX_REPLICAS
 
 
+def test_a_row_is_found_within_the_contracts_tolerance() -> None:
+    problem = running(
+        a_problem(A, rows=ROWS), replace(gpu(a=50.0 + 5e-7), clock_mhz=1000.0005)
+    )
+    assert seats(running_carriers(problem)) == [{"a": 50.0}]
+
+
 @pytest.mark.parametrize(
     "problem",
     [
@@ -165,6 +172,13 @@ def test_a_gpu_takes_a_new_replica_only_within_its_limits(
 ) -> None:
     problem = a_problem(A, B, rows=ROWS, types=(a_type(**changes),))
     assert len(arranged(problem, gpu(a=50.0), a=1, b=1)) == gpus
+
+
+def test_a_gpu_at_another_clock_takes_nobody() -> None:
+    rows = (*ROWS, QUARTER._replace(clock_mhz=800.0))
+    problem = a_problem(A, B, rows=rows, types=(a_type(clocks_mhz=(800.0, 1000.0)),))
+    slow = replace(gpu(a=25.0), clock_mhz=800.0)
+    assert arranged(problem, slow, a=1, b=1) == [{"a": 25.0}, {"b": 50.0}]
 
 
 def topped_up(problem: Problem, *carriers: Carrier) -> list[dict[str, float]]:

@@ -76,6 +76,17 @@ def test_the_capacity_holds_next_to_the_worst_neighbour() -> None:
     assert one.cost_usd_per_hour == 0.5
 
 
+def test_a_whole_gpu_has_no_neighbours_and_wins_when_they_would_cost_more() -> None:
+    # 100 rps: three halves at 33.3 rps cost 1.5 USD/h, one whole GPU with 100 rps costs 1.
+    problem = a_problem(
+        a_service(rate_rps=100.0),
+        a_service("photo", rate_rps=1.0),
+        rows=PRESSING,
+        sensitivity=1.0,
+    )
+    assert chosen_row(problem) == PRESSING[1]
+
+
 def test_a_service_alone_has_no_neighbours_and_pays_for_whole_gpus() -> None:
     # 350 rps: seven halves of 50 rps would stand on seven GPUs, since no two share one; four whole ones do it.
     problem = a_problem(

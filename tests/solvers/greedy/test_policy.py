@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from solvers.check import violations
 from solvers.check_report import report_violations
+from solvers.greedy.configure import MAX_REPLICAS
 from solvers.greedy.policy import make_plan
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan
@@ -125,6 +126,12 @@ def test_it_scales_out_only_after_the_hold_period() -> None:
     ) == [1, 1, 1, 1, 2, 2]
 
 
+def test_a_pause_below_the_threshold_restarts_the_hold() -> None:
+    assert sizes(
+        course(chat(40.0), [(0, 40), (15, 45), (30, 40), (45, 45), (74, 45), (75, 45)])
+    ) == [1, 1, 1, 1, 1, 2]
+
+
 def test_a_spike_is_unserved_while_it_is_held_and_then_served_in_one_step() -> None:
     plans = course(chat(40.0), [(0, 40), (15, 300), (45, 300)])
     assert unserved(plans[1]) == [("chat", pytest.approx(250.0), "replicas", 0)]
@@ -231,6 +238,20 @@ def test_least_and_largest_numbers_do_not_wait_for_the_trigger() -> None:
     assert sizes([tick(lowered)[0]]) == [2]
 
 
+def test_it_never_scales_in_below_the_least_number() -> None:
+    assert sizes(
+        course(
+            chat(0.0, min_replicas=2), [(0, 90), (60, 0), (120, 0), (180, 0), (240, 0)]
+        )
+    ) == [3, 3, 2, 2, 2]
+    # A replica that went and came again would come on the cheap type.
+    problem = running(
+        a_problem(a_service("chat", min_replicas=1), types=CHEAP_AND_DEAR),
+        gpu("dear", "chat"),
+    )
+    assert by_type(course(problem, [(0, 0), (60, 0), (120, 0)])[-1]) == {"dear": 1}
+
+
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
@@ -297,6 +318,22 @@ def test_where_counted_replicas_find_no_place_other_types_make_up_for_them() -> 
     assert by_type(plan) == {"large": 2, "small": 1}
 
 
+@pytest.mark.thorough
+def test_figures_beyond_all_measure_end_at_the_most_replicas() -> None:
+    plan, _, _ = tick(chat(1e12))
+    assert sizes([plan]) == [MAX_REPLICAS]
+    assert [entry[2] for entry in unserved(plan)] == ["budget"]
+    huge = running(
+        chat(10.0), gpu("gpu", "chat", count=10**12), gpu("gpu", "chat", count=10**12)
+    )
+    assert sizes([tick(huge)[0]]) == [MAX_REPLICAS]
+    another = replace(
+        huge, services=(*huge.services, a_service("late", rate_rps=100.0))
+    )
+    nearly = running(another, gpu("gpu", "chat", count=MAX_REPLICAS - 1))
+    assert sizes([tick(nearly)[0]]) == [MAX_REPLICAS]
+
+
 # Random problems.
 
 
@@ -326,7 +363,7 @@ def test_from_the_start_whatever_is_served_stays_below_the_threshold_while_gpus_
         assert service.name in limited or now <= 0.8 * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_a_day_of_changing_load_restarts_nothing_that_runs(seed: int) -> None:
     """Between two ticks a service either gains replicas or loses one, and nothing else."""
     base, memory, before = random_problem(seed, gpus=30), None, Plan(policy="none")
@@ -383,7 +420,7 @@ def test_every_tick_is_lawful_and_the_order_of_the_input_changes_nothing(
 
 
 def test_nothing_starts_while_the_rates_stay() -> None:
-    for seed in range(3):
+    for seed in range(examples(6)):
         problem = random_problem(seed, gpus=30)
         first, _, memory = tick(problem)
         for number in range(1, 6):

@@ -64,6 +64,12 @@ def test_what_exceeds_the_capacities_is_unserved_for_the_reason_given() -> None:
     assert violations(problem_of(130.0), plan) == ()
 
 
+def test_a_rate_that_is_exactly_the_capacity_is_served() -> None:
+    plan = route(problem_of(100.0, 0.0), "test", [carrier(("chat", WHOLE))], {})
+    assert plan.unserved == ()
+    assert violations(problem_of(100.0, 0.0), plan) == ()
+
+
 def test_replicas_that_are_missing_are_counted_and_no_rate_is_said_to_be_lost() -> None:
     problem = a_problem(a_service(rate_rps=50.0, min_replicas=3))
     plan = route(

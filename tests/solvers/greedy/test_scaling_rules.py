@@ -69,6 +69,10 @@ def test_a_short_spike_does_not_scale_out() -> None:
     )
 
 
+def test_exactly_at_the_threshold_holds() -> None:
+    assert run_saturation([(0, 240), (60, 240)]) == [ScalingStep.HOLD] * 2
+
+
 def test_scale_in_waits_for_the_cool_down_and_takes_one_at_a_time() -> None:
     # Without one replica 200 rps are left, of which 80 % are 160.
     steps = [(0, 100), (59, 100), (60, 100), (61, 100), (119, 100), (120, 100)]
@@ -150,6 +154,10 @@ def test_hpa_scales_down_to_the_largest_recommendation_of_the_window() -> None:
         (420, 0.5),
     ]
     assert run_hpa(10, steps) == [10, 10, 10, 10, 8, 8, 5]
+
+
+def test_hpa_scales_down_first_after_a_whole_window() -> None:
+    assert run_hpa(10, [(0, 0.5), (299, 0.5), (300, 0.5)]) == [10, 10, 5]
 
 
 def test_hpa_keeps_to_its_limits() -> None:

@@ -29,6 +29,16 @@ SIMULATED_RATIOS = (1.2, 1.6, 1.9, 2.0, 2.4, 3.0, 5.0, 10.0)
         (16, 0.4, 2_000_000),
         pytest.param(48, 0.95, 40_000_000, marks=pytest.mark.thorough),
         (64, 0.85, 5_000_000),
+        *(
+            pytest.param(*row, marks=pytest.mark.thorough)
+            for row in (
+                (1, 0.05, 2_000_000),
+                (1, 0.7, 5_000_000),
+                (2, 0.5, 2_000_000),
+                (8, 0.6, 2_000_000),
+                (32, 0.75, 4_000_000),
+            )
+        ),
     ],
 )
 def test_a_discrete_event_simulation_misses_as_often(
@@ -47,8 +57,8 @@ def test_a_discrete_event_simulation_misses_as_often(
     np.testing.assert_allclose(predicted, simulated, rtol=0.0, atol=0.003)
 
 
-@pytest.mark.parametrize("utilisation", [0.01, 0.6, 0.9999])
-@pytest.mark.parametrize("wait", [0.0, 0.4, 1.0, 4.25])
+@pytest.mark.parametrize("utilisation", [0.01, 0.2, 0.6, 0.9, 0.99, 0.9999])
+@pytest.mark.parametrize("wait", [0.0, 0.4, 1.0, 1.7, 3.0, 4.25])
 def test_batch_one_follows_crommelins_formula(utilisation: float, wait: float) -> None:
     # M/D/1: P(W <= t) = (1 - ρ) Σ_{k=0..floor(t)} (ρ(k - t))^k / k! · exp(-ρ(k - t)); P(W = 0) = 1 - ρ.
     terms = (

@@ -17,10 +17,10 @@ from solvers.laws.capacity_law import (
     max_utilisation,
 )
 from solvers.types.problem import CapacityLaw
-from tests.examples import examples
+from tests.examples import IS_THOROUGH, examples
 
-PERCENTILES = (0.5, 0.999)
-BATCHES = (1, 16, 128)
+PERCENTILES = (0.5, 0.98, 0.999) if IS_THOROUGH else (0.98, 0.999)
+BATCHES = (1, 4, 16, 64, 128) if IS_THOROUGH else (1, 16, 128)
 COLUMNS = [(percentile, batch) for percentile in PERCENTILES for batch in BATCHES]
 SHARED_PROBLEM = (
     Path(__file__).parents[4] / "shared" / "problems" / "synthetic_4x8_s1.json.gz"

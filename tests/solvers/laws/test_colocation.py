@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from solvers.check import violations
 from solvers.laws.colocation import (
+    ALONE,
     Neighbours,
     capacities_rps,
     capacity_rps,
@@ -88,6 +89,12 @@ def test_the_contracts_example_by_hand() -> None:
         LAW, percentile=0.95, batch=4, slo_ms=120.0, execution_ms=execution
     )
     assert capacity == pytest.approx(155.774, abs=5e-4)
+
+
+def test_a_replica_alone_pays_no_launch_growth() -> None:
+    assert execution_ms(
+        row(50.0), ALONE, sensitivity=0.8, gpu_type=gpu_type()
+    ) == pytest.approx(0.2 + 1.0 + 18.67)
 
 
 def test_the_contracts_example_file_gives_the_same_figures() -> None:
@@ -236,6 +243,11 @@ def test_rate_zero_needs_no_speed_and_an_impossible_law_has_none() -> None:
     )
 
 
+def test_a_percentile_that_the_law_lacks_is_refused() -> None:
+    with pytest.raises(ValueError, match="not in tuple"):
+        max_execution_ms(LAW, percentile=0.9, batch=1, slo_ms=50.0, rate_rps=1.0)
+
+
 def all_neighbour_sets(
     candidates: list[list[OperatingPoint]], free: float, most: int
 ) -> list[Neighbours]:
@@ -281,6 +293,40 @@ def test_the_worst_neighbours_are_the_worst_of_all_sets(seed: int) -> None:
             for neighbours in neighbour_sets
         )
         assert bound == pytest.approx(worst, rel=1e-12)
+
+
+def test_a_service_sends_at_most_one_neighbour() -> None:
+    # 80 % are free. `a` with 40 % brings 1.0; with 20 % it leaves room for `b`, together 0.5 + 0.1; never both of a's.
+    candidates = [
+        [row(20.0, pressure=0.5), row(40.0, pressure=1.0)],
+        [row(60.0, pressure=0.1)],
+    ]
+    kind = gpu_type(launch_per_neighbour=0.0, launch_base=0.0)
+    worst = worst_neighbours(candidates, gpu_type=kind, max_replicas=6)
+    assert worst.executions_ms([row(20.0)], sensitivity=0.8) == pytest.approx(
+        [0.2 + 1.0 + 18.67 * (1 + 0.8 * 1.0)]
+    )
+
+
+def test_a_step_finer_than_any_gpu_needs_costs_no_memory() -> None:
+    # 66.667 % are free: both neighbours of 33.3335 % just fit in, and 2 · 1.0 is the worst.
+    kind = gpu_type(sm_percent_step=1e-9, launch_per_neighbour=0.0, launch_base=0.0)
+    worst = worst_neighbours(
+        [[row(33.3335, pressure=1.0)]] * 2, gpu_type=kind, max_replicas=3
+    )
+    assert worst.pressure.size <= 3 * 10_001
+    assert worst.executions_ms([row(33.333)], sensitivity=0.5) == pytest.approx(
+        [0.2 + 1.0 + 18.67 * (1 + 0.5 * 2.0)]
+    )
+
+
+def test_a_replica_that_takes_the_whole_gpu_has_no_neighbours() -> None:
+    worst = worst_neighbours(
+        [[row(10.0, pressure=5.0)]] * 5, gpu_type=gpu_type(), max_replicas=6
+    )
+    assert worst.executions_ms([row(100.0)], sensitivity=0.8) == pytest.approx(
+        [0.2 + 1.0 + 18.67]
+    )
 
 
 UNCAPPED = gpu_type(launch_per_neighbour=0.0, launch_base=0.0, overload=0.9)

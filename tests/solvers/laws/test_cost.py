@@ -36,6 +36,12 @@ def test_the_example_draws_the_watts_and_costs_the_money_of_the_contract() -> No
     assert cost_usd_per_hour(problem, plan) == pytest.approx(1.7642, abs=1e-12)
 
 
+def test_every_gpu_of_a_count_costs() -> None:
+    problem, plan, _ = example()
+    tripled = replace(plan, gpus=(replace(plan.gpus[1], count=3),))
+    assert cost_usd_per_hour(problem, tripled) == pytest.approx(3 * 1.253, abs=1e-12)
+
+
 def test_an_empty_plan_costs_nothing_or_every_idle_gpu_by_objective() -> None:
     problem, _, _ = example()
     assert cost_usd_per_hour(problem, Plan(policy="none")) == 0.0
@@ -93,6 +99,16 @@ def test_migration_charges_only_replicas_that_start() -> None:
     assert migration_cost_usd_per_hour(moving, wider) == pytest.approx(0.01)
     elsewhere = replace(slower, gpus=(replace(slower.gpus[0], gpu_type="small"),))
     assert migration_cost_usd_per_hour(moving, elsewhere) == pytest.approx(0.01)
+
+
+def test_nothing_migrates_when_nothing_runs() -> None:
+    problem, plan, _ = example()
+    assert (
+        migration_cost_usd_per_hour(
+            replace(problem, migration_cost_usd_per_hour=5.0), plan
+        )
+        == 0.0
+    )
 
 
 def test_served_weight_counts_priority_and_no_more_than_arrives() -> None:

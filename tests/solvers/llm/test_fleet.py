@@ -58,6 +58,18 @@ def test_where_nodes_are_in_pieces_replicas_are_small() -> None:
     assert violations(problem, plan_of(found)) == ()
 
 
+def test_what_has_no_slot_is_left_over_and_says_so() -> None:
+    no_pairs = make_type(free_slots=((2, 1), (4, 0), (8, 0)))
+    problem = make_problem(gpu_types=(no_pairs,))
+
+    found = plan_llms(problem, Budget())
+
+    assert [(each.reason, round(each.rate_rps, 3)) for each in found.unserved] == [
+        ("slots", 11.0)
+    ]
+    assert violations(problem, plan_of(found)) == ()
+
+
 def test_without_a_row_that_carries_anything_the_slo_is_the_reason() -> None:
     problem = make_problem(llm_points=(make_points(rows=(make_row(1, 0.0),)),))
 
@@ -98,6 +110,20 @@ def test_limits_of_replicas_hold() -> None:
     at_rest = make_problem(llm_services=(make_service(rate_rps=0.0, min_replicas=2),))
     kept = plan_llms(at_rest, Budget())
     assert [(each.tp, each.count) for each in kept.replicas] == [(2, 2)]
+
+
+def test_what_is_paid_for_anyway_is_used_first() -> None:
+    cheap = make_type("L40S", price_usd_per_hour=2.0)
+    paid = make_type("H100", paid_count=16)
+    problem = make_problem(
+        gpu_types=(paid, cheap),
+        llm_points=(make_points(), make_points(gpu_type="L40S")),
+    )
+
+    found = plan_llms(problem, Budget())
+
+    assert {each.gpu_type for each in found.replicas} == {"H100"}
+    assert cost_of(problem, found) == pytest.approx(0.0)
 
 
 def random_problem(seed: int, *, services: int) -> Problem:

@@ -65,6 +65,17 @@ def test_no_two_replicas_of_a_service_share_a_gpu() -> None:
     assert report.status is SolveStatus.OPTIMAL
 
 
+def test_labels_of_the_user_keep_services_apart() -> None:
+    problem = PlacementProblem(
+        replicas=(
+            replica("a", 10.0, labels=("a", "noisy")),
+            replica("b", 10.0, labels=("b", "noisy")),
+        ),
+        gpus=(stock(),),
+    )
+    assert together(solve(problem, BUDGET)[0]) == {("a",), ("b",)}
+
+
 @pytest.mark.parametrize(
     ("oversized", "reason"),
     [
@@ -185,6 +196,22 @@ def test_patterns_and_assignment_agree(seed: int) -> None:
         assert len(groups) == solver.objective_value
         fewest.append(len(groups))
     assert fewest[0] == fewest[1]
+
+
+@pytest.mark.thorough
+def test_patterns_beyond_count_are_left_to_the_assignment() -> None:
+    # Any six of 40 services fit on a GPU: 3.8 million patterns.
+    from solvers.placement import covering
+
+    replicas = tuple(
+        replica(f"s{number:02}", 10.0 + 0.1 * number, value=1.0 + number)
+        for number in range(40)
+    )
+    problem = PlacementProblem(replicas=replicas, gpus=(stock(count=6),))
+    packing = only_packing(problem)
+    assert covering.maximal_patterns(packing, classes_of(packing)) is None
+    solution, _ = solve(problem, Budget(seconds=30.0, work=0.02))
+    assert broken_rules(problem, solution.gpus) == ()
 
 
 def test_the_volume_bound_sees_that_wide_replicas_do_not_meet() -> None:

@@ -23,6 +23,7 @@ from tests.solvers.instances import (
     random_problem,
     with_rates,
 )
+from tests.solvers.small_plans import example
 
 NAMES = ("gpulets", "gslice", "igniter", "morak")
 INSS = ("inss", "inss_1e", "inss_ni", "gpulets_bda")
@@ -195,3 +196,15 @@ def test_unknown_memory_starts_afresh(name: str) -> None:
     fresh = decide(name, problem)
     for memory in MEMORIES:
         assert decide(name, problem, memory) == fresh, memory
+
+
+@pytest.mark.parametrize("name", [*NAMES, "hetsev_greedy", "k8s_hpa"])
+def test_the_contracts_example_is_served_under_both_objectives(name: str) -> None:
+    problem, _, _ = example()
+    for objective in ("min_cost", "max_goodput"):
+        counted = tuple(replace(gpu_type, count=4) for gpu_type in problem.gpu_types)
+        plan, report, _ = decide(
+            name, replace(problem, objective=objective, gpu_types=counted)
+        )
+        assert plan.unserved == ()
+        assert (report.served_weight is None) == (objective == "min_cost")

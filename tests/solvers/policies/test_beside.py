@@ -107,6 +107,17 @@ def test_prices_of_what_is_short_prove_the_best_division() -> None:
     assert answer.report.status == "optimal"
 
 
+def test_language_models_alone_need_no_other_service() -> None:
+    problem = mixed(16, services=(), points=())
+
+    answer = solved(problem, "joint")
+
+    assert violations(problem, answer.plan) == ()
+    # Two on two GPUs carry 13 for 16 USD; four on one GPU carry 12 for the same.
+    assert answer.report.cost_usd_per_hour == pytest.approx(16.0)
+    assert answer.report.status == "optimal"
+
+
 def test_a_fleet_that_is_paid_for_serves_what_it_can() -> None:
     answer = solved(mixed(4, objective="max_goodput"), "joint")
 

@@ -34,7 +34,8 @@ from solvers.predict.data.techniques import (
 )
 from solvers.predict.interference import layer_counts, pressure, response_surface
 from solvers.predict.latency.decomposition import TYPICAL_LINK, LinkFacts
-from tests.solvers.synthetic_samples import queries_at
+from tests.examples import IS_THOROUGH
+from tests.solvers.synthetic_samples import joined, queries_at
 
 THOUSAND = 1000.0
 """Microseconds in a millisecond."""
@@ -129,6 +130,7 @@ def sets() -> dict[str, Samples]:
         "clocks": served(clocks_mhz=(800.0, 1200.0, 1530.0)),
         "sparse": sparse(),
         "limits": trained(),
+        **({"all": joined(sparse(), trained())} if IS_THOROUGH else {}),
     }
 
 

@@ -127,7 +127,7 @@ def random_curve(draw: random.Random) -> ShareCurve:
     )
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(examples(4)))
 def test_cvxpy_and_the_scan_agree_on_random_curves(seed: int) -> None:
     draw = random.Random(seed)
     replicas = []

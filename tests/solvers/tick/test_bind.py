@@ -306,6 +306,14 @@ def test_a_gpu_that_carries_nothing_is_better_than_one_that_must_drain_first() -
     assert [step.mode for step in crowded.steps] == ["drain_first"]
 
 
+def test_gpus_are_matched_within_their_type_only() -> None:
+    gpus = [*fleet(1), *fleet(1, gpu_type="small")]
+    first = bound(a_plan(on_gpu("a", gpu_type="small")), gpus).plan
+    moved = bound(a_plan(on_gpu("a", gpu_type="big")), gpus, first)
+    assert where(moved.plan) == {"big-0": ["a"]}
+    assert started(moved) == 1
+
+
 def drawn_plan(draw: random.Random) -> Plan:
     """1 to 4 GPUs with 1 to 3 replicas each."""
     return a_plan(

@@ -91,6 +91,21 @@ def test_replicas_that_are_allowed_and_wanted_are_reckoned_with() -> None:
     ].usd_per_hour == pytest.approx(1.0)
 
 
+def test_other_gpu_types_than_the_service_may_use_do_not_count() -> None:
+    types = (a_type(), a_type("other", price_usd_per_hour=0.01))
+    cheap = OperatingPoints(
+        network="large", gpu_type="other", sensitivity=0.0, rows=(a_row(100.0, 5.0),)
+    )
+    both = replace(problem(), gpu_types=types, points=(*problem().points, cheap))
+    assert choose_variant(both, service()).network == "large"
+    bound = replace(
+        both, services=(replace(both.services[0], allowed_gpu_types=("gpu",)),)
+    )
+    assert choose_variant(bound, service()).network == "small"
+    gone = replace(both, gpu_types=(types[0], replace(types[1], count=0)))
+    assert choose_variant(gone, service()).network == "small"
+
+
 def test_equal_costs_go_to_the_more_accurate() -> None:
     alike = replace(
         problem(), points=tuple(points(name, a_row(50.0, 5.0)) for name in SHARES)

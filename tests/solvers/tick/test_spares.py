@@ -301,6 +301,18 @@ def test_a_teams_limit_of_replicas_counts_its_spare() -> None:
     assert places(spared(plan, problem)) == {"b": ("n1/0", 25.0)}
 
 
+def test_the_more_important_goes_first_where_there_is_room_for_one() -> None:
+    full = a_gpu("n2/0", a_replica("c", 75.0))
+    plan = a_plan(a_gpu("n1/0", a_replica("a", 50.0), a_replica("b", 50.0)), full)
+    c = a_service("c", max_replicas=1)
+    for first in ("a", "b"):
+        others = [
+            a_service(each, priority=2.0 if each == first else 1.0) for each in "ab"
+        ]
+        found = spared(plan, a_problem(*others, c))
+        assert places(found) == {first: ("n2/0", 25.0)}
+
+
 def test_a_spare_stays_where_it_runs_and_leaves_where_there_is_no_room() -> None:
     plan = a_plan(
         a_gpu("n1/0", a_replica("a")),

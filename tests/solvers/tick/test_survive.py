@@ -87,6 +87,19 @@ def test_room_for_bursts_counts_as_what_is_left() -> None:
     assert limits.rate_rps == 50.0 + limits.max_replica_rps
 
 
+def test_a_default_asks_for_nothing_where_one_replica_could_do() -> None:
+    goal = a_goal(is_asked=False)
+    assert with_limits(a_problem(100.0, goal), DOMAINS).services == (
+        a_problem(100.0).services
+    )
+    # 5000 rps are beyond the 4000 of the largest replica.
+    (limited,) = with_limits(
+        a_problem(5000.0, a_goal(is_asked=False, rate_rps=5000.0)), DOMAINS
+    ).services
+    assert (limited.min_replicas, limited.arrival_rate_rps) == (2, 5000.0)
+    assert 2500.0 <= (limited.max_replica_rps or 0.0) < 2750.0
+
+
 @pytest.mark.parametrize(("goal", "most"), [(a_goal(loss="zone"), None), (a_goal(), 1)])
 def test_nothing_is_asked_for_that_could_not_help(
     goal: SurvivalGoal, most: int | None

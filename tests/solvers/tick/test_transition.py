@@ -64,6 +64,12 @@ def losses(taken: tuple[TransitionStep, ...]) -> dict[str, float]:
     return deepest
 
 
+def test_nothing_to_do_is_no_step() -> None:
+    gpus = [a_gpu("g0", a_replica("a-1")), a_gpu("g1", a_replica("a-2"))]
+    assert steps(gpus, gpus) == ()
+    assert steps([], []) == ()
+
+
 def test_a_replica_is_replaced_by_its_shadow_where_both_fit() -> None:
     taken = steps([a_gpu("g", a_replica("a-1"))], [a_gpu("g", a_replica("a-2"))])
     assert acts(taken) == [("g", "shadow", ("a-2",), ()), ("g", "shadow", (), ("a-1",))]
@@ -146,6 +152,22 @@ def test_capacity_is_added_before_it_is_taken_away() -> None:
     assert losses(taken) == {}
 
 
+def test_two_full_gpus_that_swap_lose_one_service_after_the_other() -> None:
+    def full(name: str, rate_rps: float) -> BoundReplica:
+        return a_replica(name, rate_rps=rate_rps, memory_mib=BIG_MIB)
+
+    taken = steps(
+        [a_gpu("g0", full("a-1", 10.0)), a_gpu("g1", full("b-1", 4.0))],
+        [a_gpu("g0", full("b-2", 4.0)), a_gpu("g1", full("a-2", 10.0))],
+    )
+    # g1 gains 6 rps, so it goes first: b is gone until g0 brings it back, while a runs twice for a moment.
+    assert acts(taken) == [
+        ("g1", "drain_first", ("a-2",), ("b-1",)),
+        ("g0", "drain_first", ("b-2",), ("a-1",)),
+    ]
+    assert losses(taken) == {"b": 4.0}
+
+
 def test_a_service_that_shrinks_loses_only_what_it_still_needs() -> None:
     before = [
         a_gpu("g0", a_replica("a-1", rate_rps=30.0)),
@@ -193,6 +215,19 @@ def test_replicas_that_only_change_rates_carry_the_larger_one_throughout() -> No
         a_gpu("g2", replace(drained, id=ReplicaId("s-new"))),
     ]
     assert losses(steps(before, after)) == {"s": 10.0}
+
+
+def test_a_batch_change_carries_the_new_rate_only_after_its_step() -> None:
+    before = [
+        a_gpu("g0", a_replica("a-1", rate_rps=20.0)),
+        a_gpu("g1", a_replica("a-2", rate_rps=5.0)),
+    ]
+    after = [
+        a_gpu("g0", a_replica("a-1", rate_rps=5.0, batch=4)),
+        a_gpu("g1", a_replica("a-3", rate_rps=20.0, memory_mib=BIG_MIB)),
+    ]
+    # 25 before and after; while g1 drains, only a-1's old 20 are carried.
+    assert losses(steps(before, after)) == {"a": 5.0}
 
 
 def test_clock_and_power_cap_change_every_replica_of_the_gpu() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from solvers.tick.water_filling import Taker, fill
+from solvers.tick.water_filling import Taker, fill, throughput_curve
 from tests.examples import examples
 
 
@@ -71,9 +71,38 @@ def test_nobody_gets_more_than_it_may_draw_or_less_than_it_needs() -> None:
     assert fill(takers, budget_w=1000.0) == pytest.approx({"a": 120.0, "b": 300.0})
 
 
+@pytest.mark.parametrize(
+    ("budget_w", "caps_w"), [(99.0, {}), (500.0, {"n1": 99.0}), (0.0, {})]
+)
+def test_too_little_for_what_they_draw_at_least_is_nothing(
+    budget_w: float, caps_w: dict[str, float]
+) -> None:
+    assert (
+        fill(
+            (a_taker("a", *STEEP), a_taker("b", *FLAT)),
+            budget_w=budget_w,
+            node_caps_w=caps_w,
+        )
+        is None
+    )
+
+
 def test_one_taker_and_none() -> None:
     assert fill((a_taker("a"),), budget_w=70.0) == {"a": 70.0}
     assert fill((), budget_w=0.0) == {}
+
+
+def test_the_hull_of_points_is_concave_and_leaves_out_what_brings_less() -> None:
+    # At 150 W the line from 100 W to 200 W is at 125, above 110; what draws 250 W brings less than at 200.
+    points = (
+        (100.0, 100.0),
+        (150.0, 110.0),
+        (200.0, 150.0),
+        (250.0, 140.0),
+        (100.0, 90.0),
+    )
+    assert throughput_curve(points) == ((100.0, 100.0), (200.0, 150.0))
+    assert throughput_curve(()) == ()
 
 
 def a_random_case(seed: int) -> tuple[list[Taker], float, dict[str, float]]:

@@ -49,6 +49,11 @@ def test_points_far_apart_make_clusters_of_their_own() -> None:
     assert len(set(labels)) == 3
 
 
+def test_fewer_different_points_than_clusters_make_fewer_clusters() -> None:
+    assert sorted(set(cluster(np.array([[1.0], [1.0], [2.0]]), 5).tolist())) == [0, 1]
+    assert cluster(np.zeros((0, 2)), 3).tolist() == []
+
+
 def test_queues_hold_similar_replicas_with_the_longest_wait_first() -> None:
     waiting = [
         replica("a", network="bert", waiting_s=1.0),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.greedy.arrange import running_carriers, top_up
-from solvers.greedy.configure import configure
+from solvers.greedy.configure import MAX_REPLICAS, configure
 from solvers.laws.cost import cost_usd_per_hour
 from solvers.papers.hetsev.parameters import HetsevParameters
 from solvers.papers.hetsev.policy import make_plan, with_network_labels
@@ -23,6 +23,7 @@ from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
 from tests.examples import examples
 from tests.solvers.instances import (
+    HALVES,
     a_row,
     a_service,
     a_type,
@@ -194,6 +195,19 @@ def test_names_with_slashes_are_told_apart() -> None:
         a_service("a", rate_rps=90.0, allowed_gpu_types=("c/b",)),
     )
     assert is_complete(plan_of(a_problem(*services, types=types)))
+
+
+@pytest.mark.thorough
+def test_a_plan_ends_at_the_most_replicas_and_says_that_the_budget_stopped_it() -> None:
+    # Each whole GPU carries 100 rps; the more important service gets all of them.
+    chat = a_service("chat", rate_rps=1e9, priority=2.0)
+    plan = plan_of(a_problem(chat, a_service("photo", rate_rps=100.0), rows=HALVES[1:]))
+    assert gpus_of(plan) == {"gpu": MAX_REPLICAS}
+    unserved = {each.service: (each.rate_rps, each.reason) for each in plan.unserved}
+    assert unserved == {
+        "chat": (pytest.approx(1e9 - 100.0 * MAX_REPLICAS), "budget"),
+        "photo": (pytest.approx(100.0), "budget"),
+    }
 
 
 # A running plan.

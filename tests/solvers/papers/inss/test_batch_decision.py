@@ -76,6 +76,21 @@ def test_a_request_that_finds_no_other_waits_for_its_batch_and_the_running() -> 
     ) == pytest.approx(23.0)
 
 
+def test_latency_falls_with_the_batch_while_requests_wait() -> None:
+    # W = 10 + 1 = 11. Batch 1 at 10 ms: 10 + 11 · 10 = 120 ms. Batch 4 at 14 ms: 14 + 3 · 14 = 56 ms.
+    assert task_latency_ms(
+        1, 10.0, arrival_rate_rps=50.0, queued=10.0
+    ) == pytest.approx(120.0)
+    assert task_latency_ms(
+        4, 14.0, arrival_rate_rps=50.0, queued=10.0
+    ) == pytest.approx(56.0)
+    # W = 41: a batch in the middle may last longer than a larger and a smaller one.
+    for batch, expected_ms in ((4, 168.0), (16, 104.0), (24, 102.0)):
+        assert task_latency_ms(
+            batch, 10.0 + batch, arrival_rate_rps=100.0, queued=40.0
+        ) == pytest.approx(expected_ms)
+
+
 def test_a_batch_that_nobody_fills_never_ends() -> None:
     assert task_latency_ms(2, 10.0, arrival_rate_rps=0.0) == math.inf
     assert task_latency_ms(1, 10.0, arrival_rate_rps=0.0) == pytest.approx(20.0)
@@ -121,6 +136,21 @@ def test_neighbours_slow_each_other_unless_they_are_not_known() -> None:
         capacity_rps(law(), percentile=0.98, batch=8, slo_ms=100.0, execution_ms=26.7)
     )
     assert blind[0].carried_rps > both[0].carried_rps
+
+
+def test_memory_goes_to_the_first_when_it_is_short() -> None:
+    # 2 · 1100 MiB for batches of 1 leave 700 of 2900 MiB: the first takes 8 (700 more), the second stays at 1.
+    small = host(gpu_type=replace(CARD, memory_mib=2900.0))
+    decided = decide_batches(small, [tenant(), tenant()])
+    assert decided is not None
+    assert [each.row.batch for each in decided] == [8, 1]
+    assert (
+        decide_batches(
+            host(gpu_type=replace(CARD, memory_mib=2100.0)),
+            [tenant(), tenant()],
+        )
+        is None
+    )
 
 
 def test_no_batch_within_the_slo_carries_nothing() -> None:

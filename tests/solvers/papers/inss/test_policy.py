@@ -7,6 +7,7 @@ import pytest
 
 from solvers.check import violations
 from solvers.check_report import report_violations
+from solvers.papers.inss.greedy_provisioning import provision_greedily
 from solvers.papers.inss.provisioning import (
     BatchDecider,
     Provisioned,
@@ -19,7 +20,7 @@ from solvers.policies.registry import policy
 from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoints, Problem
-from solvers.types.state import Json, Observed
+from solvers.types.state import Json, Observed, ServiceObservation
 from tests.solvers.instances import (
     a_problem,
     a_row,
@@ -98,6 +99,20 @@ def test_a_rate_that_batches_can_serve_moves_nothing() -> None:
     assert sum(
         gpu.replicas[0].arrival_rate_rps for gpu in again.gpus for _ in range(gpu.count)
     ) == pytest.approx(36.0)
+
+
+def test_batches_shrink_at_once_where_the_slo_gets_tighter() -> None:
+    # 90 ms: batch 4 on half a GPU (80 ms, twice that is over 90) is out, batch 1 (20 ms) stays.
+    problem = a_problem(
+        a_service(rate_rps=10.0, slo_ms=200.0),
+        types=(a_type(count=1),),
+        rows=BATCHES[:2],
+    )
+    _, _, memory = decide(problem)
+    tighter = replace(problem, services=(a_service(rate_rps=10.0, slo_ms=90.0),))
+    plan, report, _ = decide(tighter, memory)
+    assert report.status == "kept"
+    assert batches(plan) == [1]
 
 
 def test_a_rate_that_no_batch_serves_is_provisioned_anew() -> None:
@@ -253,6 +268,15 @@ def test_a_lost_gpu_is_provisioned_for() -> None:
     assert len(shares(plan)) == 1
 
 
+def test_replicas_that_must_run_do_although_nothing_is_asked() -> None:
+    problem = a_problem(
+        a_service(rate_rps=0.0, min_replicas=2, slo_ms=200.0), types=TWO, rows=BATCHES
+    )
+    plan, _, _ = decide(problem)
+    assert sum(gpu.count * len(gpu.replicas) for gpu in plan.gpus) == 2
+    assert plan.unserved == ()
+
+
 # ---- the actor ----
 
 
@@ -292,6 +316,21 @@ def test_an_actor_of_another_fleet_is_refused_and_named() -> None:
     assert plan.unserved == ()
 
 
+def test_an_actor_of_other_services_is_refused() -> None:
+    problem = actors_problem()
+    observed = with_actor(problem)
+    stranger = replace(problem, services=(replace(problem.services[0], slo_ms=150.0),))
+    _, report, _ = decide(stranger, observed=observed)
+    assert any("no net with 150 ms" in line for line in report.messages)
+
+
+def test_some_of_the_actors_services_are_enough() -> None:
+    problem = actors_problem()
+    few = replace(problem, services=problem.services[:1])
+    _, report, _ = decide(few, observed=with_actor(problem))
+    assert any("the actor provisioned" in line for line in report.messages)
+
+
 def test_bytes_that_are_no_actor_are_refused_with_a_remedy() -> None:
     problem = actors_problem()
     _, report, _ = decide(problem, observed=Observed(at_s=0.0, actor=b"nonsense"))
@@ -311,3 +350,33 @@ def test_a_provision_keeps_what_may_still_be() -> None:
     )
     # One GPU is in stock, and the fuller one stays; `gone` and the type `lost` are not known.
     assert lawful(decider, held) == (Provisioned("gpu", (Share("chat", 100.0),)),)
+
+
+def test_greedy_gives_the_least_share_that_serves_and_then_what_is_free() -> None:
+    # 40 rps need half a GPU (50 · 0.5 = 25 is too little: 100 · 0.5 = 50 needs the whole one).
+    problem = a_problem(a_service(rate_rps=40.0), types=(a_type(count=1),))
+    settled = provision_greedily(
+        BatchDecider(problem=problem, rules=ProvisioningRules())
+    )
+    assert settled.provision == (Provisioned("gpu", (Share("chat", 100.0),)),)
+    assert settled.carried_rps == {"chat": pytest.approx(100.0)}
+
+
+def test_a_measured_backlog_counts_in_the_batch_decision() -> None:
+    problem = a_problem(
+        a_service(rate_rps=30.0, slo_ms=200.0),
+        types=(a_type(count=1),),
+        rows=BATCHES[:2],
+    )
+    _, _, memory = decide(problem)
+    late = ServiceObservation(
+        service="chat",
+        arrival_rate_rps=30.0,
+        served_rps=25.0,
+        latency_ms=260.0,
+        attainment=0.8,
+        age_s=1.0,
+    )
+    plan, _, _ = decide(problem, memory, observed=Observed(at_s=0.0, readings=(late,)))
+    assert batches(plan) == [4]
+    assert violations(problem, plan) == ()

@@ -63,6 +63,15 @@ def test_two_knees_of_40_percent_share_a_gpu_and_a_third_needs_another() -> None
     assert shares_by_gpu(planned(three)[0]) == [{"a": 60.0, "b": 40.0}, {"c": 100.0}]
 
 
+def test_a_rate_beyond_one_replica_is_split_and_neighbours_fill_the_same_gpus() -> None:
+    problem = a_problem(
+        a_service("a", rate_rps=85.0),
+        a_service("b", rate_rps=85.0),
+        networks={"net": BENT},
+    )
+    assert shares_by_gpu(planned(problem)[0]) == [{"a": 60.0, "b": 40.0}] * 2
+
+
 def test_the_batch_is_the_largest_within_half_the_slo_at_its_own_knee() -> None:
     rows = (*BENT, *(row._replace(batch=4, run_ms=4.0 * row.run_ms) for row in BENT))
     # Four at 40 % take 44 ms, within half of 100 ms, not within half of 80 ms.

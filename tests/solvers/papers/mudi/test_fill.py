@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from solvers.backfill.problem import FillLimits
 from solvers.check import violations
 from solvers.check_residents import task_violations
 from solvers.papers.mudi.fill import fill
@@ -76,6 +77,21 @@ def test_a_second_task_joins_only_where_both_together_get_more_done() -> None:
         waiting, tasks=[a_task("first"), a_task("second", waiting_s=PATIENCE_S)]
     )
     assert set(shares(fill(patient))) == {"first", "second"}
+
+
+def test_at_most_three_tasks_share_a_gpu() -> None:
+    tasks = [a_task(name, "light", waiting_s=PATIENCE_S) for name in "abcde"]
+    filled = fill(to_fill(a_plan(bound_gpu(rate_rps=10.0)), tasks))
+    assert len(shares(filled)) == 3
+    assert (
+        len(
+            fill(
+                to_fill(a_plan(bound_gpu(rate_rps=10.0)), tasks),
+                FillLimits(max_tasks_per_gpu=2),
+            )[0].tasks
+        )
+        == 2
+    )
 
 
 def test_what_runs_stays_through_small_changes_of_load() -> None:
@@ -152,6 +168,17 @@ def test_what_cannot_come_back_goes_elsewhere_after_a_minute() -> None:
     assert shares(moved) == {"nightly": ("n1/gpu-1", 70.0)}
 
 
+def test_a_widened_replica_leaves_its_tasks_the_rest() -> None:
+    # The plan gives the replica the whole GPU again; the task gets what 100 rps leave, in the same plan.
+    was = a_plan(bound_gpu(0, bound_task("nightly", 70.0), **TUNED))
+    bound = a_plan(bound_gpu(rate_rps=100.0, sm_percent=100.0, batch=4))
+    (gpu,) = fill(to_fill(bound, [a_task()], running=was))
+    assert (settings(gpu), shares((gpu,))) == (
+        (50.0, 4),
+        {"nightly": ("n1/gpu-0", 50.0)},
+    )
+
+
 def test_the_least_urgent_is_swapped_out_first() -> None:
     # 85 rps with batch 4 may take 47 ms: 36.7 · 1.3 = 47.7 beside both (Π = 0.3), 36.7 · 1.15 = 42 beside one of them.
     was = a_plan(bound_gpu(0, bound_task("a", 30.0), bound_task("b", 30.0), **TUNED))
@@ -173,6 +200,18 @@ def test_nothing_starts_on_a_cordoned_gpu_and_what_runs_there_stays() -> None:
         cordoned=[a_gpu().id],
     )
     assert fill(kept) == was.gpus
+
+
+def test_a_gpu_with_several_replicas_keeps_its_tasks_and_gets_none() -> None:
+    problem = a_problem(a_service(), a_service("other"))
+    pair = bound_gpu(0, sm_percent=30.0, batch=4)
+    second = bound_gpu(0, sm_percent=30.0, batch=4, service="other").replicas
+    pair = replace(pair, replicas=(*pair.replicas, *second))
+    assert shares(fill(to_fill(a_plan(pair), [a_task()], problem=problem))) == {}
+    was = a_plan(replace(pair, tasks=(bound_task("nightly", 10.0),)))
+    assert shares(
+        fill(to_fill(a_plan(pair), [a_task()], running=was, problem=problem))
+    ) == {"nightly": ("n1/gpu-0", 10.0)}
 
 
 def test_a_replica_of_another_time_is_refused() -> None:

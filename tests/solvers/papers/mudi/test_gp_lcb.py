@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers.papers.mudi.gp_lcb import (
+    LENGTH,
     NOISE,
     LcbSearch,
+    Trial,
     lower_bounds,
     posterior,
     search_batch,
@@ -17,6 +19,25 @@ from solvers.papers.mudi.gp_lcb import (
 from solvers.types.errors import InvalidInput
 
 POWERS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(5))
+def test_the_posterior_is_that_of_scikit_learn(seed: int) -> None:
+    # Here, since it takes a second and every test process reads this module.
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF
+
+    draw = np.random.default_rng(seed)
+    tried, asked = draw.uniform(0.0, 7.0, 6), np.linspace(0.0, 7.0, 15)
+    values = draw.normal(size=6)
+    oracle = GaussianProcessRegressor(
+        kernel=RBF(LENGTH), alpha=NOISE, optimizer=None
+    ).fit(tried[:, None], values)
+    expected, spread = oracle.predict(asked[:, None], return_std=True)
+    mean, deviation = posterior(tried, values, asked)
+    assert mean == pytest.approx(expected, abs=1e-6)
+    assert deviation == pytest.approx(spread, abs=1e-4)
 
 
 def test_one_observation_by_hand() -> None:
@@ -50,6 +71,12 @@ def test_it_finds_the_best_of_a_few_batches(best: int) -> None:
         POWERS, lambda batch: 1.0 + abs(math.log2(batch) - math.log2(best))
     )
     assert found.best == best
+
+
+def test_what_cannot_keep_its_limits_is_never_chosen() -> None:
+    found = search_batch(POWERS, lambda batch: None if batch < 16 else 1.0 / batch)
+    assert found.best == 128
+    assert Trial(batch=16, value=1.0 / 16.0) in found.trials
 
 
 def test_nothing_to_choose_from_and_nothing_possible() -> None:

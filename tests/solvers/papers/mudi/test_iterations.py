@@ -1,6 +1,7 @@
 """What iterations take: the laws' figure, corrected by what running tasks of the same network report."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,3 +75,23 @@ def test_what_the_replicas_share_and_batch_do_is_told_from_tasks_on_many_gpus() 
     assert slowness(*by_batch) > slowness(
         *[each for each in by_batch if each[1].replicas[0].batch == 1]
     )
+
+
+def test_what_has_unknown_surroundings_tells_nothing() -> None:
+    task, gpu = running(3.0)
+    unusable = (
+        (replace(task, iteration_ms=0.0), gpu),
+        (task, replace(gpu, replicas=())),
+        (task, replace(gpu, replicas=gpu.replicas * 2)),
+        (task, replace(gpu, replicas=(replace(gpu.replicas[0], sm_percent=33.0),))),
+        (task, replace(gpu, tasks=(a_bound_task(task.name, 55.0),))),
+        (task, replace(gpu, tasks=(*gpu.tasks, a_bound_task("stranger", 20.0)))),
+        (task, replace(gpu, tasks=(replace(gpu.tasks[0], is_resident=False),))),
+    )
+    for each in unusable:
+        assert slowness(each) == pytest.approx(2.0), each
+    assert slowness((task, gpu)) > 2.5
+
+
+def test_other_networks_and_batches_tell_nothing_of_this_one() -> None:
+    assert slowness(running(3.0), asked=a_task("asked", "light")) == pytest.approx(1.0)

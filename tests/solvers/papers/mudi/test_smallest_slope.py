@@ -13,12 +13,14 @@ from solvers.papers.mudi.smallest_slope import (
     Demanded,
     Slopes,
     Stretched,
+    waiting_requests,
 )
 from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import Task
 from tests.solvers.training_beside import (
     POINTS,
     a_problem,
+    a_service,
     a_task,
     bound_gpu,
 )
@@ -43,6 +45,18 @@ def test_where_a_curve_reaches_its_limit(limit_ms: float, share: float) -> None:
     assert CURVE.demanded(limit_ms) == Demanded(
         pytest.approx(share), pytest.approx(5.0 / limit_ms)
     )
+
+
+def test_a_single_row_has_no_slope_and_no_limit_no_share() -> None:
+    single = Stretched(1, np.array([50.0]), np.array([10.0]))
+    assert single.demanded(20.0) == Demanded(50.0, 0.0)
+    assert single.demanded(0.0).share_percent > 1e9
+
+
+def test_what_waits_is_what_comes_within_one_slo_but_a_batch_at_least() -> None:
+    service = a_service(slo_ms=500.0)
+    assert waiting_requests(service, batch=4, rate_rps=60.0) == 30.0
+    assert waiting_requests(service, batch=64, rate_rps=60.0) == 64.0
 
 
 def demanded(
@@ -74,6 +88,14 @@ def test_beside_a_task_a_service_asks_for_more_and_beside_two_for_more_still() -
     # Two halves of `train` press as one that has the whole rest, and delay launches by one more.
     halves = demanded(problem, [a_task("a"), a_task("b")])
     assert halves.share_percent == pytest.approx(one.share_percent, rel=0.01)
+
+
+def test_of_two_services_the_slower_and_the_busier_ask_for_more() -> None:
+    problem = a_problem(a_service(), a_service("heavy", network="slow"))
+    assert demanded(problem, [a_task()]) < demanded(
+        problem, [a_task()], service="heavy"
+    )
+    assert demanded(problem, [a_task()]) < demanded(problem, [a_task()], rate_rps=90.0)
 
 
 def test_a_task_without_rows_finds_no_place() -> None:

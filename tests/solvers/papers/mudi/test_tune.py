@@ -80,6 +80,30 @@ def test_what_a_service_cannot_bear_is_not_tuned() -> None:
     assert tuned(330.0, a_task()) is None
 
 
+def test_three_tasks_get_even_shares_and_single_ones_what_rounding_leaves() -> None:
+    # 20 rps: batch 4 may take 200 ms: at 10 % beside 3 · 30 % (Π = 0.45) it takes 110 · 1.45 = 159.5.
+    assert summary(tuned(20.0, a_task("a"), a_task("b"), a_task("c"))) == (
+        10.0,
+        4,
+        [30.0, 30.0, 30.0],
+    )
+    # 45 rps: batch 1 may take 22 ms, 25 at 20 %; batch 2 44 ms: at 10 % 70, at 20 % beside 3 · 20 % 35 · 1.3 = 45.5; so
+    # 30 %: 23.3 · 1.3 = 30. Batch 4 may take 89 ms: 55 · 1.3 = 71.5 at 20 %. Rounding leaves 20 % of the 80 %: the
+    # first two get 10 % more each, 55 · 1.4 = 77 ms.
+    assert summary(tuned(45.0, a_task("a"), a_task("b"), a_task("c"), batch=4)) == (
+        20.0,
+        4,
+        [30.0, 30.0, 20.0],
+    )
+
+
+def test_tasks_get_less_than_an_even_part_where_the_service_bears_no_more() -> None:
+    # 250 rps: batch 4 may take 16 ms. 70 %: 15.7 alone. 80 % take 13.75 alone, 14.4 beside 10 % and 15.1 beside 20 %.
+    assert summary(tuned(250.0, a_task())) == (80.0, 4, [20.0])
+    # 275 rps: 14.5 ms; at 80 % beside 10 % it takes 14.4.
+    assert summary(tuned(275.0, a_task())) == (80.0, 4, [10.0])
+
+
 def test_a_replica_stays_as_it_is_where_another_tuning_is_hardly_better() -> None:
     # 60 rps at batch 4, 40 %: 60 % for the task. 30 % leave 70 %, which is 14 % better, so that it moves; for `light`,
     # which takes the same time at any share, nothing is better.

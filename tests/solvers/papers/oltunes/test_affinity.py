@@ -40,6 +40,15 @@ def test_equation_9_by_hand() -> None:
     assert workload_affinity(1.0, 4.0) == workload_affinity(4.0, 1.0)
 
 
+def test_defect_equal_workloads_score_50_and_never_less() -> None:
+    assert workload_affinity(2.0, 2.0) == 50.0
+
+
+@given(ratios, ratios)
+def test_defect_no_pair_of_workloads_is_below_50(one: float, other: float) -> None:
+    assert 50.0 <= workload_affinity(one, other) <= 100.0
+
+
 def test_equation_11() -> None:
     assert variant_affinity(high(), low()) == variant_affinity(low(), high()) == 100.0
     assert variant_affinity(low(), low()) == 50.0
@@ -50,6 +59,10 @@ def test_the_mean_over_the_batch_and_of_both_parts() -> None:
     # New: low, ratio 1. Batch: high with ratio 1 (50, 100), low with ratio 4 (95.2574, 50).
     # Workload (50 + 95.2574) / 2 = 72.6287, variants (100 + 50) / 2 = 75, together 73.8144.
     assert affinity(low(1.0), [high(1.0), low(4.0)]) == pytest.approx(73.8144, abs=1e-4)
+
+
+def test_an_empty_batch_suits_everybody() -> None:
+    assert affinity(high(), []) == 100.0
 
 
 @given(ratios, ratios)

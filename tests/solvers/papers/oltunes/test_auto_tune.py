@@ -44,6 +44,17 @@ def test_throughput_oriented_jobs_are_raised_first_and_only_one_is() -> None:
     assert [member.setting for member in members] == [NOW, BOTH, NOW]
 
 
+def test_another_variant_another_type_and_smaller_batches_are_no_tuning() -> None:
+    others = (
+        a_setting("lighter", latency_s=0.1),
+        a_setting(gpu_type="slow", latency_s=0.1),
+        a_setting(batch=2, latency_s=0.1),
+        a_setting(batch=8, latency_s=2.0),
+    )
+    member = PlacedJob(a_job("a", NOW, *others), NOW)
+    assert auto_tune([member], Room(100.0, 9e3)) == ((member,), None)
+
+
 @given(
     st.floats(0.0, 100.0),
     st.floats(0.0, 2000.0),

@@ -1,6 +1,7 @@
 """The scheduler of jobs by the policy's parameters: as printed or at least cost, and the weights of its score."""
 
-from solvers.papers.oltunes import least_cost, tuning_score
+from solvers.greedy.scaling_rules import SaturationRule
+from solvers.papers.oltunes import least_cost, schedule, tuning_score
 from solvers.papers.oltunes.job_scheduler import scheduler
 from solvers.papers.oltunes.parameters import OltunesParameters
 from solvers.policies.registry import scheduler_of
@@ -32,6 +33,11 @@ STATE = DispatchState(
 )
 
 
+def test_as_printed_is_the_default() -> None:
+    found = scheduler(SaturationRule()).schedule(STATE, GPUS, 9.0, RULES)
+    assert found == schedule.schedule(STATE, GPUS, 9.0, RULES)
+
+
 def test_at_least_cost_jobs_go_where_they_cost_least() -> None:
     cheap = scheduler(OltunesParameters(dispatch="least cost"))
     found = cheap.schedule(STATE, GPUS, 9.0, RULES)
@@ -49,6 +55,11 @@ def test_no_more_jobs_share_a_gpu_than_the_rules_allow() -> None:
     found = cheap.schedule(STATE, GPUS, 9.0, one)
     assert len(found.batches) == 1
     assert len(found.state.queues) == 1
+
+
+def test_a_type_without_a_price_is_not_used() -> None:
+    cheap = scheduler(OltunesParameters(dispatch="least cost"))
+    assert cheap.schedule(STATE, GPUS, 9.0, DispatchRules()).batches == ()
 
 
 def test_weights_are_those_that_are_set() -> None:

@@ -55,6 +55,28 @@ def test_the_nearest_deadline_takes_the_last_room() -> None:
     assert [batch.members[0].job.name for batch in batches] == ["sooner"]
 
 
+def test_a_job_without_room_holds_nobody_up() -> None:
+    whole = a_setting(gpu_type="cheap", sm_percent=100.0)
+    gpus = (a_gpu("c", a_resident(sm_percent=50.0), gpu_type="cheap"),)
+    batches = round_of(
+        a_job("whole", whole, deadline_s=1.0), a_job("small", CHEAP), gpus=gpus
+    )
+    assert [batch.members[0].job.name for batch in batches] == ["small"]
+
+
+def test_a_job_that_is_lost_goes_behind_those_that_can_be_in_time() -> None:
+    # One GPU for one job of 2 s: due in 3 s; too late by a second; past its deadline.
+    whole = a_setting(gpu_type="cheap", sm_percent=100.0, latency_s=2.0)
+    fine, lost, past = (
+        a_job(name, whole, deadline_s=due)
+        for name, due in (("fine", 3.0), ("lost", 1.0), ("past", -9.0))
+    )
+    gpus = (a_gpu("c", gpu_type="cheap"),)
+    assert names(round_of(past, lost, fine, gpus=gpus)) == ["fine"]
+    assert names(round_of(past, lost, gpus=gpus)) == ["past"]
+    assert names(round_of(past, lost, a_job("free", whole), gpus=gpus)) == ["free"]
+
+
 def test_who_has_waited_for_30_s_comes_first_the_longest_wait_first() -> None:
     whole = a_setting(gpu_type="cheap", sm_percent=100.0)
     jobs = [
@@ -69,12 +91,40 @@ def test_who_has_waited_for_30_s_comes_first_the_longest_wait_first() -> None:
     assert names(round_of(jobs[0], due, gpus=gpus, now_s=31.0)) == ["a"]
 
 
+def test_who_has_room_closes_no_gpu_and_who_fits_nowhere_neither() -> None:
+    half = a_job("half", CHEAP)
+    never = a_job("never", CHEAP._replace(memory_mib=20000.0))
+    gpus = (a_gpu("c", gpu_type="cheap"),)
+    new = a_job("new", CHEAP, queued_s=39.0)
+    assert names(round_of(never, half, new, gpus=gpus, now_s=40.0)) == ["half", "new"]
+
+
+def test_of_gpus_that_run_the_network_as_often_the_fullest_is_taken() -> None:
+    other = a_resident(sm_percent=40.0, network="other")
+    gpus = (a_gpu("a", gpu_type="cheap"), a_gpu("b", other, gpu_type="cheap"))
+    assert round_of(a_job("a", CHEAP), gpus=gpus)[0].gpu == "b"
+
+
 def test_a_gpu_with_idle_containers_of_the_network_comes_first() -> None:
     running = a_resident(sm_percent=40.0)
     gpus = (a_gpu("a", gpu_type="cheap"), a_gpu("b", running, gpu_type="cheap"))
     assert round_of(a_job("a", CHEAP), gpus=gpus)[0].gpu == "a"
     gpus = (a_gpu("a", gpu_type="fast"), a_gpu("b", running, gpu_type="cheap"))
     assert round_of(a_job("a", FAST, CHEAP), gpus=gpus)[0].gpu == "a"
+
+
+def test_jobs_of_a_round_do_not_all_go_to_one_idle_container() -> None:
+    gpus = (a_gpu("a", gpu_type="cheap"), a_gpu("b", gpu_type="cheap"))
+    batches = round_of(a_job("j1", CHEAP), a_job("j2", CHEAP), gpus=gpus)
+    assert [batch.gpu for batch in batches] == ["a", "b"]
+
+
+def test_to_be_in_time_comes_before_an_idle_container() -> None:
+    gpus = (
+        a_gpu("a", gpu_type="cheap"),
+        a_gpu("b", a_resident(sm_percent=40.0), gpu_type="fast"),
+    )
+    assert round_of(a_job("a", FAST, CHEAP, deadline_s=1.5), gpus=gpus)[0].gpu == "b"
 
 
 def test_without_a_price_jobs_or_gpus_nothing_is_done() -> None:

@@ -6,11 +6,13 @@ import pytest
 
 from solvers.check import violations
 from solvers.check_report import report_violations
+from solvers.papers.oltunes.affinity import pressure_affinity
 from solvers.papers.oltunes.parameters import OltunesParameters
 from solvers.papers.oltunes.policy import make_plan
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import (
+    OperatingPoint,
     OperatingPoints,
     Problem,
     ServiceDemand,
@@ -18,6 +20,7 @@ from solvers.types.problem import (
 from solvers.types.state import Observed
 from tests.examples import examples
 from tests.solvers.instances import (
+    HALVES,
     LAW,
     a_problem,
     a_row,
@@ -143,6 +146,30 @@ def test_a_replica_goes_when_the_others_carry_more_than_enough(
     assert sum(gpu.count for gpu in plan_of(problem).gpus) == replicas
 
 
+def test_limits_of_replicas_hold() -> None:
+    few = plan_of(a_problem(a_service(rate_rps=1.0, min_replicas=3)))
+    assert len(neighbour_sets(few)) == 3
+    most = plan_of(
+        a_problem(
+            a_service(rate_rps=500.0, max_replicas=2), current=running(("chat", 4))
+        )
+    )
+    assert len(neighbour_sets(most)) == 2
+    assert [(entry.service, entry.reason) for entry in most.unserved] == [
+        ("chat", "replicas")
+    ]
+
+
+def test_what_no_gpu_can_serve_stays_unserved() -> None:
+    plan = plan_of(
+        a_problem(a_service(rate_rps=5.0, slo_ms=1.0), a_service("other", rate_rps=5.0))
+    )
+    assert [(entry.service, entry.reason) for entry in plan.unserved] == [
+        ("chat", "slo")
+    ]
+    assert plan_of(a_problem(types=(a_type(count=0),), rows=HALVES)).gpus == ()
+
+
 @pytest.mark.parametrize("seed", range(examples(8)))
 def test_random_problems_keep_every_rule_and_a_plan_stays_while_nothing_changes(
     seed: int,
@@ -167,6 +194,12 @@ def shapes(plan: Plan) -> list[tuple[str, list[tuple[str, float, int]]]]:
     )
 
 
+def test_rows_without_capacity_are_no_choice() -> None:
+    rows: tuple[OperatingPoint, ...] = (a_row(25.0, 60.0), a_row(100.0, 5.0))
+    (gpu,) = plan_of(a_problem(a_service(rate_rps=5.0), rows=rows)).gpus
+    assert gpu.replicas[0].sm_percent == 100.0
+
+
 def test_by_pressure_services_share_that_classes_keep_apart() -> None:
     problem = two_networks(
         1.0,
@@ -182,3 +215,11 @@ def test_by_pressure_services_share_that_classes_keep_apart() -> None:
     )
     assert violations(problem, plan) == ()
     assert neighbour_sets(plan) == [{"one", "other"}]
+
+
+def test_pressures_suit_by_their_product() -> None:
+    assert pressure_affinity(0.9, []) == 100.0
+    assert pressure_affinity(0.0, [1.0, 1.0]) == 100.0
+    assert pressure_affinity(0.5, [0.5, 1.0]) == pytest.approx(62.5)
+    # Beyond 1 a GPU has no more to take.
+    assert pressure_affinity(2.0, [1.5]) == 0.0

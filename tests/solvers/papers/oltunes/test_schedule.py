@@ -99,6 +99,12 @@ def test_trap_a_first_job_that_does_not_fit_holds_nobody_up() -> None:
     assert [names(batch) for batch in round_of(big, small).batches] == [["small"]]
 
 
+def test_trap_a_gpu_for_which_nobody_waits_keeps_no_other_idle() -> None:
+    gpus = (a_gpu("a", gpu_type="odd"), a_gpu("b", a_resident(sm_percent=10.0)))
+    decided = round_of(a_job("j", COMPUTE), gpus=gpus)
+    assert [batch.gpu for batch in decided.batches] == ["b"]
+
+
 def test_trap_a_pause_longer_than_the_window_does_not_end_all_work() -> None:
     # Printed, jobs join only within the window after the last batch; this one comes an hour after it.
     assert (
@@ -116,6 +122,22 @@ def test_a_job_uses_its_two_best_types_until_the_longest_window_has_passed() -> 
     assert job.best_types == ("one", "two")
     assert round_of(job, gpus=third, now_s=0.99).batches == ()
     assert len(round_of(job, gpus=third, now_s=1.0).batches) == 1
+
+
+def test_the_best_setting_that_fits_is_taken() -> None:
+    wide = a_setting(sm_percent=100.0, score=3.0)
+    narrow = a_setting(sm_percent=50.0, score=2.0, latency_s=1.5)
+    gpu = a_gpu("g", a_resident(sm_percent=20.0))
+    decided = round_of(a_job("a", wide, narrow), gpus=(gpu,))
+    assert decided.batches[0].members[0].setting == narrow
+
+
+def test_what_a_batch_leaves_is_filled_by_raising_one_job() -> None:
+    narrow = a_setting("compute", sm_percent=25.0, score=3.0, latency_s=2.0)
+    wide = a_setting("compute", sm_percent=100.0, score=2.0, latency_s=1.0)
+    decided = round_of(a_job("a", narrow, wide))
+    assert decided.batches[0].tuned == "a"
+    assert decided.batches[0].members[0].setting == wide
 
 
 def test_a_variant_that_does_not_suit_the_batch_gives_way_to_one_that_does() -> None:
@@ -153,6 +175,45 @@ def test_a_failed_batch_comes_back_in_front_with_smaller_limits() -> None:
     again = schedule(newcomer, [a_gpu()], 1.0, RULES)
     assert names(again.batches[0]) == ["t", "c"]
     assert again.state.max_jobs == MAX_JOBS  # a round that deployed gives one back
+
+
+@pytest.mark.parametrize("is_state_before", [False, True])
+def test_limits_fall_while_rounds_fail_and_come_back_one_by_one(
+    is_state_before: bool,
+) -> None:
+    """Whether the caller goes on from the state before a failed round or from that after it."""
+    jobs = [a_job(f"j{at}", a_setting(sm_percent=10.0), weight=0.2) for at in range(9)]
+    state = replace(submitted(DispatchState(), jobs), window_ms=100.0)
+    rules = replace(RULES, patience_s=0.5)  # affinity is not asked
+    sizes = []
+    for _ in range(5):
+        decided = schedule(state, [a_gpu()], 1.0, rules)
+        sizes.append(len(decided.batches[0].members))
+        state = deployment_failed(
+            state if is_state_before else decided.state, decided.batches[0]
+        )
+        assert len(state.queues) == len(jobs)
+    assert sizes == [4, 3, 2, 1, 1]
+    assert (state.max_jobs, state.window_ms) == (1, 50.0)
+    sizes = []
+    for _ in range(3):
+        decided = schedule(state, [a_gpu()], 1.0, rules)
+        sizes.append(len(decided.batches[0].members))
+        state = decided.state
+    assert sizes == [1, 2, 3]
+    assert state.window_ms > 50.0
+
+
+def test_the_batches_of_one_failed_round_cost_one_job_together() -> None:
+    decided = round_of(
+        a_job("a", COMPUTE), a_job("b", COMPUTE), gpus=(a_gpu("g"), a_gpu("h"))
+    )
+    assert len(decided.batches) == 2
+    state = decided.state
+    for batch in decided.batches:
+        state = deployment_failed(state, batch)
+    assert state.max_jobs == MAX_JOBS - 1
+    assert {job.name for job in state.queues.latency_critical} == {"a", "b"}
 
 
 def test_who_has_waited_long_comes_first_beside_anybody() -> None:

@@ -8,6 +8,9 @@ from solvers.papers.oltunes.tuning_score import (
     ALPHA,
     BETA,
     GAMMA,
+    best_types,
+    latency_of,
+    mean_latency_s,
     tune,
 )
 from solvers.types.jobs import JobDemand, JobOption, PowerFacts
@@ -92,6 +95,15 @@ def test_the_score_by_hand() -> None:
     assert settings[50.0].gpu_throughput_rps == pytest.approx(64.0)
 
 
+def test_a_latency_critical_job_gets_speed_another_one_efficiency() -> None:
+    options = [
+        an_option(sm_percent=100.0, iteration_ms=100.0),
+        an_option(sm_percent=25.0, iteration_ms=150.0),
+    ]
+    assert tune(options, BOARDS, a_wish(weight=0.9))[0].sm_percent == 100.0
+    assert tune(options, BOARDS, a_wish(weight=0.1))[0].sm_percent == 25.0
+
+
 def test_an_idle_fleet_takes_the_accurate_variant_a_full_one_the_light_one() -> None:
     options = [
         an_option(network="large", accuracy=0.80, iteration_ms=100.0),
@@ -121,3 +133,27 @@ def test_batches_beyond_the_inputs_are_left_out() -> None:
         8,
     }
     assert {one.batch for one in tune(options[3:], BOARDS, a_wish(inputs=1))} == {8}
+
+
+def test_what_fits_no_memory_or_unknown_boards_is_left_out() -> None:
+    assert (
+        tune([an_option(memory_mib=20000.0), an_option("other")], BOARDS, a_wish())
+        == ()
+    )
+    assert tune([], BOARDS, a_wish()) == ()
+
+
+def test_latency_counts_whole_batches() -> None:
+    assert latency_of(an_option(batch=4, iteration_ms=100.0), 9) == pytest.approx(0.3)
+
+
+def test_two_gpu_types_are_kept_and_their_latencies_averaged() -> None:
+    boards = {**BOARDS, "third": PowerFacts(16384.0, 300.0)}
+    options = [
+        an_option("big", iteration_ms=100.0),
+        an_option("small", iteration_ms=200.0),
+        an_option("third", iteration_ms=900.0),
+    ]
+    settings = tune(options, boards, a_wish(weight=1.0))
+    assert best_types(settings) == ("big", "small")
+    assert mean_latency_s(settings, best_types(settings)) == pytest.approx(0.15)

@@ -142,6 +142,13 @@ def test_what_was_learned_predicts_the_same_to_the_last_bit_after_reading(
     assert fits_to_json(back) == fits_to_json(learned)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("technique", technique_names("latency_ms"))
+def test_every_latency_technique_can_be_written_and_read(technique: str) -> None:
+    fits = make_fits(grid_samples(("a", "b"), noise=0.02), technique=technique)
+    assert fits_to_json(fits_from_json(fits_to_json(fits))) == fits_to_json(fits)
+
+
 def test_an_older_fit_without_its_sampled_range_is_read() -> None:
     values = document()
     del values["sampled"]

@@ -69,6 +69,14 @@ def test_the_ends_of_a_range_are_allowed(
         check_samples(with_value(grid_samples(), column, most * 1.001))
 
 
+def test_the_first_wrong_row_is_named() -> None:
+    samples = with_value(
+        with_value(grid_samples(), "latency_ms", NAN, row=17), "latency_ms", -2.0, row=5
+    )
+    with pytest.raises(InvalidInput, match=r"rows\[5\]\.latency_ms"):
+        check_samples(samples)
+
+
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 254])
 def test_a_name_that_no_document_can_hold_is_refused(name: str) -> None:
     at = grid_samples().at
@@ -98,6 +106,12 @@ def test_a_column_of_another_length_is_refused(column: str) -> None:
     at = grid_samples().at
     with pytest.raises(InvalidInput, match=f"{column}: has 39 values for 40 rows"):
         check_queries(replace(at, **{column: getattr(at, column)[1:]}))
+
+
+def test_names_of_another_length_are_refused() -> None:
+    at = grid_samples().at
+    with pytest.raises(InvalidInput, match="gpu_type: has 2 values for 40 rows"):
+        check_queries(replace(at, gpu_type=("T4", "T4")))
 
 
 def test_no_rows_are_refused_in_samples_and_allowed_in_queries() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from solvers.predict.data.fit import LEVELS, Coefficients, Fit, Fits
 from solvers.predict.data.samples import Group, Neighbour, Queries, make_queries
+from solvers.predict.data.techniques import ratio_quantile
 from solvers.predict.estimate.predict import predict_latency
 from solvers.predict.learn.fit_samples import make_fits
 from solvers.types.errors import InvalidInput
@@ -163,6 +164,19 @@ def test_the_stated_interval_covers_about_nine_of_ten_new_measurements(
             & (fresh.latency_ms <= predicted.latency_ms_high)
         )
     assert 0.85 <= np.mean(inside) <= 0.95
+
+
+def test_levels_between_the_known_ones_are_interpolated_in_logarithms(
+    fits: Fits,
+) -> None:
+    quality = replace(
+        fit_of(fits, "a").quality, ratio_quantiles=(0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+    )
+    assert [ratio_quantile(quality, level) for level in LEVELS] == pytest.approx(
+        quality.ratio_quantiles
+    )
+    # Half way from 0.5 to 0.75: the geometric mean of 1 and 2.
+    assert ratio_quantile(quality, 0.625) == pytest.approx(2.0**0.5)
 
 
 def test_answers_keep_the_order_of_the_queries(fits: Fits) -> None:

@@ -152,6 +152,18 @@ def test_a_stream_of_updates_learns_what_one_pass_over_the_rows_learns() -> None
         np.testing.assert_array_equal(streamed.state().arrays[name], array)
 
 
+def test_a_state_that_is_written_out_and_read_back_goes_on_alike() -> None:
+    first, second = _split(_hinge_samples(5, gpu_factors=(1.0, 2.0)), 150)
+    learner = _learned(first)
+    restored = FactorisationLearner.from_state(learner.state())
+    technique.learn_samples(learner, second)
+    technique.learn_samples(restored, second)
+    assert restored.settings == learner.settings
+    assert restored.state().labels == learner.state().labels
+    for name, array in learner.state().arrays.items():
+        np.testing.assert_array_equal(restored.state().arrays[name], array)
+
+
 def test_the_fit_does_not_depend_on_the_order_of_the_rows() -> None:
     samples, _ = _split(_hinge_samples(4, noise=0.05), 100)
     backwards = samples.take(np.arange(len(samples))[::-1])
@@ -176,6 +188,31 @@ def test_one_row_in_thirty_that_is_ten_times_too_long_does_little_harm() -> None
 def test_too_few_samples_are_refused() -> None:
     with pytest.raises(TooFewSamples, match="8 samples, not 7"):
         technique.fit_groups(_hinge_samples(1).take(np.arange(7)))
+
+
+@pytest.mark.parametrize(
+    ("change", "latency_ms", "message"),
+    [
+        ({}, 0.0, "latency_ms"),
+        ({}, float("nan"), "latency_ms"),
+        ({}, float("inf"), "latency_ms"),
+        ({"batch": 0.0}, 5.0, "batch"),
+        ({"sm_percent": float("nan")}, 5.0, "sm_percent"),
+        ({"memory_used_mib": -1.0}, 5.0, "memory_used_mib"),
+    ],
+)
+def test_rows_that_no_measurement_can_be_are_refused_and_change_nothing(
+    change: dict[str, float], latency_ms: float, message: str
+) -> None:
+    learner = _learned(_hinge_samples(1).take(np.arange(10)))
+    before = learner.state()
+    row = ServedConditions("new", "new", 4.0, 50.0)._replace(**change)
+    with pytest.raises(ValueError, match=message):
+        learner.update(row, latency_ms=latency_ms, throughput_rps=100.0)
+    assert learner.state().labels == before.labels
+    np.testing.assert_array_equal(
+        learner.state().arrays["values"], before.arrays["values"]
+    )
 
 
 @pytest.mark.skipif(

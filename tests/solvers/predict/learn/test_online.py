@@ -147,6 +147,13 @@ def test_a_replica_counts_once_and_order_does_not_count() -> None:
         )
 
 
+def test_what_cannot_be_is_not_learned() -> None:
+    health = after([0.0] * 3)
+    assert (
+        learn(health, [reading(9.0)], EXACT, health.seen_until_s + PERIOD_S) is health
+    )
+
+
 def test_drift_raises_the_alarm_and_following_it_clears_it() -> None:
     jump = math.log(1.4)
     health = after([0.0] * 10)

@@ -37,6 +37,14 @@ def test_known_lines_come_back_with_their_breakpoint_between_two_samples() -> No
     assert_same(fit(SHARES, KNOWN.latency_ms(SHARES)), KNOWN)
 
 
+def test_three_shares_are_met_exactly_with_the_breakpoint_in_the_middle() -> None:
+    found = fit(np.array([80.0, 10.0, 30.0]), np.array([4.0, 20.0, 5.0]))
+    assert found.breakpoint_percent == 30.0
+    np.testing.assert_allclose(found.latency_ms([10.0, 30.0, 80.0]), [20.0, 5.0, 4.0])
+    assert found.slope_before == pytest.approx(-0.75)
+    assert found.slope_after == pytest.approx(-0.02)
+
+
 def test_weights_decide_between_samples_that_disagree() -> None:
     share = np.array([10.0, 30.0, 80.0, 80.0])
     latency_ms = np.array([20.0, 5.0, 4.0, 2.0])

@@ -30,6 +30,15 @@ def test_a_line_is_found_again_beyond_the_samples() -> None:
     )
 
 
+def test_a_high_measurement_is_kept_at_its_batch_and_above() -> None:
+    coefficients = memory.fit(_measured([1, 2, 4, 8, 16], [510, 900, 540, 580, 660]))
+    np.testing.assert_allclose(
+        memory.predict(coefficients, _at([1, 2, 8, 256])),
+        [510, 900, 900, 3060],
+        rtol=0.01,
+    )
+
+
 @settings(max_examples=examples(60))
 @given(
     rows=st.lists(
@@ -54,6 +63,13 @@ def test_nothing_measured_is_under_predicted_and_memory_never_falls_with_the_bat
         coefficients, _at([float(batch) for batch in range(1, 400)])
     )
     assert np.all(upper >= everywhere)
+
+
+def test_memory_that_seems_to_fall_with_the_batch_is_taken_as_constant() -> None:
+    coefficients = memory.fit(_measured([1, 2, 4], [600, 590, 580]))
+    np.testing.assert_allclose(
+        memory.predict(coefficients, _at([1, 64])), [600, 600], rtol=0.02
+    )
 
 
 def test_the_upper_estimate_is_seldom_too_low_where_measurements_scatter() -> None:
