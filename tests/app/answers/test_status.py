@@ -203,6 +203,20 @@ def test_a_plan_that_is_about_to_be_pushed_waits_for_nobody() -> None:
     assert _said(_asking(snapshot), "Ready") == ("False", "WaitsForApproval")
 
 
+def test_a_new_service_waits_for_the_plan_that_has_it() -> None:
+    search = [a_replica("r1", service="search")]
+    others = a_bound_plan(search, generation=3)
+    proposal = a_proposal(a_bound_plan(search, [a_replica("r2")], generation=4))
+    for target in (None, others):
+        snapshot = a_snapshot(windows=HEARD, target=target)
+        told = _told(_asking(replace(snapshot, proposal=proposal)), chat=20.0)
+        assert told["Ready"] == told["Applied"] == ("False", "WaitsForApproval")
+        assert told["Feasible"] == ("Unknown", "WaitsForApproval")
+    # Once somebody said no to it, the load is there all the same.
+    rejected = a_snapshot(windows=HEARD, target=others)
+    assert _told(rejected, chat=20.0)["Ready"] == ("Unknown", "NotPlanned")
+
+
 def test_a_service_that_nobody_has_looked_at_is_not_scaled_to_zero() -> None:
     others = a_bound_plan([a_replica("r1", service="search")], generation=3)
     unheard = a_snapshot(target=others)

@@ -55,12 +55,8 @@ def test_what_is_nested_too_deeply_for_those_who_walk_through_it_is_told(
     values, ((line, problem),) = told("[" * depth + "]" * depth)
     assert (values, line) == ([], 1)
     assert "nested too deeply" in problem
-
-
-def test_what_is_nested_less_is_read() -> None:
     values, complaints = told("[" * MAX_DEPTH + "]" * MAX_DEPTH)
-    assert len(values) == 1
-    assert complaints == []
+    assert (len(values), complaints) == (1, [])
 
 
 def test_an_alias_is_found_by_its_line() -> None:

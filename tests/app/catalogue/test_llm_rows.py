@@ -7,10 +7,12 @@ from app.catalogue.catalogue import load_gpu_types
 from app.catalogue.llm_rows import make_rows
 from app.solver.llm_rows import RowsRequest
 from solvers.types.llm import (
+    LlmNetwork,
     LlmRow,
     LlmTerms,
     ServedLengths,
     ServedSpeed,
+    StatedRun,
     TokenSlo,
 )
 
@@ -81,3 +83,22 @@ def test_lengths_that_were_counted_take_the_place_of_the_usual_ones() -> None:
     assert capacity(long._replace(found_share=0.8)) > 1.1 * capacity(long)
     # Counted before the context was cut: what exceeds it is refused now.
     assert capacity(long._replace(prompt=900_000.0, output=90_000.0)) > 0.0
+
+
+def test_benchmarks_that_its_owner_states_correct_a_network_before_it_is_served() -> (
+    None
+):
+    def row(*gpu_types: str) -> tuple[float, str]:
+        lengths = {"prompt_tokens": 400.0, "output_tokens": 100.0}
+        runs = tuple(
+            StatedRun(gpu_type=name, clients=32.0, tpot_ms=16.0, **lengths)
+            for name in gpu_types
+        )
+        (points,) = make_rows(replace(REQUEST, stated=LlmNetwork(runs=runs))).points
+        return points.rows[0].capacity_rps, points.provenance
+
+    predicted, _ = row()
+    slow, provenance = row("H100")
+    assert (slow < predicted, provenance) == (True, "calibrated")
+    # Of a GPU type of which nothing is known nothing can be said.
+    assert row("T4")[0] == predicted

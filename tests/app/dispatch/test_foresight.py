@@ -134,11 +134,10 @@ def test_nonsense_is_foreseen_within_bounds_of_the_profile(
 ) -> None:
     foresight = JobForesight()
     # The smallest number that there is may be reported as a pace, and is 0 once it is divided.
-    paces = [factor + at * 5e-324 for at in range(1, REFRESH_ROWS + 1)]
-    if factor > 1.0:
-        paces = [factor + at for at in range(REFRESH_ROWS)]
-    for pace_ms in paces:
-        foresight.observe([a_job("a", iteration_ms=pace_ms)], PLAN, [points("photo")])
+    step = 1.0 if factor else 5e-324
+    for at in range(1, REFRESH_ROWS + 1):
+        job = a_job("a", iteration_ms=factor + at * step)
+        foresight.observe([job], PLAN, [points("photo")])
     assert foresight.catch_up()
     (told,) = foresight.foretold([an_option()])
     assert told.iteration_ms == pytest.approx(bound * 7.5, rel=0.1)

@@ -144,14 +144,13 @@ def test_the_tick_applies_the_choice_and_says_so() -> None:
 
 def test_the_tick_applies_the_margin() -> None:
     snapshot = a_snapshot(windows=windows_of("chat", [200] * 30))
-    plain, wide = (
-        make_demands(
-            replace(snapshot, choices={"chat": TechniqueChoice(margin=margin)})
-        )[0].arrival_rate_rps
-        for margin in (1.0, 2.0)
+    choices = [{"chat": TechniqueChoice(margin=margin)} for margin in (1.0, 2.0)]
+    ((plain,), (wide,)) = (
+        make_demands(replace(snapshot, choices=each)) for each in choices
     )
     # 100 rps in windows of 2 s: √(100 / 2) = 7.07 of spread, 1.6449 times, and the head-room on it.
-    assert wide - plain == pytest.approx(SETTINGS.headroom * 1.6449 * 7.0711, abs=0.01)
+    wider_rps = wide.arrival_rate_rps - plain.arrival_rate_rps
+    assert wider_rps == pytest.approx(SETTINGS.headroom * 1.6449 * 7.0711, abs=0.01)
 
 
 def test_a_missing_window_is_no_quiet_one() -> None:

@@ -106,11 +106,7 @@ def test_spellings_of_the_same_table_are_equal(write: Write, text: str | bytes) 
         ("n,g,1,50,nan", "2: column latency_ms", "must be a number above 0, not 'nan'"),
         ("n,g,1,50,inf", "2: column latency_ms", "must be a number above 0, not 'inf'"),
         ("n,g,1,50,0", "2: column latency_ms", "must be above 0, not 0"),
-        (
-            "n,g,1,50,2\n\nn,g,1,50,-3",
-            "4: column latency_ms",
-            "must be above 0, not -3",
-        ),
+        ("n,g,1,50,2\n\nn,g,1,50,-3", "4: column latency_ms", "above 0, not -3"),
         ("n,g,1,50,", "2: column latency_ms", "the cell is empty"),
         ("n,g,1,50,1_0", "2: column latency_ms", "must be a number above 0, not '1_0'"),
         ("n,g,1,50,2e13", "2: column latency_ms", "must be above 0, not 2e13"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
-from app.measurements.benchmarks import BenchmarkConditions
+from app.measurements.benchmarks import BenchmarkConditions, Latency
 from app.measurements.model_analyzer import read_model_analyzer
 
 DATA = Path(__file__).parents[2] / "data" / "measurements"
@@ -35,6 +35,8 @@ def test_rows_of_one_instance_and_known_batch_become_samples() -> None:
         "left out 2 of 6 rows",
         "left out 1 of 6 rows",
     ]
+    alone = read_model_analyzer(INFERENCE, T4, latency=Latency.CLIENT).samples
+    assert alone.latency_ms.tolist() == [4.7, 19.8]
 
 
 def edited(folder: Path, source: Path, old: str, new: str) -> Path:
@@ -75,3 +77,10 @@ def test_without_the_largest_batch_only_rows_without_waiting_are_taken(
 ) -> None:
     path = edited(tmp_path, INFERENCE, "Max Batch Size", "Dynamic Batching")
     assert read_model_analyzer(path, T4).samples.at.batch.tolist() == [1, 8]
+
+
+def test_a_measurement_on_two_gpus_is_refused(tmp_path: Path) -> None:
+    path = edited(tmp_path, GPU, "config_0,1:GPU", "config_default,1:GPU")
+    path = edited(tmp_path, path, ",8,1,", ",1,1,")
+    with pytest.raises(InvalidRequest, match=r"gpu.csv:3: column GPU UUID: a second"):
+        read_model_analyzer(INFERENCE, T4, gpu_metrics=path)

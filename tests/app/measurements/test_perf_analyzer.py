@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from app.base.errors import InvalidRequest
@@ -41,6 +42,9 @@ def test_the_server_s_compute_time_is_the_latency_in_ms() -> None:
         *(8, 40, 1380),
     )
     assert imported.notes == ()
+    alone = read_perf_analyzer(FILE, RESNET, latency=Latency.CLIENT)
+    assert alone.samples.latency_ms.tolist() == [9.604]
+    assert alone.notes[0].startswith("left out 2 of 3 rows, with more than one request")
 
 
 def test_older_files_have_one_compute_column(tmp_path: Path) -> None:
@@ -49,6 +53,15 @@ def test_older_files_have_one_compute_column(tmp_path: Path) -> None:
     assert read_perf_analyzer(
         path, RESNET, latency=Latency.CLIENT
     ).samples.latency_ms.tolist() == [6.212]
+
+
+def test_figures_of_several_gpus_are_left_out(tmp_path: Path) -> None:
+    header = f"{OLD},Avg GPU Power Usage,Max GPU Memory Usage"
+    row = "1,160.8,68,1291,38,4801,7,GPU-a:80;GPU-b:20;,GPU-a:1048576;"
+    imported = read_perf_analyzer(write(tmp_path, f"{header}\n{row}\n"), RESNET)
+    assert np.isnan(imported.samples.power_w[0])
+    assert imported.samples.memory_mib[0] == 1
+    assert "they were measured on several GPUs" in imported.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """vLLM's JSON results: mapping, Little's law, refusals with line and column."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ def test_serving_results_become_a_sample_each_with_the_mean_batch() -> None:
     )
     rates = 1000 * samples.at.batch / samples.latency_ms
     assert rates.tolist() == pytest.approx([4.705882, 14.084507])
+    tokens = read_vllm(SERVE, H100, latency=Latency.TOKEN).samples
+    assert tokens.latency_ms.tolist() == [12.4, 15.3]
+    assert tokens.at.batch.tolist() == samples.at.batch.tolist()
 
 
 def test_an_offline_batch_is_given_in_seconds() -> None:
@@ -46,6 +50,17 @@ def test_what_an_offline_file_does_not_say_must_be_given() -> None:
             BenchmarkConditions(gpu_type="H100", network="llama", batch=1),
             latency=Latency.TOKEN,
         )
+
+
+def test_a_request_of_one_token_ends_with_its_first(tmp_path: Path) -> None:
+    single = {"total_output_tokens": 200, "mean_tpot_ms": 0.0}
+    path = tmp_path / "one.json"
+    first, *_ = SERVE.read_text().splitlines()
+    path.write_text(json.dumps(json.loads(first) | single))
+    samples = read_vllm(path, H100).samples
+    assert samples.latency_ms.tolist() == [118.2]
+    # 0.56 under way on average; no batch is smaller than 1.
+    assert samples.at.batch.tolist() == [1]
 
 
 @pytest.mark.parametrize(

@@ -67,13 +67,7 @@ def outcome() -> TickOutcome:
             },
             False,
         ),
-        (
-            {
-                "OTEL_SDK_DISABLED": "TRUE",
-                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318",
-            },
-            False,
-        ),
+        ({"OTEL_SDK_DISABLED": "TRUE", "OTEL_TRACES_EXPORTER": "otlp"}, False),
     ],
 )
 def test_the_standard_variables_say_whether_there_are_traces(

@@ -200,7 +200,7 @@ def test_a_name_is_given_once() -> None:
         a_book().submit([TASK], after(1.0))
 
 
-def test_a_running_task_waits_no_more_and_progresses() -> None:
+def test_a_running_task_progresses_and_once_swapped_out_waits_since_it_ran() -> None:
     book = a_book()
     book.take(reported(reading("starting")), after(5.0))
     book.take(reported(reading("running", 40.0, iteration_ms=50.0)), after(10.0))
@@ -208,11 +208,6 @@ def test_a_running_task_waits_no_more_and_progresses() -> None:
     assert (task.waiting_s, task.done_iterations) == (0.0, 40.0)
     record = book.records["nightly"]
     assert (record.starts, record.last_ran_at, record.ran_s) == (1, after(10.0), 2.0)
-
-
-def test_a_task_that_is_swapped_out_waits_since_it_last_ran() -> None:
-    book = a_book()
-    book.take(reported(reading("running", 40.0)), after(10.0))
     for state in ("swapping", "swapped", "swapped"):
         book.take(reported(reading(state, 41.0)), after(15.0))
     (task,) = book.unfinished(after(40.0))

@@ -2,6 +2,7 @@
 
 import httpx2
 
+from app.cli.objects.cordon import GRACE_S
 from tests.app.cli.fake_api import FakeApi
 from tests.app.runner import cli
 
@@ -34,6 +35,14 @@ def test_no_wait_leaves_the_node_to_the_control_plane() -> None:
     assert (result.code, result.out) == (0, "Node n1 drains, at most 10m\n")
 
 
+def test_the_waiting_ends_where_somebody_ends_the_draining() -> None:
+    result = cli("drain n1", api=_api(None))
+    assert (result.code, result.err) == (
+        1,
+        "Error: somebody stopped the draining of node n1\n",
+    )
+
+
 def test_undrain_reaches_its_endpoint() -> None:
     assert cli("undrain n1", api=_api(EMPTY)).out == "Node n1 undrained\n"
 
@@ -60,3 +69,16 @@ def test_a_drain_says_what_is_left_whenever_that_changes() -> None:
             "Node n1 is empty",
         ],
     )
+
+
+def test_a_node_that_is_not_empty_after_deadline_and_grace_is_told() -> None:
+    slept_s: list[float] = []
+    result = cli(
+        "drain n1 n2 --deadline 2m",
+        api=_api({**EMPTY, "tasks_left": 1}),
+        sleep=slept_s.append,
+        monotonic_s=lambda: sum(slept_s),
+    )
+    assert result.code == 1
+    assert "Error: node n1 is not empty after its deadline\n" in result.err
+    assert 120.0 + GRACE_S <= sum(slept_s) <= 120.0 + GRACE_S + 2.0

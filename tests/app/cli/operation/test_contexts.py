@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli.common.context import CliContext
 from tests.app.cli.fake_api import FakeApi, service
 from tests.app.runner import Result, cli
 
@@ -142,3 +143,11 @@ def test_a_file_that_cannot_be_used_says_what_is_wrong(
     assert result.code == 1
     assert words in result.err
     assert "contexts.yaml" in result.err
+
+
+def test_a_command_reads_its_contexts_once(home: Path) -> None:
+    context = CliContext(environment={}, home=home)
+    assert context.url().value == URL
+    # Whatever becomes of the file meanwhile, address and token are of one state of it.
+    context.contexts_path().write_text("current-context: here\n")
+    assert context.token().value == "plim_viewer_there"

@@ -72,11 +72,8 @@ def test_who_leaves_most_requests_unserved_neither_saves_nor_is_preferred(
 
 
 def test_who_starts_nothing_at_all_is_no_favourite() -> None:
-    idle = a_run(
-        "idle",
-        cost_usd=0.0,
-        services=(a_service_result("a", served=0, queued=100, overdue=100),),
-    )
+    unserved = a_service_result("a", served=0, queued=100, overdue=100)
+    idle = a_run("idle", cost_usd=0.0, services=(unserved,))
     report = a_report(idle, *costing("good", 2.0))
     assert missed(report, report.policies[0]) == ["a"]
     assert favourite(report, ["idle", "good"]) == "good"

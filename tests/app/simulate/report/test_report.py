@@ -2,13 +2,11 @@
 
 import math
 
-import msgspec
 import pytest
 
 from app.simulate.report.report import (
     estimate,
     make_report,
-    report_to_json,
     violations,
 )
 from tests.app.runs import (
@@ -98,18 +96,3 @@ def test_tasks_are_summed_up_where_every_run_has_them() -> None:
     # In the time that counts 180 + 80 + 80 iterations, and 180, of a hundredth of an hour each.
     assert one.tasks.work_gpu_hours.mean == pytest.approx((3.4 + 1.8) / 2)
     assert one.tasks.undecided.mean == 0.5
-
-
-def test_only_seconds_tell_how_long_the_machine_took() -> None:
-    slow, fast = (
-        msgspec.json.decode(
-            report_to_json(
-                make_report(a_scenario(), [a_run(decision_seconds=(seconds,))])
-            )
-        )
-        for seconds in (3.0, 0.1)
-    )
-    assert slow != fast
-    assert slow.pop("seconds") == [{"policy": "one", "seed": 1, "decisions": [3.0]}]
-    fast.pop("seconds")
-    assert slow == fast

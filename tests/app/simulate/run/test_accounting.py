@@ -108,22 +108,16 @@ def test_the_targets_of_a_stretch_begin_with_the_one_in_force(
 
 
 def test_bills_of_stretches_add_up_to_the_bill_of_the_whole() -> None:
-    pushed = [
-        (START, target(1, ("g", "big", (("a", 100.0, 8000.0),)))),
-        (
-            START + timedelta(minutes=30),
-            target(2, ("s", "small", (("a", 40.0, 500.0), ("b", 10.0, 600.0)))),
-        ),
-    ]
+    first = target(1, ("g", "big", (("a", 100.0, 8000.0),)))
+    second = target(2, ("s", "small", (("a", 40.0, 500.0), ("b", 10.0, 600.0))))
+    pushed = [(START, first), (START + timedelta(minutes=30), second)]
     ends = [START + timedelta(minutes=minute) for minute in (0, 20, 40, 60)]
-    parts = [
-        make_bill(within(pushed, begin, end), TYPES, end)
-        for begin, end in pairwise(ends)
-    ]
     whole = make_bill(pushed, TYPES, ends[-1])
-    assert sum_bills(parts).whole_gpu_usd == pytest.approx(whole.whole_gpu_usd)
-    assert sum_bills(parts).memory_usd == pytest.approx(whole.memory_usd)
-    assert sum_bills(parts).gpu_hours == pytest.approx(whole.gpu_hours)
+    added = sum_bills(
+        [make_bill(within(pushed, *each), TYPES, each[1]) for each in pairwise(ends)]
+    )
+    for name in ("whole_gpu_usd", "memory_usd", "gpu_hours"):
+        assert getattr(added, name) == pytest.approx(getattr(whole, name))
 
 
 def test_a_gpu_with_nothing_but_tasks_is_paid_by_them_and_one_with_replicas_is_not() -> (

@@ -84,10 +84,7 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         ({"warm_up_s": 120}, "warm_up_s: 120 s are the whole run of 120 s, so"),
         ({"warm_up_s": 300}, "warm_up_s: 300 s are longer than the run of 120 s"),
         ({"step_s": 12}, "step_s: must be a multiple of agent_period_s, 5 s"),
-        (
-            {"step_s": 30, "warm_up_s": 60, "agent_period_s": 4},
-            "spec.step_s: must be a multiple of agent_period_s, 4 s",
-        ),
+        ({"step_s": 30, "warm_up_s": 60, "agent_period_s": 4}, "agent_period_s, 4 s"),
         ({"step_s": 1, "warm_up_s": 1, "duration_s": 2}, "warm_up_s: must be a"),
         (
             {"seeds": list(range(1000)), "policies": ["joint", "hetsev"]},
@@ -102,10 +99,7 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         (with_policy(name=" "), "policies[0].name: Value error, must be printable"),
         ({"loop": {"mode": "advise"}}, "loop.mode: must be auto, not advise"),
         ({"loop": {"paused": True}}, "loop.paused: must be false: nobody here"),
-        (
-            with_settings(mode="off", paused=True),
-            "settings.mode: must be auto, not off",
-        ),
+        (with_settings(mode="off", paused=True), "mode: must be auto, not"),
         (with_service(mode="approve"), "services[0].mode: must be auto, not approve"),
         (
             {"services": [{**MODEL, "load": {"clients": 4}}]},
@@ -115,10 +109,7 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
             with_service(gpu_types={"allowed": ["A100-40GB", "T4"]}),
             "spec.services[0].gpu_types.allowed: leaves resnet50 no GPU; the fleet has",
         ),
-        (
-            with_service(gpu_types={"excluded": ["T4", "V100-32GB"]}),
-            "spec.services[0].gpu_types.excluded: leaves resnet50 no GPU; the fleet has",
-        ),
+        (with_service(gpu_types={"excluded": ["T4", "V100-32GB"]}), "leaves resnet50"),
         ({"loop": {"policy": "igniter"}}, "loop.policy: is not for here"),
         (with_group(policy="hetsevv"), "loop.groups[0].policy: no policy is called"),
         (
@@ -127,10 +118,7 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         ),
         (with_group(mode="approve"), "loop.groups[0].mode: must be auto, not approve"),
         (with_settings(groups=[GROUP]), "settings.groups[0]: no service is of the"),
-        (
-            with_settings(groups=[{"name": "all", "policy": "joint"}]),
-            "spec.policies[0].settings.groups[0]: give projects or labels",
-        ),
+        (with_settings(groups=[{"name": "all", "policy": "joint"}]), "give projects"),
         (
             {**with_policy(clairvoyant=True), **with_load(clients=3)},
             "spec.policies[0].clairvoyant: nobody can know what the clients of",
@@ -169,14 +157,8 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
             "spec.tasks[0].name: 't-1' may be the name of a task of the list t",
         ),
         ({"task_lists": [LIST, LIST]}, "task_lists[1].name: 'jobs' is there"),
-        (
-            {"task_lists": [{**LIST, "start_s": 121}]},
-            "the list jobs would begin at 121",
-        ),
-        (
-            {"task_lists": [{**LIST, "gpu_type": "T4"}]},
-            "task_lists[0].gpu_type: no GPU",
-        ),
+        ({"task_lists": [{**LIST, "start_s": 121}]}, "would begin at 121"),
+        ({"task_lists": [{**LIST, "gpu_type": "T4"}]}, "[0].gpu_type: no GPU"),
         (with_load(), "give one of rate_rps, trace, levels, clients, not none of them"),
         (with_load(rate_rps=1, clients=3), "not rate_rps and clients"),
         (with_load(clients=3, day={"amplitude": 1}), "day shapes a rate_rps; with"),

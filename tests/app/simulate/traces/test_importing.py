@@ -98,14 +98,10 @@ def test_the_busiest_functions_become_series_by_the_minute(tmp_path: Path) -> No
 
 
 def test_training_jobs_are_called_by_their_cluster(tmp_path: Path) -> None:
-    text = "submit_s,duration_s,num_gpus,virtual_cluster\n100,50,8,blue\n130,0,1,blue\n160,25,1,red\n"
+    text = f"{JOBS}\n100,50,8,blue\n130,0,1,blue\n160,25,1,red\n"
     jobs = read_jobs(tmp_path, PHILLY, text)
-    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist(), jobs.gpus.tolist()) == (
-        [0, 60],
-        [50, 25],
-        [8, 1],
-    )
-    assert jobs.names == ("blue-1", "red-3")
+    assert (jobs.submit_s.tolist(), jobs.duration_s.tolist()) == ([0, 60], [50, 25])
+    assert (jobs.gpus.tolist(), jobs.names) == ([8, 1], ("blue-1", "red-3"))
     assert jobs.notes[-1] == "left out: 0 without a GPU, 1 that never ran"
 
 

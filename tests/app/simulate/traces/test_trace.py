@@ -76,11 +76,8 @@ def test_sizes_are_bounded() -> None:
 
 def test_requests_means_and_duration_count_the_step() -> None:
     trace = make_trace([[1.0, 0.0], [3.0, 8.0]], step_s=60.0)
-    assert (trace.duration_s, trace.requests.tolist(), trace.means_rps.tolist()) == (
-        120.0,
-        [240.0, 480.0],
-        [2.0, 4.0],
-    )
+    assert (trace.duration_s, trace.means_rps.tolist()) == (120.0, [2.0, 4.0])
+    assert trace.requests.tolist() == [240.0, 480.0]
 
 
 def test_a_series_plays_as_a_load() -> None:
@@ -209,15 +206,8 @@ def test_compressed_time_averages_steps_of_a_second() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("step_s", "factor", "new_step_s"),
-    [(60.0, 24.0, 2.5), (1.0, 0.5, 2.0), (0.5, 0.5, 1.0)],
-)
-def test_no_step_is_lost_while_steps_stay_above_a_second(
-    step_s: float, factor: float, new_step_s: float
-) -> None:
-    trace = compressed(make_trace([1.0, 2.0, 6.0], step_s=step_s), factor)
-    assert (trace.step_s, trace.rates_rps[:, 0].tolist()) == (
-        new_step_s,
-        [1.0, 2.0, 6.0],
-    )
+def test_no_step_is_lost_while_steps_stay_above_a_second() -> None:
+    for step_s, factor, new_step_s in ((60.0, 24.0, 2.5), (1.0, 0.5, 2.0)):
+        trace = compressed(make_trace([1.0, 2.0, 6.0], step_s=step_s), factor)
+        assert trace.step_s == new_step_s
+        assert trace.rates_rps[:, 0].tolist() == [1.0, 2.0, 6.0]
