@@ -1,6 +1,7 @@
 """Trained actors in PostgreSQL: the newest of a fleet comes with the snapshot where the policy asks for one."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,8 @@ from app.db.postgres_store import PostgresStore
 from app.loop.observe import observe
 from app.store.memory_store import MemoryStore
 from app.store.store import PolicySettings
-from app.store.trained_actors import fleet_fingerprint
-from solvers.types.state import Mode
+from app.store.trained_actors import fleet_fingerprint, wants_actor
+from solvers.types.state import Mode, fingerprint_of
 from tests.integration.fleet import START, with_fleet
 
 pytestmark = pytest.mark.integration
@@ -49,3 +50,11 @@ def test_the_store_in_memory_answers_alike() -> None:
         assert (await store.load_snapshot(START)).actor is None
 
     asyncio.run(check())
+
+
+def test_a_fleet_is_known_by_its_gpus() -> None:
+    assert fingerprint_of([("T4", 2)]) == fingerprint_of(
+        sorted(Counter(["T4", "T4"]).items())
+    )
+    assert fingerprint_of([("T4", 2)]) != fingerprint_of([("T4", 3)])
+    assert not wants_actor(PolicySettings())

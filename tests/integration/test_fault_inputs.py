@@ -3,12 +3,23 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
+from agents.base.clock import ManualClock as AgentClock
+from agents.base.protocol import NodeCommand, Observation, SyncReply
+from agents.daemon.loop import AgentSettings, NodeAgent
+from agents.sync.ledger import Ledger
+from agents.sync.transport import DirectTransport
+from app.db.base.packing import packed
+from tests.agents.factories import a_command, a_gpu, a_replica, an_empty_node
+from tests.agents.paper_device import PaperDevice
 from tests.integration.api_harness import (
+    NOW,
     Api,
     Prepared,
     gpu_type,
@@ -59,6 +70,71 @@ def replica_reading(**fields: object) -> dict[str, object]:
         "batch": 1,
     }
     return {**base, "memory_mib": 1000, **fields}
+
+
+MAX_NAME = "n" * 253
+
+# What passes the wire must pass the database: one observation that it refuses takes its whole batch down for ever.
+ODD_BUT_ALLOWED: dict[str, dict[str, object]] = {
+    "largest numbers": {
+        "sequence": 2**53,
+        "window_start_s": 1e12,
+        "window_s": 3600.0,
+        "generation": 2**53,
+        "services": [
+            {
+                **reading(),
+                "arrivals": 10**9,
+                "served": 10**9,
+                "latency_buckets": [[79, 10**9]],
+            }
+        ],
+        "acks": [{"generation": 2**53, "status": "failed", "detail": "x" * 2000}],
+    },
+    "smallest numbers": {
+        "window_start_s": 0.0,
+        "window_s": 1e-7,
+        "replicas": [replica_reading(sm_percent=5e-324, memory_mib=0)],
+    },
+    "a very short window": {"window_s": 1e-6, "services": [reading()]},
+    "more in time than served": {
+        "services": [{**reading(), "served": 1, "in_slo": 100}]
+    },
+    "the same twice": {
+        "services": [reading(), reading()],
+        "replicas": [replica_reading(), replica_reading()],
+        "acks": [
+            {"generation": 1, "status": "applied"},
+            {"generation": 1, "status": "failed"},
+        ],
+    },
+    "longest names": {
+        "boot": MAX_NAME,
+        "services": [reading(MAX_NAME)],
+        "replicas": [replica_reading(id=MAX_NAME, service=MAX_NAME)],
+    },
+    "odd names": {
+        "boot": "'; DROP TABLE node; --",
+        "services": [reading("ключ \t\u2028 \U0001f600")],
+        "problems": ["\x01\x7f", "{}", "NULL", ""],
+        "agent_version": "v" * 253,
+    },
+    "strangers": {
+        "services": [reading("nobody")],
+        "replicas": [replica_reading(gpu_index=64_999)],
+    },
+}
+
+
+@pytest.mark.parametrize("what", ODD_BUT_ALLOWED)
+def test_what_passes_the_wire_passes_the_database(api: Api, what: str) -> None:
+    name = f"odd-{list(ODD_BUT_ALLOWED).index(what)}"
+    assert api.sync(name, **ODD_BUT_ALLOWED[what]).status_code == 200  # type: ignore[arg-type]
+    assert api.execute(f"SELECT count(*) FROM observation WHERE node = '{name}'") == [
+        (1,)
+    ]
+    assert api.sync(name, sequence=7, boot="afterwards").json()["acknowledged"] == 7
+    assert api.tick().plan_id is not None  # The loop still reads what it left.
 
 
 HOSTILE = [
@@ -174,3 +250,85 @@ def test_when_every_gpu_is_cordoned_nothing_is_placed_and_the_service_says_so(
     assert empty_api.execute("SELECT count(*) FROM plan_replica") == [(0,)]
     told = empty_api.get("services/chat")["status"]["conditions"]
     assert {each["type"]: each["status"] for each in told}["Ready"] == "False"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "pointer"),
+    [
+        ('"power_w": 12', '"power_w": Infinity', "/gpus/0/power_w"),
+        ('"power_w": 12', '"power_w": 1e999', "/gpus/0/power_w"),
+        ('"energy_j": 24', '"energy_j": 1e13', "/gpus/0/energy_j"),
+        ('"busy_percent": 0', '"busy_percent": "0"', "/gpus/0/busy_percent"),
+        ('"generation": 0', '"generation": 1.5', "/generation"),
+        ('"sequence": 1', '"sequence": 99999999999999999999999', "/sequence"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_the_name_of_its_field(
+    api: Api, old: str, new: str, pointer: str
+) -> None:
+    answer = send(api, json.dumps(observation()).replace(old, new, 1).encode())
+    assert (answer.status_code, answer.headers["Content-Type"]) == (
+        422,
+        "application/problem+json",
+    )
+    assert [entry["pointer"] for entry in answer.json()["errors"]] == [pointer]
+
+
+def agent_of(
+    api: Api, name: str, directory: Path
+) -> tuple[NodeAgent, AgentClock, list[NodeCommand]]:
+    """A real agent that reaches the API, its clock, and commands that somebody slips into its next answers."""
+    slipped: list[NodeCommand] = []
+    clock = AgentClock(NOW.timestamp())
+
+    async def exchange(sent: Observation, _wait_s: float) -> SyncReply:
+        answer = await asyncio.to_thread(send, api, msgspec.json.encode(sent), name)
+        assert answer.status_code == 200, answer.text
+        reply = msgspec.json.decode(answer.content, type=SyncReply)
+        return (
+            msgspec.structs.replace(reply, command=slipped.pop()) if slipped else reply
+        )
+
+    agent = NodeAgent(
+        AgentSettings(node=name, boot="boot-1"),
+        PaperDevice(an_empty_node()),
+        transport=DirectTransport(exchange),
+        clock=clock,
+        ledger=Ledger(directory),
+    )
+    return agent, clock, slipped
+
+
+def test_a_replayed_command_of_an_older_generation_is_refused_and_the_audit_says_so(
+    api: Api, tmp_path: Path
+) -> None:
+    api.put("nodes/stale", node("stale"))
+    agent, clock, slipped = agent_of(api, "stale", tmp_path)
+    newer, older = (
+        a_command(a_gpu(a_replica("r1")), generation=number, node="stale")
+        for number in (9, 4)
+    )
+    # It was made for this node once: refusals of other commands are not written down.
+    api.execute(
+        "INSERT INTO command (node, generation, body, created_at) "
+        f"VALUES ('stale', 4, '\\x{packed(older).hex()}', '{NOW}') RETURNING node",
+    )
+
+    async def rounds(count: int) -> None:
+        for _ in range(count):
+            clock.advance(2.0)
+            await agent.step()
+
+    slipped.append(newer)
+    asyncio.run(rounds(2))
+    assert agent.command == newer
+    slipped.append(older)
+    asyncio.run(rounds(3))
+    assert agent.command == newer
+    refusals = api.execute(
+        "SELECT generation, detail FROM acknowledgement WHERE node = 'stale' AND status = 'refused'",
+    )
+    assert [generation for generation, _ in refusals] == [4]
+    told = api.get("events?kind=CommandRefused")["items"]
+    assert [event["subject"] for event in told] == ["node/stale"]
+    assert "generation 4 is older than 9" in told[0]["reason"]

@@ -17,6 +17,7 @@ from app.base.errors import InvalidRequest
 from app.db.base.listen import WAKE_CHANNEL, conninfo
 from app.db.base.observation_rows import place
 from app.db.fleet import ingest as ingesting
+from app.db.fleet.agent_boots import NEW_BOOTS_PER_HOUR
 from app.db.fleet.reportable import LoadedReportable, refresh
 from app.db.postgres_store import PostgresStore
 from app.db.workloads import services
@@ -323,3 +324,27 @@ async def test_a_push_tells_the_agents_and_their_answer_is_kept(
     async with engine.connect() as connection:
         row = (await connection.execute(query)).one()
     assert tuple(row) == ("refused", "no MPS")
+
+
+@on_fleet()
+async def test_the_schema_refuses_nan_where_the_wire_was_passed_by(
+    store: PostgresStore,
+) -> None:
+    with pytest.raises(InvalidRequest, match="cannot store this"):
+        await observe(store, 1, START, gpus=[make_gpu_reading(energy_j=float("nan"))])
+
+
+@on_fleet()
+async def test_a_start_too_many_is_refused_without_another_commit_for_its_neighbours(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    known = make_observation(1, START)
+    strange = [
+        make_observation(1, START, boot=f"s{number}")
+        for number in range(NEW_BOOTS_PER_HOUR + 5)
+    ]
+    taken = await store.ingest((known, *strange), START)
+    assert len(taken.refused_boots) == 6
+    assert taken.acknowledged["n1", "b1"] == 1
+    rows = await scalar(engine, "SELECT count(*) FROM agent_boot")
+    assert rows == NEW_BOOTS_PER_HOUR

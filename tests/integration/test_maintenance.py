@@ -274,3 +274,18 @@ async def test_contents_are_kept_as_long_as_a_plan_has_them(
         contents = await column(engine, "SELECT sha256 FROM plan_content")
         assert len(contents) == left
     assert contents == await column(engine, shared)
+
+
+@on_fleet()
+async def test_a_partition_that_somebody_dropped_is_made_again_by_the_next_observation(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await observe(store, 1, START)
+    async with engine.begin() as connection:
+        await connection.execute(text("SELECT drop_observation_days('2026-03-02')"))
+    assert await observed_days(engine) == []
+    # The store remembers that it made them.
+    assert await store.ingest((make_observation(2, START),), START) == Ingested(
+        acknowledged={("n1", "b1"): 2}
+    )
+    assert await column(engine, "SELECT sequence FROM observation") == [2]

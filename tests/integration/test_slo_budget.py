@@ -202,3 +202,14 @@ async def test_sums_of_five_minutes_give_the_figures_of_all_windows(
     assert len(wanted) == 2 * len(PERIODS)
     assert sum(row.finished for row in wanted) > 0
     assert found == wanted
+
+
+@on_two_services
+async def test_deleted_services_have_no_budget(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    async with engine.begin() as connection:
+        await services.remove(connection, "chat", at=at(10) + timedelta(minutes=1))
+    query = text("SELECT DISTINCT service FROM report.slo_budget")
+    async with engine.connect() as connection:
+        assert list((await connection.execute(query)).scalars()) == ["quiet"]
