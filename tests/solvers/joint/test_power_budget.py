@@ -199,6 +199,7 @@ def test_the_bound_rises_as_the_budget_falls() -> None:
     watts = draws_w(problem, free.plan)
     parts = (2.0, 1.0, 0.9, 0.6, 0.3)
     found = [run(problem, part * watts, LITTLE)[0] for part in parts]
+    assert run(problem, 0.6 * watts, LITTLE)[0].plan == found[3].plan
     weights = [served_weight(problem, each.plan) for each in found]
     bounds = [each.served_weight_bound for each in found]
     assert (np.diff(weights) <= 1e-3 * np.array(weights[:-1])).all(), weights

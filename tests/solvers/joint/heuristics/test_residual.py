@@ -60,6 +60,8 @@ def test_the_rest_is_what_was_wanted_less_what_is_taken() -> None:
     assert rest.most.tolist() == [2.0, np.inf]
     assert rest.stock.tolist() == [2.0]
     assert not is_met(rest)
+    all_of_it = carried(setting.tables, setting.columns, {chat: 2, photo: 2})
+    assert is_met(rest_of(setting.demand, setting.tables, all_of_it))
 
 
 def test_shortage_of_a_small_rest_stays_dearer_than_a_gpu_and_priorities_stay() -> None:

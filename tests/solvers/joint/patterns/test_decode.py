@@ -168,6 +168,7 @@ def test_a_replica_that_need_carry_nothing_is_not_kept_off_by_its_slo() -> None:
         problem, tables, columns, {columns.number(Pattern(0, (0,))): 1}, policy="joint"
     ).unserved
     assert (entry.replicas_missing, entry.reason) == (1, "stock")
+    assert decode(problem, tables, columns, {0: 0}, policy="joint").gpus == ()
 
 
 def test_a_plan_is_the_same_after_it_was_read_as_patterns() -> None:
