@@ -20,10 +20,18 @@ from app.postgres import server as postgres
 from tests.app.runner import Result, cli
 from tests.conftest import copied_database
 from tests.integration.fault_harness import (
+    SECOND_SERVICE,
+    SERVE,
+    Crew,
+    Served,
     execute,
+    make_busy_fleet,
+    python,
     rows,
     scalar,
+    served,
     with_store,
+    without_the_silent_node,
 )
 from tests.integration.fleet import START, make_fleet, make_observation, push
 from tests.waiting import eventually
@@ -248,3 +256,54 @@ def test_a_backup_under_load_is_of_one_moment(
         "SELECT count(*), (SELECT last_sequence FROM agent_boot) FROM observation",
     )
     assert count == last < sent
+
+
+@pytest.mark.thorough
+def test_agents_that_ran_on_follow_what_was_backed_up_under_load_and_restored(
+    database: str, tmp_path: Path
+) -> None:
+    make_busy_fleet(database)
+    with_store(database, without_the_silent_node)
+    with served(database, tmp_path / "serve") as plane:
+        try:
+            asyncio.run(_restored_beside_agents(plane, database, tmp_path / "loaded"))
+        finally:
+            plane.process.kill()
+            plane.process.wait()
+
+
+async def _restored_beside_agents(plane: Served, url: str, file: Path) -> None:
+    """The control plane's whole way back, while its agents run."""
+    async with Crew(plane, 2) as crew:
+        await eventually(lambda: all(agent.command for agent in crew.agents))
+        await asyncio.to_thread(done, url, "backup", file)
+        # What the backup has nothing of, the agents follow when the control plane ends.
+        saved = _generations(crew)[-1]
+        answer = await asyncio.to_thread(
+            plane.call, "PUT", "api/v1/services/second", json=SECOND_SERVICE
+        )
+        assert answer.status_code == 201, answer.text
+        # Those whose nodes the plan changes.
+        await eventually(lambda: _generations(crew)[-1] > saved)
+        plane.process.terminate()
+        await asyncio.to_thread(plane.process.wait)
+        newest = _generations(crew)[-1]
+        await asyncio.to_thread(done, url, "restore", "--replace", file)
+        assert scalar(url, "SELECT count(*) FROM service") == 1
+        acknowledged = [each.acknowledged for each in crew.transports]
+        # At the same address, and with the tokens of the backup.
+        port = plane.address.rpartition(":")[2]
+        plane.process = python(
+            (*SERVE, "--port", port), plane.log.parent, PLIMSOLL_DATABASE_URL=url
+        )
+        await eventually(lambda: _generations(crew)[0] > newest)
+        await eventually(
+            lambda: all(
+                transport.acknowledged > before
+                for transport, before in zip(crew.transports, acknowledged, strict=True)
+            )
+        )
+
+
+def _generations(crew: Crew) -> list[int]:
+    return sorted(agent.command.generation for agent in crew.agents if agent.command)

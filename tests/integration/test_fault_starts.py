@@ -6,15 +6,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from app.postgres import server as postgres
 from app.postgres.files import claim, try_flock
 from tests.app.runner import Result, cli
+from tests.integration.fault_harness import plimsoll
 from tests.ports import a_free_port
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -142,3 +145,53 @@ def _runs(pid: int) -> bool:
         return b"agents.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+@contextmanager
+def up(home: Path, port: int, name: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """A `plimsoll up` that answers; killed at the end."""
+    (home / name).mkdir()
+    process = plimsoll(
+        ["up", "--nodes", "0", "--data-dir", str(home / ".plimsoll")],
+        home / name,
+        PLIMSOLL_PORT=str(port),
+    )
+
+    def answers() -> bool:
+        assert process.poll() is None, (home / name / "log").read_text()
+        try:
+            url = f"http://127.0.0.1:{port}/livez"
+            return httpx2.get(url, timeout=5.0).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    try:
+        until(answers)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.thorough  # test_up ends one by a signal, test_postgres has what a killed user leaves
+def test_after_a_kill_the_next_start_takes_over_and_ends_everything_and_a_second_one_at_once_is_refused(
+    home: Path,
+) -> None:
+    port, data_dir = a_free_port(), home / ".plimsoll"
+    with up(home, port, "first") as first:
+        first.kill()
+        first.wait()
+    # Here its output is a log, in which the first admin's token must not stand.
+    said = (home / "first" / "log").read_text()
+    assert "admin token, saved to" in said and "plim_" not in said
+    assert postgres.attach(data_dir) is not None
+    with up(home, port, "second") as second:
+        (home / "third").mkdir()
+        words, free = ["up", "--data-dir", str(data_dir)], str(a_free_port())
+        third = plimsoll(words, home / "third", PLIMSOLL_PORT=free)
+        assert third.wait(PATIENCE_S) == 1
+        said = (home / "third" / "log").read_text()
+        assert "another `plimsoll up` runs" in said and "Traceback" not in said
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(PATIENCE_S) == 0, (home / "second" / "log").read_text()
+    assert postgres.attach(data_dir) is None

@@ -274,3 +274,16 @@ async def test_a_killed_child_loses_its_warm_state_and_nothing_else() -> None:
     finally:
         await worker.close()
     assert cold.plan == warm.plan == first.plan
+
+
+@pytest.mark.thorough
+@on_worker(grace_s=0.2)
+async def test_after_each_kill_the_next_call_may_overrun_its_limit_by_twice_as_much(
+    worker: SolverWorker, tmp_path: Path
+) -> None:
+    for limit in (r"0\.5", r"0\.7", r"1\.1"):
+        await pid_of(worker)
+        with pytest.raises(SolverUnavailable, match=f"killed after {limit} s"):
+            await worker.make_plan(
+                request("spin", memory=str(tmp_path / "began"), seconds=LIMIT_S)
+            )

@@ -79,6 +79,10 @@ class Plane:
         found: dict[str, Any] = self.call("GET", f"tasks/{name}").json()["status"]
         return found
 
+    def drain(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("GET", "nodes/n1").json()["status"]["drain"]
+        return found
+
     def start(self) -> None:
         self.starts += 1
         folder = self.folder / f"plane-{self.starts}"
@@ -233,3 +237,48 @@ def test_under_policy_oltunes_jobs_are_dispatched_beside_the_tick_and_done(
         dispatched = found.format("method = 'dispatch' AND state <> 'lost'")
         assert scalar(plane.url, dispatched) >= 1
         assert scalar(plane.url, found.format("state = 'refused'")) == 0
+
+
+@pytest.mark.thorough
+def test_a_task_goes_on_where_it_was_when_its_node_s_agent_was_killed(
+    plane: Plane,
+) -> None:
+    with plane.agent():
+        submit(plane, "nightly", 1_000_000)
+        until(lambda: bool(plane.status("nightly")["done_iterations"] >= 50.0))
+    seen = [plane.status("nightly")["done_iterations"]]
+
+    def goes_on() -> bool:
+        seen.append(plane.status("nightly")["done_iterations"])
+        return bool(seen[-1] > seen[0] + 50.0)
+
+    with plane.agent():
+        until(goes_on)
+    assert seen == sorted(seen)
+
+
+@pytest.mark.thorough
+def test_a_draining_node_keeps_its_running_task_until_the_deadline_and_then_what_it_did_is_known(
+    plane: Plane,
+) -> None:
+    with plane.agent():
+        submit(plane, "nightly", 1_000_000)
+        until(lambda: has_done_something(plane, "nightly"))
+        submit(plane, "later", 100)
+        drain(plane, deadline_s=600)
+        before = plane.status("nightly")["done_iterations"]
+        until(lambda: bool(plane.status("nightly")["done_iterations"] > before + 20.0))
+        # Nothing has left, since there is no other node for the service, and nothing new has come.
+        left = plane.drain()
+        assert (left["replicas_left"], left["tasks_left"]) == (1, 1)
+        assert plane.status("nightly")["starts"] == 1
+        assert not has_done_something(plane, "later")
+
+        drain(plane, deadline_s=0)
+        until(lambda: plane.drain()["tasks_left"] == 0)
+        assert plane.status("nightly")["done_iterations"] > before + 20.0
+
+
+def drain(plane: Plane, *, deadline_s: int) -> None:
+    answer = plane.call("POST", "nodes/n1/drain", json={"deadline_s": deadline_s})
+    assert answer.status_code == 200, answer.text

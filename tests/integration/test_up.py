@@ -1,6 +1,7 @@
 """All of `plimsoll up` as one person has it: processes, their end by one signal, and the demo that goes on."""
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -150,3 +151,23 @@ def nodes(port: int, token: str) -> list[Any]:
 def newest_report(port: int, token: str) -> str:
     """When a node was last heard of."""
     return max(str(each["status"]["last_seen_at"]) for each in nodes(port, token))
+
+
+@pytest.mark.thorough
+def test_a_second_up_has_routers_at_other_ports_and_says_so(tmp_path: Path) -> None:
+    data_dir, log = tmp_path / "data", tmp_path / "log"
+    # The first node's usual one; where an `up` runs on this machine, that has it already.
+    try:
+        taken = socket.create_server(("127.0.0.1", 9411))
+    except OSError:
+        taken = socket.socket()
+    with taken:
+        process = plimsoll(
+            ["up", "--nodes", "1", "--data-dir", str(data_dir)],
+            tmp_path,
+            PLIMSOLL_PORT=str(a_free_port()),
+        )
+        with ended_anyway(process, data_dir):
+            until(lambda: "simulated nodes" in log.read_text())
+            assert "(9411 taken by other programs)" in log.read_text()
+            stop(process, signal.SIGTERM)
