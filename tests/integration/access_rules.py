@@ -119,7 +119,12 @@ def _objects(
     """A kind whose objects belong to projects: list, get, and nothing of another project's but that it is not there."""
     one, all_of = f"/{folder}/{ours}", f"/{folder}"
     return {
-        f"GET {all_of}": _read(VIEWER, all_of, tells=is_listed),
+        f"GET {all_of}": Access(
+            rule=VIEWER,
+            own=Request(path=all_of),
+            others=(Request(path=f"{all_of}?project={THEIRS}"),) if is_listed else (),
+            tells=is_listed,
+        ),
         f"GET {all_of}/{{name}}": Access(
             rule=VIEWER,
             own=Request(path=one),
@@ -326,7 +331,12 @@ REPORTS = {
     ),
     "GET /reports": _read(VIEWER, "/reports"),
     # Every report has its own test: which of them a bound token may read depends on the columns.
-    "GET /reports/{name}": _read(VIEWER, "/reports/cost_by_service_hour", tells=True),
+    "GET /reports/{name}": Access(
+        rule=VIEWER,
+        own=Request(path="/reports/cost_by_service_hour"),
+        others=(Request(path=f"/reports/cost_by_service_hour?project={THEIRS}"),),
+        tells=True,
+    ),
     "GET /reports/{name}/export": _read(
         VIEWER, "/reports/cost_by_service_hour/export", tells=True
     ),

@@ -290,12 +290,12 @@ _routes: list[BaseRoute] = []
 def _with_known_routes(app: FastAPI) -> FastAPI:
     """The application with the routers that an earlier one has prepared."""
     own = app.router.routes
-    included = [
-        place for place, route in enumerate(own) if hasattr(route, "original_router")
-    ]
+    included = [at for at, each in enumerate(own) if hasattr(each, "original_router")]
     if not _routes:
         _routes.extend(own[place] for place in included)
     for place, known in zip(included, _routes, strict=True):
+        # It includes the same router, so that nothing of this application's own goes.
+        assert known.original_router is own[place].original_router  # type: ignore[attr-defined]
         own[place] = known
     return app
 

@@ -211,6 +211,16 @@ def test_each_token_is_let_in_where_the_table_says_and_bound_ones_learn_nothing_
         assert _found(text) == [], (caller, request)
 
 
+def test_a_bound_token_finds_all_that_is_its_own(api: Api) -> None:
+    for folder, own in (
+        ("services", ["ours"]),
+        ("tasks", ["our-ended", "our-task"]),
+        ("projects", [OURS]),
+        ("budgets", ["our-budget"]),
+    ):
+        assert api.names(folder, token="bound-viewer") == own
+
+
 def _refused(api: Api, operation: str, request: Request) -> tuple[str | None, ...]:
     """Which of those without a valid token get 401."""
     method = cast(Method, operation.split()[0])

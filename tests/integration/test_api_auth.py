@@ -7,6 +7,8 @@ import pytest
 from fastapi.routing import APIRoute
 
 from app.api.application import PREFIX, RESOURCES
+from app.api.caches.listening import UNHEARD_S
+from app.api.http.auth import REMEMBERED_S, UNKNOWN_S
 from tests.integration.api_harness import Api, Method, Prepared, service
 
 pytestmark = pytest.mark.integration
@@ -120,3 +122,9 @@ def test_a_token_ends_when_it_expires(api: Api) -> None:
     assert api.status("GET", "services", token="hour") == 200
     api.clock.advance(60.0)
     assert api.status("GET", "services", token="hour") == 401
+
+
+def test_only_hashes_are_remembered_and_not_for_long() -> None:
+    assert REMEMBERED_S <= 60.0 and UNKNOWN_S <= 5.0
+    # Where changes by other processes are not heard.
+    assert UNHEARD_S <= 5.0

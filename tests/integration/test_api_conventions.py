@@ -293,3 +293,19 @@ def test_a_body_over_the_limit_is_refused_however_it_comes(
             path = "/api/v1/services/chat"
             answer = api.client.put(path, content=content, headers=headers)
             assert (answer.status_code, answer.json()["code"]) == (413, "too-large")
+
+
+def test_a_problem_names_type_place_and_field(seen: Api) -> None:
+    wrong = service("chat")
+    wrong["spec"]["slo"]["latency_ms"] = -1
+    wrong["spec"]["colour"] = "red"
+    answer = seen.call("PUT", "services/chat", wrong)
+    problem = answer.json()
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert (problem["status"], problem["code"]) == (422, "invalid")
+    assert problem["type"] == "urn:plimsoll:problem:invalid"
+    assert problem["instance"] == "/api/v1/services/chat"
+    assert {entry["pointer"] for entry in problem["errors"]} == {
+        "/spec/slo/latency_ms",
+        "/spec/colour",
+    }

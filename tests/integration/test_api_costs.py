@@ -56,7 +56,11 @@ def test_without_sharing_every_service_has_whole_gpus(api: Api) -> None:
     assert api.get("costs")["without_sharing_usd"] == 6.00
     # A day is one step.
     points = api.get("costs?by=project&period=30d")["points"]
-    assert {each["at"] for each in points} == {"2026-03-01T00:00:00Z"}
+    assert [(each["at"], each["name"], each["cost_usd"]) for each in points] == [
+        ("2026-03-01T00:00:00Z", "(idle)", 0.78),
+        ("2026-03-01T00:00:00Z", "default", 1.44),
+        ("2026-03-01T00:00:00Z", "web", 1.38),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -147,3 +147,4 @@ def test_readings_of_a_week_are_means_of_the_first_minute_of_each_step(
     assert (found["step_s"], len(old)) == (1800.0, 48)
     assert {(each["power_w"], each["busy_percent"]) for each in old} == {(100.0, None)}
     assert len(found["readings"]) <= 360
+    assert api.status("GET", "gpus/n9/gpu-0/readings") == 404

@@ -247,3 +247,23 @@ def test_an_audit_that_cannot_be_written_fails_no_request_and_the_next_access_is
     assert _events(api, "AccessDenied") == []
     assert status() == 403
     assert len(_events(api, "AccessDenied")) == 1
+
+
+def test_a_refused_login_is_a_denial(api: Api) -> None:
+    assert _log_in(api, "agent") == 401
+    (event,) = _events(api, "AccessDenied")
+    assert (event["actor"], event["subject"]) == (
+        "token/agent",
+        "operation/POST /login",
+    )
+    assert api.secrets["agent"] not in str(event)
+    assert _events(api, "LoggedIn") == []
+
+
+def test_a_project_out_of_reach_is_a_denial(api: Api) -> None:
+    api.add_token("bound", "operator", ("team-a",))
+    answer = api.call("PUT", "services/chat", service(), token="bound", If_Match="*")
+    assert answer.status_code == 403
+    (event,) = _events(api, "AccessDenied")
+    assert event["actor"] == "token/bound"
+    assert "team-a" in event["reason"]

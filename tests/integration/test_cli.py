@@ -161,7 +161,7 @@ def test_decisions_and_reports_answer_on_an_empty_fleet(
     assert plimsoll("explain").err.startswith("Error: no plan is in force yet")
     asked = plimsoll("what-if", "--suggest", "--time-limit", "5")
     assert asked.code == 0
-    assert asked.out.splitlines()[1].split()[:3] == ["as", "it", "is"]
+    assert asked.out.splitlines()[1].split()[:4] == ["as", "it", "is", "$0.0000"]
     assert plimsoll("approve", "99").err == "Error: there is no plan 99\n"
     for report in ("cost", "cost --by project", "cost --by gpu-type", "slo"):
         assert plimsoll(*report.split()).code == 0
@@ -222,3 +222,43 @@ def test_the_first_token_comes_straight_from_the_database(
     monkeypatch.setenv("PLIMSOLL_DATABASE_URL", database)
     assert run(["token", "create", "first", "--local", "--scope", "admin"]) == 0
     assert capfd.readouterr().out.startswith("plim_admin_")
+
+
+def test_an_impossible_slo_is_refused_at_its_line_with_the_least(
+    plimsoll: Callable[..., Result], file: Path
+) -> None:
+    file.write_text(MANIFESTS.replace("latency_ms: 100", "latency_ms: 2"))
+    refused = plimsoll("apply", "-f", file, "-y")
+    assert refused.code == 1
+    why = "2 ms at percentile 0.98 is impossible on T4; the shortest possible SLO is"
+    assert f"{file}:31: spec.slo: {why}" in refused.err
+    assert "`plimsoll apply --force` accepts it anyway" in refused.err
+    # All or nothing: what comes before the refused one is not written either.
+    assert plimsoll("get", "gpu-types").err == "No gpu-types.\n"
+    dry = plimsoll("apply", "-f", file, "--dry-run")
+    assert (dry.code, dry.err) == (refused.code, refused.err)
+    forced = plimsoll("apply", "-f", file, "--dry-run", "--force")
+    assert (forced.code, plimsoll("get", "services").err) == (0, "No services.\n")
+    assert plimsoll("apply", "-f", file, "-y", "--force").code == 0
+
+
+def test_a_webhook_is_applied_shown_and_deleted_and_its_secret_printed_once(
+    plimsoll: Callable[..., Result],
+) -> None:
+    manifest = """
+apiVersion: plimsoll/v1
+kind: Webhook
+metadata: {name: chat}
+spec: {url: "https://hooks.example.com/", kinds: [BudgetSpent]}
+"""
+    created = plimsoll("apply", "-y", "-f", "-", stdin=manifest)
+    assert "whsec_" in created.out
+    again = plimsoll("apply", "-y", "-f", "-", stdin=manifest)
+    other = manifest.replace("BudgetSpent", "PlanPushed")
+    changed = plimsoll("apply", "-y", "-f", "-", stdin=other)
+    listed = plimsoll("get", "webhooks")
+    seen = [again, changed, listed, plimsoll("describe", "webhook", "chat")]
+    assert [result.code for result in seen] == [0, 0, 0, 0]
+    assert "whsec_" not in "".join(result.out for result in seen)
+    assert "PlanPushed" in listed.out
+    assert plimsoll("delete", "webhook", "chat", "-y").code == 0

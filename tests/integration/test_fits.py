@@ -151,8 +151,10 @@ def test_samples_over_the_api_are_idempotent_and_bounded(api: Api) -> None:
     assert api.status("POST", SAMPLES, few, token="operator") == 403
     pointer, words = api.wrong("POST", SAMPLES, {"samples": [{**one, "gpu_type": "A"}]})
     assert pointer == "/samples/0/gpu_type" and "T4" in words
-    for wrong in ("latency_ms", "batch", "sm_percent", "power_w", "extra"):
-        assert api.wrong("POST", SAMPLES, {"samples": [{**one, wrong: -1}]})
+    odd = {"latency_ms": 0, "batch": 0.5, "sm_percent": 101, "power_w": -1, "extra": 1}
+    for field, value in odd.items():
+        wrong = {"samples": [{**one, field: value}]}
+        assert api.wrong("POST", SAMPLES, wrong)[0] == f"/samples/0/{field}"
     for body in ({"source": SERVED, **few}, {"samples": []}):
         assert api.status("POST", SAMPLES, body) == 422
 

@@ -98,6 +98,9 @@ async def test_summing_again_changes_nothing_and_adds_what_came_late(
     store: PostgresStore, engine: AsyncEngine
 ) -> None:
     await observe(store, [2] * 299)
+    # Five minutes that are not over are not there.
+    await roll_up(engine, START + timedelta(seconds=280))
+    assert await load(engine, until=START + 2 * STEP) is None
     for _ in range(2):
         await roll_up(engine, START + STEP)
     await observe(store, [8], start=START + timedelta(seconds=299))

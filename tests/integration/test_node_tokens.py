@@ -425,3 +425,8 @@ def test_many_forged_tokens_are_slowed_down(in_cluster: Api) -> None:
         statuses.append(_enrol(in_cluster, "n9", "a"))
     assert statuses[0] == 401
     assert statuses[-1] == 429
+
+
+def test_outside_of_a_cluster_no_service_account_is_known(api: Api) -> None:
+    api.secrets["join"] = JWT.format("first")
+    assert _enrol(api, "n9", "a") == 401

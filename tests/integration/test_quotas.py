@@ -170,9 +170,29 @@ def test_a_quota_is_shown_with_what_is_used_of_it_and_changed_by_admins_alone(
     assert put(api, "free") == ""
     unknown = {"max_replicas": None, "max_gpus": None, "max_simulations": 0}
     assert api.get(f"projects/{PROJECT}")["status"] == unknown
+    assert described(api) == [
+        "  priority     not set          -",
+        "  replicas     not set  unlimited",
+        "  gpus         not set  unlimited",
+        "  simulations  not set          0",
+    ]
+    assert put(api, "free", 4) == ""
+    allow(api, max_priority="standard", max_replicas=6, max_gpus=8, max_simulations=2)
+    assert submit(api, "nightly") == ""
+    assert described(api) == [
+        "  priority        10      -",
+        "  replicas         6      4",
+        "  gpus             8      5",
+        "  simulations      2      0",
+    ]
+
+
+def described(api: Api) -> list[str]:
+    """Each limit and what is taken of it, as the command prints them."""
     secret = {"PLIMSOLL_TOKEN": api.secrets["team"]}
     said = cli("describe", "project", PROJECT, api=api.forward, environment=secret)
-    assert "  replicas     not set  unlimited" in said.out.splitlines()
+    lines = said.out.splitlines()
+    return lines[lines.index("quota:") + 2 :][:4]
 
 
 def test_a_quota_tells_nothing_of_another_projects_service(api: Api) -> None:

@@ -128,6 +128,19 @@ def test_cost_by_project_type_and_bill_agree(morning: str) -> None:
     ]
 
 
+def test_the_cost_of_an_hour_is_read_without_the_targets_of_other_hours(
+    morning: str,
+) -> None:
+    (((plan,),),) = query(
+        morning,
+        None,
+        "EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM report.cost_by_service_hour WHERE hour >= '2026-03-01 11:00+00'",
+    )
+    assert isinstance(plan, list)
+    # Of five stretches two lie in that hour: those of the two GPUs.
+    assert list(loops(plan[0]["Plan"], "WindowAgg")) == [2, 2]
+
+
 def test_attainment_counts_rejected_requests_as_misses_and_is_null_without_traffic(
     database: str,
 ) -> None:
@@ -364,3 +377,39 @@ def test_the_documentation_of_the_views_is_up_to_date(database: str) -> None:
     engine.dispose()
     assert "None" not in wanted, "every view and column has a comment"
     assert PAGE.read_text(encoding="utf-8") == wanted, "run `make openapi`"
+
+
+def loops(node: dict[str, Any], kind: str) -> Iterator[int]:
+    """How often each node of a kind ran, in a plan of execution."""
+    if node["Node Type"] == kind:
+        yield node["Actual Loops"]
+    for inner in node.get("Plans", ()):
+        yield from loops(inner, kind)
+
+
+def test_shares_that_no_decimal_can_write_still_add_up_to_the_bill(
+    database: str,
+) -> None:
+    async def fill(engine: AsyncEngine) -> None:
+        store = await make_fleet(engine, {"default": ["a", "b", "c"]})
+        async with engine.begin() as connection:
+            await gpu_types.set_price(connection, "T4", Decimal("0.333333"), at=at(10))
+        # Sevenths of a GPU for 7.000001 seconds, then thirds.
+        sevenths = [("a", 100 / 7, 1000), ("b", 200 / 7, 1001), ("c", 300 / 7, 7)]
+        third = 100 / 3
+        thirds = [("a", third, 5461), ("b", third, 5461), ("c", third, 5462)]
+        await push(store, at(10), {"n1/gpu-0": sevenths})
+        later = at(10) + timedelta(seconds=7, microseconds=1)
+        await push(store, later, {"n1/gpu-0": thirds})
+        await observe(store, 1, at(12, 1))
+
+    (rows,) = query(
+        database,
+        fill,
+        "SELECT b.cost_usd, sum(a.cost_usd), sum(a.whole_gpu_cost_usd), sum(a.memory_cost_usd), min(a.cost_usd) >= 0 "
+        "FROM report.allocation_hour a JOIN report.bill_hour b USING (hour, gpu) GROUP BY hour, gpu, b.cost_usd",
+    )
+    assert len(rows) == 3
+    for bill, *sums, is_positive in rows:
+        assert sums == [bill, bill, bill]
+        assert is_positive

@@ -222,3 +222,22 @@ async def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_
     assert (now.id, now.batch, now.state) == ("r2", 2, "ready")
     assert now.requests >= 100
     assert (await device.state()).gpus[0].replicas == ()
+
+
+@pytest.mark.parametrize(("deadline_ms", "spare_requests"), [("0", 0), ("50", 1)])
+@on_node(execution_ms=200.0)
+async def test_only_a_deadline_that_passes_at_a_replica_calls_the_spare(
+    node: Node, deadline_ms: str, spare_requests: int
+) -> None:
+    # Plenty is planned, so that nothing else makes the service late; the longer deadline is beyond the SLO.
+    route = replace(a_route(("a", 1000.0)), spares=("b",), slo_ms=40.0)
+    node.router.switch((route,), node.addresses)
+    async with node.client.post(
+        f"{node.url}/v2/models/chat/infer",
+        json=a_body(0),
+        headers={"Plimsoll-Deadline-Ms": deadline_ms},
+    ) as response:
+        assert response.status == 504
+    # While a service is late, turns go to the emptiest one: of two at once one goes to the spare.
+    assert await asyncio.gather(node.infer(1), node.infer(2)) == [200, 200]
+    assert node.router.total("chat").to_spares == spare_requests

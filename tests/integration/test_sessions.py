@@ -321,3 +321,8 @@ def test_files_are_kept_for_good_and_nothing_else_is_served(api: Api) -> None:
         css.replace("plimsoll.css", "../templates/page.html"),
     ):
         assert api.client.get(other).status_code == 404
+
+
+def test_a_header_goes_before_a_cookie(api: Api) -> None:
+    log_in(api, api.secrets["viewer"])
+    assert api.get("auth/whoami", token="admin")["scope"] == "admin"

@@ -360,3 +360,17 @@ def test_the_login_page_offers_the_provider_only_where_there_is_one(
     with small_fleet.running_api() as other:
         assert "oidc" not in other.client.get("/login").text
         assert other.client.get("/login/oidc").status_code == 404
+
+
+def test_a_session_ends_after_half_a_day(api: Api) -> None:
+    log_in(api, "alice")
+    api.clock.advance(LASTS.total_seconds() - 1.0)
+    assert whoami(api).status_code == 200
+    api.clock.advance(1.0)
+    assert whoami(api).status_code == 401
+
+
+def test_who_came_by_a_token_logs_out_here_alone(api: Api) -> None:
+    api.client.post("/login", data={"token": api.secrets["viewer"]}, headers=ORIGIN)
+    answer = api.client.post("/logout", headers=ORIGIN, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")

@@ -371,3 +371,20 @@ async def test_a_task_that_finishes_where_a_newer_target_takes_it_away_is_done(
     await report(PostgresStore(engine), 2, "finished", 1000.0)
     record = (await task(engine)).record
     assert record.finished_at == after(10.0)
+
+
+@on_fleet()
+async def test_a_cancelled_task_stays_in_the_list_and_a_finished_one_cannot_be(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    await submit(engine)
+    assert await in_transaction(engine, tasks.cancel, "nightly", at=after(1.0))
+    assert not await in_transaction(engine, tasks.cancel, "nightly", at=after(2.0))
+    (row,) = await in_transaction(engine, tasks.list_rows)
+    assert (row.record.phase, row.record.cancelled_at) == ("cancelled", after(1.0))
+    assert (await store.load_snapshot(after(3.0))).state.tasks == ()
+    await submit(engine, replace(TASK, name="quick"))
+    await push(store, after(3.0), replace(BOUND, name="quick"))
+    await report(store, 1, "finished", 1000.0, name="quick")
+    with pytest.raises(Conflict, match="'quick' has already finished"):
+        await in_transaction(engine, tasks.cancel, "quick", at=after(6.0))

@@ -115,10 +115,10 @@ async def test_an_overuse_is_two_events_however_long_it_lasts(
     ]
     after = "SELECT after FROM event WHERE kind = 'OveruseBegan'"
     ((found,),) = await rows(engine, after)
-    assert (found["gpu"], found["name"]) == ("n1/gpu-0", "chat-0")
-    assert found["quantity"] == "memory"
-    assert found["granted"] == 1000
-    assert found["used"] == 1502
+    place = {"node": "n1", "gpu": "n1/gpu-0"}
+    whose = {"kind": "replica", "name": "chat-0", "service": "chat"}
+    how_much = {"quantity": "memory", "granted": 1000, "used": 1502}
+    assert found == {**place, **whose, **how_much, "is_estimated": False}
 
 
 @on_chat
