@@ -14,7 +14,6 @@ from agents.base.device import (
     DeviceReadings,
     GpuPoll,
     NodeState,
-    task_reading,
     within,
 )
 from agents.base.protocol import (
@@ -30,7 +29,6 @@ from tests.agents.control_planes import PaperControlPlane, an_agent
 from tests.agents.factories import (
     a_command,
     a_replica,
-    a_task,
     an_empty_node,
     an_observation,
     on_gpu,
@@ -176,14 +174,6 @@ def test_a_number_beyond_the_bounds_of_the_wire_is_not_told(
     value: float, kind: object, expected: float
 ) -> None:
     assert within(value, kind) == expected
-
-
-@pytest.mark.parametrize("number", [-1.0, 1e300, math.nan, math.inf])
-def test_no_number_of_a_task_makes_an_observation_refused(number: float) -> None:
-    facts = {"done_iterations": number, "window_iterations": 1e-300, "busy_s": number}
-    reading = task_reading(a_task("t1"), "running", 0, **facts)
-    observation = an_observation(tasks=(reading,))
-    assert decoded(observation) == observation
 
 
 def test_only_a_reading_that_would_be_refused_is_left_out_and_named() -> None:

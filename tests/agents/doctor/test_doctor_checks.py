@@ -12,11 +12,17 @@ from agents.doctor.types import (
     Asked,
     ControlPlaneFacts,
     DriverFacts,
+    FileFacts,
     GpuFacts,
+    Here,
     Level,
     ModeFacts,
+    NodeFinding,
+    PortFacts,
     ProcessFacts,
+    SharedMemoryFacts,
     StateFacts,
+    SystemdFacts,
 )
 from agents.gpu.nvml.lacks import Lack, LackKind
 from agents.gpu.nvml.types import Capability
@@ -26,11 +32,6 @@ from tests.agents.doctor_nodes import NODE_DIRECTORY
 GPU = GpuFacts(index=0, uuid="GPU-0", name="H100", memory_mib=81920.0, ability_count=9)
 PROCESS = ProcessFacts(uid=990, user="plimsoll-agent", effective=0, ambient=0)
 ASKED = Asked(url="http://plane", token="plim_x", node="n1")
-
-
-def test_every_capability_that_is_missing_has_its_cost() -> None:
-    assert set(checks_gpu.COSTS) == set(Capability)
-    assert len(set(checks_gpu.COSTS.values())) == len(Capability)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,42 @@ def test_a_closed_state_directory_is_not_taken_for_an_empty_one() -> None:
         ("state dir", "fail"),
         ("agent", "skip"),
     ]
+
+
+def test_every_lack_has_its_cost_or_its_way_out() -> None:
+    assert set(checks_gpu.COSTS) == set(Capability)
+    assert set(checks_gpu.WAYS_OUT) == set(LackKind) - {LackKind.NOT_TRIED}
+
+
+def ports(free: int) -> NodeFinding:
+    counted = PortFacts(free=free, first=21000, count=2000)
+    return next(checks_host.check_ports(counted, is_agent_there=False))
+
+
+@pytest.mark.parametrize(
+    ("finding", "level"),
+    [
+        (checks_gpu.check_files(FileFacts(count=4)), "pass"),
+        (checks_gpu.check_files(FileFacts(count=4, closed=("/dev/nvidia0",))), "fail"),
+        (checks_host.check_shared_memory(SharedMemoryFacts(free_mib=1024.0)), "pass"),
+        (checks_host.check_shared_memory(SharedMemoryFacts(free_mib=64.0)), "warn"),
+        (checks_host.check_systemd(SystemdFacts(is_booted=True)), "warn"),
+        (next(checks_host.check_process(PROCESS, Here(python="3.10.12"))), "fail"),
+        (next(checks_host.check_process(PROCESS, Here(python="3.13.0rc1"))), "pass"),
+        (ports(63), "warn"),
+        (ports(64), "pass"),
+    ],
+)
+def test_limits_of_the_rest(finding: NodeFinding, level: Level) -> None:
+    assert (finding.level, bool(finding.remedy)) == (level, level != "pass")
+
+
+@pytest.mark.parametrize("node", ["n1", "a" * 63, "a" * 64, "N1", "n1.lan", ""])
+def test_names_of_nodes(node: str) -> None:
+    facts = ControlPlaneFacts(problem="away")
+    found = checks_plane.check_control_plane(facts, Asked(url="http://p", node=node))
+    is_refused = "node name" in {each.check for each in found}
+    assert is_refused == (node not in ("n1", "a" * 63))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,6 @@ import pytest
 
 from agents.processes.records import Record, Records
 from agents.processes.trees import remove, size_bytes
-from tests.agents.fakes.replicas import in_loop, until
-from tests.agents.task_nodes import TaskNode, come, launch
-from tests.agents.task_nodes import state as task_state
 
 DEPTH = 2100
 """Twice what Python's own functions get down to; longer than a path may be, too."""
@@ -83,16 +80,3 @@ def test_a_deep_folder_goes_after_its_replica(tmp_path: Path) -> None:
     asyncio.run(records.tidy())
     assert left(tmp_path / "work") == []
     records.close()
-
-
-@pytest.mark.integration
-@in_loop
-async def test_a_stopped_task_keeps_its_deep_folder(tmp_path: Path) -> None:
-    async with TaskNode(directory=tmp_path).tasks() as tasks:
-        await tasks.start(launch())
-        await come(tasks, "running")
-        (folder,) = (tmp_path / "tasks" / "work").iterdir()
-        deep(folder / "own", 1200)
-        await tasks.stop("t1")
-        await until(lambda: task_state(tasks) == "absent")
-    assert (folder / "own").exists()

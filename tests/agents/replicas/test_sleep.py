@@ -150,23 +150,6 @@ async def test_it_sleeps_and_serves_when_it_is_woken_and_ends_when_it_is_stopped
 
 
 @in_loop
-async def test_one_that_falls_asleep_can_be_stopped(node: EngineNode) -> None:
-    node.template = a_template(SLEEPS, "--sleep-s", "600")
-    async with node.workers() as workers:
-        view = await drained(workers)
-        await workers.sleep("r1")
-        assert not the(workers).can_return
-        await workers.wake("r1")
-        assert the(workers).state == "draining"
-        await workers.stop("r1")
-        await gone(workers)
-        assert not is_running(view.pid or 0)
-        # Nor does an agent that ends wait for one.
-        await drained(workers)
-        await workers.sleep("r1")
-
-
-@in_loop
 async def test_the_next_agent_can_wake_it(node: EngineNode) -> None:
     async with node.workers(keep=True) as workers:
         await workers.start(a_model_launch())

@@ -85,18 +85,6 @@ async def test_a_changed_batch_holds_for_every_batch_that_begins_after_it() -> N
 
 
 @in_loop
-async def test_a_changed_delay_lets_go_who_waits_already() -> None:
-    engine = GatedEngine(is_open=True)
-    async with serving(engine, batch=8, delay_ms=FOR_EVER_MS) as client:
-        sent = client.send(1.0)
-        await queued(client, 1)
-        changed = await client.call("PUT", "/batch", {"delay_ms": 0})
-        reply = await sent
-    assert (changed.json["batch"], changed.json["delay_ms"]) == (8, 0.0)
-    assert reply.batch == 1
-
-
-@in_loop
 async def test_a_request_that_is_larger_than_the_batch_became_runs_alone() -> None:
     engine = GatedEngine()
     async with serving(engine, batch=4) as client:

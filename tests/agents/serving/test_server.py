@@ -1,7 +1,6 @@
 """A replica's HTTP: readiness, states, refusals; in this process, with an engine that waits for the test."""
 
 import asyncio
-import io
 import struct
 
 import msgspec
@@ -105,17 +104,6 @@ async def test_deadlines_that_are_none_and_too_many_rows_are_refused() -> None:
         reply = await client.infer(*range(17))
     assert reply.status == 400
     assert "17 rows; a batch may have at most 16" in str(reply.json["detail"])
-
-
-@in_loop
-async def test_a_body_that_is_too_large_is_a_problem_too() -> None:
-    async with serving(GatedEngine(is_open=True)) as client:
-        sent = io.BytesIO(b" " * (64 * 1024 * 1024 + 1))
-        async with client.session.post(
-            f"{client.url}/v2/models/chat/infer", data=sent
-        ) as answer:
-            found = (answer.status, answer.headers["Content-Type"])
-    assert found == (413, "application/problem+json")
 
 
 @in_loop

@@ -106,6 +106,7 @@ async def test_progress_is_what_a_restart_goes_on_from(node: TaskNode) -> None:
         await kept(tasks, before + 1.0)
 
 
+@pytest.mark.thorough
 @in_loop
 async def test_work_begins_where_it_is_told(node: TaskNode) -> None:
     node.words = ("--done-iterations", "{done_iterations}")

@@ -140,13 +140,6 @@ def test_an_agent_that_ends_well_or_by_sigterm_leaves_nothing_to_put_back(
     assert node.is_put_back("nothing to put back\n")
 
 
-def test_sigkill_leaves_it_to_the_command_which_says_what_it_did(node: Node) -> None:
-    node.die_turned()
-    assert node.is_put_back(
-        "clock_mhz of GPU-0 was unlocked\npower_limit_w of GPU-0 was set to 700 W again\n"
-    )
-
-
 def test_a_running_agent_keeps_its_knobs(node: Node) -> None:
     with node.turning() as started:
         code, message = node.restore()

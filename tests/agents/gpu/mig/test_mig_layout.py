@@ -74,10 +74,6 @@ def test_what_does_not_fit_is_told_with_what_would() -> None:
     )
 
 
-def test_a_layout_is_read_with_the_largest_first() -> None:
-    assert names_of(wanted(" 1g.18gb, 3g.71gb,1g.35gb ")) == "3g.71gb,1g.35gb,1g.18gb"
-
-
 @pytest.mark.parametrize("text", ["3g.40gb", "", " , ", ",".join(["1g.18gb"] * 9)])
 def test_what_is_no_layout_is_refused_with_what_the_gpu_can_have(text: str) -> None:
     with pytest.raises(OutOfRange, match=r"can have .*3g.71gb \(at most 2\)"):
@@ -113,12 +109,9 @@ def test_an_index_tells_the_gpu_and_clashes_with_none() -> None:
     assert {index: parent_index(index) for index in parents} == parents
 
 
-def test_types_are_names_that_the_catalogue_takes() -> None:
-    assert slice_type("H100-80GB", "1g.10gb") == "H100-80GB-MIG-1g.10gb"
+def test_names_of_types_order_of_slices_and_clients_of_each() -> None:
     assert slice_type("H100-80GB", "1g.10gb+me") == "H100-80GB-MIG-1g.10gb.me"
-
-
-def test_fewer_clients_share_a_smaller_slice() -> None:
+    assert names_of(wanted(" 1g.18gb, 3g.71gb,1g.35gb ")) == "3g.71gb,1g.35gb,1g.18gb"
     # Of 48: 1/7 are 6.86, 3/7 are 20.6.
     most = {"": 48, "7g.141gb": 48, "3g.71gb": 20, "1g.18gb": 6, "1c.3g.71gb": 20}
     assert {profile: max_clients(profile) for profile in most} == most

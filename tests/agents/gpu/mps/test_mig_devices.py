@@ -9,18 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from agents.base.device import DeviceError, GpuLost, NotSupported
-from agents.gpu.knobs.journal import KnobJournal
-from agents.gpu.knobs.knobs import KnobWriter
+from agents.base.device import DeviceError, GpuLost
 from agents.gpu.mps.daemon import Mps, MpsSettings
 from agents.gpu.mps.directory import MAX_PIPE_PATH
 from agents.gpu.mps.gpu_sharing import ByTurns, UnderMps, make_slice_sharing, mps_folder
 from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.devices import Devices, SliceErrors, type_of
 from agents.gpu.node.open import GpuNodeSettings, open_gpu_device
-from agents.gpu.nvml.capabilities import probe
 from agents.gpu.nvml.session import Nvml
-from agents.gpu.nvml.types import Capability, GpuIdentity
+from agents.gpu.nvml.types import GpuIdentity
 from agents.gpu.nvml.xid_watch import XidWatch
 from agents.replicas.replica import Proof
 from tests.agents.factories import a_replica, a_task
@@ -145,22 +142,6 @@ def test_a_gpu_in_mig_mode_without_slices_is_no_device_and_said(fake: FakeGpus) 
         devices = Devices(nvml)
         assert [gpu.index for gpu in devices.gpus()] == [1]
         assert "GPU 0 is in MIG mode without slices" in devices.look().problems[0]
-
-
-def test_a_slice_has_no_knob_and_nobody_turns_one(
-    nvml: Nvml, sliced: FakeGpus, tmp_path: Path
-) -> None:
-    gpu = by_index(Devices(nvml))[LARGE]
-    found = probe(nvml, gpu, try_writes=True)
-    assert not found.can(Capability.LOCK_CLOCK) and not found.can(
-        Capability.LIMIT_POWER
-    )
-    with KnobWriter(nvml, KnobJournal(tmp_path), boot_id="b") as knobs:
-        with pytest.raises(NotSupported, match="slice 1010 has no clock"):
-            knobs.lock_clock_mhz(gpu, low_mhz=345.0, high_mhz=900.0)
-        with pytest.raises(NotSupported, match="those of GPU-0"):
-            knobs.limit_power_w(gpu, 300.0)
-    assert sliced.state.writes == 0
 
 
 def test_a_critical_error_of_the_gpu_condemns_its_slices_alone(

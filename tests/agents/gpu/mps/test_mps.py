@@ -246,17 +246,6 @@ def test_a_server_that_cannot_start_is_told_with_what_the_log_says(
         run(mps.start_server())
 
 
-def test_terminating_one_client_leaves_the_others_alone(node: Node) -> None:
-    mps = node.started()
-    doomed, other = node.joined(mps), node.joined(mps)
-    assert run(mps.terminate(doomed.pid))
-    assert doomed.hear() == {"error": 810}
-    doomed.kill()
-    until(lambda: run(mps.client_pids()) == (other.pid,))
-    assert other.process.poll() is None
-    assert node.client(mps).hear()["sms"] == 52
-
-
 def test_only_the_answer_0_means_terminated(node: Node) -> None:
     mps = node.started(FAKE_MPS_TERMINATE="999")
     client = node.joined(mps)

@@ -49,10 +49,6 @@ def test_whose_daemon_it_is(process: MpsProcess, is_foreign: bool) -> None:
     assert ("process 4711 (nvidia-cuda-mps-control, UID 1000" in why) == is_foreign
 
 
-def test_many_are_named_up_to_eight() -> None:
-    assert why_foreign("GPU-aaaa", OWN, [a_process()] * 100).count("4711") == 8
-
-
 @pytest.fixture
 def gpu() -> GpuIdentity:
     return GpuIdentity(index=0, uuid=f"GPU-{uuid4()}", name="T4", memory_mib=16384.0)

@@ -98,14 +98,9 @@ def test_of_a_part_all_its_processes_count() -> None:
     )
     use = by_name(attribute(window, [a_part()]))["r1"]
     assert (use.memory_used_mib, use.sm_percent) == (750.0, 50.0)
-
-
-def test_memory_of_which_the_driver_tells_nothing_is_not_known_rather_than_zero() -> (
-    None
-):
+    # Where the driver tells of none it is not known, rather than 0.
     use = by_name(attribute(a_window(a_process(memory_mib=None)), [a_part()]))["r1"]
-    assert use.memory_used_mib is None
-    assert not use.excesses
+    assert use.memory_used_mib is None and not use.excesses
 
 
 def test_a_client_of_mps_has_its_time_times_its_part_of_the_sms() -> None:
@@ -144,15 +139,10 @@ def test_a_driver_that_does_not_say_who_is_a_client_makes_no_false_overuse() -> 
     part = a_part(sm_percent=40.0, is_limited=True)
     window = a_window(a_process(time_percent=100.0), knows_clients=False)
     assert by_name(attribute(window, [part]))["r1"].excesses == ()
-
-
-def test_a_limited_part_that_runs_beside_mps_uses_more_than_it_was_granted() -> None:
-    part = a_part(sm_percent=40.0, is_limited=True)
-    use = by_name(attribute(a_window(a_process(time_percent=90.0)), [part]))["r1"]
-    assert [(each.quantity, each.granted, each.used) for each in use.excesses] == [
-        ("sm_use", 40.0, 90.0)
-    ]
-    assert not use.is_estimated
+    # One that is known to run outside MPS uses more than it was granted.
+    window = a_window(a_process(time_percent=90.0))
+    (over,) = by_name(attribute(window, [part]))["r1"].excesses
+    assert (over.quantity, over.granted, over.used) == ("sm_use", 40.0, 90.0)
 
 
 def test_a_driver_that_measures_no_process_leaves_what_the_server_says() -> None:
@@ -259,6 +249,9 @@ def test_a_peak_now_and_then_is_no_overuse() -> None:
     for _ in range(5):
         assert over(judge, 1200.0, WINDOWS - 1) == []
         assert over(judge, 900.0) == []
+    over(judge, 1200.0, WINDOWS)
+    judge.judge(attribute(a_window(), ()))
+    assert over(judge, 1200.0) == [], "of a part that is gone nothing is remembered"
 
 
 def test_between_the_levels_what_holds_goes_on() -> None:
@@ -268,10 +261,3 @@ def test_between_the_levels_what_holds_goes_on() -> None:
     assert over(judge, 1065.0, WINDOWS) == [1065.0]
     assert over(judge, 1033.0, 3 * WINDOWS) == [1065.0]
     assert over(judge, 1032.0, WINDOWS) == []
-
-
-def test_of_a_part_that_is_gone_nothing_is_remembered() -> None:
-    judge = Judge()
-    over(judge, 1200.0, WINDOWS)
-    judge.judge(attribute(a_window(), ()))
-    assert over(judge, 1200.0) == []

@@ -74,6 +74,9 @@ def test_what_is_used_beyond_all_promises_is_strangers() -> None:
     )
     assert foreign_mib(FakeMemory(used_mib=9000.0), *views) == 5000.0
     assert foreign_mib(FakeMemory(used_mib=3000.0), *views) == 0.0
+    # The driver's own is none of theirs.
+    assert foreign_mib(FakeMemory(used_mib=512.0)) == 0.0
+    assert foreign_mib(FakeMemory(used_mib=513.0)) == 513.0
 
 
 def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:
@@ -94,21 +97,6 @@ def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:
             f"GPU 0: 5000 MiB are held beyond what this node's replicas and tasks were granted (process {stranger} "
             in told
         )
-
-
-def test_overhead_and_processes_that_nobody_here_knows_leave_the_promises_as_they_are() -> (
-    None
-):
-    assert foreign_mib(FakeMemory(used_mib=512.0)) == 0.0
-    assert foreign_mib(FakeMemory(used_mib=513.0)) == 513.0
-    gone = GpuProcess(pid=2**22 - 1, memory_mib=5000.0, is_mps=False)
-    assert (
-        foreign_mib(
-            FakeMemory(used_mib=5000.0, strangers=(gone,)), a_view(memory_mib=8000.0)
-        )
-        == 0.0
-    )
-    assert ForeignMemory(FakeMemory()).problem(GPU) == ""
 
 
 class Broken(FakeMemory):

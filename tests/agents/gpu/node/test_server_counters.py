@@ -126,10 +126,3 @@ def test_an_engine_that_preempts_all_the_time_is_named_with_the_remedy() -> None
     assert bench.counters.problems == ()
     bench.read(engine(200, preemptions=59), after_s=61.0)
     assert len(bench.counters.problems) == 1
-
-
-def test_what_an_adopted_engine_did_before_is_no_problem_of_today() -> None:
-    bench = Bench()
-    bench.read(engine(10, preemptions=5000), after_s=0.0)
-    bench.read(engine(20, preemptions=5001), after_s=61.0)
-    assert bench.counters.problems == ()

@@ -64,13 +64,6 @@ def test_a_power_limit_holds_the_clock_back_and_is_named_as_the_reason(
     assert nvml.sample(first(nvml)).enforced_limit_w == 250.0
 
 
-def test_the_sms_of_the_whole_gpu_follow_from_its_cores(nvml: Nvml) -> None:
-    # 16,896 cores, 128 of them per SM since 8.6; 64 before, but for that.
-    assert first(nvml).sm_count == 132
-    cores = ((5120, (7, 0)), (6912, (8, 0)), (10752, (8, 6)), (18432, (8, 9)))
-    assert [sms(*each) for each in cores] == [80, 108, 84, 144]
-
-
 def test_the_drivers_reserve_is_not_memory_in_use(nvml: Nvml, fake: FakeGpus) -> None:
     fake.gpu(0).memory_used = 1000 * MIB
     sample = nvml.sample(first(nvml))
@@ -90,12 +83,6 @@ def test_without_a_driver_there_is_no_session(
     fake.fail("nvmlInitWithFlags", code)
     with pytest.raises(NoDriver, match=words):
         Nvml()
-
-
-def test_every_bit_of_the_reasons_has_a_name() -> None:
-    assert event_reasons(0) == ()
-    assert event_reasons(0x1 | 0x4 | 0x80) == ("idle", "power limit", "power brake")
-    assert event_reasons(0x200) == ("unknown 0x200",)
 
 
 @pytest.mark.parametrize(
@@ -188,26 +175,6 @@ def test_a_lock_that_was_refused_is_a_capability_off_until_one_succeeds(
     fake.gpu(0).without = 0
     nvml.unlock_clock(gpu)
     assert probe(nvml, gpu, try_writes=True).can(Capability.LOCK_CLOCK)
-
-
-def test_a_gpu_older_than_volta_has_no_clock_lock(nvml: Nvml, fake: FakeGpus) -> None:
-    fake.gpu(0).architecture = 4
-    ((capability, message),) = probe(nvml, first(nvml), try_writes=True).why_not
-    assert (capability, "since Volta" in message) == (Capability.LOCK_CLOCK, True)
-
-
-def test_a_gpu_that_lists_no_clocks_is_locked_in_the_upper_half(
-    nvml: Nvml, fake: FakeGpus
-) -> None:
-    fake.gpu(0).without = fake_gpus.NO_CLOCK_LIST
-    clocks = nvml.clocks_mhz(first(nvml))
-    # 1980 / 2 / 15 = 66 steps below the highest: 1980 - 66 · 15 = 990.
-    assert (clocks[0], clocks[1], clocks[-1], len(clocks)) == (
-        990.0,
-        1005.0,
-        1980.0,
-        67,
-    )
 
 
 def test_a_clock_is_locked_rounded_to_a_step_and_unlocked(
@@ -364,3 +331,22 @@ def test_sm_activity_is_a_share_where_busy_is_all_or_nothing(
     fake.gpu(0).without = fake_gpus.NO_GPM
     with pytest.raises(NotSupported, match="since Hopper"):
         nvml.sm_activity_percent(first(nvml))
+
+
+def test_sms_and_reasons_are_read_from_numbers() -> None:
+    # 128 cores per SM since 8.6; 64 before.
+    cores = ((5120, (7, 0)), (6912, (8, 0)), (10752, (8, 6)), (18432, (8, 9)))
+    assert [sms(*each) for each in cores] == [80, 108, 84, 144]
+    assert event_reasons(0x1 | 0x4 | 0x80) == ("idle", "power limit", "power brake")
+    assert event_reasons(0x200) == ("unknown 0x200",)
+
+
+def test_old_gpus_have_no_clock_lock_or_list_no_clocks(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
+    fake.gpu(0).without = fake_gpus.NO_CLOCK_LIST
+    # 1980 / 2 / 15 = 66 steps below the highest: 1980 - 66 · 15 = 990.
+    assert nvml.clocks_mhz(first(nvml)) == tuple(990.0 + 15.0 * at for at in range(67))
+    fake.gpu(0).architecture = 4
+    ((capability, message),) = probe(nvml, first(nvml), try_writes=True).why_not
+    assert (capability, "since Volta" in message) == (Capability.LOCK_CLOCK, True)
