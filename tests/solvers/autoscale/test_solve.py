@@ -191,14 +191,12 @@ def test_service_that_meets_its_slo_nowhere_is_unserved(method: Method) -> None:
 @pytest.mark.parametrize("method", ALL)
 def test_replicas_on_gpus_that_are_gone_are_given_up(method: Method) -> None:
     options = [make_option("chat", "big", rps=10, usd=1.0, running=3)]
-    problem = make_problem(
-        [a_service(arrival_rate_rps=30)], options, [TypeTotals(gpu_type="big", gpus=1)]
-    )
+    totals = [TypeTotals(gpu_type="big", gpus=1)]
+    problem = make_problem([a_service(arrival_rate_rps=30)], options, totals)
     solution, _ = solve(problem, BUDGET, method=method)
     assert [(entry.count, entry.change) for entry in solution.counts] == [(1, -2)]
-    assert [(entry.rate_rps, entry.reason) for entry in solution.unserved] == [
-        (20.0, "stock")
-    ]
+    (left,) = solution.unserved
+    assert (left.rate_rps, left.reason) == (20.0, "stock")
 
 
 @pytest.mark.parametrize("method", ALL)

@@ -107,16 +107,13 @@ def test_coarse_windows_start_at_multiples_and_know_what_was_heard() -> None:
 def test_the_mean_over_a_window_is_exact_across_parts_and_periods() -> None:
     season = Season(period_s=DAY_S, rates_rps=(4.0, 8.0))
     # From 11:00 for two hours: one hour of each; from 23:00 for 25 hours: (1 · 8 + 12 · 4 + 12 · 8) / 25 = 6.08.
-    assert seasonal.rates_at(season, np.array([11 * HOUR_S]), 2 * HOUR_S)[
-        0
-    ] == pytest.approx(6.0)
-    assert seasonal.rates_at(season, np.array([23 * HOUR_S]), 25 * HOUR_S)[
-        0
-    ] == pytest.approx(6.08)
-    thousands_of_days = 20_000 * DAY_S + 12 * HOUR_S - 0.5
-    assert seasonal.rates_at(season, np.array([thousands_of_days]), 1.0)[
-        0
-    ] == pytest.approx(6.0)
+    for start_s, window_s, rate_rps in (
+        (11 * HOUR_S, 2 * HOUR_S, 6.0),
+        (23 * HOUR_S, 25 * HOUR_S, 6.08),
+        (20_000 * DAY_S + 12 * HOUR_S - 0.5, 1.0, 6.0),
+    ):
+        (found,) = seasonal.rates_at(season, np.array([start_s]), window_s)
+        assert found == pytest.approx(rate_rps)
 
 
 def daily(

@@ -117,3 +117,8 @@ def test_a_load_that_grows_is_answered_and_one_that_falls_is_used(name: str) -> 
     after = course(name, light, during[-1], bounds, steps=SETTLING_STEPS)
     assert heavy.power_w(during[0]) > 150.0 >= heavy.power_w(during[-1]) >= 0.95 * 150.0
     assert 150.0 >= light.power_w(after[-1]) >= 0.95 * 150.0
+
+
+def test_a_replica_that_the_knobs_do_not_know_gets_its_largest_batch() -> None:
+    knobs = within(GovernorKnobs(clock_mhz=899.0, batches={}), limits(new=8))
+    assert knobs.batches == {"new": 8}

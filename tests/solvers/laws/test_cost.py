@@ -103,12 +103,8 @@ def test_migration_charges_only_replicas_that_start() -> None:
 
 def test_nothing_migrates_when_nothing_runs() -> None:
     problem, plan, _ = example()
-    assert (
-        migration_cost_usd_per_hour(
-            replace(problem, migration_cost_usd_per_hour=5.0), plan
-        )
-        == 0.0
-    )
+    dear = replace(problem, migration_cost_usd_per_hour=5.0)
+    assert migration_cost_usd_per_hour(dear, plan) == 0.0
 
 
 def test_served_weight_counts_priority_and_no_more_than_arrives() -> None:

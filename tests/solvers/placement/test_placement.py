@@ -65,17 +65,6 @@ def test_no_two_replicas_of_a_service_share_a_gpu() -> None:
     assert report.status is SolveStatus.OPTIMAL
 
 
-def test_labels_of_the_user_keep_services_apart() -> None:
-    problem = PlacementProblem(
-        replicas=(
-            replica("a", 10.0, labels=("a", "noisy")),
-            replica("b", 10.0, labels=("b", "noisy")),
-        ),
-        gpus=(stock(),),
-    )
-    assert together(solve(problem, BUDGET)[0]) == {("a",), ("b",)}
-
-
 @pytest.mark.parametrize(
     ("oversized", "reason"),
     [

@@ -70,14 +70,15 @@ def test_a_part_has_its_own_services_and_what_no_plan_before_it_uses() -> None:
 
 def test_gpus_that_later_groups_run_on_are_left_to_them() -> None:
     # Of five: one runs b alone, one c alone, one a and b together, two are free.
-    running = a_plan(a_gpu("b"), a_gpu("c"), a_gpu("a", "b"))
-    problem = three(current=running)
+    problem = three(current=a_plan(a_gpu("b"), a_gpu("c"), a_gpu("a", "b")))
     assert stock(part_problem(problem, {"a"}, leaving={"b", "c"})) == 3
     # What a shares with b is its own as well; b leaves c's GPU only.
-    assert (
-        stock(part_problem(problem, {"b"}, before=[a_plan(a_gpu("a"))], leaving={"c"}))
-        == 3
-    )
+    before = [a_plan(a_gpu("a"))]
+    assert stock(part_problem(problem, {"b"}, before=before, leaving={"c"})) == 3
+    # Never less than none.
+    few = three(count=2, current=a_plan(a_gpu("b", count=2)))
+    before = [a_plan(a_gpu("c", count=2))]
+    assert stock(part_problem(few, {"a"}, before=before, leaving={"b"})) == 0
 
 
 def test_a_part_sees_its_own_replicas_on_no_more_gpus_than_there_are() -> None:

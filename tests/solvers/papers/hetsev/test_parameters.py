@@ -92,6 +92,20 @@ def test_of_two_that_want_the_last_place_the_one_that_waited_longer_gets_it() ->
         assert {key[0] for key, _ in left_out} == set("abcd") - first
 
 
+def test_replicas_that_run_have_not_waited() -> None:
+    problem = four_halves(count=1)
+    counts = {("a", "gpu"): 1, ("b", "gpu"): 1, ("c", "gpu"): 1}
+    rows = dict.fromkeys(counts, HALVES[0])
+    # Nobody of `c` waits: its only replica runs.
+    waiting = SchedulingState(
+        running={("c", "gpu"): 1}, waited_s={"c": 60.0}, launch_s={}
+    )
+    carriers, _, _ = schedule_instances(
+        problem, counts, rows, waiting, Budget(parameters=AS_PRINTED)
+    )
+    assert {seat.service for seat in carriers[0].seats} == {"a", "b"}
+
+
 def test_waits_are_remembered_as_long_as_there_are_too_few_gpus() -> None:
     short = replace(
         four_halves(count=1),

@@ -144,13 +144,8 @@ def test_memory_goes_to_the_first_when_it_is_short() -> None:
     decided = decide_batches(small, [tenant(), tenant()])
     assert decided is not None
     assert [each.row.batch for each in decided] == [8, 1]
-    assert (
-        decide_batches(
-            host(gpu_type=replace(CARD, memory_mib=2100.0)),
-            [tenant(), tenant()],
-        )
-        is None
-    )
+    too_small = host(gpu_type=replace(CARD, memory_mib=2100.0))
+    assert decide_batches(too_small, [tenant(), tenant()]) is None
 
 
 def test_no_batch_within_the_slo_carries_nothing() -> None:

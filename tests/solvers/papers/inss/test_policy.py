@@ -8,10 +8,12 @@ import pytest
 from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.papers.inss.greedy_provisioning import provision_greedily
+from solvers.papers.inss.policy import moved_share
 from solvers.papers.inss.provisioning import (
     BatchDecider,
     Provisioned,
     ProvisioningRules,
+    Settled,
     Share,
     lawful,
 )
@@ -257,6 +259,23 @@ def test_times_that_are_learned_a_little_better_are_no_change() -> None:
     assert (
         decide(changed_points(rows=BATCHES[::-1]), memory)[1].messages == WORDS_OF_TRIED
     )
+
+
+def test_what_moves_must_gain_a_tenth_of_what_it_is_worth() -> None:
+    held, half, other = (
+        Settled(provision=provision, batches=(), carried_rps={})
+        for provision in (
+            (Provisioned("gpu", (Share("a", 50.0), Share("b", 50.0))),),
+            (
+                Provisioned("gpu", (Share("a", 50.0), Share("b", 25.0))),
+                Provisioned("gpu", (Share("a", 50.0),)),
+            ),
+            (Provisioned("other", (Share("a", 50.0), Share("b", 50.0))),),
+        )
+    )
+    # One of two replicas has another SM percent; on another GPU type both are moved; what is added moves nothing.
+    assert [moved_share(held, one) for one in (held, half, other)] == [0.0, 0.5, 1.0]
+    assert moved_share(Settled(provision=(), batches=(), carried_rps={}), held) == 0.0
 
 
 def test_a_lost_gpu_is_provisioned_for() -> None:

@@ -81,20 +81,13 @@ def test_what_a_service_cannot_bear_is_not_tuned() -> None:
 
 
 def test_three_tasks_get_even_shares_and_single_ones_what_rounding_leaves() -> None:
+    three = a_task("a"), a_task("b"), a_task("c")
     # 20 rps: batch 4 may take 200 ms: at 10 % beside 3 · 30 % (Π = 0.45) it takes 110 · 1.45 = 159.5.
-    assert summary(tuned(20.0, a_task("a"), a_task("b"), a_task("c"))) == (
-        10.0,
-        4,
-        [30.0, 30.0, 30.0],
-    )
+    assert summary(tuned(20.0, *three)) == (10.0, 4, [30.0, 30.0, 30.0])
     # 45 rps: batch 1 may take 22 ms, 25 at 20 %; batch 2 44 ms: at 10 % 70, at 20 % beside 3 · 20 % 35 · 1.3 = 45.5; so
     # 30 %: 23.3 · 1.3 = 30. Batch 4 may take 89 ms: 55 · 1.3 = 71.5 at 20 %. Rounding leaves 20 % of the 80 %: the
     # first two get 10 % more each, 55 · 1.4 = 77 ms.
-    assert summary(tuned(45.0, a_task("a"), a_task("b"), a_task("c"), batch=4)) == (
-        20.0,
-        4,
-        [30.0, 30.0, 20.0],
-    )
+    assert summary(tuned(45.0, *three, batch=4)) == (20.0, 4, [30.0, 30.0, 20.0])
 
 
 def test_tasks_get_less_than_an_even_part_where_the_service_bears_no_more() -> None:

@@ -149,24 +149,16 @@ def test_a_replica_goes_when_the_others_carry_more_than_enough(
 def test_limits_of_replicas_hold() -> None:
     few = plan_of(a_problem(a_service(rate_rps=1.0, min_replicas=3)))
     assert len(neighbour_sets(few)) == 3
-    most = plan_of(
-        a_problem(
-            a_service(rate_rps=500.0, max_replicas=2), current=running(("chat", 4))
-        )
-    )
+    service = a_service(rate_rps=500.0, max_replicas=2)
+    most = plan_of(a_problem(service, current=running(("chat", 4))))
     assert len(neighbour_sets(most)) == 2
-    assert [(entry.service, entry.reason) for entry in most.unserved] == [
-        ("chat", "replicas")
-    ]
+    assert [entry.reason for entry in most.unserved] == ["replicas"]
 
 
 def test_what_no_gpu_can_serve_stays_unserved() -> None:
-    plan = plan_of(
-        a_problem(a_service(rate_rps=5.0, slo_ms=1.0), a_service("other", rate_rps=5.0))
-    )
-    assert [(entry.service, entry.reason) for entry in plan.unserved] == [
-        ("chat", "slo")
-    ]
+    services = (a_service(rate_rps=5.0, slo_ms=1.0), a_service("other", rate_rps=5.0))
+    (entry,) = plan_of(a_problem(*services)).unserved
+    assert (entry.service, entry.reason) == ("chat", "slo")
     assert plan_of(a_problem(types=(a_type(count=0),), rows=HALVES)).gpus == ()
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from solvers.predict.data.fit import Coefficients
+from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import Reals, Samples, make_samples
 from solvers.predict.latency.linear_fractional import fit, predict
 from tests.examples import examples
 from tests.solvers.predict.latency.measured_sets import held_out_errors, igniter_solo
-from tests.solvers.synthetic_samples import grid_samples, queries_at
+from tests.solvers.synthetic_samples import grid_samples, queries_at, samples_at
 
 
 def samples_with(
@@ -128,3 +128,14 @@ def test_measured_latencies_are_foretold_within_two_percent() -> None:
     errors = held_out_errors("linear_fractional", igniter_solo())
     assert errors.mean() <= 0.016
     assert np.quantile(errors, 0.9) <= 0.035
+
+
+@pytest.mark.parametrize(
+    ("batch", "sm_percent"),
+    [([1, 2] * 3, [50, 80] * 3), ([4] * 4, [9, 20, 40, 80]), ([1, 2, 4, 8], [50] * 4)],
+)
+def test_samples_of_few_conditions_one_batch_or_one_share_are_refused(
+    batch: list[float], sm_percent: list[float]
+) -> None:
+    with pytest.raises(TooFewSamples):
+        fit(samples_at(batch, sm_percent, [2.0] * len(batch)))
