@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -123,6 +124,23 @@ async def hear(store: PostgresStore, sequence: int, arrivals: int = 20) -> None:
     await store.ingest(
         (make_observation(sequence, now, boot="test", services=[reading]),), now
     )
+
+
+def until_heard(url: str, is_so: Callable[[], object]) -> None:
+    """Wait while the node goes on reporting: a busy machine may start a controller when what was heard is too old."""
+    heard_s = time.monotonic()
+
+    def looked() -> bool:
+        nonlocal heard_s
+        if is_so():
+            return True
+        if time.monotonic() > heard_s + 5.0:
+            sequence = int(time.time() * 1000)
+            with_store(url, lambda store, _: hear(store, sequence))
+            heard_s = time.monotonic()
+        return False
+
+    until(looked)
 
 
 def assert_consistent(url: str) -> int:

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,14 +17,17 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from app.base.clock import WallClock
+from app.db.base import migrate
 from app.db.base.leader import Leader
 from app.db.base.listen import conninfo
 from app.db.base.tables import gpu
 from app.db.postgres_store import PostgresStore
 from app.loop.tick import Loop, TickOutcome, tick
+from app.postgres import server as postgres
 from app.solver.inline import InlineSolver
 from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverWorker
 from app.store.store import PlanRecord
+from bench.campaign.deployment.processes import Database
 from solvers.types.outcome import PlanReport
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from tests.app.loop.worker_bodies import nothing
@@ -30,6 +35,8 @@ from tests.integration import fault_bodies
 from tests.integration.api_harness import running_api
 from tests.integration.fault_harness import (
     API_ALONE,
+    SECOND_SERVICE,
+    Crew,
     Served,
     assert_consistent,
     controller,
@@ -40,9 +47,11 @@ from tests.integration.fault_harness import (
     rows,
     scalar,
     served,
+    until_heard,
     with_store,
+    without_the_silent_node,
 )
-from tests.waiting import eventually, until
+from tests.waiting import PATIENCE_S, eventually, until
 
 pytestmark = pytest.mark.integration
 
@@ -92,7 +101,7 @@ def test_a_controller_killed_in_the_middle_of_a_tick_leaves_nothing_half_done(
     if step == "during the solve":
         with_store(database, lambda _, engine: remember(engine, str(reached)))
     with controller(database, "first", step, reached) as first:
-        until(reached.exists)
+        until_heard(database, reached.exists)
         first.kill()
         first.join()
         assert scalar(database, "SELECT count(*) FROM plan") == plans_left
@@ -121,7 +130,8 @@ def test_of_two_controllers_one_leads_and_the_other_takes_over_when_it_is_killed
         controller(database, "one", "", never) as one,
         controller(database, "other", "", never) as other,
     ):
-        until(lambda: scalar(database, "SELECT count(*) FROM target") == 1)
+        pushed = "SELECT count(*) FROM target"
+        until_heard(database, lambda: scalar(database, pushed) == 1)
         until(lambda: scalar(database, _CONNECTED) == 2)
         assert scalar(database, _LEADERS) == 1
         ((holder, epoch),) = rows(database, "SELECT holder, epoch FROM leader")
@@ -177,7 +187,7 @@ def test_a_solver_worker_does_not_outlive_a_killed_controller(
     reached = tmp_path / "reached"
     with_store(database, lambda _, engine: remember(engine, str(reached)))
     with controller(database, "first", "during the solve", reached) as first:
-        until(reached.exists)
+        until_heard(database, reached.exists)
         children = f"/proc/{first.pid}/task/{first.pid}/children"
         workers = [int(pid) for pid in Path(children).read_text().split()]
         assert any(_is_python(pid) for pid in workers)
@@ -266,6 +276,105 @@ def test_a_plan_that_the_catalogue_overtook_is_lost_and_the_next_tick_decides_ag
     assert (pushed.state, pushed.generation) == ("target", 1)
     assert assert_consistent(database) == 1
     assert rows(database, "SELECT DISTINCT gpu FROM plan_replica") == [("n1/gpu-1",)]
+
+
+@pytest.fixture(scope="module")
+def doomed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[postgres.Server]:
+    """A PostgreSQL of this module's own, at the newest revision."""
+    data_dir = tmp_path_factory.mktemp("doomed")
+    try:
+        server = postgres.start(data_dir)
+        migrate.upgrade(server.url)
+        yield server
+    finally:
+        postgres.stop(data_dir)
+        shutil.rmtree(data_dir)
+
+
+@pytest.mark.thorough
+def test_postgres_killed_under_load_loses_nothing_acknowledged_and_everything_comes_back(
+    doomed: postgres.Server, tmp_path: Path
+) -> None:
+    url = doomed.url
+    make_busy_fleet(url)
+    with_store(url, without_the_silent_node)
+    with served(url, tmp_path / "serve") as plane:
+        crew = asyncio.run(_live_through_an_outage(doomed, plane))
+    assert_consistent(url)
+    for agent, transport in zip(crew.agents, crew.transports, strict=True):
+        query = f"SELECT sequence FROM observation WHERE node = '{agent.settings.node}' ORDER BY 1"
+        kept = [sequence for (sequence,) in rows(url, query)]
+        assert kept == list(range(1, len(kept) + 1))
+        assert len(kept) >= transport.acknowledged > 10
+        assert agent.outbox.dropped == 0
+    # Each observation has 3 arrivals; sums were made once per observation too.
+    assert scalar(url, "SELECT sum(arrivals) FROM service_hour") == 20 + 3 * scalar(
+        url, "SELECT count(*) FROM observation WHERE node LIKE 'crew-%'"
+    )
+
+
+async def _live_through_an_outage(doomed: postgres.Server, plane: Served) -> Crew:
+    """Agents under a plan, the database away and back, and a change that a new plan must answer."""
+    async with Crew(plane, 3) as crew:
+        await eventually(lambda: all(agent.command for agent in crew.agents))
+        generation = assert_consistent(doomed.url)
+        Database(server=doomed).kill()
+        await eventually(lambda: all(each.refusals >= 1 for each in crew.transports))
+        await asyncio.to_thread(_assert_unavailable, plane)
+        await _assert_agents_go_on(crew)
+        await asyncio.to_thread(postgres.start, doomed.data_dir, timeout_s=PATIENCE_S)
+        await eventually(lambda: asyncio.to_thread(plane.is_ready))
+        # What was kept meanwhile, and not an empty outbox, which a busy machine never sees: windows go on arriving.
+        owed = [
+            each.acknowledged + len(agent.outbox)
+            for agent, each in zip(crew.agents, crew.transports, strict=True)
+        ]
+        await eventually(
+            lambda: all(
+                each.acknowledged >= last
+                for each, last in zip(crew.transports, owed, strict=True)
+            )
+        )
+        assert assert_consistent(doomed.url) >= generation
+        # The loop leads again, hears changes again, and its commands reach the agents of the nodes that they change.
+        before = max(agent.command.generation for agent in crew.agents if agent.command)
+        answer = await asyncio.to_thread(
+            plane.call, "PUT", "api/v1/services/second", json=SECOND_SERVICE
+        )
+        assert answer.status_code == 201, answer.text
+        await eventually(
+            lambda: any(
+                agent.command and agent.command.generation > before
+                for agent in crew.agents
+            )
+        )
+    return crew
+
+
+def _assert_unavailable(plane: Served) -> None:
+    project = {"kind": "Project", "metadata": {"name": "p"}}
+    wanted = [("GET", "plans", None), ("PUT", "projects/p", project)]
+    for method, path, body in [*wanted, ("GET", "nodes", None)]:
+        answer = plane.call(method, f"api/v1/{path}", json=body)
+        assert answer.status_code == 503
+        assert answer.headers["Content-Type"] == "application/problem+json"
+        assert int(answer.headers["Retry-After"]) >= 1
+    assert not plane.is_ready()
+    assert plane.call("GET", "livez").status_code == 200
+
+
+async def _assert_agents_go_on(crew: Crew) -> None:
+    """Without the control plane a lost replica is started again, and windows are kept."""
+    kept = [len(agent.outbox) for agent in crew.agents]
+    victim = next(device for device in crew.devices if device.replicas())
+    lost = victim.replicas()[0].id
+    await victim.stop_replica(lost)
+    await eventually(lambda: any(replica.id == lost for replica in victim.replicas()))
+    await eventually(
+        lambda: all(
+            len(a.outbox) > before for a, before in zip(crew.agents, kept, strict=True)
+        )
+    )
 
 
 def test_an_api_killed_between_copy_and_commit_leaves_nothing_and_a_replay_counts_once(

@@ -153,6 +153,9 @@ def test_a_project_has_no_more_simulations_at_a_time_than_its_quota(api: Api) ->
         found = answer.json()
         return answer.status_code, str(found.get("id", found.get("detail")))
 
+    # Without a quota a project has none.
+    api.add_token("poor", "operator", projects=("default",))
+    assert asked("poor")[0] == 403
     (code, first), (again, _) = asked("team-a"), asked("operator", project="team-a")
     assert (code, again) == (202, 202)
     code, why = asked("team-a")
