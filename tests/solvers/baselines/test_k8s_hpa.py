@@ -243,3 +243,9 @@ def test_equal_parts_of_gpus_are_filled_before_another_gpu_is_begun() -> None:
     )
     assert shared_by(first) == {("chat", "photo"): 1, ("chat",): 1}
     assert shared_by(second) == {("chat", "photo"): 2, ("photo",): 1}
+
+
+def test_what_no_cluster_can_be_set_up_with_is_refused_by_name() -> None:
+    for name, value in (("parts", 0), ("parts", 49), ("target", 80.0)):
+        with pytest.raises(ValueError, match=name):
+            PodOptions(**{name: value})  # type: ignore[arg-type]
