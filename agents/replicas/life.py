@@ -93,7 +93,7 @@ class ReplicaLives:
     ) -> None:
         """End it for good, in place of what it was at."""
         await cancel(before)
-        await self._tell(each)
+        await self._ask_to_drain(each)
         await self._end(each)
         self.forget(each)
 
@@ -157,7 +157,7 @@ class ReplicaLives:
             self.records.save(each.record)
         return outcome
 
-    async def _tell(self, each: ReplicaProcess) -> None:
+    async def _ask_to_drain(self, each: ReplicaProcess) -> None:
         """Let the server refuse what comes by another way than the router, where its template says so."""
         # Not when it begins to drain: it would refuse what the router has sent and what has not reached it yet.
         if each.record.template.drain == "server":
