@@ -266,13 +266,15 @@ def test_agents_that_ran_on_follow_what_was_backed_up_under_load_and_restored(
     with_store(database, without_the_silent_node)
     with served(database, tmp_path / "serve") as plane:
         try:
-            asyncio.run(_restored_beside_agents(plane, database, tmp_path / "loaded"))
+            asyncio.run(
+                _restored_while_agents_run(plane, database, tmp_path / "loaded")
+            )
         finally:
             plane.process.kill()
             plane.process.wait()
 
 
-async def _restored_beside_agents(plane: Served, url: str, file: Path) -> None:
+async def _restored_while_agents_run(plane: Served, url: str, file: Path) -> None:
     """The control plane's whole way back, while its agents run."""
     async with Crew(plane, 2) as crew:
         await eventually(lambda: all(agent.command for agent in crew.agents))

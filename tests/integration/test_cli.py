@@ -224,6 +224,7 @@ def test_the_first_token_comes_straight_from_the_database(
     assert capfd.readouterr().out.startswith("plim_admin_")
 
 
+@pytest.mark.thorough  # test_apply has the same of a fake API
 def test_an_impossible_slo_is_refused_at_its_line_with_the_least(
     plimsoll: Callable[..., Result], file: Path
 ) -> None:

@@ -175,9 +175,9 @@ def a_plane(folder: Path) -> Iterator[Plane]:
     process = plimsoll(words, folder, PLIMSOLL_PORT=str(port))
     try:
         token = folder / ".config" / "plimsoll" / "token"
-        until(token.exists, START_S)
+        until(token.exists)
         url = f"http://127.0.0.1:{port}"
-        until(_answers(f"{url}/readyz"), START_S)
+        until(_answers(f"{url}/readyz"))
         yield Plane(url=url, token=token.read_text().strip(), folder=folder)
     finally:
         process.terminate()
@@ -276,21 +276,21 @@ def test_a_model_is_served_scaled_and_drained_without_a_broken_stream(
         a_node(plane, tmp_path, library) as agent,
     ):
         plane.apply(gpu_type(), node("n1", 2), network, service(1))
-        until(lambda: plane.replicas() == 1, START_S)
+        until(lambda: plane.replicas() == 1)
         plane.run("rollout", "status", "service/chat", "--timeout", "300s")
         streams = Streams(url=plane.get("services/chat")["status"]["endpoint"])
         with streams.running():
-            until(lambda: streams.finished >= CLIENTS, START_S)
+            until(lambda: streams.finished >= CLIENTS)
             plane.apply(service(2))
-            until(lambda: plane.replicas() == 2, START_S)
+            until(lambda: plane.replicas() == 2)
             plane.run("rollout", "status", "service/chat", "--timeout", "300s")
             before = streams.finished
-            until(lambda: streams.finished >= before + 2 * CLIENTS, START_S)
+            until(lambda: streams.finished >= before + 2 * CLIENTS)
             plane.apply(service(1))
-            until(lambda: plane.replicas() == 1, START_S)
-            until(lambda: engines(agent) == 1, START_S)
+            until(lambda: plane.replicas() == 1)
+            until(lambda: engines(agent) == 1)
             before = streams.finished
-            until(lambda: streams.finished >= before + CLIENTS, START_S)
+            until(lambda: streams.finished >= before + CLIENTS)
         assert streams.broken == []
 
         def tokens() -> int:
@@ -299,4 +299,4 @@ def test_a_model_is_served_scaled_and_drained_without_a_broken_stream(
             return sum(int(row[place]) for row in table["rows"])
 
         # The node reports what it counted within seconds.
-        until(lambda: tokens() == TOKENS * streams.finished, 60.0)
+        until(lambda: tokens() == TOKENS * streams.finished)

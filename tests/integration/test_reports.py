@@ -385,31 +385,3 @@ def loops(node: dict[str, Any], kind: str) -> Iterator[int]:
         yield node["Actual Loops"]
     for inner in node.get("Plans", ()):
         yield from loops(inner, kind)
-
-
-def test_shares_that_no_decimal_can_write_still_add_up_to_the_bill(
-    database: str,
-) -> None:
-    async def fill(engine: AsyncEngine) -> None:
-        store = await make_fleet(engine, {"default": ["a", "b", "c"]})
-        async with engine.begin() as connection:
-            await gpu_types.set_price(connection, "T4", Decimal("0.333333"), at=at(10))
-        # Sevenths of a GPU for 7.000001 seconds, then thirds.
-        sevenths = [("a", 100 / 7, 1000), ("b", 200 / 7, 1001), ("c", 300 / 7, 7)]
-        third = 100 / 3
-        thirds = [("a", third, 5461), ("b", third, 5461), ("c", third, 5462)]
-        await push(store, at(10), {"n1/gpu-0": sevenths})
-        later = at(10) + timedelta(seconds=7, microseconds=1)
-        await push(store, later, {"n1/gpu-0": thirds})
-        await observe(store, 1, at(12, 1))
-
-    (rows,) = query(
-        database,
-        fill,
-        "SELECT b.cost_usd, sum(a.cost_usd), sum(a.whole_gpu_cost_usd), sum(a.memory_cost_usd), min(a.cost_usd) >= 0 "
-        "FROM report.allocation_hour a JOIN report.bill_hour b USING (hour, gpu) GROUP BY hour, gpu, b.cost_usd",
-    )
-    assert len(rows) == 3
-    for bill, *sums, is_positive in rows:
-        assert sums == [bill, bill, bill]
-        assert is_positive

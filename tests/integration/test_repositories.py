@@ -10,13 +10,13 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from app.base.errors import Conflict, InvalidRequest, NotFound, PreconditionFailed
+from app.base.errors import Conflict, NotFound, PreconditionFailed
 from app.db.decisions import approval, plans, policies
 from app.db.fleet import gpu_types, nodes
 from app.db.postgres_store import PostgresStore
 from app.db.predictions import profiles
 from app.db.reports import demands
-from app.db.workloads import projects, services
+from app.db.workloads import services
 from app.store.store import PolicySettings
 from solvers.types.outcome import SolveReport, SolveStatus, Violation
 from solvers.types.problem import CapacityLaw, Problem, ServiceDemand
@@ -269,66 +269,33 @@ async def test_a_plan_that_nobody_approved_gives_way_to_one_that_can_still_be_pu
     assert await store.push_target(later, bound, (), START)
 
 
-def make_service(
-    name: str = "chat", project: str = "default", latency_ms: float = 100.0
-) -> Service:
-    return Service(
-        name=name,
-        project=project,
-        network="resnet50",
-        slo=Slo(latency_ms=latency_ms, percentile=0.98),
-    )
-
-
-async def save(
-    connection: AsyncConnection,
-    noun: Service,
-    expected_generation: int | None = None,
-    **more: Any,
-) -> int:
-    """The generation of the service that ann saves later."""
-    more = {"expected_generation": expected_generation, **more}
-    return await services.save(connection, noun, at=LATER, actor="ann", **more)
+async def save(connection: AsyncConnection, noun: Service, seen: int) -> int:
+    """The generation of the service that ann, who saw this one, saves later."""
+    how: dict[str, Any] = {"at": LATER, "actor": "ann", "expected_generation": seen}
+    return await services.save(connection, noun, **how)
 
 
 @on_connection
 async def test_a_service_grows_a_generation_only_when_it_changes_and_may_come_back(
     connection: AsyncConnection,
 ) -> None:
-    assert await save(connection, make_service(), 1) == 1
+    slo, network = Slo(latency_ms=100.0, percentile=0.98), "resnet50"
+    chat = Service(name="chat", project="default", network=network, slo=slo)
+    assert await save(connection, chat, 1) == 1
     variants = (Variant(network="resnet50", accuracy=0.76),)
-    changed = replace(
-        make_service(latency_ms=50.0), variants=variants, accuracy_floor=0.7
-    )
+    changed = replace(chat, variants=variants, accuracy_floor=0.7)
     assert await save(connection, changed, 1) == 2
     assert await save(connection, changed, 2) == 2
     row = await services.get(connection, "chat")
     assert (row.service, row.generation) == (changed, 2)
     assert (row.created_at, row.updated_by) == (START, "ann")
     with pytest.raises(PreconditionFailed, match="at generation 2, not at 1"):
-        await save(connection, make_service(), 1)
+        await save(connection, chat, 1)
     await services.remove(connection, "chat", at=LATER, expected_generation=2)
     with pytest.raises(NotFound):
         await services.get(connection, "chat")
     with pytest.raises(NotFound):
         await services.remove(connection, "chat", at=LATER)
     # It keeps its history.
-    assert await save(connection, make_service(), 0) == 3
+    assert await save(connection, chat, 0) == 3
     assert (await services.get(connection, "chat")).created_at == LATER
-
-
-@on_connection
-async def test_what_others_need_is_not_deleted(connection: AsyncConnection) -> None:
-    for remove, name in (
-        (gpu_types.remove, "T4"),
-        (profiles.remove_network, "resnet50"),
-        (projects.remove, "default"),
-    ):
-        with pytest.raises(Conflict):
-            await remove(connection, name)
-    await projects.remove(connection, "web")
-    await nodes.remove(connection, "n1", at=START)
-    await gpu_types.remove(connection, "T4")
-    with pytest.raises(InvalidRequest, match=r"gpus\[1\].gpu_type"):
-        await gpu_types.save(connection, make_gpu_type("L4"), at=LATER)
-        await nodes.save(connection, "n2", {0: "L4", 1: "T4"}, at=LATER)
