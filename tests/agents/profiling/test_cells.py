@@ -60,11 +60,6 @@ def test_what_cannot_be_measured_is_refused(
         make_cell(members, clock_mhz)
 
 
-def test_too_many_cells_are_refused() -> None:
-    with pytest.raises(OutOfRange, match="20200 cells are more than 20000"):
-        grid(["a"], [0.5, *map(float, range(1, 101))], list(range(1, 201)))
-
-
 def test_cells_of_the_same_processes_follow_each_other() -> None:
     cells = grid(["a", "b"], [10.0, 50.0], [1, 2, 4])
     plan = by_bench_set(cells, seed=3)

@@ -123,8 +123,8 @@ def test_a_process_that_dies_costs_its_cell_which_is_measured_when_it_is_resumed
 def test_a_share_that_is_not_in_force_is_never_measured(tmp_path: Path) -> None:
     node, heard = Node(directory=tmp_path), Heard()
     node.sign("outside")
-    report = play(lambda: node.profile(grid(["r"], [50.0], [1]), heard))
-    assert report.measured == 0
+    report = play(lambda: node.profile(grid(["r"], [50.0, 100.0], [1]), heard))
+    assert report.measured == 1, "the whole GPU, which promises no limit"
     ((cell, why),) = report.failed
     assert cell.members[0].sm_percent == 50.0
     assert (

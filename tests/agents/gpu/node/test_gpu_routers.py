@@ -48,8 +48,9 @@ async def an_address(device: GpuDevice, wanted: Wanted) -> AsyncIterator[str]:
 
 def wanted_node(directory: Path, router: RouterName) -> Wanted:
     if router == "own":
-        return Wanted(directory=directory, has_mps=True)
-    return Wanted(directory=directory, haproxy_port=a_free_port())
+        return Wanted(directory=directory, has_mps=True, batch_change="restart")
+    port = a_free_port()
+    return Wanted(directory=directory, haproxy_port=port, batch_change="restart")
 
 
 @both
@@ -69,6 +70,11 @@ async def test_a_switch_of_shares_under_load_loses_no_request_and_all_are_counte
         await load.more()
         await control.apply(2, a_replica("r2", sm_percent=40.0))
         assert await states(device) == {"r2": "ready"}
+        await load.more()
+        # A server that takes no other batch while it runs is exchanged, under the name that was commanded.
+        await control.apply(3, a_replica("r2", sm_percent=40.0, batch=8))
+        assert await states(device) == {"r2~8": "ready"}
+        assert {each.id for each in control.seen[-1].replicas} == {"r2"}
         await load.more()
         await load.end()
         assert load.outcomes.keys() == {"200"}

@@ -189,11 +189,6 @@ def test_an_address_that_haproxy_cannot_have_is_refused(url: str) -> None:
         parse_address(url)
 
 
-def test_a_folder_too_deep_for_a_socket_is_refused() -> None:
-    with pytest.raises(HaProxyError, match="shorter folder"):
-        HaProxy(replace(SETTINGS, folder=Path("/" + "x" * 100)))
-
-
 PROGRAM = shutil.which("haproxy") or shutil.which(
     "haproxy", path="/usr/sbin:/usr/local/sbin"
 )
