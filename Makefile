@@ -13,9 +13,9 @@ FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests
   tests/solvers/predict/test_unit_free.py tests/solvers/predict/regression/test_posterior_mode.py \
   tests/solvers/predict/regression/test_two_segments.py tests/solvers/predict/regression/test_bounded_search.py
 
-# One process more than the cores of a small machine, as many tests wait for other processes; one that is done takes
+# Twice the cores of a small machine, as many tests wait for other processes; one that is done takes
 # from the others' share.
-TEST_ARGS ?= -n 3 --dist worksteal
+TEST_ARGS ?= -n 4 --dist worksteal
 
 # One BLAS thread, as in the product: with two, the fits take twice the time. Figures of speed are those of one core.
 test test-rest test-core-types coverage bench-% campaign campaign-kill campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
