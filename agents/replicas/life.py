@@ -89,11 +89,16 @@ class ReplicaLives:
         await self.fail(each, reason)
 
     async def stop(
-        self, each: ReplicaProcess, before: "asyncio.Task[None] | None"
+        self,
+        each: ReplicaProcess,
+        before: "asyncio.Task[None] | None",
+        *,
+        has_drained: bool,
     ) -> None:
-        """End it for good, in place of what it was at."""
+        """End it for good, in place of what it was at; one that has drained is told before, if its template says so."""
         await cancel(before)
-        await self._ask_to_drain(each)
+        if has_drained and each.record.template.drain == "server":
+            await self._refuse_more(each)
         await self._end(each)
         self.forget(each)
 
@@ -157,17 +162,15 @@ class ReplicaLives:
             self.records.save(each.record)
         return outcome
 
-    async def _ask_to_drain(self, each: ReplicaProcess) -> None:
-        """Let the server refuse what comes by another way than the router, where its template says so."""
-        # Not when it begins to drain: it would refuse what the router has sent and what has not reached it yet.
-        if each.record.template.drain == "server":
-            try:
-                adapter = self.watch.adapter(each)
-                await adapter.drain(each.endpoint(self.records))
-            except DeviceError as error:
-                log.warning(
-                    "replica %s could not be told to drain: %s", each.record.id, error
-                )
+    async def _refuse_more(self, each: ReplicaProcess) -> None:
+        """Have the server refuse requests that come by another way than the router, which sends it nothing any more."""
+        # Told when the drain began, it would refuse what the router had sent and what had not reached it yet.
+        try:
+            await self.watch.adapter(each).drain(each.endpoint(self.records))
+        except DeviceError as error:
+            log.warning(
+                "replica %s could not be told to drain: %s", each.record.id, error
+            )
 
     async def _rest(self, each: ReplicaProcess) -> None:
         """Sleep until it is woken or stopped, which cancels this; one that nobody wakes for long, or dies, is ended."""

@@ -213,8 +213,11 @@ class Workers:
             self._alive().forget(each)
         # A second stop would cancel the first one, and begin its grace anew.
         elif not each.is_stopping:
+            has_drained = _is_draining(each)
             self._alive().leave(each)
-            each.task = asyncio.create_task(self._alive().stop(each, given_up(each)))
+            each.task = asyncio.create_task(
+                self._alive().stop(each, given_up(each), has_drained=has_drained)
+            )
 
     async def sleep(self, replica_id: str) -> None:
         """Begin to put a drained replica to sleep; where that fails, or it sleeps for too long, it is ended."""

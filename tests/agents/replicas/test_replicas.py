@@ -281,6 +281,18 @@ async def test_a_server_is_told_to_drain_where_the_template_says_so_once_it_is_s
 
 
 @in_loop
+async def test_a_server_that_never_took_requests_is_not_told_to_drain(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.drain, node.arguments = "server", ("--no-listen",)
+    async with node.workers() as workers:
+        await workers.start(a_launch())
+        await workers.stop("r1")
+        await gone(workers)
+    assert "could not be told" not in caplog.text
+
+
+@in_loop
 async def test_a_replica_that_dies_again_and_again_waits(node: Node) -> None:
     async with node.workers() as workers:
         for _ in range(Crashes.LOOP):
