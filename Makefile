@@ -13,8 +13,8 @@ FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests
   tests/solvers/predict/test_unit_free.py tests/solvers/predict/regression/test_posterior_mode.py \
   tests/solvers/predict/regression/test_two_segments.py tests/solvers/predict/regression/test_bounded_search.py
 
-# Twice the cores of a small machine, as many tests wait for other processes; one that is done takes
-# from the others' share.
+# Twice the cores of a small machine, as many tests wait for other processes; one that is done takes from the others'
+# share.
 TEST_ARGS ?= -n 4 --dist worksteal
 
 # One BLAS thread, as in the product: with two, the fits take twice the time. Figures of speed are those of one core.

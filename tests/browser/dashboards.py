@@ -20,10 +20,10 @@ from app.serve.plane import make_plane
 from tests.integration.api_harness import (
     Api,
     Prepared,
-    _with_known_routes,
     fill,
     node,
     service,
+    with_known_routes,
 )
 from tests.integration.kept_solver import keep_solver
 from tests.integration.measured import fit_here, measured
@@ -64,7 +64,7 @@ def _listening(
     listening = socket.create_server(("127.0.0.1", port))
     address = f"http://127.0.0.1:{port}"
     server = make_server(make_plane(settings(address), url, clock))
-    app = _with_known_routes(cast(FastAPI, server.config.app))
+    app = with_known_routes(cast(FastAPI, server.config.app))
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True
     )

@@ -287,7 +287,7 @@ _routes: list[BaseRoute] = []
 """The API's routes, which know nothing of their application: preparing them for the first request is dear."""
 
 
-def _with_known_routes(app: FastAPI) -> FastAPI:
+def with_known_routes(app: FastAPI) -> FastAPI:
     """The application with the routers that an earlier one has prepared."""
     own = app.router.routes
     included = [at for at, each in enumerate(own) if hasattr(each, "original_router")]
@@ -307,7 +307,7 @@ def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[A
     settings = {"token_rate": 10_000.0, **settings}
     cluster = settings.pop("cluster", None)
     plane = make_plane(Settings(**settings), url, clock)
-    app = _with_known_routes(create_app(replace(plane, cluster=cluster)))
+    app = with_known_routes(create_app(replace(plane, cluster=cluster)))
     # Whoever asks has an address, as a node has: an agent's metrics are sought there.
     asks_from = ("10.0.0.7", 50000)
     with (
