@@ -88,20 +88,30 @@ def mps_processes() -> tuple[MpsProcess, ...]:
 
 
 def _processes() -> Iterator[MpsProcess]:
-    # Of most only the name is read: requests wait meanwhile, and psutil takes ten times as long for all of it.
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess, OSError):
-            if (path / "comm").read_bytes().startswith(PROGRAM_PREFIX.encode()):
-                process = psutil.Process(int(path.name))
-                yield _read(process, process.name())
+            if _is_named_mps(path) and (found := _read(path)) is not None:
+                yield found
 
 
-def _read(process: psutil.Process, name: str) -> MpsProcess:
+def _is_named_mps(path: Path) -> bool:
+    # Of most only the name is read: requests wait meanwhile, and psutil takes ten times as long for all of it.
+    return (path / "comm").read_bytes().startswith(PROGRAM_PREFIX.encode())
+
+
+def _read(path: Path) -> MpsProcess | None:
+    """None: it is just becoming another program, and who looks again sees which."""
+    process = psutil.Process(int(path.name))
     pipe: str | None = None
     visible: str | None = None
-    uid = process.uids().effective
+    name, uid = process.name(), process.uids().effective
     with contextlib.suppress(psutil.AccessDenied, OSError):
         environment = process.environ()
+        if not environment:
+            # In the middle of exec it has no environment and no command line, then both, and perhaps another name.
+            if not process.cmdline() or not _is_named_mps(path):
+                return None
+            environment = process.environ()
         pipe = environment.get("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE)
         visible = environment.get("CUDA_VISIBLE_DEVICES")
     return MpsProcess(pid=process.pid, name=name, uid=uid, pipe=pipe, visible=visible)

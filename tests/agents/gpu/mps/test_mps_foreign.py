@@ -92,6 +92,22 @@ def test_a_running_one_is_found_with_its_settings(
     )
 
 
+def test_one_in_the_middle_of_a_start_is_never_taken_for_one_without_settings(
+    gpu: GpuIdentity, tmp_path: Path
+) -> None:
+    program = tmp_path / "nvidia-cuda-mps-server"
+    shutil.copy("/bin/sh", program)
+    # It starts itself in its own place, which leaves it without an environment for a moment each time.
+    again = '[ "$1" -gt 0 ] && exec "$0" -c "$2" "$0" $(($1 - 1)) "$2"'
+    own = {"CUDA_VISIBLE_DEVICES": gpu.uuid, "CUDA_MPS_PIPE_DIRECTORY": "/theirs"}
+    seen = set()
+    with subprocess.Popen([program, "-c", again, program, "1000", again], env=own) as p:
+        while p.poll() is None:
+            found = [each for each in mps_processes() if each.pid == p.pid]
+            seen.update((each.visible, each.pipe) for each in found)
+    assert seen <= {(gpu.uuid, "/theirs")}
+
+
 @in_loop
 async def test_the_gpu_goes_by_turns_without_mps_and_the_daemon_lives(
     daemon: int, gpu: GpuIdentity, tmp_path: Path
