@@ -22,6 +22,8 @@ from agents.gpu.mps.directory import MpsDirectory
 
 PROGRAM_PREFIX = "nvidia-cuda-mps"
 """The names of daemon and server begin with it; the kernel cuts names to 15 characters, which is just this."""
+ASKS = "nvidia-cuda-mps-control"
+"""Without an option it sends a daemon the commands on its standard input."""
 DEFAULT_PIPE = "/tmp/nvidia-mps"
 NO_DAEMON_PIPE = "/dev/null"
 """A client that is given it finds no daemon and works without MPS."""
@@ -100,21 +102,27 @@ def _is_named_mps(path: Path) -> bool:
 
 
 def _read(path: Path) -> MpsProcess | None:
-    """None: it is just becoming another program, and who looks again sees which."""
+    """None: it gives a daemon commands and is none, or is just becoming another program."""
     process = psutil.Process(int(path.name))
-    pipe: str | None = None
-    visible: str | None = None
-    name, uid = process.name(), process.uids().effective
+    settings: dict[str, str] | None = None
     with contextlib.suppress(psutil.AccessDenied, OSError):
-        environment = process.environ()
-        if not environment:
-            # In the middle of exec it has no environment and no command line, then both, and perhaps another name.
-            if not process.cmdline() or not _is_named_mps(path):
-                return None
-            environment = process.environ()
-        pipe = environment.get("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE)
-        visible = environment.get("CUDA_VISIBLE_DEVICES")
-    return MpsProcess(pid=process.pid, name=name, uid=uid, pipe=pipe, visible=visible)
+        settings = process.environ()
+    command = process.cmdline()
+    # A daemon has an option, a server is another program. In the middle of exec a process has neither a command line
+    # nor an environment, then both, and perhaps another name.
+    if not command or command[-1].endswith(ASKS) or not _is_named_mps(path):
+        return None
+    with contextlib.suppress(psutil.AccessDenied, OSError):
+        settings = settings or process.environ()
+    return MpsProcess(
+        pid=process.pid,
+        name=process.name(),
+        uid=process.uids().effective,
+        pipe=None
+        if settings is None
+        else settings.get("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE),
+        visible=None if settings is None else settings.get("CUDA_VISIBLE_DEVICES"),
+    )
 
 
 def _may_use(process: MpsProcess, gpu_uuid: str) -> bool:

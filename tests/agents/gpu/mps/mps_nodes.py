@@ -13,9 +13,8 @@ from pathlib import Path
 import psutil
 
 from agents.gpu.mps.daemon import Mps, MpsSettings
-from agents.gpu.mps.foreign import mps_processes
 from tests.ports import own_environment
-from tests.waiting import PATIENCE_S, run, until
+from tests.waiting import PATIENCE_S, run
 
 FAKES = Path(__file__).parents[2] / "fakes"
 GPU, OTHER_GPU = (f"GPU-{os.getpid()}p-{name}" for name in ("mps", "other"))
@@ -161,16 +160,5 @@ def logged(mps: Mps) -> str:
 @contextmanager
 def a_node() -> Iterator[Node]:
     # Not pytest's own directory: its path may be longer than a socket's may be.
-    with tempfile.TemporaryDirectory(prefix="mps") as directory:
-        with ExitStack() as at_exit:
-            yield Node(Path(directory), at_exit)
-
-        def left() -> list[int]:
-            pipes = ((each.pid, each.pipe or "") for each in mps_processes())
-            return [pid for pid, pipe in pipes if pipe.startswith(f"{directory}/")]
-
-        # One that is still on its way out would be somebody else's on the GPU of the next test.
-        for pid in left():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        until(lambda: not left())
+    with tempfile.TemporaryDirectory(prefix="mps") as directory, ExitStack() as at_exit:
+        yield Node(Path(directory), at_exit)

@@ -92,6 +92,18 @@ def test_a_running_one_is_found_with_its_settings(
     )
 
 
+def test_what_gives_a_daemon_commands_is_none(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-cuda-mps-control"
+    shutil.copy(shutil.which("cat") or "/bin/cat", program)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([program], env={}, stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"ps\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"ps\n", "it runs"
+        assert process.pid not in {each.pid for each in mps_processes()}
+
+
 def test_one_in_the_middle_of_a_start_is_never_taken_for_one_without_settings(
     gpu: GpuIdentity, tmp_path: Path
 ) -> None:
