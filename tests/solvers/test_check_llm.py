@@ -94,6 +94,14 @@ def test_gpus_of_both_kinds_of_services_are_one_stock() -> None:
     assert rules(few, replica(2, 6.0, count=3)) == ["stock"]
 
 
+def test_a_large_set_takes_the_room_of_several_small_ones() -> None:
+    # Two sets of four are four of two.
+    for pairs, broken in ((4, []), (3, ["slots"])):
+        slots = ((2, pairs), (4, 2), (8, 1))
+        problem = replace(make_problem(), gpu_types=(make_type(free_slots=slots),))
+        assert rules(problem, replica(4, 11.7, count=2)) == broken
+
+
 def test_a_report_counts_the_gpus_of_language_models() -> None:
     problem = replace(make_problem(), energy_price_usd_per_kwh=0.1)
     plan = Plan(policy="joint", llm_replicas=(replica(4, 11.7), replica(2, 5.3)))

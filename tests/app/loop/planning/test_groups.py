@@ -274,6 +274,21 @@ def test_a_plan_that_changes_a_group_s_services_needs_its_mode() -> None:
     assert effective_mode(off, state.services, a_bound_plan([cart]), both) is Mode.OFF
 
 
+def test_where_only_services_want_approval_other_governors_do_and_tasks_do_not() -> (
+    None
+):
+    settings = replace(SETTINGS, mode=Mode.APPROVE, approve="services")
+    now = a_bound_plan([a_replica("r1")])
+    (gpu,) = now.gpus
+    spare = replace(now, gpus=(replace(gpu, spares=("r2",)),))
+    governed = replace(now, governor="morak")
+    modes = [
+        effective_mode(settings, a_state().services, now, bound)
+        for bound in (now, spare, governed)
+    ]
+    assert modes == [Mode.AUTO, Mode.AUTO, Mode.APPROVE]
+
+
 @pytest.mark.parametrize(
     ("mode", "before", "effective"),
     [

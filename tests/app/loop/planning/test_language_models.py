@@ -191,6 +191,10 @@ def test_a_model_has_its_demand_and_rows_and_is_no_other_service() -> None:
     assert [points.service for points in made.llm_points] == ["chat"]
     assert made.services == ()
     assert made.gpu_types[0].free_slots == ((2, 2), (4, 1))
+    # A second of a start costs a GPU's second, spread over the ten minutes that a plan lasts.
+    assert made.start_usd_per_second_and_gpu == pytest.approx(
+        FAST.price_usd_per_hour / 600.0
+    )
 
 
 def _request(service: str) -> RowsRequest:
