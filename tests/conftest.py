@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import shutil
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,16 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def pytest_runtest_logstart() -> None:
+    """What a command set up in the test before, as it ran in this process, would hide lines from the next one."""
+    root = logging.getLogger()
+    root.setLevel(logging.WARNING)
+    # pytest's own are of derived classes.
+    root.handlers[:] = [
+        each for each in root.handlers if type(each) is not logging.StreamHandler
+    ]
 
 
 @pytest.fixture(scope="session")
