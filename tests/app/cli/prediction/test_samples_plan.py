@@ -35,6 +35,15 @@ def test_points_lie_on_the_grid_of_the_gpu_type(tmp_path: Path) -> None:
     assert {clock for _, _, clock in points} <= {1230.0, 1380.0, 1530.0}
 
 
+def test_the_first_points_stay_first_and_reach_far(tmp_path: Path) -> None:
+    few = planned(tmp_path / "few.csv", "--count", "3")
+    usual = planned(tmp_path / "usual.csv")
+    assert (len(usual), usual[:3]) == (8, few)
+    batches, shares, _ = zip(*usual, strict=True)
+    assert min(batches) <= 2 and max(batches) >= 32
+    assert min(shares) <= 20 and max(shares) >= 80
+
+
 def test_only_measurements_of_the_network_alone_and_without_limits_count(
     tmp_path: Path,
 ) -> None:

@@ -116,6 +116,34 @@ def test_latencies_are_those_of_the_contract() -> None:
     )
 
 
+def test_measured_counters_stand_in_for_the_shape() -> None:
+    # b loads the cache five times as much as c at every share: that is known from counters alone, before any pair of c.
+    alone = [(name, 4.0, share, []) for name in "bc" for share in (10.0, 20.0, 40.0)]
+    pairs = [
+        ("a", 4.0, own, [Neighbour("b", 4.0, share)])
+        for own in (20.0, 40.0)
+        for share in (10.0, 40.0)
+    ]
+    law = Law(
+        sensitivity=dict.fromkeys("abc", 1.0),
+        weight={"b": 1.0},
+        per_share=1.0,
+        constant=0.0,
+        per_log_batch=0.0,
+    )
+    alone_ms = np.full(10, 10.0)
+    samples = samples_by(law, colocated([*alone, *pairs]), alone_ms)
+    counted = np.array([10.0, 20.0, 40.0, 2.0, 4.0, 8.0, *[np.nan] * 4])
+    fit = pressure.fit(replace(samples, l2_util_percent=counted), alone_ms)
+    of_b, of_c = (
+        pressure.pressures(
+            fit, name, batch=np.array([4.0]), sm_percent=np.array([40.0])
+        )
+        for name in "bc"
+    )
+    assert of_b[0] > 1.5 * of_c[0]
+
+
 def test_more_wider_and_larger_neighbours_never_help() -> None:
     samples, alone_ms = learned(60)
     noisy = replace(
