@@ -10,7 +10,7 @@ from solvers.llm.closed_loop import ClosedClients, closed_loop_means
 from solvers.llm.hardware import KernelEfficiency
 from solvers.llm.kv_cache import EngineLimits, kv_tokens
 from solvers.llm.step_law import LlmEngine, RuntimeFactors, engine_work, step_table
-from tests.solvers.llm.models import make_hardware, make_network
+from tests.solvers.llm.models import make_hardware, make_network, make_table
 
 PERFECT = KernelEfficiency(
     gemm_bandwidth=1.0,
@@ -67,6 +67,24 @@ def test_degrees_halve_the_weights_and_add_reductions() -> None:
     reductions = 2 * 2 * (0.001 + 64 / 1e8)
     assert two.step_ms[0] == pytest.approx(one.step_ms[0] / 2 + reductions, rel=1e-6)
     assert two.cached_token_ms == pytest.approx(one.cached_token_ms / 2)
+
+
+def test_slower_steps_are_slower_in_every_part_but_the_way_in_and_out() -> None:
+    parts = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    names = (
+        "sequence_ms",
+        "cached_token_ms",
+        "pair_ms",
+        "prompt_step_ms",
+        "request_ms",
+        "prompt_token_ms",
+    )
+    table = make_table(**dict(zip(names, parts, strict=True)))
+
+    slow = table.times(1.5, sequence_ms=0.25)
+
+    assert [getattr(slow, each) for each in names] == [1.75, 3.0, 4.5, 6.0, 5.0, 6.0]
+    assert slow.step_ms == pytest.approx(1.5 * table.step_ms)
 
 
 def test_one_client_waits_for_its_own_steps_alone() -> None:
