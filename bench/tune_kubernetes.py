@@ -78,7 +78,10 @@ class KubernetesSearch:
         # 1.08 USD where they cost 0.93, one from the demo's alone at 0.98.
         for pods in (*self._mixed(alike, required), *self._known):
             self._run(pods)
-        best = self._leader(required)
+        return self.improved(self._leader(required), required)
+
+    def improved(self, best: Pods, required: Mapping[str, float]) -> TunedPods:
+        """What steps of one service from there lead to, until none is better."""
         limit = self.runs + MAX_STEPS
         while self.runs < limit:
             # The first better one is taken: the next round goes on from there.

@@ -139,10 +139,11 @@ def test_a_quarter_is_as_fast_as_work_over_share_says() -> None:
 
 
 @pytest.mark.thorough
-def test_the_search_finds_nothing_better_than_the_settings_that_the_demo_has() -> None:
+def test_no_step_is_better_than_the_settings_that_the_demo_has() -> None:
     plan = demo_cluster("k8s_hpa", SEED)
     slos = {each.name: each.slo.percentile for each in plan.services}
-    found = search(plan, DURATION_S).best(slos)
+    # The whole search, from all settings alike, is the bench's: it takes three times as long.
+    found = search(plan, DURATION_S).improved(TUNED_PODS, slos)
     assert dict(found.pods) == dict(TUNED_PODS)
     assert found.is_complete
     assert found.run.missed == ()
