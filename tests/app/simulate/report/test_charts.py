@@ -17,6 +17,7 @@ from app.simulate.report.charts import (
     Line,
     LineChart,
     TimeAxis,
+    axis,
     line_chart,
     look_of,
 )
@@ -71,3 +72,10 @@ def luminance(colour: str) -> float:
         for each in parts
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_an_axis_of_percents_ends_at_a_hundred_and_shows_what_differs() -> None:
+    differ = axis([97.2, 100.0], from_zero=False, highest=100.0)
+    assert differ == (97.0, 100.0, [97, 98, 99, 100])
+    low, high, ticks = axis([100.0, 100.0], from_zero=False, highest=100.0)
+    assert (high, ticks[-1]) == (100.0, 100.0) and low < 100.0
