@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agents.processes.care import keep_tidy
 from agents.processes.records import Record, Records
 from agents.processes.trees import remove, size_bytes
+from tests.waiting import eventually, in_loop
 
 DEPTH = 2100
 """Twice what Python's own functions get down to; longer than a path may be, too."""
@@ -79,4 +81,16 @@ def test_a_deep_folder_goes_after_its_replica(tmp_path: Path) -> None:
     records = Records(tmp_path, Record)
     asyncio.run(records.tidy())
     assert left(tmp_path / "work") == []
+    records.close()
+
+
+@in_loop
+async def test_a_removed_folder_goes_while_the_agent_runs(tmp_path: Path) -> None:
+    records = Records(tmp_path, Record)
+    deep(records.folder("r1"))
+    records.remove("r1")
+    tidying = asyncio.create_task(keep_tidy(records, lambda: ()))
+    await eventually(lambda: left(tmp_path / "work") == [])
+    tidying.cancel()
+    await asyncio.wait({tidying})
     records.close()
