@@ -188,3 +188,9 @@ def test_four_fields_are_enough() -> None:
     assert (
         SimulationScenario.model_validate(scenario.model_dump(mode="json")) == scenario
     )
+
+
+def test_groups_are_chosen_by_the_labels_of_simulated_services() -> None:
+    labelled = {**SERVICE, "labels": {"tier": "low", "team": "a"}}
+    spec = a_scenario(services=[labelled], loop={"groups": [GROUP]}).spec
+    assert [each.name for each in loop_of(spec, spec.policies[0]).groups] == ["low"]
