@@ -160,6 +160,13 @@ def test_muxflow_matches_for_the_largest_sum_of_speeds() -> None:
     assert (found["a"][0], found["b"][0]) == ("n1/gpu-1", "n1/gpu-0")
 
 
+def test_muxflow_gives_an_idle_gpu_to_one_that_waited_long() -> None:
+    saturated = bound_gpu(0, batch=4, rate_rps=1e6)
+    for waiting_s, placed in ((600.0, {"nightly": ("n1/gpu-1", 100.0)}), (0.0, {})):
+        task = a_task(waiting_s=waiting_s)
+        assert shares(match(to_fill(a_plan(saturated), [task], gpus=2))) == placed
+
+
 def test_a_matching_leaves_out_who_cannot_sit_and_the_least_urgent() -> None:
     tasks = [a_task("a", "unknown"), a_task("b"), a_task("c", priority=2.0)]
     assert set(shares(match(to_fill(a_plan(bound_gpu(0, batch=4)), tasks)))) == {"c"}

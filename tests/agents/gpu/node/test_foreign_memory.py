@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from agents.base.device import DeviceError, GpuLost, LaunchFailed, NodeState
-from agents.base.protocol import NodeCommand
+from agents.base.protocol import NodeCommand, TaskState
 from agents.enforce.actions import Drain, StartReplica
 from agents.enforce.diff import actions
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
 from agents.processes.procfs import MARK
 from agents.replicas.replica import ReplicaView
+from agents.tasks.task import TaskHolder
 from tests.agents.enforce.test_diff import settle, settled
 from tests.agents.factories import (
     a_command,
@@ -77,6 +78,26 @@ def test_what_is_used_beyond_all_promises_is_strangers() -> None:
     # The driver's own is none of theirs.
     assert foreign_mib(FakeMemory(used_mib=512.0)) == 0.0
     assert foreign_mib(FakeMemory(used_mib=513.0)) == 513.0
+
+
+def test_what_swapped_out_tasks_left_behind_is_not_said_to_be_of_strangers() -> None:
+    # 700 used, nothing promised: 700 beyond the 512 of the driver's own.
+    memory = ForeignMemory(FakeMemory(used_mib=700.0))
+    states: tuple[TaskState, ...] = ("swapping", "swapped", "running")
+    tasks = [
+        TaskHolder(
+            gpu_index=0,
+            memory_mib=0.0,
+            state=state,
+            pid=pid,
+            name=f"t{pid}",
+            sm_percent=30.0,
+        )
+        for pid, state in enumerate(states, start=4711)
+    ]
+    assert memory.mib(GPU, tasks) == 700.0
+    words = "(tasks that were swapped out may have left it: process 4711, 4712)"
+    assert words in memory.problem(GPU)
 
 
 def test_a_stranger_counts_although_promises_would_cover_what_is_used() -> None:

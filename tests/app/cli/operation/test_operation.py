@@ -7,6 +7,7 @@ import pytest
 
 from app.base.settings import Settings
 from app.cli.common.context import CliContext
+from app.cli.common.local import masked
 from app.cli.operation.doctor import (
     CheckVerdict,
     ServerFinding,
@@ -198,3 +199,15 @@ def test_doctor_suspects_an_address_that_is_not_ours() -> None:
     found = findings(FakeApi(answers={"GET /readyz": {"hello": "world"}}))
     assert found["control plane"].verdict is CheckVerdict.BROKEN
     assert "is this the address of Plimsoll?" in found["control plane"].detail
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:hidden@db:5432/x", "postgresql://me:***@db:5432/x"),
+        ("postgresql://me@db/x", "postgresql://me@db/x"),
+        ("postgresql:///x?host=/tmp", "postgresql:///x?host=/tmp"),
+    ],
+)
+def test_passwords_are_masked_in_addresses(url: str, shown: str) -> None:
+    assert masked(url) == shown
