@@ -27,10 +27,20 @@ def own_ports() -> int:
     for first in range(_FIRST, _END, PORTS):
         if (holder := _hold(f"ports {first}")) is not None:
             atexit.register(holder.close)
-            return first
-    raise AssertionError(
-        f"all ports from {_FIRST} to {_END} are held by other test processes"
-    )
+            # What a test process that was killed had started may still listen.
+            if all(map(_is_free, range(first, first + PORTS))):
+                return first
+    raise AssertionError(f"all ports from {_FIRST} to {_END} are held by others")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as asked:
+        asked.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            asked.bind(("", port))
+        except OSError:
+            return False
+        return True
 
 
 def a_free_port() -> int:

@@ -16,7 +16,6 @@ from statistics import fmean, median
 
 import numpy as np
 
-from bench.papers.inss_plant import LOADS as PLANT_LOADS
 from bench.papers.inss_plant import plant_table
 from bench.papers.inss_prediction import errors_percent
 from bench.papers.inss_stage import (
@@ -80,9 +79,7 @@ def tables(quick: bool) -> tuple[Table, ...]:
         _errors(quick=quick),
         _times(quick=quick),
     ]
-    found.append(
-        plant_table((1,), PLANT_LOADS[::4]) if quick else plant_table(PLANT_SEEDS)
-    )
+    found.append(plant_table((1,) if quick else PLANT_SEEDS, quick=quick))
     if not quick:
         found.insert(2, _eight(seeds))
     return tuple(found)

@@ -219,14 +219,14 @@ def highest_load(name: str, seed: int, loads: Sequence[float] = LOADS) -> Highes
     )
 
 
-def plant_table(seeds: Sequence[int], loads: Sequence[float] = LOADS) -> Table:
-    """Σ b / t at the mixes' own rates, its gain over the baselines, and the highest of the loads."""
+def plant_table(seeds: Sequence[int], *, quick: bool = False) -> Table:
+    """Σ b / t at the mixes' own rates, its gain over the baselines, and the highest loads; `quick`: of fewer ones."""
     return Table(
         system="InSS",
         title="six networks on 4 GPUs, the paper's own latencies, plans only",
         scenario="bench/papers/inss_plant.py",
         seeds=tuple(seeds),
-        rows=tuple(_rows(seeds, loads)),
+        rows=tuple(_rows(seeds, LOADS[::4] if quick else LOADS)),
         notes=(
             "The paper's gains of throughput must be of Σ b / t: its baselines' 3,800 requests a second are more than "
             "its published program ever sends (at most 2,050). iGniter gives no network more than it needs.",
