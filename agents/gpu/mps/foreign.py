@@ -84,6 +84,10 @@ def why_foreign_owner(
     return ""
 
 
+_LOOKS = 50
+"""At a process that seems to have no settings: 2 ms for one that has none indeed."""
+
+
 def mps_processes() -> tuple[MpsProcess, ...]:
     """Every daemon and server of MPS that is to be seen here, by PID."""
     return tuple(sorted(_processes(), key=lambda each: each.pid))
@@ -113,7 +117,9 @@ def _read(path: Path) -> MpsProcess | None:
     if not command or command[-1].endswith(ASKS) or not _is_named_mps(path):
         return None
     with contextlib.suppress(psutil.AccessDenied, OSError):
-        settings = settings or process.environ()
+        # It may have begun another start since.
+        for _ in range(_LOOKS):
+            settings = settings or process.environ()
     return MpsProcess(
         pid=process.pid,
         name=process.name(),
