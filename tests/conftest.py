@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 load_profile()
 
 _ROOM_BYTES = 4 * 2**30
-"""That several sessions leave enough to each other; one with four workers takes about one GiB."""
+"""That several sessions leave enough to each other; WAL and data of one with four workers stay below two GiB."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

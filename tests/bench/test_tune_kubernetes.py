@@ -142,7 +142,7 @@ def test_a_quarter_is_as_fast_as_work_over_share_says() -> None:
 def test_no_step_is_better_than_the_settings_that_the_demo_has() -> None:
     plan = demo_cluster("k8s_hpa", SEED)
     slos = {each.name: each.slo.percentile for each in plan.services}
-    # The whole search, from all settings alike, is the bench's: it takes three times as long.
+    # The whole search, from all settings alike, is the bench's.
     found = search(plan, DURATION_S).improved(TUNED_PODS, slos)
     assert dict(found.pods) == dict(TUNED_PODS)
     assert found.is_complete

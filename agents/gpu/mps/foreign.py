@@ -24,6 +24,8 @@ PROGRAM_PREFIX = "nvidia-cuda-mps"
 """The names of daemon and server begin with it; the kernel cuts names to 15 characters, which is just this."""
 ASKS = "nvidia-cuda-mps-control"
 """Without an option it sends a daemon the commands on its standard input."""
+_LOOKS = 50
+"""At a process that seems to have no settings, as one has none in the middle of exec."""
 DEFAULT_PIPE = "/tmp/nvidia-mps"
 NO_DAEMON_PIPE = "/dev/null"
 """A client that is given it finds no daemon and works without MPS."""
@@ -84,10 +86,6 @@ def why_foreign_owner(
     return ""
 
 
-_LOOKS = 50
-"""At a process that seems to have no settings: 2 ms for one that has none indeed."""
-
-
 def mps_processes() -> tuple[MpsProcess, ...]:
     """Every daemon and server of MPS that is to be seen here, by PID."""
     return tuple(sorted(_processes(), key=lambda each: each.pid))
@@ -108,16 +106,13 @@ def _is_named_mps(path: Path) -> bool:
 def _read(path: Path) -> MpsProcess | None:
     """None: it gives a daemon commands and is none, or is just becoming another program."""
     process = psutil.Process(int(path.name))
-    settings: dict[str, str] | None = None
-    with contextlib.suppress(psutil.AccessDenied, OSError):
-        settings = process.environ()
     command = process.cmdline()
-    # A daemon has an option, a server is another program. In the middle of exec a process has neither a command line
-    # nor an environment, then both, and perhaps another name.
+    # A daemon has an option, a server is another program. In the middle of exec a process has no command line, and then
+    # perhaps another name.
     if not command or command[-1].endswith(ASKS) or not _is_named_mps(path):
         return None
+    settings: dict[str, str] | None = None
     with contextlib.suppress(psutil.AccessDenied, OSError):
-        # It may have begun another start since.
         for _ in range(_LOOKS):
             settings = settings or process.environ()
     return MpsProcess(
