@@ -256,6 +256,7 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
     tmp_path: Path,
 ) -> None:
     received: list[Observation] = []
+    asked: list[int] = []
     port = a_free_port()
 
     async def scenario() -> int:
@@ -279,13 +280,16 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
             async def is_answered() -> bool:
                 # On a clock that is twenty times as fast a busy machine's answer may come too late.
                 async with client.post(url, json={"inputs": [tensor]}) as response:
+                    asked.append(response.status)
                     return response.status == 200
 
             await eventually(is_answered)
             return await asyncio.to_thread(agent.end, signal.SIGTERM)
 
     assert run(scenario()) == 0
-    assert sum(service.served for each in received for service in each.services) == 1
+    # What was answered too late was served, too.
+    told = sum(service.served for each in received for service in each.services)
+    assert asked.count(200) == 1 <= told <= len(asked)
 
 
 @pytest.mark.parametrize(
