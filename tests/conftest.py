@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import shutil
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -29,8 +29,13 @@ if TYPE_CHECKING:
 
 load_profile()
 
+_MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 * 2**30
-"""That several sessions leave enough to each other; WAL and data of one with four workers stay below two GiB."""
+"""That several sessions leave enough to each other; clusters and files of one with four workers stay below two GiB."""
+
+if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
+    # There a database is copied in a tenth of the time. xdist's workers read it, too.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -59,23 +64,15 @@ def postgres_server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[postgres.Server]:
     """An embedded PostgreSQL, one for the session or for each xdist worker."""
-    data_dir = _in_memory() or tmp_path_factory.mktemp("postgres")
+    data_dir = tmp_path_factory.mktemp("postgres")
     try:
         server = postgres.start(data_dir)
         _let_a_crash_lose_everything(server)
         yield server
     finally:
         postgres.stop(data_dir)
-        # pytest keeps the directories of three sessions, at 40 MB for a cluster.
+        # pytest keeps what lies outside a test's own directory.
         shutil.rmtree(data_dir)
-
-
-def _in_memory() -> Path | None:
-    """A new directory in memory, where a database is copied in a tenth of the time; None: there is little room."""
-    memory = Path("/dev/shm")
-    if not memory.is_dir() or shutil.disk_usage(memory).free < _ROOM_BYTES:
-        return None
-    return Path(mkdtemp(prefix="plimsoll-tests-", dir=memory))
 
 
 def _let_a_crash_lose_everything(server: postgres.Server) -> None:

@@ -437,12 +437,13 @@ def test_programs_and_data_in_a_private_home_are_used_where_they_are(
     ):
         pytest.skip("this root has no setpriv or no CAP_DAC_READ_SEARCH")
     assert postgres.start(data_dir, bin_dir=private_programs).started_here
-    assert sorted(path.name for path in data_dir.iterdir()) == [
+    # And `socket`, where the path of the test's directory is too long for one.
+    assert {path.name for path in data_dir.iterdir()} - {"socket"} == {
         "alive.lock",
         "cluster",
         "server.log",
         "start.lock",
-    ]
+    }
 
 
 @needs_root
