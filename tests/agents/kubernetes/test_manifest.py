@@ -118,10 +118,10 @@ def test_a_pod_has_only_its_own_folders_and_those_of_its_template(
         "limits": {"memory": "3Gi"},
     }
     shared = replace(SETTINGS, shared_memory=tmp_path / "shm")
-    assert "/dev/shm" not in repr(container(manifest(prepared(tmp_path), shared)))
+    assert "'/dev/shm'" not in repr(container(manifest(prepared(tmp_path), shared)))
     # The Pod of the daemons came after the agent.
     (tmp_path / "shm").mkdir()
-    assert "/dev/shm" in repr(container(manifest(prepared(tmp_path), shared)))
+    assert "'/dev/shm'" in repr(container(manifest(prepared(tmp_path), shared)))
 
 
 def test_streams_of_tokens_end_before_sigterm_and_gpus_share_memory(
@@ -145,7 +145,7 @@ def test_streams_of_tokens_end_before_sigterm_and_gpus_share_memory(
     assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in volumes
     # One GPU has nobody to talk to.
     alone = replace(model, engine=structs.replace(engine, gpus=(0,)))
-    assert "/dev/shm" not in repr(container(manifest(alone, SETTINGS)))
+    assert "'/dev/shm'" not in repr(container(manifest(alone, SETTINGS)))
 
 
 def test_kubelets_sigkill_comes_after_the_agents_own(tmp_path: Path) -> None:
