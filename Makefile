@@ -17,6 +17,9 @@ FIT_TESTS := tests/solvers/predict/latency tests/solvers/predict/resources tests
 # share.
 TEST_ARGS ?= -n 4 --dist worksteal
 
+# Else each of four workers, and hundreds of programs that tests start, would compile all modules for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 # One BLAS thread, as in the product: with two, the fits take twice the time. Figures of speed are those of one core.
 test test-rest test-core-types coverage bench-% campaign campaign-kill campaign-fuzz: export OPENBLAS_NUM_THREADS := 1
 test test-rest test-core-types coverage bench-% campaign campaign-kill campaign-fuzz: export OMP_NUM_THREADS := 1
