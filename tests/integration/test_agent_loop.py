@@ -60,19 +60,18 @@ class Running:
             (a_node("n1"),), scenario, world=PlainWorld(), clock=self.clock
         )
         self.came: dict[int, int] = {}
-        """By observation: the requests that had come to the cluster when it was first received."""
+        """By observation: the requests that had come to the cluster when it had been made."""
         self.agent = NodeAgent(
             AgentSettings(node="n1", boot="b1"),
             SimulatedDevice(self.cluster, "n1"),
-            transport=DirectTransport(self.answer),
+            transport=DirectTransport(self.plane.answer),
             clock=self.clock,
             ledger=Ledger(None),
         )
+        self.agent.outbox.on_add = self.note
 
-    async def answer(self, observation: Observation, wait_s: float) -> SyncReply:
-        came = sum(each.arrivals for each in self.cluster.totals())
-        self.came.setdefault(observation.sequence, came)
-        return await self.plane.answer(observation, wait_s)
+    def note(self, made: Observation) -> None:
+        self.came[made.sequence] = sum(each.arrivals for each in self.cluster.totals())
 
     async def run(self, is_enough: Callable[[], bool]) -> None:
         stop = asyncio.Event()
@@ -103,9 +102,10 @@ def test_the_loops_carry_a_command_out_and_count_every_request() -> None:
     for earlier, later in pairwise(received):
         end_s = earlier.window_start_s + earlier.window_s
         assert later.window_start_s == pytest.approx(end_s)
-    # However late the machine is, an observation tells all that came before the one before it was received.
-    earlier_came, last_came = list(running.came.values())[-2:]
-    assert 0 < earlier_came <= arrivals(received) <= last_came
+    # However late the machine is, an observation tells all that came before the one before it had been made.
+    last = received[-1].sequence
+    came = running.came
+    assert 0 < came[last - 1] <= arrivals(received) <= came[last]
     assert received[-1].replicas[0].state == "ready"
     # One and a half periods: the next observation is at a multiple of it.
     assert max(running.plane.waits_s) <= 3.0
