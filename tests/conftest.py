@@ -46,6 +46,8 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        # Solvers' programs and syntax trees are many live objects, through which one in ten seconds went.
+        gc.set_threshold(100_000)
         gc.enable()
 
 

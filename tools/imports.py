@@ -170,7 +170,8 @@ def _folder_pairs(start: str, end: str) -> Iterator[Arrow]:
             yield f"{own_start}/.", b
 
 
-def _folders(path: str) -> list[str]:
+@cache
+def _folders(path: str) -> tuple[str, ...]:
     """All folders that hold a file, the innermost first."""
     parents = PurePosixPath(path).parents
-    return [parent.as_posix() for parent in parents if parent.name]
+    return tuple(parent.as_posix() for parent in parents if parent.name)
