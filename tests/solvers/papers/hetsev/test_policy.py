@@ -310,7 +310,7 @@ def test_without_time_the_running_arrangement_is_changed() -> None:
 # Random problems.
 
 
-@settings(max_examples=examples(24), derandomize=True)
+@settings(max_examples=examples(12), derandomize=True)
 @given(planned_problems())
 def test_every_plan_is_lawful_and_the_order_of_the_input_changes_nothing(
     case: tuple[Problem, Plan],
