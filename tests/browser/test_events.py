@@ -35,7 +35,6 @@ def test_filters_are_kept_in_the_address(demo: Api, opened: Open) -> None:
     expect(page.get_by_role("status").last).to_contain_text("Nothing like that")
 
 
-@pytest.mark.thorough
 def test_neighbours_of_a_kind_are_one_line_until_it_is_opened(
     demo: Api, opened: Open
 ) -> None:
@@ -50,7 +49,6 @@ def test_neighbours_of_a_kind_are_one_line_until_it_is_opened(
     expect(line).to_have_count(1)
 
 
-@pytest.mark.thorough
 def test_only_what_matters_is_shown_where_that_is_asked(
     fresh_demo: Api, opened: Open
 ) -> None:

@@ -22,7 +22,6 @@ def test_an_operator_cordons_a_node_and_lets_it_be_used_again(
     assert not demo.get("nodes/n1")["spec"]["cordoned"]
 
 
-@pytest.mark.thorough
 def test_what_a_node_cannot_do_and_that_it_is_silent_is_shown(
     fresh_demo: Api, opened: Open
 ) -> None:

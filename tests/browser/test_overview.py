@@ -85,7 +85,6 @@ def test_a_cell_of_a_gpu_is_shaded_told_and_leads_to_it(
     page.wait_for_url("**/gpus/n1/gpu-1")
 
 
-@pytest.mark.thorough
 def test_cells_of_ill_gpus_are_framed_and_come_first_when_asked(
     fresh_demo: Api, opened: Open
 ) -> None:

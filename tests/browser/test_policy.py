@@ -24,7 +24,6 @@ def test_an_operator_pauses_the_loop_and_lets_it_go_on(demo: Api, opened: Open) 
     expect(newest).to_contain_text("operator")
 
 
-@pytest.mark.thorough
 def test_an_admin_switches_the_mode_and_a_conflict_is_told(
     fresh_demo: Api, opened: Open
 ) -> None:

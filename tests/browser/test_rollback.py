@@ -1,6 +1,7 @@
-"""Roll back from the page of an earlier plan."""
+"""What a person decides on the page of a plan: approve, reject, roll back."""
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.conftest import Open
 from tests.integration.api_harness import Api, service
@@ -15,6 +16,33 @@ def a_second_plan(api: Api) -> int:
     assert outcome.state == "target" and outcome.plan_id is not None
     api.call("DELETE", "services/extra", token="admin", If_Match="*")
     return outcome.plan_id
+
+
+def proposed(api: Api, name: str) -> int:
+    """The plan that another service is proposed in."""
+    policy = {"kind": "Policy", "metadata": {"name": "default"}}
+    api.put("policies/default", {**policy, "spec": {"mode": "approve"}})
+    api.put(f"services/{name}", service(name, scaling={"min_replicas": 2}))
+    outcome = api.tick()
+    assert outcome.state == "proposed" and outcome.plan_id is not None
+    return outcome.plan_id
+
+
+def test_a_proposed_plan_is_put_in_force_and_the_next_one_rejected(
+    fresh_demo: Api, opened: Open
+) -> None:
+    first = proposed(fresh_demo, "extra")
+    page = opened(fresh_demo, f"plans/{first}")
+    page.get_by_role("button", name="Approve: put it in force").click()
+    expect(page.locator("dd .chip", has_text="approved")).to_be_visible()
+    assert fresh_demo.tick().plan_id == first
+    expect(page.locator("dd .chip", has_text="in force")).to_be_visible()
+    second = proposed(fresh_demo, "more")
+    page.goto(f"{fresh_demo.client.base_url}/plans/{second}")
+    page.get_by_role("button", name="Reject").click()
+    expect(page.locator("dd .chip", has_text="rejected")).to_be_visible()
+    assert fresh_demo.get(f"plans/{second}")["state"] == "rejected"
+    assert fresh_demo.get(f"plans/{first}")["state"] == "target"
 
 
 def test_an_operator_rolls_back_and_sees_it_in_force_and_a_viewer_cannot(
@@ -51,18 +79,7 @@ def test_why_a_plan_cannot_come_back_is_said(fresh_demo: Api, opened: Open) -> N
 def test_a_proposal_that_was_replaced_links_to_the_newer_one_and_is_not_rolled_back_to(
     fresh_demo: Api, opened: Open
 ) -> None:
-    fresh_demo.put(
-        "policies/default",
-        {
-            "kind": "Policy",
-            "metadata": {"name": "default"},
-            "spec": {"mode": "approve"},
-        },
-    )
-    ids = []
-    for name in ("extra", "more"):
-        fresh_demo.put(f"services/{name}", service(name, scaling={"min_replicas": 2}))
-        ids.append(fresh_demo.tick().plan_id)
+    ids = [proposed(fresh_demo, name) for name in ("extra", "more")]
     page = opened(fresh_demo, "plans")
     page.click(f".chip a[href='/plans/{ids[1]}']")
     page.wait_for_url(f"**/plans/{ids[1]}")

@@ -19,7 +19,6 @@ def ask_for_own(page: Page, text: str) -> None:
     page.get_by_role("button", name="Simulate").click()
 
 
-@pytest.mark.thorough
 def test_a_scenario_is_run_and_its_report_opens(
     fresh_demo: Api, opened: Open, context: BrowserContext
 ) -> None:

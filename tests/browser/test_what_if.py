@@ -9,7 +9,6 @@ from tests.integration.api_harness import Api
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.thorough
 def test_an_answer_stands_beside_today_and_nothing_changes(
     demo: Api, opened: Open
 ) -> None:

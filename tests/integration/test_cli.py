@@ -8,6 +8,7 @@ import pytest
 
 from app.cli.main import run
 from tests.app.runner import Result, cli
+from tests.integration.fault_harness import execute, rows
 from tests.integration.kept_solver import warm_solver
 from tests.integration.measured import let_the_api_fit_here
 from tests.integration.served_api import ControlPlane, served_api
@@ -214,6 +215,14 @@ def test_the_schema_is_upgraded_checked_and_shown(
         run(["db", command]) for command in ("upgrade", "check", "current", "upgrade")
     ] == [0, 0, 0, 0]
     assert "already" in capfd.readouterr().out.splitlines()[-1]
+    assert run(["db", "catalogue"]) == 0
+    assert "gained 0 GPU types" not in capfd.readouterr().out
+    # What an operator changed stays.
+    execute(empty_database, "UPDATE gpu_type SET power_cap_w = 61 WHERE name = 'T4'")
+    assert run(["db", "catalogue"]) == 0
+    assert "gained 0 GPU types and 0 networks" in capfd.readouterr().out
+    kept = "SELECT power_cap_w FROM gpu_type WHERE name = 'T4'"
+    assert rows(empty_database, kept) == [(61.0,)]
 
 
 def test_the_first_token_comes_straight_from_the_database(

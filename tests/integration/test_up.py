@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,17 @@ import psutil
 import pytest
 
 from app.postgres import server as postgres
+from tests.app.runner import cli
 from tests.integration.fault_harness import plimsoll
 from tests.ports import a_free_port, own_environment
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
+
+QUICKSTART = Path(__file__).parents[2] / "docs" / "examples" / "quickstart.yaml"
+REQUEST = {
+    "inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]
+}
 
 SHORT_DEMO = """
 import sys
@@ -65,28 +72,48 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)],
-)
-def test_one_signal_ends_all_that_was_started(
-    tmp_path: Path, number: signal.Signals
+def test_a_first_service_is_served_and_again_by_the_next_up_and_one_signal_ends_all(
+    tmp_path: Path,
 ) -> None:
-    data_dir, port = tmp_path / "data", a_free_port()
-    log = tmp_path / "log"
-    process = plimsoll(
-        ["up", "--nodes", "1", "--data-dir", str(data_dir)],
-        tmp_path,
-        PLIMSOLL_PORT=str(port),
-    )
-    with ended_anyway(process, data_dir):
-        token = tmp_path / ".config" / "plimsoll" / "token"
-        until(token.exists)
-        until(lambda: len(nodes(port, token.read_text().strip())) == 1)
+    data_dir, port, log = tmp_path / "data", a_free_port(), tmp_path / "log"
+    address = f"http://127.0.0.1:{port}"
+    kept = tmp_path / ".config" / "plimsoll" / "token"
+
+    def up() -> "subprocess.Popen[bytes]":
+        words = ["up", "--data-dir", str(data_dir)]
+        return plimsoll(words, tmp_path, PLIMSOLL_PORT=str(port))
+
+    def ends_by(number: signal.Signals, process: "subprocess.Popen[bytes]") -> None:
         assert postgres.attach(data_dir) is not None
         assert stop(process, number) == 0, log.read_text()
         assert postgres.attach(data_dir) is None
         assert "Traceback" not in log.read_text()
+
+    first = up()
+    with ended_anyway(first, data_dir):
+        until(kept.exists)
+        token = kept.read_text().strip()
+        until(lambda: len(nodes(port, token)) == 2)
+        wait = ("-y", "--wait", str(int(PATIENCE_S)))
+        applied = cli(
+            *("apply", "-f", QUICKSTART, *wait),
+            api=None,
+            environment={"PLIMSOLL_URL": address},
+            home=tmp_path,
+            sleep=time.sleep,
+        )
+        assert applied.code == 0, applied.out + applied.err
+        until(lambda: is_answered(port, token))
+        said = log.read_text()
+        assert f"dashboard: {address}/login" in said
+        assert "SQL: psql '" in said
+        # HAProxy, or its port, may not be there.
+        assert ("requests: http" in said) != ("no gateway: " in said)
+        ends_by(signal.SIGINT, first)
+    second = up()
+    with ended_anyway(second, data_dir):
+        until(lambda: is_answered(port, token))
+        ends_by(signal.SIGTERM, second)
 
 
 @pytest.mark.thorough
@@ -134,18 +161,34 @@ def test_a_demo_that_is_kept_goes_on_after_its_report_and_ends_by_one_signal(
         assert postgres.attach(data_dir) is None
 
 
-def nodes(port: int, token: str) -> list[Any]:
-    """The nodes that have registered; none while the API does not answer."""
+def asked(port: int, token: str, path: str) -> Any:
+    """What the API answers; nothing while it does not."""
     try:
         answer = httpx2.get(
-            f"http://127.0.0.1:{port}/api/v1/nodes",
+            f"http://127.0.0.1:{port}/api/v1/{path}",
             headers={"Authorization": f"Bearer {token}"},
             timeout=10.0,
         )
     except httpx2.TransportError:
-        return []
-    found: list[Any] = answer.json()["items"]
+        return {}
+    return answer.json()
+
+
+def nodes(port: int, token: str) -> list[Any]:
+    """The nodes that have registered."""
+    found: list[Any] = asked(port, token, "nodes").get("items", [])
     return found
+
+
+def is_answered(port: int, token: str) -> bool:
+    """Whether a request is, at the endpoint of the first service."""
+    url = asked(port, token, "services/classify/endpoints").get("url")
+    try:
+        return (
+            url is not None and httpx2.post(url, json=REQUEST, timeout=10.0).is_success
+        )
+    except httpx2.TransportError:
+        return False
 
 
 def newest_report(port: int, token: str) -> str:
