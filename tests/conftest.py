@@ -21,6 +21,7 @@ from app.db.base import migrate
 from app.postgres import server as postgres
 from app.postgres.roles import SUPERUSER
 from tests.examples import load_profile
+from tests.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     # A test that needs no control plane does not wait for its imports.
@@ -61,6 +62,26 @@ def pytest_runtest_logstart() -> None:
     ]
 
 
+_PATIENT: dict[str, float] = {
+    "app.db.base.engine.LOCK_TIMEOUT_MS": 1000 * PATIENCE_S,
+    "app.db.base.engine.POOL_TIMEOUT_S": PATIENCE_S,
+    "app.db.base.engine.CONNECT_TIMEOUT_S": PATIENCE_S,
+    "app.api.caches.noted_accesses.WRITTEN_WITHIN_S": PATIENCE_S,
+    "app.api.caches.readiness.CHECK_LIMIT_S": PATIENCE_S,
+    "app.api.workloads.logs.ANSWER_S": PATIENCE_S,
+}
+"""Limits of some seconds in the product: on a busy machine a process stands still for longer than people wait."""
+
+
+@pytest.fixture(scope="session")
+def patience() -> Iterator[None]:
+    """None of them ends a test's wait."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, limit in _PATIENT.items():
+            patched.setattr(name, int(limit))
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres_server(
     tmp_path_factory: pytest.TempPathFactory,
@@ -68,7 +89,7 @@ def postgres_server(
     """An embedded PostgreSQL, one for the session or for each xdist worker."""
     data_dir = tmp_path_factory.mktemp("postgres")
     try:
-        server = postgres.start(data_dir)
+        server = postgres.start(data_dir, timeout_s=PATIENCE_S)
         _let_a_crash_lose_everything(server)
         yield server
     finally:
@@ -102,7 +123,7 @@ def empty_database(postgres_server: postgres.Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def migrated_template(postgres_server: postgres.Server) -> str:
+def migrated_template(postgres_server: postgres.Server, patience: None) -> str:
     """The name of a database at the newest revision, to be copied; migrating costs far more than copying."""
     name = "migrated"
     with psycopg.connect(postgres_server.conninfo, autocommit=True) as connection:
@@ -159,11 +180,23 @@ def copied_database(server: postgres.Server, *, template: str) -> Iterator[str]:
     create = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
         sql.Identifier(name), sql.Identifier(template)
     )
+    drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
     with psycopg.connect(server.conninfo, autocommit=True) as connection:
-        connection.execute(create)
+        _executed(connection, create)
         try:
             yield server.database_url(name)
         finally:
-            connection.execute(
-                sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
-            )
+            _executed(connection, drop)
+
+
+def _executed(connection: psycopg.Connection, change: sql.Composed) -> None:
+    """As soon as the last connection to the database has ended: PostgreSQL itself waits for that for 5 s only."""
+
+    def is_done() -> bool:
+        try:
+            connection.execute(change)
+        except psycopg.errors.ObjectInUse:
+            return False
+        return True
+
+    until(is_done)

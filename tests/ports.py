@@ -2,7 +2,7 @@
 
     FIRST_PORT = own_ports()        # PORTS ports that nobody else's tests use while this process lives
     with alone("what"): ...         # no other test process does this meanwhile
-    port = a_free_port()            # one that nobody listens at now
+    port = a_free_port()            # one of this process's that nobody listens at
     env = own_environment()         # this process's variables without settings of ours
 
 A range is held by a socket with an abstract name: names are given out once in a network namespace, as ports are, and
@@ -15,6 +15,8 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import count
 
 PORTS = 50
 _FIRST, _END = 23000, 32700
@@ -44,11 +46,18 @@ def _is_free(port: int) -> bool:
 
 
 def a_free_port() -> int:
-    """Of this machine; whoever listens next may get it, too, so it is to be used at once."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+    """For a program that may take its time to start: the next PORTS - 1 calls give others."""
+    first = _range_of_free_ports()
+    ports = (first + next(_given) % PORTS for _ in range(PORTS))
+    return next(filter(_is_free, ports))
+
+
+_given = count()
+
+
+@cache
+def _range_of_free_ports() -> int:
+    return own_ports()
 
 
 def own_environment(*unwanted: str) -> dict[str, str]:

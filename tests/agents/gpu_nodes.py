@@ -268,7 +268,7 @@ async def gpu_device(wanted: Wanted) -> AsyncIterator[GpuDevice]:
             gpu.uuid,
             wanted.directory / "m" / str(gpu.index),
             environment=environment(),
-            settings=MpsSettings(),
+            settings=MpsSettings(answer_s=PATIENCE_S, start_s=PATIENCE_S),
         )
         for gpu in GPUS
     ]

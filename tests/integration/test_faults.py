@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -406,8 +407,9 @@ def test_an_api_killed_between_copy_and_commit_leaves_nothing_and_a_replay_count
         answer = pool.submit(send, plane)
         until(lambda: scalar(url, _WAITING_TO_COMMIT) > 0)
         plane.process.kill()
-        with pytest.raises(httpx2.TransportError):
-            answer.result()
+        # On a machine that stood still it may have given the wait for the lock up before.
+        with suppress(httpx2.TransportError):
+            assert answer.result().status_code == 503
         blocker.rollback()
         assert scalar(url, kept) == 0
     with running_api(url) as api:

@@ -4,15 +4,17 @@ import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 import pytest
 from httpx2 import Response
 
 from app.api.http.guesses import GUESSES
+from app.api.http.parts import LOOK_UP_RULES
 from app.db.base.listen import conninfo
 from tests.integration.api_harness import Api
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -95,6 +97,14 @@ def _waiting(connection: psycopg.Connection) -> int:
         "SELECT count(*) FROM pg_locks WHERE relation = 'token'::regclass AND NOT granted"
     ).fetchone()
     return 0 if found is None else int(found[0])
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the machine stands still, a guess waits for its look-up, and is remembered."""
+    rules = replace(LOOK_UP_RULES, wait_s=PATIENCE_S)
+    monkeypatch.setattr("app.api.http.parts.LOOK_UP_RULES", rules)
+    monkeypatch.setattr("app.api.http.auth.UNKNOWN_S", PATIENCE_S)
 
 
 def _waiting_after_a_turn(api: Api, connection: psycopg.Connection) -> int:

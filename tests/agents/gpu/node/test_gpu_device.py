@@ -23,9 +23,15 @@ from tests.agents.gpu_nodes import (
     states,
     until,
 )
-from tests.waiting import in_loop
+from tests.waiting import PATIENCE_S, in_loop
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agents.gpu.node.device.POLL_LIMIT_S", PATIENCE_S)
+
 
 ROUTE = ServiceRoute(service="chat", slo_ms=500.0, shares=(("r1", 1.0),))
 
