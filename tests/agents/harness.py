@@ -269,13 +269,14 @@ class Worker:
 
 @contextlib.contextmanager
 def worker(
-    *arguments: str, environment: dict[str, str] | None = None
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    program: tuple[str, ...] = ("-m", "agents.serving"),
 ) -> Iterator[Worker]:
     """Start `python -m agents.serving`; it listens when this yields, and is killed at the end if it still runs."""
     command = [
         sys.executable,
-        "-m",
-        "agents.serving",
+        *program,
         "--service",
         "chat",
         "--log-level",

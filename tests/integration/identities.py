@@ -10,10 +10,14 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
+from unittest.mock import patch
 from urllib.parse import urljoin
 
 import httpx2
 import pytest
+
+from app.web import identity_provider
+from tests.waiting import PATIENCE_S
 
 SERVER = Path(__file__).with_name("identity_server.py")
 MAX_STEPS = 12
@@ -21,14 +25,21 @@ MAX_STEPS = 12
 
 @contextmanager
 def running_identities(public_url: str) -> Iterator[str]:
-    """The issuer's address. `public_url`: where the control plane is; nobody is sent elsewhere."""
+    """The issuer's address, for a control plane in this process, which waits for its answers as long as tests do.
+
+    `public_url`: where that is; nobody is sent elsewhere.
+    """
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:
         pytest.skip("there is no uv to install the identity provider with")
     command = (uv, "run", "--quiet", "--no-project", "--script")
     # Ours would be found before the provider's own modules.
     environment = {key: at for key, at in os.environ.items() if key != "PYTHONPATH"}
-    with TemporaryFile("w+") as said, TemporaryDirectory() as folder:
+    with (
+        TemporaryFile("w+") as said,
+        TemporaryDirectory() as folder,
+        patch.object(identity_provider, "ANSWERS_WITHIN_S", PATIENCE_S),
+    ):
         process = subprocess.Popen(
             [*command, str(SERVER), public_url, folder],
             stdout=subprocess.PIPE,
@@ -50,14 +61,14 @@ def running_identities(public_url: str) -> Iterator[str]:
             yield f"http://localhost:{port}/"
         finally:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait(timeout=30)
+            process.wait(timeout=PATIENCE_S)
             process.stdout.close()
 
 
 def come_back(login_url: str, name: str, public_url: str) -> str:
     """Log that person in at the provider as a browser does; the address to which it then sends them."""
     password = f"password of {name}"
-    with httpx2.Client(follow_redirects=False, timeout=30.0) as browser:
+    with httpx2.Client(follow_redirects=False, timeout=PATIENCE_S) as browser:
         answer = browser.get(login_url)
         for _ in range(MAX_STEPS):
             if answer.is_redirect:

@@ -13,6 +13,7 @@ from app.api.operations.event_views import event_bytes
 from app.db.base.transaction import Engine
 from app.serve.webhooks import Sender, send_due
 from tests.integration.api_harness import Api
+from tests.waiting import PATIENCE_S
 
 
 class Receiver(ThreadingHTTPServer):
@@ -45,7 +46,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.got.append((dict(self.headers), body))
         self.server.heard.set()
-        self.server.gate.wait(30)
+        self.server.gate.wait(PATIENCE_S)
         self.send_response(self.server.status)
         self.send_header("Location", self.server.location)
         self.send_header("Content-Length", "0")
@@ -95,7 +96,7 @@ def project(api: Api, name: str = "team-a") -> None:
 
 
 def send(
-    api: Api, *, after_s: float = 0.0, limit_s: float = 10.0, private: bool = True
+    api: Api, *, after_s: float = 0.0, limit_s: float = PATIENCE_S, private: bool = True
 ) -> int:
     """What the leader does, so much later."""
     api.clock.advance(after_s)

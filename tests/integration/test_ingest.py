@@ -35,6 +35,7 @@ from tests.integration.fleet import (
     push,
     scalar,
 )
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -109,7 +110,8 @@ async def test_a_connection_that_dies_before_the_commit_loses_no_acknowledged_ob
             )
         pid = (await connection.execute(text("SELECT pg_backend_pid()"))).scalar_one()
         with psycopg.connect(conninfo(database), autocommit=True) as other:
-            other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+            limit_ms = int(1000 * PATIENCE_S)
+            other.execute("SELECT pg_terminate_backend(%s, %s)", (pid, limit_ms))
         await connection.invalidate()
     assert await scalar(engine, "SELECT count(*) FROM service_observation") == 0
     # The agent got no acknowledgement, so it sends again.

@@ -19,7 +19,7 @@ from app.db.base.listen import (
 )
 from tests.integration.fault_harness import with_store
 from tests.integration.scenes import scene
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 LEADS = "pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)"
@@ -41,7 +41,7 @@ def end_sessions(url: str, condition: str) -> None:
     """Ends matching sessions of this database and waits until they are gone."""
     with psycopg.connect(conninfo(url), autocommit=True) as connection:
         connection.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            f"SELECT pg_terminate_backend(pid, {1000 * PATIENCE_S:.0f}) FROM pg_stat_activity "
             f"WHERE datname = current_database() AND pid <> pg_backend_pid() AND {condition}".encode()
         )
 

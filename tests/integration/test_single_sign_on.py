@@ -1,6 +1,5 @@
 """People log in at a real identity provider (Canaille, a process over HTTP); what must not let them in does not."""
 
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -348,8 +347,8 @@ def test_nobody_is_sent_elsewhere_by_a_cookie_that_is_not_ours(api: Api) -> None
 )
 def test_nobody_is_sent_elsewhere(api: Api, wanted: str) -> None:
     page = log_in(api, "alice", f"/login/oidc?{urlencode({'next': wanted})}")
-    # A path of ours is no other place; where the provider is too slow, the link to try again has it encoded once more.
-    assert "evil" not in re.sub("/%(25)?09/evil", "", page.text)
+    # A path of ours is no other place.
+    assert "evil" not in page.text.replace("/%09/evil", "")
 
 
 def test_the_login_page_offers_the_provider_only_where_there_is_one(

@@ -4,11 +4,11 @@
 
     (2 + n) · 100 / p ms, half as much more for each other bench that holds a batch
 
-by a clock that runs ahead of the machine's, so that no load of the machine shows in a time. Its engine holds 100 + n
-MiB; more than 64 rows do not fit. FAKE_DIRECTORY, from the template, is where benches see each other: PID.up since it
-was started, PID.holding as long as it holds a batch. Other files make a bench misbehave:
+by a clock that moves by batches and by waits for a window, so that no load of the machine shows in a time. Its engine
+holds 100 + n MiB; more than 64 rows do not fit. FAKE_DIRECTORY, from the template, is where benches see each other:
+PID.up since it was started, PID.holding as long as it holds a batch. Other files make a bench misbehave:
 
-    outside     it does not join MPS          hang        a batch never ends
+    outside     it does not join MPS          hang.N      a batch of N rows does not end while the file is there
     broken      it does not come up           lost        the first batch of 7 rows ends the process
     crowded     no batch fits while more than one is up
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from agents.profiling.bench import main
+from agents.profiling import bench
 from agents.serving.engines.engine import DeviceFacts, Signature
 from agents.serving.engines.errors import EngineFailed
 from agents.serving.engines.tensors import Tensors
@@ -31,14 +31,16 @@ MAX_ROWS = 64
 
 
 class Clock:
-    """The machine's clock, or ahead of it."""
+    """The machine's when it begins, then behind or ahead."""
 
     def __init__(self) -> None:
-        self.at_s = 0.0
+        self.at_s = time.monotonic()
 
     def now_s(self) -> float:
-        self.at_s = max(self.at_s, time.monotonic())
         return self.at_s
+
+    def sleep(self, seconds: float) -> None:
+        self.at_s += seconds
 
 
 class FakeEngine:
@@ -71,12 +73,10 @@ class FakeEngine:
         if self.rows == 7 and (self.directory / "lost").exists():
             (self.directory / "lost").unlink()
             os._exit(3)
-        while (self.directory / "hang").exists():
+        while (self.directory / f"hang.{self.rows}").exists():
             time.sleep(0.05)
         others = self._count("holding") - 1
-        self.clock.at_s = self.clock.now_s() + (2 + self.rows) / 10.0 / self.percent * (
-            1.0 + 0.5 * others
-        )
+        self.clock.sleep((2 + self.rows) / 10.0 / self.percent * (1.0 + 0.5 * others))
         return inputs
 
     def _count(self, state: str) -> int:
@@ -98,8 +98,11 @@ class FakeEngine:
 if __name__ == "__main__":
     place = Path(os.environ["FAKE_DIRECTORY"])
     clock = Clock()
+    bench.time = clock  # type: ignore[assignment, attr-defined]
     try:
-        code = main(sys.argv[3:], lambda *_: FakeEngine(place, clock), clock.now_s)
+        code = bench.main(
+            sys.argv[3:], lambda *_: FakeEngine(place, clock), clock.now_s
+        )
     finally:
         for state in ("up", "holding"):
             (place / f"{os.getpid()}.{state}").unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -73,7 +74,30 @@ def test_batches_form_and_every_request_gets_its_own_answer() -> None:
         run(check(started.url))
 
 
-def test_sigterm_answers_all_that_was_taken_and_ends_with_0() -> None:
+HELD = """
+import sys, time
+from pathlib import Path
+from agents.serving.arguments import main
+from agents.serving.engines.timed_engine import TimedEngine
+
+run, gate = TimedEngine.run, Path(sys.argv[1])
+
+def held(*arguments):
+    while not gate.exists():
+        time.sleep(0.02)
+    return run(*arguments)
+
+TimedEngine.run = held
+sys.exit(main(sys.argv[2:]))
+"""
+"""No batch ends before the file exists."""
+ENDLESS = f"1:0,2:{1000 * PATIENCE_S:g}"
+"""A batch of two rows outlasts its test; the one of one row, with which a worker warms up, takes no time."""
+
+
+def test_sigterm_answers_all_that_was_taken_and_ends_with_0(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
     async def check(url: str, pid: int) -> None:
         async with client_of(url) as client:
             await ready(client)
@@ -87,6 +111,7 @@ def test_sigterm_answers_all_that_was_taken_and_ends_with_0() -> None:
 
             await eventually(is_draining)
             refused = await client.infer(99.0)
+            gate.touch()
             replies = await all_of(sent)
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
         assert [reply.status for reply in replies] == [200] * 20
@@ -94,7 +119,8 @@ def test_sigterm_answers_all_that_was_taken_and_ends_with_0() -> None:
             [float(number)] for number in range(20)
         ]
 
-    with worker("--times-ms", "1:400", "--batch", "4") as started:
+    program = ("-c", HELD, str(gate))
+    with worker("--batch", "4", "--drain-s", "3600", program=program) as started:
         run(check(started.url, started.pid))
         assert started.process.wait(PATIENCE_S) == 0
 
@@ -104,7 +130,7 @@ def test_a_drain_that_is_cut_short_says_so_by_its_exit_code(how: str) -> None:
     async def check(url: str, pid: int) -> None:
         async with client_of(url) as client:
             await ready(client)
-            sent = [client.send(1.0), client.send(2.0)]
+            sent = [client.send(1.0, 1.0), client.send(2.0, 2.0)]
             await taken(client, 2)
             os.kill(pid, signal.SIGTERM)
             if how == "a second signal":
@@ -121,8 +147,8 @@ def test_a_drain_that_is_cut_short_says_so_by_its_exit_code(how: str) -> None:
         found = sorted(each.status for each in replies if isinstance(each, Reply))
         assert found == [500, 503]
 
-    drain_s = "30" if how == "a second signal" else "0"
-    with worker("--times-ms", "1:3000", "--drain-s", drain_s) as started:
+    drain_s = "3600" if how == "a second signal" else "0"
+    with worker("--times-ms", ENDLESS, "--drain-s", drain_s) as started:
         run(check(started.url, started.pid))
         assert started.process.wait(PATIENCE_S) == 1
 
@@ -184,13 +210,13 @@ def test_a_killed_worker_loses_its_requests_visibly() -> None:
     async def check(url: str, pid: int) -> None:
         async with client_of(url) as client:
             await ready(client)
-            sent = client.send(1.0)
+            sent = client.send(1.0, 1.0)
             await taken(client, 1)
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(aiohttp.ClientError):
                 await sent
 
-    with worker("--times-ms", "1:2000") as started:
+    with worker("--times-ms", ENDLESS) as started:
         run(check(started.url, started.pid))
 
 

@@ -23,6 +23,16 @@ command = ["{python}", "{bench}", "-m", "agents.serving", "--service", "{{servic
 environment = {{ FAKE_DIRECTORY = "{signs}" }}
 """
 
+PATIENT = f"""\
+import sys
+
+if {{"profile", "agents.profiling.cleanup_process"}} & {{*sys.orig_argv}}:
+    from agents.gpu.mps.daemon import MpsSettings
+
+    MpsSettings.__init__.__kwdefaults__.update(answer_s={PATIENCE_S}, start_s={PATIENCE_S})
+"""
+"""As `sitecustomize`: who asks MPS waits for it as long as tests do."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -102,11 +112,13 @@ def machine(directory: Path, library: Path, fake: FakeGpus) -> Machine:
         python=sys.executable, bench=PROFILING / "fake_bench.py", signs=signs
     )
     (directory / "templates.toml").write_text(text, encoding="utf-8")
+    (directory / "sitecustomize.py").write_text(PATIENT, encoding="utf-8")
     own = {
         **environment(),
         "LD_LIBRARY_PATH": str(library),
         STATE_VARIABLE: str(fake.path),
         "PROFILE_TEST": str(directory),
+        "PYTHONPATH": str(directory),
         # Where a profile's own directory goes; what is left of it is then seen.
         "TMPDIR": str(temporary),
     }

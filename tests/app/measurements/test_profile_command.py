@@ -125,11 +125,15 @@ def test_killed_in_the_middle_nothing_is_left_running_and_resume_goes_on(
 ) -> None:
     words = ("--network=r", "--shares=100", "--batches=1,2,4", "--clocks=900")
     fake.gpu(0).load_percent = 100
+    # The last cell, so that none but the signal ends the profile.
+    hang = here.signs / "hang.4"
+    hang.touch()
     process = here.start(*words)
     assert process.stderr is not None
     while not process.stderr.readline().startswith("1 of 3: "):
         assert process.poll() is None
     os.kill(process.pid, number)
+    hang.unlink()
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode in (-signal.SIGKILL, 130)
     until(lambda: here.left() == [])

@@ -6,6 +6,7 @@ import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -21,6 +22,7 @@ from app.serve.up import (
     free_port,
     run_everything,
 )
+from tests.waiting import run
 
 
 def up_where_the_port_is_taken(data_dir: Path) -> None:
@@ -77,17 +79,18 @@ def test_nodes_that_do_not_end_are_killed_within_one_limit_for_all() -> None:
         await process.stdout.readline()
         return process
 
-    async def end() -> tuple[list[int | None], float]:
+    async def end() -> None:
         laggards = [await laggard() for _ in range(4)]
-        began_s = asyncio.get_running_loop().time()
-        await end_processes(laggards, limit_s=1.0)
-        took_s = asyncio.get_running_loop().time() - began_s
-        return [process.returncode for process in laggards], took_s
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        with patch.object(loop, "call_later", wraps=loop.call_later) as timers:
+            await end_processes(laggards, limit_s=1.0)
+        assert loop.time() - began_s >= 1.0
+        # One after the other they would take four.
+        assert [each.args[0] for each in timers.call_args_list] == [1.0]
+        assert [each.returncode for each in laggards] == [-signal.SIGKILL] * 4
 
-    codes, took_s = asyncio.run(end())
-    assert codes == [-signal.SIGKILL] * 4
-    # One after the other they would take four.
-    assert 1.0 <= took_s < 4.0
+    run(end())
 
 
 def test_a_node_that_ends_is_not_waited_for() -> None:

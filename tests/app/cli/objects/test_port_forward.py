@@ -17,6 +17,14 @@ from tests.app.runner import cli, interruptible
 from tests.waiting import PATIENCE_S
 
 INFER = "v2/models/chat/infer"
+PROGRAM = f"""
+from app.cli.main import main
+from app.cli.objects import port_forward
+
+port_forward.CONNECT_S = {PATIENCE_S}
+main()
+"""
+"""Where the machine stands still, a connection takes as long as tests wait."""
 
 
 def endpoints(url: str | None) -> Json:
@@ -29,7 +37,7 @@ def forwarding(control_plane: str) -> Iterator[tuple[subprocess.Popen[str], str]
     with interruptible():
         process = subprocess.Popen(
             [
-                *(sys.executable, "-c", "from app.cli.main import main; main()"),
+                *(sys.executable, "-c", PROGRAM),
                 *("port-forward", "service/chat", "0"),
             ],
             stdout=subprocess.PIPE,
