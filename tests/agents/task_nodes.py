@@ -54,7 +54,7 @@ class TaskNode:
             "--checkpoint-s",
             "0.1",
         )
-        trainer = (sys.executable, "-m", "agents.trainer.trainer", *options)
+        trainer = (sys.executable, str(FAKES / "held_trainer.py"), *options)
         plain = (
             sys.executable,
             str(FAKES / "plain_task.py"),
@@ -67,10 +67,19 @@ class TaskNode:
             server="task",
             command=(*(trainer if self.has_hook else plain), *self.words),
             progress_file=kept,
-            environment={"PYTHONPATH": str(ROOT), "CUDA_FAKE_DIR": str(self.cuda)},
+            environment={
+                "PYTHONPATH": str(ROOT),
+                "CUDA_FAKE_DIR": str(self.cuda),
+                "TASK_HOLD": str(self.hold),
+            },
             start_limit_s=self.start_limit_s,
             drain_limit_s=10.0,
         )
+
+    @property
+    def hold(self) -> Path:
+        """While it is there no task ends its last iteration, so that none has finished before it was seen to run."""
+        return self.directory / "hold"
 
     @property
     def cuda(self) -> Path:

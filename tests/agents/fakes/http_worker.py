@@ -20,7 +20,7 @@ STARTED_S = time.monotonic()
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--ready-after-s", type=float, default=0.0)
+    parser.add_argument("--ready-file", help="not ready while it is missing")
     parser.add_argument(
         "--exit-after-s", type=float, help="end by itself, with --exit-code"
     )
@@ -39,17 +39,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--sm-count", type=int, default=66)
     parser.add_argument("--no-listen", action="store_true", help="never listen")
     parser.add_argument(
-        "--mute-after",
-        type=int,
-        help="take connections and answer none after so many answers",
+        "--mute-file", help="take connections and answer none while it is there"
     )
     parser.add_argument(
         "--slow-s", type=float, default=0.0, help="before each answer but the first"
-    )
-    parser.add_argument(
-        "--refuse-after",
-        type=int,
-        help="answer everything by 503 after so many answers",
     )
     parser.add_argument(
         "--refuse", default="", help="answer requests with this path by 500"
@@ -78,10 +71,7 @@ class Server:
                 continue
             with contextlib.suppress(TimeoutError, ConnectionError):
                 connection, _ = listener.accept()
-                if (
-                    self.options.mute_after is not None
-                    and self.answers >= self.options.mute_after
-                ):
+                if is_there(self.options.mute_file):
                     self.held = [*self.held[-50:], connection]
                     continue
                 with connection:
@@ -136,16 +126,11 @@ class Server:
     ) -> tuple[int, dict[str, object]]:
         if method != "GET":
             self.seen.append(f"{method} {path} {body}".strip())
-        if (
-            self.options.refuse_after is not None
-            and self.answers >= self.options.refuse_after
-        ):
-            return 503, {}
         if self.options.refuse and path == self.options.refuse:
             return 500, {"detail": "refused"}
         if path == "/v2/health/ready":
-            is_ready = time.monotonic() - STARTED_S >= self.options.ready_after_s
-            return (200 if is_ready else 503), {}
+            file = self.options.ready_file
+            return (200 if file is None or is_there(file) else 503), {}
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -157,6 +142,10 @@ class Server:
             "environment": environment,
             "requests": 7,
         }
+
+
+def is_there(file: str | None) -> bool:
+    return file is not None and os.access(file, os.F_OK)
 
 
 def main() -> None:

@@ -93,6 +93,9 @@ class Node:
         self.proofs.append(proof)
         return self.objection
 
+    def clock(self) -> float:
+        return self.now_s
+
     def make(self, launcher: Launcher = PROCESSES) -> Workers:
         return Workers(
             WorkersSettings(
@@ -104,7 +107,7 @@ class Node:
             hooks=Hooks(terminate=self.terminate, prove=self.prove),
             launcher=launcher,
             environment=self.environment,
-            now_s=lambda: self.now_s,
+            now_s=self.clock,
         )
 
     @asynccontextmanager

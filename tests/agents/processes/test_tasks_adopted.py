@@ -103,10 +103,12 @@ async def test_a_stop_that_was_begun_is_begun_again(node: TaskNode) -> None:
 
 @in_loop
 async def test_a_task_that_finished_meanwhile_has_finished(node: TaskNode) -> None:
+    node.hold.touch()
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch(a_task(iterations=30)))
         await come(tasks, "running")
         process = pid(tasks)
+    node.hold.unlink()
     await ended(process)
     async with node.tasks() as tasks:
         assert (state(tasks), reading(tasks).done_iterations) == ("finished", 30.0)
@@ -114,11 +116,13 @@ async def test_a_task_that_finished_meanwhile_has_finished(node: TaskNode) -> No
 
 @in_loop
 async def test_an_adopted_task_finishes(node: TaskNode) -> None:
+    node.hold.touch()
     async with node.tasks(keep=True) as tasks:
         await tasks.start(launch(a_task(iterations=60)))
         await come(tasks, "running")
     # No agent sees its exit code.
     async with node.tasks() as tasks:
+        node.hold.unlink()
         await come(tasks, "finished")
     # It is not run again.
     async with node.tasks() as tasks:

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tests.agents.fakes.replicas import Node, a_launch, in_loop, started, the, until
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -17,14 +18,16 @@ SOON_S = 0.6
 
 @in_loop
 async def test_one_that_answers_nothing_is_ended(tmp_path: Path) -> None:
-    # Two answers are those that its start takes: ready, and its SMs.
+    mute = tmp_path / "mute"
     node = Node(
         directory=tmp_path / "workers",
-        arguments=("--mute-after", "2"),
+        arguments=("--mute-file", str(mute)),
+        grace_s=PATIENCE_S,
         hung_after_s=SOON_S,
     )
     async with node.workers() as workers:
         view = await started(workers)
+        mute.touch()
         await until(lambda: the(workers).state == "failed")
         assert (
             "it hung: its server answered none of 6 questions in 0.6 s"
@@ -34,6 +37,7 @@ async def test_one_that_answers_nothing_is_ended(tmp_path: Path) -> None:
         assert (
             node.terminated == []
         )  # SIGTERM was enough, so that nobody had to let go of it
+        mute.unlink()
         await workers.stop("r1")
         await workers.start(a_launch("r1"))
         await until(lambda: the(workers).state == "ready")
@@ -51,25 +55,40 @@ async def test_mps_lets_go_of_one_that_hangs(tmp_path: Path) -> None:
         assert not psutil.pid_exists(view.pid)
 
 
+class Hasty(Node):
+    """By its clock an answer took all the time that a question has, so that the next one comes at once."""
+
+    def clock(self) -> float:
+        self.now_s += self.hung_after_s
+        return self.now_s
+
+
 @pytest.mark.parametrize(
-    ("arguments", "hung_after_s", "wakes"),
-    [
-        # Each answer takes 0.15 of the 0.3 s that a question has.
-        pytest.param(("--slow-s", "0.15"), 1.8, 110, marks=pytest.mark.thorough),
-        (("--refuse-after", "2"), SOON_S, 60),
-    ],
+    ("slow_s", "is_ready"),
+    [pytest.param("0.15", True, marks=pytest.mark.thorough), ("0", False)],
 )
 @in_loop
 async def test_one_that_answers_late_or_no_is_not_hung(
-    tmp_path: Path, arguments: tuple[str, ...], hung_after_s: float, wakes: int
+    tmp_path: Path, slow_s: str, is_ready: bool
 ) -> None:
-    node = Node(
-        directory=tmp_path / "workers", arguments=arguments, hung_after_s=hung_after_s
+    ready = tmp_path / "ready"
+    ready.touch()
+    node = Hasty(
+        directory=tmp_path / "workers",
+        arguments=("--slow-s", slow_s, "--ready-file", str(ready)),
+        # A test's whole patience for each question.
+        hung_after_s=6.0 * PATIENCE_S,
     )
     async with node.workers() as workers:
         view = await started(workers)
-        asked = psutil.Process(view.pid)
-        before = asked.num_ctx_switches().voluntary
-        # Long enough for more than six questions: each wakes the process, apart from its own look every 0.02 s.
-        await until(lambda: asked.num_ctx_switches().voluntary > before + wakes)
+        if not is_ready:
+            ready.unlink()
+        changes: list[str] = []
+        workers.on_change = lambda: changes.extend(
+            each.state for each in workers.replicas()
+        )
+        # More than six questions, at each of which the clock is looked at twice.
+        enough_s = node.now_s + 2.0 * 7.0 * node.hung_after_s
+        await until(lambda: changes or node.now_s > enough_s)
+        assert changes == []
         assert (the(workers).state, the(workers).pid) == ("ready", view.pid)

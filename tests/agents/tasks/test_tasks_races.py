@@ -77,10 +77,12 @@ async def test_a_swap_without_a_record_is_refused(node: TaskNode) -> None:
 @in_loop
 async def test_what_happened_is_told_without_a_record(node: TaskNode) -> None:
     disk = Disk(node)
+    node.hold.touch()
     async with node.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=60)))
         disk.fail()
         await come(tasks, "running")
+        node.hold.unlink()
         await come(tasks, "finished")
         disk.mend()
     async with node.tasks() as tasks:
@@ -89,10 +91,12 @@ async def test_what_happened_is_told_without_a_record(node: TaskNode) -> None:
 
 @in_loop
 async def test_one_that_ends_in_a_swap_has_finished(plain: TaskNode) -> None:
+    plain.hold.touch()
     async with plain.tasks() as tasks:
         await tasks.start(launch(a_task(iterations=20)))
         await come(tasks, "running")
         process = psutil.Process(pid(tasks))
+        plain.hold.unlink()
         # Collected already, by the watch of it.
         with contextlib.suppress(psutil.NoSuchProcess):
             while process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110  another process tells nobody its end
