@@ -89,23 +89,37 @@ def _find_gateway(settings: Settings, terminal: Terminal) -> "_LocalGateway | No
     """The gateway that is to be started; None where the operator names one of their own, or it cannot be."""
     if settings.gateway_url is not None:
         return None
+    folder = settings.data_dir / "gateway"
+    reason = why_no_gateway(folder)
+    if reason is None:
+        return _LocalGateway(folder=folder)
+    terminal.say(
+        f"no gateway: {reason} for one address of all services; `plimsoll get endpoints` lists the nodes' own"
+    )
+    return None
+
+
+def why_no_gateway(folder: Path) -> str | None:
+    """What is to be done for one; None where it can run, with its files in that folder."""
     # Imported late: only this needs aiohttp here.
+    from agents.gateway.config import GatewaySettings
+    from agents.router.haproxy.runtime_socket import RuntimeSocket
     from agents.router.haproxy.state import HaProxyError
     from agents.router.haproxy.supervised import PLACES, find_program
 
     try:
         find_program(f"{os.environ.get('PATH', '')}:{PLACES}")
+    except HaProxyError:
+        return "install HAProxy (Debian's package haproxy)"
+    try:
+        RuntimeSocket(GatewaySettings(folder=folder).socket_path)
+    except HaProxyError:
+        return "choose a --data-dir with a shorter path"
+    try:
         # Taken by another program, it would keep HAProxy from starting.
         socket.create_server((LOCAL, GATEWAY_PORT)).close()
-    except HaProxyError:
-        reason = "install HAProxy (Debian's package haproxy)"
     except OSError as error:
-        reason = f"free port {GATEWAY_PORT} ({error.strerror})"
-    else:
-        return _LocalGateway(folder=settings.data_dir / "gateway")
-    terminal.say(
-        f"no gateway: {reason} for one address of all services; `plimsoll get endpoints` lists the nodes' own"
-    )
+        return f"free port {GATEWAY_PORT} ({error.strerror})"
     return None
 
 

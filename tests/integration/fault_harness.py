@@ -34,6 +34,7 @@ from bench.campaign import oracle
 from bench.real_store import agent_orders, make_tokens
 from solvers.types.state import Json
 from tests.agents.paper_device import BusyPaperDevice
+from tests.app.runner import interruptible
 from tests.integration import fault_bodies
 from tests.integration.fleet import make_fleet, make_observation, make_service_reading
 from tests.ports import a_free_port, own_environment
@@ -212,8 +213,8 @@ def plimsoll(
 def python(
     arguments: Sequence[str], directory: Path, **environment: str
 ) -> subprocess.Popen[bytes]:
-    """Python, likewise."""
-    with (directory / "log").open("wb") as log:
+    """Python, likewise; it hears SIGINT also where these tests were started in the background."""
+    with (directory / "log").open("wb") as log, interruptible():
         return subprocess.Popen(
             [sys.executable, *arguments],
             stdout=log,

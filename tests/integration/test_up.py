@@ -73,15 +73,17 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def test_a_first_service_is_served_and_again_by_the_next_up_and_one_signal_ends_all(
-    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    data_dir, port, log = tmp_path / "data", a_free_port(), tmp_path / "log"
+    # A short path: the gateway has a socket there.
+    home = tmp_path_factory.mktemp("up")
+    data_dir, port, log = home / "data", a_free_port(), home / "log"
     address = f"http://127.0.0.1:{port}"
-    kept = tmp_path / ".config" / "plimsoll" / "token"
+    kept = home / ".config" / "plimsoll" / "token"
 
     def up() -> "subprocess.Popen[bytes]":
         words = ["up", "--data-dir", str(data_dir)]
-        return plimsoll(words, tmp_path, PLIMSOLL_PORT=str(port))
+        return plimsoll(words, home, PLIMSOLL_PORT=str(port))
 
     def ends_by(number: signal.Signals, process: "subprocess.Popen[bytes]") -> None:
         assert postgres.attach(data_dir) is not None
@@ -99,7 +101,7 @@ def test_a_first_service_is_served_and_again_by_the_next_up_and_one_signal_ends_
             *("apply", "-f", QUICKSTART, *wait),
             api=None,
             environment={"PLIMSOLL_URL": address},
-            home=tmp_path,
+            home=home,
             sleep=time.sleep,
         )
         assert applied.code == 0, applied.out + applied.err

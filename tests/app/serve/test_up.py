@@ -21,6 +21,7 @@ from app.serve.up import (
     first_token,
     free_port,
     run_everything,
+    why_no_gateway,
 )
 from tests.waiting import run
 
@@ -132,3 +133,12 @@ def test_each_start_says_where_the_first_admin_s_token_is(
     assert said == [
         f"admin token, kept by an earlier start: export PLIMSOLL_TOKEN_FILE={expected}"
     ]
+
+
+def test_where_haproxy_could_not_have_its_socket_there_is_no_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = "agents.router.haproxy.supervised.find_program"
+    monkeypatch.setattr(place, lambda _path: Path("/usr/sbin/haproxy"))
+    why = why_no_gateway(Path("/d" * 60))
+    assert why == "choose a --data-dir with a shorter path"
