@@ -33,6 +33,7 @@ from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
 from app.serve.api_process import serve_plane
 from app.serve.connections import open_socket
+from app.serve.local_gateway import LOCAL, LocalGateway, find_gateway
 from app.serve.plane import Plane, make_plane
 
 
@@ -47,8 +48,6 @@ class Terminal:
 
 FIRST_ROUTER_PORT = 9411
 """Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
-LOCAL = "127.0.0.1"
-GATEWAY_PORT = 8000
 GATEWAY_TOKEN = "local-gateway"
 AGENT_STOP_S = 10.0
 """Nodes that are asked to end do so within this time, or are killed."""
@@ -74,7 +73,7 @@ def run_everything(
         alone(settings.data_dir, "up.lock", _other_up),
         open_socket(settings) as listening,
     ):
-        gateway = _find_gateway(settings, terminal)
+        gateway = find_gateway(settings, terminal.say)
         if gateway is not None:
             settings = settings.model_copy(update={"gateway_url": gateway.url})
         # Before the event loop starts, since Alembic works synchronously; the port is taken already, so that a second
@@ -83,44 +82,6 @@ def run_everything(
         plane = make_plane(settings, url)
         start = _LocalStart(nodes=nodes, token_path=token_path, gateway=gateway)
         uvloop.run(_run(plane, listening, start, terminal))
-
-
-def _find_gateway(settings: Settings, terminal: Terminal) -> "_LocalGateway | None":
-    """The gateway that is to be started; None where the operator names one of their own, or it cannot be."""
-    if settings.gateway_url is not None:
-        return None
-    folder = settings.data_dir / "gateway"
-    reason = why_no_gateway(folder)
-    if reason is None:
-        return _LocalGateway(folder=folder)
-    terminal.say(
-        f"no gateway: {reason} for one address of all services; `plimsoll get endpoints` lists the nodes' own"
-    )
-    return None
-
-
-def why_no_gateway(folder: Path) -> str | None:
-    """What is to be done for one; None where it can run, with its files in that folder."""
-    # Imported late: only this needs aiohttp here.
-    from agents.gateway.config import GatewaySettings
-    from agents.router.haproxy.runtime_socket import RuntimeSocket
-    from agents.router.haproxy.state import HaProxyError
-    from agents.router.haproxy.supervised import PLACES, find_program
-
-    try:
-        find_program(f"{os.environ.get('PATH', '')}:{PLACES}")
-    except HaProxyError:
-        return "install HAProxy (Debian's package haproxy)"
-    try:
-        RuntimeSocket(GatewaySettings(folder=folder).socket_path)
-    except HaProxyError:
-        return "choose a --data-dir with a shorter path"
-    try:
-        # Taken by another program, it would keep HAProxy from starting.
-        socket.create_server((LOCAL, GATEWAY_PORT)).close()
-    except OSError as error:
-        return f"free port {GATEWAY_PORT} ({error.strerror})"
-    return None
 
 
 @contextlib.contextmanager
@@ -242,7 +203,7 @@ async def _write_tokens(
     engine: Engine,
     plane: Plane,
     nodes: Sequence["_LocalNode"],
-    gateway: "_LocalGateway | None",
+    gateway: LocalGateway | None,
 ) -> None:
     """Write the tokens of this start's nodes and gateway into their files; those of earlier starts end."""
     at = plane.clock.now()
@@ -296,43 +257,25 @@ class _LocalNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LocalGateway:
-    """The gateway that is started here."""
-
-    folder: Path
-    url: str = f"http://{LOCAL}:{GATEWAY_PORT}"
-
-    @property
-    def token_file(self) -> Path:
-        return self.folder / "token-of-this-start"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _LocalStart:
     """What is started beside the control plane."""
 
     nodes: int
     token_path: Path
     """Where the first admin's token goes."""
-    gateway: _LocalGateway | None
+    gateway: LocalGateway | None
 
 
 @asynccontextmanager
 async def _gateway(
-    gateway: _LocalGateway | None, address: str, terminal: Terminal
+    gateway: LocalGateway | None, address: str, terminal: Terminal
 ) -> AsyncIterator[None]:
     """The gateway as a process of its own; it asks until the API answers, and ends with it."""
     if gateway is None:
         yield
         return
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "agents.gateway.command",
-        *("--url", address, "--token-file", str(gateway.token_file)),
-        *("--port", str(GATEWAY_PORT), "--log-level", "error"),
-        *("--state-dir", str(gateway.folder), "--parent", str(os.getpid())),
-        start_new_session=True,
+        *gateway.command(address), start_new_session=True
     )
     terminal.say(f"requests: {gateway.url}/v2/models/SERVICE/infer (the gateway)")
     try:

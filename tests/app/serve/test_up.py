@@ -14,6 +14,7 @@ from app.base.errors import PlimsollError
 from app.base.settings import Settings
 from app.db.base.engine import make_engine
 from app.postgres.files import claim
+from app.serve.local_gateway import why_no_gateway
 from app.serve.plane import make_plane
 from app.serve.up import (
     Terminal,
@@ -21,7 +22,6 @@ from app.serve.up import (
     first_token,
     free_port,
     run_everything,
-    why_no_gateway,
 )
 from tests.waiting import run
 
