@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-from agents.router.haproxy.config import bind_address, error_replies, reply
+from agents.router.haproxy.config import (
+    CHECK_TIMEOUT_MS,
+    bind_address,
+    error_replies,
+    reply,
+)
 
 NODES_BACKEND = "nodes"
 """Every node, for paths that are of no service."""
@@ -33,8 +38,6 @@ class GatewaySettings:
     """Services that have a place."""
     nodes: int = 16
     """Nodes of one service that have a place."""
-    timeout_s: float = 2.0
-    """For an answer on the socket."""
 
     @property
     def replicas(self) -> int:
@@ -101,6 +104,7 @@ def make_gateway_config(settings: GatewaySettings) -> str:
         ),
         nodes=NODES_BACKEND,
         server="".join(_to_nodes(settings)),
+        check_ms=CHECK_TIMEOUT_MS,
     )
     return "".join((head, *_metrics(settings), _nodes_backend(), *_backends(settings)))
 
@@ -163,6 +167,7 @@ defaults
     timeout server 120s
     timeout http-request 30s
     timeout http-keep-alive 60s
+    timeout check {check_ms}
     # Nothing of such a request was sent, so it goes to another node; what was sent is never sent again.
     retries 3
     retry-on conn-failure

@@ -45,7 +45,7 @@ class GatewayProxy:
         """Whether HAProxy has that table: one that was just started has none, and one of an earlier gateway another."""
         self._turn = asyncio.Lock()
         self._settings = settings
-        self._socket = RuntimeSocket(settings.socket_path, settings.timeout_s)
+        self._socket = RuntimeSocket(settings.socket_path)
 
     @property
     def config_path(self) -> Path:

@@ -36,13 +36,13 @@ def a_body(number: int) -> dict[str, object]:
 class Node:
     """A router with two workers, and a client in front."""
 
-    def __init__(self, *, execution_ms: float, router: Router) -> None:
+    def __init__(self, *, router: Router) -> None:
         self.router = router
         self.workers = {
             name: FakeWorker(
                 "chat",
                 batch=4,
-                execution_s=lambda _: execution_ms / 1000.0,
+                execution_s=lambda _: 0.002,
                 clock=ScaledClock(),
             )
             for name in ("a", "b")
@@ -69,14 +69,12 @@ class Node:
         }
 
 
-def on_node(
-    *, execution_ms: float = 2.0, queue_limit: int | None = None
-) -> Callable[[Body], Callable[..., None]]:
+def on_node(*, queue_limit: int | None = None) -> Callable[[Body], Callable[..., None]]:
     """For tests that run as a coroutine against a node of their own."""
 
     async def served_node(body: Body) -> None:
         router = Router() if queue_limit is None else Router(queue_limit=queue_limit)
-        node = Node(execution_ms=execution_ms, router=router)
+        node = Node(router=router)
         async with AsyncExitStack() as stack:
             for name, worker in node.workers.items():
                 node.addresses[name] = await stack.enter_async_context(
@@ -203,7 +201,7 @@ async def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_
         served(device.router.make_app()) as url,
         aiohttp.ClientSession() as client,
     ):
-        node = Node(execution_ms=2.0, router=device.router)
+        node = Node(router=device.router)
         node.url, node.client = url, client
         await wait_ready(device, first)
         load = [asyncio.create_task(node.infer(number)) for number in range(300)]
@@ -222,22 +220,3 @@ async def test_a_command_becomes_workers_and_a_new_one_replaces_them_under_load_
     assert (now.id, now.batch, now.state) == ("r2", 2, "ready")
     assert now.requests >= 100
     assert (await device.state()).gpus[0].replicas == ()
-
-
-@pytest.mark.parametrize(("deadline_ms", "spare_requests"), [("0", 0), ("50", 1)])
-@on_node(execution_ms=200.0)
-async def test_only_a_deadline_that_passes_at_a_replica_calls_the_spare(
-    node: Node, deadline_ms: str, spare_requests: int
-) -> None:
-    # Plenty is planned, so that nothing else makes the service late; the longer deadline is beyond the SLO.
-    route = replace(a_route(("a", 1000.0)), spares=("b",), slo_ms=40.0)
-    node.router.switch((route,), node.addresses)
-    async with node.client.post(
-        f"{node.url}/v2/models/chat/infer",
-        json=a_body(0),
-        headers={"Plimsoll-Deadline-Ms": deadline_ms},
-    ) as response:
-        assert response.status == 504
-    # While a service is late, turns go to the emptiest one: of two at once one goes to the spare.
-    assert await asyncio.gather(node.infer(1), node.infer(2)) == [200, 200]
-    assert node.router.total("chat").to_spares == spare_requests

@@ -20,6 +20,7 @@ from app.serve.api_process import make_server
 from app.serve.plane import make_plane
 from tests.certificates import Authority
 from tests.integration.api_harness import observation
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -37,8 +38,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def address(database: str, certificates: Path) -> Iterator[str]:
+def address(
+    database: str, certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
     """The API behind TLS that asks for certificates."""
+    # It is still starting when it is first asked.
+    monkeypatch.setattr("agents.sync.transport.ANSWER_TIMEOUT_S", PATIENCE_S)
     listening = socket.create_server(("127.0.0.1", 0))
     settings = Settings(
         tls_cert=certificates / "api.pem",

@@ -28,6 +28,7 @@ from agents.router.haproxy.router import HaProxyRouter, open_haproxy
 from agents.router.haproxy.supervised import PLACES
 from agents.router.router import MAX_BODY, Router
 from tests.agents.harness import client_of, ready, worker
+from tests.agents.router.conftest import patient_haproxy as patient_haproxy
 from tests.agents.router_harness import a_route, read_all, served
 from tests.ports import a_free_port
 from tests.waiting import run

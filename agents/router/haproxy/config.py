@@ -28,6 +28,8 @@ VERSION_VARIABLE = "PLIMSOLL_VERSION"
 """HAProxy's process has it: in the configuration, the version would part a kept HAProxy from the next agent."""
 MAX_BODY = 64 * 1024 * 1024
 """As the own router's, and the worker's."""
+CHECK_TIMEOUT_MS = 500
+"""For the answer to a check, of replicas and, by the gateway, of nodes."""
 PROXY_USER = "haproxy"
 """Whom HAProxy's package makes for it."""
 
@@ -58,8 +60,6 @@ class HaProxySettings:
     replica_limit: int = 256
     queue_limit: int = 512
     """Requests that wait at most for each replica."""
-    timeout_s: float = 2.0
-    """For an answer on the socket."""
     mark: str = ""
     """As of `agents.router.haproxy.supervised`."""
 
@@ -172,6 +172,7 @@ def make_config(settings: HaProxySettings) -> str:
         readiness="".join(f"    {line}\n" for line in _readiness(settings)),
         replica_limit=settings.replica_limit,
         queue_limit=settings.queue_limit,
+        check_ms=CHECK_TIMEOUT_MS,
     )
     template = f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n"
     models = [f"\nbackend {name}\n{_STREAMS}{template}" for name in _models(settings)]
@@ -311,6 +312,7 @@ defaults
     timeout client 60s
     timeout server 60s
     timeout queue 60s
+    timeout check {check_ms}
     # A request that could not be connected goes elsewhere; what was sent is never sent again.
     retries 2
     retry-on conn-failure

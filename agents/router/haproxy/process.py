@@ -47,7 +47,7 @@ class HaProxy:
     """HAProxy as the front of one node."""
 
     def __init__(self, settings: HaProxySettings) -> None:
-        self._socket = RuntimeSocket(settings.socket_path, settings.timeout_s)
+        self._socket = RuntimeSocket(settings.socket_path)
         self._settings = settings
         self._routes: tuple[ServiceRoute, ...] = ()
         self._addresses: dict[str, Address] = {}

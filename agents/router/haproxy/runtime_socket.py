@@ -13,6 +13,8 @@ from agents.router.haproxy.state import (
     parse_state,
 )
 
+ANSWER_TIMEOUT_S = 2.0
+"""HAProxy answers at once while it runs."""
 _MAX_REPLY = 16 * 1024 * 1024
 _MAX_PATH = 97
 """HAProxy binds a longer name first, which the kernel's 108 bytes must hold, too."""
@@ -21,14 +23,13 @@ _MAX_PATH = 97
 class RuntimeSocket:
     """One connection for each line of commands."""
 
-    def __init__(self, path: Path, timeout_s: float) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises HaProxyError for a path that no socket can have."""
         if len(os.fsencode(path)) > _MAX_PATH:
             raise HaProxyError(
                 f"{path} is too long for a socket; choose a shorter folder"
             )
         self._path = path
-        self._timeout_s = timeout_s
 
     def state(self, map_path: Path) -> ProxyState:
         """What a switch looks at, as it is now; `map_path`: from services to backends. Raises HaProxyError."""
@@ -52,7 +53,7 @@ class RuntimeSocket:
         reply = bytearray()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(self._timeout_s)
+                connection.settimeout(ANSWER_TIMEOUT_S)
                 connection.connect(path)
                 connection.sendall(line.encode() + b"\n")
                 while (data := connection.recv(65536)) and len(reply) < _MAX_REPLY:

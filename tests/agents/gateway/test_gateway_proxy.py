@@ -15,6 +15,7 @@ from agents.gateway.proxy import GatewayProxy
 from agents.gateway.table import GatewayTable
 from agents.router.haproxy.process import parse_address
 from agents.router.haproxy.supervised import ProxyServer
+from tests.agents.router.conftest import patient_haproxy as patient_haproxy
 from tests.agents.router.haproxy.test_router import real
 from tests.agents.router_harness import served, tick_until
 from tests.ports import a_free_port

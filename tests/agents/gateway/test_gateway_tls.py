@@ -17,11 +17,19 @@ from tests.agents.router.haproxy.test_router import real
 from tests.agents.router_harness import served
 from tests.certificates import Authority
 from tests.ports import a_free_port
-from tests.waiting import in_loop
+from tests.waiting import PATIENCE_S, in_loop
 
 pytestmark = real
 
 LOOK_S = 0.05
+PROGRAM = f"""
+import sys
+from agents.gateway import command
+from agents.router.haproxy import supervised
+supervised.START_LIMIT_S = {PATIENCE_S}
+sys.exit(command.main())
+"""
+"""`plimsoll gateway`; HAProxy may stand still for a while when it starts."""
 
 
 def of_server(certificate: tuple[Path, Path]) -> ssl.SSLContext:
@@ -67,7 +75,7 @@ async def gateway(
     with log.open("wb") as written:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "agents.gateway.command", "--parent", str(os.getpid())),
+            *("-c", PROGRAM, "--parent", str(os.getpid())),
             *("--url", plane, "--token-file", str(token)),
             *("--ca-file", str(authority.file), "--node-ca", str(authority.file)),
             *("--tls-cert", str(certificate), "--tls-key", str(key)),

@@ -146,7 +146,7 @@ def a_route(*names: str, ttft_ms: float = 60_000.0) -> ServiceRoute:
     return ServiceRoute(
         service="chat",
         slo_ms=ttft_ms,
-        slo_itl_ms=500.0,
+        slo_itl_ms=60_000.0,
         shares=tuple((name, 1.0) for name in names),
     )
 

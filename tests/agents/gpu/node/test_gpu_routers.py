@@ -25,6 +25,7 @@ from tests.agents.gpu_nodes import (
     states,
     until,
 )
+from tests.agents.router.conftest import patient_haproxy as patient_haproxy
 from tests.ports import a_free_port
 from tests.waiting import in_loop
 

@@ -18,6 +18,7 @@ import pytest
 
 from agents.base.device import NotSupported, ServiceRoute
 from agents.base.protocol import ServiceReading
+from agents.router.haproxy import supervised
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.counts import Counted, Counter, parse_counts
 from agents.router.haproxy.router import HaProxyRouter, open_haproxy
@@ -30,9 +31,10 @@ from tests.agents.router_harness import (
     served,
     tick_until,
 )
-from tests.ports import a_free_port
-from tests.waiting import in_loop
+from tests.ports import own_ports
+from tests.waiting import PATIENCE_S, in_loop
 
+PORT = own_ports()
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
 real = [
     pytest.mark.integration,
@@ -98,7 +100,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.settings = HaProxySettings(
-            port=a_free_port(), folder=folder, services=4, replicas=3
+            port=PORT, folder=folder, services=4, replicas=3
         )
         self.worker = Worker("a")
         self.addresses: dict[str, str] = {}
@@ -189,7 +191,7 @@ class TestReal:
             # Kept without a word of goodbye, then wanted on another port.
             async with node.haproxy(keep=True) as router:
                 first = router.pid
-            async with node.haproxy(port=a_free_port()) as router:
+            async with node.haproxy(port=PORT + 1) as router:
                 assert router.pid != first
                 assert not alive(first)
                 assert await node.tries() == 0
@@ -265,10 +267,12 @@ class TestReal:
 
     @in_loop
     async def test_while_it_is_down_nothing_is_in_flight_and_nothing_is_read(
-        self, tmp_path: Path
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async with a_node(tmp_path) as node, node.haproxy() as router:
             await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+            # As long as this looks, it is not started again.
+            monkeypatch.setattr(supervised, "pause", lambda *_, **__: (1, PATIENCE_S))
             os.kill(router.pid, signal.SIGKILL)
             await tick_until(lambda: router.pid == 0)
             router._seen_s = -math.inf
@@ -312,11 +316,22 @@ class TestReal:
         self, tmp_path: Path
     ) -> None:
         async with a_node(tmp_path) as node:
-            node.worker.delay_s = 0.5
+            goes_on = node.worker.hold = asyncio.Event()
+
+            async def release() -> None:
+                # HAProxy, which answers this itself, takes no connection once it has been told to end.
+                with pytest.raises(aiohttp.ClientError):
+                    while True:
+                        async with node.client.get(node.url):
+                            pass
+                goes_on.set()
+
             async with node.haproxy() as router:
                 await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
                 asked = asyncio.create_task(node.post())
                 await looked_until(router, lambda: router.in_flight("a") == 1)
+                releasing = asyncio.create_task(release())
+            await releasing
             assert await asked == 200
 
     @in_loop

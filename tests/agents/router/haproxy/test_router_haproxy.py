@@ -26,7 +26,7 @@ from agents.router.haproxy.state import (
     parse_state,
 )
 from tests.agents.router_harness import a_route, opened, served
-from tests.ports import a_free_port
+from tests.ports import a_free_port, own_ports
 
 SETTINGS = HaProxySettings(port=8000, folder=Path("/f"), services=2, replicas=3)
 A, B, C, D = (("127.0.0.1", 9000 + number) for number in range(4))
@@ -203,6 +203,7 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.name, self.served, self.delay_s, self.status = name, 0, 0.0, 200
+        self.hold: asyncio.Event | None = None
 
     def make_app(self) -> web.Application:
         app = web.Application()
@@ -213,6 +214,8 @@ class Worker:
     async def _infer(self, request: web.Request) -> web.Response:
         await request.read()
         await asyncio.sleep(self.delay_s)
+        if self.hold is not None:
+            await self.hold.wait()
         self.served += self.status == 200
         return web.Response(text=self.name, status=self.status)
 
@@ -299,7 +302,8 @@ class TestReal:
     async def test_a_replica_that_is_gone_costs_no_request_and_one_that_fails_is_left_out(
         self, front: Front
     ) -> None:
-        async with served(front.a.make_app()) as url:
+        # What listens there afterwards would answer.
+        async with served(front.a.make_app(), port=own_ports()) as url:
             front.addresses["c"] = url
             front.switch(b=1.0, c=1.0)
             assert {(await front.post())[1] for _ in range(8)} == {"a", "b"}

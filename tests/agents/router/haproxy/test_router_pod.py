@@ -19,8 +19,8 @@ from agents.processes.procfs import MARK
 from agents.router.haproxy.config import HaProxySettings
 from agents.router.haproxy.router import open_haproxy
 from agents.router.haproxy.supervised import PLACES
+from tests.agents.router.haproxy.test_router import PORT
 from tests.agents.router_harness import a_route, served, tick_until
-from tests.ports import a_free_port
 from tests.waiting import in_loop
 
 HAS_HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:{PLACES}")
@@ -78,7 +78,7 @@ async def test_it_serves_without_its_agent_and_takes_up_what_the_next_one_says(
     tmp_path: Path,
 ) -> None:
     settings = HaProxySettings(
-        port=a_free_port(),
+        port=PORT,
         folder=tmp_path,
         mark=f"test-{token_hex(4)}",
         services=4,
@@ -109,7 +109,7 @@ async def test_it_serves_without_its_agent_and_takes_up_what_the_next_one_says(
             await asyncio.sleep(0.05)
         await router.close(keep=True)
         # Another port is another configuration, for which it is started anew.
-        moved = replace(settings, port=a_free_port())
+        moved = replace(settings, port=PORT + 1)
         router = await open_haproxy(moved)
         await router.switch_routes(routes, addresses)
         assert await answer(session, moved.port) == 200
