@@ -69,9 +69,9 @@ def import_graph() -> grimp.ImportGraph:
 
 @cache
 def distributions() -> dict[str, list[str]]:
-    """Distributions by the top-level module that they provide."""
+    """Distributions by the top-level module that they provide; of those that share one, its owner has the shortest name."""
     return {
-        module: [canonicalize_name(name) for name in found]
+        module: sorted(map(canonicalize_name, found), key=len)
         for module, found in metadata.packages_distributions().items()
     }
 
