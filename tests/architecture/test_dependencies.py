@@ -69,7 +69,7 @@ def import_graph() -> grimp.ImportGraph:
 
 @cache
 def distributions() -> dict[str, list[str]]:
-    """Distributions by the top-level module that they provide; of those that share one, its owner has the shortest name."""
+    """Distributions by the top-level module that they provide: of those that share one the shortest name, first."""
     return {
         module: sorted(map(canonicalize_name, found), key=len)
         for module, found in metadata.packages_distributions().items()
