@@ -115,6 +115,8 @@ def _read(path: Path) -> MpsProcess | None:
     with contextlib.suppress(psutil.AccessDenied, OSError):
         for _ in range(_LOOKS):
             settings = settings or process.environ()
+        if not settings and not _has_no_settings(path):
+            return None
     return MpsProcess(
         pid=process.pid,
         name=process.name(),
@@ -124,6 +126,12 @@ def _read(path: Path) -> MpsProcess | None:
         else settings.get("CUDA_MPS_PIPE_DIRECTORY", DEFAULT_PIPE),
         visible=None if settings is None else settings.get("CUDA_VISIBLE_DEVICES"),
     )
+
+
+def _has_no_settings(path: Path) -> bool:
+    """Whether its environment is empty: in the middle of exec it has none, and no address of one either (proc(5))."""
+    start, end = (path / "stat").read_bytes().rpartition(b")")[2].split()[47:49]
+    return start == end != b"0"
 
 
 def _may_use(process: MpsProcess, gpu_uuid: str) -> bool:

@@ -120,6 +120,17 @@ def test_one_in_the_middle_of_a_start_is_never_taken_for_one_without_settings(
     assert seen <= {(gpu.uuid, "/theirs")}
 
 
+def test_one_without_any_settings_is_in_the_usual_place(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-cuda-mps-server"
+    shutil.copy("/bin/sh", program)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([program, "-c", "read _"], env={}, stdin=pipe) as process:
+        until(lambda: process.pid in {each.pid for each in mps_processes()})
+        (found,) = (each for each in mps_processes() if each.pid == process.pid)
+        assert (found.pipe, found.visible) == ("/tmp/nvidia-mps", None)
+        process.kill()
+
+
 @in_loop
 async def test_the_gpu_goes_by_turns_without_mps_and_the_daemon_lives(
     daemon: int, gpu: GpuIdentity, tmp_path: Path
