@@ -34,7 +34,12 @@ _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4 * 2**30
 """That several sessions leave enough to each other; clusters and files of one with four workers stay below two GiB."""
 
-if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
+if (
+    os.access(_MEMORY, os.W_OK)
+    and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES
+    # Tests start programs from their folders.
+    and not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC
+):
     # There a database is copied in a tenth of the time. xdist's workers read it, too.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
@@ -75,7 +80,7 @@ _PATIENT: dict[str, float] = {
 
 @pytest.fixture(scope="session")
 def patience() -> Iterator[None]:
-    """None of them ends a test's wait."""
+    """None of them ends a wait of a test that has a database, nor of those after it."""
     with pytest.MonkeyPatch.context() as patched:
         for name, limit in _PATIENT.items():
             patched.setattr(name, int(limit))
@@ -84,7 +89,7 @@ def patience() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres_server(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, patience: None
 ) -> Iterator[postgres.Server]:
     """An embedded PostgreSQL, one for the session or for each xdist worker."""
     data_dir = tmp_path_factory.mktemp("postgres")
@@ -123,7 +128,7 @@ def empty_database(postgres_server: postgres.Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def migrated_template(postgres_server: postgres.Server, patience: None) -> str:
+def migrated_template(postgres_server: postgres.Server) -> str:
     """The name of a database at the newest revision, to be copied; migrating costs far more than copying."""
     name = "migrated"
     with psycopg.connect(postgres_server.conninfo, autocommit=True) as connection:

@@ -49,7 +49,9 @@ def a_free_port() -> int:
     """For a program that may take its time to start: the next PORTS - 1 calls give others."""
     first = _range_of_free_ports()
     ports = (first + next(_given) % PORTS for _ in range(PORTS))
-    return next(filter(_is_free, ports))
+    found = next(filter(_is_free, ports), None)
+    assert found is not None, f"others listen at all ports from {first} on"
+    return found
 
 
 _given = count()

@@ -2,8 +2,8 @@
 
     python -m tools.stops [--seed 1] [--at-once 3] [--most-s 5] make test
 
-Its processes are all that descend from it, and PostgreSQL's, which leave their parents. Prints how many were stopped,
-and ends with the command's exit code.
+Its processes are all that descend from it, and those of PostgreSQL servers that were started since, which leave their
+parents. Prints how many were stopped, and ends with the command's exit code.
 """
 
 import argparse
@@ -28,7 +28,14 @@ def processes_of(command: psutil.Process) -> Iterator[psutil.Process]:
     for each in psutil.process_iter(["name", "create_time"]):
         is_younger = each.info["create_time"] >= command.create_time()
         if is_younger and each.info["name"] == "postgres":
-            yield each
+            server = each.parent()
+            # Of a server that was there before, its new processes are younger, too.
+            if (
+                server is None
+                or server.name() != "postgres"
+                or server.create_time() >= command.create_time()
+            ):
+                yield each
 
 
 def stop_some(
@@ -60,6 +67,8 @@ def main() -> int:
     options = parser.parse_args()
     if not options.command:
         parser.error("name a command, for example: make test")
+    # As Ctrl-C: what stands still then goes on.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     is_over, counts = threading.Event(), list[int]()
     with subprocess.Popen(options.command) as running:
         command = psutil.Process(running.pid)

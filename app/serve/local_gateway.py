@@ -39,8 +39,9 @@ def find_gateway(settings: Settings, say: Callable[[str], None]) -> LocalGateway
     """The gateway that is to be started; None where the operator names one of their own, or it cannot be."""
     if settings.gateway_url is not None:
         return None
-    folder = settings.data_dir / "gateway"
-    reason = why_no_gateway(folder)
+    # As the gateway itself has it: a socket's path may not be long.
+    folder = (settings.data_dir / "gateway").absolute()
+    reason = _why_no_gateway(folder)
     if reason is None:
         return LocalGateway(folder=folder)
     say(
@@ -49,7 +50,7 @@ def find_gateway(settings: Settings, say: Callable[[str], None]) -> LocalGateway
     return None
 
 
-def why_no_gateway(folder: Path) -> str | None:
+def _why_no_gateway(folder: Path) -> str | None:
     """What is to be done for one; None where it can run, with its files in that folder."""
     # Imported late: only this needs aiohttp here.
     from agents.gateway.config import GatewaySettings

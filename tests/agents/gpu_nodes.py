@@ -329,7 +329,7 @@ async def a_router(wanted: Wanted, workers: Workers) -> RequestRouter:
     return await open_haproxy(
         HaProxySettings(
             port=wanted.haproxy_port,
-            folder=wanted.directory / "haproxy",
+            folder=wanted.directory / "h",
             services=4,
             replicas=4,
         )

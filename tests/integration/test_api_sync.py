@@ -202,10 +202,8 @@ def test_a_wait_without_news_ends_with_none(api: Api) -> None:
 
 
 def test_a_full_queue_asks_to_come_again(
-    small_fleet: Prepared, monkeypatch: pytest.MonkeyPatch
+    small_fleet: Prepared,
 ) -> None:
-    # What is being written waits for its lock until the others were sent away.
-    monkeypatch.setattr("app.db.base.engine.LOCK_TIMEOUT_MS", int(PATIENCE_S * 1000))
     names = [f"n{number}" for number in range(1, 5)]
     waiting = (
         b"SELECT FROM pg_locks WHERE NOT granted AND database = "

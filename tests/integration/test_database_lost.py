@@ -28,7 +28,7 @@ from app.serve.plane import make_plane
 from tests.browser.dashboards import running_dashboard
 from tests.integration.api_harness import NOW, V1, Api, Prepared, service
 from tests.integration.simulating import scenario
-from tests.waiting import PATIENCE_S, eventually, run, until
+from tests.waiting import eventually, run, until
 
 pytestmark = [
     pytest.mark.integration,
@@ -47,9 +47,7 @@ def deleted_here() -> Iterator[None]:
 
 
 @pytest.fixture
-def api(small_fleet: Prepared, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    # All that wait for a lock go on waiting until the database dies, however late that is.
-    monkeypatch.setattr("app.db.base.engine.LOCK_TIMEOUT_MS", int(PATIENCE_S * 1000))
+def api(small_fleet: Prepared) -> Iterator[Api]:
     with running_dashboard(small_fleet) as running:
         running.put("services/chat", service())
         assert running.sync().status_code == 200

@@ -1,5 +1,6 @@
 """All of `plimsoll up` as one person has it: processes, their end by one signal, and the demo that goes on."""
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from app.postgres import server as postgres
 from tests.app.runner import cli
 from tests.integration.fault_harness import plimsoll
-from tests.ports import a_free_port, own_environment
+from tests.ports import a_free_port, alone, own_environment
 from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
@@ -38,6 +39,13 @@ settings = Settings(data_dir=Path(sys.argv[1]), port=int(sys.argv[2]))
 options = DemoOptions(settings=settings, seed=1, keep=True, duration_s=60.0)
 sys.exit(run_demo(options, Console(width=200)))
 """
+
+
+@pytest.fixture(autouse=True)
+def _others_wait() -> Iterator[None]:
+    """The gateway's port and the routers' are the same for every `up`."""
+    with alone("plimsoll up"):
+        yield
 
 
 @contextmanager
@@ -116,6 +124,8 @@ def test_a_first_service_is_served_and_again_by_the_next_up_and_one_signal_ends_
     with ended_anyway(second, data_dir):
         until(lambda: is_answered(port, token))
         ends_by(signal.SIGTERM, second)
+    # pytest keeps what lies outside a test's own directory.
+    shutil.rmtree(home)
 
 
 @pytest.mark.thorough

@@ -3,6 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.integration
+
 UNTIL_STOPPED = """
 import subprocess, sys
 subprocess.run([sys.executable, "-c", '''
@@ -24,6 +30,7 @@ def test_a_command_whose_processes_were_stopped_ends_as_it_would_have() -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=PATIENCE_S,
     )
     assert (found.returncode, found.stdout) == (3, "stood still\n")
     assert found.stderr.endswith(" stops, seed 4\n")

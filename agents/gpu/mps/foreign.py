@@ -129,9 +129,10 @@ def _read(path: Path) -> MpsProcess | None:
 
 
 def _has_no_settings(path: Path) -> bool:
-    """Whether its environment is empty: in the middle of exec it has none, and no address of one either (proc(5))."""
-    start, end = (path / "stat").read_bytes().rpartition(b")")[2].split()[47:49]
-    return start == end != b"0"
+    """Whether its environment is empty: in the middle of exec it has none either, and no address of its stack yet."""
+    # Fields 28 (startstack), 50 and 51 (env_start, env_end) of proc(5); the kernel writes the first one last.
+    fields = (path / "stat").read_bytes().rpartition(b")")[2].split()
+    return fields[25] != b"0" and fields[47] == fields[48]
 
 
 def _may_use(process: MpsProcess, gpu_uuid: str) -> bool:

@@ -42,9 +42,6 @@ def make_parser() -> argparse.ArgumentParser:
         "--mute-file", help="take connections and answer none while it is there"
     )
     parser.add_argument(
-        "--slow-s", type=float, default=0.0, help="before each answer but the first"
-    )
-    parser.add_argument(
         "--refuse", default="", help="answer requests with this path by 500"
     )
     return parser
@@ -54,7 +51,6 @@ class Server:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.seen: list[str] = []
-        self.answers = 0
         self.held: list[socket.socket] = []
 
     def serve(self) -> None:
@@ -77,8 +73,6 @@ class Server:
                 with connection:
                     connection.settimeout(2.0)
                     text = self._answer(connection)
-                    time.sleep(self.options.slow_s if self.answers else 0.0)
-                    self.answers += 1
                     connection.sendall(text)
 
     def _end_when_due(self) -> None:

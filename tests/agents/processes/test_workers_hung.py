@@ -63,26 +63,19 @@ class Hasty(Node):
         return self.now_s
 
 
-@pytest.mark.parametrize(
-    ("slow_s", "is_ready"),
-    [pytest.param("0.15", True, marks=pytest.mark.thorough), ("0", False)],
-)
 @in_loop
-async def test_one_that_answers_late_or_no_is_not_hung(
-    tmp_path: Path, slow_s: str, is_ready: bool
-) -> None:
+async def test_one_that_answers_no_is_not_hung(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     ready.touch()
     node = Hasty(
         directory=tmp_path / "workers",
-        arguments=("--slow-s", slow_s, "--ready-file", str(ready)),
+        arguments=("--ready-file", str(ready)),
         # A test's whole patience for each question.
         hung_after_s=6.0 * PATIENCE_S,
     )
     async with node.workers() as workers:
         view = await started(workers)
-        if not is_ready:
-            ready.unlink()
+        ready.unlink()
         changes: list[str] = []
         workers.on_change = lambda: changes.extend(
             each.state for each in workers.replicas()

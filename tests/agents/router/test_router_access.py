@@ -24,6 +24,7 @@ from agents.daemon.request_port import front
 from agents.main import main, make_parser
 from agents.processes.user import WorkerUser
 from agents.router.access import RouterAccess, read_access
+from agents.router.haproxy import config
 from agents.router.haproxy.config import (
     PROXY_USER,
     HaProxySettings,
@@ -314,6 +315,7 @@ def test_haproxy_gets_all_of_it_in_its_configuration_and_leaves_root(
 ) -> None:
     settings = HaProxySettings(port=8081, folder=tmp_path)
     assert "\n    bind 127.0.0.1:8081\n" in make_config(settings)
+    assert f"\n    timeout check {config.CHECK_TIMEOUT_MS}\n" in make_config(settings)
     access = RouterAccess(
         host="::",
         allow=HERE,

@@ -24,7 +24,7 @@ from tests.agents.router_harness import (
     served,
     tick_until,
 )
-from tests.ports import own_ports
+from tests.ports import a_free_port
 from tests.waiting import PATIENCE_S, in_loop
 
 pytestmark = pytest.mark.integration
@@ -130,7 +130,7 @@ async def test_a_replica_that_answers_5xx_gets_nothing_until_it_is_ready(
 async def test_a_replica_that_is_gone_costs_no_request_and_comes_back_where_it_was(
     front: Front,
 ) -> None:
-    port = own_ports()
+    port = a_free_port()
     async with served(front.a.make_app(), port=port) as url:
         front.addresses["a"] = url
         front.switch("a", "b")

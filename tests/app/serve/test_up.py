@@ -14,7 +14,7 @@ from app.base.errors import PlimsollError
 from app.base.settings import Settings
 from app.db.base.engine import make_engine
 from app.postgres.files import claim
-from app.serve.local_gateway import why_no_gateway
+from app.serve.local_gateway import find_gateway
 from app.serve.plane import make_plane
 from app.serve.up import (
     Terminal,
@@ -136,9 +136,13 @@ def test_each_start_says_where_the_first_admin_s_token_is(
 
 
 def test_where_haproxy_could_not_have_its_socket_there_is_no_gateway(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     place = "agents.router.haproxy.supervised.find_program"
     monkeypatch.setattr(place, lambda _path: Path("/usr/sbin/haproxy"))
-    why = why_no_gateway(Path("/d" * 60))
-    assert why == "choose a --data-dir with a shorter path"
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    monkeypatch.chdir(deep)
+    said: list[str] = []
+    assert find_gateway(Settings(data_dir=Path(".plimsoll")), said.append) is None
+    assert said[0].startswith("no gateway: choose a --data-dir with a shorter path")

@@ -120,8 +120,12 @@ def test_one_in_the_middle_of_a_start_is_never_taken_for_one_without_settings(
     assert seen <= {(gpu.uuid, "/theirs")}
 
 
-def test_one_without_any_settings_is_in_the_usual_place(tmp_path: Path) -> None:
-    program = tmp_path / "nvidia-cuda-mps-server"
+def test_one_without_any_settings_is_in_the_usual_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another name: under its own, other tests would find it on their GPUs.
+    program = tmp_path / "without-settings"
+    monkeypatch.setattr("agents.gpu.mps.foreign.PROGRAM_PREFIX", program.name[:15])
     shutil.copy("/bin/sh", program)
     pipe = subprocess.PIPE
     with subprocess.Popen([program, "-c", "read _"], env={}, stdin=pipe) as process:

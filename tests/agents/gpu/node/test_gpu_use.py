@@ -1,5 +1,6 @@
 """Whose the processes on a GPU are, with real processes, and what goes over the wire about them."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -156,7 +157,11 @@ def test_a_server_of_mps_is_nobody_s(tmp_path: Path) -> None:
     server = tmp_path / "nvidia-cuda-mps-server"
     server.symlink_to(sys.executable)
     with subprocess.Popen(
-        [str(server), "-c", "print(1, flush=True); input()"], stdin=-1, stdout=-1
+        [str(server), "-c", "print(1, flush=True); input()"],
+        stdin=-1,
+        stdout=-1,
+        # Else other tests would find it on their GPUs.
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "GPU-of-nobody"},
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -26,7 +26,7 @@ from agents.router.haproxy.state import (
     parse_state,
 )
 from tests.agents.router_harness import a_route, opened, served
-from tests.ports import a_free_port, own_ports
+from tests.ports import a_free_port
 
 SETTINGS = HaProxySettings(port=8000, folder=Path("/f"), services=2, replicas=3)
 A, B, C, D = (("127.0.0.1", 9000 + number) for number in range(4))
@@ -303,7 +303,7 @@ class TestReal:
         self, front: Front
     ) -> None:
         # What listens there afterwards would answer.
-        async with served(front.a.make_app(), port=own_ports()) as url:
+        async with served(front.a.make_app(), port=a_free_port()) as url:
             front.addresses["c"] = url
             front.switch(b=1.0, c=1.0)
             assert {(await front.post())[1] for _ in range(8)} == {"a", "b"}

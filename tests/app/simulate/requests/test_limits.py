@@ -5,7 +5,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from app.simulate.requests.run import MAX_MEMORY_BYTES
+
+pytestmark = pytest.mark.integration
 
 SHOWN = """
 import json, os, resource, sys
