@@ -24,8 +24,6 @@ PROGRAM_PREFIX = "nvidia-cuda-mps"
 """The names of daemon and server begin with it; the kernel cuts names to 15 characters, which is just this."""
 ASKS = "nvidia-cuda-mps-control"
 """Without an option it sends a daemon the commands on its standard input."""
-_LOOKS = 50
-"""At a process that seems to have no settings, as one has none in the middle of exec."""
 DEFAULT_PIPE = "/tmp/nvidia-mps"
 NO_DAEMON_PIPE = "/dev/null"
 """A client that is given it finds no daemon and works without MPS."""
@@ -113,8 +111,7 @@ def _read(path: Path) -> MpsProcess | None:
         return None
     settings: dict[str, str] | None = None
     with contextlib.suppress(psutil.AccessDenied, OSError):
-        for _ in range(_LOOKS):
-            settings = settings or process.environ()
+        settings = process.environ()
         if not settings and not _has_no_settings(path):
             return None
     return MpsProcess(
@@ -129,10 +126,10 @@ def _read(path: Path) -> MpsProcess | None:
 
 
 def _has_no_settings(path: Path) -> bool:
-    """Whether its environment is empty: in the middle of exec it has none either, and no address of its stack yet."""
-    # Fields 28 (startstack), 50 and 51 (env_start, env_end) of proc(5); the kernel writes the first one last.
+    """Whether its environment is empty: in the middle of exec it seems so, too, and has no address of its code yet."""
+    # Fields 26 (startcode), 50 and 51 (env_start, env_end) of proc(5); the kernel sets the first one last.
     fields = (path / "stat").read_bytes().rpartition(b")")[2].split()
-    return fields[25] != b"0" and fields[47] == fields[48]
+    return fields[23] != b"0" and fields[47] == fields[48] != b"0"
 
 
 def _may_use(process: MpsProcess, gpu_uuid: str) -> bool:

@@ -18,6 +18,7 @@ IDLE_IN_TRANSACTION_MS = 60_000
 # SQLAlchemy's own 30 s are longer than agents wait for an answer; whoever finds no connection free is to come again.
 POOL_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5
+"""A whole number, as libpq has it."""
 
 # A host that lost its power or its network says no goodbye. Without these TCP would wait for hours: the client for an
 # answer, and the server with the lead of a controller that is gone. Unix sockets ignore them. Where Linux has the last

@@ -10,7 +10,12 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import func, make_url, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.db.base.engine import KEEPALIVES, SERVER_KEEPALIVES, as_options
+from app.db.base.engine import (
+    CONNECT_TIMEOUT_S,
+    KEEPALIVES,
+    SERVER_KEEPALIVES,
+    as_options,
+)
 from app.db.base.transaction import TRANSIENT_ERRORS
 
 RECONNECT = "reconnected"
@@ -75,7 +80,7 @@ class Listener:
             connection = await psycopg.AsyncConnection.connect(
                 self._conninfo,
                 autocommit=True,
-                connect_timeout=5,
+                connect_timeout=CONNECT_TIMEOUT_S,
                 application_name="plimsoll-listen",
             )
             async with connection:
