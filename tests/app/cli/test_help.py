@@ -28,6 +28,15 @@ HEAVY = (
 )
 
 
+def unmeasured() -> dict[str, str]:
+    """The environment of programs whose modules are counted: under `make coverage` they would load its own, too."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("COVERAGE_")
+    }
+
+
 def loaded_by(*arguments: str) -> tuple[list[str], int]:
     """The heavy libraries that a command line has loaded when it ends, and the number of all modules."""
     script = (
@@ -43,6 +52,7 @@ def loaded_by(*arguments: str) -> tuple[list[str], int]:
         text=True,
         timeout=PATIENCE_S,
         check=False,
+        env=unmeasured(),
     )
     assert ended.returncode == 0
     *heavy, modules = ended.stderr.splitlines()[-1].split()
@@ -97,7 +107,7 @@ def complete(words: str) -> tuple[list[str], str]:
         f"print(*[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     environment = {
-        **os.environ,
+        **unmeasured(),
         "COMP_WORDS": words,
         "COMP_CWORD": str(words.count(" ")),
         "_PLIMSOLL_COMPLETE": "complete_bash",
