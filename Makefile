@@ -84,13 +84,15 @@ test: install
 
 test-all: test test-core-types test-rest
 
-# What `test` leaves out, and its properties with four times as many random examples.
+# What `test` leaves out, its properties with four times as many random examples, and its loops with twice as many cases.
+REST = thorough or hypothesis or seeded
 test-rest: install
-	PLIMSOLL_TESTS=all $(BIN)/pytest tests -m "thorough or hypothesis" $(TEST_ARGS)
+	PLIMSOLL_TESTS=all $(BIN)/pytest tests -m "$(REST)" $(TEST_ARGS)
 
 # By both suites, which takes half as long again as `test-all`.
 coverage: install
-	PLIMSOLL_TESTS=all $(BIN)/pytest tests $(TEST_ARGS) --cov --cov-report=
+	$(BIN)/pytest tests -m "not thorough" $(TEST_ARGS) --cov --cov-report=
+	PLIMSOLL_TESTS=all $(BIN)/pytest tests -m "$(REST)" $(TEST_ARGS) --cov --cov-append --cov-report=
 	$(BIN)/coverage report --precision=2 --skip-covered --sort=miss | tail -n 40
 
 # The control plane's tests one after another, as their node and their policy are the cluster's.

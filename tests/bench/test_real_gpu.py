@@ -14,6 +14,7 @@ from bench.measured_sets import load_own
 from bench.real_gpu.commands import NEEDED
 from tests.agents.fakes.nvml.fixtures import library
 from tests.bench.real_gpu_machine import ROOT, Machine
+from tests.ports import own_environment
 from tests.waiting import PATIENCE_S, until
 
 __all__ = ["library"]
@@ -210,7 +211,13 @@ def test_nothing_else_must_be_installed() -> None:
             "print(*sorted(named))",
         )
     )
-    done = subprocess.check_output([sys.executable, "-c", text], text=True, cwd=ROOT)
+    done = subprocess.check_output(
+        [sys.executable, "-c", text],
+        text=True,
+        cwd=ROOT,
+        # `make coverage` would be found there, too.
+        env=own_environment("COVERAGE_"),
+    )
     of_aiohttp = (
         "_brotli brotli aiodns aiohappyeyeballs aiosignal attr frozenlist idna "
         "multidict propcache yarl typing_extensions charset_normalizer"

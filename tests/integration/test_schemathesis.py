@@ -86,6 +86,7 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
         yield running
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize(("label", "mode"), CASES)
 def test_every_answer_is_documented_and_none_is_a_server_error(
     api: Api, label: str, mode: GenerationMode
@@ -110,6 +111,7 @@ def test_every_answer_is_documented_and_none_is_a_server_error(
     call()
 
 
+@pytest.mark.seeded
 def test_workflows_over_several_operations_meet_no_server_error(api: Api) -> None:
     class Workflow(SCHEMA.as_state_machine()):  # type: ignore[misc]  # made at run time
         """Chains that schemathesis infers: what one call creates or answers, later ones read, change and delete."""

@@ -50,7 +50,7 @@ from solvers.types.state import (
     Service,
     Slo,
 )
-from tests.examples import examples
+from tests.examples import tried
 from tests.integration.fleet import engine_on
 from tests.integration.two_stores import TwoStores
 
@@ -434,7 +434,8 @@ def _comparable(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, state=state, proposal=proposal)
 
 
+@pytest.mark.seeded
 def test_both_stores_answer_alike(
     postgres_server: postgres.Server, migrated_template: str
 ) -> None:
-    Stores.check(postgres_server, migrated_template, examples=examples(14), steps=20)
+    Stores.check(postgres_server, migrated_template, examples=tried(14), steps=20)

@@ -22,7 +22,7 @@ from app.store.store import Store
 from app.store.task_book import Place
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.state import Gpu, GpuId, Node, NodeId, Task, Variant, gpu_id
-from tests.examples import examples
+from tests.examples import tried
 from tests.integration.fleet import (
     START,
     make_bound,
@@ -281,7 +281,8 @@ def _is_refused(act: Callable[[], None]) -> bool:
     return False
 
 
+@pytest.mark.seeded
 def test_both_stores_know_the_same_of_tasks(
     postgres_server: postgres.Server, migrated_template: str
 ) -> None:
-    TaskStores.check(postgres_server, migrated_template, examples=examples(8), steps=15)
+    TaskStores.check(postgres_server, migrated_template, examples=tried(8), steps=15)

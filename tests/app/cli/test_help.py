@@ -1,6 +1,5 @@
 """The command line as such: help, usage, exit codes, and that help loads no heavy library."""
 
-import os
 import subprocess
 import sys
 
@@ -8,6 +7,7 @@ import pytest
 
 from app.cli.commands import ENTRIES, PASSED_ON, Commands
 from tests.app.runner import cli
+from tests.ports import own_environment
 from tests.waiting import PATIENCE_S
 from tools.documents import cli as document
 
@@ -29,12 +29,8 @@ HEAVY = (
 
 
 def unmeasured() -> dict[str, str]:
-    """The environment of programs whose modules are counted: under `make coverage` they would load its own, too."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("COVERAGE_")
-    }
+    """For programs whose modules are counted: under `make coverage` they would load its own, too."""
+    return own_environment("COVERAGE_")
 
 
 def loaded_by(*arguments: str) -> tuple[list[str], int]:

@@ -11,7 +11,7 @@ from solvers.autoscale.problem import AutoscaleProblem, ServiceTarget, TypeTotal
 from solvers.autoscale.solve import Method, solve
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.autoscale.factories import (
     broken_limits,
     brute_force,
@@ -219,7 +219,7 @@ def test_exact_fits_are_not_lost_to_rounding(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", EXACT)
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_exact_methods_find_the_brute_force_optimum(seed: int, method: Method) -> None:
     problem = random_problem(seed)
     solution, report = solve(problem, BUDGET, method=method)
@@ -231,7 +231,7 @@ def test_exact_methods_find_the_brute_force_optimum(seed: int, method: Method) -
     assert report.bound == pytest.approx(report.objective, abs=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_greedy_costs_at_most_twice_the_optimum_with_enough_gpus(seed: int) -> None:
     problem = random_problem(seed, services=3, gpu_types=3, all_fresh=True)
     problem = replace(

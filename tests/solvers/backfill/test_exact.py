@@ -14,7 +14,7 @@ from solvers.policies.registry import fill_of
 from solvers.types.plan import BoundGpu, BoundTask
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import Gpu, Task
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.factories import (
     POINTS,
     PROBLEM,
@@ -275,7 +275,7 @@ def random_case(seed: int, *, is_running: bool = True) -> FillProblem:
     return to_fill(bound, tasks, fleet, running=a_plan(*before) if is_running else None)
 
 
-@pytest.mark.parametrize("seed", range(examples(24)))
+@pytest.mark.parametrize("seed", seeds(24))
 def test_no_rule_is_ever_broken_and_the_order_of_the_input_changes_nothing(
     seed: int,
 ) -> None:
@@ -304,7 +304,7 @@ def test_it_is_worth_more_than_the_greedy_in_many_cases() -> None:
     assert sum(gain > 1e-6 for gain in gains) >= 5
 
 
-@pytest.mark.parametrize("seed", range(examples(12)))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_what_it_decided_it_decides_again(seed: int) -> None:
     # A task that lost its seat is given a moment to get it back; after that nothing is left to change.
     wanted = random_case(seed)
@@ -345,7 +345,7 @@ def every_filling(wanted: FillProblem) -> list[tuple[BoundGpu, ...]]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_of_every_filling_it_finds_one_that_is_nearly_the_best(seed: int) -> None:
     # Of each task it looks at three shares, which do without the last tenth of the speed.
     draw = random.Random(seed)

@@ -11,7 +11,7 @@ from solvers.check_residents import task_violations
 from solvers.policies.registry import fill_of, policies
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, BoundReplica
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.factories import (
     POINTS,
     PROBLEM,
@@ -296,7 +296,7 @@ def test_a_plan_of_another_time_is_refused() -> None:
         fill(to_fill(a_plan(gpu), [a_task()], [GPU]))
 
 
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_no_rule_is_ever_broken_and_the_order_of_the_input_changes_nothing(
     seed: int,
 ) -> None:

@@ -15,7 +15,7 @@ from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import gpu_plan, random_problem, replica_on
 from tests.solvers.training_beside import (
     A_TYPE,
@@ -131,7 +131,7 @@ def test_least_and_most_replicas_are_kept() -> None:
     assert (len(replicas(plan)), plan.unserved[0].reason) == (1, "replicas")
 
 
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_plans_of_random_problems_break_no_rule_whatever_the_order(seed: int) -> None:
     problem = random_problem(seed)
     plan, memory = planned(problem)

@@ -16,12 +16,12 @@ from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import Budget, Prices
 from solvers.types.plan import GpuPlan, Plan, ReplicaPlan
 from solvers.types.problem import Problem
-from tests.examples import examples
+from tests.examples import tried
 from tests.solvers.instances import gpu_plan, random_problem, replica_on
 from tests.solvers.problems import tiny_problem
 from tests.solvers.small_plans import capacity_rps
 
-SEEDS = range(examples(12))
+SEEDS = range(tried(12))
 
 
 def explained(problem: Problem) -> tuple[Plan, Prices] | None:
@@ -63,6 +63,7 @@ def is_lawful(problem: Problem, gpu: GpuPlan) -> bool:
     return all(entry.rule in ("demand", "stock") for entry in broken)
 
 
+@pytest.mark.seeded
 def test_alternatives_keep_every_rule_and_lose_what_is_claimed() -> None:
     seen = 0
     for problem, plan, prices in cases():
@@ -84,6 +85,7 @@ def test_alternatives_keep_every_rule_and_lose_what_is_claimed() -> None:
     assert seen > 4 * len(SEEDS)
 
 
+@pytest.mark.seeded
 def test_single_changes_are_the_best_of_their_kind() -> None:
     compared = 0
     for problem, plan, prices in cases():

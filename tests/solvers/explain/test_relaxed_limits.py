@@ -68,6 +68,7 @@ def loosened(problem: Problem, kind: str, subject: str) -> Problem:
     return replace(problem, gpu_types=tuple(types), services=tuple(services))
 
 
+@pytest.mark.seeded
 def test_tested_savings_are_those_of_the_linear_program_and_the_largest_comes_first() -> (
     None
 ):

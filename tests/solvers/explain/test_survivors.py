@@ -18,7 +18,7 @@ from solvers.types.plan import (
 )
 from solvers.types.problem import Problem
 from solvers.types.state import GpuId, NodeId, Observed, ReplicaId
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import (
     a_problem,
     a_service,
@@ -113,7 +113,7 @@ def test_what_is_short_before_is_not_counted_against_a_loss() -> None:
     assert [loss.weight for loss in found.gpu_losses] == [pytest.approx(50.0)]
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_losses_are_what_routing_without_the_gpu_leaves_unserved(seed: int) -> None:
     problem = random_problem(seed)
     plan, _, _ = policy("hetsev_greedy").make_plan(

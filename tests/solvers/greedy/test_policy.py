@@ -15,7 +15,7 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed, ServiceObservation
-from tests.examples import examples
+from tests.examples import examples, seeds, tried
 from tests.solvers.instances import (
     HALVES,
     a_problem,
@@ -348,7 +348,7 @@ def saturation(problem: Problem, plan: Plan, service: str) -> float:
     return problem.service(service).arrival_rate_rps / capacity if capacity else 0.0
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_from_the_start_whatever_is_served_stays_below_the_threshold_while_gpus_last(
     seed: int,
 ) -> None:
@@ -363,7 +363,7 @@ def test_from_the_start_whatever_is_served_stays_below_the_threshold_while_gpus_
         assert service.name in limited or now <= 0.8 * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_day_of_changing_load_restarts_nothing_that_runs(seed: int) -> None:
     """Between two ticks a service either gains replicas or loses one, and nothing else."""
     base, memory, before = random_problem(seed, gpus=30), None, Plan(policy="none")
@@ -419,8 +419,9 @@ def test_every_tick_is_lawful_and_the_order_of_the_input_changes_nothing(
             current, memory = plan, remembered
 
 
+@pytest.mark.seeded
 def test_nothing_starts_while_the_rates_stay() -> None:
-    for seed in range(examples(6)):
+    for seed in range(tried(6)):
         problem = random_problem(seed, gpus=30)
         first, _, memory = tick(problem)
         for number in range(1, 6):

@@ -18,7 +18,7 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, SolveStatus
 from solvers.types.plan import GpuPlan
 from solvers.types.problem import Objective, Problem
-from tests.examples import IS_THOROUGH, examples
+from tests.examples import IS_THOROUGH, tried
 from tests.solvers.joint.oracle import Best, best_plan
 from tests.solvers.problems import tiny_problem, uncapped
 
@@ -73,6 +73,7 @@ def best_of(seed: int) -> Best:
     return best_plan(tiny_problem(seed))
 
 
+@pytest.mark.seeded
 def test_least_cost_is_proven_for_what_can_be_served() -> None:
     unproven, inexact = list[int](), list[int]()
     for case in cases("min_cost"):
@@ -121,6 +122,7 @@ def assert_bounds_hold(case: Case) -> bool:
     return True
 
 
+@pytest.mark.seeded
 def test_services_with_a_common_label_are_kept_apart_at_least_cost() -> None:
     unproven, dearer = list[int](), 0
     for seed in range(FEWER_SEEDS):
@@ -156,6 +158,7 @@ def with_labels(problem: Problem, seed: int) -> Problem:
     return replace(problem, services=tuple(services))
 
 
+@pytest.mark.seeded
 def test_gpus_without_sm_limits_are_shared_at_least_cost() -> None:
     unproven, overloaded = list[int](), 0
     for seed in range(FEWER_SEEDS):
@@ -192,6 +195,7 @@ def pressure_of(problem: Problem, gpu: GpuPlan) -> float:
     return sum(row.pressure for row in rows if row)
 
 
+@pytest.mark.seeded
 def test_problems_of_all_kinds_are_among_them() -> None:
     short = missing = 0
     for seed in range(SEEDS):
@@ -204,9 +208,10 @@ def test_problems_of_all_kinds_are_among_them() -> None:
     assert missing >= SEEDS // 40
 
 
+@pytest.mark.seeded
 def test_nearly_all_problems_of_four_services_on_six_gpus_are_proven_too() -> None:
     unproven = 0
-    for seed in range(0, 4 * examples(8), 4):
+    for seed in range(0, 4 * tried(8), 4):
         problem = tiny_problem(seed, services=4, gpus=3)
         solution, report = solve(problem, BUDGET)
         best = best_plan(problem)

@@ -14,7 +14,7 @@ from solvers.types.outcome import MIN_MOVES, Budget, PlanReport, Stability
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
-from tests.examples import examples
+from tests.examples import tried
 from tests.solvers.instances import (
     a_problem,
     a_service,
@@ -204,8 +204,9 @@ def test_without_a_limit_of_seconds_plans_follow_from_the_arguments_alone() -> N
     assert once == again
 
 
+@pytest.mark.seeded
 def test_warm_plans_keep_every_rule_and_serve_what_cold_ones_serve() -> None:
-    for seed in range(examples(6)):
+    for seed in range(tried(6)):
         problem = random_problem(seed)
         first, _, memory = tick(problem, seconds=60.0)
         now = with_rates(replace(problem, current=first), 1.1)

@@ -17,7 +17,7 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget
 from solvers.types.problem import Objective, Problem
 from solvers.types.state import GpuType, Observed
-from tests.examples import examples
+from tests.examples import tried
 from tests.solvers.instances import (
     a_problem,
     a_row,
@@ -124,7 +124,7 @@ def test_an_easier_problem_has_no_worse_a_plan(
     easier: Callable[[Problem], Problem],
 ) -> None:
     better = 0
-    for seed in range(examples(18)):
+    for seed in range(tried(18)):
         problem = tiny_problem(seed)
         here, there = worth(problem), worth(easier(problem))
         assert is_no_worse(there, here), seed
@@ -132,12 +132,13 @@ def test_an_easier_problem_has_no_worse_a_plan(
     assert better > 0, "what is easier changed nothing"
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("easier", [one_more_gpu, looser_slos, all_types_allowed])
 def test_an_easier_problem_serves_no_less_where_gpus_are_paid_for(
     easier: Callable[[Problem], Problem],
 ) -> None:
     better = 0
-    for seed in range(34, 34 + examples(20)):
+    for seed in range(34, 34 + tried(20)):
         problem = replace(with_rates(tiny_problem(seed), 2.0), objective="max_goodput")
         here, there = worth(problem).unserved, worth(easier(problem)).unserved
         assert there <= here + 1e-4, seed
@@ -145,11 +146,12 @@ def test_an_easier_problem_serves_no_less_where_gpus_are_paid_for(
     assert better > 0, "what is easier changed nothing"
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("objective", BOTH)
 def test_neither_order_nor_names_change_what_a_plan_is_worth(
     objective: Objective,
 ) -> None:
-    for seed in range(12, 12 + examples(12)):
+    for seed in range(12, 12 + tried(12)):
         problem, draw = (
             replace(tiny_problem(seed), objective=objective),
             random.Random(seed),
@@ -174,8 +176,9 @@ def test_neither_order_nor_names_change_what_a_plan_is_worth(
         assert is_no_worse(there, here), seed
 
 
+@pytest.mark.seeded
 def test_only_the_proportion_of_priorities_counts() -> None:
-    for seed in range(examples(12)):
+    for seed in range(tried(12)):
         problem = tiny_problem(seed)
         services = tuple(
             replace(one, priority=1e3 * one.priority) for one in problem.services
@@ -269,12 +272,13 @@ def clock(per_look_s: float) -> Callable[[], float]:
     return lambda: per_look_s * next(looks)
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("objective", BOTH)
 @pytest.mark.parametrize("per_look_s", [0.01, 2.0])
 def test_a_plan_that_time_cut_short_keeps_every_rule_and_claims_no_more_than_it_knows(
     objective: Objective, per_look_s: float
 ) -> None:
-    for seed in range(examples(5)):
+    for seed in range(tried(5)):
         problem = replace(random_problem(seed, gpus=1 + seed), objective=objective)
         budget = Budget(seconds=1.0, elapsed=clock(per_look_s))
         plan, report, _ = make_plan(problem, Observed(at_s=0.0), None, budget)

@@ -19,7 +19,7 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
-from tests.examples import examples
+from tests.examples import seeds, tried
 from tests.solvers.instances import (
     a_problem,
     a_row,
@@ -112,7 +112,7 @@ def test_a_running_plan_that_breaks_a_limit_goes() -> None:
     assert replica_counts(plan).total() == 1
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_no_plan_is_worse_than_the_running_one(seed: int) -> None:
     problem = replace(random_problem(seed), migration_cost_usd_per_hour=0.1)
     greedy, _, _ = policy("hetsev_greedy").make_plan(problem, NOW, None, BUDGET)
@@ -131,9 +131,10 @@ def test_no_plan_is_worse_than_the_running_one(seed: int) -> None:
         assert total <= kept_total + 1e-5
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("objective", ["min_cost", "max_goodput"])
 def test_reports_of_random_problems_are_confirmed(objective: str) -> None:
-    for seed in range(examples(12)):
+    for seed in range(tried(12)):
         problem = replace(random_problem(seed, gpus=1 + seed % 4), objective=objective)
         plan, report = run(problem)
         assert report.steps[0].technique == "joint"

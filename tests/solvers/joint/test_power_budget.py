@@ -14,14 +14,14 @@ from solvers.joint.trim_to_power import draws_w
 from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
 from solvers.types.problem import Objective, Problem
-from tests.examples import IS_THOROUGH, examples
+from tests.examples import IS_THOROUGH, tried
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
 from tests.solvers.joint.oracle import best_plan
 from tests.solvers.problems import tiny_problem
 
 BUDGET = Budget(work=1.0)
 LITTLE = Budget(work=0.3, seed=3)
-SEEDS = range(48 if IS_THOROUGH else 8)
+SEEDS = range(30 if IS_THOROUGH else 8)
 PARTS = (0.9, 0.5)
 """Of the watts of the plan without a budget."""
 
@@ -132,6 +132,7 @@ def test_how_many_gpus_watts_feed() -> None:
     assert max_gpus(tables, 0.0).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("objective", ["min_cost", "max_goodput"])
 def test_optima_of_tiny_problems_are_found_and_no_bound_is_beyond_them(
     objective: Objective,
@@ -206,8 +207,9 @@ def test_the_bound_rises_as_the_budget_falls() -> None:
     assert (np.diff(bounds) <= 1e-3 * np.array(bounds[:-1])).all(), bounds
 
 
+@pytest.mark.seeded
 def test_a_budget_that_nothing_reaches_leaves_the_optimum_as_it_is() -> None:
-    for seed in range(examples(8)):
+    for seed in range(tried(8)):
         problem = tiny_problem(seed)
         free, _ = solve(problem, BUDGET)
         capped, _ = run(problem, 1e6)

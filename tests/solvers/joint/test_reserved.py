@@ -13,7 +13,7 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import GpuPlan, Plan, Unserved
 from solvers.types.problem import Problem
 from solvers.types.state import ALL_PAID, Observed
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import (
     a_problem,
     a_service,
@@ -86,7 +86,7 @@ def test_fleets_with_reserved_gpus_are_relaxed_without_shortages(seed: int) -> N
     }
 
 
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_plans_cost_the_optimum_of_the_two_halves(seed: int) -> None:
     problem = with_paid(tiny_problem(seed), 1)
     if problem.objective != "min_cost":

@@ -36,6 +36,7 @@ def missing(plan: Plan) -> int:
     return sum(each.replicas_missing for each in plan.unserved)
 
 
+@pytest.mark.seeded
 def test_the_best_of_all_plans_is_found_and_proven_where_all_gpus_are_cut() -> None:
     for seed in SEEDS:
         problem = tiny_sliced_problem(seed, is_beside=False)
@@ -50,6 +51,7 @@ def test_the_best_of_all_plans_is_found_and_proven_where_all_gpus_are_cut() -> N
         assert (paid.served_weight, paid.status) == (weight, "optimal"), seed
 
 
+@pytest.mark.seeded
 def test_beside_whole_gpus_little_is_lost_and_bounds_hold() -> None:
     dearer = list[int]()
     for seed in SEEDS:
@@ -66,6 +68,7 @@ def test_beside_whole_gpus_little_is_lost_and_bounds_hold() -> None:
     assert len(dearer) <= max(2, len(SEEDS) // 15), dearer
 
 
+@pytest.mark.seeded
 def test_a_gpu_that_may_be_shared_in_either_way_counts_once() -> None:
     problem = next(
         each
@@ -81,6 +84,7 @@ def test_a_gpu_that_may_be_shared_in_either_way_counts_once() -> None:
     assert used <= both.count
 
 
+@pytest.mark.seeded
 def test_where_watts_rule_rows_out_no_gpu_exceeds_its_cap_and_the_bound_holds() -> None:
     costs = Counter[bool]()
     for seed in SEEDS:

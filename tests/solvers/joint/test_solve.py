@@ -11,7 +11,7 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight
 from solvers.types.outcome import Budget, SolveReport, SolveStatus
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
-from tests.examples import examples
+from tests.examples import seeds, tried
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
 from tests.solvers.problems import tiny_problem
 from tests.solvers.small_plans import example
@@ -218,7 +218,7 @@ def test_dear_energy_prefers_the_row_that_draws_less() -> None:
     assert [each.batch for gpu in plan.gpus for each in gpu.replicas] == [4]
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_prices_scale_the_cost(seed: int) -> None:
     problem = tiny_problem(seed)
     scaled = replace(
@@ -234,10 +234,11 @@ def test_prices_scale_the_cost(seed: int) -> None:
     )
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("objective", ["min_cost", "max_goodput"])
 def test_plans_of_random_problems_keep_every_rule(objective: str) -> None:
     served = 0
-    for seed in range(examples(60)):
+    for seed in range(tried(60)):
         problem = random_problem(
             seed, services=2 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6
         )
@@ -245,7 +246,7 @@ def test_plans_of_random_problems_keep_every_rule(objective: str) -> None:
             replace(problem, objective=objective), Budget(work=0.01, seed=seed)
         )
         served += any(gpu.replicas for gpu in solution.plan.gpus)
-    assert served > 0.9 * examples(60), "a plan without GPUs keeps every rule, too"
+    assert served > 0.9 * tried(60), "a plan without GPUs keeps every rule, too"
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:

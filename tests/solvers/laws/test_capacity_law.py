@@ -128,6 +128,7 @@ def test_a_row_keeps_its_promise_at_its_own_ratios(
     )
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize(("percentile", "batch"), COLUMNS)
 def test_interpolation_nowhere_overstates_by_more_than_0_005(
     law: CapacityLaw, percentile: float, batch: int
@@ -140,6 +141,7 @@ def test_interpolation_nowhere_overstates_by_more_than_0_005(
     assert np.all(miss <= 1.0 - percentile), ratios[miss > 1.0 - percentile]
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize(("percentile", "batch"), COLUMNS)
 def test_interpolation_understates_by_0_01_at_most_but_at_the_step(
     law: CapacityLaw, percentile: float, batch: int
@@ -152,6 +154,7 @@ def test_interpolation_understates_by_0_01_at_most_but_at_the_step(
     assert np.all(miss > 1.0 - percentile), ratios[miss <= 1.0 - percentile]
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize(("percentile", "batch"), COLUMNS)
 def test_a_row_never_falls_and_ends_at_the_largest_utilisation(
     law: CapacityLaw, percentile: float, batch: int

@@ -30,7 +30,7 @@ from solvers.types.problem import (
     ServiceDemand,
 )
 from solvers.types.state import GpuType
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import gpu_plan, replica_on
 
 CONTRACT = Path(__file__).parents[4] / "shared" / "contracts"
@@ -264,7 +264,7 @@ def all_neighbour_sets(
     ]
 
 
-@pytest.mark.parametrize("seed", range(examples(10)))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_the_worst_neighbours_are_the_worst_of_all_sets(seed: int) -> None:
     draw = random.Random(seed)
     kind = gpu_type(sm_percent_step=draw.choice((5.0, 10.0, 20.0)))

@@ -12,7 +12,7 @@ from solvers.llm.calendar import (
     share_of_tokens,
 )
 from solvers.llm.lengths import MeanLengths, length_table
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.llm.models import make_replica, make_step_law, make_table
 
 
@@ -97,7 +97,7 @@ def test_a_limit_within_a_bin_counts_a_part_of_it() -> None:
     assert share_of_tokens(passed, 11.0) == 1.0
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_it_serves_as_an_engine_that_goes_through_every_sequence(seed: int) -> None:
     generator = np.random.default_rng(seed)
     table = make_table(

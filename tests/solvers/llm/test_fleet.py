@@ -16,7 +16,7 @@ from solvers.types.llm import LlmReplicaPlan
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.llm.models import (
     make_points,
     make_problem,
@@ -207,7 +207,7 @@ def fits(problem: Problem, used: Counter[tuple[str, int]]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("seed", range(examples(2)))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_no_choice_of_covers_is_cheaper(seed: int) -> None:
     problem = random_problem(seed, services=2)
     found = plan_llms(problem, Budget())
@@ -230,7 +230,7 @@ def test_no_choice_of_covers_is_cheaper(seed: int) -> None:
         assert cost <= best * 1.03
 
 
-@pytest.mark.parametrize("seed", range(examples(10)))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_the_rule_of_slots_is_that_replicas_fit_into_nodes(seed: int) -> None:
     chance = random.Random(seed)
     problem = random_problem(seed, services=1)

@@ -29,7 +29,7 @@ from solvers.placement.problem import (
 from solvers.placement.solve import solve
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
-from tests.examples import examples
+from tests.examples import examples, seeds
 from tests.solvers.placement.instances import (
     best_by_trying_everything,
     objective,
@@ -123,7 +123,7 @@ def test_thirds_of_a_gpu_fill_it() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(examples(12)))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_the_answer_is_the_best_of_all_placements(seed: int) -> None:
     problem = random_problem(seed, replicas=6, gpus=2 + seed % 3)
     solution, report = solve(problem, replace(BUDGET, work=1000.0))
@@ -135,7 +135,7 @@ def test_the_answer_is_the_best_of_all_placements(seed: int) -> None:
     assert report.messages == ()
 
 
-@pytest.mark.parametrize("seed", range(examples(12)))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
     from solvers.placement.exact import place_better, place_more_evenly
 
@@ -161,7 +161,7 @@ def test_cp_sat_alone_finds_the_best_from_a_poor_start(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_patterns_and_assignment_agree(seed: int) -> None:
     from ortools.sat.python import cp_model
 
@@ -252,7 +252,7 @@ def test_no_answer_breaks_a_rule_and_none_is_worse_than_the_greedy(
     )
 
 
-@pytest.mark.parametrize("seed", range(examples(4)))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_the_order_of_the_input_changes_nothing_and_a_second_run_neither(
     seed: int,
 ) -> None:

@@ -15,7 +15,7 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed, ServiceObservation
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import (
     a_problem,
     a_service,
@@ -83,7 +83,7 @@ def with_one_gpu_less(problem: Problem) -> Problem:
 
 
 @pytest.mark.parametrize("name", [*NAMES, *INSS])
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_physical_rules_hold_through_changing_rates_and_lost_gpus(
     name: str, seed: int
 ) -> None:
@@ -106,7 +106,7 @@ def test_physical_rules_hold_through_changing_rates_and_lost_gpus(
 
 
 @pytest.mark.parametrize("name", [*NAMES, "inss", "oltunes"])
-@pytest.mark.parametrize("seed", range(examples(2)))
+@pytest.mark.parametrize("seed", seeds(2))
 def test_the_order_of_what_a_problem_lists_changes_nothing(
     name: str, seed: int
 ) -> None:

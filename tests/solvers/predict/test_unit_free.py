@@ -156,6 +156,7 @@ def predicted(learner: TechniqueEntry, samples: Samples, asked: Samples) -> Real
     return found
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize(("quantity", "learner"), CASES)
 def test_every_registered_technique_is_unit_free(
     quantity: str, learner: TechniqueEntry

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from solvers.sharing.division import DividedRow, divide
-from tests.examples import examples
+from tests.examples import seeds
 
 # 10 to 90 percent; the first gains ever less, the second gains nothing below 40.
 BENDING = [DividedRow(p, p**0.5, p) for p in (10.0, 50.0, 90.0)]
@@ -42,7 +42,7 @@ def test_three_that_do_not_fit_have_no_division_and_none_have_an_empty_one() -> 
     assert places([], 100.0) == ()
 
 
-@pytest.mark.parametrize("seed", range(examples(20)))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_no_other_choice_of_rows_is_worth_more(seed: int) -> None:
     draw = random.Random(seed)
     replicas = [

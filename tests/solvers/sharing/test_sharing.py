@@ -15,7 +15,7 @@ from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
 from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import GpuType
-from tests.examples import examples
+from tests.examples import examples, seeds
 
 KNEE = ShareCurve(
     sm_percent=(10.0, 20.0, 30.0, 40.0, 100.0),
@@ -127,7 +127,7 @@ def random_curve(draw: random.Random) -> ShareCurve:
     )
 
 
-@pytest.mark.parametrize("seed", range(examples(4)))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_cvxpy_and_the_scan_agree_on_random_curves(seed: int) -> None:
     draw = random.Random(seed)
     replicas = []

@@ -26,7 +26,7 @@ from solvers.types.problem import (
     ServiceDemand,
 )
 from solvers.types.state import Gpu, GpuId, GpuType, Node, NodeId
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import gpu_plan, replica_on, with_services
 
 SERVICES = ("a", "b", "c", "d")
@@ -330,7 +330,7 @@ def drawn_plan(draw: random.Random) -> Plan:
     )
 
 
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_no_assignment_of_gpus_starts_fewer_replicas(seed: int) -> None:
     draw, gpus = random.Random(seed), fleet(4)
     first, wanted = bound(drawn_plan(draw), gpus).plan, drawn_plan(draw)
@@ -385,7 +385,7 @@ def test_gpus_that_carry_nothing_are_filled_by_id_in_the_order_of_content() -> N
         assert contents == sorted(contents), seed
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_the_order_of_the_input_changes_nothing(seed: int) -> None:
     draw = random.Random(seed)
     gpus, nodes = fleet(6), list(NODES)

@@ -7,7 +7,7 @@ import pytest
 
 from solvers.tick import matching
 from solvers.types.state import ReplicaId
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.tick.test_bind import (
     a_plan,
     bound,
@@ -36,7 +36,7 @@ def test_the_same_plan_with_other_rates_stays_where_it_is_and_spares_give_way() 
     } == {10.0, 20.0}
 
 
-@pytest.mark.parametrize("seed", range(examples(10)))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_the_matching_would_change_nothing_either(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,7 +47,7 @@ def test_the_matching_would_change_nothing_either(
     assert bound(plan, gpus, first) == without_matching
 
 
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_in_large_fleets_what_is_wanted_again_stays_and_as_few_replicas_start(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ from solvers.types.state import (
     ReplicaId,
 )
 from solvers.types.survival import LossKind, SurvivalGoal
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import gpu_plan, replica_on
 
 SHARES = (25.0, 50.0, 75.0, 100.0)
@@ -393,7 +393,7 @@ def random_case(seed: int) -> tuple[BoundPlan, Problem, list[Gpu]]:
     return a_plan(*used), problem, gpus
 
 
-@pytest.mark.parametrize("seed", range(examples(14)))
+@pytest.mark.parametrize("seed", seeds(14))
 def test_whatever_the_plan_the_checker_agrees_and_the_order_of_input_is_nothing(
     seed: int,
 ) -> None:

@@ -12,7 +12,7 @@ from solvers.tick.spread import MAX_LOOKED_AT, MAX_PLACES
 from solvers.types.plan import BoundPlan, Plan
 from solvers.types.state import Gpu, GpuId, Node, NodeId
 from solvers.types.survival import SurvivalGoal
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.tick.test_bind import PROBLEM, a_plan, fleet, on_gpu, replica, where
 from tests.solvers.tick.test_survive import a_goal
 
@@ -192,7 +192,7 @@ def test_a_small_gain_is_not_worth_a_start() -> None:
     ).steps
 
 
-@pytest.mark.parametrize("seed", range(examples(10)))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_gaps_only_shrink_and_the_order_of_gpus_changes_nothing(seed: int) -> None:
     drawn = random.Random(seed)
     names = ["a", "b", "c", "d"]

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import linprog
 
 from solvers.tick.water_filling import Taker, fill, throughput_curve
-from tests.examples import examples
+from tests.examples import seeds
 
 
 def a_taker(
@@ -142,7 +142,7 @@ def best_of(takers: list[Taker], budget_w: float, caps_w: dict[str, float]) -> f
     return -float(solved.fun)
 
 
-@pytest.mark.parametrize("seed", range(examples(20)))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_it_is_as_good_as_the_linear_programme_keeps_every_limit_and_no_order_matters(
     seed: int,
 ) -> None:

@@ -13,7 +13,7 @@ from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget
 from solvers.types.slices import layouts
 from solvers.types.state import Observed
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.sliced import A100_PROFILES, tiny_sliced_problem
 
 Change = Callable[[dict[str, Any]], object]
@@ -42,7 +42,7 @@ def test_layouts_keep_to_the_most_replicas_of_a_gpu() -> None:
     assert {"1g.10gb": 2} in layouts(A100_PROFILES, 2)
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_problem_and_plan_come_back_as_they_went(seed: int) -> None:
     problem = tiny_sliced_problem(seed, is_beside=seed % 2 == 0)
     text = problem_to_json(problem)

@@ -13,13 +13,13 @@ from solvers.types.documents.problem_json import problem_from_json, problem_to_j
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget
 from solvers.types.state import Observed
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.problems import tiny_problem, uncapped
 
 Change = Callable[[dict[str, Any]], object]
 
 
-@pytest.mark.parametrize("seed", range(examples(4)))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_problem_and_plan_come_back_as_they_went(seed: int) -> None:
     problem = uncapped(tiny_problem(seed), seed)
     text = problem_to_json(problem)

@@ -12,7 +12,7 @@ from solvers.joint.heuristics.integer_plans import shortage_cost, state_plan
 from solvers.joint.patterns.columns import Pattern
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.decode import decode
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import random_problem, with_services, with_types
 from tests.solvers.whole_program import Setting, optimum, set_up
 
@@ -34,7 +34,7 @@ def numbered(setting: Setting, plan: Counter[Pattern]) -> dict[int, int]:
     return {setting.columns.number(pattern): count for pattern, count in plan.items()}
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_plans_keep_every_limit_of_the_gpus_and_the_fleet(seed: int) -> None:
     problem = random_problem(seed, services=5, types=2, gpus=6)
     setting = set_up(problem)
@@ -51,7 +51,7 @@ def test_plans_keep_every_limit_of_the_gpus_and_the_fleet(seed: int) -> None:
     assert not [entry for entry in violations(roomy, decoded) if entry.rule != "demand"]
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_tiny_fleets_are_used_as_well_as_any_plan_could(seed: int) -> None:
     """With GPUs that cost the same used or not, the least of shortages and watts is what the whole program finds."""
     setting = set_up(random_problem(seed, services=3, types=1, gpus=2))

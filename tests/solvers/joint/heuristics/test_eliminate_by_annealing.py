@@ -9,7 +9,7 @@ from solvers.joint.heuristics.annealing import Annealer
 from solvers.joint.heuristics.diving import DiveContext, complete_greedily
 from solvers.joint.heuristics.gpu_elimination import eliminate_by_annealing, soft_demand
 from solvers.joint.patterns.carried import carried
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import dive_of, on_whole_gpus
 
@@ -34,7 +34,7 @@ def wasteful_plan(search: DiveContext) -> Counter[int]:
     return plan + Counter([min(plan)])
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
     search = dive_of(random_problem(seed, services=8, types=2, gpus=12))
     plan = wasteful_plan(search)

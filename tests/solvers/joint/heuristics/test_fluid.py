@@ -18,7 +18,7 @@ from solvers.laws.cost import cost_usd_per_hour
 from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import CapacityLaw, OperatingPoint, OperatingPoints, Problem
-from tests.examples import examples
+from tests.examples import seeds, tried
 from tests.solvers.instances import a_service, a_type
 from tests.solvers.joint.oracle import best_plan
 
@@ -106,7 +106,7 @@ def attempted(problem: Problem) -> tuple[Plan, FluidPlan] | None:
     )
 
 
-@pytest.mark.parametrize("seed", range(examples(10)))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_plans_are_lawful_and_serve_everything_and_cost_no_less_than_the_bound(
     seed: int,
 ) -> None:
@@ -124,9 +124,10 @@ def test_plans_are_lawful_and_serve_everything_and_cost_no_less_than_the_bound(
     assert cost <= found.bound + dearest * (1.0 + 0.005 * 2 * len(problem.services))
 
 
+@pytest.mark.seeded
 def test_the_bound_is_no_more_than_the_best_of_all_plans_costs() -> None:
     compared = 0
-    for seed in range(examples(16)):
+    for seed in range(tried(16)):
         problem = a_fluid_problem(
             random.Random(seed), services=3, types=2, step=50.0, count=3
         )
@@ -139,7 +140,7 @@ def test_the_bound_is_no_more_than_the_best_of_all_plans_costs() -> None:
             compared += 1
             assert found[1].bound <= best.cost + 1e-9
             assert cost_usd_per_hour(problem, found[0]) >= best.cost - 1e-9
-    assert compared >= examples(16) // 4
+    assert compared >= tried(16) // 4
 
 
 def test_fine_steps_lose_nothing_to_rates_that_are_cut_anywhere() -> None:

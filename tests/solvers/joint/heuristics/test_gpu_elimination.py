@@ -12,7 +12,7 @@ from solvers.joint.kernels.exchange import ExchangeState, exchange
 from solvers.joint.patterns.carried import carried
 from solvers.joint.patterns.deadline import never
 from solvers.joint.relaxation.column_pool import LossPool
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.whole_program import dive_of, on_whole_gpus
 
@@ -26,7 +26,7 @@ def greedy_plan(search: DiveContext) -> Counter[int]:
     return complete_greedily(search.tools, search.demand, search.duals, {})
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_a_shrunk_plan_serves_as_much_for_less(seed: int) -> None:
     search = search_of(seed)
     plan = greedy_plan(search)
@@ -55,7 +55,7 @@ def test_nothing_is_found_when_time_is_over() -> None:
     assert eliminate_gpus(search, greedy_plan(search)) is None
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_exchanges_keep_the_types_and_never_make_it_worse(seed: int) -> None:
     search = search_of(seed)
     tools, demand = search.tools, search.demand

@@ -11,7 +11,7 @@ from solvers.joint.heuristics.integer_plans import IntegerPlan, IntegerPlans
 from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.relaxation.column_generation import Relaxation
 from solvers.types.problem import Problem
-from tests.examples import examples
+from tests.examples import seeds, tried
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import Setting, after, optimum, set_up
@@ -50,7 +50,7 @@ def value(setting: Setting, plan: IntegerPlan) -> float:
 
 
 @pytest.mark.parametrize("calls", [0, 1, 30])
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_plans_keep_stock_and_limits_and_state_what_they_leave(
     seed: int, calls: int
 ) -> None:
@@ -71,8 +71,9 @@ def test_plans_keep_stock_and_limits_and_state_what_they_leave(
     assert value(setting, plan) >= relaxation.bound - 1e-9
 
 
+@pytest.mark.seeded
 def test_tiny_plans_are_optimal_and_never_better_than_that() -> None:
-    for seed in range(examples(20)):
+    for seed in range(tried(20)):
         setting, _, plan = solved(tiny_problem(seed))
         # To serve comes before to save, whatever the shortage prices of this relaxation.
         best = optimum(setting, serves_all=True)

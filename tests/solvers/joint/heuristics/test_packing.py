@@ -16,7 +16,7 @@ from solvers.joint.solve import solve
 from solvers.types.documents.problem_json import problem_from_json
 from solvers.types.outcome import Budget, SolveStatus
 from solvers.types.problem import OperatingPoints, Problem
-from tests.examples import examples
+from tests.examples import seeds, tried
 from tests.shared import SHARED, needs
 from tests.solvers.instances import HALVES, LAW, a_problem, a_row, a_service, a_type
 from tests.solvers.whole_program import Setting, after, all_columns, set_up
@@ -151,24 +151,25 @@ def cost(setting: Setting, plan: Counter[Pattern]) -> float:
     )
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("stock", [None, 3])
 def test_packings_of_few_services_are_hardly_ever_dearer_than_the_best(
     stock: int | None,
 ) -> None:
     settings = [
         set_up(parts_problem(seed, services=4 if stock else 5, stock=stock))
-        for seed in range(examples(25))
+        for seed in range(tried(25))
     ]
     settings = [setting for setting in settings if np.isfinite(min_cost(setting))]
     costs = np.array([cost(setting, packed(setting).plan) for setting in settings])
     least = np.array([min_cost(setting) for setting in settings])
-    assert len(settings) >= 0.8 * examples(25)
+    assert len(settings) >= 0.8 * tried(25)
     assert (costs >= least - 1e-6).all()
     assert (costs <= least + 1e-6).mean() >= 0.8
     assert (costs <= 1.02 * least).mean() >= 0.9
 
 
-@pytest.mark.parametrize("seed", range(40, 40 + examples(8)))
+@pytest.mark.parametrize("seed", seeds(8, first=40))
 def test_packings_keep_stock(seed: int) -> None:
     setting = set_up(parts_problem(seed, services=9, stock=2))
     gpus = Counter[int]()
@@ -179,7 +180,7 @@ def test_packings_keep_stock(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_every_replica_carries_all_of_its_service(seed: int) -> None:
     setting = set_up(parts_problem(seed, services=12))
     found = packed(setting)
@@ -303,7 +304,7 @@ def test_packing_is_promising_where_parts_of_gpus_carry_nearly_everything(
     assert is_promising(setting.tables, setting.demand) is expected
 
 
-@pytest.mark.parametrize("seed", range(examples(3)))
+@pytest.mark.parametrize("seed", seeds(3))
 def test_plans_that_begin_with_a_packing_keep_every_rule(seed: int) -> None:
     problem = parts_problem(seed, services=12)
     solution, report = solve(problem, Budget(work=0.2))

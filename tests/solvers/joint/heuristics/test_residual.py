@@ -10,7 +10,7 @@ from solvers.joint.patterns.carried import carried, is_met, rest_of
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.relaxation.column_generation import Phase, generate, price
 from solvers.joint.relaxation.pricing import NarrowPricer
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import a_problem, a_service, a_type, random_problem
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import Setting, optimum, set_up
@@ -129,7 +129,7 @@ def test_pricing_for_some_services_finds_patterns_of_the_whole_tables() -> None:
         assert (column.capacity > 0.0).all()
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_the_small_program_is_exact_where_it_has_all_columns_and_few_gpus(
     seed: int,
 ) -> None:

@@ -22,7 +22,7 @@ from solvers.joint.kernels.types import (
     Worth,
 )
 from solvers.joint.relaxation.pricing import make_scratch
-from tests.examples import examples
+from tests.examples import seeds
 
 SERVICES = 5
 
@@ -98,7 +98,7 @@ def solve(
     return scratch, short, fill_table(task, scratch, short, cell.replicas)
 
 
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_the_shortlist_holds_an_optimum_of_all_sets(seed: int) -> None:
     draw = random.Random(seed)
     task = random_task(draw)
@@ -129,7 +129,7 @@ def test_the_shortlist_holds_an_optimum_of_all_sets(seed: int) -> None:
             assert count == 0
 
 
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_any_multipliers_bound_every_pattern_of_the_cell(seed: int) -> None:
     draw = random.Random(500 + seed)
     task = random_task(draw)

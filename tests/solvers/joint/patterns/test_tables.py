@@ -10,7 +10,7 @@ from solvers.joint.kernels.types import GpuMode
 from solvers.joint.patterns.tables import make_tables
 from solvers.types.plan import Plan
 from solvers.types.problem import OperatingPoints, Problem
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import (
     a_problem,
     a_row,
@@ -142,7 +142,7 @@ def test_what_runs_now_stays_a_candidate() -> None:
     assert rows_of(replace(problem, current=current)) == [(25.0, 1), (50.0, 1)]
 
 
-@pytest.mark.parametrize("seed", range(examples(16)))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_undominated_rows_alone_earn_as_much_as_all_rows(seed: int) -> None:
     draw = random.Random(seed)
     problem = random_problem(draw)

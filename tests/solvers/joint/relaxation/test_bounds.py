@@ -9,7 +9,7 @@ from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.bounds import lower_bound, min_to_reach, whole_gpus
 from solvers.joint.relaxation.column_generation import generate, price
 from solvers.joint.relaxation.master_solution import Duals
-from tests.examples import examples
+from tests.examples import tried
 from tests.solvers.instances import a_problem, a_service
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import Setting, optimum, set_up
@@ -56,23 +56,25 @@ def _is_affordable(setting: Setting, duals: Duals) -> bool:
     )
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("has_stock", [True, False])
 def test_any_duals_bound_the_best_plan_from_below(has_stock: bool) -> None:
     compared = 0
-    for seed in range(examples(60)):
+    for seed in range(tried(60)):
         setting = set_up(tiny_problem(seed), has_stock=has_stock)
         duals = _some_duals(setting, seed)
         if _is_affordable(setting, duals):
             assert _bound_of(setting, duals) <= optimum(setting) * SLACK + 1e-9, seed
             compared += 1
-    assert compared >= 0.6 * examples(60)
+    assert compared >= 0.6 * tried(60)
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("has_stock", [True, False])
 def test_the_bound_of_the_relaxation_is_its_optimum_over_all_patterns(
     has_stock: bool,
 ) -> None:
-    for seed in range(examples(24)):
+    for seed in range(tried(24)):
         setting = set_up(tiny_problem(seed), has_stock=has_stock)
         found = setting.relaxed()
         best = optimum(setting, is_whole=False)
@@ -82,9 +84,10 @@ def test_the_bound_of_the_relaxation_is_its_optimum_over_all_patterns(
         assert found.solution.objective <= best * (1 + 2e-3) + 1e-3, seed
 
 
+@pytest.mark.seeded
 def test_with_cuts_the_bound_of_plans_that_serve_everything_is_no_worse() -> None:
     gains = 0
-    for seed in range(examples(36)):
+    for seed in range(tried(36)):
         problem = tiny_problem(seed)
         setting, plain = set_up(problem), set_up(problem)
         best = optimum(setting, serves_all=True)
@@ -99,7 +102,7 @@ def test_with_cuts_the_bound_of_plans_that_serve_everything_is_no_worse() -> Non
         assert with_cuts.bound <= best * SLACK + 1e-9, seed
         assert with_cuts.bound >= 0.98 * without.bound, seed
         gains += with_cuts.bound > without.bound * 1.01
-    assert gains >= examples(36) // 6
+    assert gains >= tried(36) // 6
 
 
 def test_unlimited_gpus_are_bounded_by_the_price_of_the_best_work_per_dollar() -> None:

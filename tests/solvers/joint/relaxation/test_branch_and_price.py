@@ -5,7 +5,7 @@ import pytest
 
 from solvers.joint.patterns.carried import carried
 from solvers.joint.relaxation.branch_and_price import BranchResult, Incumbent, branch
-from tests.examples import examples
+from tests.examples import tried
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import Setting, optimum, set_up
 
@@ -31,8 +31,9 @@ def _branch(
     )
 
 
+@pytest.mark.seeded
 def test_equals_the_best_whole_plan_of_tiny_problems() -> None:
-    for seed in range(examples(72)):
+    for seed in range(tried(72)):
         setting = set_up(tiny_problem(seed), has_stock=seed % 3 > 0)
         found, best = _branch(setting), optimum(setting)
         assert found.bound <= best * (1 + 1e-6) + 1e-9, seed
@@ -43,8 +44,9 @@ def test_equals_the_best_whole_plan_of_tiny_problems() -> None:
         ), seed
 
 
+@pytest.mark.seeded
 def test_its_plan_costs_what_it_says() -> None:
-    for seed in range(examples(16)):
+    for seed in range(tried(16)):
         setting = set_up(tiny_problem(seed))
         demand, incumbent = setting.demand, _branch(setting).incumbent
         assert incumbent is not None
@@ -58,9 +60,10 @@ def test_its_plan_costs_what_it_says() -> None:
         assert (taken.replicas <= demand.most).all()
 
 
+@pytest.mark.seeded
 def test_from_a_plan_that_serves_all_finds_the_best_that_does() -> None:
     compared = 0
-    for seed in range(examples(40)):
+    for seed in range(tried(40)):
         setting = set_up(tiny_problem(seed, services=4))
         best = optimum(setting, serves_all=True)
         if not np.isfinite(best) or best == 0.0:
@@ -73,7 +76,7 @@ def test_from_a_plan_that_serves_all_finds_the_best_that_does() -> None:
         assert found.bound <= best * (1 + 1e-6), seed
         assert found.incumbent.cost_usd_per_hour == pytest.approx(best, rel=2e-5), seed
         compared += 1
-    assert compared >= examples(40) // 4
+    assert compared >= tried(40) // 4
 
 
 def _a_plan_that_serves_all(setting: Setting) -> Incumbent | None:
@@ -103,8 +106,9 @@ def _a_plan_that_serves_all(setting: Setting) -> Incumbent | None:
     return Incumbent(counts=counts, cost_usd_per_hour=taken.cost) if is_lawful else None
 
 
+@pytest.mark.seeded
 def test_bound_never_falls_with_more_time_and_never_passes_the_optimum() -> None:
-    for seed in range(examples(8)):
+    for seed in range(tried(8)):
         problem = tiny_problem(seed, services=4)
         best = optimum(set_up(problem))
         bounds = [

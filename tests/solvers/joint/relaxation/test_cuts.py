@@ -5,7 +5,7 @@ import pytest
 
 from solvers.joint.kernels.types import Reals
 from solvers.joint.relaxation import cuts
-from tests.examples import examples
+from tests.examples import seeds
 
 
 def _random_potential(rng: np.random.Generator) -> Reals:
@@ -29,7 +29,7 @@ def _min_cover(steps: Reals) -> float:
     return float(least[-1])
 
 
-@pytest.mark.parametrize("seed", range(examples(10)))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_every_potential_makes_a_cut_that_holds_for_all_sets_of_replicas_that_serve_the_rate(
     seed: int,
 ) -> None:

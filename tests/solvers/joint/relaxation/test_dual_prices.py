@@ -11,14 +11,14 @@ from solvers.joint.relaxation.dual_prices import Relaxed, relax
 from solvers.joint.solve import solve
 from solvers.types.outcome import Budget
 from solvers.types.problem import Problem
-from tests.examples import examples
+from tests.examples import tried
 from tests.solvers.instances import a_problem, a_service, a_type
 from tests.solvers.problems import tiny_problem
 from tests.solvers.whole_program import optimum, set_up
 
 STEP = 1e-4
 """Relative change of a rate: small enough that the same patterns stay the best."""
-SEEDS = range(examples(30))
+SEEDS = range(tried(30))
 
 
 def relaxed(problem: Problem) -> Relaxed:
@@ -58,6 +58,7 @@ def with_count(problem: Problem, number: int, more: int) -> Problem:
     return replace(problem, gpu_types=tuple(types))
 
 
+@pytest.mark.seeded
 def test_one_more_request_costs_what_the_linear_program_says() -> None:
     compared = 0
     for seed in SEEDS:
@@ -90,6 +91,7 @@ def test_one_more_request_costs_what_the_linear_program_says() -> None:
     assert compared > 0.6 * len(SEEDS)
 
 
+@pytest.mark.seeded
 def test_further_gpus_save_at_most_their_price_and_fewer_cost_at_least_it() -> None:
     scarce = 0
     for seed in SEEDS:

@@ -11,7 +11,7 @@ from solvers.joint.patterns.columns import Pattern, Priced
 from solvers.joint.patterns.tables import Tables, make_tables
 from solvers.joint.relaxation.pricing import MAX_HALVINGS, Pricer
 from solvers.types.problem import Problem
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.joint.modes import (
     QUICK,
     THOROUGH,
@@ -33,7 +33,7 @@ EFFORTS = (
     Effort(steps=8, nodes=0, halvings=MAX_HALVINGS, tolerance=0.0),
     THOROUGH,
 )
-SEEDS = range(examples(40))
+SEEDS = seeds(40)
 
 
 def price(tables: Tables, prices: Prices, effort: Effort) -> Priced:
@@ -120,7 +120,7 @@ def test_a_tolerance_costs_the_bound_no_more_than_itself() -> None:
             ) * (1.0 + 1e-5)
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_what_was_priced_before_changes_no_proof(seed: int) -> None:
     """Multipliers stay from one round to the next, whatever the prices were."""
     draw = random.Random(3000 + seed)

@@ -12,7 +12,7 @@ from solvers.laws.cost import cost_usd_per_hour, served_weight, started
 from solvers.types.outcome import Budget
 from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import Problem
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import (
     a_problem,
     a_row,
@@ -170,7 +170,7 @@ def test_rates_times_ten_are_served() -> None:
     assert cost_usd_per_hour(problem, plan) == pytest.approx(9.0)
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_changed_plans_serve_what_fresh_ones_do_with_fewer_starts(seed: int) -> None:
     problem = random_problem(seed)
     before, _ = solve(problem, Budget(work=0.2))

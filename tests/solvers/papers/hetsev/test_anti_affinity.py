@@ -9,7 +9,7 @@ from solvers.types.outcome import Budget
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import a_problem, a_service, random_problem, with_rates
 
 
@@ -25,7 +25,7 @@ def test_two_services_of_one_network_do_not_share_a_gpu() -> None:
     assert all(len(gpu.replicas) == 1 for gpu in plan.gpus)
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_identical_networks_are_apart_whatever_runs(seed: int) -> None:
     problem = random_problem(seed, services=12)
     plan = plan_of(problem)

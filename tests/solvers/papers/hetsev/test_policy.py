@@ -21,7 +21,7 @@ from solvers.types.outcome import Budget, PlanReport
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed
-from tests.examples import examples
+from tests.examples import examples, seeds
 from tests.solvers.instances import (
     HALVES,
     a_row,
@@ -382,7 +382,7 @@ def _changed(problem: Problem, draw: random.Random) -> Problem:
             return replace(problem, objective="max_goodput")
 
 
-@pytest.mark.parametrize("seed", range(examples(10)))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_whatever_happens_while_a_plan_runs_the_next_one_is_lawful(seed: int) -> None:
     draw = random.Random(seed)
     problem = random_problem(

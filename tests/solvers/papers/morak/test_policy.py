@@ -15,7 +15,7 @@ from solvers.types.problem import (
     Problem,
 )
 from solvers.types.state import Json, Observed
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import (
     a_row,
     a_service,
@@ -151,7 +151,7 @@ def test_requests_are_not_heard_while_the_last_one_settles() -> None:
     assert (later, report.messages) == (memory, ())
 
 
-@pytest.mark.parametrize("seed", range(examples(10)))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_its_plans_keep_every_promise(seed: int) -> None:
     problem = random_problem(
         seed, services=4 + seed % 9, types=1 + seed % 3, gpus=1 + seed % 6

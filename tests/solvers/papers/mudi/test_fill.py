@@ -13,7 +13,7 @@ from solvers.papers.mudi.parameters import MudiParameters
 from solvers.papers.mudi.sites import MAX_TUNINGS, PATIENCE_S
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import BoundGpu, anonymous
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.training_beside import (
     POINTS,
     SHARES,
@@ -226,7 +226,7 @@ def test_tunings_of_one_call_are_limited_and_the_rest_follows() -> None:
     assert len(shares(second)) == len(tasks)
 
 
-@pytest.mark.parametrize("seed", range(examples(14)))
+@pytest.mark.parametrize("seed", seeds(14))
 def test_no_promise_is_ever_broken_and_the_order_of_the_input_changes_nothing(
     seed: int,
 ) -> None:

@@ -18,7 +18,7 @@ from solvers.types.problem import (
     ServiceDemand,
 )
 from solvers.types.state import Observed
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import (
     HALVES,
     LAW,
@@ -162,7 +162,7 @@ def test_what_no_gpu_can_serve_stays_unserved() -> None:
     assert plan_of(a_problem(types=(a_type(count=0),), rows=HALVES)).gpus == ()
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_random_problems_keep_every_rule_and_a_plan_stays_while_nothing_changes(
     seed: int,
 ) -> None:

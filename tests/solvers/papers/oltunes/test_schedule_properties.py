@@ -18,7 +18,7 @@ from solvers.types.jobs import (
     Resident,
     could_hold,
 )
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.jobs import a_gpu, a_job, a_resident, a_setting
 
 STEP_S = 0.05
@@ -141,7 +141,7 @@ class _Plant:
 
 
 @pytest.mark.parametrize("gpus", [1, 3])
-@pytest.mark.parametrize("seed", range(examples(4)))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_under_a_flood_of_urgent_jobs_nobody_waits_for_long(
     seed: int, gpus: int
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 from solvers.predict.data.fit import Coefficients, TooFewSamples
 from solvers.predict.data.samples import Reals, Samples, make_samples
 from solvers.predict.latency.linear_fractional import fit, predict
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.predict.latency.measured_sets import held_out_errors, igniter_solo
 from tests.solvers.synthetic_samples import grid_samples, queries_at, samples_at
 
@@ -98,7 +98,7 @@ def test_one_quota_measured_means_less_time_costs_in_proportion() -> None:
     assert quarter == pytest.approx(4.0 * full)
 
 
-@pytest.mark.parametrize("seed", range(examples(4)))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_latency_never_rises_with_share_or_quota_nor_falls_with_the_batch(
     seed: int,
 ) -> None:

@@ -27,7 +27,7 @@ from solvers.papers.inss.training.world import (
 )
 from solvers.types.outcome import Budget
 from solvers.types.problem import OperatingPoints, Problem
-from tests.examples import examples
+from tests.examples import seeds
 from tests.solvers.instances import a_problem, a_row, a_service, a_type, random_problem
 from tests.solvers.papers.inss.actors import world_of
 
@@ -113,7 +113,7 @@ def test_a_gpu_that_is_given_away_twice_carries_nothing() -> None:
     assert world.decide(np.array([[1, 0]]), NONE).carried_rps[0].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", seeds(6))
 @pytest.mark.parametrize("knows_neighbours", [True, False])
 def test_the_world_decides_as_the_policy_does(
     seed: int, knows_neighbours: bool
@@ -145,7 +145,7 @@ def test_the_world_decides_as_the_policy_does(
         assert found == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(examples(4)))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_search_is_no_worse_than_its_starts_and_repeatable(seed: int) -> None:
     problem = random_problem(seed, services=4, types=2, gpus=2)
     world = world_of(problem)
