@@ -41,7 +41,8 @@ def on_ray(address: str) -> Iterator[Runner]:
         raise InvalidRequest(MISSING) from error
     try:
         ray.init(address=address, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    # Not only errors of certain types: where a local one takes longer than 30 s to start, Ray raises a bare Exception.
+    except Exception as error:
         raise InvalidRequest(f"no Ray cluster answers at {address}: {error}") from error
     try:
         yield partial(run_with, executor=RayExecutor(ray))
