@@ -89,7 +89,7 @@ REST = thorough or hypothesis or seeded
 test-rest: install
 	PLIMSOLL_TESTS=all $(BIN)/pytest tests -m "$(REST)" $(TEST_ARGS)
 
-# By both suites, which takes half as long again as `test-all`.
+# By both suites.
 coverage: install
 	$(BIN)/pytest tests -m "not thorough" $(TEST_ARGS) --cov --cov-report=
 	PLIMSOLL_TESTS=all $(BIN)/pytest tests -m "$(REST)" $(TEST_ARGS) --cov --cov-append --cov-report=

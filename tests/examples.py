@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 
 import pytest
-from _pytest.mark import ParameterSet
 from hypothesis import settings
 
 IS_THOROUGH = os.environ.get("PLIMSOLL_TESTS") == "all"
@@ -34,7 +33,7 @@ def tried(count: int) -> int:
     return count if IS_THOROUGH else max(1, count // 2)
 
 
-def seeds(count: int, *, first: int = 0) -> Sequence[ParameterSet]:
+def seeds(count: int, *, first: int = 0) -> Sequence[pytest.ParameterSet]:
     """So many seeds from `first` on, the second half of them only in `make test-all`."""
     in_both = max(1, count // 2)
     return [

@@ -19,7 +19,7 @@ from app.base.errors import InvalidRequest
 from app.db import maintenance
 from app.db.base.engine import make_engine
 from app.db.postgres_store import PostgresStore
-from tests.examples import examples, tried
+from tests.examples import examples
 from tests.integration.fleet import START, make_fleet, push
 from tests.integration.wire_values import values
 
@@ -98,5 +98,5 @@ def test_every_observation_that_the_decoder_takes_can_be_committed(
         written.write(message)
 
     tries()
-    assert written.count > tried(60) // 4
+    assert written.count > examples(60) // 4
     written.sum_up()

@@ -93,6 +93,7 @@ def test_least_cost_is_proven_for_what_can_be_served() -> None:
     assert len(inexact) <= MAX_INEXACT, inexact
 
 
+@pytest.mark.seeded
 def test_most_served_weight_is_proven_for_gpus_that_are_paid_for() -> None:
     for case in cases("max_goodput"):
         assert case.solution.cost_bound is None
@@ -104,6 +105,7 @@ def test_most_served_weight_is_proven_for_gpus_that_are_paid_for() -> None:
         assert case.missing == case.best.missing, case.seed
 
 
+@pytest.mark.seeded
 def test_bounds_hold_however_early_the_search_ends() -> None:
     hasty = cases("min_cost", Budget(work=0.02))
     assert sum(assert_bounds_hold(case) for case in hasty) > 0

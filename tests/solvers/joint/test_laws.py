@@ -108,6 +108,7 @@ def cheaper_energy(problem: Problem) -> Problem:
     )
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize(
     "easier",
     [

@@ -18,6 +18,7 @@ from app.simulate.run.run import SimulationRun, jobs_of, simulate
 from app.simulate.run.runner import Outcome, simulate_all
 from tests.app.runs import a_run, a_scenario
 from tests.ports import own_environment
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[4]
 NEEDS_RAY = find_spec("ray") is None
@@ -111,6 +112,7 @@ def test_a_ray_cluster_gives_the_same_results_as_this_process() -> None:
             [sys.executable, "-c", ON_RAY],
             capture_output=True,
             text=True,
+            timeout=PATIENCE_S,
             check=False,
             cwd=ROOT,
             env=own_environment(),
