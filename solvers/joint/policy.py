@@ -18,6 +18,8 @@ Where GPUs are short, running replicas stop to serve more only where that is wor
 where some service would be left out by too much, the loop's plan is arranged for medians (`shortage.at_medians`).
 Single plans and the objective `max_goodput` serve most of all weight, whatever that means for one service.
 
+In the end replicas that start get what is left on their GPUs (`solvers.joint.widen`).
+
 Memory holds when the last look was, what the plan cost then, and the token of warm state
 (`solvers.joint.replan.warm_start`). A single plan, whose budget says nothing of stability, and one without a limit of
 seconds, neither use nor leave warm state: then plans follow from the arguments alone. Simulations say that their calls
@@ -63,6 +65,7 @@ from solvers.joint.shortage import (
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import trimmed
+from solvers.joint.widen import widened
 from solvers.types.outcome import (
     Budget,
     PlanReport,
@@ -144,9 +147,16 @@ def _planned(
         warm = WarmStart(problem, has_headroom=has_next)
     call = _Call(problem, observed, budget, warm)
     if problem.current is None or not problem.current.gpus:
-        found, past = _looked(call, past, _fresh(call))
+        found, has_looked = _fresh(call), True
     else:
-        found, past = _replanned(call, past)
+        found, past, has_looked = _replanned(call, past)
+    found = _widened(call, found)
+    if has_looked:
+        past = replace(
+            past,
+            looked_s=observed.at_s,
+            settled_usd_per_hour=found.draft.cost_usd_per_hour,
+        )
 
     token = store_warm_start(warm) if has_next else None
     return found, dump_past(replace(past, token=token))
@@ -167,15 +177,15 @@ def _has_next(budget: Budget) -> bool:
     return is_one_of_many and budget.stability != Stability()
 
 
-def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past]:
-    """The plan from what runs, and what is remembered of it."""
+def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past, bool]:
+    """The plan from what runs, what is remembered of it, and whether a fresh arrangement was looked for."""
     problem, observed, budget, warm = call
     current = problem.current
     assert current is not None
     may_look = past.is_dwell_over(observed.at_s, budget.stability)
     needed = _changed(call, may_look=may_look)
     if needed is None:
-        return _looked(call, past, _fresh(call))
+        return _fresh(call), past, True
 
     may_look = may_look or lacks_watts(problem, needed)
     has_time = not _after(budget, _CHANGE_SHARE)()
@@ -197,17 +207,21 @@ def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past]:
     found = FoundPlan(needed, *proven)
     if can_look and _is_worthwhile(found, budget.stability):
         found = _best_allowed(call, needed)
-    return _looked(call, past, found) if can_look else (found, past)
+    return found, past, can_look
 
 
-def _looked(call: _Call, past: Past, found: FoundPlan) -> tuple[FoundPlan, Past]:
-    """What a look ended with, and that there was one."""
-    looked = replace(
-        past,
-        looked_s=call.observed.at_s,
-        settled_usd_per_hour=found.draft.cost_usd_per_hour,
-    )
-    return found, looked
+def _widened(call: _Call, found: FoundPlan) -> FoundPlan:
+    """The plan with what its GPUs have left given to replicas that start; of a loop's plans, at the least cost."""
+    problem, _, budget, _ = call
+    is_loops = budget.stability != Stability() and problem.objective == "min_cost"
+    # Under a power budget there are no watts left for what SMs are left.
+    if not is_loops or problem.power_budget_w is not None:
+        return found
+    draft = found.draft
+    plan = widened(problem, draft.plan, is_over=_after(budget, _USABLE))
+    if plan is draft.plan or not is_valid(problem, plan):
+        return found
+    return found._replace(draft=make_draft(problem, plan, draft.status, draft.source))
 
 
 def _best_allowed(call: _Call, needed: PlanDraft) -> FoundPlan:
