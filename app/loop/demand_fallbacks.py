@@ -23,6 +23,7 @@ from app.loop.planning.reschedule import (
     without_starts_on,
 )
 from app.loop.planning.survival import Limited
+from app.loop.planning.tolerance import describe_held, with_tolerance
 from app.solver.process import Solver
 from app.store.store import Snapshot
 from solvers.types.llm import LlmDemand
@@ -201,6 +202,14 @@ async def _decide_for(
                 at=snapshot.at,
                 llm_points=snapshot.llm_points,
             )
+            tolerated = await asyncio.to_thread(
+                with_tolerance,
+                problem,
+                demands,
+                state=state,
+                settings=snapshot.settings,
+            )
+            problem, planned, held = tolerated
             decision = await decide(
                 solver,
                 problem,
@@ -218,7 +227,9 @@ async def _decide_for(
             }
             if not (decision.unplaced and (avoided.closed or cordoned_gpus(state))):
                 break
-        return DecidedOn(problem, decision, demands, state, frozenset(without_place))
+        if held:
+            decision = with_messages(decision, [describe_held(held)])
+        return DecidedOn(problem, decision, planned, state, frozenset(without_place))
 
     outcome = await decide_on(demands, limited="all")
     # To serve comes before to survive: replicas for losses go before anything that is asked for today. Those of

@@ -22,7 +22,7 @@ from solvers.policies.governor_parameters import GOVERNOR_PARAMETERS
 from solvers.policies.registry import usable_parameters
 from solvers.tick.bind import bind
 from solvers.tick.transition import TransitionStep
-from solvers.types.outcome import PlanReport, Violation
+from solvers.types.outcome import LeftSms, PlanReport, Violation
 from solvers.types.parameters import Setting
 from solvers.types.plan import (
     BoundPlan,
@@ -87,6 +87,7 @@ async def decide(
         services=state.services,
         memory=memory,
         group_memory=group_memory or {},
+        left_sms=_left_sms(state, target),
     )
     try:
         answer = await ask(solver, question, question.budget)
@@ -103,6 +104,16 @@ async def decide(
         avoided=avoided,
         promises_may_break=promises_may_break,
     )
+
+
+def _left_sms(state: ClusterState, target: BoundPlan | None) -> LeftSms:
+    """Services give back what they do not need as soon as a task waits, and leave it to tasks while there are any."""
+    if not state.tasks:
+        return "services"
+    placed = {
+        task.name for gpu in (target.gpus if target else ()) for task in gpu.tasks
+    }
+    return "free" if all(each.name in placed for each in state.tasks) else "tasks"
 
 
 async def check_and_bind(

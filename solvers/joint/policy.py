@@ -18,7 +18,7 @@ Where GPUs are short, running replicas stop to serve more only where that is wor
 where some service would be left out by too much, the loop's plan is arranged for medians (`shortage.at_medians`).
 Single plans and the objective `max_goodput` serve most of all weight, whatever that means for one service.
 
-In the end replicas that start get what is left on their GPUs (`solvers.joint.widen`).
+In the end replicas that start get what is left on their GPUs, unless tasks want it (`solvers.joint.widen`).
 
 Memory holds when the last look was, what the plan cost then, and the token of warm state
 (`solvers.joint.replan.warm_start`). A single plan, whose budget says nothing of stability, and one without a limit of
@@ -65,7 +65,7 @@ from solvers.joint.shortage import (
 from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import trimmed
-from solvers.joint.widen import widened
+from solvers.joint.widen import narrowed, widened
 from solvers.types.outcome import (
     Budget,
     PlanReport,
@@ -100,6 +100,8 @@ def make_plan(
 
         return *make_slice_plan(problem, budget), memory
     problem = split(problem)
+    if budget.left_sms == "tasks":
+        problem = narrowed(problem)
     found, kept = _planned(problem, observed, memory, budget)
     # Only the loop may soften promises: a single plan answers for the problem as it was asked.
     may_soften = _has_next(budget) and problem.objective == "min_cost"
@@ -211,11 +213,11 @@ def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past, bool]:
 
 
 def _widened(call: _Call, found: FoundPlan) -> FoundPlan:
-    """The plan with what its GPUs have left given to replicas that start; of a loop's plans, at the least cost."""
+    """The plan with what its GPUs have left given to replicas that start, where nobody else may want it."""
     problem, _, budget, _ = call
-    is_loops = budget.stability != Stability() and problem.objective == "min_cost"
+    is_paid_for = problem.objective == "min_cost" and problem.power_budget_w is None
     # Under a power budget there are no watts left for what SMs are left.
-    if not is_loops or problem.power_budget_w is not None:
+    if budget.left_sms != "services" or not is_paid_for:
         return found
     draft = found.draft
     plan = widened(problem, draft.plan, is_over=_after(budget, _USABLE))

@@ -4,6 +4,9 @@ A GPU is paid for whole, and a running replica cannot get more SMs without a new
 the batch and the SM percent go up step by step for as long as it then carries more and all rules are kept, the service
 first that carries least for what it is asked. Of what runs only the batch goes up, within the memory that it holds
 already. No neighbour falls below what its service needs, nothing else is started, and no GPU is added.
+
+Where tasks wait for SMs, replicas that would do with half of theirs are taken for such that do not run (`narrowed`), so
+that narrower ones are planned in their place.
 """
 
 import heapq
@@ -56,6 +59,33 @@ def widened(
     models = {each.name for each in problem.llm_services}
     unserved = (each for each in plan.unserved if each.service in models)
     return replace(plan, gpus=routed.gpus, unserved=(*routed.unserved, *unserved))
+
+
+def narrowed(problem: Problem) -> Problem:
+    """The problem without the running replicas that would carry their part of the rate on half of their SMs."""
+    if problem.current is None:
+        return problem
+    running = running_carriers(problem)
+    filling = _Filling(problem, running)
+    wide = {
+        (carrier.gpu_type, seat.service, seat.row.sm_percent)
+        for carrier in dict.fromkeys(running)
+        for at, seat in enumerate(carrier.seats)
+        if filling.does_with_half(carrier, at)
+    }
+    gpus = (
+        replace(
+            gpu,
+            replicas=tuple(
+                each
+                for each in gpu.replicas
+                if (gpu.gpu_type, each.service, each.sm_percent) not in wide
+            ),
+        )
+        for gpu in problem.current.gpus
+    )
+    left = tuple(gpu for gpu in gpus if gpu.replicas)
+    return replace(problem, current=replace(problem.current, gpus=left))
 
 
 def _carrier(rows: OperatingRows, gpu: GpuPlan) -> Carrier:
@@ -186,6 +216,16 @@ class _Filling:
                 return True
             growing.pop(0)
         return False
+
+    def does_with_half(self, carrier: Carrier, at: int) -> bool:
+        """Whether a replica would carry its part of its service's rate beside its neighbours on half of its SMs."""
+        service, row = carrier.seats[at]
+        part_rps = self._carries(carrier, at) / max(_MIN_RPS, self._slack(service))
+        return any(
+            each.sm_percent <= 0.5 * row.sm_percent
+            and self._carries(self._with(carrier, at, each), at) >= part_rps
+            for each in self._rows_beside(carrier, service)
+        )
 
     def _steps(self, carrier: Carrier, service: str, held: Held) -> Iterator[Carrier]:
         """The GPU with a larger batch of the service's replica, or else with the next larger SM percent."""

@@ -22,6 +22,9 @@ Solution = Literal["optimal", "feasible", "greedy"]
 Severity = Literal["physical", "promise"]
 """Physical rules are never broken by anyone; promises may be, by baselines in simulation, and are recorded."""
 
+LeftSms = Literal["free", "services", "tasks"]
+"""free: nobody; services: they are room for these; tasks: services give back what they hold of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
@@ -203,6 +206,8 @@ class Budget:
     stability: Stability = Stability()
     parameters: PolicyParameters = AS_BY_DEFAULT
     """The policy's own, as its operator set them."""
+    left_sms: LeftSms = "free"
+    """Who gets the SMs that services do not need of GPUs in use."""
     is_series: bool = False
     """Whether this call follows the one that left its memory, in the same process: then warm state may be used even
     without a limit of seconds, and plans follow from all calls of the series so far, not from this one's arguments."""

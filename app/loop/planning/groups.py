@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from app.solver.process import PlanAnswer, PlanRequest, Solver, SolverUnavailable
 from app.store.store import PolicySettings
 from solvers.policies.grouping import OTHERS, GroupPlan, PlanGroup, merged, part_problem
-from solvers.types.outcome import Budget
+from solvers.types.outcome import Budget, LeftSms
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Json, Observed, Service
@@ -27,6 +27,7 @@ class PlanningRequest:
     memory: Json = None
     group_memory: Mapping[str, Json] = field(default_factory=dict)
     """By group."""
+    left_sms: LeftSms = "free"
 
     @property
     def budget(self) -> Budget:
@@ -37,6 +38,7 @@ class PlanningRequest:
             work=settings.solve_work,
             seed=settings.seed,
             stability=settings.stability,
+            left_sms=self.left_sms,
         )
 
 

@@ -85,7 +85,9 @@ def test_the_policy_gets_the_operators_settings_and_its_plan_is_proposed() -> No
     solver = Answering()
     made = decision(solver)
     stability = Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)
-    budget = Budget(seconds=3.0, work=2.0, seed=9, stability=stability)
+    budget = Budget(
+        seconds=3.0, work=2.0, seed=9, stability=stability, left_sms="services"
+    )
     (request,) = solver.asked
     assert (request.policy, request.budget, request.memory) == (
         "any",

@@ -7,9 +7,9 @@ import pytest
 
 from solvers.check import violations
 from solvers.joint.policy import make_plan
-from solvers.joint.widen import widened
+from solvers.joint.widen import narrowed, widened
 from solvers.laws.cost import served_weight
-from solvers.types.outcome import Budget, Stability
+from solvers.types.outcome import Budget, LeftSms
 from solvers.types.plan import GpuPlan, Plan, used_gpus
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
@@ -137,18 +137,31 @@ def test_no_gpu_more_nothing_less_served_and_the_checker_agrees(seed: int) -> No
         assert widened(problem, result) == result or problem is second
 
 
-def test_a_loop_s_plans_are_widened_and_a_single_one_is_what_was_asked_for() -> None:
+def test_what_is_left_is_given_away_and_given_back_when_tasks_wait() -> None:
     problem = a_problem(a_service("a", rate_rps=20.0), rows=QUARTERS)
-    single, _, _ = make_plan(problem, Observed(at_s=0.0), None, Budget(seconds=30.0))
-    assert percents(*single.gpus) == [{"a": 25.0}]
-    stability = Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)
-    of_loop, _, _ = make_plan(
-        problem, Observed(at_s=0.0), None, Budget(seconds=30.0, stability=stability)
+    running = None
+
+    def planned(left_sms: LeftSms) -> Plan:
+        now = replace(problem, current=running)
+        budget = Budget(seconds=30.0, left_sms=left_sms)
+        return make_plan(now, Observed(at_s=0.0), None, budget)[0]
+
+    assert percents(*planned("free").gpus) == [{"a": 25.0}]
+    running = planned("services")
+    assert percents(*running.gpus) == [{"a": 100.0}]
+    # What runs then stays, though a fourth of it would do, unless somebody wants the rest.
+    assert percents(*planned("free").gpus) == [{"a": 100.0}]
+    assert percents(*planned("tasks").gpus) == [{"a": 25.0}]
+
+
+def test_only_who_would_do_with_half_gives_back() -> None:
+    running = gpu_plan(replica_on("a", 50.0, 26.0), replica_on("b", 50.0, 20.0))
+    problem = a_problem(
+        a_service("a", rate_rps=26.0),
+        a_service("b", rate_rps=20.0),
+        rows=QUARTERS,
+        current=Plan(policy="joint", gpus=(running,)),
     )
-    assert percents(*of_loop.gpus) == [{"a": 100.0}]
-    # What runs then stays, though a fourth of it would do.
-    again = replace(problem, current=of_loop)
-    kept, _, _ = make_plan(
-        again, Observed(at_s=0.0), None, Budget(seconds=30.0, stability=stability)
-    )
-    assert percents(*kept.gpus) == [{"a": 100.0}]
+    current = narrowed(problem).current
+    assert current is not None
+    assert percents(*current.gpus) == [{"a": 50.0}]

@@ -156,7 +156,7 @@ def test_the_same_scenario_gives_the_same_report_in_other_processes_too(
 def test_who_knows_the_rates_plans_for_them() -> None:
     step = {
         "rate_rps": 50,
-        "spikes": [{"start_s": 90, "length_s": 60, "factor": 8, "ramp_s": 0}],
+        "spikes": [{"start_s": 90, "length_s": 60, "factor": 12, "ramp_s": 0}],
     }
     found = [
         run(
