@@ -14,8 +14,9 @@ from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
 from app.demo.feed import attainment
-from app.simulate.run.accounting import Bill, make_bill
+from app.simulate.run.accounting import Bill, make_bill, sum_bills
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
+from app.simulate.run.record import Migrations
 from app.solver.inline import InlineSolver
 from solvers.types.policy_spec import PolicyModule
 
@@ -25,6 +26,7 @@ class ClosedRun:
     """One policy over the whole load."""
 
     bill: Bill
+    """With the GPUs that serve on in handovers."""
     totals: tuple[ServiceTotals, ...]
     plans_pushed: int
     wall_s: float
@@ -71,17 +73,29 @@ def run_closed(
         promises_may_break=True,
     )
 
+    migrations = Migrations(cluster=loop.cluster)
+
+    def look() -> None:
+        pushed = loop.store.pushed
+        migrations.look(pushed[-1][1] if pushed else None, clock.now())
+
     async def play() -> None:
         # The same steps as the demo's own baseline takes: agents first, so that a tick knows the newest rates.
         for _ in range(round(duration_s / plan.agent_period_s)):
             await loop.pass_time(plan.agent_period_s)
             await loop.step()
+            look()
             await loop.tick_if_due()
+            look()
 
     with nothing_logged():
         asyncio.run(play())
+    bills = [
+        make_bill(targets, plan.gpu_types, clock.now())
+        for targets in (loop.store.pushed, migrations.changes)
+    ]
     return ClosedRun(
-        bill=make_bill(loop.store.pushed, plan.gpu_types, clock.now()),
+        bill=sum_bills(bills),
         totals=loop.cluster.totals(),
         plans_pushed=len(loop.store.pushed),
         wall_s=time.perf_counter() - began,

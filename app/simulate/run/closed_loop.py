@@ -97,7 +97,6 @@ class ClosedLoop:
         self.clock = clock
         self.store = make_store(plan, clock)
         self._begun_s = clock.now_s()
-        self._models = plan.scenario.models
         self.ticks = Timer(plan.settings.period_s, first_s=plan.agent_period_s)
         """Those of the period, in seconds since the loop was made. The first one comes after the first reports: without
         any it could only hold."""
@@ -223,11 +222,9 @@ class ClosedLoop:
         )
 
     def _ready_elsewhere(self, observation: Observation) -> Iterator[str]:
-        """Language models that a node awaits and whose replicas on other nodes are ready; others serve on for as long
-        as the plan says."""
+        """Services that a node awaits and whose replicas on other nodes are ready, as the control plane tells it."""
         target = self.store.pushed[-1][1] if self.store.pushed else None
-        models = {service for service in observation.awaited if service in self._models}
-        if target is None or not models:
+        if target is None or not observation.awaited:
             return
         missing = {
             replica.service
@@ -236,7 +233,7 @@ class ClosedLoop:
             for replica in gpu.replicas
             if not self.cluster.node(gpu.node).is_ready(replica.id)
         }
-        yield from sorted(models - missing)
+        yield from sorted(set(observation.awaited) - missing)
 
     async def _ingest_one(self, observation: Observation) -> int:
         result = await self.loop.store.ingest((observation,), self.clock.now())
