@@ -165,7 +165,6 @@ def demo_settings(policy: str, seed: int) -> PolicySettings:
         window_s=AGENT_PERIOD_S,
         # Twelve reports of an agent.
         stale_after_s=4 * PERIOD_S,
-        headroom=1.15,
         max_replicas_per_gpu=6,
         seed=seed,
     )

@@ -5,11 +5,9 @@ its scores are added to the earlier ones, which count less from day to day. The 
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
-from statistics import median
 from typing import Literal, Protocol
 
 from app.loop.forecast import complete_windows, horizon_s, is_heard, make_series
@@ -18,13 +16,20 @@ from app.store.store import ServiceWindow, Snapshot
 from app.store.windows import WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import TechniqueChoice, choose, margin_of, merge
-from solvers.forecast.reserve import reserve_rps, unsteadiness
+from solvers.forecast.room import (
+    Outcomes,
+    Reaction,
+    Room,
+    factor_of,
+    has_burst,
+    learn_room,
+    spent_share,
+)
 from solvers.forecast.seasonal import PERIODS_S
 from solvers.forecast.seasons import make_seasons
 from solvers.forecast.techniques import forecast_by
 from solvers.forecast.types import History, RequestSeries, Season, widen, windows_ahead
-from solvers.types.llm import MAX_LOAD
-from solvers.types.state import Scaling, Slo
+from solvers.types.state import Scaling
 
 CHOOSE_PERIOD_S = 60.0
 """Between two runs of `choose_forecasts`."""
@@ -41,13 +46,55 @@ JUDGED_S = 3600.0
 MAX_ORIGINS = 120
 """Forecasts of each technique in one judgement: every 2.5 s of the five minutes."""
 
-MIN_OF_PROJECT = 3
-"""So many services of a project that are heard say how unsteady its load is; with fewer all services say it."""
+OPENING_S = 15.0
+"""What is late until a service's first replica has started, and so long afterwards, is no want of room."""
 
-MODEL_SLACK = 1.0 / MAX_LOAD
-"""Language models are planned below what they carry for some minutes, until load as high has lasted."""
+BURSTING_S = 7 * 86_400.0
+"""So long after a burst the load of its project is known to burst."""
 
 SHOWN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeardLoad:
+    """What was heard of one service in the last hour, and how fast plans follow it."""
+
+    windows: RequestSeries | None
+    """The loop's windows, and those of a little before; None: nothing was heard."""
+    outcomes: Outcomes
+    percentile: float
+    """That is to be attained, 0 to 1."""
+    scaling: Scaling
+    launch_s: float
+    """From the start of a new replica until it is ready."""
+
+    @property
+    def reaction(self) -> Reaction:
+        """Of the loop, which is woken by the first window in which a burst shows."""
+        window_s = 0.0 if self.windows is None else self.windows.window_s
+        scaling = self.scaling
+        return Reaction(
+            hold_s=scaling.downscale_delay_s,
+            reaction_s=scaling.upscale_delay_s + window_s + self.launch_s,
+        )
+
+    @property
+    def has_burst(self) -> bool:
+        """Whether more came within the last hour than could be followed, by far."""
+        return self.windows is not None and has_burst(self.windows, self.reaction)
+
+    def room(self, *, bursts: bool) -> Room:
+        """What plans of the service carry. bursts: whether the load of its project bursts."""
+        spent = spent_share(self.percentile, self.outcomes)
+        if self.windows is None:
+            return Room(factor_of(spent))
+        return learn_room(
+            self.windows,
+            self.reaction,
+            percentile=self.percentile,
+            spent=spent,
+            bursts=bursts,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +103,15 @@ class Case:
 
     service: str
     project: str
+    bursts: bool
+    """Whether a service of the project was seen to burst within BURSTING_S."""
     choice: TechniqueChoice
-    windows: RequestSeries | None
-    """The loop's windows of the last hour and a little more; None: nothing was heard."""
     rates: RequestSeries | None
     """Five minutes each, over weeks; None: there are none."""
     until_s: float
     """Windows that end before this moment are complete, seconds since 1970."""
     horizon_s: float
-    burst_confidence: float
-    slo: Slo
-    scaling: Scaling
-    launch_s: float
-    """From the start of a new replica until it is ready."""
-    is_model: bool = False
-    """Whether it is a language model's."""
+    load: HeardLoad
 
 
 class ForecastHistory(Protocol):
@@ -90,16 +131,11 @@ async def choose_forecasts(
 ) -> Mapping[str, TechniqueChoice]:
     """Judge up to MAX_SERVICES services that are due, and keep what was chosen; returns it by service."""
     cases = await history.load_cases(now, MAX_SERVICES)
-    heard = [
-        HeardLoad(project=case.project, windows=case.windows, launch_s=case.launch_s)
-        for case in cases
-        if case.windows is not None
-    ]
-    unsteady = await asyncio.to_thread(unsteadiness_of, heard)
+    bursting = await asyncio.to_thread(_bursting, cases)
     # One by one: between two services the tick gets its turn.
     chosen = {
         case.service: await asyncio.to_thread(
-            judge, case, unsteady.get(case.project, 0.0)
+            judge, case, bursts=case.project in bursting
         )
         for case in cases
     }
@@ -107,16 +143,21 @@ async def choose_forecasts(
     return chosen
 
 
-def judge(case: Case, unsteady: float = 0.0) -> TechniqueChoice:
+def _bursting(cases: Sequence[Case]) -> Set[str]:
+    """Projects whose load bursts."""
+    return {case.project for case in cases if case.bursts or case.load.has_burst}
+
+
+def judge(case: Case, *, bursts: bool = False) -> TechniqueChoice:
     """The choice after what came since the last judgement; the old one, where nothing was heard.
 
-    unsteady: `unsteadiness_of` its project, by the services that are judged with it.
+    bursts: whether the load of its project does.
     """
-    old, windows = case.choice, case.windows
+    old, windows = case.choice, case.load.windows
     seasons_now = () if case.rates is None else make_seasons(case.rates)
     # The scores stay as they are: silence is no proof against a technique.
     if windows is None:
-        return _chosen(case, old.technique, old.scores, seasons_now, unsteady)
+        return _chosen(case, old.technique, old.scores, seasons_now, bursts=bursts)
     from_s = max(old.judged_until_s, case.until_s - JUDGED_S)
     # Seasons of the time before: a technique must not be judged by what it was fitted to.
     before = () if case.rates is None else make_seasons(_until(case.rates, from_s))
@@ -128,7 +169,7 @@ def judge(case: Case, unsteady: float = 0.0) -> TechniqueChoice:
     new = back_test(windows, question, lambda _: before, margins=margins, since=first)
     scores = merge(old.scores, new, elapsed_s=case.until_s - old.judged_until_s)
     technique = choose(scores, old.technique)
-    return _chosen(case, technique, scores, seasons_now, unsteady)
+    return _chosen(case, technique, scores, seasons_now, bursts=bursts)
 
 
 def _first_origin(windows: RequestSeries, from_s: float, horizon_s: float) -> int:
@@ -137,73 +178,13 @@ def _first_origin(windows: RequestSeries, from_s: float, horizon_s: float) -> in
     return seen - windows_ahead(windows, horizon_s) + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeardLoad:
-    """What was heard of one service in the last hour."""
-
-    project: str
-    windows: RequestSeries
-    launch_s: float
-
-
-def unsteadiness_of(loads: Sequence[HeardLoad]) -> Mapping[str, float]:
-    """How unsteady the load of each project is (`solvers.forecast.reserve`), by project.
-
-    A service that nobody knows yet is expected to burst as the others of its project do.
-    """
-    overall = _unsteadiness(loads)
-    of_project: defaultdict[str, list[HeardLoad]] = defaultdict(list)
-    for load in loads:
-        of_project[load.project].append(load)
-    return {
-        project: _unsteadiness(mine) if len(mine) >= MIN_OF_PROJECT else overall
-        for project, mine in of_project.items()
-    }
-
-
-def _unsteadiness(loads: Sequence[HeardLoad]) -> float:
-    if not loads:
-        return 0.0
-    reaction_s = loads[0].windows.window_s + median(load.launch_s for load in loads)
-    return unsteadiness([load.windows for load in loads], reaction_s)
-
-
-def needed_reserve_rps(
-    windows: RequestSeries | None,
-    *,
-    slo: Slo,
-    scaling: Scaling,
-    launch_s: float,
-    confidence: float,
-    unsteady: float,
-    is_model: bool,
-) -> float:
-    """The reserve that one service's windows of the last hour ask for.
-
-    launch_s: of a new replica. confidence: the policy's `burst_confidence`. unsteady: `unsteadiness_of` its project.
-    """
-    if windows is None:
-        return 0.0
-    # A burst must be carried by what runs until a plan that knows of it has started more. The loop is woken by the
-    # first window in which it shows, not by its period.
-    reaction_s = scaling.upscale_delay_s + windows.window_s + launch_s
-    return reserve_rps(
-        windows,
-        percentile=slo.percentile,
-        hold_s=scaling.downscale_delay_s,
-        reaction_s=reaction_s,
-        confidence=confidence,
-        unsteadiness=unsteady,
-        slack=MODEL_SLACK if is_model else 1.0,
-    )
-
-
 def _chosen(
     case: Case,
     technique: str,
     scores: Mapping[str, ForecastScore],
     seasons: tuple[Season, ...],
-    unsteady: float,
+    *,
+    bursts: bool,
 ) -> TechniqueChoice:
     return TechniqueChoice(
         # Only the seasons that the chosen technique reads: they are loaded into every tick's snapshot.
@@ -212,15 +193,10 @@ def _chosen(
             season for season in seasons if season.period_s == PERIODS_S.get(technique)
         ),
         margin=margin_of(scores.get(technique)),
-        reserve_rps=needed_reserve_rps(
-            case.windows,
-            slo=case.slo,
-            scaling=case.scaling,
-            launch_s=case.launch_s,
-            confidence=case.burst_confidence,
-            unsteady=unsteady,
-            is_model=case.is_model,
-        ),
+        room=case.load.room(bursts=bursts),
+        burst_until_s=case.until_s
+        if case.load.has_burst
+        else case.choice.burst_until_s,
         scores=scores,
         judged_until_s=case.until_s,
     )
@@ -240,6 +216,8 @@ class ForecastView:
     """The one that was chosen."""
     margin: float
     """Factor on its spread that the back-tests ask for, ≥ 1."""
+    room: Room
+    """What plans carry of what they follow."""
     telemetry: Literal["heard", "stopped", "never"]
     """stopped, never: nobody reports of the service lately, or ever did; the planned rate stays."""
     silent_for_s: float | None
@@ -247,7 +225,7 @@ class ForecastView:
     horizon_s: float
     levels: tuple[float, ...]
     rates_rps: tuple[float, ...]
-    """Quantiles at `levels`, without head-room; empty where telemetry is missing. All 0: a quiet service."""
+    """Quantiles at `levels`, without room; empty where telemetry is missing. All 0: a quiet service."""
     scores: Mapping[str, ForecastScore]
     """Back-test of each technique; empty before the first one."""
     judged_until_s: float
@@ -264,6 +242,7 @@ def view_forecast(
         service=service,
         technique=choice.technique,
         margin=choice.margin,
+        room=choice.room,
         telemetry="heard" if rates_rps else "stopped" if windows else "never",
         silent_for_s=max(0.0, age_s(windows[-1], snapshot.at)) if windows else None,
         horizon_s=horizon_s(snapshot.settings),

@@ -1,9 +1,9 @@
 """Forecast: recent windows → the arrival rate that the next plan must serve, per service.
 
 Each service is forecast by the technique that was chosen for it (`app.learn.choose_forecasts`), at the planning
-horizon: the windows of the loop's next period. The rate follows the load up after `upscale_delay_s` and down after
-`downscale_delay_s`, as Kubernetes' stabilisation windows do: it leaves the planned rate only when every forecast of the
-last delay agrees. It is never below the service's reserve, which is there for bursts that come too suddenly.
+horizon: the windows of the loop's next period. The rate follows the median up after `upscale_delay_s` and down after
+`downscale_delay_s`, as Kubernetes' stabilisation windows do. What is planned for is as much of it as the service's room
+says (`solvers.forecast.room`), and no less than the room's floor, for bursts that come too suddenly to be followed.
 """
 
 import math
@@ -147,55 +147,52 @@ def _demand(
     if not windows:
         return kept
     series = make_series(complete_windows(windows, snapshot))
-    newest, followed_rps = _follow(service, series, snapshot, planned_rps)
+    newest, followed_rps = _follow(service, series, snapshot)
+    room = snapshot.choices.get(service.name, _DEFAULT).room
+    needed_rps = room.factor * followed_rps
     is_blind = not is_heard(windows, snapshot)
-    if followed_rps <= planned_rps and (is_blind or not may_fall):
+    if needed_rps <= planned_rps and (is_blind or not may_fall):
         return kept
     # The load before an outage may be higher than any plan served, as where it began shortly before.
     if is_blind:
-        return replace(kept, arrival_rate_rps=followed_rps, method=newest.technique)
-    # The reserve replaces what is missing, it is not added on top: the forecast may exceed it already.
-    reserve_rps = max(
-        0.0, snapshot.choices.get(service.name, _DEFAULT).reserve_rps - followed_rps
-    )
+        return replace(kept, arrival_rate_rps=needed_rps, method=newest.technique)
+    # The floor replaces what is missing, it is not added on top: the forecast may exceed it already.
+    reserve_rps = max(0.0, room.floor_rps - needed_rps)
     return Demand(
         service=service.name,
-        arrival_rate_rps=followed_rps + reserve_rps,
+        arrival_rate_rps=needed_rps + reserve_rps,
         method=RESERVE if reserve_rps else newest.technique,
         reserve_rps=reserve_rps,
-        headroom_rps=followed_rps * (1.0 - 1.0 / snapshot.settings.headroom),
+        headroom_rps=max(0.0, needed_rps - followed_rps),
         interval_rps=(newest.rates_rps[1], newest.rates_rps[0]),
     )
 
 
 def _follow(
-    service: Service, series: RequestSeries, snapshot: Snapshot, planned_rps: float
+    service: Service, series: RequestSeries, snapshot: Snapshot
 ) -> tuple[Forecast, float]:
-    """The newest forecast, and the rate to plan for: the planned one, unless every forecast of a delay is beyond it."""
+    """The newest forecast, and the highest rate of the downscale delay that was expected for an upscale delay."""
     now_s = snapshot.at.timestamp()
     scaling = service.scaling
-    rising = _ends(series, now_s, scaling.upscale_delay_s)
     # What is given up is missed for as long as its successor takes to start, but for the time in which it drains and
     # can be taken back. Answers may be faster than their SLO: half of the time that they may take is counted on.
     missed_s = _start_s(service, snapshot) - 0.5 * _answer_s(service.llm)
     hold_s = max(scaling.downscale_delay_s, missed_s)
-    falling = _ends(series, now_s, hold_s)
-    made = _forecasts(service, series, {*rising, *falling}, snapshot)
-    # Up only when all forecasts of the delay ask for more, and down only when all ask for less.
-    low = min(made[end].rates_rps[0] for end in rising)
-    high = max(made[end].rates_rps[0] for end in falling)
-    headroom = snapshot.settings.headroom
-    # Within the two the planned rate stays, so that a plan is not changed for noise.
-    followed_rps = min(max(planned_rps, headroom * low), headroom * high)
-    return made[rising[0]], followed_rps
-
-
-def _evened(terms: LlmTerms | None, window_s: float) -> float:
-    """The part of a window's chance that is left after an answer of a language model; 1 of others, who answer at once.
-
-    The rest evens out while answers last, and is in what a replica is planned for already.
-    """
-    return math.sqrt(window_s / max(window_s, _answer_s(terms)))
+    delay_s = scaling.upscale_delay_s
+    ends = _ends(series, now_s, hold_s + delay_s)
+    made = _forecasts(service, series, ends, snapshot)
+    ages_s = {end: (ends[0] - end) * series.window_s for end in ends}
+    held_rps = (
+        # Of the time before the first window nothing is known that would speak against a rise.
+        min(
+            made[one].expected_rps
+            for one in ends
+            if 0.0 <= ages_s[one] - age_s <= delay_s
+        )
+        for end, age_s in ages_s.items()
+        if age_s <= hold_s
+    )
+    return made[ends[0]], max(held_rps)
 
 
 def _answer_s(terms: LlmTerms | None) -> float:
@@ -232,12 +229,11 @@ def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
 
 
 def _forecasts(
-    service: Service, series: RequestSeries, ends: Set[int], snapshot: Snapshot
+    service: Service, series: RequestSeries, ends: Sequence[int], snapshot: Snapshot
 ) -> Mapping[int, Forecast]:
     """The forecast as of each end."""
     choice = snapshot.choices.get(service.name, _DEFAULT)
     ahead_s = horizon_s(snapshot.settings)
-    margin = choice.margin * _evened(service.llm, series.window_s)
     made: dict[int, Forecast] = {}
     for end in ends:
         history = History(recent=series.part(0, end), seasons=choice.seasons)
@@ -245,5 +241,5 @@ def _forecasts(
             choice.technique, history, horizon_s=ahead_s, levels=_LEVELS
         )
         assert forecast is not None, "the last window of each end was heard"
-        made[end] = widen(forecast, margin)
+        made[end] = widen(forecast, choice.margin)
     return made

@@ -71,12 +71,26 @@ Groups = Annotated[list[PolicyGroupSpec], Field(max_length=16), AfterValidator(_
 
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=63)]
+FORMER_ROOM = frozenset({"headroom", "burst_confidence"})
+"""Fields of before, which old files may have."""
+
 StatedParameters = dict[_Name, dict[_Name, StrictInt | StrictFloat | StrictStr]]
 """By policy. Whether the policies know them is asked where they are written: what was right once must stay readable."""
 
 
 class PolicyManifestSpec(Strict):
     """How the control loop decides; every write makes a new version, which each plan records."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former_fields(cls, document: Any) -> Any:
+        former = FORMER_ROOM & set(document) if isinstance(document, dict) else ()
+        if former:
+            raise ValueError(
+                f"{min(former)} is gone: room follows from each service's error budget. Leave it out; to have more "
+                "requests in time than the SLOs ask for, set target_attainment"
+            )
+        return document
 
     policy: str = Field(default="joint", max_length=63)
     parameters: StatedParameters = Field(
@@ -102,20 +116,13 @@ class PolicyManifestSpec(Strict):
     )
     max_replicas_per_gpu: int = Field(default=4, ge=1, le=48)
     migration_cost_usd_per_hour: Amount = 0.0
-    headroom: float = Field(
-        default=1.1,
-        ge=1.0,
-        le=10.0,
-        allow_inf_nan=False,
-        description="The forecast rate of every service is multiplied by it",
-    )
-    burst_confidence: float = Field(
-        default=0.8,
+    target_attainment: float = Field(
+        default=0.0,
         ge=0.0,
-        le=0.999,
+        le=1.0,
         allow_inf_nan=False,
-        description="Confidence that bursts stay within the room that plans keep for them, so that the SLO is met; "
-        "0: no room",
+        description="Share of the requests of every service that is to be in time, where that is more than the "
+        "percentile of its SLO; 1: no error budget is spent to save cost",
     )
     survive: LossKind = Field(
         default="node",

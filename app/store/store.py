@@ -73,10 +73,9 @@ class PolicySettings:
     """That the grid emits: one figure, or one per hour of the day in UTC; empty = not known."""
     max_replicas_per_gpu: int = 4
     migration_cost_usd_per_hour: float = 0.0
-    headroom: float = 1.1
-    """The forecast rate is multiplied by it before planning."""
-    burst_confidence: float = 0.8
-    """That no more bursts come than plans keep room for (`solvers.forecast.reserve`), 0 to 1; 0 = they keep none."""
+    target_attainment: float = 0.0
+    """Of every service at least this share of the requests is to be in time, 0 to 1, or the percentile of its SLO where
+    that is higher; 1 = no error budget is spent on purpose."""
     survive: LossKind = "node"
     survive_share: float = 0.5
     """The loss after which this share is left of services that say nothing, where that takes no replica more."""

@@ -134,7 +134,7 @@ def make_scenario(setting: Setting) -> SimulationScenario:
             "step_s": 30,
             "seeds": [setting.seed],
             "policies": list(setting.policies),
-            "loop": {"period_s": 5, "headroom": 1.1, "max_replicas_per_gpu": 1},
+            "loop": {"period_s": 5, "max_replicas_per_gpu": 1},
             "agent_period_s": 5,
             "fleet": [
                 {

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from solvers.forecast.back_test import ForecastScore
+from solvers.forecast.room import UNKNOWN_ROOM, Room
 from solvers.forecast.techniques import DEFAULT, TECHNIQUES
 from solvers.forecast.types import Season
 
@@ -24,8 +25,10 @@ class TechniqueChoice:
     """Those that the technique needs."""
     margin: float = 1.0
     """Factor on the technique's spread, ≥ 1."""
-    reserve_rps: float = 0.0
-    """What plans carry at least, for bursts that no forecast follows in time (`solvers.forecast.reserve`)."""
+    room: Room = UNKNOWN_ROOM
+    """What plans carry of what they follow."""
+    burst_until_s: float = 0.0
+    """When a burst was last among what was judged, seconds since 1970; 0: never."""
     scores: Mapping[str, ForecastScore] = field(default_factory=dict)
     """By technique; older forecasts count less."""
     judged_until_s: float = 0.0

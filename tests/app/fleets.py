@@ -39,7 +39,7 @@ POINTS = OperatingPoints(
     ),
 )
 PERIOD_S = 2.0
-SETTINGS = PolicySettings(period_s=PERIOD_S, window_s=PERIOD_S, headroom=1.0)
+SETTINGS = PolicySettings(period_s=PERIOD_S, window_s=PERIOD_S)
 
 
 def a_service(name: str = "chat", **scaling: int | float | None) -> Service:

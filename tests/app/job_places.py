@@ -17,7 +17,7 @@ from tests.app.fleets import FAST, POINTS, a_node
 from tests.app.snapshots import a_replica
 
 TYPE = replace(FAST, sm_percent_step=25.0)
-SETTINGS = PolicySettings(policy="oltunes", headroom=1.0)
+SETTINGS = PolicySettings(policy="oltunes")
 
 
 def points(network: str, *, factor: float = 1.0) -> OperatingPoints:

@@ -46,21 +46,21 @@ def test_a_row_has_the_worst_services_margin_and_the_cost_against_others() -> No
     rows = rows_of(
         [
             named("joint", cost_usd=1.5, in_slo=(99, 97)),
-            named("joint, headroom 1.25", cost_usd=2.0, in_slo=(100, 97)),
-            named("joint, headroom 1.5", cost_usd=3.0, in_slo=(100, 98)),
-            named("joint, headroom 2", cost_usd=4.0, in_slo=(100, 100)),
+            named("joint, room 1.25", cost_usd=2.0, in_slo=(100, 97)),
+            named("joint, room 1.5", cost_usd=3.0, in_slo=(100, 98)),
+            named("joint, room 2", cost_usd=4.0, in_slo=(100, 100)),
             named("hetsev", cost_usd=1.0, in_slo=(100, 97)),
-            named("hetsev, headroom 1.5", cost_usd=2.5, in_slo=(98, 98)),
+            named("hetsev, room 1.5", cost_usd=2.5, in_slo=(98, 98)),
         ]
     )
     # The worst service has 97 % where 98 are asked for; 4 of 200 requests are late.
     assert rows[0]["worst_minus_percentile_points"] == pytest.approx(-1.0)
     assert rows[0]["late_percent"] == pytest.approx(2.0)
-    # A headroom of 1.25 costs less and does not keep the SLOs.
-    assert [row["cost_to_headroom"] for row in rows] == pytest.approx(
+    # A uniform room of 1.25 costs less and does not keep the SLOs.
+    assert [row["cost_to_uniform"] for row in rows] == pytest.approx(
         [1.5 / 3.0, 2.0 / 3.0, 1.0, 4.0 / 3.0, 1.0 / 3.0, 2.5 / 3.0]
     )
-    # Without a headroom hetsev does not keep them either.
+    # Without a room of its own hetsev does not keep them either.
     assert rows[0]["cost_to_other"] == pytest.approx(1.5 / 2.5)
     assert rows[-1]["cost_to_other"] == pytest.approx(1.0)
 
@@ -69,9 +69,9 @@ def test_nothing_is_compared_with_where_nobody_keeps_the_slos() -> None:
     rows = rows_of(
         [
             named("joint", cost_usd=1.5, in_slo=(100, 100)),
-            named("joint, headroom 2", cost_usd=4.0, in_slo=(100, 97)),
+            named("joint, room 2", cost_usd=4.0, in_slo=(100, 97)),
             named("igniter", cost_usd=1.0, in_slo=(100, 97)),
         ]
     )
-    assert [row["cost_to_headroom"] for row in rows] == [None] * 3
+    assert [row["cost_to_uniform"] for row in rows] == [None] * 3
     assert [row["cost_to_other"] for row in rows] == [None] * 3

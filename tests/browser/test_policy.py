@@ -37,7 +37,7 @@ def test_an_admin_switches_the_mode_and_a_conflict_is_told(
     page.locator("select[name=policy]").select_option("k8s_hpa")
     # Somebody else changes it while the form is filled in.
     policy = {"kind": "Policy", "metadata": {"name": "default"}}
-    fresh_demo.put("policies/default", {**policy, "spec": {"headroom": 1.5}})
+    fresh_demo.put("policies/default", {**policy, "spec": {"target_attainment": 0.999}})
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#problem")).to_contain_text("Somebody else changed the policy")
     assert fresh_demo.get("policies/default")["spec"]["policy"] == "joint"

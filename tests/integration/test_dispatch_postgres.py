@@ -100,7 +100,7 @@ class Place:
 def play(database: str, scenes: Play, settings: PolicySettings | None = None) -> None:
     async def run(_: PostgresStore, engine: AsyncEngine) -> None:
         place = Place(engine)
-        await place.begin(settings or PolicySettings(policy="oltunes", headroom=1.0))
+        await place.begin(settings or PolicySettings(policy="oltunes"))
         await scenes(place)
 
     with_fleet(database, run)
@@ -140,7 +140,7 @@ def test_a_plan_that_waits_for_a_person_is_not_lost_to_a_job(database: str) -> N
     play(
         database,
         scenes,
-        PolicySettings(policy="oltunes", headroom=1.0, approve_switch=True),
+        PolicySettings(policy="oltunes", approve_switch=True),
     )
 
 

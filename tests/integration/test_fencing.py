@@ -148,7 +148,7 @@ async def test_a_tick_under_another_version_of_the_policy_pushes_and_remembers_n
 ) -> None:
     async with leading_store(engine) as store:
         plan_id, bound = await propose(store)
-        saved = await save_policy(engine, PolicySettings(headroom=1.5))
+        saved = await save_policy(engine, PolicySettings(target_attainment=0.999))
         assert not await store.push_target(plan_id, bound, (), START)
         assert await state_of(engine, plan_id) == "lost"
         await record_memory(store, {"a": 1})
@@ -165,7 +165,7 @@ async def test_a_plan_that_a_person_approved_is_pushed_whatever_the_policy_has_b
         plan_id, bound = await propose(store)
         async with transaction(engine) as connection:
             await approval.approve(connection, plan_id)
-        await save_policy(engine, PolicySettings(headroom=1.5))
+        await save_policy(engine, PolicySettings(target_attainment=0.999))
         assert await store.push_target(plan_id, bound, (), START)
 
 

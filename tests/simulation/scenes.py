@@ -17,6 +17,7 @@ from app.loop.tick import TickOutcome
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.solver.inline import InlineSolver
 from app.store.store import PolicySettings
+from solvers.forecast.room import Room
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Scaling, Service, Slo
 
@@ -152,15 +153,18 @@ def a_scene(
             stale_after_s=3 * PERIOD_S,
             max_replicas_per_gpu=6,
             seed=seed,
-            # No room for bursts of services that nobody knows: what happens in a scene follows from its events alone.
-            burst_confidence=0.0,
         ),
         agent_period_s=PERIOD_S,
         handover_s=20.0,
     )
     clock = ManualControlClock()
     closed = ClosedLoop(
-        change_plan(plan), world=load_truth(), clock=clock, solver=InlineSolver()
+        change_plan(plan),
+        world=load_truth(),
+        clock=clock,
+        solver=InlineSolver(),
+        # Of all services at all times: what happens in a scene follows from its events alone.
+        room=Room(1.2),
     )
     return Scene(closed=closed, clock=clock)
 

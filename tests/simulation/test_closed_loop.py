@@ -95,7 +95,7 @@ def test_when_every_node_is_silent_the_loop_holds_and_the_replicas_serve_on() ->
     assert scene.outcomes[-1].state is None and "stale" in scene.outcomes[-1].reason
     assert len(scene.closed.store.pushed) == pushed
     scene.play(30.0)
-    assert scene.outcomes[-1].state == "kept"
+    assert scene.outcomes[-1].state in ("kept", "target")
     assert scene.attainment(40.0, 110.0) >= 0.98
 
 

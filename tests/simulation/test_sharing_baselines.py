@@ -9,6 +9,7 @@ from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.solver.inline import InlineSolver
+from solvers.forecast.room import Room
 from solvers.types.plan import BoundPlan
 from tests.simulation.scenes import PERIOD_S, a_scene
 
@@ -28,6 +29,7 @@ def a_baseline(policy: str) -> ClosedLoop:
         clock=ManualControlClock(),
         solver=InlineSolver(),
         promises_may_break=True,
+        room=Room(1.2),
     )
 
 

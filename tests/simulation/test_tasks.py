@@ -79,11 +79,11 @@ def test_tasks_cost_nothing_and_no_service_notices() -> None:
 
 
 def test_a_spike_swaps_tasks_out_and_they_go_on_where_there_is_room() -> None:
-    # Three times the rate needs the task's SMs at once, and a GPU more as soon as it has started.
-    tripled = {"resnet50": replace(SPIKE["resnet50"], factor=3.0)}
-    scene = play(105.0, a_task("large", 100_000), spikes=tripled)
+    # So much more needs the task's SMs at once, and a GPU more as soon as it has started.
+    higher = {"resnet50": replace(SPIKE["resnet50"], factor=2.5)}
+    scene = play(105.0, a_task("large", 100_000), spikes=higher)
     before = records(scene)["large"].done_iterations
-    scene.play(5.0)
+    scene.play(10.0)
     swapped = records(scene)["large"]
     assert (swapped.state, swapped.swaps) == ("swapped", 1)
     assert swapped.done_iterations >= before

@@ -25,7 +25,7 @@ Generated from `app/base/settings.py` by `python -m tools.documents.settings`; d
 
 Settings say where a process runs and are read once, at its start. A flag of the command wins over the environment
 variable, the variable over the default. `plimsoll config show` prints what is in force and where it comes from. How the
-loop decides (policy, mode, period, headroom, budgets) is no setting but a versioned Policy object, changed by
+loop decides (policy, mode, period, target attainment, budgets) is no setting but a versioned Policy object, changed by
 `plimsoll apply` and recorded in every plan.
 
 ## Commands that call the API

@@ -180,6 +180,13 @@ class ServiceForecast(View):
     margin: float = Field(
         description="Factor on the technique's spread that the back-tests ask for, 1 or more"
     )
+    room_factor: float = Field(
+        description="Plans carry so many times the median that they follow; it rises with the part of the SLO's error "
+        "budget that is spent"
+    )
+    floor_rps: float = Field(
+        description="Plans carry at least this rate, for bursts that come before replicas have started; 0: none"
+    )
     telemetry: Literal["heard", "stopped", "never"] = Field(
         description="heard: nodes report on the service, even without requests. stopped: they no longer do. never: not "
         "in any window that the loop reads. Without reports the planned rate stays"
@@ -189,7 +196,7 @@ class ServiceForecast(View):
     )
     horizon_s: float = Field(description="How far ahead plans, and this forecast, look")
     quantiles: list[QuantileView] = Field(
-        description="Of the arrival rate at the horizon, without headroom, lowest level first. All rates 0: a quiet "
+        description="Of the arrival rate at the horizon, without room, lowest level first. All rates 0: a quiet "
         "service. Empty: nobody reports"
     )
     scores: list[ScoreView] = Field(
@@ -211,6 +218,8 @@ def service_forecast(found: ForecastView) -> ServiceForecast:
         service=found.service,
         technique=found.technique,
         margin=found.margin,
+        room_factor=found.room.factor,
+        floor_rps=found.room.floor_rps,
         telemetry=found.telemetry,
         silent_for_s=found.silent_for_s,
         horizon_s=found.horizon_s,

@@ -216,6 +216,11 @@ def _show_forecast(forecast: Document) -> None:
     _show_quantiles(
         documents(forecast, "quantiles"), number(forecast, "horizon_s") or 0.0
     )
+    floor_rps = number(forecast, "floor_rps") or 0.0
+    floor = f", and at least {floor_rps:.1f} rps, for bursts" if floor_rps else ""
+    show_line(
+        f"plans carry {number(forecast, 'room_factor') or 1.0:.2f} × the highest median of the downscale delay{floor}"
+    )
     scores = {
         text(entry, "technique"): _score(entry)
         for entry in documents(forecast, "scores")
@@ -250,9 +255,7 @@ def _show_quantiles(quantiles: Sequence[Document], horizon_s: float) -> None:
         return
     levels = [number(entry, "level") or 0.0 for entry in quantiles]
     rates = rate_texts([number(entry, "rate_rps") or 0.0 for entry in quantiles])
-    show_line(
-        f"forecast {horizon_s:g} s ahead; plans serve p{100 * PLANNING_LEVEL:g} times the policy's headroom:"
-    )
+    show_line(f"forecast {horizon_s:g} s ahead:")
     show_table([">", *(f">p{100 * level:g}" for level in levels)], [("  rps", *rates)])
 
 

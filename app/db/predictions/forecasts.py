@@ -1,6 +1,6 @@
 """How each service is forecast: the technique that was chosen, and what the back-tests said of all of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
@@ -12,14 +12,27 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from app.db.base.tables import AnyRow, forecast_choice, service
 from app.db.decisions import policies
 from app.db.fleet.launches import load_launch_times
-from app.db.predictions.rates import load_rates, load_windows, roll_up_rates
+from app.db.predictions.rates import (
+    load_outcomes,
+    load_rates,
+    load_windows,
+    roll_up_rates,
+)
 from app.db.workloads import services
-from app.learn.choose_forecasts import JUDGED_S, REJUDGE_S, Case
+from app.learn.choose_forecasts import (
+    BURSTING_S,
+    JUDGED_S,
+    OPENING_S,
+    REJUDGE_S,
+    Case,
+    HeardLoad,
+)
 from app.loop.forecast import horizon_s
 from app.store.launch_times import usual_launch_s
 from app.store.windows import WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import TechniqueChoice
+from solvers.forecast.room import UNKNOWN_ROOM, Outcomes, Room
 from solvers.forecast.techniques import DEFAULT
 from solvers.forecast.types import Season
 
@@ -44,7 +57,8 @@ async def load_special(connection: AsyncConnection) -> dict[str, TechniqueChoice
     is_special = or_(
         forecast_choice.c.technique != DEFAULT,
         forecast_choice.c.margin != 1.0,
-        forecast_choice.c.reserve_rps != 0.0,
+        forecast_choice.c.room_factor != UNKNOWN_ROOM.factor,
+        forecast_choice.c.floor_rps != 0.0,
     )
     statement = select(forecast_choice).where(is_special)
     return {
@@ -81,7 +95,11 @@ def _values(name: str, choice: TechniqueChoice) -> dict[str, object]:
         "technique": choice.technique,
         "seasons": msgspec.to_builtins(choice.seasons),
         "margin": choice.margin,
-        "reserve_rps": choice.reserve_rps,
+        "room_factor": choice.room.factor,
+        "floor_rps": choice.room.floor_rps,
+        "burst_at": datetime.fromtimestamp(choice.burst_until_s, UTC)
+        if choice.burst_until_s
+        else None,
         "scores": msgspec.to_builtins(choice.scores),
         "at": datetime.fromtimestamp(choice.judged_until_s, UTC),
     }
@@ -115,32 +133,62 @@ class PostgresForecasts:
                 connection, list(due), since=season_start, until=now
             )
             launches = await load_launch_times(connection, list(due))
+            # Read in two statements: a service may have been deleted between them.
+            known = [name for name in due if name in nouns]
+            launch_s = {
+                name: usual_launch_s(
+                    launches.get(name, {}), is_model=nouns[name].llm is not None
+                )
+                for name in known
+            }
+            outcomes = await load_outcomes(
+                connection,
+                {name: OPENING_S + launch_s[name] for name in known},
+                since=since,
+                counted_from=until - timedelta(seconds=JUDGED_S),
+                until=until,
+            )
+            bursting = await _bursting_projects(connection, now)
         return tuple(
             Case(
                 service=name,
                 project=nouns[name].project,
-                choice=choice,
-                windows=windows.get(name),
+                bursts=nouns[name].project in bursting,
+                choice=due[name],
                 rates=rates.get(name),
                 until_s=until.timestamp(),
                 horizon_s=horizon_s(settings),
-                burst_confidence=settings.burst_confidence,
-                slo=nouns[name].slo,
-                scaling=nouns[name].scaling,
-                launch_s=usual_launch_s(
-                    launches.get(name, {}), is_model=nouns[name].llm is not None
+                load=HeardLoad(
+                    windows=windows.get(name),
+                    outcomes=outcomes.get(name, Outcomes()),
+                    percentile=max(
+                        nouns[name].slo.percentile, settings.target_attainment
+                    ),
+                    scaling=nouns[name].scaling,
+                    launch_s=launch_s[name],
                 ),
-                is_model=nouns[name].llm is not None,
             )
-            # Read in two statements: a service may have been deleted between them.
-            for name, choice in due.items()
-            if name in nouns
+            for name in known
         )
 
     async def save_choices(self, choices: Mapping[str, TechniqueChoice]) -> None:
         """Keep the choices of these services."""
         async with self._engine.begin() as connection:
             await save(connection, choices)
+
+
+async def _bursting_projects(connection: AsyncConnection, now: datetime) -> Set[str]:
+    """Projects of which a service was seen to burst within BURSTING_S."""
+    statement = (
+        select(service.c.project)
+        .join(forecast_choice, forecast_choice.c.service == service.c.name)
+        .where(
+            service.c.deleted_at.is_(None),
+            forecast_choice.c.burst_at > now - timedelta(seconds=BURSTING_S),
+        )
+        .distinct()
+    )
+    return set((await connection.execute(statement)).scalars())
 
 
 async def _load_due(
@@ -167,7 +215,8 @@ def _choice(row: AnyRow, *, with_scores: bool = True) -> TechniqueChoice:
         technique=row.technique,
         seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
         margin=row.margin,
-        reserve_rps=row.reserve_rps,
+        room=Room(row.room_factor, row.floor_rps),
+        burst_until_s=row.burst_at.timestamp() if row.burst_at else 0.0,
         # Scores are for people; a tick reads many choices and needs none of them.
         scores=msgspec.convert(row.scores, dict[str, ForecastScore])
         if with_scores

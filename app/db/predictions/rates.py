@@ -4,13 +4,14 @@ Summed from windows, not fed by observations: the windows know of how many secon
 every second is not written twice. A window that comes more than an hour late is not added.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from solvers.forecast.room import Outcomes
 from solvers.forecast.seasons import COARSE_S
 from solvers.forecast.types import RequestSeries
 
@@ -86,6 +87,34 @@ async def load_windows(
     )
     return {
         row.service: dense_series(row.numbers, row.arrivals, window_s) for row in found
+    }
+
+
+async def load_outcomes(
+    connection: AsyncConnection,
+    openings_s: Mapping[str, float],
+    *,
+    since: datetime,
+    counted_from: datetime,
+    until: datetime,
+) -> dict[str, Outcomes]:
+    """What became of the requests of [counted_from, until), by service.
+
+    openings_s: by service; what comes so soon after its first window is left out, where that lies after `since`.
+    """
+    found = await connection.execute(
+        text(_LOAD_OUTCOMES),
+        {
+            "services": list(openings_s),
+            "openings_s": list(openings_s.values()),
+            "since": since,
+            "counted_from": counted_from,
+            "until": until,
+        },
+    )
+    return {
+        row.service: Outcomes(float(row.finished), float(row.late), row.heard_s)
+        for row in found
     }
 
 
@@ -165,4 +194,20 @@ SELECT service, array_agg(round(extract(epoch FROM window_start) / :window_s)::b
 FROM service_window
 WHERE service = ANY(:services) AND window_start >= :since AND window_start < :until AND window_s = :window_s
 GROUP BY service
+"""
+
+# A service whose windows begin with the hour's was there before.
+_LOAD_OUTCOMES = """
+WITH opening AS (
+    SELECT o.service, CASE WHEN f.start > CAST(:since AS timestamptz) + interval '1 minute'
+                           THEN f.start + make_interval(secs => o.opening_s) ELSE :since END AS until
+    FROM unnest(CAST(:services AS text[]), CAST(:openings_s AS double precision[])) AS o (service, opening_s)
+    CROSS JOIN LATERAL (SELECT min(window_start) AS start FROM service_window
+                        WHERE service = o.service AND window_start >= :since) AS f
+)
+SELECT w.service, sum(w.served + w.rejected) AS finished, sum(w.served + w.rejected - w.in_slo) AS late,
+       sum(w.window_s) AS heard_s
+FROM service_window w JOIN opening USING (service)
+WHERE w.window_start >= greatest(CAST(:counted_from AS timestamptz), opening.until) AND w.window_start < :until
+GROUP BY w.service
 """

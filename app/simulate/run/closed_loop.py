@@ -6,8 +6,9 @@ Simulations, benchmarks and tests keep everything in memory; the demo keeps it i
 import asyncio
 import math
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from agents.base.protocol import Observation, SyncReply
@@ -22,13 +23,7 @@ from app.base.clock import ControlClock
 from app.catalogue.catalogue import load_actors, load_training_layers
 from app.dispatch.dispatcher import JobDispatcher
 from app.dispatch.kernel_classes import load_kernel_ratios
-from app.learn.choose_forecasts import (
-    JUDGED_S,
-    REJUDGE_S,
-    HeardLoad,
-    needed_reserve_rps,
-    unsteadiness_of,
-)
+from app.learn.choose_forecasts import JUDGED_S, OPENING_S, REJUDGE_S, HeardLoad
 from app.learn.corrections import PERIOD_S as LEARNING_PERIOD_S
 from app.learn.corrections import OnlineLearner, learn_once
 from app.loop.fill import is_used
@@ -42,6 +37,7 @@ from app.store.memory_store import MemoryStore
 from app.store.store import PolicySettings, ServiceWindow, Snapshot, Store
 from app.store.trained_actors import wants_actor
 from solvers.forecast.choose_technique import TechniqueChoice
+from solvers.forecast.room import Outcomes, Room
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import Demand, Gpu, GpuType, Node, NodeId, Service, gpu_id
 
@@ -90,9 +86,11 @@ class ClosedLoop:
         promises_may_break: bool = False,
         store: Store | None = None,
         ingest: Ingest | None = None,
+        room: Room | None = None,
     ) -> None:
-        """`store`: what it remembers in, in place of its own in memory; the cluster must be known there already, and
-        whoever made it calls `wake`. `ingest`: takes what agents observe; None: one by one into the store.
+        """`room`: of all services at all times, in place of what is learned. `store`: what it remembers in, in place of
+        its own in memory; the cluster must be known there already, and whoever made it calls `wake`. `ingest`: takes
+        what agents observe; None: one by one into the store.
         """
         self.clock = clock
         self.store = make_store(plan, clock)
@@ -116,7 +114,7 @@ class ClosedLoop:
             solver=solver,
             clock=clock,
             promises_may_break=promises_may_break,
-            forecast=RememberedForecast(self._launch_times),
+            forecast=RememberedForecast(self._launch_times, room),
             layers=load_training_layers(),
         )
         self.dispatcher = JobDispatcher(
@@ -288,13 +286,19 @@ def gpus_of(spec: SimulatedNodeSpec) -> Sequence[Gpu]:
 
 @dataclass(slots=True)
 class RememberedForecast:
-    """Makes the demands of one snapshot after the other; reserves are renewed every REJUDGE_S."""
+    """Makes the demands of one snapshot after the other; rooms are renewed every REJUDGE_S, or are as given."""
 
     _launch_times: LaunchTimes = field(default_factory=LaunchTimes)
+    room: Room | None = None
+    """Of all services at all times, in place of what is learned."""
     _windows: dict[str, deque[ServiceWindow]] = field(
         default_factory=lambda: defaultdict(deque)
     )
-    _reserves_rps: dict[str, float] = field(default_factory=dict)
+    _since: dict[str, datetime] = field(default_factory=dict)
+    """The start of each service's first window."""
+    _bursting: set[str] = field(default_factory=set)
+    """Projects whose load was seen to burst."""
+    _rooms: Mapping[str, Room] = field(default_factory=dict)
     _judged_s: float | None = None
 
     def __call__(self, snapshot: Snapshot) -> tuple[Demand, ...]:
@@ -303,12 +307,10 @@ class RememberedForecast:
         now_s = snapshot.at.timestamp()
         # As often as a real control plane judges each service anew.
         if self._judged_s is None or now_s - self._judged_s >= REJUDGE_S:
-            self._judged_s, self._reserves_rps = now_s, self._reserves(snapshot)
+            self._judged_s, self._rooms = now_s, self._judge(snapshot)
         choices = {
-            name: replace(
-                snapshot.choices.get(name, TechniqueChoice()), reserve_rps=reserve_rps
-            )
-            for name, reserve_rps in self._reserves_rps.items()
+            name: replace(snapshot.choices.get(name, TechniqueChoice()), room=room)
+            for name, room in self._rooms.items()
         }
         return make_demands(replace(snapshot, choices={**snapshot.choices, **choices}))
 
@@ -320,36 +322,47 @@ class RememberedForecast:
             # Snapshots overlap: each window is kept once, in the order of time.
             if is_complete and (not mine or window.start > mine[-1].start):
                 mine.append(window)
+                self._since.setdefault(window.service, window.start)
         for mine in self._windows.values():
             while mine and age_s(mine[0], snapshot.at) > JUDGED_S:
                 mine.popleft()
 
-    def _reserves(self, snapshot: Snapshot) -> dict[str, float]:
-        """What each service's windows ask for, where they ask for any."""
-        loads = {
-            service.name: HeardLoad(
-                project=service.project,
-                windows=make_series(self._windows[service.name]),
-                launch_s=usual_launch_s(
-                    self._launch_times.of(service.name),
-                    is_model=service.llm is not None,
-                ),
-            )
-            for service in snapshot.state.services
-            if self._windows.get(service.name)
+    def _judge(self, snapshot: Snapshot) -> Mapping[str, Room]:
+        """The room of each service that was heard."""
+        if self.room is not None:
+            return {each.name: self.room for each in snapshot.state.services}
+        services = [
+            each for each in snapshot.state.services if self._windows.get(each.name)
+        ]
+        loads = {each.name: self._load(each, snapshot.settings) for each in services}
+        self._bursting |= {
+            each.project for each in services if loads[each.name].has_burst
         }
-        unsteady = unsteadiness_of(list(loads.values()))
-        found = {
-            service.name: needed_reserve_rps(
-                loads[service.name].windows,
-                slo=service.slo,
-                scaling=service.scaling,
-                launch_s=loads[service.name].launch_s,
-                confidence=snapshot.settings.burst_confidence,
-                unsteady=unsteady[service.project],
-                is_model=service.llm is not None,
-            )
-            for service in snapshot.state.services
-            if service.name in loads
+        return {
+            each.name: loads[each.name].room(bursts=each.project in self._bursting)
+            for each in services
         }
-        return {name: reserve_rps for name, reserve_rps in found.items() if reserve_rps}
+
+    def _load(self, service: Service, settings: PolicySettings) -> HeardLoad:
+        windows = self._windows[service.name]
+        launch_s = usual_launch_s(
+            self._launch_times.of(service.name), is_model=service.llm is not None
+        )
+        opening = timedelta(seconds=OPENING_S + launch_s)
+        counted = [
+            each
+            for each in windows
+            if each.start >= self._since[service.name] + opening
+        ]
+        finished = sum(each.served + each.rejected for each in counted)
+        return HeardLoad(
+            windows=make_series(windows),
+            outcomes=Outcomes(
+                finished=finished,
+                late=finished - sum(each.in_slo for each in counted),
+                heard_s=sum(each.window_s for each in counted),
+            ),
+            percentile=max(service.slo.percentile, settings.target_attainment),
+            scaling=service.scaling,
+            launch_s=launch_s,
+        )

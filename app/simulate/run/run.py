@@ -27,6 +27,7 @@ from app.simulate.scenario.tasks import (
 )
 from app.solver.inline import InlineSolver
 from app.solver.process import PlanAnswer, PlanRequest
+from solvers.forecast.room import Room
 
 _PLANS_KEPT = 8
 """Each with the problem that it solves: of a thousand GPUs some MB. What counts in the end are the targets."""
@@ -113,6 +114,7 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
         clock=clock,
         solver=SeriesSolver(make_rows=make_rows),
         promises_may_break=True,
+        room=None if job.run.room is None else Room(job.run.room),
     )
     # At the default period a day has 17,000 ticks, each with its problem.
     closed.store.max_plans = _PLANS_KEPT

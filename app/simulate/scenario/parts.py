@@ -259,6 +259,14 @@ class PolicyRun(Strict):
         default=None,
         description="In place of the nodes' own",
     )
+    room: float | None = Field(
+        default=None,
+        ge=0.1,
+        le=10.0,
+        allow_inf_nan=False,
+        description="Plans carry so many times the rate that is expected, of all services alike; absent: what their "
+        "error budgets ask for",
+    )
 
     @property
     def label(self) -> str:

@@ -201,7 +201,7 @@ def test_scale_states_an_exact_number(api: Api, kubectl: Kubectl) -> None:
 @pytest.mark.integration
 def test_the_policy_is_written_too(api: Api, kubectl: Kubectl) -> None:
     path = f"{GROUP}/plimsollpolicies"
-    spec = {"policy": "hetsev", "headroom": 1.3}
+    spec = {"policy": "hetsev", "target_attainment": 0.999}
     kubectl.ask(
         "POST",
         path,
@@ -213,7 +213,7 @@ def test_the_policy_is_written_too(api: Api, kubectl: Kubectl) -> None:
         },
     )
     until_accepted(kubectl, f"{path}/default")
-    assert api.get("policies/default")["spec"]["headroom"] == 1.3
+    assert api.get("policies/default")["spec"]["target_attainment"] == 0.999
     kubectl.patch(f"{path}/default", {"spec": {"policy": "hetsef"}})
     assert "hetsev" in until_accepted(kubectl, f"{path}/default", "False")
     assert api.get("policies/default")["spec"]["policy"] == "hetsev"

@@ -11,6 +11,7 @@ import pytest
 from app.learn.choose_forecasts import (
     MAX_SERVICES,
     Case,
+    HeardLoad,
     choose_forecasts,
     judge,
     view_forecast,
@@ -18,9 +19,10 @@ from app.learn.choose_forecasts import (
 from app.loop.budgets import KEPT
 from app.loop.forecast import make_demands
 from solvers.forecast.choose_technique import TechniqueChoice
+from solvers.forecast.room import Outcomes
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries, Season
-from solvers.types.state import Scaling, Slo
+from solvers.types.state import Scaling
 from tests.app.fleets import SETTINGS, a_service
 from tests.app.snapshots import NOW, a_snapshot, a_state, windows_of
 
@@ -49,15 +51,18 @@ def a_case(
     return Case(
         service="chat",
         project="default",
+        bursts=False,
         choice=choice or TechniqueChoice(),
-        windows=windows,
         rates=rates,
         until_s=until_s,
         horizon_s=5.0,
-        burst_confidence=0.5,
-        slo=Slo(latency_ms=100.0, percentile=0.99),
-        scaling=Scaling(),
-        launch_s=10.0,
+        load=HeardLoad(
+            windows=windows,
+            outcomes=Outcomes(),
+            percentile=0.99,
+            scaling=Scaling(),
+            launch_s=10.0,
+        ),
     )
 
 
@@ -142,15 +147,17 @@ def test_the_tick_applies_the_choice_and_says_so() -> None:
     assert make_demands(a_snapshot(state=state))[0].method == KEPT
 
 
-def test_the_tick_applies_the_margin() -> None:
+def test_the_interval_has_the_margin_and_plans_follow_the_median() -> None:
     snapshot = a_snapshot(windows=windows_of("chat", [200] * 30))
     choices = [{"chat": TechniqueChoice(margin=margin)} for margin in (1.0, 2.0)]
     ((plain,), (wide,)) = (
         make_demands(replace(snapshot, choices=each)) for each in choices
     )
-    # 100 rps in windows of 2 s: √(100 / 2) = 7.07 of spread, 1.6449 times, and the head-room on it.
-    wider_rps = wide.arrival_rate_rps - plain.arrival_rate_rps
-    assert wider_rps == pytest.approx(SETTINGS.headroom * 1.6449 * 7.0711, abs=0.01)
+    # 100 rps in windows of 2 s: √(100 / 2) = 7.07 of spread, 1.6449 times.
+    highs = [each.interval_rps[1] for each in (plain, wide) if each.interval_rps]
+    assert highs[1] - highs[0] == pytest.approx(1.6449 * 7.0711, abs=0.01)
+    # Plans follow the median.
+    assert wide.arrival_rate_rps == plain.arrival_rate_rps
 
 
 def test_a_missing_window_is_no_quiet_one() -> None:
@@ -158,11 +165,11 @@ def test_a_missing_window_is_no_quiet_one() -> None:
     gap = (*whole[:12], *whole[18:])
     zeros = (*whole[:12], *windows_of("chat", [0] * 18)[:6], *whole[18:])
     rate, with_gap, with_zeros = (
-        make_demands(a_snapshot(windows=windows))[0].arrival_rate_rps
+        make_demands(a_snapshot(windows=windows))[0].interval_rps
         for windows in (whole, gap, zeros)
     )
-    assert abs(with_gap - rate) < 0.02 * rate
-    assert abs(with_zeros - rate) > 0.1 * rate
+    assert with_gap == pytest.approx(rate, rel=0.02)
+    assert with_zeros != pytest.approx(rate, rel=0.02)
 
 
 def test_the_forecast_looks_as_far_ahead_as_the_next_plan() -> None:

@@ -180,14 +180,6 @@ def of_a_model(
     return demand.arrival_rate_rps
 
 
-def test_the_chance_of_single_windows_evens_out_while_answers_last() -> None:
-    windows = windows_of("chat", [10] * 60)
-    mean_rps = SETTINGS.headroom * 5.0
-    single = rate_rps(windows, target=None) - mean_rps
-    # Ten windows long: what is left of their scatter is its root's part.
-    assert of_a_model(windows) - mean_rps == pytest.approx(single / 10.0**0.5)
-
-
 def test_a_model_is_given_up_only_when_its_load_was_low_for_as_long_as_it_starts() -> (
     None
 ):

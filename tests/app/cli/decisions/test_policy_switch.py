@@ -21,7 +21,7 @@ def a_policy(policy: str = "joint", *groups: Json, **spec: object) -> Json:
     settings = {
         "policy": policy,
         "mode": "auto",
-        "headroom": 1.2,
+        "target_attainment": 0.99,
         "groups": [*groups],
         "approve_switch": False,
     }
@@ -142,9 +142,9 @@ def test_back_is_to_who_decided_before_with_the_settings_of_today() -> None:
     gone: Json = {**WEB, "name": "gone"}
     versions = [
         # Others are of the group since, one group came, one went: nobody else decided on what is there today.
-        a_policy("hetsev", WEB, headroom=1.2),
-        a_policy("hetsev", WEB, gone, headroom=1.1),
-        a_policy("joint", {**WEB, "policy": "igniter"}, gone, headroom=9),
+        a_policy("hetsev", WEB, target_attainment=0.99),
+        a_policy("hetsev", WEB, gone, target_attainment=0.98),
+        a_policy("joint", {**WEB, "policy": "igniter"}, gone, target_attainment=9),
     ]
     api = a_plane(a_policy("hetsev", batch, wider), versions=versions)
     result = switched(api, "--back", "-y")

@@ -36,6 +36,8 @@ QUIET: Json = {
 BUSY: Json = QUIET | {
     "technique": "seasonal_daily",
     "margin": 1.253,
+    "room_factor": 1.1,
+    "floor_rps": 60.5,
     "quantiles": [{"level": 0.5, "rate_rps": 48.0}, {"level": 0.95, "rate_rps": 55.71}],
     "scores": [
         {"technique": "seasonal_daily", **SCORE},
@@ -65,9 +67,10 @@ def test_a_service_s_forecast_is_shown_with_what_it_rests_on() -> None:
         "Service chat",
         "technique: seasonal_daily, its spread × 1.25 by its back-test",
         "telemetry: heard 1 s ago",
-        "forecast 5 s ahead; plans serve p95 times the policy's headroom:",
+        "forecast 5 s ahead:",
         "        P50   P95",
         "  rps  48.0  55.7",
+        "plans carry 1.10 × the highest median of the downscale delay, and at least 60.5 rps, for bursts",
         "back-test: 240 forecasts until 2026-03-01 12:00:00, mean 50.0 rps",
         "TECHNIQUE        LOSS RPS  OF DEFAULT  BELOW P95  IN 90 %  ERROR",
         "seasonal_daily      1.500      75.0 %     95.1 %   90.0 %  8.0 %  chosen",

@@ -142,8 +142,12 @@ def test_all_files_that_cannot_be_used_are_told_at_once_with_their_fields(
         ({"fleet": [{**POOL, "name": 3}]}, "spec.fleet[0].name: must be text, not 3"),
         ({"services": [{**SERVICE, "load": {"clients": "many"}}]}, "clients: must be"),
         (
-            {"policies": [{"policy": "joint", "settings": {"headroom": "big"}}]},
-            "spec.policies[0].settings.headroom: must be a number, not 'big'",
+            {
+                "policies": [
+                    {"policy": "joint", "settings": {"target_attainment": "big"}}
+                ]
+            },
+            "spec.policies[0].settings.target_attainment: must be a number, not 'big'",
         ),
         ({"faults": ["silent"]}, "spec.faults[0]: must be an object with fields of"),
         ({"duration_s": "ten"}, "spec.duration_s: must be a number, not ten"),

@@ -32,12 +32,12 @@ def test_a_policy_is_told_with_its_differences() -> None:
     run = PolicyRun(
         policy="joint",
         name="best",
-        settings={"headroom": 1.5},
+        settings={"target_attainment": 0.999},
         clairvoyant=True,
         foresight_s=3600,
         launch_s=0,
     )
     assert described(run) == (
-        f"best (joint): {summary_of('joint')} Here: headroom 1.5, told the true rates of the next 3600 s and times, "
-        "replicas ready after 0 s."
+        f"best (joint): {summary_of('joint')} Here: target_attainment 0.999, told the true rates of the next 3600 s "
+        "and times, replicas ready after 0 s."
     )

@@ -65,5 +65,5 @@ def test_a_scenarios_report_says_what_its_energy_comes_to(tmp_path: Path) -> Non
     assert report.policies[0].carbon_g == SeedMean(mean=run.carbon_g, half_width=None)
     shown = StringIO()
     show_report(report, shown)
-    assert f"g CO2e: hetsev_greedy {run.carbon_g:.1f}" in shown.getvalue()
+    assert f"g CO2e: hetsev_greedy {run.carbon_g:.3g}" in shown.getvalue()
     assert "grid intensity" in report_to_html(report)

@@ -21,6 +21,7 @@ def run(*faults: dict[str, Any], duration_s: int = 180) -> RunResult:
         duration_s=duration_s,
         warm_up_s=60,
         truth="planned",
+        policies=[{"policy": "hetsev_greedy", "room": 1.3}],
         fleet=[{**POOL, "nodes": 2}],
         services=[SERVICE],
         faults=list(faults),

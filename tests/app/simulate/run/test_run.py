@@ -72,7 +72,12 @@ def test_a_jump_of_the_load_is_answered_at_once_and_not_with_the_next_period() -
 def test_a_gpu_that_a_plan_has_left_is_paid_while_it_serves_on() -> None:
     rates = {"day": {"amplitude": 1, "period_s": 240}, "rate_rps": 400}
     found = [
-        run(duration_s=480, handover_s=each, services=[{**SERVICE, "load": rates}])
+        run(
+            duration_s=480,
+            handover_s=each,
+            policies=[{"policy": "hetsev_greedy", "room": 1.3}],
+            services=[{**SERVICE, "load": rates}],
+        )
         for each in (0.0, 40.0)
     ]
     short, long = found

@@ -58,17 +58,17 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
             {
                 "policy": "joint",
                 "name": "eager",
-                "settings": {"headroom": 1.5, "min_dwell_s": 0},
+                "settings": {"fit_quantile": 0.5, "min_dwell_s": 0},
             },
         ]
     )
     plain, eager = scenario.spec.policies
     assert (plain.label, eager.label) == ("hetsev", "eager")
-    assert loop_of(scenario.spec, plain).headroom == 1.1
+    assert loop_of(scenario.spec, plain).fit_quantile == 0.9
     assert (
-        loop_of(scenario.spec, eager).headroom,
+        loop_of(scenario.spec, eager).fit_quantile,
         loop_of(scenario.spec, eager).policy,
-    ) == (1.5, "joint")
+    ) == (0.5, "joint")
     assert loop_of(scenario.spec, eager).period_s == 10.0
 
 
@@ -77,7 +77,10 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
     [
         ({"policies": ["hetsevv"]}, "policies[0].policy: no policy is called"),
         ({"policies": ["joint", "joint"]}, "policies[1]: 'joint' is there twice"),
-        (with_settings(hedroom=2), "hedroom: no setting is called 'hedroom'; did you"),
+        (
+            with_settings(fit_quantil=0.5),
+            "fit_quantil: no setting is called 'fit_quantil'; did you",
+        ),
         ({"services": [SERVICE, SERVICE]}, "services[1].name: 'resnet50' is"),
         ({"fleet": [POOL, POOL]}, "fleet[1].name: 'v100' is there twice"),
         ({"duration_s": 100}, "duration_s: less warm_up_s it is 100 s, which"),
