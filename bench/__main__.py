@@ -44,6 +44,7 @@ LONG = (
     "compare",
     "node_loss",
     "flash_crowds",
+    "loads",
     "shared_problems",
     "scale",
     "llm.accuracy",

@@ -7,14 +7,15 @@ result on every machine.
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from agents.sim.queues.tally import ServiceTotals
 from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
 from app.demo.feed import attainment
-from app.simulate.run.accounting import Bill, make_bill, sum_bills
+from app.simulate.run.accounting import Bill, make_bill, sum_bills, within
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.run.record import Migrations
 from app.solver.inline import InlineSolver
@@ -45,6 +46,22 @@ class ClosedRun:
         return min(self.attained.values())
 
     @property
+    def worst_margin_points(self) -> float:
+        """By how much the service that is worst off is above its percentile; below it where negative."""
+        attained = self.attained
+        return min(
+            100.0 * (attained[name] - percentile)
+            for name, percentile in self.percentiles.items()
+        )
+
+    @property
+    def late_percent(self) -> float:
+        """Of all services' finished requests."""
+        finished = sum(each.served + each.rejected for each in self.totals)
+        in_slo = sum(each.in_slo for each in self.totals)
+        return 100.0 * (1.0 - in_slo / finished) if finished else 0.0
+
+    @property
     def missed(self) -> tuple[str, ...]:
         """The services whose SLO was not kept."""
         return tuple(
@@ -58,8 +75,11 @@ def run_closed(
     plan: ClusterPlan,
     duration_s: float,
     policies: Mapping[str, PolicyModule] | None = None,
+    *,
+    warm_up_s: float = 0.0,
 ) -> ClosedRun:
-    """The cluster for so long, under the registered policies or those in their place.
+    """The cluster for so long, under the registered policies or those in their place; what is paid and served in the
+    first `warm_up_s` does not count.
 
     What would be an alarm on a real cluster is in the figures, not in the log.
     """
@@ -74,6 +94,10 @@ def run_closed(
     )
 
     migrations = Migrations(cluster=loop.cluster)
+    begun_at = clock.now() + timedelta(seconds=warm_up_s)
+    # Half a step, so that rounding moves no step across.
+    counted_from = begun_at + timedelta(seconds=0.5 * plan.agent_period_s)
+    before: dict[str, ServiceTotals] = {}
 
     def look() -> None:
         pushed = loop.store.pushed
@@ -87,17 +111,34 @@ def run_closed(
             look()
             await loop.tick_if_due()
             look()
+            if warm_up_s and clock.now() <= counted_from:
+                before.update({each.service: each for each in loop.cluster.totals()})
 
     with nothing_logged():
         asyncio.run(play())
     bills = [
-        make_bill(targets, plan.gpu_types, clock.now())
+        make_bill(within(targets, begun_at, clock.now()), plan.gpu_types, clock.now())
         for targets in (loop.store.pushed, migrations.changes)
     ]
     return ClosedRun(
         bill=sum_bills(bills),
-        totals=loop.cluster.totals(),
+        totals=tuple(
+            _since(each, before.get(each.service)) for each in loop.cluster.totals()
+        ),
         plans_pushed=len(loop.store.pushed),
         wall_s=time.perf_counter() - began,
         percentiles={each.name: each.slo.percentile for each in plan.services},
+    )
+
+
+def _since(totals: ServiceTotals, before: ServiceTotals | None) -> ServiceTotals:
+    """What came and finished since then; who is there, and the latencies, as they are."""
+    if before is None:
+        return totals
+    return replace(
+        totals,
+        arrivals=totals.arrivals - before.arrivals,
+        served=totals.served - before.served,
+        in_slo=totals.in_slo - before.in_slo,
+        rejected=totals.rejected - before.rejected,
     )

@@ -70,7 +70,7 @@ class HeardLoad:
 
     @property
     def reaction(self) -> Reaction:
-        """Of the loop, which is woken by the first window in which a burst shows."""
+        """The loop is woken by the first window in which a burst shows."""
         window_s = 0.0 if self.windows is None else self.windows.window_s
         scaling = self.scaling
         return Reaction(

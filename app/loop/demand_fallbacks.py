@@ -202,14 +202,9 @@ async def _decide_for(
                 at=snapshot.at,
                 llm_points=snapshot.llm_points,
             )
-            tolerated = await asyncio.to_thread(
-                with_tolerance,
-                problem,
-                demands,
-                state=state,
-                settings=snapshot.settings,
+            problem, planned, held = await asyncio.to_thread(
+                with_tolerance, problem, demands, state.services, snapshot.settings
             )
-            problem, planned, held = tolerated
             decision = await decide(
                 solver,
                 problem,
@@ -227,8 +222,7 @@ async def _decide_for(
             }
             if not (decision.unplaced and (avoided.closed or cordoned_gpus(state))):
                 break
-        if held:
-            decision = with_messages(decision, [describe_held(held)])
+        decision = with_messages(decision, describe_held(held))
         return DecidedOn(problem, decision, planned, state, frozenset(without_place))
 
     outcome = await decide_on(demands, limited="all")

@@ -80,7 +80,7 @@ class Outcomes(NamedTuple):
 
     finished: float = 0.0
     late: float = 0.0
-    """Of them; rejected ones are late."""
+    """So many of them; rejected ones are late."""
     heard_s: float = 0.0
 
 
@@ -94,7 +94,7 @@ class Reaction(NamedTuple):
 
 
 def spent_share(percentile: float, outcomes: Outcomes) -> float:
-    """Of what the SLO forgives, the part that is spent: 0 to 1, and more where the SLO is missed.
+    """The part that is spent of what the SLO forgives: 0 to 1, and more where the SLO is missed.
 
     percentile: of the SLO, 0 to 1; 1 forgives nothing, so that all is spent.
     """
@@ -118,7 +118,7 @@ def factor_of(spent: float) -> float:
 
 
 UNKNOWN_ROOM = Room(factor_of(SPENT_AT_FIRST))
-"""Of a service that nobody has judged yet."""
+"""A service that nobody has judged yet has it."""
 
 
 def has_burst(series: RequestSeries, reaction: Reaction) -> bool:
@@ -145,26 +145,21 @@ def learn_room(
     """
     factor = factor_of(spent)
     past = _past(series, reaction)
+    bursts_s = PRIOR_BURSTS * reaction.reaction_s if bursts else 0.0
     prior_s = PRIOR_S if bursts else 0.0
     requests = past.window_s * float(past.rates.sum()) + prior_s * past.usual
+    # Who has spent half goes on as fast as the SLO forgives.
     pace = min(MAX_SPENDING, max(MIN_SPENDING, MAX_SPENDING * (1.0 - spent)))
     forgiven = (1.0 - percentile) * pace * requests
-
-    def late(floor_rps: float) -> float:
-        carried = SLACK * np.maximum(factor * past.followed, floor_rps)
-        seen = past.window_s * float(np.maximum(0.0, past.rates - carried).sum())
-        usual = SLACK * max(factor * past.usual, floor_rps)
-        jumps = np.maximum(0.0, _PRIOR_JUMPS * past.usual - usual)
-        prior = PRIOR_BURSTS * reaction.reaction_s * float(jumps.mean())
-        return seen + prior if bursts else seen
-
-    if not len(past.rates) or forgiven < MIN_MISSES or late(0.0) <= forgiven:
+    if not len(past.rates) or forgiven < MIN_MISSES:
+        return Room(factor)
+    if _late(past, Room(factor), bursts_s) <= forgiven:
         return Room(factor)
     low, high = 0.0, max(float(past.rates.max()), float(_PRIOR_JUMPS[-1]) * past.usual)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
         # What is returned must be enough: `high` always is, `low` never.
-        if late(middle) <= forgiven:
+        if _late(past, Room(factor, middle), bursts_s) <= forgiven:
             high = middle
         else:
             low = middle
@@ -180,6 +175,16 @@ class _Past(NamedTuple):
     followed: Reals
     """(T,)."""
     usual: float
+
+
+def _late(past: _Past, room: Room, bursts_s: float) -> float:
+    """Requests that come beyond what a room carries, in the past and in so many seconds of the prior's bursts."""
+    carried = SLACK * np.maximum(room.factor * past.followed, room.floor_rps)
+    seen = past.window_s * float(np.maximum(0.0, past.rates - carried).sum())
+    # In a burst plans still carry what they follow.
+    usual = SLACK * max(room.factor * past.usual, room.floor_rps)
+    beyond = np.maximum(0.0, _PRIOR_JUMPS * past.usual - usual)
+    return seen + bursts_s * float(beyond.mean())
 
 
 def _past(series: RequestSeries, reaction: Reaction) -> _Past:

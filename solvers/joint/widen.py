@@ -30,7 +30,7 @@ Held: TypeAlias = Mapping[str, float]
 _MIN_GAIN = 1.01
 """A step that brings less is not taken: wider replicas and larger batches draw more watts."""
 _MIN_RPS = 1e-9
-"""Of what nobody asks for, any capacity is much."""
+"""Any capacity is much of what nobody asks for."""
 
 
 def widened(
@@ -67,6 +67,7 @@ def narrowed(problem: Problem) -> Problem:
         return problem
     running = running_carriers(problem)
     filling = _Filling(problem, running)
+    # By kind: what runs on equal GPUs is equally wide.
     wide = {
         (carrier.gpu_type, seat.service, seat.row.sm_percent)
         for carrier in dict.fromkeys(running)
@@ -106,6 +107,7 @@ def _held(problem: Problem, carriers: Sequence[Carrier]) -> list[Held]:
     for each in running_carriers(problem):
         running[each.gpu_type][_processes(each)].append(each)
     held: list[Held] = [{}] * len(carriers)
+    # Equal GPUs first: most of a fleet stays as it is, and is found at once.
     changed = []
     for index, carrier in enumerate(carriers):
         mine = _processes(carrier)

@@ -55,7 +55,7 @@ def test_rows_are_sorted_by_any_column_and_found_by_text_and_project(
     # The band of the forecast that the plan was made for.
     (demand,) = demo.get("demand/chat?limit=1")["items"]
     low, high = (round(demand[name], 1) for name in ("low_rps", "high_rps"))
-    assert low < 30.0 < high < demand["arrival_rate_rps"]
+    assert low < 30.0 < demand["arrival_rate_rps"] < high
     foreseen = f"foreseen {low:g}–{high:g}/s"
     expect(chat.locator("[data-label=Rate]")).to_contain_text(foreseen)
 

@@ -55,6 +55,8 @@ def test_a_service_that_was_never_reported_has_no_forecast(api: Api) -> None:
         "service": "chat",
         "technique": "burst_aware",
         "margin": 1.0,
+        "room_factor": pytest.approx(1.025),
+        "floor_rps": 0.0,
         "telemetry": "never",
         "silent_for_s": None,
         "horizon_s": 5.0,

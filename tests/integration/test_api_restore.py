@@ -51,7 +51,7 @@ def _plan_twice(api: Api) -> None:
     api.put("services/search", service("search", project="team-a"))
     _observe(api, 1)
     assert api.tick().state == "target"
-    _observe(api, 2, arrivals=600, generation=1)
+    _observe(api, 2, arrivals=1600, generation=1)
     assert api.tick().state == "target"
 
 
@@ -103,7 +103,7 @@ def test_an_earlier_plan_comes_back_by_the_next_tick_and_stays(api: Api) -> None
     assert (outcome.state, outcome.plan_id) == ("target", plan["id"])
     assert outcome.generation == 3
     assert _carried(api, plan["id"]) == _carried(api, 1)
-    _observe(api, 3, arrivals=600, generation=3)
+    _observe(api, 3, arrivals=1600, generation=3)
     assert api.tick().state == "proposed"
     assert api.get("plans?state=target")["items"][0]["id"] == plan["id"]
     # There, and back again.

@@ -19,6 +19,7 @@ from app.db.workloads import services
 from app.learn.choose_forecasts import choose_forecasts, judge, view_forecast
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import TechniqueChoice
+from solvers.forecast.room import Outcomes, Room
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries, Season
 from tests.app.runner import Result, cli
@@ -165,7 +166,10 @@ async def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(
     snapshot = await store.load_snapshot(START)
     assert snapshot.choices == {"chat": replace(DAILY, scores={})}
     wide = TechniqueChoice(
-        margin=1.5, reserve_rps=40.0, judged_until_s=START.timestamp() + 200.0
+        margin=1.5,
+        room=Room(1.2, 40.0),
+        burst_until_s=START.timestamp() + 100.0,
+        judged_until_s=START.timestamp() + 200.0,
     )
     async with engine.begin() as connection:
         await forecasts.save(connection, {"chat": wide})
@@ -174,6 +178,49 @@ async def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(
     async with engine.begin() as connection:
         await forecasts.save(connection, {"chat": back})
     assert (await store.load_snapshot(START)).choices == {}
+
+
+@on_fleet({"default": ["chat", "photo"], "other": ["search"]})
+async def test_a_project_is_known_to_burst_for_a_week_after_any_of_its_services_did(
+    engine: AsyncEngine,
+) -> None:
+    history = PostgresForecasts(engine)
+    burst = replace(
+        DAILY, burst_until_s=START.timestamp(), judged_until_s=START.timestamp()
+    )
+    await history.save_choices({"photo": burst})
+
+    async def bursting(days: float) -> list[str]:
+        cases = await history.load_cases(START + timedelta(days=days), 9)
+        return sorted(case.service for case in cases if case.bursts)
+
+    assert await bursting(6.9) == ["chat", "photo"]
+    assert await bursting(7.1) == []
+
+
+@on_fleet()
+async def test_what_was_late_counts_but_for_the_opening(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    # 300 windows of a second, in each of which ten requests finish and one of them is late.
+    await observe(store, [2] * 300)
+
+    async def of(since: datetime) -> Outcomes:
+        async with engine.begin() as connection:
+            found = await rates.load_outcomes(
+                connection,
+                {"chat": 25.0, "unheard": 25.0},
+                since=since,
+                counted_from=START + timedelta(seconds=10),
+                until=START + timedelta(seconds=200),
+            )
+        assert set(found) == {"chat"}
+        return found["chat"]
+
+    # A service that is new, and one whose windows may begin before.
+    new, old = await of(START - timedelta(hours=1)), await of(START)
+    assert new == Outcomes(finished=1750.0, late=175.0, heard_s=175.0)
+    assert old == Outcomes(finished=1900.0, late=190.0, heard_s=190.0)
 
 
 @on_fleet({"default": ["chat", "photo", "search"]})

@@ -259,7 +259,7 @@ def launch_s(fleet: Fleet) -> float:
     now = fleet.api.clock.now()
     load_cases = PostgresForecasts(fleet.api.engine).load_cases
     (case,) = fleet.api.on_engine(lambda _: load_cases(now, 1))
-    return float(case.launch_s)
+    return float(case.load.launch_s)
 
 
 @pytest.mark.thorough

@@ -29,12 +29,14 @@ from app.learn.choose_forecasts import (
 )
 from app.loop.forecast import horizon_s
 from app.store.launch_times import usual_launch_s
+from app.store.store import PolicySettings
 from app.store.windows import WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.room import UNKNOWN_ROOM, Outcomes, Room
 from solvers.forecast.techniques import DEFAULT
 from solvers.forecast.types import Season
+from solvers.types.state import Service
 
 SEASON_DAYS = 28
 """Seasons are made from so many days, where they are kept for as long."""
@@ -125,29 +127,15 @@ class PostgresForecasts:
             until = now - timedelta(seconds=2.0 * window_s)
             # A technique that is judged on the first window needs as many before it as a tick would have had.
             since = until - timedelta(seconds=JUDGED_S + WINDOWS_IN_SNAPSHOT * window_s)
-            windows = await load_windows(
-                connection, list(due), window_s=window_s, since=since, until=until
-            )
-            season_start = now - timedelta(days=SEASON_DAYS)
             rates = await load_rates(
-                connection, list(due), since=season_start, until=now
-            )
-            launches = await load_launch_times(connection, list(due))
-            # Read in two statements: a service may have been deleted between them.
-            known = [name for name in due if name in nouns]
-            launch_s = {
-                name: usual_launch_s(
-                    launches.get(name, {}), is_model=nouns[name].llm is not None
-                )
-                for name in known
-            }
-            outcomes = await load_outcomes(
                 connection,
-                {name: OPENING_S + launch_s[name] for name in known},
-                since=since,
-                counted_from=until - timedelta(seconds=JUDGED_S),
-                until=until,
+                list(due),
+                since=now - timedelta(days=SEASON_DAYS),
+                until=now,
             )
+            # Read in two statements: a service may have been deleted between them.
+            known = {name: nouns[name] for name in due if name in nouns}
+            loads = await _load_heard(connection, known, settings, since, until)
             bursting = await _bursting_projects(connection, now)
         return tuple(
             Case(
@@ -158,15 +146,7 @@ class PostgresForecasts:
                 rates=rates.get(name),
                 until_s=until.timestamp(),
                 horizon_s=horizon_s(settings),
-                load=HeardLoad(
-                    windows=windows.get(name),
-                    outcomes=outcomes.get(name, Outcomes()),
-                    percentile=max(
-                        nouns[name].slo.percentile, settings.target_attainment
-                    ),
-                    scaling=nouns[name].scaling,
-                    launch_s=launch_s[name],
-                ),
+                load=loads[name],
             )
             for name in known
         )
@@ -175,6 +155,42 @@ class PostgresForecasts:
         """Keep the choices of these services."""
         async with self._engine.begin() as connection:
             await save(connection, choices)
+
+
+async def _load_heard(
+    connection: AsyncConnection,
+    nouns: Mapping[str, Service],
+    settings: PolicySettings,
+    since: datetime,
+    until: datetime,
+) -> dict[str, HeardLoad]:
+    """What was heard of these services in [since, until), by name; outcomes of the last JUDGED_S of it."""
+    names = list(nouns)
+    windows = await load_windows(
+        connection, names, window_s=settings.window_s, since=since, until=until
+    )
+    launches = await load_launch_times(connection, names)
+    launch_s = {
+        name: usual_launch_s(launches.get(name, {}), is_model=noun.llm is not None)
+        for name, noun in nouns.items()
+    }
+    outcomes = await load_outcomes(
+        connection,
+        {name: OPENING_S + launch_s[name] for name in names},
+        since=since,
+        counted_from=until - timedelta(seconds=JUDGED_S),
+        until=until,
+    )
+    return {
+        name: HeardLoad(
+            windows=windows.get(name),
+            outcomes=outcomes.get(name, Outcomes()),
+            percentile=max(noun.slo.percentile, settings.target_attainment),
+            scaling=noun.scaling,
+            launch_s=launch_s[name],
+        )
+        for name, noun in nouns.items()
+    }
 
 
 async def _bursting_projects(connection: AsyncConnection, now: datetime) -> Set[str]:

@@ -16,11 +16,11 @@ from app.loop.planning.groups import parts_of
 from app.store.store import PolicySettings
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import SAFE, Carrier, true_capacities
-from solvers.joint.policy import NAME as JOINT
 from solvers.types.problem import Problem
-from solvers.types.state import ClusterState, Demand
+from solvers.types.state import Demand, Service
 
 TOLERANCE = 0.12
+JOINT = "joint"
 _MAX_NAMES = 10
 """In one sentence."""
 
@@ -37,12 +37,11 @@ class Tolerated(NamedTuple):
 def with_tolerance(
     problem: Problem,
     demands: tuple[Demand, ...],
-    *,
-    state: ClusterState,
+    services: Sequence[Service],
     settings: PolicySettings,
 ) -> Tolerated:
     """Problem and demands with the rates lowered to what runs carries, where that is nearly all."""
-    parts = parts_of(problem, settings, state.services)
+    parts = parts_of(problem, settings, services)
     names = {name for part in parts if part.policy == JOINT for name in part.services}
     carried = _carried_rps(problem)
     lowered = {
@@ -55,23 +54,25 @@ def with_tolerance(
     }
     if not lowered:
         return Tolerated(problem, demands, ())
-    services = tuple(
+    asked = tuple(
         replace(each, arrival_rate_rps=lowered.get(each.name, each.arrival_rate_rps))
         for each in problem.services
     )
     return Tolerated(
-        replace(problem, services=services),
+        replace(problem, services=asked),
         tuple(_lowered(each, lowered.get(each.service)) for each in demands),
         tuple(sorted(lowered)),
     )
 
 
-def describe_held(services: Sequence[str]) -> str:
+def describe_held(services: Sequence[str]) -> tuple[str, ...]:
     """What the plan's report says of these services."""
+    if not services:
+        return ()
     names = ", ".join(services[:_MAX_NAMES])
     more = len(services) - _MAX_NAMES
     others = f" and {more} more" if more > 0 else ""
-    return f"nothing starts for {names}{others}: what runs carries nearly all of it"
+    return (f"nothing starts for {names}{others}: what runs carries nearly all of it",)
 
 
 def _carried_rps(problem: Problem) -> dict[str, float]:

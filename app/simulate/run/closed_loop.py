@@ -290,7 +290,7 @@ class RememberedForecast:
 
     _launch_times: LaunchTimes = field(default_factory=LaunchTimes)
     room: Room | None = None
-    """Of all services at all times, in place of what is learned."""
+    """All services have it at all times, in place of what is learned."""
     _windows: dict[str, deque[ServiceWindow]] = field(
         default_factory=lambda: defaultdict(deque)
     )

@@ -163,7 +163,7 @@ class _Load:
 
     def could_take(self, job: Job) -> bool:
         """Whether it may take it once its jobs are done."""
-        empty = Room(self.gpu.sm_percent, self.gpu.memory_mib)
+        empty = FreeRoom(self.gpu.sm_percent, self.gpu.memory_mib)
         return not _is_full(empty) and could_hold(self.gpu, job)
 
     def take(self, job: Job, setting: JobSetting) -> None:
@@ -266,28 +266,28 @@ class _Moment:
         )
 
 
-class Room(NamedTuple):
+class FreeRoom(NamedTuple):
     """What is left of a GPU beside a batch."""
 
     sm_percent: float
     memory_mib: float
 
 
-def _room(gpu: JobGpu, members: Sequence[PlacedJob]) -> Room:
-    return Room(
+def _room(gpu: JobGpu, members: Sequence[PlacedJob]) -> FreeRoom:
+    return FreeRoom(
         gpu.free_percent - sum(member.setting.sm_percent for member in members),
         gpu.free_mib - sum(member.setting.memory_mib for member in members),
     )
 
 
-def _fits(setting: JobSetting, room: Room) -> bool:
+def _fits(setting: JobSetting, room: FreeRoom) -> bool:
     return (
         setting.sm_percent <= room.sm_percent + ROUNDING
         and setting.memory_mib <= room.memory_mib + ROUNDING
     )
 
 
-def _is_full(room: Room) -> bool:
+def _is_full(room: FreeRoom) -> bool:
     return room.sm_percent < MIN_PERCENT or room.memory_mib <= MIN_MIB
 
 
@@ -353,7 +353,7 @@ MIN_GAIN = 1e-9
 
 def auto_tune(
     members: Sequence[PlacedJob],
-    room: Room,
+    room: FreeRoom,
 ) -> tuple[tuple[PlacedJob, ...], str | None]:
     """The members, one of them perhaps at a faster setting of the same network; and its name, or None.
 
@@ -373,7 +373,7 @@ def auto_tune(
     return tuple(members), None
 
 
-def _faster(member: PlacedJob, room: Room) -> JobSetting | None:
+def _faster(member: PlacedJob, room: FreeRoom) -> JobSetting | None:
     """The fastest setting, at no smaller a batch, for which there is room; None where none is faster."""
     job, now = member
     fitting = (

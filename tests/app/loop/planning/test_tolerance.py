@@ -10,7 +10,6 @@ from solvers.greedy.routing import SAFE
 from solvers.types.plan import Plan
 from solvers.types.state import Demand
 from tests.app.fleets import a_service as a_wanted_service
-from tests.app.snapshots import a_state
 from tests.solvers.instances import a_problem, a_service, gpu_plan, replica_on
 
 # Half a GPU carries 50 rps, and both halves are taken.
@@ -32,8 +31,8 @@ def tolerated(
         Demand(service="a", arrival_rate_rps=a_rps, **demand),
         Demand(service="b", arrival_rate_rps=40.0),
     )
-    state = replace(a_state(), services=(a_wanted_service("a"), a_wanted_service("b")))
-    return with_tolerance(problem, demands, state=state, settings=settings)
+    services = (a_wanted_service("a"), a_wanted_service("b"))
+    return with_tolerance(problem, demands, services, settings)
 
 
 @pytest.mark.parametrize("a_rps", [50.0, 50.0 * (1.001 + TOLERANCE)])

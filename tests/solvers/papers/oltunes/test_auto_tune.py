@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.papers.oltunes.schedule import Room, auto_tune
+from solvers.papers.oltunes.schedule import FreeRoom, auto_tune
 from solvers.types.jobs import PlacedJob
 from tests.solvers.jobs import a_job, a_setting
 
@@ -21,15 +21,17 @@ def placed(name: str, *, weight: float = 0.75) -> PlacedJob:
 @pytest.mark.parametrize(
     ("room", "expected"),
     [
-        (Room(0.0, 0.0), NOW),
-        (Room(0.0, 499.0), NOW),
-        (Room(0.0, 500.0), LARGER),
-        (Room(25.0, 0.0), WIDER),
-        (Room(25.0, 500.0), BOTH),
-        (Room(24.0, 500.0), LARGER),
+        (FreeRoom(0.0, 0.0), NOW),
+        (FreeRoom(0.0, 499.0), NOW),
+        (FreeRoom(0.0, 500.0), LARGER),
+        (FreeRoom(25.0, 0.0), WIDER),
+        (FreeRoom(25.0, 500.0), BOTH),
+        (FreeRoom(24.0, 500.0), LARGER),
     ],
 )
-def test_the_fastest_setting_that_the_room_allows(room: Room, expected: object) -> None:
+def test_the_fastest_setting_that_the_room_allows(
+    room: FreeRoom, expected: object
+) -> None:
     members, tuned = auto_tune([placed("a")], room)
     assert members[0].setting == expected
     assert tuned == (None if expected == NOW else "a")
@@ -38,7 +40,7 @@ def test_the_fastest_setting_that_the_room_allows(room: Room, expected: object) 
 def test_throughput_oriented_jobs_are_raised_first_and_only_one_is() -> None:
     members, tuned = auto_tune(
         [placed("critical"), placed("first", weight=0.2), placed("second", weight=0.1)],
-        Room(75.0, 9e3),
+        FreeRoom(75.0, 9e3),
     )
     assert tuned == "first"
     assert [member.setting for member in members] == [NOW, BOTH, NOW]
@@ -52,7 +54,7 @@ def test_another_variant_another_type_and_smaller_batches_are_no_tuning() -> Non
         a_setting(batch=8, latency_s=2.0),
     )
     member = PlacedJob(a_job("a", NOW, *others), NOW)
-    assert auto_tune([member], Room(100.0, 9e3)) == ((member,), None)
+    assert auto_tune([member], FreeRoom(100.0, 9e3)) == ((member,), None)
 
 
 @given(
@@ -66,7 +68,7 @@ def test_the_room_is_never_exceeded_and_nobody_gets_slower(
     before = [
         placed(f"j{number}", weight=weight) for number, weight in enumerate(weights)
     ]
-    after, _ = auto_tune(before, Room(percent, mib))
+    after, _ = auto_tune(before, FreeRoom(percent, mib))
     changed = [
         (old.setting, new.setting)
         for old, new in zip(before, after, strict=True)
