@@ -23,11 +23,11 @@ from app.loop.planning.reschedule import (
     without_starts_on,
 )
 from app.loop.planning.survival import Limited
-from app.loop.planning.tolerance import describe_held, with_tolerance
+from app.loop.planning.tolerance import Tolerated, describe_held, with_tolerance
 from app.solver.process import Solver
 from app.store.store import Snapshot
 from solvers.types.llm import LlmDemand
-from solvers.types.plan import WANT_OF_GPUS, Plan
+from solvers.types.plan import WANT_OF_GPUS, BoundPlan, Plan
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
 from solvers.types.state import ClusterState, Demand
 
@@ -190,20 +190,16 @@ async def _decide_for(
             # The problem knows GPU types alone: where a plan finds no place, avoided GPUs are none for anybody.
             if without_cordoned:
                 state = cordoned(state, frozenset().union(*avoided.closed.values()))
-            problem = await asyncio.to_thread(
-                make_problem,
-                state,
-                points,
-                demands,
-                snapshot.settings,
-                target=without_avoided(snapshot.target, avoided),
-                without_cordoned=without_cordoned,
-                limited=limited,
-                at=snapshot.at,
-                llm_points=snapshot.llm_points,
+            made_for = _MadeFor(
+                state, points, without_avoided(snapshot.target, avoided)
             )
             problem, planned, held = await asyncio.to_thread(
-                with_tolerance, problem, demands, state.services, snapshot.settings
+                _problem_for,
+                snapshot,
+                made_for,
+                demands,
+                without_cordoned=without_cordoned,
+                limited=limited,
             )
             decision = await decide(
                 solver,
@@ -233,13 +229,44 @@ async def _decide_for(
     if _has_limits(outcome.problem.services) and _is_short(outcome.decision):
         outcome = await decide_on(demands)
     # Reserves go next: they are for bursts that may never come.
-    givers = _reserve_givers(outcome.decision, demands)
-    if givers:
+    if givers := _reserve_givers(outcome.decision, demands):
         outcome = await decide_on(without_reserves(demands, givers))
     # Headroom goes last: it is for the load that is forecast.
     if _lacks_foreseen(outcome.decision.plan, outcome.demands):
         outcome = await decide_on(without_headroom(outcome.demands))
     return outcome
+
+
+class _MadeFor(NamedTuple):
+    """What a problem is made of, beside the demands."""
+
+    state: ClusterState
+    points: tuple[OperatingPoints, ...]
+    target: BoundPlan | None
+
+
+def _problem_for(
+    snapshot: Snapshot,
+    made_for: _MadeFor,
+    demands: tuple[Demand, ...],
+    *,
+    without_cordoned: bool,
+    limited: Limited,
+) -> Tolerated:
+    """The problem, in which nothing is asked for that what runs nearly carries."""
+    problem = make_problem(
+        made_for.state,
+        made_for.points,
+        demands,
+        snapshot.settings,
+        target=made_for.target,
+        without_cordoned=without_cordoned,
+        limited=limited,
+        at=snapshot.at,
+        llm_points=snapshot.llm_points,
+    )
+    services = made_for.state.services
+    return with_tolerance(problem, demands, services, snapshot.settings)
 
 
 def _has_limits(

@@ -181,18 +181,22 @@ def _follow(
     delay_s = scaling.upscale_delay_s
     ends = _ends(series, now_s, hold_s + delay_s)
     made = _forecasts(service, series, ends, snapshot)
-    ages_s = {end: (ends[0] - end) * series.window_s for end in ends}
-    held_rps = (
+    by_age = [
+        ((ends[0] - end) * series.window_s, made[end].expected_rps) for end in ends
+    ]
+    return made[ends[0]], _held_rps(by_age, hold_s, delay_s)
+
+
+def _held_rps(
+    by_age: Sequence[tuple[float, float]], hold_s: float, delay_s: float
+) -> float:
+    """The highest rate of the hold that was expected throughout the delay before it; by_age: (age in s, rps)."""
+    return max(
         # Of the time before the first window nothing is known that would speak against a rise.
-        min(
-            made[one].expected_rps
-            for one in ends
-            if 0.0 <= ages_s[one] - age_s <= delay_s
-        )
-        for end, age_s in ages_s.items()
-        if age_s <= hold_s
+        min(rps for age_s, rps in by_age if 0.0 <= age_s - newest_s <= delay_s)
+        for newest_s, _ in by_age
+        if newest_s <= hold_s
     )
-    return made[ends[0]], max(held_rps)
 
 
 def _answer_s(terms: LlmTerms | None) -> float:

@@ -47,8 +47,11 @@ def widened(
         # Without SM limits there are none to give.
         if problem.gpu_type(carriers[index].gpu_type).overload is None:
             filling.open(index, held)
-    if not filling.run(is_over):
-        return plan
+    return _routed(problem, plan, filling) if filling.run(is_over) else plan
+
+
+def _routed(problem: Problem, plan: Plan, filling: "_Filling") -> Plan:
+    """The plan with the arrangement that was reached; its language models stay as they are."""
     routed = route(
         problem,
         plan.policy,
