@@ -191,15 +191,14 @@ async def _decide_for(
             if without_cordoned:
                 state = cordoned(state, frozenset().union(*avoided.closed.values()))
             made_for = _MadeFor(
-                state, points, without_avoided(snapshot.target, avoided)
+                state,
+                points,
+                without_avoided(snapshot.target, avoided),
+                without_cordoned,
+                limited,
             )
             problem, planned, held = await asyncio.to_thread(
-                _problem_for,
-                snapshot,
-                made_for,
-                demands,
-                without_cordoned=without_cordoned,
-                limited=limited,
+                _problem_for, snapshot, made_for, demands
             )
             decision = await decide(
                 solver,
@@ -243,15 +242,12 @@ class _MadeFor(NamedTuple):
     state: ClusterState
     points: tuple[OperatingPoints, ...]
     target: BoundPlan | None
+    without_cordoned: bool
+    limited: Limited
 
 
 def _problem_for(
-    snapshot: Snapshot,
-    made_for: _MadeFor,
-    demands: tuple[Demand, ...],
-    *,
-    without_cordoned: bool,
-    limited: Limited,
+    snapshot: Snapshot, made_for: _MadeFor, demands: tuple[Demand, ...]
 ) -> Tolerated:
     """The problem, in which nothing is asked for that what runs nearly carries."""
     problem = make_problem(
@@ -260,8 +256,8 @@ def _problem_for(
         demands,
         snapshot.settings,
         target=made_for.target,
-        without_cordoned=without_cordoned,
-        limited=limited,
+        without_cordoned=made_for.without_cordoned,
+        limited=made_for.limited,
         at=snapshot.at,
         llm_points=snapshot.llm_points,
     )
