@@ -17,6 +17,7 @@ from app.base.logs import nothing_logged
 from app.demo.feed import attainment
 from app.simulate.run.accounting import Bill, make_bill, sum_bills, within
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
+from app.simulate.run.foresight import foreseen, with_true_times
 from app.simulate.run.record import Migrations
 from app.solver.inline import InlineSolver
 from solvers.types.policy_spec import PolicyModule
@@ -77,22 +78,28 @@ def run_closed(
     policies: Mapping[str, PolicyModule] | None = None,
     *,
     warm_up_s: float = 0.0,
+    is_clairvoyant: bool = False,
 ) -> ClosedRun:
     """The cluster for so long, under the registered policies or those in their place; what is paid and served in the
-    first `warm_up_s` does not count.
+    first `warm_up_s` does not count. is_clairvoyant: true rates until what starts is ready, and true times.
 
     What would be an alarm on a real cluster is in the figures, not in the log.
     """
-    clock, began = ManualControlClock(), time.perf_counter()
+    clock, began, world = ManualControlClock(), time.perf_counter(), load_truth()
+    if is_clairvoyant:
+        points = tuple(with_true_times(each, world) for each in plan.points)
+        plan = replace(plan, points=points)
     loop = ClosedLoop(
         plan,
-        world=load_truth(),
+        world=world,
         clock=clock,
         solver=InlineSolver(policies),
         # Baselines promise no percentile; whoever breaks one pays for it in attainment.
         promises_may_break=True,
     )
 
+    if is_clairvoyant:
+        loop.loop.forecast = foreseen(plan, clock.now_s(), None)
     migrations = Migrations(cluster=loop.cluster)
     begun_at = clock.now() + timedelta(seconds=warm_up_s)
     # Half a step, so that rounding moves no step across.

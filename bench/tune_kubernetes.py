@@ -191,12 +191,17 @@ def _cost_of(name: str, run: ClosedRun, required: float) -> tuple[float, float]:
     return missing, run.bill.whole_gpu_usd.get(name, 0.0)
 
 
+def run_pods(plan: ClusterPlan, duration_s: float, pods: Pods) -> ClosedRun:
+    """A cluster's own load for so many seconds under these settings."""
+    profiled = replace(plan, points=with_quarters(plan.points))
+    return run_closed(profiled, duration_s, {NAME: KubernetesHpa(pods=pods)})
+
+
 def search(plan: ClusterPlan, duration_s: float) -> KubernetesSearch:
     """A search on a cluster's own load for so many seconds of it."""
-    profiled = replace(plan, points=with_quarters(plan.points))
 
     def trial(pods: Pods) -> ClosedRun:
-        return run_closed(profiled, duration_s, {NAME: KubernetesHpa(pods=pods)})
+        return run_pods(plan, duration_s, pods)
 
     delays_s = {each.name: each.scaling.downscale_delay_s for each in plan.services}
     # The cheapest first: what is found there spares most trials of the others.

@@ -76,3 +76,15 @@ def test_who_misses_an_slo_in_one_seed_is_no_rival_however_cheap() -> None:
     assert [(row["rivals"], row["cheapest"]) for row in found] == [
         ("SLOs kept", "good")
     ]
+
+
+def test_what_nobody_knows_beforehand_is_no_rival_and_has_a_line_of_its_own() -> None:
+    found = headline(
+        seeds(*[{"joint": JOINT, "k8s_hpa": (0.8, 0.999), "other": (2.0, 0.999)}] * 2)
+    )
+    assert [(row["rivals"], row["cheapest"]) for row in found] == [
+        ("as well attained", "other"),
+        ("SLOs kept", "other"),
+        ("bound", "k8s_hpa"),
+    ]
+    assert found[-1]["joint_saves_percent"] == pytest.approx(-25.0)
