@@ -38,7 +38,7 @@ def seen(started: Prepared) -> Iterator[Api]:
     """An API with two targets and a kept plan, which tests of this module only read."""
     with started.running_api() as running:
         assert running.tick().state == "target"
-        running.observe(2, {"chat": 1600, "search": 300}, generation=1)
+        running.observe(2, {"chat": 900, "search": 300}, generation=1)
         assert running.tick().state == "target"
         running.clock.advance(0.5)
         assert running.tick().state == "kept"
@@ -440,7 +440,7 @@ def test_the_first_plan_after_a_switch_waits_where_that_is_asked_for_and_the_nex
 ) -> None:
     assert api.tick().state == "target"
     api.put_policy(policy="k8s_hpa", approve_switch=True)
-    api.observe(2, {"chat": 1600, "search": 300}, generation=1)
+    api.observe(2, {"chat": 600, "search": 300}, generation=1)
     proposed = api.tick()
     assert proposed.state == "proposed"
     api.post(f"plans/{proposed.plan_id}/approve")
