@@ -74,7 +74,8 @@ def test_tasks_cost_nothing_and_no_service_notices() -> None:
     assert records(filled)["large"].done_iterations > 2000
     # At rest nothing is late; when the spike begins, tasks are in the way until the next tick swaps them out.
     assert filled.attainment(30.0, 95.0) > 0.999
-    assert filled.attainment(30.0, 210.0) >= bare.attainment(30.0, 210.0) - 0.005
+    # What tasks have is no room for services meanwhile.
+    assert filled.attainment(30.0, 210.0) >= bare.attainment(30.0, 210.0) - 0.01
     assert len(filled.target.gpus) <= len(bare.target.gpus)
 
 
