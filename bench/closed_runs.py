@@ -15,7 +15,7 @@ from agents.sim.truth.truth import load_truth
 from app.base.clock import ManualControlClock
 from app.base.logs import nothing_logged
 from app.demo.feed import attainment
-from app.simulate.run.accounting import Bill, make_bill, sum_bills, within
+from app.simulate.run.accounting import Bill, make_bill, within
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
 from app.simulate.run.foresight import foreseen, with_true_times
 from app.simulate.run.record import Migrations
@@ -28,12 +28,19 @@ class ClosedRun:
     """One policy over the whole load."""
 
     bill: Bill
-    """With the GPUs that serve on in handovers."""
+    """The GPUs that plans use."""
+    handover_usd: float
+    """The GPUs that plans have left while a replica serves on there."""
     totals: tuple[ServiceTotals, ...]
     plans_pushed: int
     wall_s: float
     percentiles: Mapping[str, float]
     """What the SLOs ask for, by service."""
+
+    @property
+    def cost_usd(self) -> float:
+        """All that was paid for."""
+        return self.bill.total_usd + self.handover_usd
 
     @property
     def attained(self) -> dict[str, float]:
@@ -123,12 +130,13 @@ def run_closed(
 
     with nothing_logged():
         asyncio.run(play())
-    bills = [
+    bill, handovers = (
         make_bill(within(targets, begun_at, clock.now()), plan.gpu_types, clock.now())
         for targets in (loop.store.pushed, migrations.changes)
-    ]
+    )
     return ClosedRun(
-        bill=sum_bills(bills),
+        bill=bill,
+        handover_usd=handovers.total_usd,
         totals=tuple(
             _since(each, before.get(each.service)) for each in loop.cluster.totals()
         ),

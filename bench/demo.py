@@ -108,7 +108,7 @@ def policies(seeds: Sequence[DemoSeed]) -> list[Figures]:
 def _policy_row(policy: str, seeds: Sequence[DemoSeed]) -> Figures:
     runs = [each.runs[policy] for each in seeds]
     saving = _saving(seeds, policy)
-    cost_usd = estimate([run.bill.total_usd for run in runs])
+    cost_usd = estimate([run.cost_usd for run in runs])
     worst_percent = estimate([100.0 * run.worst for run in runs])
     return {
         "policy": policy,
@@ -176,7 +176,7 @@ def _is_shown(gain: SeedMean) -> bool:
 
 
 def _cost_usd(seed: DemoSeed, policy: str) -> float:
-    return seed.runs[policy].bill.total_usd
+    return seed.runs[policy].cost_usd
 
 
 def _saving(seeds: Sequence[DemoSeed], rival: str) -> SeedMean:

@@ -320,7 +320,7 @@ def _row(mine: list[LoadRun], cheapest: float | None) -> Figures:
 
 
 def _usd_per_hour(mine: list[LoadRun]) -> float:
-    return fmean(each.run.bill.total_usd / each.counted_h for each in mine)
+    return fmean(each.run.cost_usd / each.counted_h for each in mine)
 
 
 def main() -> None:

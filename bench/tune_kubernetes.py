@@ -182,7 +182,7 @@ def _rank(run: ClosedRun, required: Mapping[str, float]) -> tuple[float, float]:
     missing = sum(
         max(0.0, required[name] - share) for name, share in run.attained.items()
     )
-    return missing, round(run.bill.total_usd, 6)
+    return missing, round(run.cost_usd, 6)
 
 
 def _cost_of(name: str, run: ClosedRun, required: float) -> tuple[float, float]:

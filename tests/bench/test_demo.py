@@ -27,6 +27,7 @@ def a_run(usd: float, attained: float) -> ClosedRun:
     )
     return ClosedRun(
         bill=Bill(whole_gpu_usd={"chat": usd}, memory_usd={"chat": usd}),
+        handover_usd=0.0,
         totals=(totals,),
         plans_pushed=1,
         wall_s=0.0,

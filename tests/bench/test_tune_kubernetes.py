@@ -26,6 +26,7 @@ SEED = 1
 def a_run(attained: Mapping[str, float], usd: Mapping[str, float]) -> ClosedRun:
     return ClosedRun(
         bill=Bill(whole_gpu_usd=usd, memory_usd={}),
+        handover_usd=0.0,
         totals=tuple(
             ServiceTotals(
                 service=name,
