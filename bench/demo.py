@@ -8,7 +8,7 @@ Handovers are billed for everybody. Opponents:
 
 * `k8s_hpa, another day`, what an operator can do: tuned on the requests of one seed (`bench.tune_kubernetes`), with the
   highest of SAFETIES on all targets that keeps every SLO on all other seeds, and run on the next one;
-* `k8s_hpa`, tuned with hindsight on the very requests: a bound, which nobody can set up beforehand;
+* `k8s_hpa`, tuned with hindsight on the very requests: a bound, which cannot be set up beforehand;
 * `k8s_hpa, as attained`: the same, the cheapest whose worst service is served as well as that of `joint`;
 * `igniter` and `hetsev`, as they are registered;
 * `perfect`: `joint` that knows the true rates until what it starts is ready, and the true times.
@@ -43,7 +43,7 @@ SAFETIES = (1.0, 0.9, 0.8, 0.7, 0.6)
 """Factors on the targets."""
 SEEDS = 5
 BOUNDS = (BASELINE, AS_ATTAINED, PERFECT)
-"""They know what nobody knows beforehand."""
+"""They know what is not known beforehand."""
 _ROUNDING = 1e-9
 
 
@@ -126,7 +126,7 @@ def _policy_row(policy: str, seeds: Sequence[DemoSeed]) -> Figures:
 
 def headline(seeds: Sequence[DemoSeed]) -> list[Figures]:
     """What `joint` saves of the cheapest opponent that attains as much, of the cheapest that keeps every SLO, and of
-    what nobody can have."""
+    the bounds."""
     keeping = [
         name
         for name in seeds[0].runs

@@ -8,7 +8,7 @@ wave, noise that is half shared, and crowds of 1.5 to 5 times the rate that most
 defaults stand other policies, and all of them with one room for all services at all times in place of what is learned.
 One claim is ours: the worst service's attainment is at most 0.3 points below its percentile. `cost_to_uniform` compares
 with `joint` at the cheapest uniform room that keeps it so, `cost_to_widest` with `joint` at the widest one,
-`cost_to_other` with the cheapest run of another policy that keeps it; which ones these are nobody knows beforehand.
+`cost_to_other` with the cheapest run of another policy that keeps it; which ones these are is not known beforehand.
 Prints a row for each policy and writes bench/results/flash_crowds.json; a part (`--policies`) is printed only.
 """
 

@@ -35,6 +35,7 @@ from app.loop.make_problem import make_problem
 from app.simulate.run.closed_loop import ClusterPlan, make_store
 from app.store.store import PolicySettings
 from bench.closed_runs import ClosedRun, run_closed
+from bench.flash_crowds import SERVICES
 from bench.report import Figures, print_table, write_results
 from solvers.baselines.k8s_hpa import NAME as HPA
 from solvers.baselines.k8s_hpa import KubernetesHpa
@@ -49,19 +50,10 @@ DOWNSCALE_S = 90.0
 SETTINGS = ((1, 0.9), (2, 1.1), (2, 0.9), (4, 1.1), (4, 0.9))
 """Parts of a GPU, and the target."""
 SOLVE_WORK = 0.1
-EIGHT = {
-    "classify": ("resnet50", 400.0, 240.0),
-    "detect": ("inception_v3", 600.0, 160.0),
-    "inspect": ("efficientnet_b4", 900.0, 80.0),
-    "match": ("regnet_x_8gf", 1200.0, 60.0),
-    "rank": ("resnet101", 500.0, 160.0),
-    "filter": ("vgg16", 600.0, 100.0),
-    "embed": ("densenet121", 500.0, 120.0),
-    "tag": ("resnet18", 200.0, 400.0),
-}
-"""Network, SLO in ms and mean rate in rps."""
+RATE = 4.0
+"""The eight services are those of `bench.flash_crowds`, each at that multiple of its rate."""
 TIGHT_MS = (60.0, 80.0, 90.0, 120.0, 100.0, 80.0, 90.0, 30.0)
-NETWORKS = ("googlenet", "mobilenet_v2", *(each[0] for each in EIGHT.values()))
+NETWORKS = ("googlenet", "mobilenet_v2", *(each[0] for each in SERVICES.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +123,8 @@ def _fifty() -> Load:
 
 def _eight() -> tuple[Asked, ...]:
     return tuple(
-        Asked(name=name, network=network, slo_ms=slo_ms, mean_rps=mean_rps)
-        for name, (network, slo_ms, mean_rps) in EIGHT.items()
+        Asked(name=name, network=network, slo_ms=slo_ms, mean_rps=RATE * mean_rps)
+        for name, (network, slo_ms, mean_rps) in SERVICES.items()
     )
 
 
@@ -328,7 +320,7 @@ def main() -> None:
     options = _options()
     names = options.loads.split(",")
     jobs = [(name, seed) for name in names for seed in range(1, options.seeds + 1)]
-    # Spawned: a child that was forked beside compiled kernels may hang.
+    # Spawned: a forked child of a process with compiled kernels may hang.
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as executor:
         found = executor.map(run_load, *zip(*jobs, strict=True))
         rows = rows_of([run for runs in found for run in runs])

@@ -192,7 +192,7 @@ def _cost_of(name: str, run: ClosedRun, required: float) -> tuple[float, float]:
 
 
 def run_pods(plan: ClusterPlan, duration_s: float, pods: Pods) -> ClosedRun:
-    """A cluster's own load for so many seconds under these settings."""
+    """A cluster's own load for `duration_s` under these settings."""
     profiled = replace(plan, points=with_quarters(plan.points))
     return run_closed(profiled, duration_s, {NAME: KubernetesHpa(pods=pods)})
 

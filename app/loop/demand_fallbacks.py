@@ -237,7 +237,7 @@ async def _decide_for(
 
 
 class _MadeFor(NamedTuple):
-    """What a problem is made of, beside the demands."""
+    """What a problem is made of, but for the demands."""
 
     state: ClusterState
     points: tuple[OperatingPoints, ...]

@@ -178,25 +178,20 @@ def _follow(
     # can be taken back. Answers may be faster than their SLO: half of the time that they may take is counted on.
     missed_s = _start_s(service, snapshot) - 0.5 * _answer_s(service.llm)
     hold_s = max(scaling.downscale_delay_s, missed_s)
-    delay_s = scaling.upscale_delay_s
-    ends = _ends(series, now_s, hold_s + delay_s)
-    made = _forecasts(service, series, ends, snapshot)
-    by_age = [
-        ((ends[0] - end) * series.window_s, made[end].expected_rps) for end in ends
-    ]
-    return made[ends[0]], _held_rps(by_age, hold_s, delay_s)
-
-
-def _held_rps(
-    by_age: Sequence[tuple[float, float]], hold_s: float, delay_s: float
-) -> float:
-    """The highest rate of the hold that was expected throughout the delay before it; by_age: (age in s, rps)."""
-    return max(
-        # Of the time before the first window nothing is known that would speak against a rise.
-        min(rps for age_s, rps in by_age if 0.0 <= age_s - newest_s <= delay_s)
-        for newest_s, _ in by_age
-        if newest_s <= hold_s
+    ends = _ends(series, now_s, hold_s)
+    lag = math.ceil(scaling.upscale_delay_s / series.window_s)
+    # A rate counts once it was expected a delay before, too: a jump that does not last is not followed.
+    before = {end: _end_before(series, end - lag) for end in ends}
+    made = _forecasts(service, series, {*ends, *before.values()}, snapshot)
+    return made[ends[0]], max(
+        min(made[end].expected_rps, made[before[end]].expected_rps) for end in ends
     )
+
+
+def _end_before(series: RequestSeries, end: int) -> int:
+    """The last end of a heard window up to this one, the first of all where there is none."""
+    ends = series.heard + 1
+    return int(ends[ends <= max(end, ends[0])][-1])
 
 
 def _answer_s(terms: LlmTerms | None) -> float:
@@ -233,7 +228,7 @@ def _ends(series: RequestSeries, now_s: float, delay_s: float) -> Sequence[int]:
 
 
 def _forecasts(
-    service: Service, series: RequestSeries, ends: Sequence[int], snapshot: Snapshot
+    service: Service, series: RequestSeries, ends: Set[int], snapshot: Snapshot
 ) -> Mapping[int, Forecast]:
     """The forecast as of each end."""
     choice = snapshot.choices.get(service.name, _DEFAULT)

@@ -9,7 +9,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Versions of before get the default; reserves are kept as floors until they are judged anew, within minutes."""
+    """Versions of before get the default; reserves are kept as floors until they are judged again, within minutes."""
     op.execute(
         """
         ALTER TABLE policy DROP COLUMN headroom, DROP COLUMN burst_confidence,
@@ -20,7 +20,7 @@ def upgrade() -> None:
             ADD COLUMN burst_at timestamptz;
         ALTER TABLE forecast_choice RENAME COLUMN reserve_rps TO floor_rps;
         COMMENT ON COLUMN forecast_choice.room_factor IS
-            'Plans carry so many times the rate that they follow (solvers.forecast.room).';
+            'The multiple of the followed rate that plans carry (solvers.forecast.room).';
         COMMENT ON COLUMN forecast_choice.floor_rps IS
             'Arrival rate that plans carry at least, for bursts that no forecast follows in time.';
         COMMENT ON COLUMN forecast_choice.burst_at IS

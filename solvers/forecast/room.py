@@ -8,8 +8,8 @@ beyond them is as large as the error budget asks for. In window t plans carry
 
     sets         windows t of the last hour that were heard, of equal length
     parameters   rate(t)   arrivals per second
-                 spent     of what the SLO forgives of the requests of the last hour, the part that was late; who was
-                           hardly heard is taken for a service that has spent SPENT_AT_FIRST of PRIOR_S
+                 spent     of what the SLO forgives of the requests of the last hour, the part that was late; a service
+                           that was hardly heard is taken to have spent SPENT_AT_FIRST of PRIOR_S
                  usual     the median rate of the newest USUAL_S
     variables    factor, floor ≥ 0
 
@@ -52,7 +52,7 @@ PRIOR_S = 600.0
 PRIOR_BURSTS = 1.5
 """A burst every 400 s, once the project's services have shown that they burst; after an hour that counts a seventh."""
 SLACK = 1.2
-"""So many times what is planned is carried at the least: GPUs are whole, and what is left on them is given away."""
+"""What is carried over what is planned, at the least: GPUs are whole, and what is left on them is given away."""
 MIN_SPENDING, MAX_SPENDING = 0.4, 2.0
 """ε: a service that has spent nothing may spend twice as fast as its SLO forgives, one that has spent all 0.4 times."""
 MIN_GRAIN_S = 5.0
@@ -60,7 +60,7 @@ MIN_GRAIN_S = 5.0
 MIN_MISSES = 1.0
 """Where less than one request may be late, too few came to say anything."""
 BURST = 1.5
-"""A burst is a rate so many times what was followed, and SURPRISE_DEVIATIONS of Poisson's noise beyond."""
+"""A burst is a rate of that multiple of what was followed, and SURPRISE_DEVIATIONS of Poisson's noise beyond."""
 USUAL_S = 300.0
 """Longer than most bursts, shorter than the time of day takes to change the rate."""
 _PRIOR_JUMPS: Reals = np.linspace(1.5, 4.0, 26)
@@ -80,7 +80,7 @@ class Outcomes(NamedTuple):
 
     finished: float = 0.0
     late: float = 0.0
-    """So many of them; rejected ones are late."""
+    """Those of them that missed the SLO; rejected ones are late."""
     heard_s: float = 0.0
 
 
@@ -88,7 +88,7 @@ class Reaction(NamedTuple):
     """How plans follow load, in seconds."""
 
     hold_s: float
-    """For so long they keep to the highest rate that was expected."""
+    """How long they keep to the highest rate that was expected."""
     reaction_s: float
     """From the window in which more comes until what starts for it serves."""
 
@@ -106,7 +106,7 @@ def spent_share(percentile: float, outcomes: Outcomes) -> float:
         outcomes.finished * PRIOR_S / outcomes.heard_s if outcomes.heard_s > 0 else 1.0
     )
     late = outcomes.late / forgiven + SPENT_AT_FIRST * unknown
-    # A service that nobody asked anything has spent as much as at first.
+    # A service without requests has spent as much as at first.
     return late / (outcomes.finished + unknown) if unknown else SPENT_AT_FIRST
 
 
@@ -118,7 +118,7 @@ def factor_of(spent: float) -> float:
 
 
 UNKNOWN_ROOM = Room(factor_of(SPENT_AT_FIRST))
-"""A service that nobody has judged yet has it."""
+"""The room of a service before it is judged."""
 
 
 def has_burst(series: RequestSeries, reaction: Reaction) -> bool:
@@ -148,10 +148,12 @@ def learn_room(
     bursts_s = PRIOR_BURSTS * reaction.reaction_s if bursts else 0.0
     prior_s = PRIOR_S if bursts else 0.0
     requests = past.window_s * float(past.rates.sum()) + prior_s * past.usual
-    # Who has spent half goes on as fast as the SLO forgives.
+    # A service that has spent half goes on as fast as its SLO forgives.
     pace = min(MAX_SPENDING, max(MIN_SPENDING, MAX_SPENDING * (1.0 - spent)))
     forgiven = (1.0 - percentile) * pace * requests
-    if not len(past.rates) or forgiven < MIN_MISSES:
+    # Where nothing at all is forgiven, what few requests say counts as well.
+    says_little = percentile < 1.0 and forgiven < MIN_MISSES
+    if not len(past.rates) or says_little:
         return Room(factor)
     if _late(past, Room(factor), bursts_s) <= forgiven:
         return Room(factor)
@@ -178,7 +180,7 @@ class _Past(NamedTuple):
 
 
 def _late(past: _Past, room: Room, bursts_s: float) -> float:
-    """Requests that come beyond what a room carries, in the past and in so many seconds of the prior's bursts."""
+    """Requests that come beyond what a room carries, in the past and in `bursts_s` of the prior's bursts."""
     carried = SLACK * np.maximum(room.factor * past.followed, room.floor_rps)
     seen = past.window_s * float(np.maximum(0.0, past.rates - carried).sum())
     # In a burst plans still carry what they follow.

@@ -100,8 +100,6 @@ def make_plan(
 
         return *make_slice_plan(problem, budget), memory
     problem = split(problem)
-    if budget.left_sms == "tasks":
-        problem = narrowed(problem)
     found, kept = _planned(problem, observed, memory, budget)
     # Only the loop may soften promises: a single plan answers for the problem as it was asked.
     may_soften = _has_next(budget) and problem.objective == "min_cost"
@@ -142,6 +140,10 @@ def _planned(
 ) -> tuple[FoundPlan, Kept]:
     """What serves most, then costs least, as `Stability` allows; and what to remember."""
     past = load_past(memory)
+    may_look = past.is_dwell_over(observed.at_s, budget.stability)
+    # No more often than to save cost: a queue of tasks that never ends must not have replicas start all the time.
+    if budget.left_sms == "tasks" and may_look:
+        problem = narrowed(problem)
     has_next = _has_next(budget)
     warm = load_warm_start(past.token, problem) if has_next else None
     if warm is None:
@@ -154,11 +156,8 @@ def _planned(
         found, past, has_looked = _replanned(call, past)
     found = _widened(call, found)
     if has_looked:
-        past = replace(
-            past,
-            looked_s=observed.at_s,
-            settled_usd_per_hour=found.draft.cost_usd_per_hour,
-        )
+        cost = found.draft.cost_usd_per_hour
+        past = replace(past, looked_s=observed.at_s, settled_usd_per_hour=cost)
 
     token = store_warm_start(warm) if has_next else None
     return found, dump_past(replace(past, token=token))
@@ -213,7 +212,7 @@ def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past, bool]:
 
 
 def _widened(call: _Call, found: FoundPlan) -> FoundPlan:
-    """The plan with what its GPUs have left given to replicas that start, where nobody else may want it."""
+    """The plan with what its GPUs have left given to replicas that start, where no task may want it."""
     problem, _, budget, _ = call
     is_paid_for = problem.objective == "min_cost" and problem.power_budget_w is None
     # Under a power budget there are no watts left for what SMs are left.

@@ -2,15 +2,15 @@
 
 A GPU is paid for whole, and a running replica cannot get more SMs without a new start. So of each replica that starts,
 the batch and the SM percent go up step by step for as long as it then carries more and all rules are kept, the service
-first that carries least for what it is asked. Of what runs only the batch goes up, within the memory that it holds
-already. No neighbour falls below what its service needs, nothing else is started, and no GPU is added.
+first that carries least for what it is asked. On a GPU that changes, the batch of what runs goes up as well, within the
+memory that it holds already. No neighbour falls below what its service needs, nothing else is started, no GPU is added.
 
 Where tasks wait for SMs, replicas that would do with half of theirs are taken for such that do not run (`narrowed`), so
 that narrower ones are planned in their place.
 """
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -18,7 +18,12 @@ from typing import TypeAlias
 from solvers.greedy.arrange import obeys, running_carriers
 from solvers.greedy.routing import ArrangedReplica, Carrier, route, true_capacities
 from solvers.joint.patterns.deadline import never
-from solvers.laws.operating_rows import CLOCK_TOLERANCE_MHZ, OperatingRows
+from solvers.laws.cost import process_key
+from solvers.laws.operating_rows import (
+    CLOCK_TOLERANCE_MHZ,
+    SM_PERCENT_DIGITS,
+    OperatingRows,
+)
 from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import OperatingPoint, Problem
 
@@ -30,7 +35,7 @@ Held: TypeAlias = Mapping[str, float]
 _MIN_GAIN = 1.01
 """A step that brings less is not taken: wider replicas and larger batches draw more watts."""
 _MIN_RPS = 1e-9
-"""Any capacity is much of what nobody asks for."""
+"""Any capacity is much for a service without requests."""
 
 
 def widened(
@@ -42,8 +47,12 @@ def widened(
     """
     rows = OperatingRows(problem)
     carriers = [each for gpu in plan.gpus for each in [_carrier(rows, gpu)] * gpu.count]
+    changed = _changed(problem, carriers)
+    # Most ticks change nothing, and end here.
+    if not changed:
+        return plan
     filling = _Filling(problem, carriers)
-    for index, held in enumerate(_held(problem, carriers)):
+    for index, held in changed.items():
         # Without SM limits there are none to give.
         if problem.gpu_type(carriers[index].gpu_type).overload is None:
             filling.open(index, held)
@@ -72,7 +81,7 @@ def narrowed(problem: Problem) -> Problem:
     filling = _Filling(problem, running)
     # By kind: what runs on equal GPUs is equally wide.
     wide = {
-        (carrier.gpu_type, seat.service, seat.row.sm_percent)
+        (seat.service, carrier.gpu_type, round(seat.row.sm_percent, SM_PERCENT_DIGITS))
         for carrier in dict.fromkeys(running)
         for at, seat in enumerate(carrier.seats)
         if filling.does_with_half(carrier, at)
@@ -81,9 +90,7 @@ def narrowed(problem: Problem) -> Problem:
         replace(
             gpu,
             replicas=tuple(
-                each
-                for each in gpu.replicas
-                if (gpu.gpu_type, each.service, each.sm_percent) not in wide
+                each for each in gpu.replicas if process_key(gpu, each) not in wide
             ),
         )
         for gpu in problem.current.gpus
@@ -99,43 +106,39 @@ def _carrier(rows: OperatingRows, gpu: GpuPlan) -> Carrier:
     return Carrier(gpu_type=gpu.gpu_type, seats=tuple(seats))
 
 
-def _held(problem: Problem, carriers: Sequence[Carrier]) -> list[Held]:
-    """What goes on on each of the GPUs, where what runs is kept on the GPUs that have most in common.
+def _changed(problem: Problem, carriers: Sequence[Carrier]) -> dict[int, Held]:
+    """What goes on on each of the GPUs that do not stay just as they are, by their place among the carriers.
 
-    Binding matches exactly, and knows nodes; this takes equal GPUs first, and the others one by one.
+    What runs is kept on the GPUs that have most in common with it. Binding matches exactly, and knows nodes; this takes
+    equal GPUs first, and the others one by one.
     """
-    running: dict[str, dict[Processes, list[Carrier]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for each in running_carriers(problem):
-        running[each.gpu_type][_processes(each)].append(each)
-    held: list[Held] = [{}] * len(carriers)
-    # Equal GPUs first: most of a fleet stays as it is, and is found at once.
+    running = Counter(running_carriers(problem))
     changed = []
     for index, carrier in enumerate(carriers):
-        mine = _processes(carrier)
-        if there := running[carrier.gpu_type].get(mine):
-            held[index] = _memory(there.pop(), mine)
+        if running[carrier] > 0:
+            running[carrier] -= 1
         else:
-            changed.append((index, mine))
-    for index, mine in changed:
-        kinds = running[carriers[index].gpu_type]
-        # Sorted, so that ties do not depend on the order of a hash.
-        nearest = max(
-            sorted((kind for kind, there in kinds.items() if there), key=sorted),
-            key=lambda kind: len(mine & kind),
-            default=frozenset(),
+            changed.append(index)
+    # In the order of the running GPUs, so that ties do not depend on the order of a hash.
+    left = list(running.elements())
+    held: dict[int, Held] = {}
+    for index in changed:
+        mine = _processes(carriers[index])
+        places = (
+            (len(mine & _processes(each)), -place)
+            for place, each in enumerate(left)
+            if each.gpu_type == carriers[index].gpu_type
         )
-        if stays := mine & nearest:
-            held[index] = _memory(kinds[nearest].pop(), stays)
+        common, place = max(places, default=(0, 0))
+        held[index] = _memory(left.pop(-place), mine) if common else {}
     return held
 
 
-def _memory(carrier: Carrier, stays: Processes) -> Held:
+def _memory(carrier: Carrier, wanted: Processes) -> Held:
     return {
         seat.service: seat.row.memory_mib
         for seat in carrier.seats
-        if (seat.service, seat.row.sm_percent) in stays
+        if (seat.service, seat.row.sm_percent) in wanted
     }
 
 
@@ -223,7 +226,7 @@ class _Filling:
         return False
 
     def does_with_half(self, carrier: Carrier, at: int) -> bool:
-        """Whether a replica would carry its part of its service's rate beside its neighbours on half of its SMs."""
+        """Whether a replica would carry its part of its service's rate on half of its SMs."""
         service, row = carrier.seats[at]
         part_rps = self._carries(carrier, at) / max(_MIN_RPS, self._slack(service))
         return any(
@@ -276,7 +279,7 @@ class _Filling:
         return self.capacities(self._problem, carrier)[at]
 
     def _may_become(self, before: Carrier, after: Carrier, at: int) -> bool:
-        """Whether the replica there carries more afterwards, all rules are kept, and nobody else falls short by it."""
+        """Whether the replica there carries more afterwards, all rules are kept, and no neighbour falls short."""
         if not obeys(self._problem, after):
             return False
         was, will = (self.capacities(self._problem, one) for one in (before, after))

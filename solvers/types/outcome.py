@@ -23,7 +23,7 @@ Severity = Literal["physical", "promise"]
 """Physical rules are never broken by anyone; promises may be, by baselines in simulation, and are recorded."""
 
 LeftSms = Literal["free", "services", "tasks"]
-"""free: nobody; services: they are room for these; tasks: services give back what they hold of them."""
+"""free: none; services: they are room for these; tasks: services give back what they hold of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -181,7 +181,7 @@ class ServiceForecast(View):
         description="Factor on the technique's spread that the back-tests ask for, 1 or more"
     )
     room_factor: float = Field(
-        description="Plans carry so many times the median that they follow; it rises with the part of the SLO's error "
+        description="The multiple of the median that plans carry; it rises with the part of the SLO's error "
         "budget that is spent"
     )
     floor_rps: float = Field(

@@ -348,21 +348,21 @@ class RememberedForecast:
         launch_s = usual_launch_s(
             self._launch_times.of(service.name), is_model=service.llm is not None
         )
-        opening = timedelta(seconds=OPENING_S + launch_s)
-        counted = [
-            each
-            for each in windows
-            if each.start >= self._since[service.name] + opening
-        ]
-        finished = sum(each.served + each.rejected for each in counted)
         return HeardLoad(
             windows=make_series(windows),
-            outcomes=Outcomes(
-                finished=finished,
-                late=finished - sum(each.in_slo for each in counted),
-                heard_s=sum(each.window_s for each in counted),
-            ),
+            outcomes=self._outcomes(service.name, launch_s),
             percentile=max(service.slo.percentile, settings.target_attainment),
             scaling=service.scaling,
             launch_s=launch_s,
+        )
+
+    def _outcomes(self, service: str, launch_s: float) -> Outcomes:
+        """What became of the requests of the last hour, but for those of the opening."""
+        begin = self._since[service] + timedelta(seconds=OPENING_S + launch_s)
+        counted = [each for each in self._windows[service] if each.start >= begin]
+        finished = sum(each.served + each.rejected for each in counted)
+        return Outcomes(
+            finished=finished,
+            late=finished - sum(each.in_slo for each in counted),
+            heard_s=sum(each.window_s for each in counted),
         )

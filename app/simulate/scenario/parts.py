@@ -264,7 +264,7 @@ class PolicyRun(Strict):
         ge=0.1,
         le=10.0,
         allow_inf_nan=False,
-        description="Plans carry so many times the rate that is expected, of all services alike; absent: what their "
+        description="The multiple of the expected rate that plans carry, of all services alike; absent: what their "
         "error budgets ask for",
     )
 

@@ -68,7 +68,7 @@ def test_the_factor_rises_with_what_is_spent() -> None:
         (36_000.0, 1440.0, 3600.0, 1512.0 / 840.0),
         # A minute: 12 are forgiven, and all the more of ten minutes.
         (600.0, 0.0, 60.0, 72.0 / 132.0),
-        # Nobody asked anything, or was heard.
+        # There were no requests, or nothing was heard.
         (0.0, 0.0, 3600.0, SPENT_AT_FIRST),
         (0.0, 0.0, 0.0, SPENT_AT_FIRST),
     ],
@@ -99,6 +99,11 @@ def test_bursts_from_silence_are_kept_room_for_but_for_what_may_be_spent() -> No
 def test_a_looser_slo_asks_for_less() -> None:
     loose = room_of(bursts_of(100.0, every=40), percentile=0.9)
     assert SLACK * loose.floor_rps == pytest.approx(100.0 - 720.0 / 54.0, abs=0.001)
+
+
+def test_where_nothing_is_forgiven_the_highest_burst_is_carried() -> None:
+    kept = room_of(bursts_of(100.0, every=40), percentile=1.0, spent=1.0)
+    assert SLACK * kept.floor_rps == pytest.approx(100.0, abs=0.001)
 
 
 def test_steady_load_after_a_gap_is_no_burst() -> None:

@@ -1,4 +1,4 @@
-"""What is left on a plan's GPUs goes to replicas that start, and costs nobody anything."""
+"""What is left on a plan's GPUs goes to replicas that start, and costs nothing."""
 
 import math
 from dataclasses import replace
@@ -70,20 +70,36 @@ def test_what_runs_is_not_started_anew() -> None:
 
 def test_batches_go_up_in_place_within_the_memory_that_is_held() -> None:
     # Four at a time take 10 ms, so that 0.8 · 400 = 320 rps are carried in place of 50.
-    large = a_row(50.0, 10.0, batch=4)
-    running = gpu_plan(replica_on("a", 50.0, 10.0))
-    for memory_mib, batch in ((4000.0, 4), (4001.0, 1)):
+    large = a_row(50.0, 10.0, batch=4, memory_mib=5000.0)
+    for held, batch in ((4, 4), (1, 1)):
         problem = a_problem(
             a_service("a", rate_rps=10.0),
-            rows=(a_row(50.0, 10.0), large._replace(memory_mib=memory_mib)),
-            current=Plan(policy="joint", gpus=(running,)),
+            a_service("b", rate_rps=10.0),
+            rows=(a_row(50.0, 10.0), large),
+            current=Plan(
+                policy="joint",
+                gpus=(gpu_plan(replica_on("a", 50.0, 10.0, batch=held)),),
+            ),
         )
-        (gpu,) = wide(problem, running)
-        assert gpu.replicas[0].batch == batch
+        both = gpu_plan(replica_on("a", 50.0, 10.0), replica_on("b", 50.0, 10.0))
+        (gpu,) = wide(problem, both)
+        # What starts has the larger one in any case.
+        assert [each.batch for each in gpu.replicas] == [batch, 4]
+
+
+def test_a_gpu_that_stays_as_it_is_is_left_alone() -> None:
+    running = gpu_plan(replica_on("a", 25.0, 10.0))
+    problem = a_problem(
+        a_service("a", rate_rps=10.0),
+        rows=QUARTERS,
+        current=Plan(policy="joint", gpus=(running,)),
+    )
+    plan = Plan(policy="joint", gpus=(running,))
+    assert widened(problem, plan) is plan
 
 
 def test_a_neighbour_keeps_what_its_service_needs() -> None:
-    # b presses on a, the more the wider it is; a carries 50 rps alone, and less beside b.
+    # b presses on a, the more the wider it is; a carries 50 rps alone, and less with b there.
     rows = tuple(row._replace(pressure=row.sm_percent / 100.0) for row in QUARTERS)
 
     def grown(a_rps: float) -> list[dict[str, float]]:
@@ -98,7 +114,7 @@ def test_a_neighbour_keeps_what_its_service_needs() -> None:
         both = gpu_plan(replica_on("a", 50.0, a_rps), replica_on("b", 25.0, 1.0))
         return percents(*wide(problem, both))
 
-    # Beside a quarter of pressure 50 / 1.25 = 40 rps, beside a half 33.3.
+    # With a quarter of pressure 50 / 1.25 = 40 rps, beside a half 33.3.
     assert grown(33.0) == [{"a": 50.0, "b": 50.0}]
     assert grown(34.0) == [{"a": 50.0, "b": 25.0}]
 
@@ -149,7 +165,7 @@ def test_what_is_left_is_given_away_and_given_back_when_tasks_wait() -> None:
     assert percents(*planned("free").gpus) == [{"a": 25.0}]
     running = planned("services")
     assert percents(*running.gpus) == [{"a": 100.0}]
-    # What runs then stays, though a fourth of it would do, unless somebody wants the rest.
+    # What runs then stays, though a fourth of it would do, unless tasks want the rest.
     assert percents(*planned("free").gpus) == [{"a": 100.0}]
     assert percents(*planned("tasks").gpus) == [{"a": 25.0}]
 
