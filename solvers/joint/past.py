@@ -37,14 +37,16 @@ class Past:
     """When a rearrangement was last looked for; None = never."""
     settled_usd_per_hour: float | None = None
     """Cost of the plan that was last found good: a look ended with it, or the relaxation is near it. None = no plan."""
+    narrowed_s: float | None = None
+    """When services last gave SMs back to tasks that wait; None = never."""
 
-    def is_dwell_over(self, at_s: float, stability: Stability) -> bool:
+    def may_look(self, at_s: float, stability: Stability) -> bool:
         """Whether a rearrangement may be looked for in any case."""
-        if self.looked_s is None:
-            return True
-        age_s = at_s - self.looked_s
-        # A clock that was set back gives a negative age; then the dwell time counts as over.
-        return not 0.0 <= age_s < stability.min_dwell_s
+        return _is_over(self.looked_s, at_s, stability)
+
+    def may_narrow(self, at_s: float, stability: Stability) -> bool:
+        """Whether services may give SMs back: a queue of tasks that never ends must not have replicas start all the time."""
+        return _is_over(self.narrowed_s, at_s, stability)
 
     def is_outgrown(self, current: Plan, draft: PlanDraft) -> bool:
         """Whether a plan may be much costlier than it need be, so that its relaxation is worth solving."""
@@ -53,6 +55,14 @@ class Past:
         if settled is None or draft.plan.unserved or _is_urgent(current, draft.plan):
             return False
         return draft.cost_usd_per_hour > MUCH_COSTLIER * settled
+
+
+def _is_over(since_s: float | None, at_s: float, stability: Stability) -> bool:
+    """Whether the dwell time is over."""
+    if since_s is None:
+        return True
+    # A clock that was set back gives a negative age; then the dwell time counts as over.
+    return not 0.0 <= at_s - since_s < stability.min_dwell_s
 
 
 def is_wasteful(draft: PlanDraft, relaxed_usd_per_hour: float) -> bool:
@@ -76,6 +86,7 @@ def load_past(memory: Json) -> Past:
         token=token if isinstance(token, str) else None,
         looked_s=_number(memory.get("looked_s")),
         settled_usd_per_hour=_number(memory.get("settled_usd_per_hour")),
+        narrowed_s=_number(memory.get("narrowed_s")),
     )
 
 
@@ -90,4 +101,5 @@ def dump_past(past: Past) -> Kept:
         "looked_s": past.looked_s,
         "warm": past.token,
         "settled_usd_per_hour": past.settled_usd_per_hour,
+        "narrowed_s": past.narrowed_s,
     }

@@ -140,10 +140,10 @@ def _planned(
 ) -> tuple[FoundPlan, Kept]:
     """What serves most, then costs least, as `Stability` allows; and what to remember."""
     past = load_past(memory)
-    may_look = past.is_dwell_over(observed.at_s, budget.stability)
-    # No more often than to save cost: a queue of tasks that never ends must not have replicas start all the time.
-    if budget.left_sms == "tasks" and may_look:
-        problem = narrowed(problem)
+    if budget.left_sms == "tasks" and past.may_narrow(observed.at_s, budget.stability):
+        asked, problem = problem, narrowed(problem)
+        if problem is not asked:
+            past = replace(past, narrowed_s=observed.at_s)
     has_next = _has_next(budget)
     warm = load_warm_start(past.token, problem) if has_next else None
     if warm is None:
@@ -183,7 +183,7 @@ def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past, bool]:
     problem, observed, budget, warm = call
     current = problem.current
     assert current is not None
-    may_look = past.is_dwell_over(observed.at_s, budget.stability)
+    may_look = past.may_look(observed.at_s, budget.stability)
     needed = _changed(call, may_look=may_look)
     if needed is None:
         return _fresh(call), past, True

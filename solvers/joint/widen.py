@@ -86,6 +86,8 @@ def narrowed(problem: Problem) -> Problem:
         for at, seat in enumerate(carrier.seats)
         if filling.does_with_half(carrier, at)
     }
+    if not wide:
+        return problem
     gpus = (
         replace(
             gpu,

@@ -54,6 +54,7 @@ def looked_at(at_s: float, *, usd_per_hour: float | None = None) -> Json:
         "looked_s": at_s,
         "warm": None,
         "settled_usd_per_hour": usd_per_hour,
+        "narrowed_s": None,
     }
 
 
