@@ -45,7 +45,7 @@ class Past:
         return _is_over(self.looked_s, at_s, stability)
 
     def may_narrow(self, at_s: float, stability: Stability) -> bool:
-        """Whether services may give SMs back: a queue of tasks that never ends must not have replicas start all the time."""
+        """Whether services may give SMs back; a queue of tasks that never ends must not start replicas all the time."""
         return _is_over(self.narrowed_s, at_s, stability)
 
     def is_outgrown(self, current: Plan, draft: PlanDraft) -> bool:
