@@ -340,7 +340,7 @@ async def _live_through_a_restore(
         await asyncio.to_thread(
             plane.call, "PUT", "api/v1/services/second", json=SECOND_SERVICE
         )
-        # A plan that the restored database knows nothing of; before this one, both may make the same one under a number.
+        # A plan that the restored database does not know: of earlier ones, both may have made the same under a number.
         await eventually(lambda: any("second" in known(agent) for agent in crew.agents))
         await recreate(server.url, str(make_url(url).database))
         await asyncio.to_thread(_restore, url, dump)
