@@ -212,6 +212,11 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "Simulate a fleet under load, and compare policies.",
         ),
         Entry(
+            "bound",
+            "simulation.bound:bound",
+            "Compare a scenario's policies with plans that know its load beforehand.",
+        ),
+        Entry(
             "trace",
             "simulation.trace:app",
             "Import, generate, change and describe load for simulations.",

@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from agents.base.plurals import counted
 from app.base.errors import InvalidRequest
 from app.base.version import program_version
@@ -14,13 +16,17 @@ from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, check_place, summary_stream, write_text
 from app.cli.simulation.progress import watching
 from app.cli.simulation.scenario_files import folder_of, read_scenario
-from app.cli.simulation.show import show_report
+from app.cli.simulation.show import show_bound, show_report
 from app.simulate.report.html import report_to_html
 from app.simulate.report.report import SimulationReport, make_report, report_to_json
 from app.simulate.run.build import shipped_catalogue
 from app.simulate.run.run import check, jobs_of
 from app.simulate.run.runner import Runner, make_runner, simulate_all
-from app.simulate.scenario.scenario import SimulationScenario, files_of
+from app.simulate.scenario.scenario import (
+    SimulationScenario,
+    files_of,
+    with_perfect,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,22 @@ def run_scenario(wanted: SimulateOptions) -> bool:
             report, version=program_version(), file=str(wanted.scenario)
         )
         write_text(wanted.html, page, stream=stream)
+    show_failures(report)
+    return not report.failed
+
+
+def run_bound(file: Path, *, jobs: int | None) -> bool:
+    """The scenario's policies beside the perfect system; whether every run was done. Raises CliError."""
+    scenario = read_scenario(file)
+    try:
+        compared = with_perfect(scenario)
+    except ValidationError as error:
+        reasons = "; ".join(each["msg"] for each in error.errors())
+        raise CliError(f"no plan can know this load: {reasons}") from error
+    report = simulated(compared, folder_of(file), jobs=jobs)
+    if report.runs:
+        show_report(report, sys.stdout)
+        show_bound(report, sys.stdout)
     show_failures(report)
     return not report.failed
 

@@ -5,6 +5,7 @@ from typing import TextIO
 from app.cli.common.output import Cells, show_table
 from app.simulate.figures import describe_estimate, describe_share, duration
 from app.simulate.report.report import PolicySummary, SimulationReport, seeds_note
+from app.simulate.scenario.scenario import PERFECT
 
 MAX_LOSSES = 40
 """Lines of node losses; the report as JSON has all of them."""
@@ -29,6 +30,34 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
         _show_losses(report, stream)
     if any(summary.tasks for summary in report.policies):
         _show_tasks(report, stream)
+
+
+def show_bound(report: SimulationReport, stream: TextIO) -> None:
+    """How many times as much as the cheapest perfect run that keeps every SLO the other policies cost."""
+    missed = {
+        run.policy
+        for run in report.runs
+        for service in run.services
+        if service.attainment is not None and service.attainment < service.percentile
+    }
+    costs = {each.policy: each.cost_usd.mean for each in report.policies}
+    perfect = {name: usd for name, usd in costs.items() if name.startswith(PERFECT)}
+    keeping = perfect.keys() - missed
+    if not keeping:
+        stream.write("\nNot even what is known beforehand keeps every SLO here.\n")
+        return
+    best = min(keeping, key=lambda name: perfect[name])
+    stream.write(f"\nThe cheapest perfect system that keeps every SLO: {best}\n")
+    rows = [
+        (
+            name,
+            f"{usd / perfect[best]:.2f}" if perfect[best] else "-",
+            "no" if name in missed else "yes",
+        )
+        for name, usd in costs.items()
+        if name not in perfect
+    ]
+    show_table(["policy", ">USD / its", "keeps every SLO"], rows, stream=stream)
 
 
 def _show_services(report: SimulationReport, stream: TextIO) -> None:

@@ -36,8 +36,10 @@ def foreseen(
     plan: ClusterPlan,
     begun_s: float,
     foresight_s: float | None,
+    *,
+    room: float = 1.0,
 ) -> Callable[[Snapshot], tuple[Demand, ...]]:
-    """Demands from the true rates: the highest second of the next `foresight_s`.
+    """Demands from the true rates: the highest second of the next `foresight_s`, times `room`.
 
     None: until what the next decision starts is ready.
     """
@@ -46,6 +48,9 @@ def foreseen(
     # What is decided now serves from `launch_s` on, and the next decision comes a period later.
     ahead_s = plan.settings.period_s + launch_s if foresight_s is None else foresight_s
 
+    def highest_rps(service: str, now: int, until: int) -> float:
+        return float(loads[service][now:until].max(initial=0.0))
+
     def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
         # Rates are those of seconds, so the second that has begun counts in full.
         now = int(snapshot.at.timestamp() - begun_s)
@@ -53,7 +58,7 @@ def foreseen(
         return tuple(
             Demand(
                 service=service.name,
-                arrival_rate_rps=float(loads[service.name][now:until].max(initial=0.0)),
+                arrival_rate_rps=room * highest_rps(service.name, now, until),
                 method="clairvoyant",
             )
             for service in sorted(

@@ -103,6 +103,7 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
         job.scenario, job.run, job.seed, catalogue=job.catalogue, folder=job.folder
     )
     world, clock = make_world(job.scenario, job.catalogue), ManualControlClock()
+    room = job.run.room
     # Before the loop is built: its store takes the points that the plan has.
     if job.run.clairvoyant:
         plan = replace(
@@ -114,12 +115,14 @@ async def _simulate(job: SimulationRun, passed: Callable[[float], None]) -> RunR
         clock=clock,
         solver=SeriesSolver(make_rows=make_rows),
         promises_may_break=True,
-        room=None if job.run.room is None else Room(job.run.room),
+        room=Room(room) if room is not None else None,
     )
     # At the default period a day has 17,000 ticks, each with its problem.
     closed.store.max_plans = _PLANS_KEPT
     if job.run.clairvoyant:
-        closed.loop.forecast = foreseen(plan, clock.now_s(), job.run.foresight_s)
+        closed.loop.forecast = foreseen(
+            plan, clock.now_s(), job.run.foresight_s, room=1.0 if room is None else room
+        )
     tasks = make_submissions(spec, job.catalogue.points, job.folder)
     submissions = Submissions(tasks, closed.store, clock.now())
     recorder = _make_recorder(job, plan, closed)

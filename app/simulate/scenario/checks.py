@@ -105,11 +105,6 @@ def _policies(spec: "ScenarioFields") -> Iterator[Complaint]:
                 ("policies", place, "foresight_s"),
                 "is for clairvoyant policies; the others forecast",
             )
-        if run.room is not None and run.clairvoyant:
-            yield (
-                ("policies", place, "room"),
-                "is for policies that forecast; leave it out of clairvoyant ones",
-            )
 
 
 def _idle_modes(spec: "ScenarioFields") -> Iterator[Complaint]:

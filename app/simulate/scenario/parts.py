@@ -265,7 +265,7 @@ class PolicyRun(Strict):
         le=10.0,
         allow_inf_nan=False,
         description="The multiple of the expected rate that plans carry, of all services alike; absent: what their "
-        "error budgets ask for",
+        "error budgets ask for, 1 for clairvoyant policies",
     )
 
     @property

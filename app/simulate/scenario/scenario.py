@@ -24,6 +24,11 @@ from app.simulate.scenario.checks import (
 )
 from app.simulate.scenario.parts import PolicyRun, ScenarioFields
 
+PERFECT = "perfect"
+"""What runs of the perfect system are called, with their room after it."""
+PERFECT_ROOMS = (1.0, 0.9, 0.8, 0.7)
+"""So much of what comes it carries: at less than all, what SLOs forgive is spent."""
+
 
 class ScenarioSpec(ScenarioFields):
     """What is simulated."""
@@ -110,6 +115,25 @@ def with_policies(
     return scenario.model_copy(
         update={"spec": scenario.spec.model_copy(update={"policies": runs})}
     )
+
+
+def with_perfect(scenario: SimulationScenario) -> SimulationScenario:
+    """The scenario with the perfect system after its own policies, once for each of its rooms.
+
+    Raises ValidationError, as where the load depends on the answers, so that no plan can know it.
+    """
+    perfect = [
+        PolicyRun(
+            policy="joint",
+            name=f"{PERFECT}, room {room:g}",
+            clairvoyant=True,
+            room=room,
+        )
+        for room in PERFECT_ROOMS
+    ]
+    runs = [run.model_dump() for run in (*scenario.spec.policies, *perfect)]
+    spec = ScenarioSpec.model_validate({**scenario.spec.model_dump(), "policies": runs})
+    return scenario.model_copy(update={"spec": spec})
 
 
 def files_of(spec: ScenarioSpec) -> Iterator[PurePath]:

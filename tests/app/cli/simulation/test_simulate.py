@@ -258,3 +258,29 @@ def test_tasks_have_a_table_of_their_own(tmp_path: Path) -> None:
         == "TASKS UNDER FINISHED % MEAN MIN IN TIME % GPU H OF WORK OWN USD"
     )
     assert row.split()[:2] == ["hetsev_greedy", "100.0"]
+
+
+def test_a_bound_says_how_many_times_as_much_as_the_perfect_system_a_policy_costs(
+    tmp_path: Path,
+) -> None:
+    result = cli("bound", written(tmp_path, duration_s=140, warm_up_s=20), "-j", "1")
+    assert result.code == 0, result.err
+    ran = [line.partition("  ")[0] for line in result.out.splitlines()[1:6]]
+    rooms = ("1", "0.9", "0.8", "0.7")
+    assert ran == ["hetsev_greedy", *(f"perfect, room {room}" for room in rooms)]
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    best = "The cheapest perfect system that keeps every SLO: perfect, room "
+    assert lines[-3].startswith(best)
+    assert lines[-2] == "POLICY USD / ITS KEEPS EVERY SLO"
+    name, ratio, kept = lines[-1].split()
+    assert (name, kept) == ("hetsev_greedy", "yes")
+    assert float(ratio) >= 1.0
+
+
+def test_there_is_no_bound_on_a_load_that_depends_on_the_answers(
+    tmp_path: Path,
+) -> None:
+    service = {**SERVICE, "load": {"clients": 3}}
+    result = cli("bound", written(tmp_path, services=[service]), "-j", "1")
+    assert (result.code, result.out) == (1, "")
+    assert "nobody can know what the clients of resnet50 will do" in result.err

@@ -38,6 +38,11 @@ def test_more_foresight_plans_for_the_peak_sooner() -> None:
     assert planned == [pytest.approx(50.0), pytest.approx(200.0)]
 
 
+def test_what_is_known_is_carried_as_far_as_the_room_goes() -> None:
+    half = knowing(room=0.5)
+    assert half.series.services["resnet50"].planned_rps[1] == pytest.approx(25.0)
+
+
 def test_true_times_are_those_that_batches_take() -> None:
     given = a_scenario(truth="measured")
     catalogue, world = shipped_catalogue(given), load_truth()

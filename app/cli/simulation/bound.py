@@ -1,0 +1,37 @@
+"""`plimsoll bound`: how near a scenario's policies come to plans that know the load beforehand; no server, no GPU."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bound(
+    scenario: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SCENARIO", help="Scenario file (YAML or JSON; - = stdin)"
+        ),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "-j",
+            "--jobs",
+            min=1,
+            max=256,
+            help="Runs at a time, each in its own process [default: one per core]",
+        ),
+    ] = None,
+) -> None:
+    """Compare a scenario's policies with plans that know its load beforehand.
+
+    The perfect system is `joint` that is told the true rates until what it starts is ready, and the true times. It
+    carries all of them, or as little of them as still keeps every SLO on every seed: whatever an SLO forgives is
+    spent where it saves most. The last lines say how many times as much each policy of the scenario costs.
+    """
+    # Only now: help need not wait for numba, scipy and the catalogue.
+    from app.cli.simulation.runs import run_bound
+
+    if not run_bound(scenario, jobs=jobs):
+        raise typer.Exit(1)
