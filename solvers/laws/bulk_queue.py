@@ -1,4 +1,5 @@
-"""The miss probability of a greedily batching server, from the stationary distribution of its bulk queue.
+"""The miss probability of a greedily batching server, from the stationary distribution of its bulk queue; and what is
+refused where it takes only what will be in time, so that the queue is finite at any load.
 
 Requests arrive as a Poisson stream; one server runs batches, each in the same time (the time unit here), partial
 ones too. A free server takes min(waiting, b) requests at once; an idle one starts with the next arrival. Symbols:
@@ -26,6 +27,7 @@ probability formulae when the holding times are constant"); the factor is Spitze
 form of step 3 and its evaluation by FFT instead of by the roots of φ = 1, which stays exact for any b.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +38,8 @@ Reals = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
 Indices = npt.NDArray[np.intp]
 
+MAX_WAITING = 2048
+"""States of a queue that refuses; a longer one is a fluid, which loses nothing below utilisation 1."""
 MAX_LOAD = 0.9999  # Half a million points; at 1 they would be infinitely many.
 _DIGITS = 25.0  # -log of the error that the finite circle may leave: exp(-25) = 1e-11
 # At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
@@ -70,6 +74,61 @@ def miss_probability(
                 batch, load[chosen], ratio[chosen], int(count)
             )
     return result
+
+
+def refused_share(batch: int, *, utilisation: float, slo_ratio: float) -> float:
+    """The share of requests that such a server refuses, in the long run, where it takes only what will be in time.
+
+    utilisation: above 0, also far above 1. 0.3 s at most. Raises ValueError for arguments out of range.
+
+    An arrival at offset s of an execution is taken while fewer than k·b requests wait, from s = 1 - f on while fewer
+    than (k + 1)·b do. So the chain of Q is finite: the execution's two parts add their arrivals, cut at these lengths,
+    and the next start takes a batch. What is cut off, over all arrivals, a + p at each start, is refused.
+    """
+    if not 0.0 < utilisation < math.inf:
+        raise ValueError(f"utilisation {utilisation:g} must be above 0 and finite")
+    _refuse_out_of_range(batch, np.array(0.5), np.array(slo_ratio))
+    if slo_ratio < 1.0:
+        return 1.0
+    whole = int(slo_ratio - 1.0)
+    rest = slo_ratio - 1.0 - whole
+    few, many = whole * batch, (whole + 1) * batch
+    if many > MAX_WAITING:
+        return max(0.0, 1.0 - 1.0 / utilisation)
+    arrivals = utilisation * batch
+    early, lost_early = _cut(few, few, arrivals * (1.0 - rest))
+    late, lost_late = _cut(few, many, arrivals * rest)
+    waiting = early @ late
+    # The next start takes up to a batch of what waits at the end of an execution.
+    step = np.zeros((few + 1, few + 1))
+    step[:, 0] = waiting[:, : batch + 1].sum(axis=1)
+    step[:, 1:] = waiting[:, batch + 1 :]
+    stationary = _stationary(step)
+    refused = stationary @ (lost_early + early @ lost_late)
+    share = float(refused / (arrivals + stationary @ waiting[:, 0]))
+    # Rounding may leave -1e-17.
+    return min(1.0, max(0.0, share))
+
+
+def _cut(states: int, most: int, arrivals: float) -> tuple[Reals, Reals]:
+    """(states + 1, most + 1) chances from lengths to lengths of at most `most`, and (states + 1,) the mean cut off."""
+    more = np.arange(most + 1) - np.arange(states + 1)[:, None]
+    chances = np.where(more >= 0, scipy.stats.poisson.pmf(more, arrivals), 0.0)
+    chances[:, -1] = scipy.stats.poisson.sf(more[:, -1] - 1, arrivals)
+    room = more[:, -1]
+    # E max(A - m, 0) = E A · P(A >= m) - m · P(A > m), of a Poisson number A.
+    lost = arrivals * scipy.stats.poisson.sf(
+        room - 1, arrivals
+    ) - room * scipy.stats.poisson.sf(room, arrivals)
+    return chances, np.maximum(lost, 0.0)
+
+
+def _stationary(step: Reals) -> Reals:
+    """The distribution that a chain keeps."""
+    equations = step.T - np.eye(len(step))
+    # One balance equation follows from the others; the chances sum to 1 in its place.
+    equations[-1] = 1.0
+    return np.asarray(np.linalg.solve(equations, np.eye(len(step))[-1]))
 
 
 def _refuse_out_of_range(batch: int, load: Reals, ratio: Reals) -> None:

@@ -24,11 +24,22 @@ def capacity_law(
         float,
         typer.Option(help="SLO latency divided by the execution time of one batch"),
     ],
+    times: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=100.0,
+            help="Print the share of requests that is late at so many times this load",
+        ),
+    ] = None,
 ) -> None:
     """Print the highest utilisation at which a percentile of requests is on time.
 
     Requests arrive at random (Poisson); the replica takes whatever waits, at most a batch, as soon as it is free.
     1000 · batch / execution_ms · this figure = the requests per second that a replica can promise.
+
+    With --times: the share of requests that is late or refused at that multiple of the figure, where what cannot be on
+    time any more is refused.
     """
     # typer's min and max include their ends, at which the law has no value.
     if not 0.0 < percentile < 1.0:
@@ -41,8 +52,14 @@ def capacity_law(
             f"{ratio:g} must be a number above 0, such as 2.5", param_hint="'--ratio'"
         )
     # Here: the law takes SciPy, and --help does not.
+    from solvers.laws.bulk_queue import refused_share
     from solvers.laws.capacity_law import max_utilisation
 
-    sys.stdout.write(
-        f"{max_utilisation(batch, percentile=percentile, slo_ratio=ratio):.6f}\n"
-    )
+    figure = max_utilisation(batch, percentile=percentile, slo_ratio=ratio)
+    if times is not None:
+        # A replica that can promise nothing refuses all.
+        load = times * figure
+        figure = (
+            refused_share(batch, utilisation=load, slo_ratio=ratio) if load else 1.0
+        )
+    sys.stdout.write(f"{figure:.6f}\n")

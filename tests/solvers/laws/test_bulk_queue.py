@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.bulk_queue_simulation import simulate_miss_probability
-from solvers.laws.bulk_queue import miss_probability
+from solvers.laws.bulk_queue import MAX_WAITING, miss_probability, refused_share
 
 BATCHES = st.integers(min_value=1, max_value=128)
 UTILISATIONS = st.floats(min_value=1e-6, max_value=0.99)
@@ -156,3 +156,29 @@ def test_arguments_out_of_range_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         miss_probability(batch, utilisation=utilisation, slo_ratio=slo_ratio)
+
+
+def test_a_queue_that_refuses_is_erlangs_where_nobody_may_wait() -> None:
+    # Ratio 1: whoever comes during an execution is refused; a request in 1 + a is served.
+    for load in (0.1, 1.0, 3.0):
+        share = refused_share(1, utilisation=load, slo_ratio=1.0)
+        assert share == pytest.approx(load / (1.0 + load))
+    assert refused_share(4, utilisation=0.5, slo_ratio=0.9) == 1.0
+
+
+def test_a_queue_too_long_for_a_chain_is_a_fluid() -> None:
+    assert refused_share(MAX_WAITING, utilisation=0.9, slo_ratio=3.0) == 0.0
+    assert refused_share(MAX_WAITING, utilisation=2.0, slo_ratio=3.0) == 0.5
+    # A chain of nearly that length says the same.
+    assert refused_share(512, utilisation=2.0, slo_ratio=4.5) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("batch", "utilisation", "slo_ratio"),
+    [(0, 0.5, 2.0), (1, 0.0, 2.0), (1, 0.5, math.inf), (1, math.nan, 2.0)],
+)
+def test_a_share_of_what_is_no_queue_is_refused(
+    batch: int, utilisation: float, slo_ratio: float
+) -> None:
+    with pytest.raises(ValueError):
+        refused_share(batch, utilisation=utilisation, slo_ratio=slo_ratio)

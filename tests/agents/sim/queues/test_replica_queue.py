@@ -18,7 +18,8 @@ from agents.sim.queues.replica_queue import (
     fine_bucket_of_s,
 )
 from agents.sim.queues.tally import FINE_COUNT, PARTS, Floats, ServiceTally
-from solvers.laws.bulk_queue import miss_probability
+from solvers.laws.bulk_queue import miss_probability, refused_share
+from solvers.laws.capacity_law import max_utilisation
 from tests.examples import examples
 
 NO_NOISE = np.ones(1)
@@ -237,3 +238,25 @@ def test_latency_percentiles_are_those_of_the_queues_m_d_1_and_m_d_b_1(
             slo_ratio=[0.98 * latency_s, 1.02 * latency_s],
         )
         assert long <= 1.0 - percentile + 1e-9 <= short + 2e-9
+
+
+@pytest.mark.parametrize("slo_ratio", [1.5, 2.5, 4.2, 9.0])
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_what_is_late_between_half_and_twice_the_promise_is_the_laws(
+    batch: int, slo_ratio: float
+) -> None:
+    random = np.random.default_rng(batch)
+    promised = max_utilisation(batch, percentile=0.98, slo_ratio=slo_ratio)
+    pace = a_pace(batch, slo_s=slo_ratio, sheds_late=True)
+    found, expected = [], []
+    for times in (0.5, 0.75, 1.0, 1.25, 1.5, 2.0):
+        load = times * promised
+        arrivals = np.cumsum(random.exponential(1.0 / (load * batch), 100_000))
+        tally = run(arrivals, pace, [float(arrivals[-1]) + slo_ratio]).tally
+        found.append(1.0 - tally.in_slo / len(arrivals))
+        expected.append(refused_share(batch, utilisation=load, slo_ratio=slo_ratio))
+    # So many requests say it to half a percent; the queue was empty at first.
+    assert found == pytest.approx(expected, abs=0.01)
+    assert np.diff(expected).min() >= -1e-12
+    # At the promise it is kept with room to spare, since what is refused makes nobody else late.
+    assert expected[2] <= 0.02
