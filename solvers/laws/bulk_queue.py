@@ -90,17 +90,17 @@ def refused_share(batch: int, *, utilisation: float, slo_ratio: float) -> float:
     _refuse_out_of_range(batch, np.array(0.5), np.array(slo_ratio))
     if slo_ratio < 1.0:
         return 1.0
-    whole = int(slo_ratio - 1.0)
-    rest = slo_ratio - 1.0 - whole
-    few, many = whole * batch, (whole + 1) * batch
-    if many > MAX_WAITING:
+    full = int(slo_ratio - 1.0)
+    rest = slo_ratio - 1.0 - full
+    short, long = full * batch, (full + 1) * batch
+    if long > MAX_WAITING:
         return max(0.0, 1.0 - 1.0 / utilisation)
     arrivals = utilisation * batch
-    early, lost_early = _cut(few, few, arrivals * (1.0 - rest))
-    late, lost_late = _cut(few, many, arrivals * rest)
+    early, lost_early = _cut(short, short, arrivals * (1.0 - rest))
+    late, lost_late = _cut(short, long, arrivals * rest)
     waiting = early @ late
     # The next start takes up to a batch of what waits at the end of an execution.
-    step = np.zeros((few + 1, few + 1))
+    step = np.zeros((short + 1, short + 1))
     step[:, 0] = waiting[:, : batch + 1].sum(axis=1)
     step[:, 1:] = waiting[:, batch + 1 :]
     stationary = _stationary(step)
@@ -110,9 +110,9 @@ def refused_share(batch: int, *, utilisation: float, slo_ratio: float) -> float:
     return min(1.0, max(0.0, share))
 
 
-def _cut(states: int, most: int, arrivals: float) -> tuple[Reals, Reals]:
-    """(states + 1, most + 1) chances from lengths to lengths of at most `most`, and (states + 1,) the mean cut off."""
-    more = np.arange(most + 1) - np.arange(states + 1)[:, None]
+def _cut(states: int, longest: int, arrivals: float) -> tuple[Reals, Reals]:
+    """(states + 1, longest + 1) chances from lengths to lengths of at most `longest`, and (states + 1,) the mean cut off."""
+    more = np.arange(longest + 1) - np.arange(states + 1)[:, None]
     chances = np.where(more >= 0, scipy.stats.poisson.pmf(more, arrivals), 0.0)
     chances[:, -1] = scipy.stats.poisson.sf(more[:, -1] - 1, arrivals)
     room = more[:, -1]
