@@ -77,15 +77,7 @@ def narrowed(problem: Problem) -> Problem:
     """The problem without the running replicas that would carry their part of the rate on half of their SMs."""
     if problem.current is None:
         return problem
-    running = running_carriers(problem)
-    filling = _Filling(problem, running)
-    # By kind: what runs on equal GPUs is equally wide.
-    wide = {
-        (seat.service, carrier.gpu_type, round(seat.row.sm_percent, SM_PERCENT_DIGITS))
-        for carrier in dict.fromkeys(running)
-        for at, seat in enumerate(carrier.seats)
-        if filling.does_with_half(carrier, at)
-    }
+    wide = _wide(problem)
     if not wide:
         return problem
     gpus = (
@@ -99,6 +91,18 @@ def narrowed(problem: Problem) -> Problem:
     )
     left = tuple(gpu for gpu in gpus if gpu.replicas)
     return replace(problem, current=replace(problem.current, gpus=left))
+
+
+def _wide(problem: Problem) -> set[tuple[str, str, float]]:
+    """Which running replicas would do with half, by service, GPU type and SM percent: on equal GPUs all are alike."""
+    running = running_carriers(problem)
+    filling = _Filling(problem, running)
+    return {
+        (seat.service, carrier.gpu_type, round(seat.row.sm_percent, SM_PERCENT_DIGITS))
+        for carrier in dict.fromkeys(running)
+        for at, seat in enumerate(carrier.seats)
+        if filling.does_with_half(carrier, at)
+    }
 
 
 def _carrier(rows: OperatingRows, gpu: GpuPlan) -> Carrier:

@@ -90,36 +90,41 @@ def refused_share(batch: int, *, utilisation: float, slo_ratio: float) -> float:
     _refuse_out_of_range(batch, np.array(0.5), np.array(slo_ratio))
     if slo_ratio < 1.0:
         return 1.0
-    full = int(slo_ratio - 1.0)
-    rest = slo_ratio - 1.0 - full
-    short, long = full * batch, (full + 1) * batch
-    if long > MAX_WAITING:
+    full, rest = divmod(slo_ratio - 1.0, 1.0)
+    short = int(full) * batch
+    if short + batch > MAX_WAITING:
         return max(0.0, 1.0 - 1.0 / utilisation)
-    arrivals = utilisation * batch
+    return _refused_of_chain(batch, utilisation * batch, short, rest)
+
+
+def _refused_of_chain(batch: int, arrivals: float, short: int, rest: float) -> float:
+    """The share, where `short` may wait at first in an execution, and a batch more in the last `rest` of it."""
     early, lost_early = _cut(short, short, arrivals * (1.0 - rest))
-    late, lost_late = _cut(short, long, arrivals * rest)
+    late, lost_late = _cut(short, short + batch, arrivals * rest)
     waiting = early @ late
-    # The next start takes up to a batch of what waits at the end of an execution.
-    step = np.zeros((short + 1, short + 1))
-    step[:, 0] = waiting[:, : batch + 1].sum(axis=1)
-    step[:, 1:] = waiting[:, batch + 1 :]
-    stationary = _stationary(step)
-    refused = stationary @ (lost_early + early @ lost_late)
-    share = float(refused / (arrivals + stationary @ waiting[:, 0]))
+    starts = _stationary(_taken(waiting, batch))
+    refused = starts @ (lost_early + early @ lost_late)
+    share = float(refused / (arrivals + starts @ waiting[:, 0]))
     # Rounding may leave -1e-17.
     return min(1.0, max(0.0, share))
 
 
+def _taken(waiting: Reals, batch: int) -> Reals:
+    """(n, n) chances from start to start, by those of what waits at the end of an execution, of which a batch goes."""
+    return np.hstack(
+        [waiting[:, : batch + 1].sum(axis=1)[:, None], waiting[:, batch + 1 :]]
+    )
+
+
 def _cut(states: int, longest: int, arrivals: float) -> tuple[Reals, Reals]:
-    """(states + 1, longest + 1) chances from lengths to lengths of at most `longest`, and (states + 1,) the mean cut off."""
+    """(states + 1, longest + 1) chances from lengths to lengths, and (states + 1,) the mean of what is cut off."""
+    number = scipy.stats.poisson(arrivals)
     more = np.arange(longest + 1) - np.arange(states + 1)[:, None]
-    chances = np.where(more >= 0, scipy.stats.poisson.pmf(more, arrivals), 0.0)
-    chances[:, -1] = scipy.stats.poisson.sf(more[:, -1] - 1, arrivals)
     room = more[:, -1]
     # E max(A - m, 0) = E A · P(A >= m) - m · P(A > m), of a Poisson number A.
-    lost = arrivals * scipy.stats.poisson.sf(
-        room - 1, arrivals
-    ) - room * scipy.stats.poisson.sf(room, arrivals)
+    lost = arrivals * number.sf(room - 1) - room * number.sf(room)
+    chances = number.pmf(more)
+    chances[:, -1] = number.sf(room - 1)
     return chances, np.maximum(lost, 0.0)
 
 

@@ -51,15 +51,17 @@ def capacity_law(
         raise typer.BadParameter(
             f"{ratio:g} must be a number above 0, such as 2.5", param_hint="'--ratio'"
         )
+    sys.stdout.write(f"{_figure(percentile, batch, ratio, times):.6f}\n")
+
+
+def _figure(percentile: float, batch: int, ratio: float, times: float | None) -> float:
     # Here: the law takes SciPy, and --help does not.
     from solvers.laws.bulk_queue import refused_share
     from solvers.laws.capacity_law import max_utilisation
 
-    figure = max_utilisation(batch, percentile=percentile, slo_ratio=ratio)
-    if times is not None:
-        # A replica that can promise nothing refuses all.
-        load = times * figure
-        figure = (
-            refused_share(batch, utilisation=load, slo_ratio=ratio) if load else 1.0
-        )
-    sys.stdout.write(f"{figure:.6f}\n")
+    promised = max_utilisation(batch, percentile=percentile, slo_ratio=ratio)
+    if times is None:
+        return promised
+    load = times * promised
+    # A replica that can promise nothing refuses all.
+    return refused_share(batch, utilisation=load, slo_ratio=ratio) if load else 1.0

@@ -34,30 +34,25 @@ def show_report(report: SimulationReport, stream: TextIO) -> None:
 
 def show_bound(report: SimulationReport, stream: TextIO) -> None:
     """How many times as much as the cheapest perfect run that keeps every SLO the other policies cost."""
-    missed = {
-        run.policy
-        for run in report.runs
-        for service in run.services
-        if service.attainment is not None and service.attainment < service.percentile
-    }
+    missing = {run.policy for run in report.runs if run.misses_an_slo}
     costs = {each.policy: each.cost_usd.mean for each in report.policies}
-    perfect = {name: usd for name, usd in costs.items() if name.startswith(PERFECT)}
-    keeping = perfect.keys() - missed
+    perfect = {name for name in costs if name.startswith(PERFECT)}
+    keeping = perfect - missing
     if not keeping:
-        stream.write("\nNot even what is known beforehand keeps every SLO here.\n")
+        stream.write("\nNot even plans that know this load keep every SLO.\n")
         return
-    best = min(keeping, key=lambda name: perfect[name])
+    best = min(sorted(keeping), key=lambda name: costs[name])
     stream.write(f"\nThe cheapest perfect system that keeps every SLO: {best}\n")
     rows = [
-        (
-            name,
-            f"{usd / perfect[best]:.2f}" if perfect[best] else "-",
-            "no" if name in missed else "yes",
-        )
+        (name, _times(usd, costs[best]), "no" if name in missing else "yes")
         for name, usd in costs.items()
         if name not in perfect
     ]
     show_table(["policy", ">USD / its", "keeps every SLO"], rows, stream=stream)
+
+
+def _times(usd: float, of_usd: float) -> str:
+    return f"{usd / of_usd:.2f}" if of_usd else "-"
 
 
 def _show_services(report: SimulationReport, stream: TextIO) -> None:

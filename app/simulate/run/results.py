@@ -251,6 +251,14 @@ class RunResult:
     decision_seconds: tuple[float, ...] = ()
     """Wall seconds of each decision, in order; the only part that differs from machine to machine."""
 
+    @property
+    def misses_an_slo(self) -> bool:
+        """Whether a service attained less than its SLO's percentile."""
+        return any(
+            each.attainment is not None and each.attainment < each.percentile
+            for each in self.services
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRun:
