@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from agents.base.device import ServiceRoute
 from agents.base.latency_buckets import bucket_of
-from agents.base.lateness import Lateness
 from agents.base.protocol import ServiceReading
 from agents.router.counts import MAX_COUNT, Counts, Reason
 from agents.router.health import ReplicaHealth
+from agents.router.lateness import Lateness
 
 MAX_RETRY_S = 60
 MIN_RETRY_S = 1

@@ -3,8 +3,8 @@
 import pytest
 
 from agents.base.device import ServiceRoute
-from agents.base.lateness import CALM_S
 from agents.router.counts import Reason
+from agents.router.lateness import CALM_S
 from agents.router.service_queue import ServiceQueue
 
 

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agents.base import lateness
+from agents.router import lateness
 from agents.router.health import STRIKES
 from agents.router.router import MAX_BODY, Router
 from tests.agents.router_harness import (
