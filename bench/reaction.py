@@ -106,7 +106,7 @@ class Arrivals:
             for node, command in commands.items()
             for gpu in command.gpus
             for replica in gpu.replicas
-            if replica.service == service and not replica.is_spare
+            if replica.service == service
         }
         for heard_s, observation in self.reports:
             if heard_s >= at_s:

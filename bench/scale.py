@@ -242,7 +242,7 @@ async def _measured(loop: Loop, agents: _Agents, engine: AsyncEngine) -> Figures
     return {
         "gpus": fleet.gpus,
         "services": fleet.services,
-        "gpus_used": sum(not gpu.is_empty for gpu in snapshot.target.gpus),
+        "gpus_used": len(snapshot.target.gpus),
         "first_tick_ms": 1000.0 * first.seconds["total"],
         "kept_tick_ms": _median_ms(kept, "total"),
         "kept": ", ".join(f"{n} {what}" for what, n in _states(kept).items()),

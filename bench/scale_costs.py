@@ -31,7 +31,6 @@ _OF_PLANS = (
     "allocation",
     "allocation_replica",
     "allocation_task",
-    "spare",
     "command",
     "event",
 )

@@ -1,18 +1,13 @@
-"""The rules that must hold with tasks and spares beside a GPU's replicas, by the same checker as the plan's own.
-
-A promise is judged without spares, since they rest; what is physical is judged with them, since they are loaded.
-"""
+"""The rules that must hold with tasks beside a GPU's replicas, by the same checker as the plan's own."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from solvers.check import RowLookup, gpu_violations
-from solvers.check_base import broken
 from solvers.types.outcome import Violation
 from solvers.types.plan import (
     BoundGpu,
-    BoundReplica,
     BoundTask,
     GpuPlan,
     ReplicaPlan,
@@ -79,55 +74,5 @@ def _as_replica(task: BoundTask) -> ReplicaPlan:
         service=_TASK + task.name,
         sm_percent=task.sm_percent,
         batch=task.batch,
-        arrival_rate_rps=0.0,
-    )
-
-
-def spare_violations(
-    problem: Problem, gpus: Sequence[BoundGpu]
-) -> tuple[Violation, ...]:
-    """Every physical rule that GPUs with spares break, in their order.
-
-    A spare is judged as a replica of its service that is asked for nothing, under the GPU's own power cap.
-    """
-    found: list[Violation] = []
-    for gpu in gpus:
-        if not gpu.spares:
-            continue
-        where = f"gpu {gpu.id}"
-        # What tasks draw is not known here; they are work, and what they leave of a GPU is not offered again.
-        if any(task.is_resident for task in gpu.tasks):
-            found.append(broken("spares", where, "spares beside tasks that run"))
-        lookup = RowLookup(_with_cap(problem, gpu))
-        services = anonymous_gpu(gpu)
-        shared = replace(
-            services, replicas=(*services.replicas, *map(_as_idle, gpu.spares))
-        )
-        found.extend(
-            entry
-            for entry in gpu_violations(lookup, shared, where)
-            if entry.severity == "physical"
-        )
-    return tuple(found)
-
-
-def _with_cap(problem: Problem, gpu: BoundGpu) -> Problem:
-    """The problem in which GPUs of that type draw no more than this one may."""
-    return replace(
-        problem,
-        gpu_types=tuple(
-            replace(each, power_cap_w=min(each.power_cap_w, gpu.power_cap_w))
-            if each.name == gpu.gpu_type
-            else each
-            for each in problem.gpu_types
-        ),
-    )
-
-
-def _as_idle(spare: BoundReplica) -> ReplicaPlan:
-    return ReplicaPlan(
-        service=spare.service,
-        sm_percent=spare.sm_percent,
-        batch=spare.batch,
         arrival_rate_rps=0.0,
     )

@@ -178,8 +178,6 @@ class ServiceRoute:
     shares: tuple[tuple[str, float], ...] = ()
     """(replica id, weight) of the replicas that take new requests, by id. Empty: requests are counted and wait.
     All weights zero: the replicas share evenly."""
-    spares: tuple[str, ...] = ()
-    """Ids of ready replicas that take requests while those cannot keep up, or while there are none."""
     batches: tuple[tuple[str, int], ...] = ()
     """(replica id, its largest batch in force) of the replicas in `shares`, by id; 1 where none is given."""
     slo_itl_ms: float | None = None

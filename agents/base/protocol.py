@@ -269,7 +269,7 @@ class ReplicaCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     arrival_rate_rps: Amount
     """The plan's rate for this replica; its share of the service's routing weight."""
     is_spare: bool = False
-    """True: it takes requests only where the service's other replicas on the node cannot keep up."""
+    """Older control planes say so of some replicas without a rate; agents make nothing of it."""
     engine: EngineCommand | None = None
     """Only language models have one; other requests are answered at once, batch by batch."""
 

@@ -142,18 +142,15 @@ def _names(kind: Literal["replica", "task"], parts: Collection[Part]) -> set[str
     return {name for part, name in parts if part == kind}
 
 
-def is_settled(
-    wanted: NodeCommand, actual: NodeState, *, without: Collection[str] = ()
-) -> bool:
+def is_settled(wanted: NodeCommand, actual: NodeState) -> bool:
     """Whether the node is exactly as wanted: every replica ready and routed, every task running or where it is to
-    wait, nothing else alive, every knob set. `without`: spares that may be missing, since they do not start."""
-    held: list[Part] = [("replica", each) for each in without]
+    wait, nothing else alive, every knob set."""
     return (
-        not actions(wanted, actual, held=held)
+        not actions(wanted, actual)
         and are_tasks_settled(wanted, actual)
         and all(
-            all(want.id in without for want in gpu.missing)
-            and all(old.id in without and old.state == "failed" for old in gpu.retired)
+            not gpu.missing
+            and not gpu.retired
             and all(running.state == "ready" for _, running in gpu.kept)
             for gpu in compare_gpus(
                 spanned(with_successors(wanted, actual)), actual, ()
@@ -209,16 +206,12 @@ def _starts(
 ) -> Iterator[StartReplica]:
     """Missing replicas that fit beside everything that is alive; `taken` are the ids in use anywhere on the node."""
     free_mib, slots = free_room(gpu, taken)
-    is_short = False
     for want in gpu.missing if gpu.actual.healthy else ():
-        # A spare that took what is free now would keep out the replicas that wait for more of it.
-        if want.id in held or (want.is_spare and is_short):
+        if want.id in held or want.id in taken:
             continue
-        if want.id not in taken and want.memory_mib <= free_mib and slots > 0:
+        if want.memory_mib <= free_mib and slots > 0:
             free_mib, slots = free_mib - want.memory_mib, slots - 1
             yield StartReplica(gpu_index=gpu.actual.index, replica=want)
-        else:
-            is_short = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +230,7 @@ def _need(
     gpu: GpuDiff, waiting: set[str], taken: set[str], starts: tuple[StartReplica, ...]
 ) -> _Need:
     wants = (
-        # Nobody makes room for a spare, which is to have what is left over.
-        [want for want in gpu.missing if want.id in waiting and not want.is_spare]
+        [want for want in gpu.missing if want.id in waiting]
         if gpu.actual.healthy
         else []
     )

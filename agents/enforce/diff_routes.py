@@ -1,4 +1,4 @@
-"""The routing table for now: ready wanted replicas and spares, and old ones for as long as a successor is awaited."""
+"""The routing table for now: ready wanted replicas, and old ones for as long as a successor is awaited."""
 
 from collections.abc import Collection
 
@@ -16,15 +16,13 @@ def still_serving(
     wanted: NodeCommand, gpus: tuple[GpuDiff, ...], migrating: Collection[str]
 ) -> set[str]:
     """Ready old replicas whose service waits for a wanted one here, or perhaps for one on another node."""
-    # While a service waits for a wanted replica here, its old ones are all it has. Nobody waits for a spare.
-    unready = {
-        want.service for gpu in gpus for want in gpu.missing if not want.is_spare
-    }
+    # While a service waits for a wanted replica here, its old ones are all it has.
+    unready = {want.service for gpu in gpus for want in gpu.missing}
     unready |= {
         want.service
         for gpu in gpus
         for want, running in gpu.kept
-        if running.state != "ready" and not want.is_spare
+        if running.state != "ready"
     }
     # Nodes do not know of each other, so a rate that lies elsewhere is taken for a replica that is not ready there yet.
     here_alone = planned_here_alone(wanted)
@@ -66,7 +64,7 @@ def last_serving(
         want.service
         for gpu in gpus
         for want, running in gpu.kept
-        if running.state == "ready" and not want.is_spare
+        if running.state == "ready"
     }
     served |= {old.service for gpu in gpus for old in gpu.retired if old.id in serving}
     return {
@@ -93,14 +91,11 @@ def routes_for_now(
     before = {route.service: route for route in actual.routes}
     former = dict(share for route in actual.routes for share in route.shares)
     shares: dict[str, dict[str, float]] = {route.service: {} for route in wanted.routes}
-    spares: dict[str, set[str]] = {}
     # The command in force has what a governor has turned, and the same actions set it.
     batches: dict[str, int] = {}
     for gpu in gpus:
         for want, running in gpu.kept:
-            if running.state == "ready" and want.is_spare:
-                spares.setdefault(want.service, set()).add(want.id)
-            elif running.state == "ready":
+            if running.state == "ready":
                 shares[want.service][want.id] = want.arrival_rate_rps
                 batches[want.id] = want.batch
         for old in gpu.retired:
@@ -118,7 +113,6 @@ def routes_for_now(
             slo_ms=slo_ms,
             slo_itl_ms=slo_itl_ms,
             shares=tuple(mine),
-            spares=tuple(sorted(spares.get(service, ()))),
             batches=tuple((each, batches[each]) for each, _ in mine),
             is_leaving=service in leaving,
         )

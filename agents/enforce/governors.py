@@ -9,15 +9,12 @@ a throttling board would hide every breach. Before its first step, and when the 
 board holds the cap. Knobs last as long as the GPU's command asks for the same (but for its rates); they are not kept on
 disk, and a restarted agent begins anew. A governor that has a start of its own begins there with its first measurement,
 and goes on from where it is when the same replicas get other limits.
-
-Spares keep their commanded batch: they rest, so that a governor would never measure what a larger batch of theirs does,
-and when load jumps they must do at once what they were put there for. Their watts count as everybody's.
 """
 
 import asyncio
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -47,8 +44,6 @@ class _Task:
     limits: GovernorLimits
     percentiles: tuple[tuple[str, float], ...]
     """(replica, percentile of its SLO)."""
-    spares: frozenset[str] = field(compare=False)
-    """Spares on the GPU; nothing of theirs is turned."""
 
 
 @dataclass(slots=True)
@@ -192,9 +187,7 @@ def _governed(
 def _task(
     gpu: GpuCommand, governor: GovernorCommand, slos: dict[str, tuple[float, float]]
 ) -> _Task:
-    by_id = sorted(gpu.replicas, key=lambda replica: replica.id)
-    replicas = [each for each in by_id if not each.is_spare]
-    spares = [each.id for each in by_id if each.is_spare]
+    replicas = sorted(gpu.replicas, key=lambda replica: replica.id)
     limits = GovernorLimits(
         power_cap_w=gpu.power_cap_w,
         clocks_mhz=governor.clocks_mhz,
@@ -218,7 +211,6 @@ def _task(
         begins=within(begins, limits),
         limits=limits,
         percentiles=tuple((each.id, slos[each.service][1]) for each in replicas),
-        spares=frozenset(spares),
     )
 
 
@@ -226,8 +218,6 @@ def _seat_for(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
     """The GPU's seat: the one that it has where its task is the same."""
     if old is None or old.task != task:
         return _new_seat(task, old, now_s)
-    # Equal tasks may have other spares.
-    old.task = task
     return old
 
 
@@ -251,13 +241,10 @@ def _new_seat(task: _Task, old: _Seat | None, now_s: float) -> _Seat:
 
 
 def _has_same_replicas(task: _Task, old: _Task) -> bool:
-    """Whether the same replicas have the GPU as before, but for resting spares."""
+    """Whether the same replicas have the GPU as before."""
     now = {each.id for each in task.limits.replicas}
     before = {each.id for each in old.limits.replicas}
-    appeared = now - before
-    gone = before - now
-    # A spare that becomes a replica comes when load jumps: to begin anew then would set all others back to batch 1.
-    return appeared <= old.spares and gone <= task.spares
+    return now == before
 
 
 def _turned(gpu: GpuCommand, seat: _Seat | None) -> GpuCommand:
@@ -286,7 +273,7 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
     if gpu.clock_mhz != seat.knobs.clock_mhz:
         yield LockClock(gpu_index=gpu.index, clock_mhz=seat.knobs.clock_mhz)
     for replica in gpu.replicas:
-        # Spares and replicas of an earlier command are not in the knobs and keep their batch.
+        # Replicas of an earlier command are not in the knobs and keep their batch.
         batch = seat.knobs.batches.get(replica.id, replica.batch)
         if (
             replica.state in ("starting", "ready")
@@ -297,7 +284,7 @@ def _turns(gpu: GpuState, seat: _Seat) -> Iterator[LimitPower | LockClock | SetB
 
 
 def _period(poll: GpuPoll, task: _Task) -> GpuPeriod:
-    """What was measured, in the governors' words; of spares and replicas of an earlier command only their power."""
+    """What was measured, in the governors' words; of replicas of an earlier command only their power."""
     percentiles = dict(task.percentiles)
     by_id = {
         base_id(each.id): each

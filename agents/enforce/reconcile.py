@@ -11,7 +11,7 @@ meanwhile. What is in force is asked anew in each round, so that what they have 
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from operator import attrgetter
 from typing import Protocol, TypeAlias
@@ -26,7 +26,6 @@ from agents.base.device import (
     RunningReplica,
 )
 from agents.base.protocol import MAX_TEXT, Ack, AckStatus, NodeCommand
-from agents.base.successors import base_id
 from agents.enforce.actions import (
     Action,
     StartReplica,
@@ -195,24 +194,16 @@ class Enforcing:
     ) -> None:
         """Say how far the command has come."""
         held = self._restarts.held(now_s)
-        spares = _spares(command, held)
-        # What is held back must show in the answer, else the command would seem to hang without a reason. All that is
-        # planned is served without spares, which do not hold it up.
-        reasons = (
-            f"{kind} {name}: {reason}"
-            for (kind, name), reason in held.items()
-            if (kind, name) not in spares
-        )
-        without = {name for _, name in spares}
-        ack = _ack(command, state, [*failures, *reasons], without)
+        # What is held back must show in the answer, else the command would seem to hang without a reason.
+        reasons = (f"{kind} {name}: {reason}" for (kind, name), reason in held.items())
+        ack = _ack(command, state, [*failures, *reasons])
         if ack != self.ack:
             level = logging.WARNING if ack.status == "failed" else logging.INFO
             log.log(
                 level, "generation %d is %s. %s", ack.generation, ack.status, ack.detail
             )
         self.ack = ack
-        # Spares that are held back are to be started again when their time has come.
-        is_done = ack.status == "applied" and not spares
+        is_done = ack.status == "applied"
         self._settled = (command, _without_load(state)) if is_done else None
 
     def _migrating(
@@ -261,20 +252,6 @@ class Enforcing:
         }
 
 
-def _spares(command: NodeCommand, parts: Iterable[Part]) -> set[Part]:
-    """Those of the parts that are spares of the command."""
-    spares = set()
-    for gpu in command.gpus:
-        for each in gpu.replicas:
-            if each.is_spare:
-                spares.add(each.id)
-    return {
-        (kind, name)
-        for kind, name in parts
-        if kind == "replica" and base_id(name) in spares
-    }
-
-
 def _wanted(command: NodeCommand) -> set[Part]:
     """All replicas and tasks of a command."""
     wanted: set[Part] = set()
@@ -286,13 +263,8 @@ def _wanted(command: NodeCommand) -> set[Part]:
     return wanted
 
 
-def _ack(
-    command: NodeCommand,
-    state: NodeState,
-    failures: list[str],
-    without: Collection[str],
-) -> Ack:
-    """How far the command has come; `without`: spares that do not start."""
+def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
+    """How far the command has come."""
     # An empty GPU that does not answer keeps no part of the command from being carried out.
     lost = {gpu.index for gpu in state.gpus if not gpu.healthy}
     broken = [
@@ -303,7 +275,7 @@ def _ack(
     status: AckStatus = "applying"
     if failures or broken:
         status = "failed"
-    elif is_settled(command, state, without=without):
+    elif is_settled(command, state):
         status = "applied"
     detail = "; ".join([*failures, *broken])[:MAX_TEXT]
     return Ack(generation=command.generation, status=status, detail=detail)

@@ -26,8 +26,6 @@ class Counts:
     """Latencies of those served; see `latency_buckets.bucket_of`."""
     gaps: Counter[int] = field(default_factory=Counter)
     """Times between arrivals, in the same buckets."""
-    to_spares: int = 0
-    """Requests sent to spares."""
     output_tokens: int = 0
     """Tokens of language models' answers."""
 
@@ -41,5 +39,4 @@ class Counts:
         self.rejected.update(other.rejected)
         self.buckets.update(other.buckets)
         self.gaps.update(other.gaps)
-        self.to_spares += other.to_spares
         self.output_tokens += other.output_tokens

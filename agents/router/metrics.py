@@ -36,7 +36,6 @@ class Shown:
     running: int
     replicas: int
     replicas_out: int
-    spares: int
 
 
 def shown(service_queues: Iterable[ServiceQueue]) -> tuple[Shown, ...]:
@@ -49,7 +48,6 @@ def shown(service_queues: Iterable[ServiceQueue]) -> tuple[Shown, ...]:
             running=service_queue.running,
             replicas=service_queue.members,
             replicas_out=len(service_queue.out),
-            spares=service_queue.spares,
         )
         for service_queue in sorted(
             service_queues, key=lambda service_queue: service_queue.service
@@ -71,7 +69,6 @@ def _together(services: Sequence[Shown]) -> Shown:
         running=sum(each.running for each in services),
         replicas=sum(each.replicas for each in services),
         replicas_out=sum(each.replicas_out for each in services),
-        spares=sum(each.spares for each in services),
     )
 
 
@@ -119,11 +116,6 @@ _COUNTERS: tuple[_Quantity, ...] = (
     ("served_total", "Requests that were answered.", lambda each: each.counts.served),
     ("in_slo_total", "Of these, within the SLO.", lambda each: each.counts.in_slo),
     (
-        "to_spares_total",
-        "Requests sent to spares.",
-        lambda each: each.counts.to_spares,
-    ),
-    (
         "output_tokens_total",
         "Tokens in answers of language models; HAProxy counts none.",
         lambda each: each.counts.output_tokens,
@@ -138,7 +130,6 @@ _GAUGES: tuple[_Quantity, ...] = (
         "Of these, excluded after failures.",
         lambda each: each.replicas_out,
     ),
-    ("spares", "Spares in the routing table.", lambda each: each.spares),
 )
 
 

@@ -147,7 +147,7 @@ class Router:
         needed = {
             replica_id: addresses[replica_id]
             for route in routes
-            for replica_id in (*(share[0] for share in route.shares), *route.spares)
+            for replica_id, _ in route.shares
         }
         # Everything that can fail comes before the first change.
         pools = self._forwarder.pools_for(needed)
@@ -229,12 +229,8 @@ class Router:
 
     async def _ready(self, request: web.Request) -> web.Response:
         service = request.match_info["service"]
-        # A balancer sends to backups only when no other node is ready: then spares serve as well as replicas.
-        with_spares = request.query.get("backup") == "true"
         for route in self._routes:
-            is_ready = route.shares and not route.is_leaving
-            serves = is_ready or (with_spares and route.spares)
-            if route.service == service and serves:
+            if route.service == service and route.shares and not route.is_leaving:
                 return web.Response()
         return without_replica(service)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from agents.base.device import ServiceRoute
 from agents.base.latency_buckets import bucket_of
-from agents.base.lateness import Lateness
 from agents.base.protocol import ServiceReading
 from agents.router.counts import MAX_COUNT, Counts, Reason
 from agents.router.health import ReplicaHealth
+from agents.router.lateness import Lateness
 
 MAX_RETRY_S = 60
 MIN_RETRY_S = 1
@@ -54,10 +54,8 @@ class ServiceQueue:
         """All of the route's that take new requests."""
         self._open: list[_Target] = []
         """Those of them that are not left out for their failures."""
-        self._spares: list[_Target] = []
-        """The route's spares that are not left out either."""
         self._lateness = Lateness(now_s())
-        """While it is late, the emptiest replica has the next turn, spares among them."""
+        """While it is late, the emptiest replica has the next turn."""
         self._health = ReplicaHealth()
         self._in_flight: Counter[str] = Counter()
         self._waiting: deque[asyncio.Future[str]] = deque()
@@ -101,13 +99,12 @@ class ServiceQueue:
             for replica_id, weight in route.shares
             if is_weightless or weight > 0.0
         ]
-        members = {each.replica_id for each in self._targets}
-        self._health.set_members(frozenset(members.union(route.spares)))
+        self._health.set_members(frozenset(each.replica_id for each in self._targets))
         self._reopen()
 
     def close(self) -> None:
         """The service is gone: what waits is turned away, what runs is finished."""
-        self._targets, self._open, self._spares = [], [], []
+        self._targets, self._open = [], []
         self._health.set_members(frozenset())
         while self._waiting:
             turn = self._waiting.popleft()
@@ -137,14 +134,9 @@ class ServiceQueue:
         return len(self._targets)
 
     @property
-    def spares(self) -> int:
-        """Spares that the route names."""
-        return len(self._route.spares)
-
-    @property
     def answering(self) -> tuple[str, ...]:
-        """Replicas that can be asked what is no request, spares last."""
-        return tuple(each.replica_id for each in (*self._open, *self._spares))
+        """Replicas that can be asked what is no request."""
+        return tuple(each.replica_id for each in self._open)
 
     @property
     def out(self) -> frozenset[str]:
@@ -191,9 +183,7 @@ class ServiceQueue:
 
     def has_other(self, replica_id: str) -> bool:
         """Whether another replica than this one takes requests."""
-        return any(
-            each.replica_id != replica_id for each in (*self._open, *self._spares)
-        )
+        return any(each.replica_id != replica_id for each in self._open)
 
     def retry_after_s(self) -> int:
         """When whoever is turned away should come again: when the queue has gone by, as fast as answers came lately."""
@@ -280,11 +270,6 @@ class ServiceQueue:
     def _reopen(self) -> None:
         out = self._health.out
         self._open = [each for each in self._targets if each.replica_id not in out]
-        # A spare is large enough for the largest replica's part.
-        weight = max((each.weight for each in self._targets), default=1.0)
-        self._spares = [
-            _Target(each, weight) for each in self._route.spares if each not in out
-        ]
         # Summed up here, because the rule is asked for every request.
         batches = dict(self._route.batches)
         batch_sum = sum(batches.get(each.replica_id, 1) for each in self._open)
@@ -306,7 +291,7 @@ class ServiceQueue:
                 turn.set_result(chosen)
 
     def _choose(self) -> str | None:
-        """The next replica with room, spares among them while they are needed; takes its place there."""
+        """The next replica with room; takes its place there."""
         # Answers of language models last as long as they are: turns by weight would pile long ones up on one replica.
         is_uneven = self.is_model or self._is_late()
         chosen = self._emptiest() if is_uneven else self._next_in_turn()
@@ -318,24 +303,19 @@ class ServiceQueue:
     def _is_late(self) -> bool:
         """Whether the replicas cannot keep up, or could not until just now."""
         # With one replica there is nothing to choose.
-        if len(self._open) + len(self._spares) < 2:
-            return not self._open
+        if len(self._open) < 2:
+            return False
         ahead = len(self._waiting) + self._in_flight.total()
         return self._lateness.is_late(ahead, self._now_s())
 
     def _emptiest(self) -> str | None:
-        """The one that has least to do for its weight, spares among them: turns by weight suit a steady load alone."""
+        """The one that has least to do for its weight: turns by weight suit a steady load alone."""
 
         def load(each: _Target) -> float:
             return (self._in_flight.get(each.replica_id, 0) + 1) / each.weight
 
-        chosen = min(
-            self._with_room((*self._open, *self._spares)), key=load, default=None
-        )
-        if chosen is None:
-            return None
-        self._counts.to_spares += chosen in self._spares
-        return chosen.replica_id
+        chosen = min(self._with_room(self._open), key=load, default=None)
+        return None if chosen is None else chosen.replica_id
 
     def _with_room(self, targets: Iterable[_Target]) -> Iterator[_Target]:
         return (

@@ -13,7 +13,7 @@ from agents.base.clock import Clock
 from agents.base.device import UnknownPart
 from agents.sim.faults import ClusterFaults, NodeLoss, before_loss
 from agents.sim.gpu import SimReplica
-from agents.sim.layout import ClusterSpares, RoutedTarget, WorkLayout, make_layout
+from agents.sim.layout import RoutedTarget, WorkLayout, make_layout
 from agents.sim.load.clients import ClientLoad, Clients, Target, make_clients
 from agents.sim.load.load_balancer import ArrivalSource, HandOut, make_balancers
 from agents.sim.load.models import ModelService, RoutedEngine, SimulatedModels
@@ -88,7 +88,6 @@ class SimulatedCluster:
                 f"{', '.join(both)}: a service has a load or clients, not both"
             )
         self._past: dict[str, ServiceTally] = {}
-        self.spares = ClusterSpares()
         self._laid_out = make_layout(self.nodes, changes=0)
         self._apply_faults()
 
@@ -227,7 +226,7 @@ class SimulatedCluster:
             in_slo=total.in_slo,
             rejected=total.rejected,
             queued=sum(each.queue.in_flight for each in mine) + self.waiting(service),
-            replicas=sum(each.state == "ready" and not each.rests for each in mine),
+            replicas=sum(each.state == "ready" for each in mine),
             latency_buckets=tuple(int(count) for count in total.buckets),
             present_s=total.present_s,
             sojourn_s=total.sojourn_s + age_s,
@@ -242,8 +241,6 @@ class SimulatedCluster:
         yield from self._layout().launches_s.values()
         yield from (task.finish_s(until_s) for _, task in self._layout().tasks)
         yield from self._faults.moments_s(after_s)
-        if self._layout().spares:
-            yield max(after_s + _SAME_S, self.spares.next_look_s)
 
     def _step(
         self,
@@ -253,9 +250,6 @@ class SimulatedCluster:
         """Hand the requests of [start_s, end_s) out and let every replica work; nothing changes meanwhile."""
         layout = self._layout()
         window = (start_s, end_s)
-        if layout.spares:
-            self.spares.look(layout, start_s)
-        before = self.spares.read_counts(layout)
         handed_to: dict[SimReplica, tuple[Floats, Floats]] = {}
         for service in self._balancers:
             if service in self._models:
@@ -274,12 +268,6 @@ class SimulatedCluster:
             if each.pace is not None:
                 share = handed_to.get(each, _NOTHING)
                 queue.advance(window, share, each.pace, node.tally(service))
-        for place, (served, rejected) in self.spares.read_counts(layout).items():
-            self.spares.count(
-                place,
-                answered=served - before[place][0],
-                rejected=rejected - before[place][1],
-            )
 
     def _hand_out(
         self,
@@ -287,7 +275,7 @@ class SimulatedCluster:
         window: tuple[float, float],
     ) -> Iterator[tuple[SimReplica, tuple[Floats, Floats]]]:
         """Deal a service's requests; every replica that gets some, with them."""
-        targets = self._targets(service, window)
+        targets = self._targets(service)
         handed = self._deal(service, window, [weight for _, _, weight in targets])
         here = len(targets)
         for (node, each, _), share, new in zip(
@@ -299,11 +287,8 @@ class SimulatedCluster:
             node.tally(service).arrivals += new
             yield each, share
 
-    def _targets(
-        self, service: str, window: tuple[float, float]
-    ) -> Sequence[RoutedTarget]:
-        lost = self._faults.lost_targets(service, window[0])
-        return self.spares.targets(self._layout(), service, knows_losses=not lost)
+    def _targets(self, service: str) -> Sequence[RoutedTarget]:
+        return self._layout().targets.get(service, ())
 
     def _deal(
         self,
@@ -338,7 +323,7 @@ class SimulatedCluster:
 
     def _step_model(self, service: str, window: tuple[float, float]) -> None:
         """Deal a language model's requests, each to the engine that has least to do, and let all engines work."""
-        weights = {each: weight for _, each, weight in self._targets(service, window)}
+        weights = {each: weight for _, each, weight in self._targets(service)}
         handed = self._deal(service, window, [1.0] if weights else [])
         engines = [
             RoutedEngine(
@@ -360,9 +345,7 @@ class SimulatedCluster:
         window: tuple[float, float],
     ) -> None:
         layout = self._layout()
-        weights = {
-            each: weight for _, each, weight in self.spares.targets(layout, service)
-        }
+        weights = {each: weight for _, each, weight in self._targets(service)}
         tallies, targets = [], []
         for node, each in layout.executing:
             queue = each.queue

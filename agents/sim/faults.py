@@ -35,7 +35,7 @@ class NodeLoss:
     tallies: Mapping[str, ServiceTally]
     """Counts by service since the start."""
     replicas: Mapping[str, int]
-    """Ready replicas by service, on all nodes; spares are not counted."""
+    """Ready replicas by service, on all nodes."""
     replicas_lost: Mapping[str, int]
     """Those of them that were on the node."""
 
@@ -48,7 +48,7 @@ def before_loss(
         (node.spec.name, each.command.service)
         for node in nodes.values()
         for _, each in node.replicas()
-        if each.state == "ready" and not node.is_spare(each)
+        if each.state == "ready"
     ]
     return NodeLoss(
         fault=fault,

@@ -37,8 +37,6 @@ class SimReplica:
         self.draining_since_s = math.inf
         self.queue = queue
         self.pace: ExecutionPace | None = None
-        self.rests = command.is_spare
-        """Whether it is a spare without work, which its neighbours do not feel."""
 
     @property
     def is_model(self) -> bool:
@@ -115,7 +113,7 @@ class SimGpu:
                 slo_s=slos_s.get(each.command.service, math.inf),
             )
             for replica_id, each in self.replicas.items()
-            if each.executes and not each.rests and not each.is_model
+            if each.executes and not each.is_model
         }
         tenants |= {
             ("task", name): each.tenant

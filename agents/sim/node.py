@@ -43,8 +43,6 @@ class SimNode:
         self.world = paces.world
         self.gpus = [SimGpu(gpu, index, paces) for index, gpu in enumerate(spec.gpus)]
         self._routes: tuple[ServiceRoute, ...] = ()
-        self._rated: set[str] = set()
-        """Ids of the replicas that a route gives a weight."""
         self.changes = 0
         """How often routes, replicas, tasks or their states have changed."""
         self.tallies: dict[str, ServiceTally] = {}
@@ -61,13 +59,7 @@ class SimNode:
     @routes.setter
     def routes(self, routes: tuple[ServiceRoute, ...]) -> None:
         self._routes = routes
-        self._rated = {
-            each for route in routes for each, weight in route.shares if weight > 0.0
-        }
         self.changes += 1
-        for _, replica in self.replicas():
-            if replica.command.id in self._rated:
-                self.let_work(replica, works=True)
 
     def tally(self, service: str) -> ServiceTally:
         """The service's counts of this window."""
@@ -240,17 +232,6 @@ class SimNode:
             self._check_batch(changed)
         each.command = changed
         self.set_paces(gpu)
-
-    def is_spare(self, each: SimReplica) -> bool:
-        """Whether a replica is asked only when others cannot keep up: a spare to which the plan gives no rate."""
-        # A spare that gets a rate is an ordinary replica from then on; it need not start again.
-        return each.command.is_spare and each.command.id not in self._rated
-
-    def let_work(self, each: SimReplica, *, works: bool) -> None:
-        """A spare begins to work, or rests; its neighbours feel the difference."""
-        if each.rests is works:
-            each.rests = not works
-            self.set_paces(self.find(each.command.id)[0])
 
     def lock_clock(self, gpu_index: int, clock_mhz: float | None) -> None:
         """Lock the graphics clock, or unlock it."""

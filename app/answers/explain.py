@@ -11,7 +11,6 @@ from app.solver.findings import Findings, quick_findings
 from solvers.explain.neighbours import NeighbourReader
 from solvers.explain.types import Binding, GpuExplanation, Relief
 from solvers.laws.cost import migration_cost_usd_per_hour
-from solvers.tick.spares import spares_of
 from solvers.types.llm import LlmDemand, LlmReplicaPlan
 from solvers.types.outcome import PlanReport, Prices, PriceUnit, Violation
 from solvers.types.plan import (
@@ -66,8 +65,6 @@ class ServiceExplanation:
     unserved: tuple[Unserved, ...]
     limit: str
     """What determines the number of its replicas, as text."""
-    spares: tuple[str, ...] = ()
-    """What stands ready besides, in words."""
     bindings: tuple[Binding, ...] = ()
     """What limits the load of its replicas."""
     worth_per_rps: float | None = None
@@ -150,7 +147,7 @@ def explain(
     prices = report.prices if findings is None else findings.prices
     # Without the problem nobody knows what the prices are prices of.
     sources = _Sources(
-        plan, demands, problem, reader, None if problem is None else prices, bound
+        plan, demands, problem, reader, None if problem is None else prices
     )
     explanation = Explanation(
         summary=_summary(report, reason),
@@ -253,11 +250,10 @@ class _Sources(NamedTuple):
     problem: Problem | None = None
     reader: NeighbourReader | None = None
     prices: Prices | None = None
-    bound: BoundPlan | None = None
 
 
 def _service(name: str, sources: _Sources) -> ServiceExplanation:
-    plan, demands, problem, reader, prices, bound = sources
+    plan, demands, problem, reader, prices = sources
     groups = (
         *(_group(gpu, replica, reader) for gpu, replica in replicas_of(plan, name)),
         *(
@@ -280,11 +276,6 @@ def _service(name: str, sources: _Sources) -> ServiceExplanation:
         replicas=groups,
         unserved=unserved,
         limit=limit,
-        spares=tuple(
-            f"{spare.sm_percent:g} % of the SMs of {gpu}, batch {spare.batch}"
-            for gpu, spare in sorted(spares_of(bound), key=lambda each: each[0])
-            if spare.service == name
-        ),
         bindings=() if reader is None else reader.bindings(plan, name, prices),
         worth_per_rps=None if price is None else price.per_rps,
         price_per_rps=None if price is None else price.per_rps_more,

@@ -294,9 +294,7 @@ def _following(
     left = standing.tasks.keys() - job_names(batches)
     gpus = {gpu.id: _with_tasks_of(gpu, left) for gpu in target.gpus}
     for batch in batches:
-        taken = standing.with_members(standing.gpus[batch.gpu], batch.members)
-        # Spares give way to work; the next tick looks for another place.
-        gpus[batch.gpu] = replace(taken, spares=())
+        gpus[batch.gpu] = standing.with_members(standing.gpus[batch.gpu], batch.members)
     return replace(
         target,
         generation=target.generation + 1,

@@ -91,8 +91,7 @@ def make_readings(
     gpus: Iterable[BoundGpu], executions: Sequence[Execution], stated: StatedTimes
 ) -> dict[Group, list[ExecutionReading]]:
     """Readings by network and GPU type, of GPUs that ran exactly what the plan says all the while."""
-    gpus = tuple(gpus)
-    by_gpu = executed_by_gpu(gpus, executions)
+    by_gpu = executed_by_gpu(executions)
     readings: dict[Group, list[ExecutionReading]] = defaultdict(list)
     for gpu in gpus:
         seen = by_gpu.get(gpu.id, {})
@@ -103,15 +102,11 @@ def make_readings(
 
 
 def executed_by_gpu(
-    gpus: Iterable[BoundGpu], executions: Iterable[Execution]
+    executions: Iterable[Execution],
 ) -> Mapping[str, Mapping[str, Execution]]:
-    """What executed, by GPU and replica; without the spares that rested."""
-    spares = {(gpu.id, spare.id) for gpu in gpus for spare in gpu.spares}
+    """What executed, by GPU and replica."""
     by_gpu: dict[str, dict[str, Execution]] = defaultdict(dict)
     for execution in executions:
-        # Nobody feels a spare that rests. One that worked is a neighbour that the plan does not count.
-        if not execution.batches and (execution.gpu, execution.replica) in spares:
-            continue
         by_gpu[execution.gpu][execution.replica] = execution
     return by_gpu
 

@@ -35,8 +35,7 @@ def served_samples(
 
     `sampled_s`: when each was, last; `since_s`, `until_s`: the period in which the replicas executed.
     """
-    gpus = tuple(gpus)
-    by_gpu = executed_by_gpu(gpus, executions)
+    by_gpu = executed_by_gpu(executions)
     by_condition: dict[Condition, list[Execution]] = defaultdict(list)
     for gpu in gpus:
         executed = by_gpu.get(gpu.id, {})

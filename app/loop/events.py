@@ -146,10 +146,7 @@ def pushed_event(snapshot: Snapshot, bound: BoundPlan, plan_id: int) -> AuditEve
         before=None
         if snapshot.target is None
         else {"generation": snapshot.target.generation},
-        after={
-            "generation": bound.generation,
-            "gpus": sum(gpu.is_used for gpu in bound.gpus),
-        },
+        after={"generation": bound.generation, "gpus": len(bound.gpus)},
     )
 
 

@@ -22,7 +22,6 @@ from solvers.backfill.problem import FillProblem
 from solvers.policies.registry import Fill, dispatches_jobs, fill_of
 from solvers.predict.data.samples import LayerCounts
 from solvers.tick.bind import named
-from solvers.tick.spares import spares_of
 from solvers.types.errors import InvalidInput
 from solvers.types.plan import (
     BoundGpu,
@@ -289,12 +288,8 @@ def _with_own_rates(filled: BoundGpu, planned: BoundGpu) -> BoundGpu:
 
 
 def wants_same(new: BoundPlan, old: BoundPlan) -> bool:
-    """Whether both plans want the same of services, tasks and spares."""
-    return (
-        same_state(new, old)
-        and tasks_of(new) == tasks_of(old)
-        and spares_of(new) == spares_of(old)
-    )
+    """Whether both plans want the same of services and tasks."""
+    return same_state(new, old) and tasks_of(new) == tasks_of(old)
 
 
 def tasks_of(plan: BoundPlan | None) -> frozenset[tuple[str, BoundTask]]:

@@ -1,4 +1,4 @@
-"""Leftovers: a decision on services gets its tasks, then its spares; and how far the loop may go with the whole."""
+"""Leftovers: a decision on services gets its tasks; and how far the loop may go with the whole."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +12,6 @@ from app.loop.planning.language_models import (
     without_gpus,
     without_models,
 )
-from app.loop.planning.reschedule import avoided_gpus
-from app.loop.spares import with_spares_of
 from app.store.store import Snapshot
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.problem import Problem
@@ -38,7 +36,7 @@ def with_leftovers(
     layers: Sequence[LayerCounts],
     promises_may_break: bool,
 ) -> CompleteDecision:
-    """The decision with tasks and spares on what it leaves over. `state`: the GPUs that may be used.
+    """The decision with tasks on what it leaves over. `state`: the GPUs that may be used.
 
     Where the decision would wait for a person and tasks need nobody's approval, these go first, beside what runs: the
     change of services is decided again in the next tick.
@@ -65,18 +63,8 @@ def with_leftovers(
         meanwhile = filled(kept)
         if _changes_tasks_only(snapshot, meanwhile):
             made, mode = meanwhile, Mode.AUTO
-    apart = ModelsApart(snapshot, renewed(snapshot, made), state)
-    complete = apart.again(
-        with_spares_of(
-            apart.decision,
-            problem,
-            apart.state,
-            policy=snapshot.settings.policy,
-            target=apart.target,
-            avoided=avoided_gpus(snapshot),
-        )
-    )
-    # Spares change no mode, but they may be all that there is to push.
+    complete = renewed(snapshot, made)
+    # The target itself may be all that there is to push.
     if made.bound is None:
         mode = _mode(snapshot, complete)
     return CompleteDecision(decision=complete, mode=mode)

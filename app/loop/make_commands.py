@@ -128,11 +128,7 @@ def _gpu(
         is_capped=gpu_type.overload is None,
         clock_mhz=gpu.clock_mhz,
         power_cap_w=gpu.power_cap_w,
-        # Spares last: what serves is started first.
-        replicas=(
-            *_replicas(gpu.replicas, known, is_spare=False),
-            *_replicas(gpu.spares, known, is_spare=True),
-        ),
+        replicas=tuple(_replicas(gpu.replicas, known)),
         tasks=tuple(
             TaskCommand(**asdict(task), project=known.tasks[task.name])
             for task in gpu.tasks
@@ -143,10 +139,7 @@ def _gpu(
 
 
 def _replicas(
-    replicas: Iterable[BoundReplica],
-    known: _Known,
-    *,
-    is_spare: bool,
+    replicas: Iterable[BoundReplica], known: _Known
 ) -> Iterator[ReplicaCommand]:
     for replica in replicas:
         if replica.service not in known.services:
@@ -163,7 +156,6 @@ def _replicas(
         yield ReplicaCommand(
             **fields,
             project=known.services[replica.service],
-            is_spare=is_spare,
             engine=engine,
         )
 
@@ -210,7 +202,7 @@ def _routes(bound: BoundPlan, state: ClusterState) -> dict[str, Route]:
 
 
 def _services_on(gpus: Iterable[BoundGpu]) -> set[str]:
-    return {replica.service for gpu in gpus for replica in (*gpu.replicas, *gpu.spares)}
+    return {replica.service for gpu in gpus for replica in gpu.replicas}
 
 
 def _nodes_for_waiting(state: ClusterState) -> set[str]:
@@ -264,7 +256,7 @@ def _needs_nobody(
 
 
 def changes_leftovers_only(target: BoundPlan | None, bound: BoundPlan) -> bool:
-    """Whether services are left as they are, and only tasks and spares change on what their replicas leave over."""
+    """Whether services are left as they are, and only tasks change on what their replicas leave over."""
     if target is not None and target.governing != bound.governing:
         return False
     return _serving_gpus(target) == _serving_gpus(bound)
@@ -273,9 +265,7 @@ def changes_leftovers_only(target: BoundPlan | None, bound: BoundPlan) -> bool:
 def _serving_gpus(plan: BoundPlan | None) -> frozenset[BoundGpu]:
     """The GPUs on which replicas run, by themselves."""
     return frozenset(
-        replace(gpu, tasks=(), spares=())
-        for gpu in (plan.gpus if plan else ())
-        if gpu.replicas
+        replace(gpu, tasks=()) for gpu in (plan.gpus if plan else ()) if gpu.replicas
     )
 
 

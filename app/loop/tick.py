@@ -133,7 +133,7 @@ async def tick(loop: Loop) -> TickOutcome:
     demands = await asyncio.to_thread(loop.forecast, snapshot)
     watch.lap("forecast")
 
-    # 5. Predict, plan, check, bind; what is left over goes to tasks, then to spares.
+    # 5. Predict, plan, check, bind; what is left over goes to tasks.
     outcome, mode = await _decide(loop, snapshot, demands, rows)
     watch.lap("decide")
 
@@ -166,7 +166,7 @@ async def _record_nodes(loop: Loop, snapshot: Snapshot) -> None:
 async def _decide(
     loop: Loop, snapshot: Snapshot, demands: tuple[Demand, ...], rows: ModelRows
 ) -> tuple[DecidedOn, Mode | None]:
-    """What is decided for services, with tasks and spares on what they leave over, and how far the loop may go."""
+    """What is decided for services, with tasks on what they leave over, and how far the loop may go."""
     points = await asyncio.to_thread(loop.planned_points.of, snapshot)
     outcome = await decide_with_fallbacks(
         loop.solver,
@@ -185,7 +185,7 @@ async def _decide(
         snapshot,
         with_messages(outcome.decision, messages),
         outcome.problem,
-        # To serve comes before the fear of another silence; tasks and spares can wait.
+        # To serve comes before the fear of another silence; tasks can wait.
         without_starts_on(outcome.state, snapshot.flapping),
         layers=loop.layers,
         promises_may_break=loop.promises_may_break,

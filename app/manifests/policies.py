@@ -194,7 +194,7 @@ class PolicyManifestSpec(Strict):
     approve: Literal["all", "services"] = Field(
         default="all",
         description="What waits for a person in mode approve. all: every plan; services: all but those that only "
-        "start, move or stop tasks and spares on leftover capacity",
+        "start, move or stop tasks on leftover capacity",
     )
     approve_switch: bool = Field(
         default=False,

@@ -4,17 +4,13 @@ After FAILURES failed launches within WINDOW a service or task avoids the GPU fo
 long, up to LONGEST. Then the GPU is tried again. Nothing has to go well to be forgiven: what lies FORGOTTEN_AFTER back
 is forgotten, so that a replica that comes up for a moment between failures does not start the series anew.
 
-Spares have records of their own: a spare that does not start says nothing of its service, which serves without it.
-
 Source: Nomad's `reschedule` (attempts, interval, exponential delay, max_delay) after its `restart` on the same node.
 """
 
-from collections.abc import Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from agents.base.protocol import LaunchFailure, Observation
-from solvers.types.plan import BoundPlan, is_spare_id
 from solvers.types.state import GpuId, gpu_id
 
 FAILURES = 3
@@ -22,16 +18,15 @@ FAILURES = 3
 WINDOW = timedelta(minutes=10)
 FIRST = timedelta(minutes=10)
 LONGEST = timedelta(hours=6)
-_SPARE = "spare/"
 FORGOTTEN_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvoidedGpu:
-    """A GPU on which no replica of a service, no spare of one, or no task, starts for a while."""
+    """A GPU on which no replica of a service, or no task, starts for a while."""
 
     service: str
-    """Or the `task_key` of a task, or the `spare_key` of a service's spare."""
+    """Or the `task_key` of a task."""
     gpu: GpuId
     until: datetime
     detail: str
@@ -60,23 +55,9 @@ def task_key(name: str) -> str:
     return f"task/{name}"
 
 
-def spare_key(service: str) -> str:
-    """What stands for a service's spare."""
-    return f"{_SPARE}{service}"
-
-
-def is_spare_key(key: str) -> bool:
-    """Whether it stands for a spare."""
-    return key.startswith(_SPARE)
-
-
-def key_of(failure: LaunchFailure, replicas: Set[str]) -> str:
-    """The service, spare or task whose launch failed. replicas: ids of the replicas that the target has."""
-    if not failure.service:
-        return task_key(failure.replica)
-    # One that became a replica kept its id.
-    is_spare = is_spare_id(failure.replica) and failure.replica not in replicas
-    return spare_key(failure.service) if is_spare else failure.service
+def key_of(failure: LaunchFailure) -> str:
+    """The service or task whose launch failed."""
+    return failure.service or task_key(failure.replica)
 
 
 def with_failure(
@@ -109,20 +90,10 @@ class LaunchBook:
 
     _records: dict[tuple[str, GpuId], LaunchRecord] = field(default_factory=dict)
 
-    def take(
-        self, observation: Observation, at: datetime, *, target: BoundPlan | None
-    ) -> None:
-        """Note an observation's failures, under that target."""
-        # Nearly always: nothing fails.
-        if not observation.failures:
-            return
-        gpus = target.gpus if target else ()
-        replicas = {each.id for gpu in gpus for each in gpu.replicas}
+    def take(self, observation: Observation, at: datetime) -> None:
+        """Note an observation's failures."""
         for failure in observation.failures:
-            key = (
-                key_of(failure, replicas),
-                gpu_id(observation.node, failure.gpu_index),
-            )
+            key = key_of(failure), gpu_id(observation.node, failure.gpu_index)
             self._records[key] = with_failure(
                 self._records.get(key), failure.detail, at
             )

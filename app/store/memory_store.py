@@ -393,7 +393,7 @@ class MemoryStore:
         made = [(key, ack) for key, ack in acks if self._nodes.had(*key)]
         self.acknowledgements |= dict(made)
         self.tasks.take(observation, datetime.fromtimestamp(end_s, UTC), admitted.held)
-        self._launches.take(observation, received, target=self._target)
+        self._launches.take(observation, received)
         self._launch_times.take(observation, self._nodes.gpus_by_id)
         dropped = add_counts(admitted.dropped, {"acks": len(acks) - len(made)})
         return replace(admitted, dropped=dropped)

@@ -95,7 +95,7 @@ def places_after(before: Places, newer: Places, at: datetime) -> Places:
 
 def _parts(target: BoundPlan) -> Iterator[Part]:
     for gpu in target.gpus:
-        for replica in (*gpu.replicas, *gpu.spares):
+        for replica in gpu.replicas:
             yield gpu.id, "replica", replica.id, replica.service
         for task in gpu.tasks:
             yield gpu.id, "task", task.name, ""

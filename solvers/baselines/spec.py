@@ -18,7 +18,6 @@ POLICIES = (
             good_for="a baseline: what a cluster without Plimsoll would do",
         ),
         module="solvers.baselines.k8s_hpa",
-        has_spares=False,
     ),
     PolicySpec(
         card=Card(
@@ -40,7 +39,6 @@ POLICIES = (
         ),
         module="solvers.baselines.gpulets",
         fill="solvers.baselines.gpulets",
-        has_spares=False,
     ),
     PolicySpec(
         card=Card(
@@ -62,7 +60,6 @@ POLICIES = (
         ),
         module="solvers.baselines.gslice",
         fill="solvers.baselines.gslice",
-        has_spares=False,
     ),
     PolicySpec(
         card=Card(
@@ -83,7 +80,6 @@ POLICIES = (
             good_for="a baseline that knows interference; in simulations",
         ),
         module="solvers.baselines.igniter",
-        has_spares=False,
     ),
     PolicySpec(
         card=Card(
@@ -105,6 +101,5 @@ POLICIES = (
         ),
         module="solvers.baselines.muxflow",
         fill="solvers.baselines.muxflow",
-        has_spares=False,
     ),
 )

@@ -124,12 +124,6 @@ def fill_of(policy: str, stated: Mapping[str, Setting] = MappingProxyType({})) -
     return lambda wanted: technique(replace(wanted, parameters=parameters))
 
 
-def has_spares(policy: str) -> bool:
-    """Whether what plans of the policy of that name leave over is held ready as spares."""
-    spec = _specs().get(policy)
-    return spec is not None and spec.has_spares
-
-
 def needs_actor(policy: str) -> bool:
     """Whether the policy of that name asks for an actor that was trained for the fleet."""
     spec = _specs().get(policy)

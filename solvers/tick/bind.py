@@ -104,25 +104,8 @@ def bind(
         gpus=after,
         unserved=plan.unserved,
     )
-    steps = transition(problem, _with_promoted(before, after), after)
+    steps = transition(problem, before, after)
     return Bound(plan=bound, steps=steps, unplaced=(*unplaced, *models.unplaced))
-
-
-def _with_promoted(
-    before: Sequence[BoundGpu], after: Sequence[BoundGpu]
-) -> tuple[BoundGpu, ...]:
-    """What runs, with the spares that become replicas among the replicas: nothing is started for them."""
-    planned = {each.id for gpu in after for each in gpu.replicas}
-    return tuple(
-        replace(
-            gpu,
-            replicas=(
-                *gpu.replicas,
-                *(spare for spare in gpu.spares if spare.id in planned),
-            ),
-        )
-        for gpu in before
-    )
 
 
 def _match(
@@ -173,16 +156,12 @@ def _spread(
 
 
 def _empty(places: Sequence[GpuPlace], used: Set[GpuId]) -> list[GpuPlace]:
-    # A GPU that carries replicas would have to stop them first, so that only free ones count as empty. Spares give way.
-    found = [
+    # A GPU that carries replicas would have to stop them first, so that only free ones count as empty.
+    return [
         place
         for place in places
-        if place.gpu.id not in used
-        and not (place.running and place.running.replicas)
-        and not place.cordoned
+        if place.gpu.id not in used and not place.replicas and not place.cordoned
     ]
-    # Where another one does as well, no spare has to go.
-    return sorted(found, key=lambda place: bool(place.replicas))
 
 
 def _still_there(
@@ -279,8 +258,7 @@ def _places(
 
 
 def _place(gpu: Gpu, node: Node, running: BoundGpu | None) -> GpuPlace:
-    # A spare becomes a replica where the plan wants one like it: loaded as it is, it need not be started.
-    replicas = (*running.replicas, *running.spares) if running else ()
+    replicas = running.replicas if running else ()
     # By id, so that ordinals of equal replicas do not depend on the order of the stored plan.
     by_id = sorted(replicas, key=lambda replica: replica.id)
     return GpuPlace(

@@ -112,25 +112,13 @@ def _unchanged(
     running: defaultdict[Hashable, deque[GpuPlace]] = defaultdict(deque)
     for place in places:
         if place.running is not None:
-            content = _content(place.running.clock_mhz, _serving(place.running, place))
+            content = _content(place.running.clock_mhz, place.replicas)
             running[content].append(place)
     chosen: list[GpuPlace | None] = []
     for slot in slots:
         alike = running[_content(slot.gpu.clock_mhz, slot.replicas)]
         chosen.append(alike.popleft() if alike else None)
     return chosen
-
-
-def _serving(
-    running: BoundGpu, place: GpuPlace
-) -> Mapping[ReplicaIdentity, BoundReplica]:
-    """What runs there but spares, which give way without anything being started or changed for it."""
-    spares = {spare.id for spare in running.spares}
-    return {
-        identity: replica
-        for identity, replica in place.replicas.items()
-        if replica.id not in spares
-    }
 
 
 def _content(

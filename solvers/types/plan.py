@@ -97,15 +97,6 @@ class BoundReplica:
     """Only language models have it, and their GPUs to themselves; `batch` is max_num_seqs then."""
 
 
-SPARE_NUMBER = 0
-"""At the end of a spare's id; replicas are numbered from 1 on."""
-
-
-def is_spare_id(replica_id: str) -> bool:
-    """Whether it was given to a spare, which keeps it where it becomes a replica."""
-    return replica_id.endswith(f"-{SPARE_NUMBER}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundTask:
     """One task on what a GPU's replicas leave over; everything that an agent needs to run it."""
@@ -134,21 +125,13 @@ class BoundGpu:
     power_cap_w: float
     replicas: tuple[BoundReplica, ...]
     tasks: tuple[BoundTask, ...] = ()
-    spares: tuple[BoundReplica, ...] = ()
-    """Loaded and ready, without a rate, on memory and SMs that nobody is promised: the node puts one to work while the
-    replicas of its service cannot keep up. They are no capacity, and nobody pays for them."""
     held_by: ReplicaId | None = None
     """The language model's replica that spans this GPU and stands among the replicas of another one of the node."""
 
     @property
-    def is_used(self) -> bool:
-        """Whether it is paid for because of what is to run here: spares alone rest on what is free."""
-        return bool(self.replicas or self.tasks or self.held_by)
-
-    @property
     def is_empty(self) -> bool:
         """Whether nothing at all is to run here."""
-        return not (self.is_used or self.spares)
+        return not (self.replicas or self.tasks or self.held_by)
 
     @property
     def is_models_own(self) -> bool:

@@ -80,8 +80,6 @@ class PolicySpec:
     """It has `export` (`ProgramExporter`): its integer program may be written out, and solved by `Budget.solver`."""
     plans_slices: bool = False
     """Whether it decides on GPUs that are cut into slices."""
-    has_spares: bool = True
-    """Whether what its plans leave over is held ready as spares; False: a baseline, as others run it."""
 
     @property
     def name(self) -> str:

@@ -53,7 +53,6 @@ def a_replica(
     memory_mib: float = 1000.0,
     rate_rps: float = 10.0,
     project: str = "default",
-    is_spare: bool = False,
 ) -> ReplicaCommand:
     return ReplicaCommand(
         id=replica_id,
@@ -64,7 +63,6 @@ def a_replica(
         batch=batch,
         memory_mib=memory_mib,
         arrival_rate_rps=rate_rps,
-        is_spare=is_spare,
     )
 
 
@@ -216,7 +214,6 @@ def commands(draw: st.DrawFn, generation: int) -> NodeCommand:
                 sm_percent=draw(st.sampled_from([10.0, 30.0])),
                 batch=draw(st.sampled_from([1, 8])),
                 memory_mib=draw(st.sampled_from([200.0, 1300.0])),
-                is_spare=draw(st.booleans()),
             )
             for each in ids
         ]

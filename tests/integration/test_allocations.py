@@ -44,13 +44,12 @@ PLANNED = {
     "plan_gpu": "gpu",
     "plan_replica": "gpu, replica",
     "plan_task": "gpu, task",
-    "plan_spare": "gpu, replica",
 }
 """Views, and what their rows of a plan are told apart by."""
 
 
 def changed(gpu: BoundGpu | None, draw: Random, number: int) -> BoundGpu | None:
-    """The GPU with something else: another replica, rate, task, spare or clock, or nothing at all."""
+    """The GPU with something else: another replica, rate, task or clock, or nothing at all."""
     before = gpu or replace(
         GPU, id=GpuId(f"n1/gpu-{draw.randrange(GPUS)}"), replicas=()
     )
@@ -71,9 +70,6 @@ def changed(gpu: BoundGpu | None, draw: Random, number: int) -> BoundGpu | None:
             replace(before, tasks=(TASK,)),
             replace(before, tasks=(replace(TASK, done_iterations=float(number)),)),
             replace(before, tasks=(replace(TASK, is_resident=False),)),
-            replace(
-                before, spares=(replace(replica, id=ReplicaId(f"chat-{number}-0")),)
-            ),
             replace(before, clock_mhz=draw.choice([500.0, 1000.0])),
         ]
     )
@@ -176,12 +172,6 @@ def test_every_plan_is_given_back_as_it_was_pushed(
         for task in gpu.tasks
         if task.is_resident
     ]
-    assert sorted((row[0], row[1], row[4]) for row in found["plan_spare"]) == sorted(
-        (number, gpu.id, each.id)
-        for number, bound in enumerate(pushed, start=1)
-        for gpu in bound.gpus
-        for each in gpu.spares
-    )
     rates = rows(
         database,
         "SELECT gpu, replica, arrival_rate_rps FROM plan_replica JOIN target USING (plan_id) "
@@ -203,11 +193,6 @@ def test_rows_of_a_gpu_stay_while_it_carries_the_same(database: str) -> None:
             GPU,
             replace(GPU, replicas=(faster,)),
             replace(GPU, replicas=(faster,), tasks=(replace(TASK, is_resident=False),)),
-            replace(
-                GPU,
-                replicas=(faster,),
-                spares=(replace(replica, id=ReplicaId("chat-0")),),
-            ),
         ]
         for number, gpu in enumerate(steps, start=1):
             await push(store, number, {gpu.id: gpu, other.id: other})
@@ -221,7 +206,6 @@ def test_rows_of_a_gpu_stay_while_it_carries_the_same(database: str) -> None:
         ("n1/gpu-0", "[1,)", 77.0),
         ("n1/gpu-1", "[1,)", 10.0),
     ]
-    assert rows(database, "SELECT generations::text FROM spare") == [("[4,)",)]
 
 
 def test_a_corrected_capacity_counts_from_the_next_target_on(database: str) -> None:

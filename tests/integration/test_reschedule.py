@@ -31,7 +31,6 @@ from tests.agents.paper_device import PaperDevice
 from tests.integration.api_harness import (
     Api,
     Prepared,
-    gpu_type,
     node,
     service,
 )
@@ -265,22 +264,3 @@ def launch_s(fleet: Fleet) -> float:
     load_cases = PostgresForecasts(fleet.api.engine).load_cases
     (case,) = fleet.api.on_engine(lambda _: load_cases(now, 1))
     return float(case.load.launch_s)
-
-
-@pytest.mark.thorough
-def test_a_spare_that_cannot_start_is_done_without_and_nothing_is_said(
-    fleet: Fleet,
-) -> None:
-    fleet.step(3)
-    (used,) = fleet.running()
-    (other,) = fleet.devices.keys() - {used}
-    fleet.devices[other].why_not = "no weights"
-    # There is room for a spare from now on: on the other node, since the service stands on one alone.
-    fleet.api.put("gpu-types/T4", gpu_type(paid="all"))
-    fleet.api.put("services/chat", service(scaling={"max_replicas": 2}))
-    fleet.step(3)
-    assert (fleet.places(), fleet.running()) == ({used, other}, {used})
-    fleet.step(12)
-    assert (fleet.places(), fleet.running()) == ({used}, {used})
-    assert fleet.failures("service/chat") == []
-    assert "Launches" not in fleet.conditions()

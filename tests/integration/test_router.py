@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -148,26 +147,6 @@ async def test_a_worker_that_breaks_off_is_answered_for_by_the_router_or_breaks_
     await tick_until(lambda: node.router.in_flight("x") == 0)
     (reading,) = node.router.read()
     assert (reading.arrivals, reading.served, reading.rejected) == (1, 0, 1)
-
-
-@on_node()
-async def test_a_balancer_is_told_of_nodes_with_spares_alone_where_it_asks_for_backups(
-    node: Node,
-) -> None:
-    async def status(node: Node, path: str) -> int:
-        async with node.client.get(f"{node.url}/v2/models/{path}") as response:
-            return response.status
-
-    only_spares = replace(a_route(service="chat"), spares=("b",))
-    routes = (only_spares, a_route(("a", 1.0), service="full"))
-    node.router.switch((*routes, a_route(service="idle")), node.addresses)
-    expected = {"chat": (503, 200), "full": (200, 200), "idle": (503, 503)}
-    for service, (plain, backup) in expected.items():
-        assert await status(node, f"{service}/ready") == plain
-        assert await status(node, f"{service}/ready?backup=false") == plain
-        assert await status(node, f"{service}/ready?backup=true") == backup
-    # What a backup is sent, its spares serve.
-    assert await node.infer(1) == 200
 
 
 async def wait_ready(device: FakeDevice, wanted: NodeCommand) -> None:

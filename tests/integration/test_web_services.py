@@ -79,7 +79,6 @@ def test_a_service_waits_until_its_plan_is_approved_and_in_force(api: Api) -> No
 
 def test_a_service_has_its_replicas_with_what_nodes_say_of_them(api: Api) -> None:
     service = first_data(api, "/services/chat")["service"]
-    # It has all SMs of its GPU: there is no place for a spare.
     (replica,) = service["replicas"]
     plan = api.get("plans?state=target&limit=1")["items"][0]
     planned = [
@@ -91,7 +90,6 @@ def test_a_service_has_its_replicas_with_what_nodes_say_of_them(api: Api) -> Non
     assert [(replica["gpu"], replica["replica"], replica["sm_percent"])] == planned
     assert (replica["state"], replica["is_planned"]) == ("ready", True)
     assert service["now"]["cost_usd_per_hour"] == replica["cost_usd_per_hour"]
-    assert not replica["is_spare"]
     assert [version["generation"] for version in service["versions"]] == [1]
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from agents.sim.load.load_balancer import DETECTION_S
 from agents.sim.spec import Fault
-from solvers.tick.spares import spares_of
 from tests.simulation.scenes import LAUNCH_S, PERIOD_S, Scene, a_scene
 
 PERCENTILE = 0.98
@@ -93,15 +92,10 @@ def test_a_lost_gpu_is_made_up_for_once_its_agent_has_told(
         faults=(Fault(kind="gpu_lost", node="n1", gpu_index=0, start_s=lost_s),),
     )
     scene.play(BEFORE_S)
-    lost = services_on(scene, "n1", 0)
-    assert lost
-    spared = {spare.service for _, spare in spares_of(scene.target)}
+    assert services_on(scene, "n1", 0)
     scene.play(40.0)
     assert not services_on(scene, "n1", 0)
-    found_s = recovery_s(scene, lost_s)
-    # Spares are at work before anybody has told; without one there is a launch to wait for.
-    assert found_s <= 0.0 if lost <= spared else found_s > LAUNCH_S
-    assert found_s <= PERIOD_S + LAUNCH_S + PERIOD_S
+    assert LAUNCH_S < recovery_s(scene, lost_s) <= PERIOD_S + LAUNCH_S + PERIOD_S
 
 
 def test_a_service_with_room_on_other_nodes_is_served_as_promised_but_for_the_second_of_detection() -> (
@@ -137,21 +131,7 @@ def test_services_on_other_gpus_notice_nothing_until_the_next_plan(kind: str) ->
     assert touched and services_on(calm, "n1", 1) - touched
     for service, totals in struck.counts[-1].items():
         before = calm.counts[-1][service]
-        if service in touched:
-            assert totals != before
-            continue
-        # Where a spare of the lost ones works, answers take somewhat longer: perhaps a few more are under way now, but
-        # as many are late or turned away.
-        under_way = totals.queued - before.queued
-        assert abs(under_way) < 10
-        same = replace(
-            totals,
-            served=totals.served + under_way,
-            in_slo=totals.in_slo + under_way,
-            queued=before.queued,
-            latency_buckets=before.latency_buckets,
-        )
-        assert same == before
+        assert (totals != before) is (service in touched)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

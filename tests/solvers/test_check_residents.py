@@ -1,13 +1,11 @@
-"""What tasks and spares may not break beside a GPU's replicas."""
+"""What tasks may not break beside a GPU's replicas."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from solvers.check_residents import spare_violations, task_violations
-from solvers.types.plan import BoundReplica
-from solvers.types.state import ReplicaId
+from solvers.check_residents import task_violations
 from tests.solvers import factories as filling
 
 
@@ -77,56 +75,6 @@ def test_tasks_need_memory_and_watts() -> None:
     assert [
         violation.rule for violation in task_violations(filling.PROBLEM, [one], hot)
     ] == ["power"]  # 350 W of 300
-
-
-def a_spare(**changes: Any) -> BoundReplica:
-    spare = BoundReplica(
-        id=ReplicaId("spare"),
-        service="web",
-        network="web",
-        sm_percent=50.0,
-        batch=1,
-        arrival_rate_rps=0.0,
-        memory_mib=2048.0,
-    )
-    return replace(spare, **changes)
-
-
-@pytest.mark.parametrize(
-    ("rate_rps", "spares", "rules"),
-    [
-        (None, [a_spare()], []),
-        (None, [a_spare(sm_percent=60.0)], ["point"]),
-        (None, [a_spare(service="other")], ["point"]),
-        (None, [a_spare(), a_spare(id=ReplicaId("second"))], ["anti_affinity"]),
-        # One GPU must not take both with it; a promise of the replica is not asked for.
-        (1000.0, [a_spare()], ["anti_affinity"]),
-    ],
-    ids=["alone", "no such row", "no such service", "two", "beside its own"],
-)
-def test_a_spare_is_judged_as_a_replica_without_a_rate(
-    rate_rps: float | None, spares: list[BoundReplica], rules: list[str]
-) -> None:
-    gpu = filling.bound_gpu(filling.a_gpu(0), rate_rps=rate_rps)
-    found = spare_violations(filling.PROBLEM, [replace(gpu, spares=tuple(spares))])
-    assert [violation.rule for violation in found] == rules
-
-
-def test_a_spare_draws_no_more_than_its_own_gpu_may() -> None:
-    # 50 W idle and 100 W of the spare.
-    gpu = replace(filling.bound_gpu(filling.a_gpu(0)), spares=(a_spare(),))
-    assert spare_violations(filling.PROBLEM, [replace(gpu, power_cap_w=150.0)]) == ()
-    (violation,) = spare_violations(filling.PROBLEM, [replace(gpu, power_cap_w=149.0)])
-    assert violation.rule == "power"
-
-
-def test_what_tasks_leave_over_is_not_for_spares() -> None:
-    task = filling.bound_task(sm_percent=10.0)
-    gpu = replace(filling.bound_gpu(filling.a_gpu(0), task), spares=(a_spare(),))
-    (violation,) = spare_violations(filling.PROBLEM, [gpu])
-    assert violation.rule == "spares"
-    waiting = replace(gpu, tasks=(replace(task, is_resident=False),))
-    assert spare_violations(filling.PROBLEM, [waiting]) == ()
 
 
 # At a rate of 60 a replica may take 16.7 ms, and takes 15 beside 50 % of training: its SLO of 1000 ms must leave 15.

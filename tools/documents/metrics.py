@@ -187,7 +187,6 @@ def _router_page() -> str:
         running=0,
         replicas=0,
         replicas_out=0,
-        spares=0,
     )
     return exposition((shown,), unknown=0)
 

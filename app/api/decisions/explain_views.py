@@ -174,9 +174,6 @@ class ServiceExplanationView(View):
     limit: str = Field(
         description="What determines the number of its replicas, as text"
     )
-    spares: list[str] = Field(
-        description="Other loaded replicas, used while these cannot keep up, as text"
-    )
     bindings: list[BindingView] = Field(
         description="What limits the load of its replicas"
     )

@@ -125,10 +125,6 @@ class BoundGpuView(View):
     power_cap_w: float
     replicas: list[BoundReplicaView]
     tasks: list[BoundTaskView] = Field(default_factory=list)
-    spares: list[BoundReplicaView] = Field(
-        default_factory=list,
-        description="Replicas without a rate, used while the loaded ones cannot keep up",
-    )
     held_by: str | None = Field(
         default=None,
         description="A language model's replica that spans this GPU and stands on another one",

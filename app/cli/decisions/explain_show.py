@@ -86,8 +86,6 @@ def _show_service(service: Document, unit: str) -> None:
     for entry in documents(service, "unserved"):
         rate = amount(number(entry, "rate_rps"))
         show_line(bad(f"  unserved: {rate} rps ({text(entry, 'reason')})"))
-    for spare in _texts(service.get("spares")):
-        show_line("  spare: ", spare)
     rows = [_group(entry) for entry in documents(service, "replicas")]
     if rows:
         figures = (">sm %", ">batch", ">rps each", ">can take", ">exec ms")

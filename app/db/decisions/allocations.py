@@ -31,8 +31,6 @@ async def save_allocations(
         (_BEGIN_REPLICAS, _replica_rows(changes.begun, _holders(bound))),
         (_BEGIN_TASKS, _task_rows(changes.begun)),
         (_SET_RATES, changes.rates),
-        (_END_SPARES, changes.ended_spares),
-        (_BEGIN_SPARES, changes.begun_spares),
     ):
         if rows:
             # One statement for all of them; JSON writes floats as their shortest decimals: 0.1 stays 0.1, and costs
@@ -49,8 +47,6 @@ class _Changes:
     ended: list[GpuId] = field(default_factory=list)
     begun: list[BoundGpu] = field(default_factory=list)
     rates: list[Row] = field(default_factory=list)
-    ended_spares: list[Row] = field(default_factory=list)
-    begun_spares: list[Row] = field(default_factory=list)
 
 
 def _changes(
@@ -78,10 +74,6 @@ def _changes(
                 changes.ended.append(name)
             if has and is_now:
                 changes.begun.append(has)
-        held = _spares(had)
-        holds = _spares(has)
-        changes.ended_spares.extend(row for row in held if row not in holds)
-        changes.begun_spares.extend(row for row in holds if row not in held)
     return changes
 
 
@@ -96,7 +88,6 @@ def _lasting(gpu: BoundGpu | None) -> BoundGpu | None:
         tasks=tuple(
             replace(each, iterations=0, done_iterations=0.0) for each in _residents(gpu)
         ),
-        spares=(),
     )
 
 
@@ -112,12 +103,6 @@ def _rates(gpu: BoundGpu | None) -> list[Row]:
         {"gpu": gpu.id, "replica": each.id, "arrival_rate_rps": each.arrival_rate_rps}
         for each in gpu.replicas
     ]
-
-
-def _spares(gpu: BoundGpu | None) -> list[Row]:
-    if gpu is None:
-        return []
-    return [{**_gpu_row(gpu), **_replica_row(each)} for each in gpu.spares]
 
 
 def _holders(bound: BoundPlan) -> dict[ReplicaId, BoundReplica]:
@@ -186,10 +171,8 @@ SELECT a.gpu FROM allocation a JOIN gpu_type t ON t.name = a.gpu_type
 WHERE upper_inf(a.generations) AND (a.memory_mib, a.idle_w) <> (t.memory_mib, t.idle_w)
 """
 
-_ENDED = "generations = int8range(lower(generations), :generation)"
-
-_END = f"""
-UPDATE allocation a SET {_ENDED}
+_END = """
+UPDATE allocation a SET generations = int8range(lower(generations), :generation)
 FROM json_to_recordset(CAST(:rows AS json)) AS r (gpu text)
 WHERE a.gpu = r.gpu AND upper_inf(a.generations)
 """
@@ -239,17 +222,4 @@ UPDATE allocation_replica p SET arrival_rate_rps = r.arrival_rate_rps
 FROM json_to_recordset(CAST(:rows AS json)) AS r (gpu text, replica text, arrival_rate_rps float8)
 JOIN allocation a ON a.gpu = r.gpu AND upper_inf(a.generations)
 WHERE p.allocation = a.id AND p.replica = r.replica
-"""
-
-_END_SPARES = f"""
-UPDATE spare s SET {_ENDED}
-FROM json_to_recordset(CAST(:rows AS json)) AS r (gpu text, replica text)
-WHERE s.gpu = r.gpu AND s.replica = r.replica AND upper_inf(s.generations)
-"""
-
-_BEGIN_SPARES = f"""
-INSERT INTO spare (gpu, generations, gpu_type, clock_mhz, replica, service, network, sm_percent, batch, memory_mib)
-SELECT r.gpu, int8range(:generation, NULL), r.gpu_type, r.clock_mhz, r.replica, r.service, r.network, r.sm_percent,
-       r.batch, r.memory_mib
-FROM {_SHARES}
 """

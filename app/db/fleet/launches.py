@@ -1,7 +1,5 @@
-"""Launches as they are reported: how long they took by service and GPU type, and how many failed by GPU and service,
-spare or task; too many failures make a line of the audit.
-
-Spares make none: without them everything is served as planned.
+"""Launches as they are reported: how long they took by service and GPU type, and how many failed by GPU and service
+or task; too many failures make a line of the audit.
 """
 
 from collections import defaultdict
@@ -21,7 +19,6 @@ from app.store.launch_book import (
     AvoidedGpu,
     LaunchRecord,
     avoided,
-    is_spare_key,
     key_of,
     with_failure,
 )
@@ -43,9 +40,8 @@ async def note_failures(
     # Nearly always: nothing fails.
     if not failed:
         return
-    replicas = await _replicas(connection, {failure.replica for _, failure in failed})
     reported = [
-        (key_of(failure, replicas), gpu_id(node, failure.gpu_index), failure)
+        (key_of(failure), gpu_id(node, failure.gpu_index), failure)
         for node, failure in failed
     ]
     # A GPU may have been taken out since; its row would break the foreign key.
@@ -61,7 +57,6 @@ async def note_failures(
         avoided(*key, record)
         for key, record in sorted(after.items())
         if record.times > (before[key].times if key in before else 0)
-        and not is_spare_key(key[0])
     ]
     for each in new:
         await events.add(connection, launches_fail_event(received, each))
@@ -119,12 +114,6 @@ async def load_avoided(
     return tuple(AvoidedGpu(**row._mapping) for row in rows)
 
 
-async def _replicas(connection: AsyncConnection, ids: set[str]) -> set[str]:
-    """Those that are replicas of the target in force."""
-    rows = await all_rows(connection, _OF_TARGET, ids=sorted(ids))
-    return {row.replica for row in rows}
-
-
 async def _known_gpus(connection: AsyncConnection, gpus: set[GpuId]) -> set[GpuId]:
     statement = "SELECT id FROM gpu WHERE id = ANY(CAST(:gpus AS text[]))"
     rows = await all_rows(connection, statement, gpus=sorted(gpus))
@@ -155,11 +144,6 @@ async def _save(
     if values:
         await connection.execute(text(_UPSERT), values)
 
-
-_OF_TARGET = """
-SELECT r.replica FROM plan_replica r JOIN target t USING (plan_id)
-WHERE upper_inf(t.valid) AND r.replica = ANY(CAST(:ids AS text[]))
-"""
 
 _AVOIDED = """
 SELECT service, gpu, avoided_until AS until, detail FROM launch_failure WHERE avoided_until > :now

@@ -60,9 +60,7 @@ WITH planned AS (
     SELECT DISTINCT ON (r.replica) r.replica, r.gpu, g.node, upper_inf(t.valid) AS is_planned
     FROM service s
     JOIN target t ON t.valid && tstzrange(:since, NULL) AND lower(t.valid) >= s.created_at
-    JOIN (SELECT plan_id, gpu, replica, service FROM plan_replica
-          UNION ALL SELECT plan_id, gpu, replica, service FROM plan_spare) r
-        ON r.plan_id = t.plan_id AND r.service = s.name
+    JOIN plan_replica r ON r.plan_id = t.plan_id AND r.service = s.name
     JOIN gpu g ON g.id = r.gpu
     WHERE s.name = :service AND s.deleted_at IS NULL
         AND (CAST(:replica AS text) IS NULL OR r.replica = :replica)

@@ -126,8 +126,6 @@ parts AS (
     SELECT r.gpu, 'replica' AS kind, r.replica AS id, r.service, n.replaced_at
     FROM newer n JOIN plan_replica r USING (plan_id)
     UNION ALL
-    SELECT s.gpu, 'replica', s.replica, s.service, n.replaced_at FROM newer n JOIN plan_spare s USING (plan_id)
-    UNION ALL
     SELECT t.gpu, 'task', t.task, '', n.replaced_at FROM newer n JOIN plan_task t USING (plan_id)
 )
 SELECT gpu, kind, id, service, nullif(max(coalesce(replaced_at, 'infinity')), 'infinity') AS until

@@ -60,11 +60,8 @@ WITH newest AS (
     SELECT max(window_start) AS at FROM gpu_observation
     WHERE gpu = :gpu AND window_start > CAST(:since AS timestamptz)
 ), planned AS (
-    SELECT 'replica' AS kind, replica, service, sm_percent, batch, memory_mib, arrival_rate_rps
+    SELECT replica, service, sm_percent, batch, memory_mib, arrival_rate_rps
     FROM plan_replica r JOIN target t USING (plan_id) WHERE upper_inf(t.valid) AND r.gpu = :gpu
-    UNION ALL
-    SELECT 'spare', replica, service, sm_percent, batch, memory_mib, 0
-    FROM plan_spare s JOIN target t USING (plan_id) WHERE upper_inf(t.valid) AND s.gpu = :gpu
 ), seen AS (
     SELECT r.* FROM replica_observation r JOIN newest ON r.window_start = newest.at
     WHERE r.gpu = :gpu AND r.window_start > CAST(:since AS timestamptz)
@@ -73,7 +70,7 @@ WITH newest AS (
     FROM use_observation u JOIN newest ON u.window_start = newest.at
     WHERE u.gpu = :gpu AND u.window_start > CAST(:since AS timestamptz)
 ), carried AS (
-    SELECT coalesce(p.kind, 'replica') AS kind, coalesce(s.replica, p.replica) AS id,
+    SELECT 'replica' AS kind, coalesce(s.replica, p.replica) AS id,
            coalesce(s.service, p.service) AS owner,
            coalesce(s.state, 'not there yet') AS state, p.replica IS NOT NULL AS is_planned,
            coalesce(s.sm_percent, p.sm_percent::float8) AS sm_percent, coalesce(s.batch, p.batch) AS batch,
@@ -89,7 +86,7 @@ WITH newest AS (
 SELECT c.*, u.memory_used_mib, u.sm_percent AS sm_used_percent, u.power_w,
        coalesce(u.is_estimated, false) AS is_estimated
 FROM carried c
-LEFT JOIN used u ON u.name = c.id AND u.kind = CASE WHEN c.kind IN ('replica', 'spare') THEN 'replica' ELSE 'task' END
+LEFT JOIN used u ON u.name = c.id AND u.kind = CASE c.kind WHEN 'replica' THEN 'replica' ELSE 'task' END
 UNION ALL
 SELECT kind, name, name, '', false, NULL, NULL, NULL, NULL, NULL, NULL, memory_used_mib, sm_percent, power_w,
        is_estimated

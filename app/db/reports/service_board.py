@@ -46,25 +46,19 @@ async def load_budgets(
 _REPLICAS = """
 WITH planned AS (
     SELECT r.gpu, g.gpu_type, r.replica, r.sm_percent, r.batch, r.memory_mib, r.arrival_rate_rps, g.clock_mhz,
-           r.sm_percent / 100 * p.price_usd_per_hour AS cost_usd_per_hour, false AS is_spare
+           r.sm_percent / 100 * p.price_usd_per_hour AS cost_usd_per_hour
     FROM target t
     JOIN plan_gpu g USING (plan_id)
     JOIN plan_replica r USING (plan_id, gpu)
     JOIN gpu_price p ON p.gpu_type = g.gpu_type AND p.valid @> CAST(:now AS timestamptz)
     WHERE upper_inf(t.valid) AND r.service = :service
-    UNION ALL
-    -- Spares: nobody pays for them.
-    SELECT s.gpu, s.gpu_type, s.replica, s.sm_percent, s.batch, s.memory_mib, 0, s.clock_mhz, 0, true
-    FROM target t JOIN plan_spare s USING (plan_id)
-    WHERE upper_inf(t.valid) AND s.service = :service
 ), seen AS (
     SELECT DISTINCT ON (gpu, replica) gpu, replica, state, sm_percent, batch, memory_mib
     FROM replica_observation WHERE window_start > CAST(:since AS timestamptz) AND service = :service
     ORDER BY gpu, replica, window_start DESC
 )
 SELECT gpu, replica, coalesce(p.gpu_type, u.gpu_type) AS gpu_type, p.gpu_type IS NOT NULL AS is_planned,
-       coalesce(p.is_spare, false) AS is_spare, s.state,
-       coalesce(p.sm_percent, s.sm_percent) AS sm_percent, coalesce(p.batch, s.batch) AS batch,
+       s.state, coalesce(p.sm_percent, s.sm_percent) AS sm_percent, coalesce(p.batch, s.batch) AS batch,
        coalesce(p.memory_mib, s.memory_mib) AS memory_mib, p.arrival_rate_rps, p.clock_mhz, p.cost_usd_per_hour
 FROM planned p FULL JOIN seen s USING (gpu, replica)
 LEFT JOIN gpu u ON u.id = gpu

@@ -1,7 +1,6 @@
 """Language models in the loop's problem, and their GPUs, which are nobody else's. Pure.
 
-A replica spans one or several GPUs of a node, and nothing shares them with it: what tasks and spares may use is what
-these leave over.
+A replica spans one or several GPUs of a node, and nothing shares them with it: tasks may use what these leave over.
 """
 
 from collections import Counter

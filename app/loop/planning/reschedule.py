@@ -5,24 +5,20 @@ where most likely something is missing that it needs; what serves there stays. W
 its own fault: it is moved no further, else a broken release would be tried on every node of the fleet. A GPU that
 several services avoid starts nothing new of anybody.
 
-A spare that does not start leaves its GPU, and its service's replicas and all others may go on starting there. After
-MAX_SPARE_GPUS of them the service has no new spare until the first of them is tried again.
-
 A task avoids GPUs by the same rules, and waits while no other one has room. It cordons no GPU for anybody else: a team
 may have any number of tasks with the same fault.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from app.store.launch_book import spare_key, task_key
-from app.store.store import PolicySettings, Snapshot
-from solvers.types.plan import BoundPlan, BoundReplica
-from solvers.types.state import ClusterState, GpuId, Mode, Service, Task
+from app.store.launch_book import task_key
+from app.store.store import Snapshot
+from solvers.types.plan import BoundPlan
+from solvers.types.state import ClusterState, GpuId, Task
 
 MAX_NODES = 3
-MAX_SPARE_GPUS = 3
 _FAILING_GPUS = 2
 """A service avoids the whole node from so many on."""
 _AVOIDING_SERVICES = 2
@@ -37,10 +33,6 @@ class AvoidedGpus:
     """GPUs on which its launches failed: what is planned there moves."""
     closed: Mapping[str, Set[GpuId]] = field(default_factory=dict)
     """Those, and all others of a node with several of them: nothing of it starts there, what serves there stays."""
-    failing_spares: Mapping[str, Set[GpuId]] = field(default_factory=dict)
-    """GPUs on which its spares failed: they leave."""
-    no_new_spares: Set[str] = frozenset()
-    """Services that get no other spare than the one that runs: theirs fail, or a person decides on them."""
 
     def without(self, services: Set[str]) -> "AvoidedGpus":
         """The same for all but these services."""
@@ -59,27 +51,7 @@ class AvoidedGpus:
 
 def avoided_gpus(snapshot: Snapshot) -> AvoidedGpus:
     """What the planner must do without, by service; none of a service that fails wherever it is tried."""
-    spares = _failing_spares(snapshot)
-    failing = {name for name, gpus in spares.items() if len(gpus) >= MAX_SPARE_GPUS}
-    return replace(
-        _avoided(snapshot, _services(snapshot)),
-        failing_spares=spares,
-        no_new_spares=failing | _waiting(snapshot.settings, snapshot.state.services),
-    )
-
-
-def _waiting(settings: PolicySettings, services: Iterable[Service]) -> set[str]:
-    """Services whose changes wait for a person while all others are pushed; none where the policy has all wait."""
-    if settings.mode is not Mode.AUTO:
-        return set()
-
-    def waits(service: Service) -> bool:
-        group = settings.group_of(service)
-        modes = {service.mode, group.mode if group else Mode.AUTO}
-        return modes != {Mode.AUTO}
-
-    # A spare would start unasked, or a person be asked whenever what is left over changes.
-    return {service.name for service in services if waits(service)}
+    return _avoided(snapshot, _services(snapshot))
 
 
 def avoiding_tasks(snapshot: Snapshot, state: ClusterState) -> tuple[Task, ...]:
@@ -162,14 +134,16 @@ def without_starts_on(state: ClusterState, nodes: Set[str]) -> ClusterState:
 
 def without_avoided(target: BoundPlan | None, avoided: AvoidedGpus) -> BoundPlan | None:
     """The target without what is planned on failing GPUs: nothing of it runs there that could be kept."""
-    if target is None or not (avoided.failing or avoided.failing_spares):
+    if target is None or not avoided.failing:
         return target
-    spares_of = (avoided.failing, avoided.failing_spares)
     gpus = (
         replace(
             gpu,
-            replicas=tuple(_not_failing(gpu.replicas, gpu.id, avoided.failing)),
-            spares=tuple(_not_failing(gpu.spares, gpu.id, *spares_of)),
+            replicas=tuple(
+                each
+                for each in gpu.replicas
+                if gpu.id not in avoided.failing.get(each.service, ())
+            ),
             tasks=tuple(
                 each
                 for each in gpu.tasks
@@ -179,16 +153,6 @@ def without_avoided(target: BoundPlan | None, avoided: AvoidedGpus) -> BoundPlan
         for gpu in target.gpus
     )
     return replace(target, gpus=tuple(gpu for gpu in gpus if not gpu.is_empty))
-
-
-def _not_failing(
-    replicas: Iterable[BoundReplica], gpu: GpuId, *failing: Mapping[str, Set[GpuId]]
-) -> Iterator[BoundReplica]:
-    return (
-        each
-        for each in replicas
-        if not any(gpu in gpus.get(each.service, ()) for gpus in failing)
-    )
 
 
 def _services(snapshot: Snapshot) -> Set[str]:
@@ -206,15 +170,8 @@ def _failing(snapshot: Snapshot, names: Set[str]) -> dict[str, set[GpuId]]:
     }
 
 
-def _failing_spares(snapshot: Snapshot) -> dict[str, set[GpuId]]:
-    """Where launches of spares fail, by service; also of those that fail everywhere, since they may be done without."""
-    services = {spare_key(name): name for name in _services(snapshot)}
-    known = _known(snapshot, services.keys())
-    return {services[key]: gpus for key, gpus in known.items()}
-
-
 def _known(snapshot: Snapshot, names: Set[str]) -> dict[str, set[GpuId]]:
-    """The GPUs of the fleet on which launches fail, by service, spare or task of `names`: those that are there."""
+    """The GPUs of the fleet on which launches fail, by service or task of `names`: those that are there."""
     gpus = {gpu.id for gpu in snapshot.state.gpus}
     known: defaultdict[str, set[GpuId]] = defaultdict(set)
     # Services and GPUs may have been removed since they failed.

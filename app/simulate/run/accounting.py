@@ -43,7 +43,7 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
     for (begin, plan), end in zip(pushed, ends, strict=True):
         hours = (end - begin).total_seconds() / 3600.0
         known = {each.id: each for gpu in plan.gpus for each in gpu.replicas}
-        for gpu in (each for each in plan.gpus if each.is_used):
+        for gpu in plan.gpus:
             gpu_hours[gpu.gpu_type] += hours
             replicas = gpu.replicas
             # Who spans a GPU pays for it, wherever it stands itself.
@@ -115,5 +115,4 @@ def _charge_tasks(
 def hourly_cost_usd(plan: BoundPlan | None, gpu_types: Iterable[GpuType]) -> float:
     """Price of the used GPUs of one target, USD per hour."""
     prices = {gpu_type.name: gpu_type.price_usd_per_hour for gpu_type in gpu_types}
-    used = (gpu for gpu in plan.gpus if gpu.is_used) if plan else ()
-    return sum(prices[gpu.gpu_type] for gpu in used)
+    return sum(prices[gpu.gpu_type] for gpu in plan.gpus) if plan else 0.0

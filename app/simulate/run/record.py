@@ -68,7 +68,7 @@ class Migrations:
         """Note who serves on now beside the target in force."""
         # By identity: a target never changes, and comparing entire plans at every look would cost more than the run.
         if target is not None and target is not self._planned:
-            used = {gpu.id for gpu in target.gpus if gpu.is_used}
+            used = {gpu.id for gpu in target.gpus}
             before = self._planned.gpus if self._planned else ()
             self._left = {
                 key: gpu for key, gpu in self._left.items() if key not in used

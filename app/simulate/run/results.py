@@ -193,7 +193,7 @@ class LossImpact:
 
     service: str
     replicas: int
-    """Ready ones before the loss, on all nodes; spares are not counted."""
+    """Ready ones before the loss, on all nodes."""
     replicas_lost: int
     """Those of them that were on the node."""
     judged: int

@@ -68,7 +68,7 @@ def _overuse(row: AnyRow) -> Json:
 
 def _used_as(kind: str) -> str:
     """What agents call it who say what is used: every task is one."""
-    return "replica" if kind in ("replica", "spare") else "task"
+    return "replica" if kind == "replica" else "task"
 
 
 def _round(value: float | None) -> float | None:

@@ -85,7 +85,7 @@ def _manifest(entry: ServiceRow) -> Json:
 
 
 def _replica(row: AnyRow) -> Json:
-    plain = ("gpu", "replica", "gpu_type", "is_planned", "is_spare", "state", "batch")
+    plain = ("gpu", "replica", "gpu_type", "is_planned", "state", "batch")
     return {
         **pick(row, plain),
         **{name: _float(getattr(row, name)) for name in _FIGURES},

@@ -33,7 +33,6 @@ FOR_EVER = frozenset(
         "allocation",
         "allocation_replica",
         "allocation_task",
-        "spare",
         "plan_power_step",
         "price",
         "policy",

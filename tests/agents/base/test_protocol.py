@@ -82,3 +82,13 @@ def test_an_agent_that_knows_no_projects_takes_commands_of_the_default_one() -> 
     for command in (default, named):
         encoded = msgspec.json.encode(command)
         assert msgspec.json.decode(encoded, type=NodeCommand) == command
+
+
+def test_commands_of_control_planes_that_knew_spares_are_taken() -> None:
+    command = on_gpu(a_replica("r1", rate_rps=0.0))
+    body = msgspec.json.encode(command)
+    assert b"is_spare" not in body
+    older = body.replace(b'"id":"r1",', b'"id":"r1","is_spare":true,')
+    assert older != body
+    (gpu,) = msgspec.json.decode(older, type=NodeCommand).gpus
+    assert [each.id for each in gpu.replicas] == ["r1"]

@@ -351,46 +351,6 @@ def test_a_governor_begins_anew_only_with_other_replicas() -> None:
     assert bench.batches()["r2"] == 1
 
 
-@pytest.mark.parametrize("name", ["power_latency", "clipper_power", "batch_dvfs"])
-def test_a_spare_keeps_its_commanded_batch_under_a_governor(name: str) -> None:
-    spare = a_replica("s", rate_rps=0.0, batch=8, is_spare=True)
-    bench = settled(governed(a_replica(batch=8), spare, name=name))
-    # 500 W are far above the cap of 300 W: every governor of power turns the replica's batch down.
-    for _ in range(20):
-        bench.pass_s(1, power_w=500.0)
-        assert bench.batches()["s"] == 8
-    assert bench.batches()["r1"] < 8
-    assert bench.status == "applied"
-
-
-def test_a_gpu_with_nothing_but_a_spare_is_governed_by_its_clock() -> None:
-    spare = a_replica("s", rate_rps=0.0, batch=8, is_spare=True)
-    for name in ("power_latency", "clipper_power", "batch_dvfs", "dfs"):
-        bench = Bench(a_command(governed(spare, name=name)))
-        bench.settle()
-        bench.pass_s(3, power_w=500.0)
-        assert bench.batches() == {"s": 8}
-        assert bench.status == "applied"
-
-
-def test_a_spare_that_becomes_a_replica_sets_no_other_back_to_batch_1() -> None:
-    def command(*, rate_rps: float, generation: int) -> NodeCommand:
-        spare = a_replica("s", rate_rps=rate_rps, batch=8, is_spare=not rate_rps)
-        gpu = governed(a_replica(batch=8), spare, name="power_latency")
-        return a_command(gpu, generation=generation)
-
-    bench = Bench(command(rate_rps=0.0, generation=1))
-    bench.settle()
-    bench.pass_s(4, power_w=100.0)
-    assert bench.batches() == {"r1": 8, "s": 8}
-    for generation, rate_rps in ((2, 5.0), (3, 0.0)):
-        bench.plane.command = command(rate_rps=rate_rps, generation=generation)
-        for _ in range(3):
-            # Between 98 % of the cap and the cap nothing is turned.
-            bench.pass_s(1, power_w=298.0)
-            assert bench.batches() == {"r1": 8, "s": 8}
-
-
 def test_after_three_failing_periods_another_partition_is_asked_for() -> None:
     bench = settled(governed(a_replica(batch=1), name="power_latency"))
     bench.pass_s(3, power_w=400.0)  # the first second is no period

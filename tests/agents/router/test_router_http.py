@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from agents.base import lateness
+from agents.router import lateness
 from agents.router.health import STRIKES
 from agents.router.router import MAX_BODY, Router
 from tests.agents.router_harness import (
@@ -225,29 +225,33 @@ async def test_a_deadline_that_passes_while_the_replica_works_is_not_the_replica
 
 
 @pytest.mark.parametrize(
-    ("deadline_ms", "slo_ms", "spare_requests"), [("0", 60_000.0, 0), ("50", 40.0, 1)]
+    ("deadline_ms", "slo_ms", "at_the_emptiest"), [("0", 60_000.0, 1), ("50", 40.0, 2)]
 )
 @on_front()
-async def test_only_a_deadline_that_passes_at_a_replica_calls_the_spare(
+async def test_only_a_deadline_that_passes_at_a_replica_makes_a_service_late(
     front: Front,
     monkeypatch: pytest.MonkeyPatch,
     deadline_ms: str,
     slo_ms: float,
-    spare_requests: int,
+    at_the_emptiest: int,
 ) -> None:
     monkeypatch.setattr(lateness, "CALM_S", PATIENCE_S)
     # Plenty is planned, so that nothing else makes the service late; only the longer deadline is beyond the SLO.
-    route = replace(a_route(("a", 1000.0)), spares=("b",), slo_ms=slo_ms)
+    route = replace(a_route(("a", 1000.0), ("b", 1000.0)), slo_ms=slo_ms)
     front.router.switch((route,), front.addresses)
-    front.a.hold = front.b.hold = asyncio.Event()
+    front.a.hold = asyncio.Event()
+    posts = [asyncio.create_task(front.post()) for _ in range(4)]
+    # Those of `b` are answered, and two stay at `a`.
+    await tick_until(lambda: sum(post.done() for post in posts) == 2)
+    front.b.hold = front.a.hold
     headers = {"Plimsoll-Deadline-Ms": deadline_ms}
     assert (await front.post(headers=headers))[0] == 504
-    # While a service is late, turns go to the emptiest one: of two at once one goes to the spare.
-    answers = asyncio.gather(front.post(), front.post())
-    await tick_until(lambda: sum(map(front.router.in_flight, "ab")) == 2)
+    # While a service is late, both of two go to the emptiest; else each to another one.
+    posts += [asyncio.create_task(front.post()) for _ in range(2)]
+    await tick_until(lambda: sum(map(front.router.in_flight, "ab")) == 4)
+    assert front.router.in_flight("b") == at_the_emptiest
     front.a.hold.set()
-    assert {status for status, _ in await answers} == {200}
-    assert front.router.total("chat").to_spares == spare_requests
+    assert {status for status, _ in await asyncio.gather(*posts)} == {200}
 
 
 @on_front(max_held_bytes=1000)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -85,13 +84,12 @@ async def test_metadata_is_a_replicas_own_and_is_no_request(
 
 
 @on_front
-async def test_a_replica_that_is_gone_leaves_the_answer_to_another_and_to_spares(
+async def test_a_replica_that_is_gone_leaves_the_answer_to_another(
     front: Asked,
 ) -> None:
     async with served(web.Application()) as gone:
         pass
-    route = replace(a_route(("gone", 1.0)), spares=("a",))
-    front.switch(route, gone=gone)
+    front.switch(a_route(("gone", 1.0), ("a", 1.0)), gone=gone)
     assert (await front.get("/v2/models/chat"))[0] == 200
     # Nothing was held against the one that did not answer: it was no request.
     assert front.router.out == ()

@@ -14,22 +14,16 @@ SERVED = a_route(("a", 1.0))
 
 
 @pytest.mark.parametrize(
-    ("route", "status", "as_backup"),
-    [
-        (SERVED, 200, 200),
-        (replace(SERVED, is_leaving=True), 503, 503),
-        (replace(SERVED, shares=(), spares=("a",)), 503, 200),
-        (a_route(), 503, 503),
-    ],
-    ids=["served", "leaving", "spare", "none"],
+    ("route", "status"),
+    [(SERVED, 200), (replace(SERVED, is_leaving=True), 503), (a_route(), 503)],
+    ids=["served", "leaving", "none"],
 )
 @in_loop
 async def test_a_node_is_ready_for_what_it_serves_and_does_not_leave(
-    route: ServiceRoute, status: int, as_backup: int
+    route: ServiceRoute, status: int
 ) -> None:
     router = Router()
     router.switch((route,), {"a": "http://127.0.0.1:9"})
     async with served(router.make_app()) as url, aiohttp.ClientSession() as client:
-        for query, wanted in (("", status), ("?backup=true", as_backup)):
-            async with client.get(f"{url}/v2/models/chat/ready{query}") as answer:
-                assert answer.status == wanted
+        async with client.get(f"{url}/v2/models/chat/ready") as answer:
+            assert answer.status == status

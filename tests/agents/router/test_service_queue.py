@@ -37,8 +37,8 @@ async def test_requests_are_shared_exactly_by_weight_and_smoothly() -> None:
 
 @in_loop
 async def test_weights_of_zero_share_evenly_only_among_themselves() -> None:
-    spares = a_queue(("a", 0.0), ("b", 0.0))
-    assert Counter([await spares.acquire() for _ in range(10)]) == {"a": 5, "b": 5}
+    idle = a_queue(("a", 0.0), ("b", 0.0))
+    assert Counter([await idle.acquire() for _ in range(10)]) == {"a": 5, "b": 5}
     mixed = a_queue(("a", 0.0), ("b", 1.0))
     assert Counter([await mixed.acquire() for _ in range(10)]) == {"b": 10}
 

@@ -82,14 +82,6 @@ def test_a_push_names_the_plan_and_both_generations() -> None:
     assert pushed_event(a_snapshot(), after, 7).before is None
 
 
-def test_gpus_with_nothing_but_spares_are_not_counted() -> None:
-    plan = a_bound_plan([a_replica("a")], [a_replica("b")])
-    (first, second) = plan.gpus
-    resting = replace(second, replicas=(), spares=second.replicas)
-    event = pushed_event(a_snapshot(), replace(plan, gpus=(first, resting)), 7)
-    assert event.after == {"generation": plan.generation, "gpus": 1}
-
-
 def test_nodes_that_fall_silent_and_that_return_get_a_line_each() -> None:
     events = silence_events(NOW, before=("a", "b"), after=("b", "c"))
     assert [(event.kind, event.subject) for event in events] == [

@@ -14,14 +14,13 @@ from app.loop.fill import task_places
 from app.loop.forecast import make_demands
 from app.loop.observe import usable_state
 from app.loop.planning.reschedule import (
-    MAX_SPARE_GPUS,
     AvoidedGpus,
     avoided_gpus,
     with_shared_cordons,
     without_avoided,
 )
 from app.loop.tick import TickOutcome
-from app.store.launch_book import FAILURES, FIRST, AvoidedGpu, spare_key, task_key
+from app.store.launch_book import FAILURES, FIRST, AvoidedGpu, task_key
 from app.store.store import Snapshot
 from solvers.types.plan import (
     BoundPlan,
@@ -232,7 +231,7 @@ def test_a_service_that_fails_wherever_it_is_tried_is_moved_no_further() -> None
 def failing(*pairs: tuple[str, str]) -> Snapshot:
     """Services that avoid GPUs of a fleet with n1 and n2, each with three."""
     nodes = [a_node(name, gpus=3) for name in ("n1", "n2")]
-    names = sorted({service.removeprefix(spare_key("")) for service, _ in pairs})
+    names = sorted({service for service, _ in pairs})
     state = a_state(
         services=[a_service(name) for name in names],
         gpus=[gpu for _, gpus in nodes for gpu in gpus],
@@ -423,28 +422,3 @@ def test_a_gpu_on_which_two_services_fail_starts_nothing_of_anybody() -> None:
     gone = replace(left, state=replace(left.state, services=()))
     assert avoided_gpus(left).closed == {"chat": {"n1/gpu-0"}}
     assert avoided_gpus(gone) == AvoidedGpus()
-
-
-def test_spares_that_fail_take_no_gpu_from_anybody_else() -> None:
-    chat, photo = spare_key("chat"), spare_key("photo")
-    snapshot = failing(
-        (chat, "n1/gpu-0"), (chat, "n1/gpu-1"), (photo, "n1/gpu-0"), (photo, "n2/gpu-1")
-    )
-    found = avoided_gpus(snapshot)
-    assert found.failing_spares == {
-        "chat": {"n1/gpu-0", "n1/gpu-1"},
-        "photo": {"n1/gpu-0", "n2/gpu-1"},
-    }
-    assert replace(found, failing_spares={}) == AvoidedGpus()
-    assert with_shared_cordons(snapshot.state, found) == snapshot.state
-    for status in service_statuses(snapshot, ["chat", "photo"]).values():
-        assert "Launches" not in [each.type for each in status.conditions]
-
-
-def test_a_spare_that_fails_on_several_gpus_is_not_tried_on_all_of_the_fleet() -> None:
-    key = spare_key("chat")
-    gpus = ("n1/gpu-0", "n1/gpu-1", "n2/gpu-0", "n2/gpu-1")
-    for count in range(1, len(gpus) + 1):
-        snapshot = failing(*((key, gpu) for gpu in gpus[:count]))
-        stops = avoided_gpus(snapshot).no_new_spares
-        assert stops == ({"chat"} if count >= MAX_SPARE_GPUS else set())

@@ -1,24 +1,17 @@
 """When a GPU is avoided after failed launches, for how long, and when that is forgotten."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from msgspec.structs import replace as with_fields
-
-from agents.base.protocol import LaunchFailure, Observation
+from agents.base.protocol import Observation
 from app.store.launch_book import (
     FAILURES,
     FIRST,
     FORGOTTEN_AFTER,
     LONGEST,
     WINDOW,
-    LaunchBook,
     LaunchRecord,
-    spare_key,
     with_failure,
 )
-from solvers.types.plan import BoundPlan
-from tests.app.snapshots import a_bound_plan, a_replica
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 OBSERVATION = Observation(
@@ -47,26 +40,6 @@ def test_a_gpu_is_avoided_after_some_failures_in_a_row_and_not_after_rare_ones()
     record = after(FAILURES, every=second)
     assert record.avoided_until == record.failed_at + FIRST
     assert after(10 * FAILURES, every=WINDOW + second).avoided_until is None
-
-
-def test_a_spare_has_a_record_of_its_own_until_it_is_a_replica() -> None:
-    def keys(target: BoundPlan | None, replica: str) -> set[tuple[str, str]]:
-        book = LaunchBook()
-        failure = LaunchFailure(replica=replica, service="chat", gpu_index=0)
-        seen = with_fields(OBSERVATION, failures=(failure,) * FAILURES)
-        book.take(seen, START, target=target)
-        return {(each.service, each.gpu) for each in book.avoided(START)}
-
-    spare = a_replica("chat-g1-0")
-    (gpu,) = a_bound_plan([spare]).gpus
-    resting = replace(
-        a_bound_plan(), gpus=(replace(gpu, replicas=(), spares=(spare,)),)
-    )
-    assert keys(resting, "chat-g1-0") == {(spare_key("chat"), "n1/gpu-0")}
-    # The plan has left it meanwhile.
-    assert keys(None, "chat-g1-0") == {(spare_key("chat"), "n1/gpu-0")}
-    assert keys(a_bound_plan([spare]), "chat-g1-0") == {("chat", "n1/gpu-0")}
-    assert keys(None, "chat-g1-10") == {("chat", "n1/gpu-0")}
 
 
 def test_each_further_time_lasts_twice_as_long_up_to_a_limit() -> None:

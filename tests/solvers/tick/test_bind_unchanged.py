@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from solvers.tick import matching
-from solvers.types.state import ReplicaId
 from tests.examples import seeds
 from tests.solvers.tick.test_bind import (
     a_plan,
@@ -20,16 +19,11 @@ from tests.solvers.tick.test_bind import (
 )
 
 
-def test_the_same_plan_with_other_rates_stays_where_it_is_and_spares_give_way() -> None:
+def test_the_same_plan_with_other_rates_stays_where_it_is() -> None:
     gpus = fleet(4)
     first = bound(a_plan(on_gpu("a", "b", count=3), on_gpu("c")), gpus).plan
-    spare = replace(first.gpus[3].replicas[0], id=ReplicaId("spare"), service="d")
-    with_spare = replace(
-        first,
-        gpus=(*first.gpus[:3], replace(first.gpus[3], spares=(spare,))),
-    )
     faster = [replica(name, rate_rps=20.0) for name in "ab"]
-    again = bound(a_plan(on_gpu("c"), on_gpu(*faster, count=3)), gpus, with_spare)
+    again = bound(a_plan(on_gpu("c"), on_gpu(*faster, count=3)), gpus, first)
     assert (ids(again.plan), started(again)) == (ids(first), 0)
     assert {
         each.arrival_rate_rps for gpu in again.plan.gpus for each in gpu.replicas

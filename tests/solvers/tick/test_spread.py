@@ -149,26 +149,15 @@ def test_what_runs_moves_to_a_free_gpu_once_and_then_stays() -> None:
     assert not again.steps and where(again.plan) == where(moved.plan)
 
 
-def test_gpus_that_hold_nothing_but_spares_are_free() -> None:
-    plan = a_plan(on_gpu("a", count=2))
-    packed = spread_over(plan, blocks("n1", "n2"))
+def test_gpus_that_run_replicas_are_not_free() -> None:
+    packed = spread_over(a_plan(on_gpu("a", count=2)), blocks("n1", "n2"))
     held = spread_over(a_plan(on_gpu("b", count=2)), blocks("n2")).plan.gpus
-    spares = [replace(gpu, replicas=(), spares=gpu.replicas) for gpu in held]
-    running = replace(packed.plan, gpus=(*packed.plan.gpus, *spares))
-    moved = spread_over(
-        plan, blocks("n1", "n2"), a_goal(rate_rps=20.0), running=running
-    )
-    assert nodes_of(moved, "a") == ["n1", "n2"]
-    # What runs replicas is not free, nor is a spare sent away while another GPU has none.
     serving = replace(packed.plan, gpus=(*packed.plan.gpus, *held))
     both = a_plan(on_gpu("a", count=2), on_gpu("b", count=2))
     stays = spread_over(
         both, blocks("n1", "n2"), a_goal(rate_rps=20.0), running=serving
     )
     assert not stays.steps
-    one = replace(packed.plan, gpus=(*packed.plan.gpus, spares[0]))
-    chosen = spread_over(plan, blocks("n1", "n2"), a_goal(rate_rps=20.0), running=one)
-    assert "n2/1" in {gpu.id for gpu in chosen.plan.gpus}
 
 
 def test_what_runs_is_not_stopped_before_it_can_start_elsewhere() -> None:

@@ -81,9 +81,9 @@ const NAMES = { others: "processes of others", idle: "idle power" };
 
 function makeRow(key) {
   const part = table(TOPIC).get(key);
-  const serves = part.kind === "replica" || part.kind === "spare";
+  const serves = part.kind === "replica";
   const name = serves ? h("a", { href: `/services/${part.owner}` }, part.owner) : (NAMES[part.kind] ?? part.owner);
-  const what = part.kind in NAMES ? "" : serves ? `${part.id}${part.kind === "spare" ? ", spare" : ""}` : `${part.kind} task`;
+  const what = part.kind in NAMES ? "" : serves ? part.id : `${part.kind} task`;
   return h("tr", {}, h("th", { scope: "row" }, name, h("div", { class: "hint" }, what)), COLUMNS.map((_, at) => h("td", { class: at ? "number" : null })), h("td", { class: "wrap" }));
 }
 

@@ -23,9 +23,8 @@ export function replicaTable(replicas) {
 
 function stateChip(each) {
   const kind = { ready: "good", failed: "bad" }[each.state] ?? "warn";
-  if (each.state === null) return h("span", { class: "chip warn" }, `${each.is_spare ? "spare" : "planned"}, not seen yet`);
-  const stays = each.is_spare ? `${each.state}, spare` : each.state;
-  return h("span", { class: `chip ${kind}` }, each.is_planned ? stays : `${each.state}, leaves`);
+  if (each.state === null) return h("span", { class: "chip warn" }, "planned, not seen yet");
+  return h("span", { class: `chip ${kind}` }, each.is_planned ? each.state : `${each.state}, leaves`);
 }
 
 /** Error budget by period: rows of report.slo_budget. */

@@ -280,11 +280,11 @@ def test_where_only_services_want_approval_other_governors_do_and_tasks_do_not()
     settings = replace(SETTINGS, mode=Mode.APPROVE, approve="services")
     now = a_bound_plan([a_replica("r1")])
     (gpu,) = now.gpus
-    spare = replace(now, gpus=(replace(gpu, spares=("r2",)),))
+    beside = replace(now, gpus=(replace(gpu, tasks=("t1",)),))
     governed = replace(now, governor="morak")
     modes = [
         effective_mode(settings, a_state().services, now, bound)
-        for bound in (now, spare, governed)
+        for bound in (now, beside, governed)
     ]
     assert modes == [Mode.AUTO, Mode.AUTO, Mode.APPROVE]
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from app.simulate.run.accounting import hourly_cost_usd, make_bill, sum_bills, within
+from app.simulate.run.accounting import make_bill, sum_bills, within
 from solvers.types.plan import BoundGpu, BoundPlan, BoundReplica, BoundTask
 from solvers.types.state import GpuId, GpuType, NodeId, ReplicaId
 
@@ -150,15 +150,3 @@ def test_a_gpu_with_nothing_but_tasks_is_paid_by_them_and_one_with_replicas_is_n
         pytest.approx({"y": 1.0, "z": 2.0}),
     )
     assert bill.total_usd == sum_bills([bill]).total_usd == pytest.approx(6.0)
-
-
-def test_nobody_pays_for_gpus_with_nothing_but_spares() -> None:
-    plan = target(
-        1, ("g", "big", (("a", 10.0, 1.0),)), ("s", "small", (("a", 10.0, 1.0),))
-    )
-    used, resting = plan.gpus
-    resting = replace(resting, replicas=(), spares=resting.replicas)
-    plan = replace(plan, gpus=(used, resting))
-    bill = make_bill([(START, plan)], TYPES, START + timedelta(hours=1))
-    assert bill.gpu_hours == pytest.approx({"big": 1.0})
-    assert bill.total_usd == hourly_cost_usd(plan, TYPES) == pytest.approx(3.0)

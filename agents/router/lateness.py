@@ -1,9 +1,8 @@
-"""Whether a service's replicas cannot keep up. One rule for the router and for the simulated one; it knows no clock.
+"""Whether a service's replicas cannot keep up; the rule knows no clock.
 
 The service is late when what is ahead of a newcomer is more than its replicas do within the SLO, at the pace that is
 planned for or of what was answered lately, whichever is faster, and more than the batches that run and those that wait
-to run next. It is also late when a request waited in vain, and while there is no replica; and for CALM_S after the last
-of these signs.
+to run next. It is also late when a request waited in vain; and for CALM_S after the last of these signs.
 """
 
 import math
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 RATE_WINDOW_S = 5.0
 CALM_S = 2.0
-"""Spares take requests for so long after the last sign that replicas cannot keep up: while they do, there is none."""
+"""A service stays late for so long after the last sign: turns by need keep further signs away."""
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ class Lateness:
         self._planned_rps = 0.0
         self._slo_ms = math.inf
         self._joinable = 0
-        """Requests that are still ahead of one that joins the next batch of some replica; 0 = there is no replica."""
+        """Requests that are still ahead of one that joins the next batch of some replica."""
         self._until_s = -math.inf
         """Until then the service is late."""
 
@@ -80,8 +79,6 @@ class Lateness:
         return now_s < self._until_s
 
     def _has_too_much(self, ahead: int, now_s: float) -> bool:
-        if not self._joinable:
-            return True
         # By Little's law the one that comes now waits for what is ahead of it, at this pace.
         answered_rps = self._rate.rps(now_s)
         pace_rps = max(self._planned_rps, answered_rps)
