@@ -3,7 +3,8 @@
 An SLO forgives that a share of the requests is late, and does not say when. So plans follow medians, and the room
 beyond them is as large as the error budget asks for. In window t plans carry
 
-    planned(t)  = max(factor · followed(t), floor)
+    planned(t)  = max(factor(t) · followed(t), floor)
+    factor(t)   = factor; in a burst, where followed(t) is BURST times the usual rate and noise beyond, 1 at least
     followed(t) = the highest rate that was expected within the hold, as of a reaction before t
 
     sets         windows t of the last hour that were heard, of equal length
@@ -14,7 +15,8 @@ beyond them is as large as the error budget asks for. In window t plans carry
     variables    factor, floor ≥ 0
 
 1. *The factor* is for noise and for what plans believe wrongly. It rises with what is spent, from MIN_FACTOR, at which
-   some windows are late, to MAX_FACTOR, which gains lost budget back: proportional control with an hour's memory.
+   some windows are late, to MAX_FACTOR, which gains lost budget back: proportional control with an hour's memory. It
+   saves in a burst nothing worth having, for what starts late there is late for as long as the burst lasts.
 2. *The floor* is for what comes too suddenly to be followed: the smallest one under which no more requests would have
    been late, of those that came and of those to come, than may be spent from now on:
 
@@ -74,6 +76,10 @@ class Room(NamedTuple):
     factor: float
     floor_rps: float = 0.0
 
+    def in_burst(self) -> "Room":
+        """The room of a burst, in which nothing is saved."""
+        return self._replace(factor=max(1.0, self.factor))
+
 
 class Outcomes(NamedTuple):
     """What became of a service's requests in the last hour, or in so much of it as was heard since it first served."""
@@ -121,13 +127,22 @@ UNKNOWN_ROOM = Room(factor_of(SPENT_AT_FIRST))
 """The room of a service before it is judged."""
 
 
+def is_burst(rates: Reals, usual: Reals, window_s: float) -> Flags:
+    """Whether rates of windows are far beyond the usual ones, and noise; arrays of one shape, requests per second."""
+    noise = np.sqrt(np.maximum(usual, 1.0 / window_s) / window_s)
+    return rates > BURST * usual + SURPRISE_DEVIATIONS * noise
+
+
+def usual_rps(rates: Reals, window_s: float) -> float:
+    """The median rate of the newest USUAL_S; rates: (T,) of the windows that were heard."""
+    newest = rates[-max(1, round(USUAL_S / window_s)) :]
+    return float(np.median(newest)) if len(newest) else 0.0
+
+
 def has_burst(series: RequestSeries, reaction: Reaction) -> bool:
     """Whether more came, at any time, than plans that followed the load would have carried, by far."""
     past = _past(series, reaction)
-    noise = np.sqrt(past.followed / past.window_s)
-    return bool(
-        np.any(past.rates > BURST * past.followed + SURPRISE_DEVIATIONS * noise)
-    )
+    return bool(np.any(is_burst(past.rates, past.followed, past.window_s)))
 
 
 def learn_room(
@@ -181,11 +196,14 @@ class _Past(NamedTuple):
 
 def _late(past: _Past, room: Room, bursts_s: float) -> float:
     """Requests that come beyond what a room carries, in the past and in `bursts_s` of the prior's bursts."""
-    carried = SLACK * np.maximum(room.factor * past.followed, room.floor_rps)
+    usual = np.full_like(past.followed, past.usual)
+    bursts = is_burst(past.followed, usual, past.window_s)
+    factors = np.where(bursts, room.in_burst().factor, room.factor)
+    carried = SLACK * np.maximum(factors * past.followed, room.floor_rps)
     seen = past.window_s * float(np.maximum(0.0, past.rates - carried).sum())
     # In a burst plans still carry what they follow.
-    usual = SLACK * max(room.factor * past.usual, room.floor_rps)
-    beyond = np.maximum(0.0, _PRIOR_JUMPS * past.usual - usual)
+    least = SLACK * max(room.factor * past.usual, room.floor_rps)
+    beyond = np.maximum(0.0, _PRIOR_JUMPS * past.usual - least)
     return seen + bursts_s * float(beyond.mean())
 
 
@@ -200,12 +218,11 @@ def _past(series: RequestSeries, reaction: Reaction) -> _Past:
     rates = np.nan_to_num(coarse.rates_rps)
     # Where plans looked back at windows that were not heard, what they would have followed is unknown.
     known = _known(~np.isnan(coarse.rates_rps), held, lag)
-    newest = rates[known][-windows(USUAL_S) :]
     return _Past(
         window_s=window_s,
         rates=rates[known],
         followed=_followed(rates, held, lag, window_s)[known],
-        usual=float(np.median(newest)) if len(newest) else 0.0,
+        usual=usual_rps(rates[known], window_s),
     )
 
 

@@ -4,7 +4,6 @@ Recovery time: from the fault until the first step from which on every service h
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest

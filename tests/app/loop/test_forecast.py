@@ -8,6 +8,8 @@ from app.loop.forecast import make_demands
 from app.loop.observe import LONGEST_LAG, HeardNodes, describe_late
 from app.store.node_book import AgentStatus
 from app.store.store import ServiceWindow
+from solvers.forecast.choose_technique import TechniqueChoice
+from solvers.forecast.room import Room
 from solvers.types.llm import LlmPoints, LlmRow, LlmTerms
 from solvers.types.plan import BoundPlan, planned_rates_rps
 from tests.app.fleets import SETTINGS, a_service
@@ -115,6 +117,27 @@ def test_a_node_that_stays_late_longer_than_its_outbox_holds_is_not_waited_for()
 
 def test_the_rate_follows_a_steady_load_with_a_margin() -> None:
     assert 100.0 < rate_rps(windows_of("chat", [200] * 30)) < 130.0
+
+
+def test_a_service_that_may_spend_saves_nothing_while_its_load_bursts() -> None:
+    def share(newest: int) -> float:
+        """What is planned for of what is expected."""
+        snapshot = a_snapshot(
+            state=a_state(services=(a_service(),)),
+            windows=windows_of("chat", [200] * 26 + [newest] * 4),
+        )
+        expected, saved = (
+            make_demands(replace(snapshot, choices={"chat": choice}))[0]
+            for choice in (
+                TechniqueChoice(room=Room(1.0)),
+                TechniqueChoice(room=Room(0.85)),
+            )
+        )
+        return saved.arrival_rate_rps / expected.arrival_rate_rps
+
+    # Windows of 2 s: from 100 to 110 and to 300 requests per second.
+    assert share(220) == pytest.approx(0.85)
+    assert share(600) == 1.0
 
 
 @pytest.mark.parametrize(("high_windows", "follows"), [(4, False), (8, True)])
