@@ -24,6 +24,9 @@ async def test_a_node_is_ready_for_what_it_serves_and_does_not_leave(
 ) -> None:
     router = Router()
     router.switch((route,), {"a": "http://127.0.0.1:9"})
-    async with served(router.make_app()) as url, aiohttp.ClientSession() as client:
-        async with client.get(f"{url}/v2/models/chat/ready") as answer:
-            assert answer.status == status
+    async with (
+        served(router.make_app()) as url,
+        aiohttp.ClientSession() as client,
+        client.get(f"{url}/v2/models/chat/ready") as answer,
+    ):
+        assert answer.status == status
