@@ -14,6 +14,7 @@ from app.manifests.parts import (
     named_priority,
 )
 from solvers.types.llm import MAX_CONTEXT, Degree, LlmTerms, Precision
+from solvers.types.state import ErrorBudget
 
 _USUAL = LlmTerms(itl_ms=1.0)
 """For its defaults."""
@@ -40,6 +41,11 @@ class SloSpec(Strict):
     )
     # Below the median a promise means little; above 0.999 it takes thousands of requests to measure it.
     percentile: Annotated[float, Field(ge=0.5, le=0.999, allow_inf_nan=False)] = 0.99
+    budget: ErrorBudget = Field(
+        default="spend",
+        description="Of requests that may be late: spend: plans are as tight as it allows; keep: they use none of it, "
+        "and cost more",
+    )
 
 
 class LengthsSpec(Strict):

@@ -56,7 +56,11 @@ def _slo(spec: manifests.ServiceSpec) -> Slo:
     # One of them is there, by the manifest's own checks.
     latency_ms = spec.slo.latency_ms or spec.slo.ttft_ms
     assert latency_ms is not None
-    return Slo(latency_ms=latency_ms, percentile=spec.slo.percentile)
+    return Slo(
+        latency_ms=latency_ms,
+        percentile=spec.slo.percentile,
+        budget=spec.slo.budget,
+    )
 
 
 def _llm_terms(spec: manifests.ServiceSpec) -> LlmTerms | None:

@@ -150,6 +150,9 @@ class Gpu:
     cordoned: bool = False
 
 
+ErrorBudget = Literal["spend", "keep"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
     """At least `percentile` of the requests finish within `latency_ms`."""
@@ -158,6 +161,12 @@ class Slo:
     """With language models until the first token."""
     percentile: float
     """0.5 to 0.999."""
+    budget: ErrorBudget = "spend"
+    """Of requests that may be late. spend: plans are as tight as it allows; keep: they use none of it."""
+
+    def target(self, attainment: float) -> float:
+        """The share of requests that plans aim at where that much is wanted of all services; 1 forgives nothing."""
+        return max(self.percentile, attainment, 1.0 if self.budget == "keep" else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

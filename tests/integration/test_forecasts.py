@@ -23,6 +23,7 @@ from solvers.forecast.room import Outcomes, Room
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries, Season
 from tests.app.runner import Result, cli
+from tests.integration.api_harness import Api, Prepared, service
 from tests.integration.fleet import (
     START,
     make_observation,
@@ -310,3 +311,22 @@ def test_a_trace_warms_a_service_up_from_the_command_line(
     # The first half of the UTC day at 2 rps, the second at 3.
     assert season.rates_rps[10] == pytest.approx(2.0, rel=0.01)
     assert season.rates_rps[200] == pytest.approx(3.0, rel=0.01)
+
+
+def test_a_service_that_keeps_its_budget_is_planned_as_if_nothing_were_forgiven(
+    small_fleet: Prepared,
+) -> None:
+    slo = {"latency_ms": 100.0, "percentile": 0.98}
+    with small_fleet.running_api() as api:
+        api.put("services/chat", service(slo=slo))
+        assert _percentile(api) == 0.98
+        api.put("services/chat", service(slo={**slo, "budget": "keep"}))
+        assert api.get("services/chat")["spec"]["slo"]["budget"] == "keep"
+        assert _percentile(api) == 1.0
+
+
+def _percentile(api: Api) -> float:
+    """What `chat` is judged by."""
+    now = api.clock.now()
+    (case,) = api.on_engine(lambda engine: PostgresForecasts(engine).load_cases(now, 1))
+    return case.load.percentile

@@ -98,7 +98,7 @@ def _slo(noun: Service) -> manifests.SloSpec:
         return manifests.SloSpec(**asdict(noun.slo))
     # As a manifest states it that leaves the default out: nothing seems lost.
     itl = None if tokens.itl == "token" else tokens.itl
-    return manifests.SloSpec(**{**asdict(tokens), "itl": itl})
+    return manifests.SloSpec(**asdict(tokens) | {"itl": itl, "budget": noun.slo.budget})
 
 
 def _llm(terms: LlmTerms | None) -> manifests.LlmSpec | None:

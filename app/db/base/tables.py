@@ -145,7 +145,7 @@ service_version = _table(
     "service_version",
     key("service"),
     key("generation", Integer),
-    *must_all(Text, "network", "mode", "created_by"),
+    *must_all(Text, "network", "mode", "slo_budget", "created_by"),
     *must_all(Double, "slo_latency_ms", "slo_percentile"),
     *must_all(Double, "upscale_delay_s", "downscale_delay_s"),
     *must_all(Double, "priority", "accuracy_floor"),

@@ -185,7 +185,7 @@ async def _load_heard(
         name: HeardLoad(
             windows=windows.get(name),
             outcomes=outcomes.get(name, Outcomes()),
-            percentile=max(noun.slo.percentile, settings.target_attainment),
+            percentile=noun.slo.target(settings.target_attainment),
             scaling=noun.scaling,
             launch_s=launch_s[name],
         )

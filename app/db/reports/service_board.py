@@ -66,9 +66,9 @@ ORDER BY gpu COLLATE "C", replica COLLATE "C"
 """
 
 _VERSIONS = """
-SELECT generation, created_at, created_by, network, slo_latency_ms, slo_percentile, min_replicas, max_replicas,
-       upscale_delay_s, downscale_delay_s, buffer_replicas, priority, allowed_gpu_types, excluded_gpu_types, mode,
-       variants, accuracy_floor, survive, survive_share, anti_affinity, labels
+SELECT generation, created_at, created_by, network, slo_latency_ms, slo_percentile, slo_budget, min_replicas,
+       max_replicas, upscale_delay_s, downscale_delay_s, buffer_replicas, priority, allowed_gpu_types,
+       excluded_gpu_types, mode, variants, accuracy_floor, survive, survive_share, anti_affinity, labels
 FROM service_version WHERE service = :service ORDER BY generation DESC LIMIT :limit
 """
 

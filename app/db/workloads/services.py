@@ -230,6 +230,7 @@ def _specification(noun: Service) -> dict[str, object]:
         "network": noun.network,
         "slo_latency_ms": noun.slo.latency_ms,
         "slo_percentile": noun.slo.percentile,
+        "slo_budget": noun.slo.budget,
         # Its fields have columns of their names.
         **asdict(noun.scaling),
         "priority": noun.priority,
@@ -264,7 +265,11 @@ def _noun(row: AnyRow) -> Service:
         name=row.name,
         project=row.project,
         network=row.network,
-        slo=Slo(latency_ms=row.slo_latency_ms, percentile=row.slo_percentile),
+        slo=Slo(
+            latency_ms=row.slo_latency_ms,
+            percentile=row.slo_percentile,
+            budget=row.slo_budget,
+        ),
         scaling=Scaling(
             **{each.name: row._mapping[each.name] for each in fields(Scaling)}
         ),

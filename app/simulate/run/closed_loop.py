@@ -351,7 +351,7 @@ class RememberedForecast:
         return HeardLoad(
             windows=make_series(windows),
             outcomes=self._outcomes(service.name, launch_s),
-            percentile=max(service.slo.percentile, settings.target_attainment),
+            percentile=service.slo.target(settings.target_attainment),
             scaling=service.scaling,
             launch_s=launch_s,
         )
