@@ -202,8 +202,8 @@ def _late(past: _Past, room: Room, bursts_s: float) -> float:
     carried = SLACK * np.maximum(factors * past.followed, room.floor_rps)
     seen = past.window_s * float(np.maximum(0.0, past.rates - carried).sum())
     # In a burst plans still carry what they follow.
-    least = SLACK * max(room.factor * past.usual, room.floor_rps)
-    beyond = np.maximum(0.0, _PRIOR_JUMPS * past.usual - least)
+    carried_rps = SLACK * max(room.factor * past.usual, room.floor_rps)
+    beyond = np.maximum(0.0, _PRIOR_JUMPS * past.usual - carried_rps)
     return seen + bursts_s * float(beyond.mean())
 
 
