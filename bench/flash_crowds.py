@@ -9,6 +9,7 @@ defaults stand other policies, and all of them with one room for all services at
 One claim is ours: the worst service's attainment is at most 0.3 points below its percentile. `cost_to_uniform` compares
 with `joint` at the cheapest uniform room that keeps it so, `cost_to_widest` with `joint` at the widest one,
 `cost_to_other` with the cheapest run of another policy that keeps it; which ones these are is not known beforehand.
+`perfect` is `joint` that knows the true rates until what it starts is ready, and the true times: a bound.
 Prints a row for each policy and writes bench/results/flash_crowds.json; a part (`--policies`) is printed only.
 """
 
@@ -62,8 +63,9 @@ def _entries(policy: str) -> tuple[Entry, ...]:
     return ({"policy": policy, "name": policy}, *tuned)
 
 
-POLICIES = tuple(
-    each for name in (OURS, "hetsev", "igniter") for each in _entries(name)
+POLICIES = (
+    *(each for name in (OURS, "hetsev", "igniter") for each in _entries(name)),
+    {"policy": OURS, "name": "perfect", "clairvoyant": True},
 )
 
 
