@@ -16,7 +16,6 @@ from app.loop.budgets import KEPT, degraded, shares_of
 from app.loop.observe import age_s, late_nodes, windows_by_service
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose_technique import TechniqueChoice
-from solvers.forecast.room import is_burst, usual_rps
 from solvers.forecast.techniques import forecast_by
 from solvers.forecast.types import (
     PLANNING_LEVEL,
@@ -150,9 +149,7 @@ def _demand(
     series = make_series(complete_windows(windows, snapshot))
     newest, followed_rps = _follow(service, series, snapshot)
     room = snapshot.choices.get(service.name, _DEFAULT).room
-    if _is_burst(series, followed_rps):
-        room = room.in_burst()
-    needed_rps = room.factor * followed_rps
+    needed_rps = room.factor_at(followed_rps) * followed_rps
     is_blind = not is_heard(windows, snapshot)
     if needed_rps <= planned_rps and (is_blind or not may_fall):
         return kept
@@ -169,13 +166,6 @@ def _demand(
         headroom_rps=max(0.0, needed_rps - followed_rps),
         interval_rps=(newest.rates_rps[1], newest.rates_rps[0]),
     )
-
-
-def _is_burst(series: RequestSeries, followed_rps: float) -> bool:
-    """Whether what is followed is far beyond the usual rate."""
-    rates = series.arrivals[series.heard] / series.window_s
-    usual = np.array([usual_rps(rates, series.window_s)])
-    return bool(is_burst(np.array([followed_rps]), usual, series.window_s)[0])
 
 
 def _follow(

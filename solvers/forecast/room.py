@@ -33,6 +33,7 @@ kind of load.
 Source of the budget: Beyer et al., The Site Reliability Workbook (2018), chapter 5.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -76,9 +77,12 @@ class Room(NamedTuple):
     factor: float
     floor_rps: float = 0.0
 
-    def in_burst(self) -> "Room":
-        """The room of a burst, in which nothing is saved."""
-        return self._replace(factor=max(1.0, self.factor))
+    burst_rps: float = math.inf
+    """Beyond it what is followed is a burst, in which nothing is saved."""
+
+    def factor_at(self, followed_rps: float) -> float:
+        """The factor on that rate."""
+        return max(1.0, self.factor) if followed_rps > self.burst_rps else self.factor
 
 
 class Outcomes(NamedTuple):
@@ -127,22 +131,10 @@ UNKNOWN_ROOM = Room(factor_of(SPENT_AT_FIRST))
 """The room of a service before it is judged."""
 
 
-def is_burst(rates: Reals, usual: Reals, window_s: float) -> Flags:
-    """Whether rates of windows are far beyond the usual ones, and noise; arrays of one shape, requests per second."""
-    noise = np.sqrt(np.maximum(usual, 1.0 / window_s) / window_s)
-    return rates > BURST * usual + SURPRISE_DEVIATIONS * noise
-
-
-def usual_rps(rates: Reals, window_s: float) -> float:
-    """The median rate of the newest USUAL_S; rates: (T,) of the windows that were heard."""
-    newest = rates[-max(1, round(USUAL_S / window_s)) :]
-    return float(np.median(newest)) if len(newest) else 0.0
-
-
 def has_burst(series: RequestSeries, reaction: Reaction) -> bool:
     """Whether more came, at any time, than plans that followed the load would have carried, by far."""
     past = _past(series, reaction)
-    return bool(np.any(is_burst(past.rates, past.followed, past.window_s)))
+    return bool(np.any(past.rates > _burst_rps(past.followed, past.window_s)))
 
 
 def learn_room(
@@ -168,19 +160,21 @@ def learn_room(
     forgiven = (1.0 - percentile) * pace * requests
     # Where nothing at all is forgiven, what few requests say counts as well.
     says_little = percentile < 1.0 and forgiven < MIN_MISSES
-    if not len(past.rates) or says_little:
+    if not len(past.rates):
         return Room(factor)
-    if _late(past, Room(factor), bursts_s) <= forgiven:
-        return Room(factor)
+    burst_rps = float(_burst_rps(np.array([past.usual]), past.window_s)[0])
+    room = Room(factor, burst_rps=burst_rps)
+    if says_little or _late(past, room, bursts_s) <= forgiven:
+        return room
     low, high = 0.0, max(float(past.rates.max()), float(_PRIOR_JUMPS[-1]) * past.usual)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
         # What is returned must be enough: `high` always is, `low` never.
-        if _late(past, Room(factor, middle), bursts_s) <= forgiven:
+        if _late(past, room._replace(floor_rps=middle), bursts_s) <= forgiven:
             high = middle
         else:
             low = middle
-    return Room(factor, high)
+    return room._replace(floor_rps=high)
 
 
 class _Past(NamedTuple):
@@ -196,9 +190,8 @@ class _Past(NamedTuple):
 
 def _late(past: _Past, room: Room, bursts_s: float) -> float:
     """Requests that come beyond what a room carries, in the past and in `bursts_s` of the prior's bursts."""
-    usual = np.full_like(past.followed, past.usual)
-    bursts = is_burst(past.followed, usual, past.window_s)
-    factors = np.where(bursts, room.in_burst().factor, room.factor)
+    bursts = past.followed > room.burst_rps
+    factors = np.where(bursts, max(1.0, room.factor), room.factor)
     carried = SLACK * np.maximum(factors * past.followed, room.floor_rps)
     seen = past.window_s * float(np.maximum(0.0, past.rates - carried).sum())
     # In a burst plans still carry what they follow.
@@ -218,12 +211,20 @@ def _past(series: RequestSeries, reaction: Reaction) -> _Past:
     rates = np.nan_to_num(coarse.rates_rps)
     # Where plans looked back at windows that were not heard, what they would have followed is unknown.
     known = _known(~np.isnan(coarse.rates_rps), held, lag)
+    newest = rates[known][-windows(USUAL_S) :]
     return _Past(
         window_s=window_s,
         rates=rates[known],
         followed=_followed(rates, held, lag, window_s)[known],
-        usual=usual_rps(rates[known], window_s),
+        usual=float(np.median(newest)) if len(newest) else 0.0,
     )
+
+
+def _burst_rps(usual: Reals, window_s: float) -> Reals:
+    """(T,) the rates from which windows show a burst, noise apart."""
+    noise = np.sqrt(np.maximum(usual, 1.0 / window_s) / window_s)
+    burst: Reals = BURST * usual + SURPRISE_DEVIATIONS * noise
+    return burst
 
 
 def _followed(rates: Reals, held: int, lag: int, window_s: float) -> Reals:

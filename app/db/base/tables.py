@@ -329,7 +329,7 @@ forecast_choice = _table(
     key("service"),
     must("technique", Text),
     must("seasons", JSON),
-    *must_all(Double, "margin", "room_factor", "floor_rps"),
+    *must_all(Double, "margin", "room_factor", "floor_rps", "burst_rps"),
     *may_all(TIME, "burst_at"),
     must("scores", JSON),
     must("at", TIME),

@@ -99,6 +99,7 @@ def _values(name: str, choice: TechniqueChoice) -> dict[str, object]:
         "margin": choice.margin,
         "room_factor": choice.room.factor,
         "floor_rps": choice.room.floor_rps,
+        "burst_rps": choice.room.burst_rps,
         "burst_at": datetime.fromtimestamp(choice.burst_until_s, UTC)
         if choice.burst_until_s
         else None,
@@ -231,7 +232,7 @@ def _choice(row: AnyRow, *, with_scores: bool = True) -> TechniqueChoice:
         technique=row.technique,
         seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
         margin=row.margin,
-        room=Room(row.room_factor, row.floor_rps),
+        room=Room(row.room_factor, row.floor_rps, row.burst_rps),
         burst_until_s=row.burst_at.timestamp() if row.burst_at else 0.0,
         # Scores are for people; a tick reads many choices and needs none of them.
         scores=msgspec.convert(row.scores, dict[str, ForecastScore])

@@ -120,24 +120,18 @@ def test_the_rate_follows_a_steady_load_with_a_margin() -> None:
 
 
 def test_a_service_that_may_spend_saves_nothing_while_its_load_bursts() -> None:
-    def share(newest: int) -> float:
-        """What is planned for of what is expected."""
+    def planned_rps(room: Room) -> float:
         snapshot = a_snapshot(
             state=a_state(services=(a_service(),)),
-            windows=windows_of("chat", [200] * 26 + [newest] * 4),
+            windows=windows_of("chat", [600] * 30),
         )
-        expected, saved = (
-            make_demands(replace(snapshot, choices={"chat": choice}))[0]
-            for choice in (
-                TechniqueChoice(room=Room(1.0)),
-                TechniqueChoice(room=Room(0.85)),
-            )
-        )
-        return saved.arrival_rate_rps / expected.arrival_rate_rps
+        choices = {"chat": TechniqueChoice(room=room)}
+        return make_demands(replace(snapshot, choices=choices))[0].arrival_rate_rps
 
-    # Windows of 2 s: from 100 to 110 and to 300 requests per second.
-    assert share(220) == pytest.approx(0.85)
-    assert share(600) == 1.0
+    expected = planned_rps(Room(1.0))
+    assert planned_rps(Room(0.85)) == pytest.approx(0.85 * expected)
+    assert planned_rps(Room(0.85, burst_rps=299.0)) == expected
+    assert planned_rps(Room(1.2, burst_rps=299.0)) == pytest.approx(1.2 * expected)
 
 
 @pytest.mark.parametrize(("high_windows", "follows"), [(4, False), (8, True)])

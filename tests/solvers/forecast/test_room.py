@@ -176,3 +176,16 @@ def test_no_more_is_kept_than_may_come_and_a_stricter_slo_never_asks_for_less(
     # Where less than one request may be late nothing is said; else never less.
     if stricter.floor_rps:
         assert stricter.floor_rps >= kept.floor_rps * (1.0 - 1e-3) - 1e-2
+
+
+def test_a_burst_begins_at_one_and_a_half_times_the_usual_rate_and_what_is_noise() -> (
+    None
+):
+    calm = room_of(np.full(HOUR, 100.0))
+    # Three standard deviations of what comes in 5 s.
+    assert calm.burst_rps == pytest.approx(150.0 + 3.0 * (100.0 / WINDOW_S) ** 0.5)
+    # The usual rate is the median of five minutes, which a crowd of two does not move.
+    crowd = np.concatenate([np.full(HOUR - 24, 100.0), np.full(24, 400.0)])
+    assert room_of(crowd).burst_rps == pytest.approx(calm.burst_rps)
+    assert Room(0.85).factor_at(1e9) == 0.85
+    assert calm.factor_at(calm.burst_rps + 1.0) == max(1.0, calm.factor)
