@@ -38,8 +38,8 @@ Reals = npt.NDArray[np.float64]
 Complexes = npt.NDArray[np.complex128]
 Indices = npt.NDArray[np.intp]
 
-MAX_WAITING = 2048
-"""States of a queue that refuses; a longer one is a fluid, which loses nothing below utilisation 1."""
+MAX_WAITING = 1024
+"""Requests that may wait at first in an execution; longer queues are fluids, which lose none below utilisation 1."""
 MAX_LOAD = 0.9999  # Half a million points; at 1 they would be infinitely many.
 _DIGITS = 25.0  # -log of the error that the finite circle may leave: exp(-25) = 1e-11
 # At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
@@ -79,7 +79,7 @@ def miss_probability(
 def refused_share(batch: int, *, utilisation: float, slo_ratio: float) -> float:
     """The share of requests that such a server refuses, in the long run, where it takes only what will be in time.
 
-    utilisation: above 0, also far above 1. 0.3 s at most. Raises ValueError for arguments out of range.
+    utilisation: above 0, also far above 1. Time grows as the cube of k·b, to 0.3 s. Raises ValueError for arguments out of range.
 
     An arrival at offset s of an execution is taken while fewer than k·b requests wait, from s = 1 - f on while fewer
     than (k + 1)·b do. So the chain of Q is finite: the execution's two parts add their arrivals, cut at these lengths,
@@ -92,7 +92,7 @@ def refused_share(batch: int, *, utilisation: float, slo_ratio: float) -> float:
         return 1.0
     full, rest = divmod(slo_ratio - 1.0, 1.0)
     short = int(full) * batch
-    if short + batch > MAX_WAITING:
+    if short > MAX_WAITING:
         return max(0.0, 1.0 - 1.0 / utilisation)
     return _refused_of_chain(batch, utilisation * batch, short, rest)
 

@@ -29,7 +29,7 @@ def capacity_law(
         typer.Option(
             min=0.01,
             max=100.0,
-            help="Print the share of requests that is late at so many times this load",
+            help="Print instead what share is late or refused at so many times the figure",
         ),
     ] = None,
 ) -> None:
@@ -38,8 +38,7 @@ def capacity_law(
     Requests arrive at random (Poisson); the replica takes whatever waits, at most a batch, as soon as it is free.
     1000 · batch / execution_ms · this figure = the requests per second that a replica can promise.
 
-    With --times: the share of requests that is late or refused at that multiple of the figure, where what cannot be on
-    time any more is refused.
+    With --times, requests that cannot be on time any more are refused.
     """
     # typer's min and max include their ends, at which the law has no value.
     if not 0.0 < percentile < 1.0:

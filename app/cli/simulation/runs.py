@@ -74,7 +74,7 @@ def run_bound(file: Path, *, jobs: int | None) -> bool:
         compared = with_perfect(scenario)
     except ValidationError as error:
         reasons = "; ".join(each["msg"] for each in error.errors())
-        raise CliError(f"no plan can know this load: {reasons}") from error
+        raise CliError(f"the perfect system cannot run here: {reasons}") from error
     report = simulated(compared, folder_of(file), jobs=jobs)
     if report.runs:
         show_report(report, sys.stdout)

@@ -24,10 +24,8 @@ from app.simulate.scenario.checks import (
 )
 from app.simulate.scenario.parts import PolicyRun, ScenarioFields
 
-PERFECT = "perfect"
-"""What runs of the perfect system are called, with their room after it."""
-PERFECT_ROOMS = (1.0, 0.9, 0.8, 0.7)
-"""So much of what comes it carries: at less than all, what SLOs forgive is spent."""
+PERFECT = {f"perfect, room {room:g}": room for room in (1.0, 0.9, 0.8, 0.7)}
+"""Runs of the perfect system, and how much of what comes they carry: at less than all, what SLOs forgive is spent."""
 
 
 class ScenarioSpec(ScenarioFields):
@@ -125,11 +123,11 @@ def with_perfect(scenario: SimulationScenario) -> SimulationScenario:
     perfect = [
         PolicyRun(
             policy="joint",
-            name=f"{PERFECT}, room {room:g}",
+            name=name,
             clairvoyant=True,
             room=room,
         )
-        for room in PERFECT_ROOMS
+        for name, room in PERFECT.items()
     ]
     runs = [run.model_dump() for run in (*scenario.spec.policies, *perfect)]
     spec = ScenarioSpec.model_validate({**scenario.spec.model_dump(), "policies": runs})

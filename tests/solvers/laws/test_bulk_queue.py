@@ -167,8 +167,11 @@ def test_a_queue_that_refuses_is_erlangs_where_nobody_may_wait() -> None:
 
 
 def test_a_queue_too_long_for_a_chain_is_a_fluid() -> None:
-    assert refused_share(MAX_WAITING, utilisation=0.9, slo_ratio=3.0) == 0.0
-    assert refused_share(MAX_WAITING, utilisation=2.0, slo_ratio=3.0) == 0.5
+    assert refused_share(2 * MAX_WAITING, utilisation=0.9, slo_ratio=3.0) == 0.0
+    assert refused_share(2 * MAX_WAITING, utilisation=2.0, slo_ratio=3.0) == 0.5
+    # Where only the last half of an execution takes requests, as many as a batch, half of them is refused at any load.
+    half = refused_share(5 * MAX_WAITING, utilisation=0.5, slo_ratio=1.5)
+    assert half == pytest.approx(0.5, abs=0.001)
     # A chain of nearly that length says the same.
     assert refused_share(512, utilisation=2.0, slo_ratio=4.5) == pytest.approx(0.5)
 

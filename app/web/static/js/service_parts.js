@@ -60,7 +60,7 @@ export function specList({ metadata, spec }) {
   const labels = Object.entries(metadata.labels).map(([key, value]) => `${key}=${value}`).join(", ");
   const rows = [
     ["Network", spec.variants.length ? `${spec.network}, or ${spec.variants.map((each) => `${each.network} (accuracy ${each.accuracy})`).join(", ")}; at least ${spec.accuracy_floor}` : spec.network],
-    ["SLO", `${percent(spec.slo.percentile, 1)} ${promiseText(spec.slo.latency_ms ?? spec.slo.ttft_ms, spec.slo.itl_ms)}`],
+    ["SLO", `${percent(spec.slo.percentile, 1)} ${promiseText(spec.slo.latency_ms ?? spec.slo.ttft_ms, spec.slo.itl_ms)}${spec.slo.budget === "keep" ? ", its error budget kept" : ""}`],
     ["Replicas", `${scaling.min_replicas} to ${scaling.max_replicas ?? "any number"}, ${scaling.buffer_replicas} as a buffer`],
     ["Delays", `${number(scaling.upscale_delay_s)} s before more, ${number(scaling.downscale_delay_s)} s before fewer`],
     ["Priority", number(spec.priority)],

@@ -271,7 +271,7 @@ def test_a_bound_says_how_many_times_as_much_as_the_perfect_system_a_policy_cost
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     best = "The cheapest perfect system that keeps every SLO: perfect, room "
     assert lines[-3].startswith(best)
-    assert lines[-2] == "POLICY USD / ITS KEEPS EVERY SLO"
+    assert lines[-2] == "POLICY × ITS USD KEEPS EVERY SLO"
     name, ratio, kept = lines[-1].split()
     assert (name, kept) == ("hetsev_greedy", "yes")
     assert float(ratio) >= 1.0
