@@ -39,7 +39,7 @@ Complexes = npt.NDArray[np.complex128]
 Indices = npt.NDArray[np.intp]
 
 MAX_WAITING = 1024
-"""Requests that may wait at first in an execution; longer queues are fluids, which lose none below utilisation 1."""
+"""Requests that may wait in an execution; longer queues are fluids: below utilisation 1 they lose none."""
 MAX_LOAD = 0.9999  # Half a million points; at 1 they would be infinitely many.
 _DIGITS = 25.0  # -log of the error that the finite circle may leave: exp(-25) = 1e-11
 # At low ρ z0 is huge; |z| = 2 converges in a hundred points already.
