@@ -79,7 +79,7 @@ def miss_probability(
 def refused_share(batch: int, *, utilisation: float, slo_ratio: float) -> float:
     """The share of requests that such a server refuses, in the long run, where it takes only what will be in time.
 
-    utilisation: above 0, also far above 1. Time grows as the cube of k·b, to 0.3 s. Raises ValueError for arguments out of range.
+    utilisation: above 0, also far above 1. Takes up to 0.3 s. Raises ValueError for arguments out of range.
 
     An arrival at offset s of an execution is taken while fewer than k·b requests wait, from s = 1 - f on while fewer
     than (k + 1)·b do. So the chain of Q is finite: the execution's two parts add their arrivals, cut at these lengths,
