@@ -162,7 +162,7 @@ class Slo:
     percentile: float
     """0.5 to 0.999."""
     budget: ErrorBudget = "spend"
-    """spend: plans are so tight that requests are late that may be; keep: plans count on none of them."""
+    """Whether plans use what the SLO forgives (spend), or are made as if it forgave nothing (keep)."""
 
     def target(self, attainment: float) -> float:
         """The share of requests that plans aim at where that much is wanted of all services; 1 forgives nothing."""

@@ -1,28 +1,13 @@
 """`plimsoll bound`: how near a scenario's policies come to plans that know the load beforehand; no server, no GPU."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
+
+from app.cli.simulation.simulate import Jobs, ScenarioFile
 
 
 def bound(
-    scenario: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCENARIO", help="Scenario file (YAML or JSON; - = stdin)"
-        ),
-    ],
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "-j",
-            "--jobs",
-            min=1,
-            max=256,
-            help="Runs at a time, each in its own process [default: one per core]",
-        ),
-    ] = None,
+    scenario: ScenarioFile,
+    jobs: Jobs = None,
 ) -> None:
     """Compare a scenario's policies with plans that know its load beforehand.
 

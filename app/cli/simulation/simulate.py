@@ -5,14 +5,24 @@ from typing import Annotated
 
 import typer
 
+ScenarioFile = Annotated[
+    Path,
+    typer.Argument(metavar="SCENARIO", help="Scenario file (YAML or JSON; - = stdin)"),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "-j",
+        "--jobs",
+        min=1,
+        max=256,
+        help="Runs at a time, each in its own process [default: one per core]",
+    ),
+]
+
 
 def simulate(
-    scenario: Annotated[
-        Path,
-        typer.Argument(
-            metavar="SCENARIO", help="Scenario file (YAML or JSON; - = stdin)"
-        ),
-    ],
+    scenario: ScenarioFile,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -30,16 +40,7 @@ def simulate(
             help="Where to write the report as a page with charts; - = stdout",
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "-j",
-            "--jobs",
-            min=1,
-            max=256,
-            help="Runs at a time, each in its own process [default: one per core]",
-        ),
-    ] = None,
+    jobs: Jobs = None,
     ray: Annotated[
         str | None,
         typer.Option(
