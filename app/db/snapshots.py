@@ -115,7 +115,7 @@ class _Memory:
         revision = await forecasts.load_revision(connection)
         # Choices change rarely, while snapshots are read at every tick.
         if revision != self.choices_revision:
-            self.choices = await forecasts.load_special(connection)
+            self.choices = await forecasts.load_all(connection)
             self.choices_revision = revision
         return self.choices
 

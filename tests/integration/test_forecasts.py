@@ -19,7 +19,7 @@ from app.db.workloads import services
 from app.learn.choose_forecasts import choose_forecasts, judge, view_forecast
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import TechniqueChoice
-from solvers.forecast.room import Outcomes, Room
+from solvers.forecast.room import UNKNOWN_ROOM, Outcomes, Room
 from solvers.forecast.seasons import COARSE_S, DAY_S
 from solvers.forecast.types import RequestSeries, Season
 from tests.app.runner import Result, cli
@@ -175,10 +175,13 @@ async def test_a_choice_comes_back_as_it_was_saved_and_reaches_the_snapshot(
     async with engine.begin() as connection:
         await forecasts.save(connection, {"chat": wide})
     assert (await store.load_snapshot(START)).choices == {"chat": wide}
-    back = TechniqueChoice(judged_until_s=START.timestamp() + 300.0)
+    back = TechniqueChoice(
+        room=UNKNOWN_ROOM._replace(burst_rps=50.0),
+        judged_until_s=START.timestamp() + 300.0,
+    )
     async with engine.begin() as connection:
         await forecasts.save(connection, {"chat": back})
-    assert (await store.load_snapshot(START)).choices == {}
+    assert (await store.load_snapshot(START)).choices == {"chat": back}
 
 
 @on_fleet({"default": ["chat", "photo"], "other": ["search"]})

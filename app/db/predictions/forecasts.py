@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import msgspec
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, literal, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -33,8 +33,7 @@ from app.store.store import PolicySettings
 from app.store.windows import WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import TechniqueChoice
-from solvers.forecast.room import UNKNOWN_ROOM, Outcomes, Room
-from solvers.forecast.techniques import DEFAULT
+from solvers.forecast.room import Outcomes, Room
 from solvers.forecast.types import Season
 from solvers.types.state import Service
 
@@ -54,19 +53,14 @@ async def load_revision(connection: AsyncConnection) -> Revision:
     return row[0], row[1]
 
 
-async def load_special(connection: AsyncConnection) -> dict[str, TechniqueChoice]:
-    """The choices that are not `TechniqueChoice()`, without scores, by service: what a tick needs."""
-    is_special = or_(
-        forecast_choice.c.technique != DEFAULT,
-        forecast_choice.c.margin != 1.0,
-        forecast_choice.c.room_factor != UNKNOWN_ROOM.factor,
-        forecast_choice.c.floor_rps != 0.0,
-    )
-    statement = select(forecast_choice).where(is_special)
-    return {
-        row.service: _choice(row, with_scores=False)
-        for row in await connection.execute(statement)
-    }
+async def load_all(connection: AsyncConnection) -> dict[str, TechniqueChoice]:
+    """The choices without scores, by service: what a tick needs."""
+    scores = forecast_choice.c.scores
+    # Scores are for people, and longer than all else of a choice.
+    none = literal({}, scores.type).label(scores.name)
+    columns = [none if each is scores else each for each in forecast_choice.c]
+    found = await connection.execute(select(*columns))
+    return {row.service: _choice(row) for row in found}
 
 
 async def get(connection: AsyncConnection, name: str) -> TechniqueChoice:
@@ -227,16 +221,13 @@ async def _load_due(
     }
 
 
-def _choice(row: AnyRow, *, with_scores: bool = True) -> TechniqueChoice:
+def _choice(row: AnyRow) -> TechniqueChoice:
     return TechniqueChoice(
         technique=row.technique,
         seasons=msgspec.convert(row.seasons, tuple[Season, ...]),
         margin=row.margin,
         room=Room(row.room_factor, row.floor_rps, row.burst_rps),
         burst_until_s=row.burst_at.timestamp() if row.burst_at else 0.0,
-        # Scores are for people; a tick reads many choices and needs none of them.
-        scores=msgspec.convert(row.scores, dict[str, ForecastScore])
-        if with_scores
-        else {},
+        scores=msgspec.convert(row.scores, dict[str, ForecastScore]),
         judged_until_s=row.at.timestamp(),
     )

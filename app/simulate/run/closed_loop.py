@@ -6,7 +6,7 @@ Simulations, benchmarks and tests keep everything in memory; the demo keeps it i
 import asyncio
 import math
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -216,14 +216,16 @@ class ClosedLoop:
             command=await self.loop.store.command_for(
                 observation.node, observation.generation
             ),
-            ready_elsewhere=tuple(self._ready_elsewhere(observation)),
+            ready_elsewhere=await self._ready_elsewhere(observation),
         )
 
-    def _ready_elsewhere(self, observation: Observation) -> Iterator[str]:
+    async def _ready_elsewhere(self, observation: Observation) -> tuple[str, ...]:
         """Services that a node awaits and whose replicas on other nodes are ready, as the control plane tells it."""
-        target = self.store.pushed[-1][1] if self.store.pushed else None
-        if target is None or not observation.awaited:
-            return
+        if not observation.awaited:
+            return ()
+        target = (await self.loop.store.load_snapshot(self.clock.now())).target
+        if target is None:
+            return ()
         missing = {
             replica.service
             for gpu in target.gpus
@@ -231,7 +233,7 @@ class ClosedLoop:
             for replica in gpu.replicas
             if not self.cluster.node(gpu.node).is_ready(replica.id)
         }
-        yield from sorted(set(observation.awaited) - missing)
+        return tuple(sorted(set(observation.awaited) - missing))
 
     async def _ingest_one(self, observation: Observation) -> int:
         result = await self.loop.store.ingest((observation,), self.clock.now())
