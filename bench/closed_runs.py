@@ -33,6 +33,8 @@ class ClosedRun:
     """The GPUs that plans have left while a replica serves on there."""
     totals: tuple[ServiceTotals, ...]
     plans_pushed: int
+    starts: int
+    """Replicas that plans had started, the first ones among them."""
     wall_s: float
     percentiles: Mapping[str, float]
     """What the SLOs ask for, by service."""
@@ -141,6 +143,14 @@ def run_closed(
             _since(each, before.get(each.service)) for each in loop.cluster.totals()
         ),
         plans_pushed=len(loop.store.pushed),
+        starts=len(
+            {
+                replica.id
+                for _, target in loop.store.pushed
+                for gpu in target.gpus
+                for replica in gpu.replicas
+            }
+        ),
         wall_s=time.perf_counter() - began,
         percentiles={each.name: each.slo.percentile for each in plan.services},
     )

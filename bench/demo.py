@@ -167,7 +167,7 @@ def _policy_row(policy: str, seeds: Sequence[DemoSeed]) -> Figures:
         "joint_saves_percent": saving.mean,
         "saving_half_interval": saving.half_width,
         "used_memory_usd": fmean(sum(run.bill.memory_usd.values()) for run in runs),
-        "plans_pushed": fmean(run.plans_pushed for run in runs),
+        "starts_per_hour": fmean(run.starts for run in runs) * 3600.0 / DURATION_S,
     }
 
 

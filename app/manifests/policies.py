@@ -22,7 +22,7 @@ from app.manifests.parts import (
     SurviveShare,
 )
 from solvers.governors.registry import GOVERNORS
-from solvers.types.outcome import MIN_MOVES, TICK
+from solvers.types.outcome import TICK
 from solvers.types.survival import LossKind
 
 
@@ -71,8 +71,18 @@ Groups = Annotated[list[PolicyGroupSpec], Field(max_length=16), AfterValidator(_
 
 
 _Name = Annotated[str, StringConstraints(min_length=1, max_length=63)]
-FORMER_ROOM = frozenset({"headroom", "burst_confidence"})
-"""Fields of before, which old files may have."""
+_ROOM = (
+    "room follows from each service's error budget. Leave it out; to have more requests in time than the SLOs ask for, "
+    "set target_attainment"
+)
+_STARTS = "a rearrangement must save what its launches count for. Leave it out, or set start_price"
+FORMER_FIELDS = {
+    "headroom": _ROOM,
+    "burst_confidence": _ROOM,
+    "hysteresis": _STARTS,
+    "move_budget": _STARTS,
+}
+"""Fields of before, which old files may have, and what is there in their place."""
 
 StatedParameters = dict[_Name, dict[_Name, StrictInt | StrictFloat | StrictStr]]
 """By policy. Whether the policies know them is asked where they are written: what was right once must stay readable."""
@@ -84,12 +94,10 @@ class PolicyManifestSpec(Strict):
     @model_validator(mode="before")
     @classmethod
     def _without_former_fields(cls, document: Any) -> Any:
-        former = FORMER_ROOM & set(document) if isinstance(document, dict) else ()
-        if former:
-            raise ValueError(
-                f"{min(former)} is gone: room follows from each service's error budget. Leave it out; to have more "
-                "requests in time than the SLOs ask for, set target_attainment"
-            )
+        known = document if isinstance(document, dict) else {}
+        for field, in_its_place in FORMER_FIELDS.items():
+            if field in known:
+                raise ValueError(f"{field} is gone: {in_its_place}")
         return document
 
     policy: str = Field(default="joint", max_length=63)
@@ -151,20 +159,13 @@ class PolicyManifestSpec(Strict):
         default=True,
         description="Whether measured latencies correct the operating points used in plans",
     )
-    hysteresis: float = Field(
-        default=TICK.stability.hysteresis,
+    start_price: float = Field(
+        default=TICK.stability.start_price,
         ge=0.0,
         le=1.0,
         allow_inf_nan=False,
-        description="Fraction of the cost that a rearrangement must save beyond the price of its starts",
-    )
-    move_budget: float = Field(
-        default=TICK.stability.move_budget,
-        ge=0.0,
-        le=1.0,
-        allow_inf_nan=False,
-        description="Replicas that one plan may start to save cost, as a fraction of the running ones; "
-        f"{MIN_MOVES} are always allowed, and 1 means any number. Replicas that demand needs are not counted",
+        description="What each launch of a replica counts for where plans serve alike, beyond "
+        "migration_cost_usd_per_hour: a share of what a running replica costs on average",
     )
     min_dwell_s: float = Field(
         default=TICK.stability.min_dwell_s,

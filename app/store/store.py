@@ -91,10 +91,8 @@ class PolicySettings:
     """Execution times are planned at this quantile of what they may be; 0.5 = as stated and learned."""
     learning: bool = True
     """Whether served latencies correct the operating points that are planned with."""
-    hysteresis: float = TICK.stability.hysteresis
-    """Fraction of the cost that a rearrangement must save beyond the price of its starts."""
-    move_budget: float = TICK.stability.move_budget
-    """Replicas that one plan may start to save cost, as a fraction of those that run; a few always, 1 = any number."""
+    start_price: float = TICK.stability.start_price
+    """What a launch counts for where plans serve alike, as a share of what a running replica costs on average."""
     min_dwell_s: float = TICK.stability.min_dwell_s
     """Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served at once."""
     governor: str | None = None
@@ -127,11 +125,7 @@ class PolicySettings:
     @property
     def stability(self) -> Stability:
         """How willing the policy is to rearrange what runs."""
-        return Stability(
-            hysteresis=self.hysteresis,
-            move_budget=self.move_budget,
-            min_dwell_s=self.min_dwell_s,
-        )
+        return Stability(start_price=self.start_price, min_dwell_s=self.min_dwell_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

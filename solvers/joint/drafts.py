@@ -11,8 +11,8 @@ from solvers.joint.replan.change import Changed
 from solvers.joint.shortage import is_worth_moving
 from solvers.joint.solution import TECHNIQUE, JointSolution
 from solvers.joint.trim_to_power import fits, trimmed
-from solvers.laws.cost import cost_usd_per_hour, served_weight, started
-from solvers.types.outcome import MIN_MOVES, PlanStatus, SolveReport, Stability
+from solvers.laws.cost import cost_usd_per_hour, launched, served_weight, started
+from solvers.types.outcome import PlanStatus, SolveReport, Stability
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 
@@ -36,8 +36,22 @@ class PlanDraft:
     cost_usd_per_hour: float
     served_weight: float
     starts: int
+    """Replicas of kinds of which fewer run: what the contract charges for."""
+    launches: int
+    """Those that move to another GPU among them."""
     merit: tuple[float, int, float]
     """Smaller is better: the served share of all weight, negated; missing replicas; cost with migration."""
+
+    def weighed(self, launch_usd_per_hour: float) -> tuple[float, int, float]:
+        """The merit, where each launch has this price too."""
+        served, missing, cost = self.merit
+        weighed = round(cost + launch_usd_per_hour * self.launches, _COST_DIGITS)
+        return served, missing, weighed
+
+    def launch_usd_per_hour(self, stability: Stability) -> float:
+        """What a launch counts for in place of this plan."""
+        replicas = sum(gpu.count * len(gpu.replicas) for gpu in self.plan.gpus)
+        return stability.start_price * self.cost_usd_per_hour / max(1, replicas)
 
 
 class FoundPlan(NamedTuple):
@@ -74,6 +88,7 @@ def make_draft(
         cost_usd_per_hour=cost,
         served_weight=weight,
         starts=starts,
+        launches=launched(problem, plan),
         # Rounded, since each entry decides only between plans that are equal in those before it.
         merit=(
             -round(served_share, _SERVED_DIGITS),
@@ -108,6 +123,8 @@ def steadiest(
     best = min(drafts, key=lambda draft: draft.merit, default=None)
     if best is None:
         return None
+    price = best.launch_usd_per_hour(stability)
+    best = min(drafts, key=lambda draft: draft.weighed(price))
     for draft in drafts:
         # Starts disturb users: they must serve enough more to be worth it.
         serves_less = draft.starts == 0 and draft.merit[0] > best.merit[0]
@@ -126,7 +143,7 @@ def _is_worth_moving(
         problem,
         kept.plan,
         other.plan,
-        hysteresis=stability.hysteresis,
+        start_price=stability.start_price,
     )
 
 
@@ -171,7 +188,7 @@ def is_allowed(
     problem: Problem,
     stability: Stability,
 ) -> bool:
-    """Whether a draft may replace what is needed: it serves more, or saves enough by few enough starts."""
+    """Whether a draft may replace what is needed: it serves more, or saves more than its launches count for."""
     serves_alike = draft.merit[:2] == needed.merit[:2]
     if not serves_alike:
         return draft.merit < needed.merit and _is_worth_moving(
@@ -181,13 +198,5 @@ def is_allowed(
             stability,
         )
 
-    # Both merits count migration, so a draft must save the hysteresis beyond the price of its starts.
-    min_saving = stability.hysteresis * needed.cost_usd_per_hour
-    saves = draft.merit[2] < needed.merit[2] - min_saving
-
-    current = problem.current.gpus if problem.current else ()
-    running = sum(gpu.count * len(gpu.replicas) for gpu in current)
-    # A small fleet's share would round to no start at all: MIN_MOVES are allowed to every fleet.
-    max_starts = needed.starts + max(MIN_MOVES, int(stability.move_budget * running))
-    has_few_starts = stability.move_budget >= 1.0 or draft.starts <= max_starts
-    return saves and has_few_starts
+    price = needed.launch_usd_per_hour(stability)
+    return draft.weighed(price) < needed.weighed(price)

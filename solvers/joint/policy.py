@@ -6,13 +6,14 @@
     4. greedy    HetSev's greedy plan, where the third step broke a rule, or left something over and there is time
 
 Every plan counts only if the checker accepts it. What demand needs comes first: of the first two, what serves most,
-then what misses the fewest replicas, then what is cheapest with migration; among equals the running GPUs stay.
+then what misses the fewest replicas, then what is cheapest with migration; among equals the running GPUs stay. A
+replica that moves to another GPU is launched there, though the contract charges nothing for it; so where plans serve
+alike, each launch counts for `Stability.start_price` of what a replica costs, and the second step has a second try
+where its plan moves replicas.
 
-To save cost, the running GPUs are rearranged only as `Stability` allows: not before `min_dwell_s` have passed since
-the last look, unless they became much costlier than needed meanwhile (`solvers.joint.past`); by no more starts than
-`move_budget` beyond those that are needed, and only where that saves more than `hysteresis` of the cost. The third step
-is left out where it could not save that much, which the relaxation of the second one tells; so on most ticks a plan
-takes little of its budget.
+To save cost, the running GPUs are rearranged not before `Stability.min_dwell_s` have passed since the last look, unless
+they became much costlier than needed meanwhile (`solvers.joint.past`). The third step is left out where the relaxation
+of the second one tells that it could save next to nothing; so on most ticks a plan takes little of its budget.
 
 Where GPUs are short, running replicas stop to serve more only where that is worth it (`shortage.is_worth_moving`), and
 where some service would be left out by too much, the loop's plan is arranged for medians (`shortage.at_medians`).
@@ -53,7 +54,7 @@ from solvers.joint.drafts import (
 )
 from solvers.joint.heuristics.fluid import is_too_fine
 from solvers.joint.past import Kept, Past, dump_past, is_wasteful, load_past
-from solvers.joint.replan.change import change
+from solvers.joint.replan.change import FEW_NEIGHBOURS, NO_NEIGHBOURS, change
 from solvers.joint.replan.warm_start import WarmStart, load_warm_start, store_warm_start
 from solvers.joint.reserved import merged, split
 from solvers.joint.shortage import (
@@ -83,6 +84,8 @@ _CHANGE_SHARE = 0.8
 """Where a search may follow, what runs is changed within this share of the budget's seconds."""
 _USABLE = 0.9
 """Plans are looked for in this share of the budget's seconds; the rest is for the check and the report."""
+_MIN_GAP = 0.03
+"""A search takes most of a tick's budget: it is not made where no plan can save more than this share of the cost."""
 _LOOK_SHARE = 0.8
 """The search for a fresh arrangement ends after this share of the budget's seconds; the rest is for rearranging."""
 
@@ -206,7 +209,7 @@ def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past, bool]:
         proven = unproven(problem, needed.plan, needed.cost_usd_per_hour, warm)
 
     found = FoundPlan(needed, *proven)
-    if can_look and _is_worthwhile(found, budget.stability):
+    if can_look and _is_worthwhile(found, budget):
         found = _best_allowed(call, needed)
     return found, past, can_look
 
@@ -230,13 +233,14 @@ def _best_allowed(call: _Call, needed: PlanDraft) -> FoundPlan:
     problem, _, budget, _ = call
     search = replace(budget, seconds=_LOOK_SHARE * budget.seconds)
     fresh = _fresh(call._replace(budget=search), other=needed)
-    drafts = [fresh.draft, *_rearranged(call)]
+    drafts = [fresh.draft, *_rearranged(call, needed)]
+    price = needed.launch_usd_per_hour(budget.stability)
     allowed = (
         draft
         for draft in drafts
         if is_allowed(draft, needed, problem, budget.stability)
     )
-    best = min(allowed, key=lambda draft: draft.merit, default=needed)
+    best = min(allowed, key=lambda draft: draft.weighed(price), default=needed)
     # What the search proved holds for every plan of the problem, whichever of them is taken.
     return fresh._replace(draft=best)
 
@@ -247,9 +251,20 @@ def _changed(call: _Call, *, may_look: bool) -> PlanDraft | None:
     is_over = _after(budget, _CHANGE_SHARE if may_look else _USABLE)
     is_late = _after(budget, _CAREFUL_SHARE)
     with _no_pause():
+        drafts: list[PlanDraft] = []
         with threads(budget.threads) as executor:
-            changed = change(problem, warm, executor, is_over=is_over, is_late=is_late)
-        drafts = list(needed_drafts(problem, changed))
+            for neighbours in FEW_NEIGHBOURS, NO_NEIGHBOURS:
+                changed = change(
+                    problem,
+                    warm,
+                    executor,
+                    neighbours=neighbours,
+                    is_over=is_over,
+                    is_late=is_late,
+                )
+                drafts += needed_drafts(problem, changed)
+                if all(each.launches <= each.starts for each in drafts):
+                    break
         return steadiest(problem, drafts, budget.stability)
 
 
@@ -271,16 +286,16 @@ def _after(budget: Budget, share: float) -> Callable[[], bool]:
     return lambda: budget.elapsed() >= share * budget.seconds
 
 
-def _rearranged(call: _Call) -> Iterator[PlanDraft]:
+def _rearranged(call: _Call, needed: PlanDraft) -> Iterator[PlanDraft]:
     """Running arrangements with starts that save cost, at two prices of a start."""
     problem, _, budget, warm = call
-    migration_cost = problem.migration_cost_usd_per_hour
-    if migration_cost == 0.0 and budget.stability.move_budget >= 1.0:
+    start_usd_per_hour = problem.migration_cost_usd_per_hour
+    start_usd_per_hour += needed.launch_usd_per_hour(budget.stability)
+    if start_usd_per_hour == 0.0:
         return  # Starts cost nothing: the fresh arrangement is as good as any.
 
-    # At its true price a start pays where it saves more; at the higher one of `change`, starts are few enough for a
-    # small move budget.
-    for start_cost in (migration_cost, None):
+    # At its true price a start pays where it saves more; at the higher one of `change` there are few, found sooner.
+    for start_cost in (start_usd_per_hour, None):
         with threads(budget.threads) as executor:
             changed = change(
                 problem,
@@ -297,14 +312,15 @@ def _rearranged(call: _Call) -> Iterator[PlanDraft]:
             yield make_draft(problem, plan, "feasible", source)
 
 
-def _is_worthwhile(found: FoundPlan, stability: Stability) -> bool:
-    """Whether a search may find what is worth its starts: something is short, or it costs more than it should."""
+def _is_worthwhile(found: FoundPlan, budget: Budget) -> bool:
+    """Whether a search may find what is worth its time: something is short, or it costs more than it should."""
     prices = found.solution.prices
     relaxed = prices.relaxation_usd_per_hour if prices is not None else None
     if found.draft.plan.unserved or relaxed is None:
         return True
-    # No plan costs less than the relaxation: what cannot save the hysteresis would be refused in the end.
-    return found.draft.cost_usd_per_hour * (1.0 - stability.hysteresis) >= relaxed
+    # No plan costs less than the relaxation. Whoever asks for a single plan wants the best.
+    min_gap = _MIN_GAP if _has_next(budget) else 0.0
+    return found.draft.cost_usd_per_hour * (1.0 - min_gap) >= relaxed
 
 
 def _fresh(call: _Call, *, other: PlanDraft | None = None) -> FoundPlan:

@@ -134,12 +134,12 @@ def is_worth_moving(
     kept: Plan,
     other: Plan,
     *,
-    hysteresis: float,
+    start_price: float,
 ) -> bool:
     """Whether `other` may stop running replicas to serve more than they do, which is `kept`.
 
     Always while some GPU is free, where nothing stops, and where somebody is starved who would not be or replicas are
-    missing that would not be; else where the part of all weight that is served goes up by more than `hysteresis` times
+    missing that would not be; else where the part of all weight that is served goes up by more than `start_price` times
     the part of the running replicas that stops. On owned GPUs what stops is weighed by its rate (PAID_MOVE_WORTH).
     """
     current = problem.current
@@ -157,7 +157,7 @@ def is_worth_moving(
         return True
     if all(one.is_owned for one in problem.gpu_types if one.count != 0):
         return gain > PAID_MOVE_WORTH * _stopped_weight(problem, current, other)
-    return gain / everything > hysteresis * moved / running
+    return gain / everything > start_price * moved / running
 
 
 def _stopped_weight(problem: Problem, current: Plan, other: Plan) -> float:

@@ -1,6 +1,8 @@
 """What a plan costs and what it serves, as the contract counts it."""
 
 import math
+from collections import Counter, defaultdict
+from typing import TypeAlias
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
 from solvers.types.errors import InvalidInput
@@ -15,6 +17,8 @@ from solvers.types.plan import (
 )
 from solvers.types.problem import Problem
 from solvers.types.state import GpuType
+
+_Processes: TypeAlias = tuple[tuple[str, str, float], ...]
 
 
 def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
@@ -67,6 +71,49 @@ def started(problem: Problem, plan: Plan) -> int:
     if problem.current is None:
         return 0
     return _replicas_beyond(plan, problem.current)
+
+
+def launched(problem: Problem, plan: Plan) -> int:
+    """Replicas that are to be launched: those of `started`, and such that run, but not on the GPU where they are to be.
+
+    Of the GPUs that change, those go on under each other that have most replicas in common. 0 when the problem has no
+    current plan. O(n · m) for n arrangements of GPUs that are new, each with replicas in common with m that were there.
+    """
+    if problem.current is None:
+        return 0
+    wanted, running = _gpus_of(plan), _gpus_of(problem.current)
+    # Most GPUs stay as they are, and go on under themselves.
+    new, old = wanted - running, running - wanted
+    having = defaultdict(list)
+    for gpu in old:
+        for process in gpu:
+            having[process].append(gpu)
+    pairs = sorted(
+        (
+            (count, after, before)
+            for after in new
+            for before, count in Counter(
+                each for process in after for each in having[process]
+            ).items()
+        ),
+        key=lambda pair: (-pair[0], pair[1:]),
+    )
+    launches = sum(count * len(gpu) for gpu, count in new.items())
+    for common, after, before in pairs:
+        going_on = min(new[after], old[before])
+        launches -= going_on * common
+        new[after] -= going_on
+        old[before] -= going_on
+    return launches
+
+
+def _gpus_of(plan: Plan) -> Counter[_Processes]:
+    """GPUs by what runs on them: no two replicas on a GPU are of one service."""
+    gpus: Counter[_Processes] = Counter()
+    for gpu in plan.gpus:
+        processes = sorted(process_key(gpu, each) for each in gpu.replicas)
+        gpus[tuple(processes)] += gpu.count
+    return gpus
 
 
 def stopped(problem: Problem, plan: Plan) -> int:

@@ -167,10 +167,6 @@ def _no_time_passes() -> float:
     return 0.0
 
 
-MIN_MOVES = 8
-"""Starts that every move budget allows: a fraction of a small fleet would be none."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stability:
     """How willing a policy is to rearrange what runs for the sake of cost. What demand needs is served at once.
@@ -178,10 +174,10 @@ class Stability:
     The default minimises cost and migration cost as the contract states them, whatever it takes.
     """
 
-    hysteresis: float = 0.0
-    """Fraction of the cost, 0 to 1, that a rearrangement must save beyond the price of its starts."""
-    move_budget: float = 1.0
-    """Replicas that one plan may start to save cost, as a fraction of those that run; `MIN_MOVES` always."""
+    start_price: float = 0.0
+    """What each launch counts for where plans serve alike, beyond `migration_cost_usd_per_hour`: a share, 0 to 1, of
+    what a running replica costs on average. While it lasts two replicas are paid for, and little is left for a burst.
+    """
     min_dwell_s: float = 0.0
     """Seconds for which an arrangement stays before it may be rearranged to save cost."""
 
@@ -221,7 +217,5 @@ class Budget:
         return max(0.0, self.seconds - self.elapsed())
 
 
-TICK = Budget(
-    seconds=0.8, stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)
-)
+TICK = Budget(seconds=0.8, stability=Stability(start_price=0.2, min_dwell_s=60.0))
 """What the control loop gives a policy where its operator says nothing else."""

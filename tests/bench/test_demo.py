@@ -30,6 +30,7 @@ def a_run(usd: float, attained: float) -> ClosedRun:
         handover_usd=0.0,
         totals=(totals,),
         plans_pushed=1,
+        starts=1,
         wall_s=0.0,
         percentiles={"chat": 0.98},
     )

@@ -43,6 +43,7 @@ def a_run(attained: Mapping[str, float], usd: Mapping[str, float]) -> ClosedRun:
             for name, share in attained.items()
         ),
         plans_pushed=1,
+        starts=1,
         wall_s=0.0,
         percentiles=SLOS,
     )

@@ -11,7 +11,7 @@ import numpy as np
 from solvers.joint.heuristics.integer_plans import shortage_cost, state_plan
 from solvers.joint.heuristics.residual import SearchContext, prune
 from solvers.joint.kernels.types import Numbers
-from solvers.joint.patterns.carried import is_met, rest_of
+from solvers.joint.patterns.carried import Carried, is_met, rest_of
 from solvers.joint.patterns.columns import Columns
 from solvers.joint.patterns.deadline import never
 from solvers.joint.patterns.decode import decode
@@ -27,8 +27,9 @@ _NAME = "joint"
 _START_OVER_REPLICA = 1.5
 """A start counts as at least so many times what a running replica costs on average: fewer GPUs are left to round, so
 that a plan with few starts is found sooner and is often cheaper too."""
-_NEIGHBOURS = 0.1
-"""On a GPU that does not go on as it is, a replica costs this share of the price of a start."""
+FEW_NEIGHBOURS, NO_NEIGHBOURS = 0.1, 1.0
+"""On a GPU that does not go on as it is, a replica costs this share of the price of a start: so few GPUs change, or no
+replica moves for free."""
 _SHORTAGE = 20.0
 """Shortage prices rise by that factor: serving comes before saving starts."""
 _FEW_SHORT = 0.04
@@ -61,13 +62,15 @@ def change(
     *,
     may_rearrange: bool = False,
     start_usd_per_hour: float | None = None,
+    neighbours: float = FEW_NEIGHBOURS,
     is_over: Callable[[], bool],
     is_late: Callable[[], bool] = never,
 ) -> Changed:
     """The running plan with what it takes to serve the problem's rates.
 
     may_rearrange: look for cheaper GPUs too where the running ones serve everything. start_usd_per_hour: price of a
-    start; None = what keeps starts few. is_late: from when on haste is better than being cut short.
+    start; None = what keeps starts few. neighbours: the share of it that a replica costs whose GPU changes. is_late:
+    from when on haste is better than being cut short.
     """
     running = warm.running(problem)
     tools = warm.tools(problem, executor)
@@ -77,7 +80,10 @@ def change(
     rest = rest_of(demand, tools.tables, tools.carried(kept))
     changed = None
     if not is_met(rest) or may_rearrange:
-        prices = _move_prices(problem, tools, allowed, start_usd_per_hour)
+        start = start_usd_per_hour
+        if start is None:
+            start = _few_starts(problem, tools.carried(allowed))
+        prices = MovePrices(start=start, neighbours=neighbours * start)
         task = _Task(problem, warm, tools, demand, prices, is_over, is_late)
         changed = _changed(task, allowed, rest, may_rearrange=may_rearrange)
     # Why a plan falls short takes long to say: not of one that the other makes good.
@@ -230,20 +236,11 @@ def _dear(demand: CoverDemand) -> CoverDemand:
     )
 
 
-def _move_prices(
-    problem: Problem,
-    tools: SearchContext,
-    allowed: Mapping[int, int],
-    start_usd_per_hour: float | None,
-) -> MovePrices:
-    """Prices of moves at this price of a start; where it is None, at one that keeps starts few."""
-    start = start_usd_per_hour
-    if start is None:
-        taken = tools.carried(allowed)
-        replicas = max(1.0, float(taken.replicas.sum()))
-        few_starts = _START_OVER_REPLICA * taken.cost / replicas
-        start = max(problem.migration_cost_usd_per_hour, few_starts)
-    return MovePrices(start=start, neighbours=_NEIGHBOURS * start)
+def _few_starts(problem: Problem, taken: Carried) -> float:
+    """A price of a start, in USD per hour, at which there are few; taken: what runs."""
+    replicas = max(1.0, float(taken.replicas.sum()))
+    mean = taken.cost / replicas
+    return max(problem.migration_cost_usd_per_hour, _START_OVER_REPLICA * mean)
 
 
 def _near(

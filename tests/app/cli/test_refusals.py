@@ -1,5 +1,8 @@
 """What commands refuse before they ask anybody: the code, and the words that say what to do instead."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.app.cli.fake_api import FakeApi
@@ -65,6 +68,23 @@ def test_it_is_refused_with_a_remedy(words: str, code: int, said: str) -> None:
     refused = cli(words, api=api)
     assert (refused.code, refused.out, api.requests) == (code, "", [])
     assert said in " ".join(refused.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [("headroom", "set target_attainment"), ("move_budget", "or set start_price")],
+)
+def test_a_field_that_is_gone_says_what_is_there_in_its_place(
+    tmp_path: Path, field: str, said: str
+) -> None:
+    policy = {"kind": "Policy", "metadata": {"name": "cluster"}, "spec": {field: 0.1}}
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps(policy))
+    api = FakeApi()
+    refused = cli("apply", "-f", file, api=api)
+    assert refused.code == 1
+    assert f"{field} is gone" in refused.err
+    assert said in " ".join(refused.err.split())
 
 
 @pytest.mark.parametrize("token", ["t\u00e4ken", "two\nlines"])

@@ -84,7 +84,7 @@ def without_such_a_row(problem: Problem) -> Plan:
 def test_the_policy_gets_the_operators_settings_and_its_plan_is_proposed() -> None:
     solver = Answering()
     made = decision(solver)
-    stability = Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)
+    stability = Stability(start_price=0.2, min_dwell_s=60.0)
     budget = Budget(
         seconds=3.0, work=2.0, seed=9, stability=stability, left_sms="services"
     )

@@ -25,7 +25,7 @@ from tests.solvers.instances import (
     with_rates,
 )
 
-STEADY = Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0)
+STEADY = Stability(start_price=0.2, min_dwell_s=60.0)
 
 
 def tick(

@@ -138,7 +138,7 @@ def test_a_move_on_owned_gpus_is_worth_part_of_what_stops(
         )
 
     kept, other = serving(50.0, 50.0), serving(100.0, 50.0 + gain_rps)
-    assert is_worth_moving(problem, kept, other, hysteresis=0.01) is is_worth
+    assert is_worth_moving(problem, kept, other, start_price=0.01) is is_worth
     # By the hour a little more is worth it.
     rented = with_paid(problem, 0)
-    assert is_worth_moving(rented, kept, other, hysteresis=0.01)
+    assert is_worth_moving(rented, kept, other, start_price=0.01)

@@ -30,7 +30,7 @@ from tests.solvers.instances import (
 
 LOOP = Budget(
     work=1.0,
-    stability=Stability(hysteresis=0.03, move_budget=0.1, min_dwell_s=60.0),
+    stability=Stability(start_price=0.2, min_dwell_s=60.0),
     is_series=True,
 )
 

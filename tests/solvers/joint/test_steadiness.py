@@ -53,16 +53,16 @@ def full(
     )
 
 
-def test_the_gain_must_exceed_the_hysteresis_of_what_stops() -> None:
+def test_the_gain_must_exceed_the_price_of_what_stops() -> None:
     assert stopped(full(), OTHER) == 1
     # 20 of 170 rps are 11.8 %; one of two replicas stops: 0.5 · 0.23 = 11.5 %, 0.5 · 0.24 = 12 %.
-    assert is_worth_moving(full(), KEPT, OTHER, hysteresis=0.23)
-    assert not is_worth_moving(full(), KEPT, OTHER, hysteresis=0.24)
+    assert is_worth_moving(full(), KEPT, OTHER, start_price=0.23)
+    assert not is_worth_moving(full(), KEPT, OTHER, start_price=0.24)
 
 
 @pytest.mark.parametrize("gpus", [3, None])
 def test_always_while_a_gpu_is_free(gpus: int | None) -> None:
-    assert is_worth_moving(full(gpus=gpus), KEPT, OTHER, hysteresis=0.9)
+    assert is_worth_moving(full(gpus=gpus), KEPT, OTHER, start_price=0.9)
 
 
 def test_always_where_nothing_stops() -> None:
@@ -72,7 +72,7 @@ def test_always_where_nothing_stops() -> None:
     )
     problem = full(current=current)
     assert stopped(problem, more) == 0
-    assert is_worth_moving(problem, current, more, hysteresis=0.9)
+    assert is_worth_moving(problem, current, more, start_price=0.9)
 
 
 def test_the_starved_do_not_wait() -> None:
@@ -80,9 +80,9 @@ def test_the_starved_do_not_wait() -> None:
     before = a_plan(gpu(("a", 100.0, 100.0)), gpu(("a", 100.0, 20.0)), b=50.0)
     problem = full(current=before)
     after = a_plan(gpu(("a", 100.0, 100.0)), gpu(("b", 100.0, 24.0)), a=20.0, b=26.0)
-    assert not is_worth_moving(problem, before, after, hysteresis=0.9)
+    assert not is_worth_moving(problem, before, after, start_price=0.9)
     after = a_plan(gpu(("a", 100.0, 100.0)), gpu(("b", 100.0, 26.0)), a=20.0, b=24.0)
-    assert is_worth_moving(problem, before, after, hysteresis=0.9)
+    assert is_worth_moving(problem, before, after, start_price=0.9)
 
 
 def test_missing_replicas_do_not_wait() -> None:
@@ -92,18 +92,18 @@ def test_missing_replicas_do_not_wait() -> None:
             Unserved(service="a", rate_rps=20.0, reason="stock", replicas_missing=1),
         ),
     )
-    assert is_worth_moving(full(), short, OTHER, hysteresis=0.9)
+    assert is_worth_moving(full(), short, OTHER, start_price=0.9)
 
 
 def test_without_a_running_plan_there_is_nothing_to_keep() -> None:
-    assert is_worth_moving(replace(full(), current=None), KEPT, OTHER, hysteresis=0.9)
+    assert is_worth_moving(replace(full(), current=None), KEPT, OTHER, start_price=0.9)
 
 
-@pytest.mark.parametrize(("hysteresis", "starts"), [(0.1, True), (0.3, False)])
-def test_joint_heeds_it(hysteresis: float, starts: bool) -> None:
+@pytest.mark.parametrize(("start_price", "starts"), [(0.1, True), (0.3, False)])
+def test_joint_heeds_it(start_price: float, starts: bool) -> None:
     budget = Budget(
         work=0.2,
-        stability=Stability(hysteresis=hysteresis, min_dwell_s=60.0),
+        stability=Stability(start_price=start_price, min_dwell_s=60.0),
         is_series=True,
     )
     plan, _, _ = make_plan(full(), Observed(at_s=0.0), None, budget)

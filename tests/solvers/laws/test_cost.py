@@ -9,12 +9,14 @@ from solvers.check_report import report_violations
 from solvers.laws.cost import (
     cost_usd_per_hour,
     gpu_power_w,
+    launched,
     migration_cost_usd_per_hour,
     served_weight,
+    started,
 )
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import PlanReport
-from solvers.types.plan import Plan
+from solvers.types.plan import GpuPlan, Plan
 from solvers.types.problem import Problem
 from tests.examples import examples
 from tests.solvers.instances import gpu_plan, replica_on
@@ -105,6 +107,27 @@ def test_nothing_migrates_when_nothing_runs() -> None:
     problem, plan, _ = example()
     dear = replace(problem, migration_cost_usd_per_hour=5.0)
     assert migration_cost_usd_per_hour(dear, plan) == 0.0
+
+
+def test_a_replica_that_moves_to_another_gpu_is_launched_but_not_charged() -> None:
+    problem, plan, _ = example()
+    ours, theirs = replica_on("camera", 50.0), replica_on("chat", 50.0)
+    apart = (gpu_plan(ours, gpu_type="big"), gpu_plan(theirs, gpu_type="big"))
+    together = (gpu_plan(ours, theirs, gpu_type="big"),)
+    running = replace(problem, current=replace(plan, gpus=(*apart, *together * 2)))
+
+    def counts(*gpus: GpuPlan) -> tuple[int, int]:
+        wanted = replace(plan, gpus=gpus)
+        return started(running, wanted), launched(running, wanted)
+
+    assert counts(*apart, *together * 2) == (0, 0)
+    # As many of each as before: one of them moves to where the other one goes on.
+    assert counts(*together * 3) == (0, 1)
+    # Two more GPUs with one of them: one is what is left of a GPU with both, the other one is new.
+    assert counts(*apart[:1] * 3, *together) == (1, 1)
+    # One more GPU with both.
+    assert counts(*apart, *together * 3) == (2, 2)
+    assert launched(replace(running, current=None), plan) == 0
 
 
 def test_served_weight_counts_priority_and_no_more_than_arrives() -> None:

@@ -121,7 +121,7 @@ def follow(problem: Problem, plan: Plan) -> None:
     memory: Json = None
     for at, factor in enumerate((1.0, 1.1, 0.8)):
         now = replace(with_rates(problem, factor), current=plan)
-        stability = Stability(hysteresis=0.02, move_budget=0.2, min_dwell_s=0.0)
+        stability = Stability(start_price=0.1, min_dwell_s=0.0)
         budget = Budget(seconds=60.0, work=0.1, stability=stability)
         plan, _, memory = policy("joint").make_plan(
             now, Observed(at_s=60.0 * at), memory, budget
