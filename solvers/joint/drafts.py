@@ -1,4 +1,4 @@
-"""Plans that might be made, what each is worth, and which of them may replace what runs."""
+"""Plans that might be made, what each is worth, which of them may replace what runs, and what is reported of one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import route
 from solvers.joint.replan.change import Changed
 from solvers.joint.shortage import is_worth_moving
-from solvers.joint.solution import TECHNIQUE, JointSolution
+from solvers.joint.solution import OPTIMAL_GAP, TECHNIQUE, JointSolution
 from solvers.joint.trim_to_power import fits, trimmed
 from solvers.laws.cost import cost_usd_per_hour, launched, served_weight, started
-from solvers.types.outcome import PlanStatus, SolveReport, Stability
+from solvers.types.outcome import PlanReport, PlanStatus, SolveReport, Stability
 from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 
@@ -200,3 +200,67 @@ def is_allowed(
 
     price = needed.launch_usd_per_hour(stability)
     return draft.weighed(price) < needed.weighed(price)
+
+
+def make_report(problem: Problem, found: FoundPlan) -> PlanReport:
+    """The report; a plan that is proven best, migration counted, is optimal wherever it came from."""
+    draft, solution, step = found
+    cost = draft.cost_usd_per_hour
+    weight = draft.served_weight
+    is_goodput = problem.objective == "max_goodput"
+
+    bound = _cost_bound(solution, cost)
+    weight_bound = max(weight, solution.served_weight_bound)
+    weight_gap = (weight_bound - weight) / weight_bound if weight_bound > 0.0 else 0.0
+
+    is_optimal = weight_gap <= OPTIMAL_GAP and (
+        is_goodput or _is_cheapest(problem, draft, bound)
+    )
+    gap = weight_gap if is_goodput else _cost_gap(cost, bound)
+    return PlanReport(
+        status="optimal" if is_optimal else draft.status,
+        cost_usd_per_hour=cost,
+        lower_bound_usd_per_hour=bound,
+        gap_percent=None if gap is None else 100.0 * gap,
+        method=f"{step.technique} {step.method}",
+        messages=(draft.source, *step.messages, *_bound_messages(problem, draft.plan)),
+        served_weight=weight if is_goodput else None,
+        served_weight_upper_bound=weight_bound if is_goodput else None,
+        steps=(step,),
+        prices=solution.prices,
+    )
+
+
+def _is_cheapest(problem: Problem, draft: PlanDraft, bound: float | None) -> bool:
+    # The bound knows no migration: a plan that starts replicas is proven only if even its cost with them is near it.
+    migration_cost = problem.migration_cost_usd_per_hour * draft.starts
+    gap = _cost_gap(draft.cost_usd_per_hour + migration_cost, bound)
+    return gap is not None and gap <= OPTIMAL_GAP
+
+
+def _cost_bound(solution: JointSolution, cost: float) -> float | None:
+    """What is proven of a plan of that cost, in USD per hour."""
+    bound = solution.cost_bound
+    # Of a plan that costs something, a bound of 0 proves nothing; it would have no relative gap either.
+    if bound is None or (bound <= 0.0 and cost > 0.0):
+        return None
+    return min(bound, cost)
+
+
+def _bound_messages(problem: Problem, plan: Plan) -> Iterator[str]:
+    """To which plans the bound on cost applies, where that matters (see `solvers.joint.proofs`)."""
+    # A service with demand has a replica in every plan that serves everything, whatever its min_replicas.
+    forced = 0 if plan.unserved else 1
+    has_more = any(
+        one.min_replicas > forced * (one.arrival_rate_rps > 0.0)
+        for one in problem.services
+    )
+    if problem.objective == "min_cost" and has_more:
+        yield "the bound on cost counts plans that miss no more replicas of min_replicas"
+
+
+def _cost_gap(cost: float, bound: float | None) -> float | None:
+    """Relative; None without a bound."""
+    if bound is None:
+        return None
+    return (cost - bound) / bound if bound > 0.0 else 0.0

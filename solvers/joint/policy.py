@@ -49,6 +49,7 @@ from solvers.joint.drafts import (
     is_valid,
     lacks_watts,
     make_draft,
+    make_report,
     needed_drafts,
     steadiest,
 )
@@ -63,7 +64,6 @@ from solvers.joint.shortage import (
     is_short,
     keeps_medians,
 )
-from solvers.joint.solution import OPTIMAL_GAP, JointSolution
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import trimmed
 from solvers.joint.widen import narrowed, widened
@@ -108,7 +108,7 @@ def make_plan(
     may_soften = _has_next(budget) and problem.objective == "min_cost"
     if may_soften and is_short(found.draft.plan):
         found, kept = _by_medians(problem, observed, (found, kept), memory, budget)
-    return merged(found.draft.plan), _report(problem, found), kept
+    return merged(found.draft.plan), make_report(problem, found), kept
 
 
 def _by_medians(
@@ -250,21 +250,20 @@ def _changed(call: _Call, *, may_look: bool) -> PlanDraft | None:
     problem, _, budget, warm = call
     is_over = _after(budget, _CHANGE_SHARE if may_look else _USABLE)
     is_late = _after(budget, _CAREFUL_SHARE)
-    with _no_pause():
-        drafts: list[PlanDraft] = []
-        with threads(budget.threads) as executor:
-            for neighbours in FEW_NEIGHBOURS, NO_NEIGHBOURS:
-                changed = change(
-                    problem,
-                    warm,
-                    executor,
-                    neighbours=neighbours,
-                    is_over=is_over,
-                    is_late=is_late,
-                )
-                drafts += needed_drafts(problem, changed)
-                if all(each.launches <= each.starts for each in drafts):
-                    break
+    drafts: list[PlanDraft] = []
+    with _no_pause(), threads(budget.threads) as executor:
+        for neighbours in FEW_NEIGHBOURS, NO_NEIGHBOURS:
+            changed = change(
+                problem,
+                warm,
+                executor,
+                neighbours=neighbours,
+                is_over=is_over,
+                is_late=is_late,
+            )
+            drafts += needed_drafts(problem, changed)
+            if all(each.launches <= each.starts for each in drafts):
+                break
         return steadiest(problem, drafts, budget.stability)
 
 
@@ -347,67 +346,3 @@ def _greedy(call: _Call) -> PlanDraft:
     within_watts = trimmed(problem, replace(plan, policy=NAME))
     source = "greedy arrangement: the optimisation found no better one"
     return make_draft(problem, within_watts, "greedy", source)
-
-
-def _report(problem: Problem, found: FoundPlan) -> PlanReport:
-    """The report; a plan that is proven best, migration counted, is optimal wherever it came from."""
-    draft, solution, step = found
-    cost = draft.cost_usd_per_hour
-    weight = draft.served_weight
-    is_goodput = problem.objective == "max_goodput"
-
-    bound = _cost_bound(solution, cost)
-    weight_bound = max(weight, solution.served_weight_bound)
-    weight_gap = (weight_bound - weight) / weight_bound if weight_bound > 0.0 else 0.0
-
-    is_optimal = weight_gap <= OPTIMAL_GAP and (
-        is_goodput or _is_cheapest(problem, draft, bound)
-    )
-    gap = weight_gap if is_goodput else _cost_gap(cost, bound)
-    return PlanReport(
-        status="optimal" if is_optimal else draft.status,
-        cost_usd_per_hour=cost,
-        lower_bound_usd_per_hour=bound,
-        gap_percent=None if gap is None else 100.0 * gap,
-        method=f"{step.technique} {step.method}",
-        messages=(draft.source, *step.messages, *_bound_messages(problem, draft.plan)),
-        served_weight=weight if is_goodput else None,
-        served_weight_upper_bound=weight_bound if is_goodput else None,
-        steps=(step,),
-        prices=solution.prices,
-    )
-
-
-def _is_cheapest(problem: Problem, draft: PlanDraft, bound: float | None) -> bool:
-    # The bound knows no migration: a plan that starts replicas is proven only if even its cost with them is near it.
-    migration_cost = problem.migration_cost_usd_per_hour * draft.starts
-    gap = _cost_gap(draft.cost_usd_per_hour + migration_cost, bound)
-    return gap is not None and gap <= OPTIMAL_GAP
-
-
-def _cost_bound(solution: JointSolution, cost: float) -> float | None:
-    """What is proven of a plan of that cost, in USD per hour."""
-    bound = solution.cost_bound
-    # Of a plan that costs something, a bound of 0 proves nothing; it would have no relative gap either.
-    if bound is None or (bound <= 0.0 and cost > 0.0):
-        return None
-    return min(bound, cost)
-
-
-def _bound_messages(problem: Problem, plan: Plan) -> Iterator[str]:
-    """To which plans the bound on cost applies, where that matters (see `solvers.joint.proofs`)."""
-    # A service with demand has a replica in every plan that serves everything, whatever its min_replicas.
-    forced = 0 if plan.unserved else 1
-    has_more = any(
-        one.min_replicas > forced * (one.arrival_rate_rps > 0.0)
-        for one in problem.services
-    )
-    if problem.objective == "min_cost" and has_more:
-        yield "the bound on cost counts plans that miss no more replicas of min_replicas"
-
-
-def _cost_gap(cost: float, bound: float | None) -> float | None:
-    """Relative; None without a bound."""
-    if bound is None:
-        return None
-    return (cost - bound) / bound if bound > 0.0 else 0.0
