@@ -18,7 +18,9 @@ from app.demo.cluster_process import MINUTE_S, LoadTotals
 from app.demo.scenario import demo_cluster
 from app.serve.child_process import send, stop_when_closed
 from app.serve.plane import on_stop_signals
+from app.simulate.run.accounting import make_bill
 from app.simulate.run.closed_loop import ClosedLoop, ClusterPlan
+from app.simulate.run.record import Migrations
 from app.solver.inline import InlineSolver
 from solvers.baselines.k8s_hpa import NAME, KubernetesHpa
 from solvers.baselines.k8s_pods import PodOptions
@@ -79,16 +81,33 @@ class BaselineBody:
             # It promises no percentile.
             promises_may_break=True,
         )
+        migrations = Migrations(cluster=closed.cluster)
+
+        def look() -> None:
+            pushed = closed.store.pushed
+            migrations.look(pushed[-1][1] if pushed else None, clock.now())
+
         for step in range(1, 1 + round(self.duration_s / plan.agent_period_s)):
             await closed.pass_time(plan.agent_period_s)
             await closed.step()
+            look()
             outcome = await closed.tick_if_due()
+            look()
             if outcome is not None and outcome.state == "target":
                 at, target = closed.store.pushed[-1]
                 send(pipe, BaselineTarget(at=at, plan=target))
             # Nobody knows yet how far the demo's own simulation, which it is compared with, will come.
             if round(step * plan.agent_period_s) % MINUTE_S == 0:
-                send(pipe, LoadTotals(totals=closed.cluster.totals(), at=clock.now()))
+                now = clock.now()
+                handovers = make_bill(migrations.changes, plan.gpu_types, now)
+                send(
+                    pipe,
+                    LoadTotals(
+                        totals=closed.cluster.totals(),
+                        at=now,
+                        handover_usd=handovers.total_usd,
+                    ),
+                )
             if stop.is_set():
                 return
 

@@ -55,6 +55,8 @@ class LoadTotals:
 
     totals: tuple[ServiceTotals, ...]
     at: datetime
+    handover_usd: float
+    """The GPUs that plans had left while a replica served on there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +92,11 @@ class DemoBody:
                 # As `bench.closed_runs` does it: agents first, so that a tick knows the newest rates.
                 await closed.pass_time(plan.agent_period_s)
                 await closed.step()
+                feed.look(self.clock.now())
                 if await are_woken():
                     closed.wake()
                 outcome = await closed.tick_if_due()
+                feed.look(self.clock.now())
                 if outcome is not None:
                     send(pipe, outcome)
                 show.note_time()
@@ -194,5 +198,5 @@ class _Show:
             send(self._pipe, self._feed.frame(now, speed=trace_s / passed_s))
         if ends_now:
             self.is_over = True
-            totals = self._feed.cluster.totals()
-            send(self._pipe, LoadTotals(totals=totals, at=now))
+            totals, usd = self._feed.cluster.totals(), self._feed.handover_usd(now)
+            send(self._pipe, LoadTotals(totals=totals, at=now, handover_usd=usd))

@@ -12,6 +12,7 @@ from app.demo.view import Frame, GpuLine, ServiceLine
 from app.loop.events import describe_change
 from app.loop.observe import bucket_percentile_ms
 from app.simulate.run.accounting import hourly_cost_usd, make_bill
+from app.simulate.run.record import Migrations
 from solvers.types.plan import BoundPlan
 from solvers.types.state import GpuType, Service, gpu_id
 
@@ -36,6 +37,19 @@ class DemoFeed:
     power_w: dict[tuple[str, int], float] = field(default_factory=dict)
     """Newest reading by (node, GPU index), as the agents report it."""
     past: deque[tuple[float, dict[str, ServiceTotals]]] = field(default_factory=deque)
+    _migrations: Migrations = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is handed over yet."""
+        self._migrations = Migrations(cluster=self.cluster)
+
+    def look(self, now: datetime) -> None:
+        """Something was decided or done."""
+        self._migrations.look(self.pushed[-1][1] if self.pushed else None, now)
+
+    def handover_usd(self, now: datetime) -> float:
+        """What the GPUs have cost that plans left while a replica served on there."""
+        return make_bill(self._migrations.changes, self.gpu_types, now).total_usd
 
     def note_power(self, observation: Observation) -> None:
         """An agent reported what its GPUs draw."""
@@ -61,7 +75,8 @@ class DemoFeed:
             ],
             gpus=list(self._gpus(target)),
             cost_now_usd_per_hour=hourly_cost_usd(target, self.gpu_types),
-            cost_usd=make_bill(self.pushed, self.gpu_types, now).total_usd,
+            cost_usd=make_bill(self.pushed, self.gpu_types, now).total_usd
+            + self.handover_usd(now),
         )
 
     def _remember(self, trace_s: float, totals: dict[str, ServiceTotals]) -> None:

@@ -71,6 +71,9 @@ class Summary:
     """How much there is."""
     wall_s: float
     services: Sequence[DemoServiceSummary]
+    handover_usd: float
+    """The GPUs that plans had left while a replica served on there; in no service's figure."""
+    baseline_handover_usd: float
     keeps_ms: Sequence[float]
     """Wall time of every tick that kept or changed what runs, snapshot to committed plan."""
     looks_ms: Sequence[float]
@@ -86,13 +89,14 @@ class Summary:
 
     @property
     def cost_usd(self) -> float:
-        """Whole GPUs, all services."""
-        return sum(service.cost_usd for service in self.services)
+        """Whole GPUs, all services and handovers."""
+        return sum(service.cost_usd for service in self.services) + self.handover_usd
 
     @property
     def baseline_usd(self) -> float:
-        """Whole GPUs, all services, under the baseline."""
-        return sum(service.baseline_usd for service in self.services)
+        """The same under the baseline."""
+        rent_usd = sum(service.baseline_usd for service in self.services)
+        return rent_usd + self.baseline_handover_usd
 
 
 def render(
@@ -152,6 +156,16 @@ def _services(summary: Summary) -> Table:
             _attained(service.baseline_attainment, service.percentile),
             f"{service.baseline_usd:.3f}",
         )
+    table.add_row(
+        "handovers",
+        "",
+        "",
+        "",
+        "",
+        f"{summary.handover_usd:.3f}",
+        "",
+        f"{summary.baseline_handover_usd:.3f}",
+    )
     table.add_row(
         "all",
         f"{sum(service.requests for service in summary.services):,}",

@@ -55,6 +55,8 @@ def test_its_figures_and_its_verdict_are_those_of_the_benchmark_for_that_seed(
     for name, attained in expected.attained.items():
         assert f"{100 * attained:.2f}%" in found[name]
         assert f"{expected.bill.whole_gpu_usd[name]:.3f}" in found[name]
+    (handovers,) = (row for row in rows if row[:1] == ["handovers"])
+    assert handovers[1] == f"{expected.handover_usd:.3f}"
     decisions = next(line for line in output.splitlines() if "plans pushed" in line)
     assert decisions.endswith(f" {expected.plans_pushed} plans pushed")
     missed = expected.missed
