@@ -99,13 +99,13 @@ class BaselineBody:
             # Nobody knows yet how far the demo's own simulation, which it is compared with, will come.
             if round(step * plan.agent_period_s) % MINUTE_S == 0:
                 now = clock.now()
-                handovers = make_bill(migrations.changes, plan.gpu_types, now)
+                migrated = make_bill(migrations.changes, plan.gpu_types, now)
                 send(
                     pipe,
                     LoadTotals(
                         totals=closed.cluster.totals(),
                         at=now,
-                        handover_usd=handovers.total_usd,
+                        migration_usd=migrated.total_usd,
                     ),
                 )
             if stop.is_set():

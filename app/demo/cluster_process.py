@@ -55,7 +55,7 @@ class LoadTotals:
 
     totals: tuple[ServiceTotals, ...]
     at: datetime
-    handover_usd: float
+    migration_usd: float
     """The GPUs that plans had left while a replica served on there."""
 
 
@@ -198,5 +198,5 @@ class _Show:
             send(self._pipe, self._feed.frame(now, speed=trace_s / passed_s))
         if ends_now:
             self.is_over = True
-            totals, usd = self._feed.cluster.totals(), self._feed.handover_usd(now)
-            send(self._pipe, LoadTotals(totals=totals, at=now, handover_usd=usd))
+            totals, usd = self._feed.cluster.totals(), self._feed.migration_usd(now)
+            send(self._pipe, LoadTotals(totals=totals, at=now, migration_usd=usd))

@@ -47,7 +47,7 @@ class DemoFeed:
         """Something was decided or done."""
         self._migrations.look(self.pushed[-1][1] if self.pushed else None, now)
 
-    def handover_usd(self, now: datetime) -> float:
+    def migration_usd(self, now: datetime) -> float:
         """What the GPUs have cost that plans left while a replica served on there."""
         return make_bill(self._migrations.changes, self.gpu_types, now).total_usd
 
@@ -76,7 +76,7 @@ class DemoFeed:
             gpus=list(self._gpus(target)),
             cost_now_usd_per_hour=hourly_cost_usd(target, self.gpu_types),
             cost_usd=make_bill(self.pushed, self.gpu_types, now).total_usd
-            + self.handover_usd(now),
+            + self.migration_usd(now),
         )
 
     def _remember(self, trace_s: float, totals: dict[str, ServiceTotals]) -> None:

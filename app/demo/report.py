@@ -71,9 +71,9 @@ class Summary:
     """How much there is."""
     wall_s: float
     services: Sequence[DemoServiceSummary]
-    handover_usd: float
+    migration_usd: float
     """The GPUs that plans had left while a replica served on there; in no service's figure."""
-    baseline_handover_usd: float
+    baseline_migration_usd: float
     keeps_ms: Sequence[float]
     """Wall time of every tick that kept or changed what runs, snapshot to committed plan."""
     looks_ms: Sequence[float]
@@ -90,13 +90,13 @@ class Summary:
     @property
     def cost_usd(self) -> float:
         """Whole GPUs, all services and handovers."""
-        return sum(service.cost_usd for service in self.services) + self.handover_usd
+        return sum(service.cost_usd for service in self.services) + self.migration_usd
 
     @property
     def baseline_usd(self) -> float:
         """The same under the baseline."""
         rent_usd = sum(service.baseline_usd for service in self.services)
-        return rent_usd + self.baseline_handover_usd
+        return rent_usd + self.baseline_migration_usd
 
 
 def render(
@@ -162,9 +162,9 @@ def _services(summary: Summary) -> Table:
         "",
         "",
         "",
-        f"{summary.handover_usd:.3f}",
+        f"{summary.migration_usd:.3f}",
         "",
-        f"{summary.baseline_handover_usd:.3f}",
+        f"{summary.baseline_migration_usd:.3f}",
     )
     table.add_row(
         "all",

@@ -29,11 +29,11 @@ class DemoCourse:
     duration_s: float
     """How much there is."""
     totals: Sequence[ServiceTotals]
-    handover_usd: float
+    migration_usd: float
     """The GPUs that plans had left while a replica served on there."""
     baseline_totals: Sequence[ServiceTotals]
     baseline_bill: Bill
-    baseline_handover_usd: float
+    baseline_migration_usd: float
     ticks: Sequence[TickOutcome]
     wall_s: float
     first_plan_s: float
@@ -61,8 +61,8 @@ async def make_summary(connection: Connection, course: DemoCourse) -> Summary:
             )
             for service in demo_services()
         ],
-        handover_usd=course.handover_usd,
-        baseline_handover_usd=course.baseline_handover_usd,
+        migration_usd=course.migration_usd,
+        baseline_migration_usd=course.baseline_migration_usd,
         keeps_ms=keeps_ms,
         looks_ms=looks_ms,
         plans_pushed=sum(tick.state == "target" for tick in course.ticks),

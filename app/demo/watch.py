@@ -49,10 +49,10 @@ class BaselineWatch:
         past = within(self._pushed, self._start, until)
         return make_bill(past, self._gpu_types, until)
 
-    def _handover_usd(self, trace_s: float) -> float:
+    def _migration_usd(self, trace_s: float) -> float:
         """What its handovers had cost when the last minute ended before that time."""
         ended = (
-            future.result().handover_usd
+            future.result().migration_usd
             for second, future in self._totals.items()
             if second <= trace_s and future.done()
         )
@@ -68,7 +68,7 @@ class BaselineWatch:
         return replace(
             frame,
             baseline_now_usd_per_hour=hourly_cost_usd(target, self._gpu_types),
-            baseline_usd=self.bill(at).total_usd + self._handover_usd(frame.trace_s),
+            baseline_usd=self.bill(at).total_usd + self._migration_usd(frame.trace_s),
         )
 
 

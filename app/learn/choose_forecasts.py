@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from app.loop.forecast import complete_windows, horizon_s, is_heard, make_series
 from app.loop.observe import age_s
 from app.store.store import ServiceWindow, Snapshot
-from app.store.windows import WINDOWS_IN_SNAPSHOT
+from app.store.windows import MAX_WINDOWS, WINDOWS_IN_SNAPSHOT
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import TechniqueChoice, choose, margin_of, merge
 from solvers.forecast.room import (
@@ -74,7 +74,8 @@ class HeardLoad:
         window_s = 0.0 if self.windows is None else self.windows.window_s
         scaling = self.scaling
         return Reaction(
-            hold_s=scaling.downscale_delay_s,
+            # A tick looks back at no more windows.
+            hold_s=min(scaling.downscale_delay_s, MAX_WINDOWS * window_s),
             reaction_s=scaling.upscale_delay_s + window_s + self.launch_s,
         )
 

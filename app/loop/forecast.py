@@ -180,11 +180,12 @@ def _follow(
     hold_s = max(scaling.downscale_delay_s, missed_s)
     ends = _ends(series, now_s, hold_s)
     lag = math.ceil(scaling.upscale_delay_s / series.window_s)
-    # A rate counts once it was expected a delay before, too: a jump that does not last is not followed.
+    # A rate counts once it was expected for a delay: a jump that does not last is not followed.
     before = {end: _end_before(series, end - lag) for end in ends}
     made = _forecasts(service, series, {*ends, *before.values()}, snapshot)
     return made[ends[0]], max(
-        min(made[end].expected_rps, made[before[end]].expected_rps) for end in ends
+        min(each.expected_rps for at, each in made.items() if before[end] <= at <= end)
+        for end in ends
     )
 
 

@@ -55,7 +55,8 @@ PRIOR_S = 600.0
 PRIOR_BURSTS = 1.5
 """A burst every 400 s, once the project's services have shown that they burst; after an hour that counts a seventh."""
 SLACK = 1.2
-"""What is carried over what is planned, at the least: GPUs are whole, and what is left on them is given away."""
+"""What is carried over what is planned, as a rule: GPUs are whole, and what is left on them is given away. After a
+tolerance (`app.loop.planning.tolerance`) it is less, until what is late raises the factor."""
 MIN_SPENDING, MAX_SPENDING = 0.4, 2.0
 """ε: a service that has spent nothing may spend twice as fast as its SLO forgives, one that has spent all 0.4 times."""
 MIN_GRAIN_S = 5.0

@@ -19,7 +19,7 @@ Reals = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.intp]
 
 PLANNING_LEVEL = 0.95
-"""Plans serve this quantile of the arrival rate."""
+"""Forecasts are judged and shown by this quantile of the arrival rate; plans follow the median."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,13 +1,14 @@
 """Plans that might be made, what each is worth, which of them may replace what runs, and what is reported of one."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from solvers.check import violations
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import route
 from solvers.joint.replan.change import Changed
+from solvers.joint.reserved import merged
 from solvers.joint.shortage import is_worth_moving
 from solvers.joint.solution import OPTIMAL_GAP, TECHNIQUE, JointSolution
 from solvers.joint.trim_to_power import fits, trimmed
@@ -42,11 +43,11 @@ class PlanDraft:
     merit: tuple[float, int, float]
     """Smaller is better: the served share of all weight, negated; missing replicas; cost with migration."""
 
-    def weighed(self, launch_usd_per_hour: float) -> tuple[float, int, float]:
-        """The merit, where each launch has this price too."""
+    def weighed(self, launch_usd_per_hour: float) -> tuple[float, int, float, int]:
+        """The merit, where each launch has this price too; of equals the one of fewer launches is better."""
         served, missing, cost = self.merit
         weighed = round(cost + launch_usd_per_hour * self.launches, _COST_DIGITS)
-        return served, missing, weighed
+        return served, missing, weighed, self.launches
 
     def launch_usd_per_hour(self, stability: Stability) -> float:
         """What a launch counts for in place of this plan."""
@@ -88,7 +89,7 @@ def make_draft(
         cost_usd_per_hour=cost,
         served_weight=weight,
         starts=starts,
-        launches=launched(problem, plan),
+        launches=_launches(problem, plan),
         # Rounded, since each entry decides only between plans that are equal in those before it.
         merit=(
             -round(served_share, _SERVED_DIGITS),
@@ -96,6 +97,13 @@ def make_draft(
             round(cost_with_migration, _COST_DIGITS),
         ),
     )
+
+
+def _launches(problem: Problem, plan: Plan) -> int:
+    """Launches of the plan, whichever half of a type its GPUs are counted in."""
+    if problem.current is None:
+        return 0
+    return launched(replace(problem, current=merged(problem.current)), merged(plan))
 
 
 def needed_drafts(problem: Problem, changed: Changed) -> Iterator[PlanDraft]:
@@ -127,7 +135,7 @@ def steadiest(
     best = min(drafts, key=lambda draft: draft.weighed(price))
     for draft in drafts:
         # Starts disturb users: they must serve enough more to be worth it.
-        serves_less = draft.starts == 0 and draft.merit[0] > best.merit[0]
+        serves_less = draft.launches == 0 and draft.merit[0] > best.merit[0]
         if serves_less and not _is_worth_moving(problem, draft, best, stability):
             return draft
     return best

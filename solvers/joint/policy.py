@@ -86,6 +86,8 @@ _USABLE = 0.9
 """Plans are looked for in this share of the budget's seconds; the rest is for the check and the report."""
 _MIN_GAP = 0.03
 """A search takes most of a tick's budget: it is not made where no plan can save more than this share of the cost."""
+_FREE = 0.01
+"""Wider replicas may draw watts for this share of what the plan costs."""
 _LOOK_SHARE = 0.8
 """The search for a fresh arrangement ends after this share of the budget's seconds; the rest is for rearranging."""
 
@@ -225,7 +227,10 @@ def _widened(call: _Call, found: FoundPlan) -> FoundPlan:
     plan = widened(problem, draft.plan, is_over=_after(budget, _USABLE))
     if plan is draft.plan or not is_valid(problem, plan):
         return found
-    return found._replace(draft=make_draft(problem, plan, draft.status, draft.source))
+    wider = make_draft(problem, plan, draft.status, draft.source)
+    # Where energy is most of what is paid, what is left on a GPU is not free.
+    is_free = wider.cost_usd_per_hour <= (1.0 + _FREE) * draft.cost_usd_per_hour
+    return found._replace(draft=wider) if is_free else found
 
 
 def _best_allowed(call: _Call, needed: PlanDraft) -> FoundPlan:
@@ -262,7 +267,8 @@ def _changed(call: _Call, *, may_look: bool) -> PlanDraft | None:
                 is_late=is_late,
             )
             drafts += needed_drafts(problem, changed)
-            if all(each.launches <= each.starts for each in drafts):
+            # A large fleet has no time for a second try, in which something nearly always moves.
+            if is_late() or all(each.launches <= each.starts for each in drafts):
                 break
         return steadiest(problem, drafts, budget.stability)
 
@@ -295,6 +301,8 @@ def _rearranged(call: _Call, needed: PlanDraft) -> Iterator[PlanDraft]:
 
     # At its true price a start pays where it saves more; at the higher one of `change` there are few, found sooner.
     for start_cost in (start_usd_per_hour, None):
+        if _after(budget, _USABLE)():
+            return
         with threads(budget.threads) as executor:
             changed = change(
                 problem,
@@ -317,8 +325,8 @@ def _is_worthwhile(found: FoundPlan, budget: Budget) -> bool:
     relaxed = prices.relaxation_usd_per_hour if prices is not None else None
     if found.draft.plan.unserved or relaxed is None:
         return True
-    # No plan costs less than the relaxation. Whoever asks for a single plan wants the best.
-    min_gap = _MIN_GAP if _has_next(budget) else 0.0
+    # No plan costs less than the relaxation. Where starts count for nothing any saving is wanted.
+    min_gap = _MIN_GAP if budget.stability.start_price else 0.0
     return found.draft.cost_usd_per_hour * (1.0 - min_gap) >= relaxed
 
 

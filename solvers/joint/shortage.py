@@ -14,7 +14,7 @@ from itertools import pairwise
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import route
 from solvers.laws.capacity_law import make_capacity_law
-from solvers.laws.cost import process_key, served_weight, stopped
+from solvers.laws.cost import launched, process_key, served_weight, started, stopped
 from solvers.types.plan import WANT_OF_GPUS, Plan, ReplicaPlan, replica_counts
 from solvers.types.problem import CapacityLaw, Problem
 
@@ -145,7 +145,7 @@ def is_worth_moving(
     current = problem.current
     if current is None or _has_free_gpu(problem, current):
         return True
-    moved = stopped(problem, other) - stopped(problem, kept)
+    moved = _interrupted(problem, other) - _interrupted(problem, kept)
     mends = _missing(kept) > _missing(other) or _ends_starvation(problem, kept, other)
     if moved <= 0 or mends:
         return True
@@ -158,6 +158,12 @@ def is_worth_moving(
     if all(one.is_owned for one in problem.gpu_types if one.count != 0):
         return gain > PAID_MOVE_WORTH * _stopped_weight(problem, current, other)
     return gain / everything > start_price * moved / running
+
+
+def _interrupted(problem: Problem, plan: Plan) -> int:
+    """Running replicas that stop, or stop here to start on another GPU."""
+    moves = launched(problem, plan) - started(problem, plan)
+    return stopped(problem, plan) + moves
 
 
 def _stopped_weight(problem: Problem, current: Plan, other: Plan) -> float:

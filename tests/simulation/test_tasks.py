@@ -81,7 +81,7 @@ def test_tasks_cost_nothing_and_no_service_notices() -> None:
 
 def test_a_spike_swaps_tasks_out_and_they_go_on_where_there_is_room() -> None:
     # So much more needs the task's SMs at once, and a GPU more as soon as it has started.
-    higher = {"resnet50": replace(SPIKE["resnet50"], factor=2.5)}
+    higher = {"resnet50": replace(SPIKE["resnet50"], factor=3.0)}
     scene = play(105.0, a_task("large", 100_000), spikes=higher)
     before = records(scene)["large"].done_iterations
     scene.play(10.0)

@@ -7,6 +7,7 @@ little, its requests are late, its room grows (`solvers.forecast.room`), and the
 Only services that `joint` plans: the published systems have their own rules, and the Kubernetes HPA its own tolerance.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -83,11 +84,12 @@ def _carried_rps(problem: Problem) -> dict[str, float]:
     """What the running replicas of each service carry."""
     priced: dict[Carrier, list[float]] = {}
     carried: dict[str, float] = defaultdict(float)
+    limits = {each.name: each.max_replica_rps or math.inf for each in problem.services}
     for carrier in running_carriers(problem):
         if carrier not in priced:
             priced[carrier] = true_capacities(problem, carrier)
         for seat, capacity in zip(carrier.seats, priced[carrier], strict=True):
-            carried[seat.service] += capacity
+            carried[seat.service] += min(capacity, limits[seat.service])
     return carried
 
 

@@ -38,6 +38,7 @@ from app.store.store import PolicySettings, ServiceWindow, Snapshot, Store
 from app.store.trained_actors import wants_actor
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.room import Outcomes, Room
+from solvers.types.plan import BoundPlan
 from solvers.types.problem import OperatingPoints
 from solvers.types.state import Demand, Gpu, GpuType, Node, NodeId, Service, gpu_id
 
@@ -106,6 +107,7 @@ class ClosedLoop:
             world=world,
             clock=clock,
         )
+        self._known_target: BoundPlan | None = None
         self._launch_times = LaunchTimes()
         self._gpus = {gpu.id: gpu for spec in plan.nodes for gpu in gpus_of(spec)}
         self._ingest = ingest or self._ingest_one
@@ -160,6 +162,7 @@ class ClosedLoop:
 
     async def step(self) -> None:
         """Every agent governs where that is due, enforces, observes and syncs once; then jobs are dispatched."""
+        self._known_target = None
         await self._govern()
         # Not one after the other: a store that is slow to commit takes what all of them observed at once.
         await asyncio.gather(*(agent.step() for agent in self.agents))
@@ -223,7 +226,11 @@ class ClosedLoop:
         """Services that a node awaits and whose replicas on other nodes are ready, as the control plane tells it."""
         if not observation.awaited:
             return ()
-        target = (await self.loop.store.load_snapshot(self.clock.now())).target
+        # Once a step: of a store on a disk a snapshot is dear, and many nodes may ask.
+        if self._known_target is None:
+            snapshot = await self.loop.store.load_snapshot(self.clock.now())
+            self._known_target = snapshot.target
+        target = self._known_target
         if target is None:
             return ()
         missing = {
@@ -307,8 +314,10 @@ class RememberedForecast:
         """One Demand per service."""
         self._remember(snapshot)
         now_s = snapshot.at.timestamp()
+        if self.room is not None:
+            self._rooms = {each.name: self.room for each in snapshot.state.services}
         # As often as a real control plane judges each service anew.
-        if self._judged_s is None or now_s - self._judged_s >= REJUDGE_S:
+        elif self._judged_s is None or now_s - self._judged_s >= REJUDGE_S:
             self._judged_s, self._rooms = now_s, self._judge(snapshot)
         choices = {
             name: replace(snapshot.choices.get(name, TechniqueChoice()), room=room)
@@ -331,8 +340,6 @@ class RememberedForecast:
 
     def _judge(self, snapshot: Snapshot) -> Mapping[str, Room]:
         """The room of each service that was heard."""
-        if self.room is not None:
-            return {each.name: self.room for each in snapshot.state.services}
         services = [
             each for each in snapshot.state.services if self._windows.get(each.name)
         ]

@@ -84,8 +84,8 @@ def summary(**values: object) -> report.Summary:
         "duration_s": 3000.0,
         "wall_s": 150.0,
         "services": services,
-        "handover_usd": 0.02,
-        "baseline_handover_usd": 0.01,
+        "migration_usd": 0.02,
+        "baseline_migration_usd": 0.01,
         "keeps_ms": [20.0] * 98 + [90.0, 100.0],
         "looks_ms": [780.0, 800.0],
         "plans_pushed": 30,
@@ -110,7 +110,7 @@ def test_the_closing_report_says_what_is_saved_and_how_much_more_is_spent(
     baseline_usd: float, shown: str
 ) -> None:
     services = [replace(each, baseline_usd=baseline_usd) for each in summary().services]
-    run = summary(services=services, handover_usd=0.0, baseline_handover_usd=0.0)
+    run = summary(services=services, migration_usd=0.0, baseline_migration_usd=0.0)
     lines = drawn(report.render(run, ANSWERS), width=120)
     assert sum(shown in line for line in lines if "cost   " in line) == 1
 
@@ -156,7 +156,7 @@ def test_a_baseline_that_is_behind_shows_no_figures() -> None:
 def test_handovers_are_billed_for_both() -> None:
     # Two services of 0.25 and 0.3 USD each.
     services = [replace(each, baseline_usd=0.3) for each in summary().services]
-    run = summary(services=services, handover_usd=0.04, baseline_handover_usd=0.075)
+    run = summary(services=services, migration_usd=0.04, baseline_migration_usd=0.075)
     lines = drawn(report.render(run, ANSWERS), width=120)
     cells = [line.split() for line in lines]
     assert ["handovers", "0.040", "0.075"] in cells

@@ -145,6 +145,12 @@ def test_the_rate_rises_only_when_every_forecast_of_the_upscale_delay_is_higher(
     assert rate_rps(windows) > 150.0
 
 
+def test_spikes_that_come_again_and_again_are_no_rise() -> None:
+    # One window of 2 s is high in every 10 s, which is the delay.
+    windows = windows_of("chat", [400, 10, 10, 10, 10] * 6)
+    assert rate_rps(windows, upscale_delay_s=10.0) < 150.0
+
+
 @pytest.mark.parametrize(("quiet_windows", "follows"), [(5, False), (50, True)])
 def test_the_rate_falls_only_when_every_forecast_of_the_downscale_delay_is_lower(
     quiet_windows: int, follows: bool

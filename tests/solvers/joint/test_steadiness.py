@@ -53,6 +53,17 @@ def full(
     )
 
 
+def test_a_replica_that_moves_to_another_gpu_is_interrupted_as_well() -> None:
+    # As many of each as before: b's moves beside a's.
+    before = a_plan(gpu(("a", 50.0, 50.0)), gpu(("b", 50.0, 40.0)), b=10.0)
+    after = a_plan(gpu(("a", 50.0, 50.0), ("b", 50.0, 50.0)))
+    problem = full(a_rps=50.0, current=before)
+    assert stopped(problem, after) == 0
+    # A tenth of the rate is gained, and one of two replicas moves: 0.5 · 0.19 = 9.5 %.
+    assert is_worth_moving(problem, before, after, start_price=0.19)
+    assert not is_worth_moving(problem, before, after, start_price=0.21)
+
+
 def test_the_gain_must_exceed_the_price_of_what_stops() -> None:
     assert stopped(full(), OTHER) == 1
     # 20 of 170 rps are 11.8 %; one of two replicas stops: 0.5 · 0.23 = 11.5 %, 0.5 · 0.24 = 12 %.

@@ -5,26 +5,24 @@ from collections.abc import Sequence
 from app.cli.common.client import Document, documents, number, text
 from app.cli.common.output import ColouredCell, amount, bad, good, show_line
 
-PLANNED_LEVEL = 0.95
-"""Plans serve this quantile; as `solvers.forecast.types.PLANNING_LEVEL`, without the time that its import takes."""
+SHOWN_LEVEL = 0.95
+"""The line says this quantile; as `solvers.forecast.types.PLANNING_LEVEL`, without the time that its import takes."""
 
 
 def show_forecast_line(forecast: Document) -> None:
     """`forecast: seasonal_daily, p95 55.7 rps in 5 s (heard 1 s ago)`, or why there is none."""
     telemetry = telemetry_cell(forecast)
-    planned = [
+    shown = [
         entry
         for entry in documents(forecast, "quantiles")
-        if number(entry, "level") == PLANNED_LEVEL
+        if number(entry, "level") == SHOWN_LEVEL
     ]
     # A service that nobody reported has no forecast; why is what the telemetry says.
-    if not planned:
+    if not shown:
         show_line("forecast: none, ", telemetry)
         return
-    (rate,) = rate_texts([number(planned[0], "rate_rps") or 0.0])
-    ahead = (
-        f"p{100 * PLANNED_LEVEL:g} {rate} rps in {number(forecast, 'horizon_s'):g} s"
-    )
+    (rate,) = rate_texts([number(shown[0], "rate_rps") or 0.0])
+    ahead = f"p{100 * SHOWN_LEVEL:g} {rate} rps in {number(forecast, 'horizon_s'):g} s"
     show_line(f"forecast: {text(forecast, 'technique')}, {ahead} (", telemetry, ")")
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from app.cli.objects.show.forecasts import PLANNED_LEVEL
+from app.cli.objects.show.forecasts import SHOWN_LEVEL
 from solvers.forecast.techniques import TECHNIQUES
 from solvers.forecast.types import PLANNING_LEVEL
 from tests.app.cli.fake_api import FakeApi, Json
@@ -129,7 +129,7 @@ def test_describe_service_says_the_forecast_in_one_line(
 
 
 def test_the_level_in_that_line_is_the_one_that_plans_serve() -> None:
-    assert PLANNED_LEVEL == PLANNING_LEVEL
+    assert SHOWN_LEVEL == PLANNING_LEVEL
 
 
 def a_trace(

@@ -22,10 +22,16 @@ JOINT = PolicySettings(policy="joint")
 
 
 def tolerated(
-    a_rps: float, *, settings: PolicySettings = JOINT, **demand: float
+    a_rps: float,
+    *,
+    settings: PolicySettings = JOINT,
+    max_replica_rps: float | None = None,
+    **demand: float,
 ) -> Tolerated:
     problem = a_problem(
-        a_service("a", rate_rps=a_rps), a_service("b", rate_rps=40.0), current=RUNNING
+        replace(a_service("a", rate_rps=a_rps), max_replica_rps=max_replica_rps),
+        a_service("b", rate_rps=40.0),
+        current=RUNNING,
     )
     demands = (
         Demand(service="a", arrival_rate_rps=a_rps, **demand),
@@ -49,6 +55,12 @@ def test_a_little_more_than_what_runs_carries_is_planned_for_what_it_carries() -
     assert found.problem.service("a").arrival_rate_rps == 50.0 * SAFE
     assert found.problem.service("b").arrival_rate_rps == 40.0
     assert [each.arrival_rate_rps for each in found.demands] == [50.0 * SAFE, 40.0]
+
+
+def test_what_a_loss_may_take_of_a_service_is_all_that_a_replica_counts_for() -> None:
+    # 50 rps would be carried, of which 45 count where 55 are asked for: that is too little.
+    assert tolerated(55.0, max_replica_rps=45.0).services == ()
+    assert tolerated(49.0, max_replica_rps=45.0).services == ("a",)
 
 
 def test_what_is_missing_comes_off_the_reserve_and_then_off_the_headroom() -> None:
