@@ -109,24 +109,20 @@ def run_closed(
 
     if is_clairvoyant:
         loop.loop.forecast = foreseen(plan, clock.now_s(), None)
-    migrations = Migrations(cluster=loop.cluster)
+    migrations = Migrations(cluster=loop.cluster, pushed=loop.store.pushed)
     begun_at = clock.now() + timedelta(seconds=warm_up_s)
     # Half a step, so that rounding moves no step across.
     counted_from = begun_at + timedelta(seconds=0.5 * plan.agent_period_s)
     before: dict[str, ServiceTotals] = {}
-
-    def look() -> None:
-        pushed = loop.store.pushed
-        migrations.look(pushed[-1][1] if pushed else None, clock.now())
 
     async def play() -> None:
         # The same steps as the demo's own baseline takes: agents first, so that a tick knows the newest rates.
         for _ in range(round(duration_s / plan.agent_period_s)):
             await loop.pass_time(plan.agent_period_s)
             await loop.step()
-            look()
+            migrations.look(clock.now())
             await loop.tick_if_due()
-            look()
+            migrations.look(clock.now())
             if warm_up_s and clock.now() <= counted_from:
                 before.update({each.service: each for each in loop.cluster.totals()})
 

@@ -81,18 +81,13 @@ class BaselineBody:
             # It promises no percentile.
             promises_may_break=True,
         )
-        migrations = Migrations(cluster=closed.cluster)
-
-        def look() -> None:
-            pushed = closed.store.pushed
-            migrations.look(pushed[-1][1] if pushed else None, clock.now())
-
+        migrations = Migrations(cluster=closed.cluster, pushed=closed.store.pushed)
         for step in range(1, 1 + round(self.duration_s / plan.agent_period_s)):
             await closed.pass_time(plan.agent_period_s)
             await closed.step()
-            look()
+            migrations.look(clock.now())
             outcome = await closed.tick_if_due()
-            look()
+            migrations.look(clock.now())
             if outcome is not None and outcome.state == "target":
                 at, target = closed.store.pushed[-1]
                 send(pipe, BaselineTarget(at=at, plan=target))

@@ -41,11 +41,11 @@ class DemoFeed:
 
     def __post_init__(self) -> None:
         """Nothing is handed over yet."""
-        self._migrations = Migrations(cluster=self.cluster)
+        self._migrations = Migrations(cluster=self.cluster, pushed=self.pushed)
 
     def look(self, now: datetime) -> None:
         """Something was decided or done."""
-        self._migrations.look(self.pushed[-1][1] if self.pushed else None, now)
+        self._migrations.look(now)
 
     def migration_usd(self, now: datetime) -> float:
         """What the GPUs have cost that plans left while a replica served on there."""

@@ -55,7 +55,7 @@ from solvers.joint.drafts import (
 )
 from solvers.joint.heuristics.fluid import is_too_fine
 from solvers.joint.past import Kept, Past, dump_past, is_wasteful, load_past
-from solvers.joint.replan.change import FEW_NEIGHBOURS, NO_NEIGHBOURS, change
+from solvers.joint.replan.change import MOVE_SHARES, change
 from solvers.joint.replan.warm_start import WarmStart, load_warm_start, store_warm_start
 from solvers.joint.reserved import merged, split
 from solvers.joint.shortage import (
@@ -257,12 +257,12 @@ def _changed(call: _Call, *, may_look: bool) -> PlanDraft | None:
     is_late = _after(budget, _CAREFUL_SHARE)
     drafts: list[PlanDraft] = []
     with _no_pause(), threads(budget.threads) as executor:
-        for neighbours in FEW_NEIGHBOURS, NO_NEIGHBOURS:
+        for move_share in MOVE_SHARES:
             changed = change(
                 problem,
                 warm,
                 executor,
-                neighbours=neighbours,
+                move_share=move_share,
                 is_over=is_over,
                 is_late=is_late,
             )

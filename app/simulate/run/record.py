@@ -58,14 +58,17 @@ class Migrations:
     """Who serves on, and since when. Call `look` whenever a target is pushed or agents may have stopped replicas."""
 
     cluster: SimulatedCluster
+    pushed: Targets
+    """Those of the run so far, to which later ones are added."""
     changes: list[tuple[datetime, BoundPlan]] = field(default_factory=list)
     """Like targets: the GPUs that serve on, each set with the time from which it was so."""
     _planned: BoundPlan | None = None
     _left: dict[GpuId, BoundGpu] = field(default_factory=dict)
     """As the last plan had them that used them."""
 
-    def look(self, target: BoundPlan | None, at: datetime) -> None:
+    def look(self, at: datetime) -> None:
         """Note who serves on now beside the target in force."""
+        target = self.pushed[-1][1] if self.pushed else None
         # By identity: a target never changes, and comparing entire plans at every look would cost more than the run.
         if target is not None and target is not self._planned:
             used = {gpu.id for gpu in target.gpus}
@@ -121,7 +124,7 @@ class Recorder:
     _busy_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._migrations = Migrations(cluster=self.cluster)
+        self._migrations = Migrations(cluster=self.cluster, pushed=self.store.pushed)
         self._tasks = TaskNotes(
             book=self.store.tasks,
             start=self.start,
@@ -130,8 +133,7 @@ class Recorder:
 
     def look(self) -> None:
         """Something may have changed in who serves, or how tasks stand."""
-        target = self.store.pushed[-1][1] if self.store.pushed else None
-        self._migrations.look(target, self.clock.now())
+        self._migrations.look(self.clock.now())
         self._tasks.look(self.clock.now())
 
     def begin(self) -> None:

@@ -27,9 +27,9 @@ _NAME = "joint"
 _START_OVER_REPLICA = 1.5
 """A start counts as at least so many times what a running replica costs on average: fewer GPUs are left to round, so
 that a plan with few starts is found sooner and is often cheaper too."""
-FEW_NEIGHBOURS, NO_NEIGHBOURS = 0.1, 1.0
-"""On a GPU that does not go on as it is, a replica costs this share of the price of a start: so few GPUs change, or no
-replica moves for free."""
+MOVE_SHARES = 0.1, 1.0
+"""On a GPU that does not go on as it is, a replica costs this share of the price of a start: so few GPUs change,
+or no replica moves for less than a start."""
 _SHORTAGE = 20.0
 """Shortage prices rise by that factor: serving comes before saving starts."""
 _FEW_SHORT = 0.04
@@ -62,14 +62,14 @@ def change(
     *,
     may_rearrange: bool = False,
     start_usd_per_hour: float | None = None,
-    neighbours: float = FEW_NEIGHBOURS,
+    move_share: float = MOVE_SHARES[0],
     is_over: Callable[[], bool],
     is_late: Callable[[], bool] = never,
 ) -> Changed:
     """The running plan with what it takes to serve the problem's rates.
 
     may_rearrange: look for cheaper GPUs too where the running ones serve everything. start_usd_per_hour: price of a
-    start; None = what keeps starts few. neighbours: the share of it that a replica costs whose GPU changes. is_late:
+    start; None = what keeps starts few. move_share: the share of it that a replica costs whose GPU changes. is_late:
     from when on haste is better than being cut short.
     """
     running = warm.running(problem)
@@ -83,7 +83,7 @@ def change(
         start = start_usd_per_hour
         if start is None:
             start = _few_starts(problem, tools.carried(allowed))
-        prices = MovePrices(start=start, neighbours=neighbours * start)
+        prices = MovePrices(start=start, neighbours=move_share * start)
         task = _Task(problem, warm, tools, demand, prices, is_over, is_late)
         changed = _changed(task, allowed, rest, may_rearrange=may_rearrange)
     # Why a plan falls short takes long to say: not of one that the other makes good.
