@@ -152,6 +152,10 @@ def _processes(carrier: Carrier) -> Processes:
     return frozenset((seat.service, seat.row.sm_percent) for seat in carrier.seats)
 
 
+def _size(row: OperatingPoint) -> tuple[float, int]:
+    return row.sm_percent, row.batch
+
+
 class _Filling:
     """An arrangement whose replicas grow."""
 
@@ -246,9 +250,10 @@ class _Filling:
         at = next(
             place for place, seat in enumerate(carrier.seats) if seat.service == service
         )
-        rows = self._rows_beside(carrier, service)
-        narrower = carrier.seats[at].row.sm_percent
-        widths = sorted({row.sm_percent for row in rows if row.sm_percent >= narrower})
+        size = _size(carrier.seats[at].row)
+        # Never back to a smaller batch, or two neighbours could answer each other's steps without an end.
+        rows = [row for row in self._rows_beside(carrier, service) if _size(row) > size]
+        widths = sorted({size[0], *(row.sm_percent for row in rows)})
         is_running = service in held
         for width in widths[: 1 if is_running else 2]:
             grown = [

@@ -119,6 +119,16 @@ def test_a_neighbour_keeps_what_its_service_needs() -> None:
     assert grown(34.0) == [{"a": 50.0, "b": 25.0}]
 
 
+def sizes(plan: Plan) -> list[tuple[str, float, int]]:
+    """Service, SM percent and batch of each replica, in order."""
+    return sorted(
+        (each.service, each.sm_percent, each.batch)
+        for gpu in plan.gpus
+        for each in gpu.replicas
+        for _ in range(gpu.count)
+    )
+
+
 def test_gpus_take_turns() -> None:
     problem = a_problem(a_service("a", rate_rps=60.0), rows=QUARTERS)
     narrow = gpu_plan(replica_on("a", 50.0, 30.0))
@@ -151,6 +161,9 @@ def test_no_gpu_more_nothing_less_served_and_the_checker_agrees(seed: int) -> No
         assert used_gpus(result) == used_gpus(narrow)
         assert served_weight(problem, result) >= served_weight(problem, narrow) - 1e-6
         assert widened(problem, result) == result or problem is second
+        # No replica ever shrinks, so that neighbours cannot answer each other's steps without an end.
+        pairs = zip(sizes(narrow), sizes(result), strict=True)
+        assert all(before <= after for before, after in pairs)
 
 
 def test_what_is_left_is_given_away_and_given_back_when_tasks_wait() -> None:
