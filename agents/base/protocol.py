@@ -56,6 +56,9 @@ ROUTER_HEADER = "Plimsoll-Router"
 """Base URL of the node's router, where it takes requests: http or https, host and port."""
 LOGS_HEADER = "Plimsoll-Logs"
 """Sent by agents that answer a `LogRequest`: the others would refuse a reply with one."""
+TAKES_HEADER = "Plimsoll-Takes"
+"""In answers to agents: the fields of a service's reading that this control plane takes and earlier ones refused."""
+TAKEN_FIELDS = ("gone", "unmeasured")
 LOG_BYTES = 65_536
 """The most that one answer holds of a log."""
 
@@ -134,7 +137,12 @@ class ServiceReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     in_slo: Count
     """Requests that finished within the SLO's latency."""
     rejected: Count = 0
-    """Requests refused by a full queue or lost with a replica; each counts as an SLO miss."""
+    """Requests refused by a full queue, lost with a replica, or left by their clients after the SLO's latency; each
+    counts as an SLO miss."""
+    gone: Count = 0
+    """Requests that their clients left before that: no misses, and not served."""
+    unmeasured: Count = 0
+    """Of those served, streams of language models in which nothing could be measured; none is in the SLO."""
     queued: Count = 0
     """Requests that wait at the end of the window."""
     output_tokens: Count = 0

@@ -17,6 +17,8 @@ from starlette.types import Scope
 
 from agents.base.protocol import (
     LOGS_HEADER,
+    TAKEN_FIELDS,
+    TAKES_HEADER,
     TIME_HEADER,
     LogRequest,
     NodeCommand,
@@ -60,10 +62,14 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
             }
         },
         "headers": {
+            TAKES_HEADER: {
+                "description": "Fields of a service's reading that earlier control planes refused",
+                "schema": {"type": "string"},
+            },
             SKEW_HEADER: {
                 "description": "Set when the window's end is far from now; positive: the agent's clock is ahead",
                 "schema": {"type": "number"},
-            }
+            },
         },
     }
 }
@@ -168,7 +174,9 @@ async def _answer(
     )
     if command is not None:
         context.parts.metrics.commands.inc()
-    headers = None if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"}
+    headers = {TAKES_HEADER: ", ".join(TAKEN_FIELDS)}
+    if skew_s is not None:
+        headers[SKEW_HEADER] = f"{skew_s:.1f}"
     return Response(
         _encoder.encode(reply), media_type="application/json", headers=headers
     )
