@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agents.base.device import ServiceRoute
+from agents.base.device import ServerTraits, ServiceRoute
 from agents.base.durable_files import replace_file
 from agents.router.haproxy.commands import (
     Wanted,
@@ -41,6 +41,7 @@ from agents.router.haproxy.config import (
 )
 from agents.router.haproxy.runtime_socket import RuntimeSocket
 from agents.router.haproxy.state import Address, HaProxyError, ProxyState
+from agents.router.request_router import NO_TRAITS
 
 
 class HaProxy:
@@ -84,9 +85,13 @@ class HaProxy:
         replace_file(self._settings.leaving_path, b"")
 
     def switch(
-        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+        self,
+        routes: tuple[ServiceRoute, ...],
+        addresses: Mapping[str, str],
+        traits: Mapping[str, ServerTraits] = NO_TRAITS,
     ) -> None:
-        """Put a new table in force. `addresses`: base URL of every replica that the routes name.
+        """Put a new table in force. `addresses`: base URL of every replica that the routes name; `traits`: of their
+        servers, where they are not as the agent's own workers.
 
         Raises KeyError when a replica has no address, ValueError when it is none, HaProxyError when a name or the
         number of services or replicas cannot be had; then nothing was changed. HaProxyError also when HAProxy does not
