@@ -35,6 +35,7 @@ from agents.router.haproxy.commands import (
     weights_of,
 )
 from agents.router.haproxy.config import (
+    BINARY,
     HaProxySettings,
     access_files,
     make_config,
@@ -79,10 +80,13 @@ class HaProxy:
             # One of them has a private key. HAProxy reads them as root, before it becomes its own user.
             replace_file(path, content, mode=0o600)
         replace_file(self.config_path, self.config_text().encode())
-        replace_file(self._settings.map_path, b"")
-        replace_file(self._settings.slo_path, b"")
-        replace_file(self._settings.metadata_path, b"")
-        replace_file(self._settings.leaving_path, b"")
+        settings = self._settings
+        for path in (
+            *(settings.map_path, settings.slo_path, settings.itl_path),
+            *(settings.metadata_path, settings.leaving_path),
+            *(settings.ready_path, settings.limits_path),
+        ):
+            replace_file(path, b"")
 
     def switch(
         self,
@@ -106,7 +110,10 @@ class HaProxy:
         wanted = {route.service: weights_of(route, needed) for route in routes}
         models = {route.service for route in routes if route.slo_itl_ms is not None}
         self._socket.run(plan_commands(self.state(), wanted, self._settings, models))
-        maps = self._maps(routes, wanted)
+        known = {each: traits.get(each, ServerTraits()) for each in needed}
+        maps = self._maps(routes, wanted) | self._traits_maps(
+            {needed[each]: trait for each, trait in known.items()}
+        )
         self._socket.run(self._plan_maps(maps))
         # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state(), wanted)
@@ -156,12 +163,33 @@ class HaProxy:
         }
         return {
             self._settings.slo_path: slos_ms,
+            self._settings.itl_path: {
+                route.service: str(int(1000.0 * route.slo_itl_ms))
+                for route in routes
+                if route.slo_itl_ms is not None
+            },
             self._settings.leaving_path: {
                 route.service: "1" for route in routes if route.is_leaving
             },
             self._settings.metadata_path: {
                 service: f"{host}:{port}" for service, (host, port) in asked.items()
             },
+        }
+
+    def _traits_maps(
+        self, traits: Mapping[Address, ServerTraits]
+    ) -> dict[Path, dict[str, str]]:
+        """What the maps shall hold of servers: their places are those that they have now."""
+        usual = ServerTraits().ready_path
+        lacks_binary = not all(each.is_binary for each in traits.values())
+        return {
+            self._settings.ready_path: {
+                f"{place.backend}/{place.name}": trait.ready_path
+                for place in self.state().places
+                if (trait := traits.get(place.address)) is not None
+                and trait.ready_path != usual
+            },
+            self._settings.limits_path: {BINARY: "1"} if lacks_binary else {},
         }
 
     def _plan_maps(self, maps: Mapping[Path, Mapping[str, str]]) -> list[str]:
