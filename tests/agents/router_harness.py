@@ -102,6 +102,8 @@ async def read_all(router: RequestRouter) -> list[ServiceReading]:
         each.served + each.rejected + each.gone < each.arrivals
         for each in totals.values()
     ):
+        # A client's end is seen by the loop that the router runs in.
+        await asyncio.sleep(0.001)
         for each in await router.read_services():
             if (before := totals.get(each.service)) is not None:
                 each = msgspec.structs.replace(

@@ -295,7 +295,7 @@ def _answers(settings: HaProxySettings) -> Iterator[str]:
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
         f"this Content-Encoding is not supported; send the body as it is, or by {' or '.join(ENCODINGS)}",
     )
-    known = f"{{ req.hdr(Content-Encoding) -i identity {' '.join(ENCODINGS)} }}"
+    known = f"{{ req.fhdr(Content-Encoding) -i identity {' '.join(ENCODINGS)} }}"
     has_encoding = "{ req.hdr(Content-Encoding) -m found }"
     accepted = f'hdr Accept-Encoding "{", ".join(ENCODINGS)}"'
     yield f"http-request return {encoded} {accepted} if {has_encoding} !{known}"
