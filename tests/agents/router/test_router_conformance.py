@@ -183,13 +183,11 @@ async def test_a_failed_connection_costs_no_request_and_the_replica_comes_back(
             await both_serve(door)
 
 
-async def left(door: Door, server: Server, slo_ms: float) -> ServiceReading:
+async def left(door: Door, server: Server) -> ServiceReading:
     """What is counted of a client that leaves while a replica has its request."""
     server.hold = asyncio.Event()
     asked = asyncio.create_task(door.post())
     await eventually(lambda: server.requests == 1)
-    # Longer than the SLO where that is short, and much less where it is long.
-    await asyncio.sleep(0.05)
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
@@ -197,7 +195,7 @@ async def left(door: Door, server: Server, slo_ms: float) -> ServiceReading:
 
 
 @pytest.mark.parametrize(
-    ("slo_ms", "gone", "rejected"), [(60_000.0, 1, 0), (5.0, 0, 1)]
+    ("slo_ms", "gone", "rejected"), [(60_000.0, 1, 0), (0.0, 0, 1)]
 )
 @both
 @in_loop
@@ -208,7 +206,7 @@ async def test_a_client_that_leaves_is_a_miss_after_the_slos_latency_alone(
     async with front(kind, tmp_path) as door, served(a.make_app()) as at_a:
         route = ServiceRoute(service="chat", slo_ms=slo_ms, shares=(("a", 1.0),))
         await door.switch(route, a=at_a)
-        reading = await left(door, a, slo_ms)
+        reading = await left(door, a)
         found = (reading.arrivals, reading.served, reading.gone, reading.rejected)
         assert found == (1, 0, gone, rejected)
         assert a.hold is not None
