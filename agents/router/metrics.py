@@ -127,7 +127,7 @@ _COUNTERS: tuple[_Quantity, ...] = (
     ),
     (
         "output_tokens_total",
-        "Tokens in answers of language models; HAProxy counts none.",
+        "Tokens in answers of language models.",
         lambda each: each.counts.output_tokens,
     ),
 )
