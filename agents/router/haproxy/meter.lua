@@ -112,7 +112,25 @@ function Meter:http_headers(txn, message)
   self.is_stream = kinds ~= nil and kinds[0]:lower():find("text/event-stream", 1, true) == 1
 end
 
+-- How the tokens of a stream begin: nearly all of them alike, so that most are known without being looked through.
+local function beginning_of(event)
+  if event:sub(1, 6) == "event:" then return event:match("^[^\n]*\n") end
+  local _, stop = event:find('"content"%s*:%s*"')
+  if stop == nil then _, stop = event:find('"text"%s*:%s*"') end
+  return stop and event:sub(1, stop)
+end
+
+function Meter:note_token(at_ms)
+  self.first_ms = self.first_ms or at_ms
+  self.last_ms = at_ms
+  self.events = self.events + 1
+end
+
 function Meter:take(event, at_ms)
+  local beginning = self.beginning
+  if beginning and not self.is_cut and event:sub(1, #beginning) == beginning and event:byte(#beginning + 1) ~= 34 then
+    return self:note_token(at_ms)
+  end
   local facts = nil
   if self.is_cut then
     -- The beginning of a longer one is gone: what its end says of the usage still holds.
@@ -126,9 +144,8 @@ function Meter:take(event, at_ms)
   self.has_failed = self.has_failed or facts.failed
   self.stated = facts.tokens or self.stated
   if facts.token then
-    self.first_ms = self.first_ms or at_ms
-    self.last_ms = at_ms
-    self.events = self.events + 1
+    self:note_token(at_ms)
+    self.beginning = beginning_of(event)
   end
 end
 
