@@ -27,9 +27,9 @@ class Counts:
     gaps: Counter[int] = field(default_factory=Counter)
     """Times between arrivals, in the same buckets."""
     gone: int = 0
-    """Of those rejected as gone, the ones whose clients left before the SLO's latency was over: no misses."""
+    """Requests rejected as gone whose clients left before the SLO's latency was over; they are no misses."""
     unmeasured: int = 0
-    """Of those served, streams of language models in which nothing could be measured: not in time."""
+    """Streams of language models that were served and could not be measured; none counts as in time."""
     output_tokens: int = 0
     """Tokens of language models' answers."""
 

@@ -180,11 +180,7 @@ class Forwarder:
         self, job: RouterJob, replica_id: str, answer: WorkerAnswer
     ) -> tuple[web.StreamResponse, Outcome]:
         """The answer as the client gets it; its status tells how the replica does."""
-        # An error of the client's own (4xx) says nothing against the replica.
-        if answer.status >= 500:
-            self._blame(job, replica_id, f"status {answer.status}")
-        else:
-            job.service_queue.succeed(replica_id)
+        self._note_status(job, replica_id, answer.status)
         if job.service_queue.is_model and _is_stream(answer):
             job.meter = TokenMeter(job.came_s)
         if answer.body is None:
@@ -197,6 +193,13 @@ class Forwarder:
             status=answer.status, headers=answer.headers, body=answer.body
         )
         return response, _outcome(job, answer)
+
+    def _note_status(self, job: RouterJob, replica_id: str, status: int) -> None:
+        # An error of the client's own (4xx) says nothing against the replica.
+        if status >= 500:
+            self._blame(job, replica_id, f"status {status}")
+        else:
+            job.service_queue.succeed(replica_id)
 
     async def _pass_pieces(
         self, job: RouterJob, replica_id: str, answer: WorkerAnswer

@@ -38,6 +38,8 @@ _Document: TypeAlias = dict[str, object]
 _TYPED = ("response.", "message_", "content_block_", "transcript.", "speech.")
 """How the types of events begin, in the APIs that give them types."""
 _FAILURES = ("error", "response.failed")
+_BEGINNINGS = ("response.output_item.added", "content_block_start")
+_CALLS = ("_call", "tool_use")
 _CONTENTS = (
     "content",
     "reasoning_content",
@@ -224,8 +226,11 @@ def _facts(said: _Document) -> _EventFacts | None:
         if kind in _FAILURES:
             return _EventFacts(has_failed=True)
         return _typed_facts(kind, said) if kind.startswith(_TYPED) else None
-    if said.get("error"):
-        return _EventFacts(has_failed=True)
+    return _EventFacts(has_failed=True) if said.get("error") else _chosen_facts(said)
+
+
+def _chosen_facts(said: _Document) -> _EventFacts | None:
+    """What an event of a chat or of completions means."""
     choices = said.get("choices", [] if "usage" in said else None)
     if not isinstance(choices, list):
         return None
@@ -238,19 +243,23 @@ def _facts(said: _Document) -> _EventFacts | None:
 
 
 def _typed_facts(kind: str, said: _Document) -> _EventFacts:
-    """Of OpenAI's responses and transcriptions, and of Anthropic's messages."""
+    """What an event of OpenAI's responses or transcriptions, or of Anthropic's messages, means."""
     if kind.endswith(".delta"):
         return _EventFacts(is_token=bool(said.get("delta") or said.get("audio")))
-    delta, item = said.get("delta"), said.get("item", said.get("content_block"))
+    delta = said.get("delta")
     if kind == "content_block_delta" and isinstance(delta, dict):
         return _EventFacts(is_token=any(map(delta.get, _DELTAS)))
-    # A call's name is generated, too, and may be all of it.
-    if isinstance(item, dict) and not kind.endswith(".done"):
-        is_call = str(item.get("type")).endswith(("_call", "tool_use"))
-        return _EventFacts(is_token=is_call)
-    whole = said.get("response")
-    usage = whole.get("usage") if isinstance(whole, dict) else said.get("usage")
+    if kind in _BEGINNINGS:
+        return _EventFacts(is_token=_is_call(said))
+    response = said.get("response")
+    usage = response.get("usage") if isinstance(response, dict) else said.get("usage")
     return _EventFacts(tokens=_stated(usage, "output_tokens"))
+
+
+def _is_call(said: _Document) -> bool:
+    """Whether an item that begins is a call: its name is generated, too, and may be all of it."""
+    item = said.get("item", said.get("content_block"))
+    return isinstance(item, dict) and str(item.get("type")).endswith(_CALLS)
 
 
 def _has_content(choice: _Document) -> bool:
@@ -267,7 +276,7 @@ def _has_content(choice: _Document) -> bool:
 
 
 def _number(choice: _Document) -> int:
-    """Of the answer that a choice is part of, counted from 1."""
+    """The number of the answer that a choice is part of, counted from 1."""
     index = choice.get("index")
     return (
         1 + min(index, _MAX_ANSWERS - 1) if isinstance(index, int) and index > 0 else 1

@@ -19,13 +19,8 @@ import aiohttp
 import msgspec
 from msgspec import structs
 
-from agents.base.protocol import (
-    TAKEN_FIELDS,
-    TAKES_HEADER,
-    TIME_HEADER,
-    Observation,
-    SyncReply,
-)
+from agents.base.protocol import TIME_HEADER, Observation, SyncReply
+from agents.base.version import TAKEN_FIELDS, TAKES_HEADER
 
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""

@@ -81,9 +81,9 @@ class Sums:
     in_slo: int = 0
     rejected: int = 0
     gone: int = 0
-    """Left by their clients in time: neither served nor missed."""
+    """Requests that their clients left in time: neither served nor missed."""
     unmeasured: int = 0
-    """Of those served."""
+    """Served streams that could not be measured."""
     output_tokens: int = 0
     """That routers counted."""
     engine_tokens: EngineTokens = NO_TOKENS

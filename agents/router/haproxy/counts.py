@@ -20,7 +20,7 @@ from agents.router.haproxy.state import HaProxyError
 
 _ENTRY = re.compile(r"key=(\S+) .*gpc0=(\d+)")
 _GOOD = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx")
-_TOLD = (
+_COUNTS = (
     *("arrivals", "served", "rejected", "in_slo"),
     *("gone", "unmeasured", "output_tokens"),
 )
@@ -128,16 +128,18 @@ class Counter:
             if counted.arrivals < before.arrivals:
                 before = NOTHING
             reading = _reading(service, before, counted)
-            # As told so far: what was counted before the end of its answer, the next reading tells with it.
-            told = {
-                name: getattr(before, name) + getattr(reading, name) for name in _TOLD
+            # As reported so far: what was counted before the end of its answer, the next reading tells with it.
+            reported = {
+                name: getattr(before, name) + getattr(reading, name) for name in _COUNTS
             }
-            self._before[backend] = replace(counted, **told)
+            self._before[backend] = replace(counted, **reported)
             readings.append(reading)
         return tuple(readings)
 
 
 def _reading(service: str, before: Counted, now: Counted) -> ServiceReading:
-    more = {name: max(0, getattr(now, name) - getattr(before, name)) for name in _TOLD}
+    more = {
+        name: max(0, getattr(now, name) - getattr(before, name)) for name in _COUNTS
+    }
     more["in_slo"] = min(more["served"], more["in_slo"])
     return ServiceReading(service=service, queued=now.queued, **more)

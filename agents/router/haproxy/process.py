@@ -153,8 +153,6 @@ class HaProxy:
         self, routes: tuple[ServiceRoute, ...], wanted: Wanted
     ) -> dict[Path, dict[str, str]]:
         """What the maps shall hold beside the one of backends."""
-        # In whole milliseconds, which is what HAProxy measures in.
-        slos_ms = {route.service: str(int(route.slo_ms)) for route in routes}
         # One with the largest weight: who gets nothing may be about to leave.
         asked = {
             service: max(weights, key=weights.__getitem__)
@@ -162,12 +160,7 @@ class HaProxy:
             if weights
         }
         return {
-            self._settings.slo_path: slos_ms,
-            self._settings.itl_path: {
-                route.service: str(int(1000.0 * route.slo_itl_ms))
-                for route in routes
-                if route.slo_itl_ms is not None
-            },
+            **self._slo_maps(routes),
             self._settings.leaving_path: {
                 route.service: "1" for route in routes if route.is_leaving
             },
@@ -175,6 +168,16 @@ class HaProxy:
                 service: f"{host}:{port}" for service, (host, port) in asked.items()
             },
         }
+
+    def _slo_maps(self, routes: tuple[ServiceRoute, ...]) -> dict[Path, dict[str, str]]:
+        # In whole milliseconds, which is what HAProxy measures in.
+        slos_ms = {route.service: str(int(route.slo_ms)) for route in routes}
+        itls_us = {
+            route.service: str(int(1000.0 * route.slo_itl_ms))
+            for route in routes
+            if route.slo_itl_ms is not None
+        }
+        return {self._settings.slo_path: slos_ms, self._settings.itl_path: itls_us}
 
     def _traits_maps(
         self, traits: Mapping[Address, ServerTraits]

@@ -17,14 +17,13 @@ from starlette.types import Scope
 
 from agents.base.protocol import (
     LOGS_HEADER,
-    TAKEN_FIELDS,
-    TAKES_HEADER,
     TIME_HEADER,
     LogRequest,
     NodeCommand,
     Observation,
     SyncReply,
 )
+from agents.base.version import TAKEN_FIELDS, TAKES_HEADER
 from app.api.fleet.observations import MAX_OBSERVATION_BYTES, decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT, Agent
