@@ -12,12 +12,13 @@ names new services, and only then are old replicas told to `drain`. Who holds a 
 recognised by its address, so neither a restart of the agent nor one of HAProxy leaves anything to repair: the next
 switch does. What HAProxy then has is read again and compared with what was wanted.
 
-HAProxy counts what it does per service (`agents.router.haproxy.counts` reads it), and beside that here, in a table of
-its own, the answers within the SLO: those below 500 whose head came in time. Readiness it answers itself; metadata is
+HAProxy counts what it does per service (`agents.router.haproxy.counts` reads it), and here, in a table of its own, the
+answers within the SLO: those below 500 whose head came in time. Those of language models, replicas that fail and
+clients that leave are judged by `meter.lua`. Readiness it answers itself; metadata is
 asked of one replica of the service by way of a backend of its own, so that neither counts as a request.
 
 Against the agent's own router it lacks: the queue of a service without a replica, deadlines that shrink on their way, a
-last replica that stays in, and latency histograms per service. Verified with 2.6.
+last replica that stays in when it says that it is not ready, and latency histograms per service. Verified with 2.6.
 """
 
 import re
