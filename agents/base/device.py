@@ -187,6 +187,16 @@ class ServiceRoute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTraits:
+    """What a router needs to know of the server of a replica."""
+
+    ready_path: str = "/v2/health/ready"
+    """Where it says whether it takes requests."""
+    is_binary: bool = True
+    """Whether it takes tensors as bytes after the JSON, which the Open Inference Protocol calls an extension."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """One node as it is now; GPUs by index, routes by service."""
 

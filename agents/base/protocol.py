@@ -11,8 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from agents.base.latency_buckets import BUCKET_COUNT
 
-# Every number and text has its bounds here, and nowhere else: they fit the columns that keep them, and sums of them do,
-# too. What passes can be written, so that no report fails the transaction that it shares with others.
+# All bounds of numbers and texts are here. What passes, and its sums, fit the columns that keep them.
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=253)]
 DEFAULT_PROJECT = "default"
 MAX_TEXT = 2000
@@ -123,10 +122,9 @@ class TaskReading(Wire, frozen=True, kw_only=True):
     """Mean time of the window's iterations; 0 without any."""
 
 
-# Counts, since those of windows of any length and of several nodes can be added, and rates cannot.
 # Defaults are omitted, here and of replicas: control planes that know no tokens take readings without any.
 class ServiceReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
-    """One service as this node's router saw it over the window; counts, never rates."""
+    """One service as this node's router saw it over the window; counts of nodes can be added, rates cannot."""
 
     service: Name
     arrivals: Count
@@ -134,7 +132,10 @@ class ServiceReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     in_slo: Count
     """Requests that finished within the SLO's latency."""
     rejected: Count = 0
-    """Requests refused by a full queue or lost with a replica; each counts as an SLO miss."""
+    """Requests refused, lost with a replica, or left by their clients after the SLO's latency; each is an SLO miss."""
+    gone: Count = 0
+    """Requests that their clients left before that: no misses, and not served."""
+    unmeasured: Count = 0  # served streams that could not be measured; not in the SLO
     queued: Count = 0
     """Requests that wait at the end of the window."""
     output_tokens: Count = 0
@@ -295,8 +296,7 @@ class TaskCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
 class GovernorCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """Who turns a GPU's clock and batches while it runs, by `solvers.governors`; the last three are `GovernorTuning`'s.
 
-    The GPU's own command is where it begins, its power cap and its replicas' batches are how far it may go.
-    """
+    The GPU's own command is where it begins, its power cap and its replicas' batches are how far it may go."""
 
     name: Name
     period_s: Annotated[float, Meta(ge=0.1, le=60.0)] = 1.0

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from agents.base.device import Device, DeviceError
 from agents.router.access import ASKS_FOR_KEYS, RouterAccess, guard, tls_context
+from agents.serving.request_bodies import IS_RAW
 
 FIRST_HANDED_OVER = 3
 """SD_LISTEN_FDS_START."""
@@ -61,7 +62,10 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
     closing = asyncio.Event()
     app.on_response_prepare.append(_sender_off(closing))
     # A caller who leaves ends the work of a replica for him.
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+    app[IS_RAW] = True
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=True, auto_decompress=False
+    )
     await runner.setup()
     try:
         site = web.SockSite(

@@ -20,6 +20,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import aiohttp
 
+from agents.base.device import ServerTraits
 from agents.processes.templates import Server, WarmUp
 from agents.processes.user import read_file, write_file
 from agents.replicas.answers import (
@@ -78,6 +79,10 @@ class ReplicaCounts:
 
 class Adapter(Protocol):
     """One kind of server. Every method raises ServerUnanswered where the server does not answer as documented."""
+
+    def traits(self, endpoint: Endpoint) -> ServerTraits:
+        """What routers need to know of it."""
+        ...
 
     async def is_ready(self, endpoint: Endpoint) -> bool:
         """Whether it takes requests; a server that cannot be reached does not."""
@@ -141,9 +146,17 @@ class _Server:
 
     own_path = "/v2/health/ready"
     """Where readiness is asked for unless the template says otherwise; `{served_as}` is filled in."""
+    is_binary = True
+    """Whether it has the protocol's extension of binary tensors."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
+
+    def traits(self, endpoint: Endpoint) -> ServerTraits:
+        own = self.own_path.replace("{served_as}", endpoint.served_as)
+        return ServerTraits(
+            ready_path=endpoint.readiness_path or own, is_binary=self.is_binary
+        )
 
     async def is_ready(self, endpoint: Endpoint) -> bool:
         return await self._http.is_fine(self._readiness_url(endpoint))
@@ -166,8 +179,7 @@ class _Server:
         return False
 
     def _readiness_url(self, endpoint: Endpoint) -> str:
-        own = self.own_path.replace("{served_as}", endpoint.served_as)
-        return endpoint.url + (endpoint.readiness_path or own)
+        return endpoint.url + self.traits(endpoint).ready_path
 
 
 class WorkerAdapter(_Server):
@@ -273,6 +285,8 @@ class MlserverAdapter(_Server):
     """MLServer: reads its settings again when it is told to load."""
 
     own_path = "/v2/models/{served_as}/ready"
+    # MLServer 1.7.1 lists no extensions, and answers 422 to binary tensors.
+    is_binary = False
 
     async def apply_batch(self, endpoint: Endpoint, batch: int) -> BatchOutcome:
         path = endpoint.directory / "model-settings.json"

@@ -32,7 +32,12 @@ from pathlib import Path
 
 import aiohttp
 
-from agents.base.device import DeviceError, LaunchFailed, UnknownPart
+from agents.base.device import (
+    DeviceError,
+    LaunchFailed,
+    ServerTraits,
+    UnknownPart,
+)
 from agents.base.waits import cancel
 from agents.processes.care import keep_tidy
 from agents.processes.launch import Crashes, Launch, Ports, place_in, prepare
@@ -265,6 +270,12 @@ class Workers:
             )
             return "reloading"
         return await self._alive().apply_batch(each, batch)
+
+    def traits(self, replica_id: str) -> ServerTraits:
+        """What routers need to know of a replica's server."""
+        each = self._find(replica_id)
+        adapter = self._alive().watch.adapter(each)
+        return adapter.traits(each.endpoint(self._opened()))
 
     async def metrics(self, replica_id: str) -> ReplicaCounts:
         """What a replica's server counted. Raises DeviceError where it does not tell."""

@@ -26,6 +26,10 @@ class Counts:
     """Latencies of those served; see `latency_buckets.bucket_of`."""
     gaps: Counter[int] = field(default_factory=Counter)
     """Times between arrivals, in the same buckets."""
+    gone: int = 0
+    """Requests rejected as gone whose clients left before the SLO's latency was over; they are no misses."""
+    unmeasured: int = 0
+    """Streams of language models that were served and could not be measured; none counts as in time."""
     output_tokens: int = 0
     """Tokens of language models' answers."""
 
@@ -39,4 +43,6 @@ class Counts:
         self.rejected.update(other.rejected)
         self.buckets.update(other.buckets)
         self.gaps.update(other.gaps)
+        self.gone += other.gone
+        self.unmeasured += other.unmeasured
         self.output_tokens += other.output_tokens

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 
 from aiohttp import web
 
+from agents.base.device import DeviceError
 from agents.router.access import ASKS_FOR_KEYS
 from agents.router.counts import Reason
 from agents.router.http_messages import RawHeaders, make_head
@@ -21,10 +22,9 @@ from agents.router.pool import (
     WorkerAnswerLost,
 )
 from agents.router.service_queue import ServiceQueue
-from agents.router.streams import TokenMeter, answered_tokens
-from agents.serving.http_problems import problem
+from agents.router.streams import EVENT_STREAM, AnswerTail, TokenMeter, answered_tokens
+from agents.serving.http_problems import RETRY_AFTER_S, problem
 
-READY_PATH = b"/v2/health/ready"
 PROBE_TIMEOUT_S = 1.0
 METADATA_TIMEOUT_S = 5.0
 MAX_METADATA = 1024 * 1024
@@ -32,6 +32,15 @@ MAX_METADATA = 1024 * 1024
 Outcome: TypeAlias = Literal["served"] | Reason
 
 log = logging.getLogger(__name__)
+
+
+class Busy(DeviceError):
+    """A replica answered 503: it is well, did nothing of the request, and takes no more at the moment."""
+
+    def __init__(self, response: web.Response) -> None:
+        """`response`: its refusal, as a client gets it."""
+        super().__init__("the replica takes no more requests at the moment")
+        self.response = response
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,9 +56,9 @@ class RouterJob:
     target: str = ""
     """Path and query for the replica; empty: the request's own."""
     meter: TokenMeter | None = None
-    """Only language models have one."""
+    """Only streams of language models have one."""
     answer_tokens: int = 0
-    """In an answer that came at once; 0: it came token by token."""
+    """In an answer of a language model that is no stream."""
 
     def left_s(self, now_s: float) -> float:
         """Until its deadline, or as long as anybody waits."""
@@ -64,14 +73,21 @@ class Forwarder:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._pools: dict[str, ConnectionPool] = {}
+        self._ready_paths: Mapping[str, str] = {}
         self._probes: dict[tuple[ServiceQueue, str], asyncio.Task[None]] = {}
 
     def pools_for(self, urls: Mapping[str, str]) -> dict[str, ConnectionPool]:
         """A pool for each replica's base URL, the present one where that is the same. Raises ValueError."""
         return {each: self._pool(each, url) for each, url in urls.items()}
 
-    def use(self, pools: Mapping[str, ConnectionPool], busy: Collection[str]) -> None:
+    def use(
+        self,
+        pools: Mapping[str, ConnectionPool],
+        busy: Collection[str],
+        ready_paths: Mapping[str, str],
+    ) -> None:
         """Connect to these replicas from now on, and to `busy` ones as before; all other pools are closed."""
+        self._ready_paths = ready_paths
         kept = dict(pools)
         for replica_id, pool in self._pools.items():
             if replica_id in busy and replica_id not in pools:
@@ -86,12 +102,12 @@ class Forwarder:
         for probe in probes:
             probe.cancel()
         await asyncio.gather(*probes, return_exceptions=True)
-        self.use({}, ())
+        self.use({}, (), {})
 
     async def forward(
         self, job: RouterJob, replica_id: str
     ) -> tuple[web.StreamResponse, Outcome]:
-        """Pass the request on and its answer back. NotConnected: nothing was sent."""
+        """Pass the request on and its answer back. NotConnected: nothing was sent. Busy: nothing of it was done."""
         if job.request.transport is None:
             return problem(
                 HTTPStatus.BAD_GATEWAY, "the client has disconnected"
@@ -117,6 +133,8 @@ class Forwarder:
             return problem(
                 HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"
             ), "lost"
+        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise Busy(await _refusal(answer))
         return await self._pass_answer(job, replica_id, answer)
 
     async def forward_metadata(
@@ -162,19 +180,26 @@ class Forwarder:
         self, job: RouterJob, replica_id: str, answer: WorkerAnswer
     ) -> tuple[web.StreamResponse, Outcome]:
         """The answer as the client gets it; its status tells how the replica does."""
+        self._note_status(job, replica_id, answer.status)
+        if job.service_queue.is_model and _is_stream(answer):
+            job.meter = TokenMeter(job.came_s)
+        if answer.body is None:
+            return await self._pass_pieces(job, replica_id, answer)
+        if job.meter is not None:
+            job.meter.feed(answer.body, self._now_s())
+        elif job.service_queue.is_model:
+            job.answer_tokens = answered_tokens(answer.body)
+        response = web.Response(
+            status=answer.status, headers=answer.headers, body=answer.body
+        )
+        return response, _outcome(job, answer)
+
+    def _note_status(self, job: RouterJob, replica_id: str, status: int) -> None:
         # An error of the client's own (4xx) says nothing against the replica.
-        if answer.status >= 500:
-            self._blame(job, replica_id, f"status {answer.status}")
+        if status >= 500:
+            self._blame(job, replica_id, f"status {status}")
         else:
             job.service_queue.succeed(replica_id)
-        if answer.body is not None:
-            if job.meter is not None:
-                job.answer_tokens = answered_tokens(answer.body)
-            response = web.Response(
-                status=answer.status, headers=answer.headers, body=answer.body
-            )
-            return response, "served" if answer.status < 500 else "lost"
-        return await self._pass_pieces(job, replica_id, answer)
 
     async def _pass_pieces(
         self, job: RouterJob, replica_id: str, answer: WorkerAnswer
@@ -183,14 +208,18 @@ class Forwarder:
         response = web.StreamResponse(status=answer.status, headers=answer.headers)
         # Known lengths are passed on, so that the client sees a broken answer as one.
         response.content_length = answer.length
+        tail = AnswerTail()
         try:
             await response.prepare(job.request)
             while piece := await answer.piece():
                 # Before it is written: how fast the client takes it is no matter of the replica's.
                 if job.meter is not None:
                     job.meter.feed(piece, self._now_s())
+                else:
+                    tail.feed(piece)
                 await response.write(piece)
             await response.write_eof()
+            job.answer_tokens = tail.tokens
         except WorkerAnswerLost as error:  # part of the answer is out: only a broken connection tells the client so
             self._blame(job, replica_id, str(error))
             if job.request.transport is not None:
@@ -200,7 +229,7 @@ class Forwarder:
             return response, "gone"
         finally:
             answer.close()
-        return response, "served" if answer.status < 500 else "lost"
+        return response, _outcome(job, answer)
 
     def _blame(self, job: RouterJob, replica_id: str, reason: str) -> None:
         """Count a failure of a replica that was reached."""
@@ -234,8 +263,9 @@ class Forwarder:
             while replica_id in service_queue.out:
                 await asyncio.sleep(service_queue.probe_in_s(replica_id))
                 pool = self._pools.get(replica_id)
+                path = self._ready_paths.get(replica_id, "").encode()
                 if pool is not None and await pool.is_ready(
-                    READY_PATH, timeout_s=PROBE_TIMEOUT_S
+                    path, timeout_s=PROBE_TIMEOUT_S
                 ):
                     log.info(
                         "replica %s of %s is ready again",
@@ -261,7 +291,7 @@ def _make_head(job: RouterJob, pool: ConnectionPool, left_s: float) -> bytes:
             else _target(job.request, pool)
         ),
         host=pool.host,
-        headers=_passed_headers(job.request),
+        headers=_request_headers(job),
         body_bytes=len(job.body),
         deadline_ms=None if job.deadline_ms is None else int(1000.0 * left_s),
     )
@@ -271,11 +301,49 @@ def _target(request: web.Request, pool: ConnectionPool) -> bytes:
     return pool.prefix + request.path_qs.encode()
 
 
+def _request_headers(job: RouterJob) -> RawHeaders:
+    headers = _passed_headers(job.request)
+    if not job.service_queue.is_model:
+        return headers
+    # Of an answer that is compressed nobody on the way could read the tokens.
+    return tuple(each for each in headers if each[0].lower() != b"accept-encoding")
+
+
 def _passed_headers(request: web.Request) -> RawHeaders:
     headers = request.raw_headers
     if not request.app.get(ASKS_FOR_KEYS):
         return headers
     return tuple(each for each in headers if each[0].lower() != b"authorization")
+
+
+def _is_stream(answer: WorkerAnswer) -> bool:
+    """Whether it is one of server-sent events."""
+    return any(
+        name.lower() == "content-type" and value.lower().startswith(EVENT_STREAM)
+        for name, value in answer.headers
+    )
+
+
+def _outcome(job: RouterJob, answer: WorkerAnswer) -> Outcome:
+    """How an answer counts that is whole."""
+    has_failed = job.meter is not None and job.meter.has_failed
+    return "lost" if has_failed or answer.status >= 500 else "served"
+
+
+async def _refusal(answer: WorkerAnswer) -> web.Response:
+    """A replica's 503 in its own words, and when to come again."""
+    try:
+        body = await _read_body(answer)
+    except WorkerAnswerLost:
+        # That it was refused is known without the words, which are lost.
+        return problem(
+            HTTPStatus.SERVICE_UNAVAILABLE, "the replica refused the request"
+        )
+    finally:
+        answer.close()
+    response = web.Response(status=answer.status, headers=answer.headers, body=body)
+    response.headers.setdefault("Retry-After", str(RETRY_AFTER_S))
+    return response
 
 
 async def _read_body(answer: WorkerAnswer) -> bytes:
@@ -286,7 +354,7 @@ async def _read_body(answer: WorkerAnswer) -> bytes:
     while piece := await answer.piece():
         body += piece
         if len(body) > MAX_METADATA:
-            raise WorkerAnswerLost(f"its metadata has more than {MAX_METADATA} bytes")
+            raise WorkerAnswerLost(f"it has more than {MAX_METADATA} bytes")
     return bytes(body)
 
 

@@ -116,8 +116,18 @@ _COUNTERS: tuple[_Quantity, ...] = (
     ("served_total", "Requests that were answered.", lambda each: each.counts.served),
     ("in_slo_total", "Of these, within the SLO.", lambda each: each.counts.in_slo),
     (
+        "gone_total",
+        "Of those rejected as gone, before the SLO's latency was over; no misses.",
+        lambda each: each.counts.gone,
+    ),
+    (
+        "unmeasured_total",
+        "Of those answered, streams of unknown APIs; none counts as within the SLO.",
+        lambda each: each.counts.unmeasured,
+    ),
+    (
         "output_tokens_total",
-        "Tokens in answers of language models; HAProxy counts none.",
+        "Tokens in answers of language models.",
         lambda each: each.counts.output_tokens,
     ),
 )

@@ -112,14 +112,15 @@ class ConnectionPool:
         return await connection.ask(head, body, due_s)
 
     async def is_ready(self, path: bytes, *, timeout_s: float) -> bool:
-        """Whether a GET of the path is answered with 2xx in time."""
+        """Whether a GET of the path is answered in time, with 2xx or with 404: a server that does not know the path
+        takes requests nevertheless."""
         head = b"GET %b%b HTTP/1.1\r\nHost: %b\r\n\r\n" % (self.prefix, path, self.host)
         try:
             answer = await self.ask(head, b"", timeout_s=timeout_s)
         except (NotConnected, WorkerAnswerLost):
             return False
         answer.close()
-        return 200 <= answer.status < 300
+        return 200 <= answer.status < 300 or answer.status == 404
 
     def close(self) -> None:
         """Close what is idle; what is busy closes when it is done."""

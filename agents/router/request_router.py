@@ -4,11 +4,15 @@ Whatever may have to ask another process is waited for, so that nothing else of 
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
-from agents.base.device import ServiceRoute
+from agents.base.device import ServerTraits, ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.router.counts import Counts
+
+NO_TRAITS: Mapping[str, ServerTraits] = MappingProxyType({})
+"""All servers are as the agent's own workers."""
 
 
 class RequestRouter(Protocol):
@@ -20,9 +24,14 @@ class RequestRouter(Protocol):
         ...
 
     async def switch_routes(
-        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+        self,
+        routes: tuple[ServiceRoute, ...],
+        addresses: Mapping[str, str],
+        traits: Mapping[str, ServerTraits] = NO_TRAITS,
     ) -> None:
-        """Put a new table in force. Raises KeyError for a replica without an address, or DeviceError."""
+        """Put a new table in force. `traits`: of servers that are not as the agent's own workers.
+
+        Raises KeyError for a replica without an address, or DeviceError."""
         ...
 
     async def look(self) -> None:

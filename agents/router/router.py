@@ -7,7 +7,8 @@ without a replica keeps its requests waiting, bounded, and counts them, so that 
 Metadata is any replica's own, and is not counted.
 
     request ──▶ queue: bounded, turn by weights ──▶ pool of the replica's connections ──▶ answer, whole or in parts
-                  │ full: 503, Retry-After                 │ NotConnected: another replica, for nothing was sent
+                  │ full: 503, Retry-After                 │ NotConnected, or 503: another replica, for nothing was
+                  │                                        │ done; when all are busy 503, Retry-After
                   │ deadline passed: 504                   │ WorkerAnswerLost: 502 or a broken connection, never sent
                                                            again
                   ▼                                        ▼ LateAnswer: 502, or 504 when the deadline passed
@@ -25,17 +26,19 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from agents.base.device import ServiceRoute
+from agents.base.device import ServerTraits, ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.router.access import READINESS_PATH
 from agents.router.counts import Counts
-from agents.router.forward import Forwarder, Outcome, RouterJob, expired
+from agents.router.forward import Busy, Forwarder, Outcome, RouterJob, expired
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
 from agents.router.pool import NotConnected
+from agents.router.request_router import NO_TRAITS
 from agents.router.router_answers import (
     about,
     come_again,
     finish,
+    leave,
     live,
     own_target,
     too_slow,
@@ -44,13 +47,13 @@ from agents.router.router_answers import (
     without_replica,
 )
 from agents.router.service_queue import Overloaded, ServiceQueue
-from agents.router.streams import TokenMeter
 from agents.serving.http_problems import (
     DEADLINE,
     parse_deadline_ms,
     problem,
     refusals_as_problems,
 )
+from agents.serving.request_bodies import is_compressed, read_body
 
 QUEUE_LIMIT = 512
 """Requests of one service that wait at most while no replica has room."""
@@ -90,6 +93,8 @@ class Router:
         self._retired: list[ServiceQueue] = []
         self._forwarder = Forwarder(now_s)
         self._routes: tuple[ServiceRoute, ...] = ()
+        self._is_binary = True
+        """Whether all servers take binary tensors."""
         self._held_bytes = 0
         self._unknown = 0
 
@@ -121,8 +126,8 @@ class Router:
         app.router.add_post(f"{by_version}/infer", self._infer)
         app.router.add_post("/services/{service}/v1/{path:.+}", self._infer)
         app.router.add_get("/services/{service}/v1/models", self._models)
-        app.router.add_get("/v2", about)
-        app.router.add_get("/v2/", about)
+        app.router.add_get("/v2", self._about)
+        app.router.add_get("/v2/", self._about)
         app.router.add_get("/v2/health/live", live)
         app.router.add_get("/v2/health/ready", live)
         app.router.add_get(READINESS_PATH, self._ready)
@@ -137,9 +142,13 @@ class Router:
         return app
 
     def switch(
-        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+        self,
+        routes: tuple[ServiceRoute, ...],
+        addresses: Mapping[str, str],
+        traits: Mapping[str, ServerTraits] = NO_TRAITS,
     ) -> None:
-        """Put a new table in force at once. `addresses`: base URL of every replica that the routes name.
+        """Put a new table in force at once. `addresses`: base URL of every replica that the routes name; `traits`: of
+        their servers, where they are not as the agent's own workers.
 
         Requests under way finish where they are, also those of services that the table no longer has.
         Raises KeyError when a replica has no address and ValueError when it is no address, and then changes nothing.
@@ -161,8 +170,14 @@ class Router:
             for service_queue in known.values()
             for replica_id in service_queue.busy
         }
-        self._forwarder.use(pools, busy)
+        known_traits = {each: traits.get(each, ServerTraits()) for each in needed}
+        self._forwarder.use(
+            pools,
+            busy,
+            {each: trait.ready_path for each, trait in known_traits.items()},
+        )
         self._routes = routes
+        self._is_binary = all(each.is_binary for each in known_traits.values())
         self._service_queues = {
             route.service: known.get(route.service) or self._make_queue(route)
             for route in routes
@@ -198,10 +213,13 @@ class Router:
         return tuple(sorted(readings, key=lambda reading: reading.service))
 
     async def switch_routes(
-        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+        self,
+        routes: tuple[ServiceRoute, ...],
+        addresses: Mapping[str, str],
+        traits: Mapping[str, ServerTraits] = NO_TRAITS,
     ) -> None:
         """As `switch`, for `agents.router.request_router`."""
-        self.switch(routes, addresses)
+        self.switch(routes, addresses, traits)
 
     async def look(self) -> None:
         """Nothing: what is in flight is always known."""
@@ -226,6 +244,9 @@ class Router:
             replica_limit=self._replica_limit,
             now_s=self._now_s,
         )
+
+    async def _about(self, _: web.Request) -> web.Response:
+        return about(is_binary=self._is_binary)
 
     async def _ready(self, request: web.Request) -> web.Response:
         service = request.match_info["service"]
@@ -280,9 +301,8 @@ class Router:
         except ValueError as error:
             return problem(HTTPStatus.BAD_REQUEST, str(error))
         # A body of unknown length counts with the longest that is allowed.
-        held_bytes = (
-            request.content_length if request.content_length is not None else MAX_BODY
-        )
+        length = None if is_compressed(request) else request.content_length
+        held_bytes = MAX_BODY if length is None else length
         if self._held_bytes + held_bytes > self._max_held_bytes and self._held_bytes:
             service_queue.arrive()
             service_queue.reject("full")
@@ -305,7 +325,6 @@ class Router:
                 deadline_ms=deadline_ms,
                 timeout_s=self._answer_timeout_s,
                 target=own_target(request),
-                meter=TokenMeter(came_s) if service_queue.is_model else None,
             )
             return await self._counted(job)
         finally:
@@ -315,7 +334,7 @@ class Router:
         """None: it did not come in time."""
         try:
             async with asyncio.timeout(self._body_timeout_s):
-                return await request.read()
+                return await read_body(request, MAX_BODY)
         except TimeoutError:
             return None
 
@@ -330,6 +349,8 @@ class Router:
             took_ms = 1000.0 * (self._now_s() - job.came_s)
             if outcome == "served":
                 finish(job, took_ms)
+            elif outcome == "gone":
+                leave(job, took_ms)
             else:
                 service_queue.reject(outcome, took_ms)
 
@@ -337,13 +358,17 @@ class Router:
         """The answer, and whether it is a replica's own and whole."""
         service_queue = job.service_queue
         reason = ""
-        # Only a request of which nothing was sent is tried again: a replica may have worked on any other.
+        refused: dict[str, web.Response] = {}
+        # Only a request that no replica has begun is tried again: it was not sent, or refused by 503.
         for _ in range(ATTEMPTS):
             left_s = job.left_s(self._now_s())
             if left_s < 0.001:
                 return expired("before a replica had the request"), "expired"
+            replica_id = service_queue.take(refused)
+            if replica_id is None and refused:
+                break
             try:
-                replica_id = service_queue.take() or await turn(service_queue, left_s)
+                replica_id = replica_id or await turn(service_queue, left_s)
             except Overloaded as error:
                 return come_again(service_queue, str(error)), "full"
             except TimeoutError:
@@ -355,6 +380,8 @@ class Router:
                 ), "full"
             try:
                 return await self._forwarder.forward(job, replica_id)
+            except Busy as busy:
+                refused[replica_id] = busy.response
             except NotConnected as error:
                 self._forwarder.note_failure(
                     service_queue, replica_id, str(error), is_unreachable=True
@@ -364,6 +391,8 @@ class Router:
                     break
             finally:
                 service_queue.release(replica_id)
+        if refused:
+            return refused.popitem()[1], "full"
         return problem(HTTPStatus.BAD_GATEWAY, reason), "lost"
 
     async def _close(self, _: web.Application) -> None:

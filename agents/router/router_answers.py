@@ -22,14 +22,24 @@ def own_target(request: web.Request) -> str:
 
 def finish(job: RouterJob, took_ms: float) -> None:
     """Count an answer that was served; a language model's by its tokens."""
-    meter = job.meter
-    if meter is None:
-        job.service_queue.finish(took_ms)
-    elif meter.ttft_ms is not None:
-        job.service_queue.finish(meter.ttft_ms, meter.itl_ms, tokens=meter.tokens)
-    else:
+    meter, service_queue = job.meter, job.service_queue
+    if not service_queue.is_model:
+        service_queue.finish(took_ms)
+    elif meter is None:
         # One that came whole tells nothing of its first token: the others are taken to have come just in time.
-        job.service_queue.finish_at_once(took_ms, job.answer_tokens)
+        service_queue.finish_at_once(took_ms, job.answer_tokens)
+    elif meter.ttft_ms is not None:
+        service_queue.finish(meter.ttft_ms, meter.itl_ms, tokens=meter.tokens)
+    elif meter.is_known:
+        service_queue.finish_at_once(took_ms, meter.tokens)
+    else:
+        service_queue.finish_unmeasured(took_ms)
+
+
+def leave(job: RouterJob, took_ms: float) -> None:
+    """Count a request whose client has left; one that had got its first token is judged by that."""
+    ttft_ms = None if job.meter is None else job.meter.ttft_ms
+    job.service_queue.leave(took_ms if ttft_ms is None else ttft_ms)
 
 
 def too_slow(limit_s: float) -> web.Response:
@@ -53,13 +63,13 @@ async def live(_: web.Request) -> web.Response:
     return web.Response()
 
 
-async def about(_: web.Request) -> web.Response:
-    """What the server is, by OIP v2."""
+def about(*, is_binary: bool) -> web.Response:
+    """What the server is, by OIP v2, whose extensions are those that all servers behind it have."""
     return web.json_response(
         {
             "name": "plimsoll-router",
             "version": agent_version(),
-            "extensions": ["binary_tensor_data"],
+            "extensions": ["binary_tensor_data"] if is_binary else [],
         }
     )
 

@@ -7,7 +7,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from agents.base.device import ServiceRoute
@@ -194,10 +194,10 @@ class ServiceQueue:
         seconds = math.ceil(len(self._waiting) / rps)
         return max(MIN_RETRY_S, min(MAX_RETRY_S, seconds))
 
-    def take(self) -> str | None:
-        """A replica with room, where nobody waits for one."""
+    def take(self, but: Collection[str] = ()) -> str | None:
+        """A replica with room, where nobody waits for one; none of those that have refused the request."""
         # Whoever came first goes first, so nobody passes those who wait.
-        return None if self._waiting else self._choose()
+        return None if self._waiting else self._choose(but)
 
     async def acquire(self) -> str:
         """Wait for a replica with room; its id. Raises Overloaded when too many wait already."""
@@ -229,7 +229,15 @@ class ServiceQueue:
     def finish_at_once(self, took_ms: float, tokens: int) -> None:
         """Count a language model's answer of so many tokens that came all at once."""
         itl_ms = self._route.slo_itl_ms or 0.0
-        self.finish(max(0.0, took_ms - itl_ms * (tokens - 1)), tokens=tokens)
+        later_ms = itl_ms * max(0, tokens - 1)
+        self.finish(max(0.0, took_ms - later_ms), tokens=tokens)
+
+    def finish_unmeasured(self, took_ms: float) -> None:
+        """Count a stream of which nobody can tell when its first token came: served, and not in time."""
+        in_slo = self._counts.in_slo
+        self.finish(took_ms)
+        self._counts.in_slo = in_slo
+        self._counts.unmeasured += 1
 
     def finish(
         self, latency_ms: float, itl_ms: float | None = None, *, tokens: int = 0
@@ -252,6 +260,11 @@ class ServiceQueue:
         if reason == "full" or is_late:
             self._lateness.note_miss(self._now_s())
 
+    def leave(self, latency_ms: float) -> None:
+        """Count a request whose client left, so long after it came or had its first token: a miss if that was late."""
+        self.reject("gone")
+        self._counts.gone += latency_ms < self._route.slo_ms
+
     def read(self) -> ServiceReading:
         """The counts since the last reading; starts a new window."""
         counts, self._counts = self._counts, Counts()
@@ -261,7 +274,9 @@ class ServiceQueue:
             arrivals=counts.arrivals,
             served=counts.served,
             in_slo=counts.in_slo,
-            rejected=counts.rejected.total(),
+            rejected=counts.rejected.total() - counts.gone,
+            gone=counts.gone,
+            unmeasured=counts.unmeasured,
             queued=len(self._waiting) + self._in_flight.total(),
             output_tokens=counts.output_tokens,
             latency_buckets=tuple(sorted(counts.buckets.items())),
@@ -290,11 +305,11 @@ class ServiceQueue:
             else:
                 turn.set_result(chosen)
 
-    def _choose(self) -> str | None:
+    def _choose(self, but: Collection[str] = ()) -> str | None:
         """The next replica with room; takes its place there."""
         # Answers of language models last as long as they are: turns by weight would pile long ones up on one replica.
         is_uneven = self.is_model or self._is_late()
-        chosen = self._emptiest() if is_uneven else self._next_in_turn()
+        chosen = self._emptiest(but) if is_uneven else self._next_in_turn(but)
         if chosen is None:
             return None
         self._in_flight[chosen] += 1
@@ -308,30 +323,31 @@ class ServiceQueue:
         ahead = len(self._waiting) + self._in_flight.total()
         return self._lateness.is_late(ahead, self._now_s())
 
-    def _emptiest(self) -> str | None:
+    def _emptiest(self, but: Collection[str]) -> str | None:
         """The one that has least to do for its weight: turns by weight suit a steady load alone."""
 
         def load(each: _Target) -> float:
             return (self._in_flight.get(each.replica_id, 0) + 1) / each.weight
 
-        chosen = min(self._with_room(self._open), key=load, default=None)
+        chosen = min(self._with_room(but), key=load, default=None)
         return None if chosen is None else chosen.replica_id
 
-    def _with_room(self, targets: Iterable[_Target]) -> Iterator[_Target]:
+    def _with_room(self, but: Collection[str]) -> Iterator[_Target]:
         return (
             each
-            for each in targets
+            for each in self._open
             if self._in_flight.get(each.replica_id, 0) < self._replica_limit
+            and each.replica_id not in but
         )
 
-    def _next_in_turn(self) -> str | None:
+    def _next_in_turn(self, but: Collection[str]) -> str | None:
         """The next one by smooth weighted round robin (nginx's).
 
         Every one with room gains its weight in credit; the richest is chosen and pays the sum.
         """
         best, paid = None, 0.0
         # A replica without room gains no credit, else it would get a burst of requests once it has room.
-        for each in self._with_room(self._open):
+        for each in self._with_room(but):
             each.credit += each.weight
             paid += each.weight
             if best is None or each.credit > best.credit:

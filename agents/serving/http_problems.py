@@ -66,9 +66,10 @@ async def refusals_as_problems(
         answer = problem(
             HTTPStatus(error.status), f"{request.method} {request.path}: {reason}"
         )
-        # A 405 must say which methods there are (RFC 9110).
-        if "Allow" in error.headers:
-            answer.headers["Allow"] = error.headers["Allow"]
+        # A 405 must say which methods there are, a 415 which encodings (RFC 9110).
+        for name in ("Allow", "Accept-Encoding"):
+            if name in error.headers:
+                answer.headers[name] = error.headers[name]
         return answer
 
 

@@ -24,6 +24,7 @@ from agents.serving.engines.engine import Engine
 from agents.serving.engines.errors import WrongState
 from agents.serving.metrics import WorkerMetrics
 from agents.serving.replica import ServedReplica, WorkerSettings
+from agents.serving.request_bodies import IS_RAW
 from agents.serving.server import make_app
 
 LAST_ANSWERS_S = 5.0
@@ -105,8 +106,13 @@ async def _serve(options: argparse.Namespace, environment: Mapping[str, str]) ->
     signals = _Signals(asyncio.Event(), asyncio.Event())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signals.came)
+    app = make_app(replica)
+    app[IS_RAW] = True
     runner = web.AppRunner(
-        make_app(replica), access_log=None, shutdown_timeout=LAST_ANSWERS_S
+        app,
+        access_log=None,
+        auto_decompress=False,
+        shutdown_timeout=LAST_ANSWERS_S,
     )
     await runner.setup()
     try:

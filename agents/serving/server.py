@@ -46,6 +46,7 @@ from agents.serving.http_problems import (
 )
 from agents.serving.metrics import Outcome
 from agents.serving.replica import ServedReplica, Status
+from agents.serving.request_bodies import is_compressed, read_body
 from agents.serving.wire import (
     JSON_LENGTH_HEADER,
     VERSION,
@@ -58,7 +59,7 @@ MIB = 1024 * 1024
 MAX_BODY = 64 * MIB
 """As the router's."""
 MAX_HELD = 256 * MIB
-"""Bodies of all open requests together; who sends no length is counted with the largest body."""
+"""Bodies of all open requests together; who sends no length, or compresses, is counted with the largest body."""
 BODY_TIMEOUT_S = 30.0
 MAX_DELAY_MS = 10_000.0
 
@@ -161,7 +162,11 @@ class _Server:
 
     async def ready_by_name(self, request: web.Request) -> web.Response:
         self._check_name(request)
-        return await self.ready(request)
+        answer = await self.ready(request)
+        if answer.status != HTTPStatus.OK:
+            return answer
+        # Callers of the service ask here, for whom the status is not.
+        return _json({"name": self._replica.settings.service, "ready": True})
 
     async def ready(self, _: web.Request) -> web.Response:
         status = self._replica.status()
@@ -225,7 +230,7 @@ class _Server:
         """Hold as many bytes as the request has, from before they are read until it is answered. Raises NotTaken."""
         length = (
             MAX_BODY
-            if request.content_length is None
+            if request.content_length is None or is_compressed(request)
             else min(request.content_length, MAX_BODY)
         )
         # Counted by what is announced, before a byte is read: the bodies themselves would fill the memory.
@@ -313,7 +318,7 @@ def _deadline_ms(request: web.Request) -> float:
 async def _body(request: web.Request) -> bytes:
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await request.read()
+            return await read_body(request, MAX_BODY)
     except TimeoutError as error:
         raise web.HTTPRequestTimeout(
             text=f"the body was incomplete after {BODY_TIMEOUT_S:g} s"

@@ -17,8 +17,10 @@ from urllib.parse import quote
 
 import aiohttp
 import msgspec
+from msgspec import structs
 
 from agents.base.protocol import TIME_HEADER, Observation, SyncReply
+from agents.base.version import TAKEN_FIELDS, TAKES_HEADER
 
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
@@ -114,6 +116,8 @@ class HttpTransport:
         self.token = token
         """Sent with every request; it may be replaced at any time."""
         self._speed = speed
+        self._taken: frozenset[str] = frozenset()
+        """Fields of TAKEN_FIELDS that the control plane has said that it takes."""
         self._session: aiohttp.ClientSession | None = None
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
@@ -122,11 +126,15 @@ class HttpTransport:
             async with self._open().post(
                 f"{self._url}/api/v1/nodes/{quote(observation.node, safe='')}/sync",
                 params={"wait_s": f"{wall_wait_s:.3f}"},
-                data=msgspec.json.encode(observation),
+                data=msgspec.json.encode(self._sendable(observation)),
                 headers=self._headers(),
                 timeout=aiohttp.ClientTimeout(total=wall_wait_s + ANSWER_TIMEOUT_S),
             ) as response:
-                return _reply_of(await _body_of(response))
+                reply = _reply_of(await _body_of(response))
+                # Said with each answer: the next one may come from another version of the control plane.
+                taken = response.headers.get(TAKES_HEADER, "")
+                self._taken = frozenset(each.strip() for each in taken.split(","))
+                return reply
         except _NO_ANSWER as error:
             raise self._silent(error) from error
 
@@ -152,6 +160,18 @@ class HttpTransport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    def _sendable(self, observation: Observation) -> Observation:
+        """What the control plane does not refuse. These fields explain counts, and none of the others needs them."""
+        unknown = {each: 0 for each in TAKEN_FIELDS if each not in self._taken}
+        if not any(
+            getattr(reading, name)
+            for reading in observation.services
+            for name in unknown
+        ):
+            return observation
+        services = (structs.replace(each, **unknown) for each in observation.services)
+        return structs.replace(observation, services=tuple(services))
 
     def _headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self.token}", **self._addresses}

@@ -80,6 +80,10 @@ class Sums:
     served: int = 0
     in_slo: int = 0
     rejected: int = 0
+    gone: int = 0
+    """Requests that their clients left in time: neither served nor missed."""
+    unmeasured: int = 0
+    """Served streams that could not be measured."""
     output_tokens: int = 0
     """That routers counted."""
     engine_tokens: EngineTokens = NO_TOKENS
@@ -91,6 +95,8 @@ class Sums:
         self.served += other.served
         self.in_slo += other.in_slo
         self.rejected += other.rejected
+        self.gone += other.gone
+        self.unmeasured += other.unmeasured
         self.output_tokens += other.output_tokens
         self.engine_tokens = self.engine_tokens.plus(other.engine_tokens)
         for bucket, count in other.latency_buckets.items():
@@ -98,7 +104,10 @@ class Sums:
 
     def part(self, index: int, parts: int) -> "Sums":
         """One of `parts` nearly equal parts, which add up to the whole."""
-        counts = ("arrivals", "served", "in_slo", "rejected", "output_tokens")
+        counts = (
+            *("arrivals", "served", "in_slo", "rejected"),
+            *("gone", "unmeasured", "output_tokens"),
+        )
         parted = replace(
             self,
             latency_buckets={
@@ -163,6 +172,8 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
                 served=reading.served,
                 in_slo=reading.in_slo,
                 rejected=reading.rejected,
+                gone=reading.gone,
+                unmeasured=reading.unmeasured,
                 output_tokens=reading.output_tokens,
                 latency_buckets=dict(reading.latency_buckets),
             ),

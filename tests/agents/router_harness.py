@@ -15,6 +15,7 @@ from aiohttp import web
 from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.router.request_router import RequestRouter
+from agents.serving.request_bodies import IS_RAW
 from tests.waiting import run
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -62,7 +63,13 @@ async def served(
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """The app on a port, a free one unless told; its URL. `cancels`: whoever leaves ends what is done for them."""
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=cancels)
+    app[IS_RAW] = True
+    runner = web.AppRunner(
+        app,
+        auto_decompress=False,
+        handler_cancellation=cancels,
+        shutdown_timeout=0.1,
+    )
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
     try:
@@ -92,8 +99,11 @@ async def read_all(router: RequestRouter) -> list[ServiceReading]:
     HAProxy counts an answer when its stream ends, which is after the client has read it."""
     totals: dict[str, ServiceReading] = {}
     while not totals or any(
-        each.served + each.rejected < each.arrivals for each in totals.values()
+        each.served + each.rejected + each.gone < each.arrivals
+        for each in totals.values()
     ):
+        # A client's end is seen by the loop that the router runs in.
+        await asyncio.sleep(0.001)
         for each in await router.read_services():
             if (before := totals.get(each.service)) is not None:
                 each = msgspec.structs.replace(
@@ -102,6 +112,9 @@ async def read_all(router: RequestRouter) -> list[ServiceReading]:
                     served=before.served + each.served,
                     in_slo=before.in_slo + each.in_slo,
                     rejected=before.rejected + each.rejected,
+                    gone=before.gone + each.gone,
+                    unmeasured=before.unmeasured + each.unmeasured,
+                    output_tokens=before.output_tokens + each.output_tokens,
                 )
             totals[each.service] = each
     return list(totals.values())

@@ -4,10 +4,18 @@ import asyncio
 
 import msgspec
 from aiohttp import web
+from msgspec import structs
 
-from agents.base.protocol import GpuReading, Observation, SyncReply, UseReading
+from agents.base.protocol import (
+    GpuReading,
+    Observation,
+    ServiceReading,
+    SyncReply,
+    UseReading,
+)
 from agents.sync.transport import HttpTransport
 from tests.agents.factories import an_observation
+from tests.agents.router_harness import served
 
 SLICE = GpuReading(
     index=1001,
@@ -53,4 +61,35 @@ def test_the_first_observation_arrives_whole_also_what_is_not_known() -> None:
     asyncio.run(play())
     assert [msgspec.json.decode(body, type=Observation) for body in bodies] == [
         OBSERVATION
+    ]
+
+
+def test_what_an_earlier_control_plane_refuses_is_left_out_until_one_takes_it() -> None:
+    counted = ServiceReading(service="chat", arrivals=3, served=1, in_slo=1)
+    left = structs.replace(counted, gone=2, unmeasured=1)
+    told: list[Observation] = []
+    # The first one is of before, the next ones take the fields, as they say in their answers.
+    takes = iter(("", "gone, unmeasured", "unmeasured", ""))
+
+    async def answer(request: web.Request) -> web.Response:
+        told.append(msgspec.json.decode(await request.read(), type=Observation))
+        reply = SyncReply(boot="b", acknowledged=1, server_time_s=0.0)
+        headers = {"Plimsoll-Takes": fields} if (fields := next(takes)) else {}
+        return web.Response(body=msgspec.json.encode(reply), headers=headers)
+
+    async def play() -> None:
+        app = web.Application()
+        app.router.add_post("/api/v1/nodes/n1/sync", answer)
+        async with served(app) as url:
+            transport = HttpTransport(url, "token")
+            for _ in range(4):
+                await transport.exchange(an_observation(services=(left,)), wait_s=0.0)
+            await transport.close()
+
+    asyncio.run(play())
+    assert [each.services[0] for each in told] == [
+        counted,
+        counted,
+        left,
+        structs.replace(left, gone=0),
     ]

@@ -165,6 +165,21 @@ def test_attainment_counts_rejected_requests_as_misses_and_is_null_without_traff
     ]
 
 
+def test_who_left_in_time_is_no_miss_and_is_shown(database: str) -> None:
+    async def fill(engine: AsyncEngine) -> None:
+        store = await make_fleet(engine, {"default": ["chat"]})
+        chat = make_service_reading("chat", arrivals=100, served=60, in_slo=57)
+        left = structs.replace(chat, gone=40, unmeasured=3)
+        await observe(store, 1, at(10, 5), services=[left])
+
+    (rows,) = query(
+        database,
+        fill,
+        "SELECT requests, gone, unmeasured, attainment_percent FROM report.slo_attainment_hour",
+    )
+    assert rows == [(100, 40, 3, Decimal("95.0000"))]
+
+
 def a_model_reading(tokens: TokenCounts) -> ReplicaReading:
     """Of the replica that `push` puts on the first GPU."""
     return ReplicaReading(

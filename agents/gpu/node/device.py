@@ -187,8 +187,9 @@ class GpuDevice:
             for view in self._parts.workers.replicas()
             if view.state == "ready"
         }
+        traits = {each: self._parts.workers.traits(each) for each in ready}
         try:
-            await self.router.switch_routes(routes, ready)
+            await self.router.switch_routes(routes, ready, traits)
         except KeyError as error:
             raise UnknownPart(
                 f"replica {error} is not ready and cannot take requests"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from agents.base.device import ServerTraits
 from agents.processes.user import WorkerUser
 from agents.router.access import RouterAccess
 from agents.router.haproxy.state import (
@@ -16,13 +17,19 @@ from agents.router.haproxy.state import (
     MODEL_BACKENDS,
     HaProxyError,
 )
+from agents.router.haproxy.template import CONFIG, ERRORS, STREAMS
 from agents.serving.http_problems import (
     COMES_AGAIN,
     PROBLEM_TYPE,
     RETRY_AFTER_S,
     problem_body,
 )
+from agents.serving.request_bodies import ENCODINGS
 
+METER = Path(__file__).with_name("meter.lua").read_bytes()
+BINARY = "binary_tensor_data"
+BUFFER_BYTES = 64 * 1024
+"""A request that fits in is tried at another replica when one is busy."""
 IN_SLO_TABLE = "answers_in_slo"
 VERSION_VARIABLE = "PLIMSOLL_VERSION"
 """HAProxy's process has it: in the configuration, the version would part a kept HAProxy from the next agent."""
@@ -92,6 +99,26 @@ class HaProxySettings:
         return self.folder / "leaving.map"
 
     @property
+    def ready_path(self) -> Path:
+        """The map of places whose servers are not asked at `/v2/health/ready`: `BACKEND/SERVER`."""
+        return self.folder / "ready.map"
+
+    @property
+    def itl_path(self) -> Path:
+        """The map of language models' SLOs from one token to the next, in us."""
+        return self.folder / "itl.map"
+
+    @property
+    def limits_path(self) -> Path:
+        """The map of what not all servers of the node can."""
+        return self.folder / "limits.map"
+
+    @property
+    def meter_path(self) -> Path:
+        """The program in Lua that counts what HAProxy does not."""
+        return self.folder / "meter.lua"
+
+    @property
     def config_path(self) -> Path:
         return self.folder / "haproxy.cfg"
 
@@ -126,8 +153,8 @@ def find_proxy_user(workers: Sequence[WorkerUser]) -> ProxyUser | None:
 
 
 def access_files(settings: HaProxySettings) -> dict[Path, bytes]:
-    """What it takes beside the configuration for TLS and keys. Raises OSError."""
-    access, found = settings.access, dict[Path, bytes]()
+    """What it takes beside the configuration: for TLS, for keys, and to count. Raises OSError."""
+    access, found = settings.access, {settings.meter_path: METER}
     if access.certificate is not None and access.private_key is not None:
         chain, key = access.certificate.read_bytes(), access.private_key.read_bytes()
         found[settings.tls_path] = chain + b"\n" + key
@@ -145,13 +172,19 @@ def access_files(settings: HaProxySettings) -> dict[Path, bytes]:
 def make_config(settings: HaProxySettings) -> str:
     """The configuration file's text. Raises OSError where a file that it names cannot be read."""
     files = access_files(settings)
-    head = _CONFIG.format(
+    head = CONFIG.format(
         socket=settings.socket_path,
         map=settings.map_path,
         slo=settings.slo_path,
         metadata=settings.metadata_path,
         asked=METADATA_BACKEND,
         leaving=settings.leaving_path,
+        ready=settings.ready_path,
+        ready_path=ServerTraits().ready_path,
+        itl=settings.itl_path,
+        meter=settings.meter_path,
+        bufsize=BUFFER_BYTES,
+        again=RETRY_AFTER_S,
         leaves=reply(
             HTTPStatus.SERVICE_UNAVAILABLE, "the service is leaving this node"
         ),
@@ -165,8 +198,10 @@ def make_config(settings: HaProxySettings) -> str:
         user="".join(_user(settings.user)),
         bind=_bind(settings),
         rules="".join(f"    {line}\n" for line in _rules(settings)),
-        errors="".join(f"    {line}\n" for line in error_replies(_ERRORS)),
-        answers="".join(f"    {line}\n" for line in _answers()),
+        errors="".join(f"    {line}\n" for line in error_replies(ERRORS)),
+        answers="".join(f"    {line}\n" for line in _answers(settings)),
+        streaming=MODEL_BACKENDS,
+        models=f"{_JSON} lf-string '{_MODELS}'",
         unknown_service=reply(HTTPStatus.NOT_FOUND, "this node has no such service"),
         keys="".join(f"    {line}\n" for line in _key_rules(settings)),
         readiness="".join(f"    {line}\n" for line in _readiness(settings)),
@@ -175,7 +210,7 @@ def make_config(settings: HaProxySettings) -> str:
         check_ms=CHECK_TIMEOUT_MS,
     )
     template = f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n"
-    models = [f"\nbackend {name}\n{_STREAMS}{template}" for name in _models(settings)]
+    models = [f"\nbackend {name}\n{STREAMS}{template}" for name in _models(settings)]
     others = [f"\nbackend {name}\n{template}" for name in _services(settings)]
     return "".join((head, *others, *models))
 
@@ -226,16 +261,18 @@ def error_replies(details: Mapping[HTTPStatus, str]) -> Iterator[str]:
         yield f"http-error {reply(status, detail)}"
 
 
-def _answers() -> Iterator[str]:
+def _answers(settings: HaProxySettings) -> Iterator[str]:
     """What needs no replica."""
-    about = msgspec.json.encode(
-        {
-            "name": "plimsoll-router",
-            "version": f"%[env({VERSION_VARIABLE})]",
-            "extensions": ["binary_tensor_data"],
-        }
-    ).decode()
-    yield f"http-request return status 200 content-type application/json lf-string '{about}' if {{ path /v2 /v2/ }}"
+    lacks = f"{{ str({BINARY}),map({settings.limits_path}) -m found }}"
+    for extensions, when in (([], f" {lacks}"), ([BINARY], "")):
+        about = msgspec.json.encode(
+            {
+                "name": "plimsoll-router",
+                "version": f"%[env({VERSION_VARIABLE})]",
+                "extensions": extensions,
+            }
+        ).decode()
+        yield f"{_JSON} lf-string '{about}' if {{ path /v2 /v2/ }}{when}"
     yield "http-request return status 200 if { path /v2/health/live /v2/health/ready }"
     yield "http-request use-service prometheus-exporter if { path /metrics }"
     expired = reply(HTTPStatus.GATEWAY_TIMEOUT, "the deadline passed before it came")
@@ -246,12 +283,22 @@ def _answers() -> Iterator[str]:
     yield f"http-request return {unknown} unless {known}"
     wrong = reply(HTTPStatus.METHOD_NOT_ALLOWED, _NO_PATH)
     yield f"http-request return {wrong} hdr Allow POST if is_inference !METH_POST"
+    yield f"http-request return {wrong} hdr Allow POST if is_openai !METH_POST !METH_GET"
+    yield f"http-request return {wrong} hdr Allow POST if is_openai METH_GET !is_models"
     # METH_GET is HEAD, too.
     yield f"http-request return {wrong} hdr Allow GET,HEAD if !is_inference !is_openai !METH_GET"
     long = reply(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have at most {MAX_BODY} bytes"
     )
     yield f"http-request return {long} if {{ req.body_size gt {MAX_BODY} }}"
+    encoded = reply(
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        f"this Content-Encoding is not supported; send the body as it is, or by {' or '.join(ENCODINGS)}",
+    )
+    known = f"{{ req.fhdr(Content-Encoding) -i identity {' '.join(ENCODINGS)} }}"
+    has_encoding = "{ req.hdr(Content-Encoding) -m found }"
+    accepted = f'hdr Accept-Encoding "{", ".join(ENCODINGS)}"'
+    yield f"http-request return {encoded} {accepted} if {has_encoding} !{known}"
 
 
 def _key_rules(settings: HaProxySettings) -> Iterator[str]:
@@ -283,81 +330,12 @@ def _readiness(settings: HaProxySettings) -> Iterator[str]:
     yield f"http-request return {unready} unless {{ var(txn.replica) -m found }}"
 
 
+_JSON = "http-request return status 200 content-type application/json"
+_MODELS = (
+    '{"object":"list","data":[{"id":"%[var(txn.service)]","object":"model",'
+    '"owned_by":"plimsoll"}]}'
+)
 _NO_PATH = (
     "inference is POST /v2/models/SERVICE/infer or, of language models, /services/SERVICE/v1/chat/completions; "
     "its metadata is GET /v2/models/SERVICE"
 )
-# Without delay: HAProxy would hold a token back for what may follow it.
-_STREAMS = """\
-    balance leastconn
-    option http-no-delay
-"""
-_ERRORS = {
-    HTTPStatus.BAD_REQUEST: "not a valid HTTP request",
-    HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive within 60 s",
-    HTTPStatus.INTERNAL_SERVER_ERROR: "HAProxy failed",
-    HTTPStatus.BAD_GATEWAY: "the replica gave no complete answer",
-    HTTPStatus.SERVICE_UNAVAILABLE: "no replica of the service can take requests",
-    HTTPStatus.GATEWAY_TIMEOUT: "the replica did not answer within 60 s",
-}
-
-_CONFIG = """\
-# Written by plimsoll-agent; changes are lost.
-{contents}global
-    stats socket {socket} mode 600 level admin
-{user}
-defaults
-    mode http
-    timeout connect 2s
-    timeout client 60s
-    timeout server 60s
-    timeout queue 60s
-    timeout check {check_ms}
-    # A request that could not be connected goes elsewhere; what was sent is never sent again.
-    retries 2
-    retry-on conn-failure
-    option redispatch 1
-    balance roundrobin
-    option httpchk GET /v2/health/ready
-    # A server that runs but knows no such path, as vLLM, is well.
-    http-check expect status 200-299,404
-    default-server check inter 500 fall 3 rise 1 observe layer7 error-limit 3 on-error mark-down
-    default-server maxconn {replica_limit} maxqueue {queue_limit}
-{errors}
-frontend node
-    bind {bind}
-    acl is_inference path_reg ^/v2/models/[^/]+(/versions/[^/]+)?/infer$
-    acl is_ready path_reg ^/v2/models/[^/]+/ready$
-    acl is_openai path_reg ^/services/[^/]+/v1/
-    acl is_metadata path_reg ^/v2/models/[^/]+(/versions/[^/]+(/ready)?|(/versions/[^/]+)?/(config|stats))?$
-{rules}{answers}    http-request set-var(txn.service) path,field(4,/),url_dec
-    http-request set-var(txn.service) path,field(3,/),url_dec if is_openai
-    http-request set-var(txn.is_counted) bool(1) if is_inference
-    http-request set-var(txn.is_counted) bool(1) if is_openai METH_POST
-    http-request set-var(txn.is_stream) bool(1) if is_openai METH_POST
-    http-request return {leaves} if is_ready {{ var(txn.service),map({leaving}) -m found }}
-{keys}    http-request set-var(txn.backend) var(txn.service),map({map})
-    http-request return {unknown_service} unless {{ var(txn.backend) -m found }}
-    http-request set-var(txn.slo_ms) var(txn.service),map_str_int({slo},0)
-    http-request set-var(txn.came_ms) date(0,ms)
-    http-request track-sc0 var(txn.backend) table {table} if {{ var(txn.is_counted) -m bool }}
-    http-request set-var(txn.asks_model) bool(1) if is_openai
-    http-request replace-path /services/[^/]+(/v1/.*) \\1 if is_openai
-    # The head comes before the first token, for which the SLO is: nothing is held back but the head.
-    http-response wait-for-body time 55s at-least 1 if {{ var(txn.is_stream) -m bool }}
-    http-response set-var(txn.late_ms) date(0,ms),sub(txn.came_ms),sub(txn.slo_ms)
-    http-response sc-inc-gpc0(0) if {{ var(txn.late_ms) -m int le 0 }} {{ status lt 500 }}
-    # What is no request must not count as one.
-    use_backend {asked} unless is_inference or {{ var(txn.asks_model) -m bool }}
-    use_backend %[var(txn.backend)]
-
-backend {asked}
-    acl is_ready path_reg ^/v2/models/[^/]+/ready$
-    http-request set-var(txn.replica) path,field(4,/),url_dec,map({metadata})
-{readiness}    http-request set-dst var(txn.replica),field(1,:)
-    http-request set-dst-port var(txn.replica),field(2,:)
-    server replica 0.0.0.0:0 no-check
-
-backend {table}
-    stick-table type string len 16 size {services} store gpc0
-"""

@@ -11,6 +11,7 @@ import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from agents.base.protocol import ServiceReading
 from agents.router.haproxy.config import IN_SLO_TABLE
@@ -19,6 +20,10 @@ from agents.router.haproxy.state import HaProxyError
 
 _ENTRY = re.compile(r"key=(\S+) .*gpc0=(\d+)")
 _GOOD = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx")
+_COUNTS = (
+    *("arrivals", "served", "rejected", "in_slo"),
+    *("gone", "unmeasured", "output_tokens"),
+)
 _BAD = ("hrsp_5xx", "hrsp_other")
 """Those without any answer count as `other`, as when the client left."""
 
@@ -31,6 +36,9 @@ class Counted:
     served: int = 0
     rejected: int = 0
     in_slo: int = 0
+    gone: int = 0
+    unmeasured: int = 0
+    output_tokens: int = 0
     queued: int = 0
     """Now: requests that wait or run."""
 
@@ -38,19 +46,38 @@ class Counted:
 NOTHING = Counted()
 
 
+class _Metered(NamedTuple):
+    """What `meter.lua` counted of one backend, in its order."""
+
+    in_slo: int = 0
+    """Streams and other answers of language models."""
+    tokens: int = 0
+    unmeasured: int = 0
+    failed: int = 0
+    """Streams in which the server told an error."""
+    gone: int = 0
+    """Clients that left before the SLO's latency was over; `left`: after it."""
+    left: int = 0
+
+
 def read_counts(proxy: HaProxy) -> dict[str, Counted]:
     """The counts of every backend. Raises HaProxyError."""
     stat = proxy.ask("show stat -1 2 -1")  # 2: backends only
-    return parse_counts(stat, proxy.ask(f"show table {IN_SLO_TABLE}"))
+    table = proxy.ask(f"show table {IN_SLO_TABLE}")
+    return parse_counts(stat, table, proxy.ask("show meters"))
 
 
-def parse_counts(stat: str, table: str) -> dict[str, Counted]:
-    """What `show stat` and `show table` say. Raises HaProxyError."""
+def parse_counts(stat: str, table: str, meters: str = "") -> dict[str, Counted]:
+    """What `show stat`, `show table` and `show meters` say. Raises HaProxyError."""
     in_slo = {key: int(count) for key, count in _ENTRY.findall(table)}
     try:
+        metered = dict(_metered(line.split()) for line in meters.splitlines() if line)
         rows = csv.DictReader(stat.removeprefix("# ").splitlines())
         return {
-            row["pxname"]: _counted(row, in_slo.get(row["pxname"], 0)) for row in rows
+            (name := row["pxname"]): _counted(
+                row, in_slo.get(name, 0), metered.get(name, _Metered())
+            )
+            for row in rows
         }
     except (KeyError, TypeError, ValueError) as error:
         raise HaProxyError(
@@ -58,15 +85,25 @@ def parse_counts(stat: str, table: str) -> dict[str, Counted]:
         ) from error
 
 
-def _counted(row: Mapping[str, str], in_slo: int) -> Counted:
+def _metered(fields: list[str]) -> tuple[str, _Metered]:
+    backend, *counts = fields
+    return backend, _Metered(*map(int, counts))
+
+
+def _counted(row: Mapping[str, str], in_slo: int, metered: _Metered) -> Counted:
     def total(*names: str) -> int:
         return sum(int(row[name] or 0) for name in names)
 
+    # To HAProxy a client that left got a 400, or what it had begun to get.
+    unserved = metered.failed + metered.gone + metered.left
     return Counted(
         arrivals=total("stot"),
-        served=total(*_GOOD),
-        rejected=total(*_BAD),
-        in_slo=in_slo,
+        served=total(*_GOOD) - unserved,
+        rejected=total(*_BAD) + metered.failed + metered.left,
+        in_slo=in_slo + metered.in_slo,
+        gone=metered.gone,
+        unmeasured=metered.unmeasured,
+        output_tokens=metered.tokens,
         queued=total("scur"),
     )
 
@@ -91,20 +128,18 @@ class Counter:
             if counted.arrivals < before.arrivals:
                 before = NOTHING
             reading = _reading(service, before, counted)
-            # A hit is counted with the answer's headers, its answer with its last byte: the next reading tells it.
-            in_slo = min(counted.in_slo, before.in_slo + reading.in_slo)
-            self._before[backend] = replace(counted, in_slo=in_slo)
+            # As reported so far: what was counted before the end of its answer, the next reading tells with it.
+            reported = {
+                name: getattr(before, name) + getattr(reading, name) for name in _COUNTS
+            }
+            self._before[backend] = replace(counted, **reported)
             readings.append(reading)
         return tuple(readings)
 
 
 def _reading(service: str, before: Counted, now: Counted) -> ServiceReading:
-    served = max(0, now.served - before.served)
-    return ServiceReading(
-        service=service,
-        arrivals=now.arrivals - before.arrivals,
-        served=served,
-        in_slo=min(served, max(0, now.in_slo - before.in_slo)),
-        rejected=max(0, now.rejected - before.rejected),
-        queued=now.queued,
-    )
+    more = {
+        name: max(0, getattr(now, name) - getattr(before, name)) for name in _COUNTS
+    }
+    more["in_slo"] = min(more["served"], more["in_slo"])
+    return ServiceReading(service=service, queued=now.queued, **more)

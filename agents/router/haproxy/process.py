@@ -12,12 +12,13 @@ names new services, and only then are old replicas told to `drain`. Who holds a 
 recognised by its address, so neither a restart of the agent nor one of HAProxy leaves anything to repair: the next
 switch does. What HAProxy then has is read again and compared with what was wanted.
 
-HAProxy counts what it does per service (`agents.router.haproxy.counts` reads it), and beside that here, in a table of
-its own, the answers within the SLO: those below 500 whose head came in time. Readiness it answers itself; metadata is
+HAProxy counts what it does per service (`agents.router.haproxy.counts` reads it), and here, in a table of its own, the
+answers within the SLO: those below 500 whose head came in time. Those of language models, replicas that fail and
+clients that leave are judged by `meter.lua`. Readiness it answers itself; metadata is
 asked of one replica of the service by way of a backend of its own, so that neither counts as a request.
 
 Against the agent's own router it lacks: the queue of a service without a replica, deadlines that shrink on their way, a
-last replica that stays in, and latency histograms per service. Verified with 2.6.
+last replica that stays in when it says that it is not ready, and latency histograms per service. Verified with 2.6.
 """
 
 import re
@@ -25,7 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from agents.base.device import ServiceRoute
+from agents.base.device import ServerTraits, ServiceRoute
 from agents.base.durable_files import replace_file
 from agents.router.haproxy.commands import (
     Wanted,
@@ -35,12 +36,14 @@ from agents.router.haproxy.commands import (
     weights_of,
 )
 from agents.router.haproxy.config import (
+    BINARY,
     HaProxySettings,
     access_files,
     make_config,
 )
 from agents.router.haproxy.runtime_socket import RuntimeSocket
 from agents.router.haproxy.state import Address, HaProxyError, ProxyState
+from agents.router.request_router import NO_TRAITS
 
 
 class HaProxy:
@@ -78,15 +81,22 @@ class HaProxy:
             # One of them has a private key. HAProxy reads them as root, before it becomes its own user.
             replace_file(path, content, mode=0o600)
         replace_file(self.config_path, self.config_text().encode())
-        replace_file(self._settings.map_path, b"")
-        replace_file(self._settings.slo_path, b"")
-        replace_file(self._settings.metadata_path, b"")
-        replace_file(self._settings.leaving_path, b"")
+        settings = self._settings
+        for path in (
+            *(settings.map_path, settings.slo_path, settings.itl_path),
+            *(settings.metadata_path, settings.leaving_path),
+            *(settings.ready_path, settings.limits_path),
+        ):
+            replace_file(path, b"")
 
     def switch(
-        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+        self,
+        routes: tuple[ServiceRoute, ...],
+        addresses: Mapping[str, str],
+        traits: Mapping[str, ServerTraits] = NO_TRAITS,
     ) -> None:
-        """Put a new table in force. `addresses`: base URL of every replica that the routes name.
+        """Put a new table in force. `addresses`: base URL of every replica that the routes name; `traits`: of their
+        servers, where they are not as the agent's own workers.
 
         Raises KeyError when a replica has no address, ValueError when it is none, HaProxyError when a name or the
         number of services or replicas cannot be had; then nothing was changed. HaProxyError also when HAProxy does not
@@ -101,7 +111,10 @@ class HaProxy:
         wanted = {route.service: weights_of(route, needed) for route in routes}
         models = {route.service for route in routes if route.slo_itl_ms is not None}
         self._socket.run(plan_commands(self.state(), wanted, self._settings, models))
-        maps = self._maps(routes, wanted)
+        known = {each: traits.get(each, ServerTraits()) for each in needed}
+        maps = self._maps(routes, wanted) | self._traits_maps(
+            {needed[each]: trait for each, trait in known.items()}
+        )
         self._socket.run(self._plan_maps(maps))
         # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state(), wanted)
@@ -141,8 +154,6 @@ class HaProxy:
         self, routes: tuple[ServiceRoute, ...], wanted: Wanted
     ) -> dict[Path, dict[str, str]]:
         """What the maps shall hold beside the one of backends."""
-        # In whole milliseconds, which is what HAProxy measures in.
-        slos_ms = {route.service: str(int(route.slo_ms)) for route in routes}
         # One with the largest weight: who gets nothing may be about to leave.
         asked = {
             service: max(weights, key=weights.__getitem__)
@@ -150,13 +161,39 @@ class HaProxy:
             if weights
         }
         return {
-            self._settings.slo_path: slos_ms,
+            **self._slo_maps(routes),
             self._settings.leaving_path: {
                 route.service: "1" for route in routes if route.is_leaving
             },
             self._settings.metadata_path: {
                 service: f"{host}:{port}" for service, (host, port) in asked.items()
             },
+        }
+
+    def _slo_maps(self, routes: tuple[ServiceRoute, ...]) -> dict[Path, dict[str, str]]:
+        # In whole milliseconds, which is what HAProxy measures in.
+        slos_ms = {route.service: str(int(route.slo_ms)) for route in routes}
+        itls_us = {
+            route.service: str(int(1000.0 * route.slo_itl_ms))
+            for route in routes
+            if route.slo_itl_ms is not None
+        }
+        return {self._settings.slo_path: slos_ms, self._settings.itl_path: itls_us}
+
+    def _traits_maps(
+        self, traits: Mapping[Address, ServerTraits]
+    ) -> dict[Path, dict[str, str]]:
+        """What the maps shall hold of servers: their places are those that they have now."""
+        usual = ServerTraits().ready_path
+        lacks_binary = not all(each.is_binary for each in traits.values())
+        return {
+            self._settings.ready_path: {
+                f"{place.backend}/{place.name}": trait.ready_path
+                for place in self.state().places
+                if (trait := traits.get(place.address)) is not None
+                and trait.ready_path != usual
+            },
+            self._settings.limits_path: {BINARY: "1"} if lacks_binary else {},
         }
 
     def _plan_maps(self, maps: Mapping[Path, Mapping[str, str]]) -> list[str]:

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Mapping
 
-from agents.base.device import NotSupported, ServiceRoute
+from agents.base.device import NotSupported, ServerTraits, ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.router.counts import Counts
 from agents.router.haproxy.config import HaProxySettings
@@ -22,6 +22,7 @@ from agents.router.haproxy.counts import Counter, read_counts
 from agents.router.haproxy.process import HaProxy
 from agents.router.haproxy.state import HaProxyError, ProxyState
 from agents.router.haproxy.supervised import ProxyServer
+from agents.router.request_router import NO_TRAITS
 
 STATE_AGE_S = 0.1
 """How old a look at what is in flight may be: one state asks for every replica."""
@@ -48,6 +49,7 @@ class HaProxyRouter:
         self._table: tuple[ServiceRoute, ...] = ()
         """Remembered over failed restarts, because a fresh HAProxy begins without routes."""
         self._addresses: dict[str, str] = {}
+        self._traits: Mapping[str, ServerTraits] = NO_TRAITS
         self._counter = Counter({})
         self._state = ProxyState(backends={}, places=())
         self._seen_s = -math.inf
@@ -74,20 +76,23 @@ class HaProxyRouter:
         )
 
     async def switch_routes(
-        self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
+        self,
+        routes: tuple[ServiceRoute, ...],
+        addresses: Mapping[str, str],
+        traits: Mapping[str, ServerTraits] = NO_TRAITS,
     ) -> None:
         """As `HaProxy.switch`."""
         async with self._asking:
             self._seen_s = -math.inf
-            await asyncio.to_thread(self._proxy.switch, routes, addresses)
-            self._table = routes
+            await asyncio.to_thread(self._proxy.switch, routes, addresses, traits)
+            self._table, self._traits = routes, traits
             self._addresses = {
                 each: addresses[each] for route in routes for each, _ in route.shares
             }
 
     async def _restore(self) -> None:
         self._counter, self._seen_s = Counter({}), -math.inf
-        await self.switch_routes(self._table, self._addresses)
+        await self.switch_routes(self._table, self._addresses, self._traits)
 
     async def look(self) -> None:
         """See what is in flight; nothing while HAProxy is down, since requests went with it. Raises HaProxyError."""

@@ -151,6 +151,8 @@ FAMILIES: Final = (
             "plimsoll_service_served_total": f"Requests answered, {_HOURLY}",
             "plimsoll_service_in_slo_total": f"Requests answered in time, {_HOURLY}",
             "plimsoll_service_rejected_total": f"Requests refused or lost, {_HOURLY}",
+            "plimsoll_service_gone_total": f"Requests left by their clients in time: no misses, {_HOURLY}",
+            "plimsoll_service_unmeasured_total": f"Of those answered, streams of unknown APIs, {_HOURLY}",
             "plimsoll_service_cost_usd_total": (
                 f"Cost by SM percent, `(idle)` and `(tasks)` among the services, {_HOURLY}"
             ),

@@ -324,6 +324,8 @@ def _add_hour(
                 ("served_total", hour.served),
                 ("in_slo_total", hour.in_slo),
                 ("rejected_total", hour.rejected),
+                ("gone_total", hour.gone),
+                ("unmeasured_total", hour.unmeasured),
                 ("cost_usd_total", hour.cost_usd),
                 ("hour_energy_joules", hour.energy_j),
             ):

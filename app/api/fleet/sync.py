@@ -23,6 +23,7 @@ from agents.base.protocol import (
     Observation,
     SyncReply,
 )
+from agents.base.version import TAKEN_FIELDS, TAKES_HEADER
 from app.api.fleet.observations import MAX_OBSERVATION_BYTES, decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT, Agent
@@ -60,10 +61,14 @@ _ANSWER: dict[int | str, dict[str, Any]] = {
             }
         },
         "headers": {
+            TAKES_HEADER: {
+                "description": "Fields of a service's reading that earlier control planes refused",
+                "schema": {"type": "string"},
+            },
             SKEW_HEADER: {
                 "description": "Set when the window's end is far from now; positive: the agent's clock is ahead",
                 "schema": {"type": "number"},
-            }
+            },
         },
     }
 }
@@ -168,7 +173,9 @@ async def _answer(
     )
     if command is not None:
         context.parts.metrics.commands.inc()
-    headers = None if skew_s is None else {SKEW_HEADER: f"{skew_s:.1f}"}
+    headers = {TAKES_HEADER: ", ".join(TAKEN_FIELDS)}
+    if skew_s is not None:
+        headers[SKEW_HEADER] = f"{skew_s:.1f}"
     return Response(
         _encoder.encode(reply), media_type="application/json", headers=headers
     )

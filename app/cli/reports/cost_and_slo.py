@@ -134,7 +134,7 @@ def slo(
     with Api(cli_context(context)) as api:
         rows = list(_rows(api, "slo_attainment_hour", since))
         budgets = list(_rows(api, "slo_budget", None))
-    sums = _sums(rows, "service", ("requests", "served", "in_slo", "rejected"))
+    sums = _sums(rows, "service", ("requests", "served", "in_slo", "rejected", "gone"))
     # The views list the oldest hour first: the SLO of the newest one is the present one.
     newest = {text(row, "service"): row for row in rows}
     for entry in sums:

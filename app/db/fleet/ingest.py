@@ -310,6 +310,8 @@ async def add_hours(
         starts = [datetime.fromtimestamp(number * 3600, UTC) for _, number in keys]
         columns = _columns(keys, sums)
         columns["tokens"] = [sums[key].output_tokens for key in keys]
+        for name in ("gone", "unmeasured"):
+            columns[name] = [getattr(sums[key], name) for key in keys]
         for name in ("prompts", "found", "answers"):
             columns[name] = [getattr(sums[key].engine_tokens, name) for key in keys]
         await connection.execute(text(_ADD_HOURS), {**columns, "starts": starts})
@@ -358,18 +360,19 @@ ON CONFLICT (service, start) DO UPDATE SET
 # Added, not replaced: every observation comes here once, since replayed ones were left out before.
 _ADD_HOURS = f"""
 INSERT INTO service_hour AS s (service, hour, arrivals, served, in_slo, rejected, output_tokens,
-    prompt_tokens, found_tokens, answer_tokens)
+    prompt_tokens, found_tokens, answer_tokens, gone, unmeasured)
 SELECT w.* FROM {_COUNTS}, CAST(:tokens AS bigint[]), CAST(:prompts AS bigint[]), CAST(:found AS bigint[]),
-                 CAST(:answers AS bigint[]))
+                 CAST(:answers AS bigint[]), CAST(:gone AS bigint[]), CAST(:unmeasured AS bigint[]))
      AS w (service, hour, arrivals, served, in_slo, rejected, output_tokens, prompt_tokens, found_tokens,
-           answer_tokens)
+           answer_tokens, gone, unmeasured)
 ON CONFLICT (service, hour) DO UPDATE SET
     arrivals = s.arrivals + excluded.arrivals, served = s.served + excluded.served,
     in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected,
     output_tokens = s.output_tokens + excluded.output_tokens,
     prompt_tokens = s.prompt_tokens + excluded.prompt_tokens,
     found_tokens = s.found_tokens + excluded.found_tokens,
-    answer_tokens = s.answer_tokens + excluded.answer_tokens
+    answer_tokens = s.answer_tokens + excluded.answer_tokens,
+    gone = s.gone + excluded.gone, unmeasured = s.unmeasured + excluded.unmeasured
 """
 
 # As `is_notable`, over all services at once. Only a rise wakes the loop: a fall costs money until the next period, a

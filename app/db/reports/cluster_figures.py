@@ -21,6 +21,8 @@ class Hour:
     served: int | None = None
     in_slo: int | None = None
     rejected: int | None = None
+    gone: int | None = None
+    unmeasured: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ async def load_hour(
             served=row.served,
             in_slo=row.in_slo,
             rejected=row.rejected,
+            gone=row.gone,
+            unmeasured=row.unmeasured,
         )
         for row in found
     }
@@ -109,12 +113,14 @@ ORDER BY g.gpu COLLATE "C"
 
 # Requests of a service that is gone have no project; nobody asks for them here.
 _HOUR = """
-SELECT project, service, c.cost_usd, e.energy_wh, s.requests, s.served, s.in_slo, s.rejected
+SELECT project, service, c.cost_usd, e.energy_wh, s.requests, s.served, s.in_slo, s.rejected, s.gone,
+       s.unmeasured
 FROM (SELECT project, service, cost_usd FROM report.cost_by_service_hour
       WHERE hour = CAST(:hour AS timestamptz)) AS c
 FULL JOIN (SELECT project, service, energy_wh FROM report.energy_by_service_hour
            WHERE hour = CAST(:hour AS timestamptz)) AS e USING (project, service)
-FULL JOIN (SELECT project, service, requests, served, in_slo, rejected FROM report.slo_attainment_hour
+FULL JOIN (SELECT project, service, requests, served, in_slo, rejected, gone, unmeasured
+           FROM report.slo_attainment_hour
            WHERE hour = CAST(:hour AS timestamptz) AND project IS NOT NULL) AS s USING (project, service)
 ORDER BY project COLLATE "C", service COLLATE "C"
 """

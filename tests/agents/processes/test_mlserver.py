@@ -1,12 +1,13 @@
-"""MLServer itself, by the template of docs/runtimes.md, our adapter and our router.
+"""MLServer itself, by the template of docs/runtimes.md, our adapter and both routers.
 
 Only where PLIMSOLL_MLSERVER names a virtual environment that has it:
 
-    python3 -m venv /srv/mlserver && /srv/mlserver/bin/pip install mlserver==1.7.1
+    python3 -m venv /srv/mlserver && /srv/mlserver/bin/pip install mlserver==1.7.1 'uvloop<0.22'
     PLIMSOLL_MLSERVER=/srv/mlserver pytest tests/agents/processes/test_mlserver.py
 """
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,16 +16,14 @@ from pathlib import Path
 import aiohttp
 import psutil
 import pytest
-from aiohttp import web
 
 from agents.base.device import ServiceRoute
 from agents.processes.launch import Launch
 from agents.processes.template_file import load_templates
 from agents.replicas.replicas import Workers, WorkersSettings
-from agents.router.router import Router
 from tests.agents.factories import a_replica
 from tests.agents.fakes.replicas import FIRST_PORT, gone, in_loop, the, until
-from tests.agents.router_harness import served
+from tests.agents.router.routers import both, front
 from tests.ports import PORTS
 
 VENV = os.environ.get("PLIMSOLL_MLSERVER", "")
@@ -104,18 +103,22 @@ async def is_ready(workers: Workers) -> None:
     assert the(workers).state == "ready", the(workers).message
 
 
+@both
 @in_loop
-async def test_mlserver_serves_with_changed_batches(tmp_path: Path) -> None:
-    router = Router()
-    app: web.Application = router.make_app()
-    async with (
-        a_node(tmp_path) as workers,
-        served(app) as url,
-        aiohttp.ClientSession() as session,
-    ):
+async def test_mlserver_serves_with_changed_batches(kind: str, tmp_path: Path) -> None:
+    async with a_node(tmp_path) as workers, front(kind, tmp_path / "h") as door:
+        router, url, session = door.router, door.url, door.client
         await workers.start(Launch(replica=a_replica("r1", batch=4), gpu_index=0))
         await is_ready(workers)
-        router.switch((ROUTE,), {"r1": the(workers).url})
+        traits = workers.traits("r1")
+        await door.switch(ROUTE, traits={"r1": traits}, r1=the(workers).url)
+        about = json.loads((await door.ask("GET", "/v2")).body)
+        assert about["extensions"] == []
+        asked = await door.ask("GET", "/v2/models/chat")
+        assert json.loads(asked.body)["name"] == "chat"
+        # As MLServer itself says that it is ready.
+        own = await door.client.get(the(workers).url + traits.ready_path)
+        assert own.status == 200
         assert await largest(session, url) == 4.0
 
         assert await workers.set_batch("r1", 8) == "reloading"
@@ -127,8 +130,9 @@ async def test_mlserver_serves_with_changed_batches(tmp_path: Path) -> None:
         # 24 requests twice; MLServer counts them all, over its worker processes too.
         assert (counts.requests, counts.failures) == (48, 0)
 
-        router.switch((), {})
+        await door.switch()
         await workers.drain("r1")
+        await router.look()
         assert router.in_flight("r1") == 0
         leader = psutil.Process(the(workers).pid)
         family = [leader, *leader.children(recursive=True)]

@@ -165,6 +165,10 @@ async def test_each_server_is_asked_for_readiness_where_it_tells(
         fake.is_ready = False
         assert not await adapter.is_ready(endpoint)
         assert fake.asked == [f"GET {SERVERS[server]}"] * 2
+        # Routers ask at the same place.
+        traits = adapter.traits(endpoint)
+        assert traits.ready_path == SERVERS[server]
+        assert traits.is_binary == (server != "mlserver")
         # Only our own tells its SMs.
         assert await adapter.sm_count(endpoint) == (66 if server == "worker" else None)
     # One that is not there is not ready.

@@ -24,7 +24,6 @@ from tests.agents.router_harness import (
     served,
     tick_until,
 )
-from tests.ports import a_free_port
 from tests.waiting import PATIENCE_S, in_loop
 
 pytestmark = pytest.mark.integration
@@ -124,22 +123,6 @@ async def test_a_replica_that_answers_5xx_gets_nothing_until_it_is_ready(
     front.a.status, front.a.is_ready = 200, True
     await tick_until(lambda: not front.router.out)
     assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
-
-
-@on_front()
-async def test_a_replica_that_is_gone_costs_no_request_and_comes_back_where_it_was(
-    front: Front,
-) -> None:
-    port = a_free_port()
-    async with served(front.a.make_app(), port=port) as url:
-        front.addresses["a"] = url
-        front.switch("a", "b")
-        assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
-    assert {await front.post() for _ in range(10)} == {(200, "b:2")}
-    assert front.router.out == ("a",)
-    async with served(front.a.make_app(), port=port):
-        await tick_until(lambda: not front.router.out)
-        assert {(await front.post())[1] for _ in range(4)} == {"a:2", "b:2"}
 
 
 @on_front()

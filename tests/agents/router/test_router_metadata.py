@@ -61,28 +61,6 @@ async def asked() -> AsyncIterator[Asked]:
 on_front = opened(asked, "front")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v2/models/chat",
-        "/v2/models/chat/versions/1",
-        "/v2/models/chat/versions/1/ready",
-        "/v2/models/chat/config",
-        "/v2/models/chat/versions/1/stats?a=b",
-    ],
-)
-@on_front
-async def test_metadata_is_a_replicas_own_and_is_no_request(
-    front: Asked, path: str
-) -> None:
-    front.switch(a_route(("a", 1.0)))
-    assert await front.get(path) == (200, {"method": "GET", "path": path})
-    assert (await front.get(path, "HEAD"))[0] == 200
-    (reading,) = front.router.read()
-    assert (reading.arrivals, reading.served, reading.rejected) == (0, 0, 0)
-    assert front.router.in_flight("a") == 0
-
-
 @on_front
 async def test_a_replica_that_is_gone_leaves_the_answer_to_another(
     front: Asked,
@@ -97,40 +75,6 @@ async def test_a_replica_that_is_gone_leaves_the_answer_to_another(
     status, body = await front.get("/v2/models/chat")
     assert status == 502
     assert str(body["error"]).startswith("replica gone did not answer")
-
-
-@on_front
-async def test_metadata_of_a_service_without_a_replica_is_no_demand(
-    front: Asked,
-) -> None:
-    front.switch(a_route())
-    status, body = await front.get("/v2/models/chat")
-    assert (status, body["error"]) == (
-        503,
-        "service chat has no ready replica on this node",
-    )
-    assert front.router.read()[0].arrivals == 0
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "words"),
-    [
-        ("GET", "/v2/models/else", 404, "this node has no service else"),
-        ("POST", "/v2/models/else/infer", 404, "this node has no service else"),
-        ("GET", "/v2/models/chat/nothing", 404, "GET /v2/models/chat/nothing"),
-        ("GET", "/v2/models/chat/infer", 405, "Method Not Allowed"),
-        ("POST", "/v2/repository/index", 404, "POST /v2/repository/index: Not Found"),
-    ],
-)
-@on_front
-async def test_what_there_is_not_is_told_as_the_protocol_says(
-    front: Asked, method: str, path: str, status: int, words: str
-) -> None:
-    front.switch(a_route(("a", 1.0)))
-    found, body = await front.get(path, method)
-    assert found == status
-    assert words in str(body["error"])
-    assert (body["status"], body["detail"]) == (status, body["error"])
 
 
 @on_front

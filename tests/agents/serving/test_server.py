@@ -40,9 +40,11 @@ async def test_readiness_says_what_proves_the_limit() -> None:
     async with serving(engine, batch=4, environment=environment) as client:
         found = (await client.call("GET", "/v2/health/ready")).json
         by_name = await client.call("GET", "/v2/models/chat/ready")
+        by_version = await client.call("GET", "/v2/models/chat/versions/1/ready")
     facts = {"sm_count": 66, "sm_percent": 50.0, "batch": 4, "memory_mib": 10.0}
     assert found.items() >= {**facts, "device": "gated:0"}.items()
-    assert by_name.status == 200
+    # Callers of the service ask here: the worker's inside is not for them.
+    assert by_name.json == by_version.json == {"name": "chat", "ready": True}
     assert engine.calls == ["load", "warm up 4"]
 
 

@@ -55,6 +55,20 @@ def test_counts_are_read_from_what_haproxy_says() -> None:
         arrivals=10, served=6, rejected=4, in_slo=4, queued=2
     )
     assert counts["b2"] == Counted()
+    # In the SLO, tokens, unmeasured, failed, left in time and later.
+    metered = parse_counts(STAT, TABLE, "b1 1 40 1 1 2 1\n\n")["b1"]
+    assert metered == Counted(
+        arrivals=10,
+        served=2,
+        rejected=6,
+        in_slo=5,
+        gone=2,
+        unmeasured=1,
+        output_tokens=40,
+        queued=2,
+    )
+    with pytest.raises(HaProxyError, match="cannot read HAProxy's counts"):
+        parse_counts(STAT, TABLE, "b1 x")
     with pytest.raises(HaProxyError, match="cannot read HAProxy's counts"):
         parse_counts(STAT.replace("stot", "total"), TABLE)
 

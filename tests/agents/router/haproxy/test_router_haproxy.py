@@ -299,24 +299,6 @@ class TestReal:
         assert 54 <= answers[200, "a"] <= 66
 
     @on_front
-    async def test_a_replica_that_is_gone_costs_no_request_and_one_that_fails_is_left_out(
-        self, front: Front
-    ) -> None:
-        # What listens there afterwards would answer.
-        async with served(front.a.make_app(), port=a_free_port()) as url:
-            front.addresses["c"] = url
-            front.switch(b=1.0, c=1.0)
-            assert {(await front.post())[1] for _ in range(8)} == {"a", "b"}
-        assert {await front.post() for _ in range(20)} == {(200, "b")}
-        front.switch(a=1.0, b=1.0)
-        front.a.status = 500
-        while {(await front.post())[1] for _ in range(10)} != {"b"}:
-            pass
-        front.a.status = 200
-        while (await front.post()) != (200, "a"):
-            pass
-
-    @on_front
     async def test_what_cannot_be_served_is_told(self, front: Front) -> None:
         routes = (a_route(("a", 1.0)), a_route(service="idle"))
         front.proxy.switch(routes, front.addresses)
@@ -342,19 +324,3 @@ class TestReal:
         with pytest.raises(HaProxyError, match="3 places"):
             front.proxy.switch((many,), addresses)
         assert await front.post() == (200, "a")
-
-    @on_front
-    async def test_a_service_that_leaves_is_served_and_not_ready(
-        self, front: Front
-    ) -> None:
-        url = f"http://127.0.0.1:{front.settings.port}/v2/models/chat/ready"
-        staying = a_route(("a", 1.0))
-        for route, status in (
-            (staying, 200),
-            (replace(staying, is_leaving=True), 503),
-            (staying, 200),
-        ):
-            front.proxy.switch((route,), front.addresses)
-            async with front.client.get(url) as response:
-                assert response.status == status
-            assert await front.post() == (200, "a")
