@@ -1,25 +1,73 @@
-"""Published sets and other people's files as traces and job lists, with a note of source and licence."""
+"""Published sets and other people's files as traces and job lists, with a note of source and licence.
+
+What a file is follows from its columns; the format that the user names decides where they leave it open.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from app.base.errors import InvalidRequest
+from app.measurements.records import open_records
+from app.measurements.rows import Rows, refusal
+from app.measurements.series_json import (
+    PROMETHEUS,
+    counter_of,
+    counter_problem,
+    labels_of,
+    series_names,
+)
+from app.measurements.times import (
+    TimeReader,
+    TimeUnit,
+    Values,
+    time_column,
+    time_notes,
+    values_of,
+)
 from app.simulate.traces.azure_functions import read_azure_functions
-from app.simulate.traces.azure_llm import read_azure_llm
-from app.simulate.traces.files import Missing, read_trace
-from app.simulate.traces.job_lists import read_alibaba, read_philly
+from app.simulate.traces.forms import (
+    ANSWERS,
+    AZURE_LLM_UNDATED,
+    HEADERLESS,
+    PROMPTS,
+    Family,
+    KnownForm,
+    Origin,
+    column_of,
+    find_form,
+    origin_in,
+)
+from app.simulate.traces.job_lists import read_job_list
 from app.simulate.traces.jobs import JobList
-from app.simulate.traces.trace import RateTrace
+from app.simulate.traces.requests import ALL, RequestOptions, read_requests
+from app.simulate.traces.series import (
+    Missing,
+    SeriesCells,
+    make_rates,
+    read_cells,
+    wanted_columns,
+)
+from app.simulate.traces.trace import RATE_SUFFIX, RateTrace
 
 USUAL_FUNCTIONS = 10
+READ = "read: "
+"""Begins the notes of what was assumed of a file."""
+_DASHBOARD_TIME = "Time"
+"""How Grafana calls the column of times in its CSV."""
 
 
 class FileKind(StrEnum):
-    """Whose file it is."""
+    """Whose file it is, or what its rows are."""
 
+    AUTO = "auto"
+    """As the columns say."""
     RATES = "rates"
     """A time column and one column per series, such as the per-second traces of Twitter."""
+    REQUESTS = "requests"
+    """A row per request."""
+    JOBS = "jobs"
     AZURE_LLM = "azure-llm"
     AZURE_FUNCTIONS = "azure-functions"
     PHILLY = "philly"
@@ -34,8 +82,16 @@ class ImportOptions:
     """rates: which to take; none = all."""
     missing: Missing = Missing.REFUSE
     """rates: what to do about gaps."""
+    values: Values | None = None
+    """rates: what the cells are; None = as columns and units say."""
+    time: str | None = None
+    """rates, requests: the column of times; None = as its name says."""
+    unit: TimeUnit | None = None
+    """rates, requests: of the times; None = as the column says."""
+    by: str | None = None
+    """requests: the column whose values become a series each."""
     top: int = USUAL_FUNCTIONS
-    """azure-functions: how many of the busiest."""
+    """requests, azure-functions: how many of the busiest."""
     trigger: str = ""
     """azure-functions: of this trigger only."""
     source: str = ""
@@ -43,25 +99,16 @@ class ImportOptions:
     licence: str = ""
 
 
-_ORIGINS = {
-    FileKind.AZURE_LLM: (
-        "Azure LLM inference trace, AzurePublicDataset; cite Patel et al., Splitwise, ISCA 2024",
-        "CC BY 4.0 as published",
-    ),
-    FileKind.AZURE_FUNCTIONS: (
-        "Azure Functions trace, AzurePublicDataset; cite Shahrad et al., Serverless in the Wild, ATC 2020",
-        "CC BY 4.0 as published",
-    ),
-    FileKind.PHILLY: (
-        "Philly traces, Microsoft; cite Jeon et al., Analysis of Large-Scale Multi-Tenant GPU Clusters, ATC 2019",
-        "CC BY 4.0 as published",
-    ),
-    FileKind.ALIBABA: (
-        "Alibaba cluster-trace-gpu-v2023; cite Weng et al., Beware of Fragmentation, ATC 2023",
-        "none stated as published",
-    ),
+_FAMILIES = {
+    FileKind.AUTO: None,
+    FileKind.RATES: Family.SERIES,
+    FileKind.REQUESTS: Family.REQUESTS,
+    FileKind.AZURE_LLM: Family.REQUESTS,
+    FileKind.AZURE_FUNCTIONS: Family.MINUTES,
+    FileKind.JOBS: Family.JOBS,
+    FileKind.PHILLY: Family.JOBS,
+    FileKind.ALIBABA: Family.JOBS,
 }
-"""Source and licence of the published sets. The user's copy may have another one: then the user says so."""
 
 
 def import_file(
@@ -70,33 +117,157 @@ def import_file(
     options: ImportOptions,
 ) -> RateTrace | JobList:
     """What a file holds (`-` = stdin, .gz = packed). Raises InvalidRequest, which names file, line and column."""
-    imported = _read(kind, source, options)
+    opened = open_records(source, headerless=HEADERLESS)
+    form = find_form(opened.names, opened.written_by)
+    family = _family(opened, form, kind, options)
+    origin = form.origin if form else None
+    imported: RateTrace | JobList
+    if family is Family.REQUESTS:
+        requests = read_requests(opened, form, _request_options(options))
+        imported = requests.trace
+        if form is not None and requests.year is not None:
+            origin = origin_in(form, requests.year)
+    elif family is Family.JOBS:
+        imported = read_job_list(opened)
+    elif family is Family.MINUTES:
+        imported = read_azure_functions(
+            opened, top=options.top, trigger=options.trigger
+        )
+    else:
+        imported = _read_series(opened, options)
+    if origin is None and kind is FileKind.AZURE_LLM:
+        origin = AZURE_LLM_UNDATED
     # The origin first: a licence that asks to be named must not be lost below other notes.
-    return replace(imported, notes=(*_origin(kind, options), *imported.notes))
+    return replace(imported, notes=(*_origin(origin, options), *imported.notes))
 
 
-def _read(kind: FileKind, source: Path, options: ImportOptions) -> RateTrace | JobList:
-    match kind:
-        case FileKind.RATES:
-            return read_trace(source, columns=options.columns, missing=options.missing)
-        case FileKind.AZURE_LLM:
-            return read_azure_llm(source)
-        case FileKind.AZURE_FUNCTIONS:
-            return read_azure_functions(
-                source,
-                top=options.top,
-                trigger=options.trigger,
+def assumptions(imported: RateTrace | JobList) -> list[str]:
+    """What was assumed of the file, for the user to look at."""
+    return [note.removeprefix(READ) for note in imported.notes if note.startswith(READ)]
+
+
+def _family(
+    opened: Rows, form: KnownForm | None, kind: FileKind, options: ImportOptions
+) -> Family:
+    """What the rows are: as the columns say, else as the user says."""
+    # Requests that somebody has counted by the second are a series, whatever else stands in the row.
+    if options.by is None and _is_counted(opened.names):
+        return Family.SERIES
+    if form is not None:
+        return form.family
+    wanted = _FAMILIES[kind]
+    are_requests = all(column_of(opened.names, known) for known in (PROMPTS, ANSWERS))
+    if are_requests and wanted in (None, Family.SERIES):
+        return Family.REQUESTS
+    if wanted is not None:
+        return wanted
+    return Family.JOBS if _are_jobs(opened) else Family.SERIES
+
+
+def _is_counted(names: Sequence[str]) -> bool:
+    return ALL in names and "second" in names
+
+
+def _are_jobs(opened: Rows) -> bool:
+    lowered = {name.casefold() for name in opened.names}
+    return bool(lowered & {"submit_s", "submit_time", "submitted_time"})
+
+
+def _request_options(options: ImportOptions) -> RequestOptions:
+    if options.columns or options.missing is not Missing.REFUSE:
+        raise InvalidRequest(
+            "the file has a row for each request, which has neither columns of series nor missing steps: leave "
+            "--columns and --missing away; --by makes a series of each value of a column"
+        )
+    return RequestOptions(
+        time=options.time, unit=options.unit, by=options.by, top=options.top
+    )
+
+
+def _read_series(opened: Rows, options: ImportOptions) -> RateTrace:
+    if options.by is not None:
+        problem = "--by is for files with a row for each request; import it as requests"
+        raise refusal(problem, file=opened.file)
+    column = time_column(opened.header_place, opened.names, options.time)
+    unit_s = options.unit.seconds if options.unit else None
+    time = TimeReader(column=column, unit_s=unit_s)
+    columns = options.columns or ([ALL] if _is_counted(opened.names) else [])
+    wanted = wanted_columns(opened, column, columns)
+    if not wanted:
+        raise refusal(
+            f"beside {column} there must be a column for each series",
+            file=opened.header_place,
+        )
+    names = _series_names(opened, wanted)
+    cells = read_cells(opened, time, wanted, options.missing)
+    from_dashboard = column == _DASHBOARD_TIME or opened.written_by == PROMETHEUS
+    are_rates = [
+        _is_rate(name, options.values, from_dashboard=from_dashboard) for name in wanted
+    ]
+    trace = make_rates(
+        opened, cells, time, options.missing, are_rates=are_rates, names=names
+    )
+    notes = [*time_notes(time), *_value_notes(cells, are_rates, trace, options.values)]
+    return replace(trace, notes=(*trace.notes, *notes))
+
+
+def _series_names(opened: Rows, wanted: Sequence[str]) -> Sequence[str] | None:
+    """Short names of series that are written with their labels. Raises InvalidRequest for counters."""
+    labels = [labels_of(name) for name in wanted]
+    known = [each for each in labels if each is not None]
+    for each in known:
+        if counter := counter_of(each):
+            raise refusal(counter_problem(counter), file=opened.header_place)
+    return series_names(known) if len(known) == len(wanted) else None
+
+
+def _is_rate(name: str, values: Values | None, *, from_dashboard: bool) -> bool:
+    if name.endswith(RATE_SUFFIX):
+        return True
+    # What a dashboard shows of requests over time is a rate, where its name does not say otherwise.
+    usual = Values.RATES if from_dashboard else Values.COUNTS
+    return (values or values_of(name) or usual) is Values.RATES
+
+
+def _value_notes(
+    cells: SeriesCells,
+    are_rates: Sequence[bool],
+    trace: RateTrace,
+    values: Values | None,
+) -> list[str]:
+    """What mere numbers were taken for, where it makes a difference and nobody has said it."""
+    notes = [
+        f"{READ}{name}: cells are in {unit}"
+        for name, unit in zip(cells.names, cells.units, strict=True)
+        if unit
+    ]
+    if trace.step_s == 1.0 or values is not None:
+        return notes
+    step = f"of the step of {trace.step_s:g} s"
+    for is_rate, taken, other in (
+        (True, "requests per second", f"{Values.COUNTS} takes them as requests {step}"),
+        (
+            False,
+            f"requests {step}",
+            f"{Values.RATES} takes them as requests per second",
+        ),
+    ):
+        taken_so = [
+            name
+            for name, each, unit in zip(
+                cells.names, are_rates, cells.units, strict=True
             )
-        case FileKind.PHILLY:
-            return read_philly(source)
-        case FileKind.ALIBABA:
-            return read_alibaba(source)
+            if each is is_rate and not unit and not name.endswith(RATE_SUFFIX)
+        ]
+        if taken_so:
+            listed = ", ".join(taken_so[:3]) + (" and others" if taken_so[3:] else "")
+            notes.append(f"{READ}{listed}: cells are {taken}; --values {other}")
+    return notes
 
 
-def _origin(kind: FileKind, options: ImportOptions) -> list[str]:
-    source, licence = _ORIGINS.get(kind, ("", ""))
+def _origin(origin: Origin | None, options: ImportOptions) -> list[str]:
     lines = (
-        ("source", options.source or source),
-        ("licence", options.licence or licence),
+        ("source", options.source or (origin.source if origin else "")),
+        ("licence", options.licence or (origin.licence if origin else "")),
     )
     return [f"{title}: {value}" for title, value in lines if value]

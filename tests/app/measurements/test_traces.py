@@ -64,7 +64,7 @@ def test_timestamps_are_dates_or_seconds_since_1970(tmp_path: Path, first: str) 
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
-        ("time,rate_rps\n0,1\n", ":1:", "one of the columns second"),
+        ("when,rate_rps\n0,1\n", ":1:", "one of the columns second"),
         ("second,t_s,rate_rps\n0,0,1\n", ":1:", "one of the columns second"),
         ("second,a,b\n0,1,1\n", ":1:", "--column"),
         ("second,rate_rps\n0,1\n1,-2\n", ":3: column rate_rps:", "at least 0"),
