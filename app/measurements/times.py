@@ -27,6 +27,8 @@ NATIVE = ("second", "t_s", "t_min", "timestamp")
 SINCE_1970_S = 1e8
 """Seconds from here on (1973) are since 1970: no trace is three years long."""
 ANY_TIME = NumberRange(at_least=-1e11, at_most=1e11)
+CLOCK_FALL_S = 3600.0
+"""How far local clocks go back when summer time ends."""
 _EPOCH_UNITS = ((1e11, 1.0), (1e14, 1e-3), (1e17, 1e-6), (1e20, 1e-9))
 """Up to which number a moment is in seconds, and one since 1970 in milli-, micro- and nanoseconds."""
 _SECONDS_PER = {
@@ -203,16 +205,9 @@ def _date_problem(cell: str, unit_s: float | None) -> str:
 
 def clock_hint(reader: TimeReader, fall_s: float) -> str:
     """Why times without zones go back, or an hour is missing: the end and the beginning of summer time."""
-    if not reader.is_local or fall_s > 7200.0:
+    if not reader.is_local or fall_s > 2.0 * CLOCK_FALL_S:
         return ""
     return (
         "; the times have no zone, and local times repeat or leave out an hour when summer time ends or begins: write "
         "their zone, such as 2026-10-25T02:30:00+02:00, or export them in UTC"
     )
-
-
-def time_notes(reader: TimeReader) -> list[str]:
-    """What was assumed of the times, a line each."""
-    if reader.is_local:
-        return [f"read: {reader.column}: times without a zone are UTC"]
-    return []

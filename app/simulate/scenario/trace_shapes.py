@@ -9,10 +9,13 @@ import numpy as np
 
 from agents.sim.load.rates import TraceShape
 from app.base.errors import InvalidRequest
+from app.measurements.records import read_records
 from app.measurements.rows import refusal
-from app.measurements.tables import CsvTable, NumberRange, read_table
+from app.measurements.tables import CsvTable, NumberRange
+from app.measurements.times import find_column
 from app.simulate.scenario.load import RequestsRef, TraceRef
 from app.simulate.traces.files import read_trace
+from app.simulate.traces.forms import ANSWERS, PROMPTS, column_of
 from app.simulate.traces.trace import RateTrace
 from solvers.llm.lengths import Counts
 from solvers.types.llm import MAX_CONTEXT
@@ -47,17 +50,28 @@ def request_lengths(ref: RequestsRef, folder: Path) -> tuple[Counts, Counts]:
 
 # Every run of a scenario reads the same traces.
 @lru_cache(maxsize=16)
-def _read_lengths(file: Path, prompt: str, output: str) -> tuple[Counts, Counts]:
-    def check_header(place: str, names: Sequence[str]) -> None:
-        for column in (prompt, output):
-            if column in names:
-                continue
-            there = ", ".join(names)
-            problem = f"has no column {column}; it has {there}"
-            raise refusal(problem, file=place)
+def _read_lengths(
+    file: Path, prompt: str | None, output: str | None
+) -> tuple[Counts, Counts]:
+    table = read_records(file)
+    return (
+        _tokens(table, _column(table, prompt, PROMPTS, "prompt")),
+        _tokens(table, _column(table, output, ANSWERS, "output")),
+    )
 
-    table = read_table(file, check_header)
-    return _tokens(table, prompt), _tokens(table, output)
+
+def _column(
+    table: CsvTable, wanted: str | None, usual: Sequence[str], field: str
+) -> str:
+    names = tuple(table.cells)
+    found = column_of(names, usual) if wanted is None else find_column(names, wanted)
+    if found is None:
+        there = ", ".join(names)
+        problem = (
+            f"has no column {wanted}" if wanted else f"say by {field} which column"
+        )
+        raise refusal(f"{problem}; it has {there}", file=table.file)
+    return found
 
 
 def _tokens(table: CsvTable, column: str) -> Counts:

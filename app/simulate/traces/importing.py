@@ -23,7 +23,6 @@ from app.measurements.times import (
     TimeUnit,
     Values,
     time_column,
-    time_notes,
     values_of,
 )
 from app.simulate.traces.azure_functions import read_azure_functions
@@ -207,7 +206,7 @@ def _read_series(opened: Rows, options: ImportOptions) -> RateTrace:
     trace = make_rates(
         opened, cells, time, options.missing, are_rates=are_rates, names=names
     )
-    notes = [*time_notes(time), *_value_notes(cells, are_rates, trace, options.values)]
+    notes = _value_notes(cells, are_rates, trace, options.values)
     return replace(trace, notes=(*trace.notes, *notes))
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from app.measurements.rows import Rows, refusal
 from app.measurements.tables import NOT_NEGATIVE, CsvTable, Reals, make_table
-from app.measurements.times import TimeReader, listed, time_notes
+from app.measurements.times import TimeReader, listed
 from app.simulate.traces.forms import column_of
 from app.simulate.traces.jobs import JobList
 
@@ -49,11 +49,9 @@ def read_job_list(rows: Rows) -> JobList:
     """The jobs of a file in the order of their submission. Raises InvalidRequest."""
     columns = _columns(rows)
     table = make_table(rows)
-    readers: list[TimeReader] = []
 
     def times_s(what: str) -> Reals:
-        readers.append(TimeReader(column=columns[what]))
-        return _times_s(table, readers[-1])
+        return _times_s(table, TimeReader(column=columns[what]))
 
     started = "start" in columns and "end" in columns
     ran_s = (
@@ -64,9 +62,8 @@ def read_job_list(rows: Rows) -> JobList:
         ran_s = np.where(np.isnan(duration_s), ran_s, duration_s)
     # Alibaba's tasks of 2020 have no time of submission: they count from their start.
     submit_s = times_s("submit" if "submit" in columns else "start")
-    notes = {note for reader in readers for note in time_notes(reader)}
     jobs = _Jobs(submit_s=submit_s, duration_s=ran_s, gpus=_gpus(table, columns))
-    return _job_list(rows, _job_names(table, columns), jobs, sorted(notes))
+    return _job_list(rows, _job_names(table, columns), jobs)
 
 
 def _columns(rows: Rows) -> Mapping[str, str]:
@@ -196,9 +193,7 @@ class _Jobs:
         return f"{words}, {undated} without a time" if undated else words
 
 
-def _job_list(
-    rows: Rows, names: Sequence[str], jobs: _Jobs, notes: Sequence[str]
-) -> JobList:
+def _job_list(rows: Rows, names: Sequence[str], jobs: _Jobs) -> JobList:
     """What ran on GPUs, by submission, from the first of them on."""
     taken = jobs.are_taken
     if not taken.any():
@@ -211,5 +206,5 @@ def _job_list(
         duration_s=jobs.duration_s[order],
         gpus=jobs.gpus[order],
         names=tuple(names[place] for place in order.tolist()),
-        notes=(*rows.notes, *notes, *left_out),
+        notes=(*rows.notes, *left_out),
     )

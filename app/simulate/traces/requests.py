@@ -8,16 +8,18 @@ from datetime import UTC, datetime
 import numpy as np
 import numpy.typing as npt
 
+from agents.base.plurals import counted
 from app.base.errors import InvalidRequest, no_such
 from app.measurements.rows import Rows, refusal
 from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
 from app.measurements.times import (
+    CLOCK_FALL_S,
     SINCE_1970_S,
     TimeReader,
     TimeUnit,
+    clock_hint,
     find_column,
     time_column,
-    time_notes,
 )
 from app.measurements.traces import MAX_STEPS
 from app.simulate.traces.azure_functions import short_names
@@ -72,19 +74,20 @@ def read_requests(
     times_s = np.array(found.times_s)
     scaled, notes = _scaled(times_s, found, reader, form, options)
     seconds = np.floor(scaled).astype(np.int64)
+    _check_clock(opened, scaled, found.lines, reader)
     _check_span(opened, seconds, found.lines, reader.column)
     counts, names, more = _busiest(seconds, found, options)
     notes += more
     if found.unanswered:
         notes.append(
-            f"read: {found.unanswered:,} requests have no token of an answer: they failed, and came all the same"
+            f"read: {counted(found.unanswered, 'request')} without a token of an answer: failed, but came all the same"
         )
     try:
         trace = RateTrace(
             names=names,
             rates_rps=counts,
             step_s=1.0,
-            notes=(*opened.notes, *time_notes(reader), *notes),
+            notes=(*opened.notes, *notes),
         )
     except InvalidRequest as error:
         raise refusal(str(error), file=opened.file) from error
@@ -184,6 +187,18 @@ def _scaled(
 
 def _unit_note(column: str, words: str) -> str:
     return f"read: {column}: {words}; --time-unit says otherwise"
+
+
+def _check_clock(
+    opened: Rows, times_s: Reals, lines: Sequence[int], reader: TimeReader
+) -> None:
+    """Refuses local times in which an hour comes twice: rows need no order, but such a fall is the clock's."""
+    falls_s = -np.diff(times_s)
+    back = (falls_s > CLOCK_FALL_S / 2.0) & (falls_s <= CLOCK_FALL_S)
+    if reader.is_local and np.sum(falls_s > 60.0) == np.sum(back) == 1:
+        row = int(np.argmax(back)) + 1
+        problem = f"comes before the row above{clock_hint(reader, CLOCK_FALL_S)}"
+        raise refusal(problem, file=opened.file, line=lines[row], column=reader.column)
 
 
 def _check_span(
