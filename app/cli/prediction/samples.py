@@ -2,13 +2,16 @@
 
 import math
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from agents.base.plurals import counted
+from app.base.yaml_lines import dotted
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, write_csv
 from app.cli.common.options import command_group
@@ -16,7 +19,7 @@ from app.cli.common.output import show_yaml
 from app.cli.prediction.samples_fit import fit
 from app.cli.prediction.samples_plan import plan
 from app.cli.prediction.samples_send import send
-from app.cli.prediction.size import PrecisionName
+from app.cli.prediction.size import PrecisionName, show_run_notes
 from app.manifests import objects as manifests
 from app.measurements.benchmarks import BenchmarkConditions, Imported, Latency
 from app.measurements.csv_files import sample_rows
@@ -148,7 +151,7 @@ def runs(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="What vLLM bench, GuideLLM, AIPerf or GenAI-Perf wrote",
+            help="What vLLM or SGLang bench, GuideLLM, AIPerf or GenAI-Perf wrote",
         ),
     ],
     *,
@@ -168,29 +171,43 @@ def runs(
     """
     if tp not in _DEGREES:
         raise CliError(f"--tp {tp}: must be 1, 2, 4 or 8")
-    try:
-        found = [
-            {
-                "gpu_type": gpu_type,
-                "tp": tp,
-                "dtype": dtype.value,
-                "clients": run.clients,
-                "prompt_tokens": round(run.prompt, 1),
-                "output_tokens": round(run.output, 1),
-                "tpot_ms": round(run.tpot_ms, 3),
-            }
-            for file in files
-            for run in read_runs(file)
-        ]
-    except InvalidInput as error:
-        raise CliError(str(error)) from error
+    conditions = {"gpu_type": gpu_type, "tp": tp, "dtype": dtype.value}
     document = {
         "apiVersion": manifests.API_VERSION,
         "kind": "Network",
         "metadata": {"name": network},
-        "spec": {"runs": found},
+        "spec": {"runs": [conditions | each for each in _stated(files)]},
     }
+    try:
+        manifests.Network.model_validate(document)
+    except ValidationError as error:
+        raise CliError(_refused(error)) from error
     show_yaml([document])
+
+
+def _stated(files: Sequence[Path]) -> list[dict[str, object]]:
+    """The figures of all runs as a manifest states them. Raises CliError."""
+    try:
+        found = [run for file in files for run in read_runs(file)]
+    except InvalidInput as error:
+        raise CliError(str(error)) from error
+    show_run_notes(found)
+    return [
+        {
+            "clients": run.clients,
+            "prompt_tokens": round(run.prompt, 1),
+            "output_tokens": round(run.output, 1),
+            # Digits and not decimals: a small time must not become 0.
+            "tpot_ms": float(f"{run.tpot_ms:.6g}"),
+        }
+        for run in found
+    ]
+
+
+def _refused(error: ValidationError) -> str:
+    """Why `plimsoll apply` would refuse the manifest, so that it is not printed."""
+    problems = [f"{dotted(each['loc'])}: {each['msg']}" for each in error.errors()[:3]]
+    return "no manifest can be made of the runs: " + "; ".join(problems)
 
 
 app.command()(plan)

@@ -53,7 +53,11 @@ def test_what_an_offline_file_does_not_say_must_be_given() -> None:
 
 
 def test_a_request_of_one_token_ends_with_its_first(tmp_path: Path) -> None:
-    single = {"total_output_tokens": 200, "mean_tpot_ms": 0.0}
+    single = {
+        "total_output_tokens": 200,
+        "output_throughput": 4.706,
+        "mean_tpot_ms": 0.0,
+    }
     path = tmp_path / "one.json"
     first, *_ = SERVE.read_text().splitlines()
     path.write_text(json.dumps(json.loads(first) | single))
