@@ -198,7 +198,7 @@ def _date_problem(cell: str, unit_s: float | None) -> str:
     if unit_s is not None and not _LOCAL.match(cell):
         return f"must be a number, not {cell!r}"
     form = "must be a time such as 2026-01-31T18:00:00Z, or seconds since 1970"
-    if re.search(r"[A-Z]{2,5}$", cell):
+    if re.fullmatch(r"\d{4}-.*\d\s*[A-Z]{2,5}", cell):
         return f"{form}, not {cell!r}; write the zone as its distance from UTC, such as -07:00"
     return f"{form}, not {cell!r}; write year, month and day in this order"
 

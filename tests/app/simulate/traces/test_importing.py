@@ -6,7 +6,11 @@ import pytest
 
 from app.base.errors import InvalidRequest
 from app.measurements.traces import MAX_STEPS
-from app.simulate.traces.importing import FileKind, ImportOptions, import_file
+from app.simulate.traces.importing import (
+    FileKind,
+    ImportOptions,
+    import_file,
+)
 from app.simulate.traces.jobs import JobList
 from app.simulate.traces.trace import RateTrace
 
@@ -20,7 +24,8 @@ def read(
     tmp_path: Path, kind: FileKind, text: str, **options: object
 ) -> RateTrace | JobList:
     path = tmp_path / "file.csv"
-    path.write_text(text, encoding="utf-8")
+    # Line ends of their own are kept.
+    path.write_bytes(text.encode())
     return import_file(kind, path, ImportOptions(**options))  # type: ignore[arg-type]
 
 
