@@ -33,7 +33,7 @@ _STREAM = "measure with streaming"
 _CLIENTS = "measure with a fixed number of clients, such as --concurrency 8"
 _MS_PER = {
     **dict.fromkeys(("ns", "nanoseconds"), 1e-6),
-    **dict.fromkeys(("us", "µs", "microseconds"), 1e-3),
+    **dict.fromkeys(("us", "µs", "\N{GREEK SMALL LETTER MU}s", "microseconds"), 1e-3),
     **dict.fromkeys(("ms", "milliseconds"), 1.0),
     **dict.fromkeys(("s", "sec", "seconds"), 1e3),
 }

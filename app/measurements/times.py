@@ -33,7 +33,9 @@ _EPOCH_UNITS = ((1e11, 1.0), (1e14, 1e-3), (1e17, 1e-6), (1e20, 1e-9))
 """Up to which number a moment is in seconds, and one since 1970 in milli-, micro- and nanoseconds."""
 _SECONDS_PER = {
     **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-9),
-    **dict.fromkeys(("us", "µs", "microsecond", "microseconds"), 1e-6),
+    **dict.fromkeys(
+        ("us", "µs", "\N{GREEK SMALL LETTER MU}s", "microsecond", "microseconds"), 1e-6
+    ),
     **dict.fromkeys(("ms", "millisecond", "milliseconds", "millis"), 1e-3),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
     **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
@@ -45,7 +47,7 @@ _NAMES = frozenset(
         "arrivaltime, request_time, request_timestamp, invocation_time, start_time, start_timestamp, sent_at"
     )
 )
-_UNIT = re.compile(r"^(?:(.*?)[\s_.\-]*[\s_(\[\-.])?([a-zµ]+)[)\]]?$")
+_UNIT = re.compile(r"^(?:(.*?)[\s_.\-]*[\s_(\[\-.])?(\w+)[)\]]?$")
 _LOCAL = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?)?")
 _RATE_NAMES = re.compile(
     r"(^|[^a-z])(rate|rates|irate|rps|qps|tps|throughput|load)([^a-z]|$)|/\s*s(ec|econd)?\b|per[ _]s(ec|econd)?s?\b",

@@ -64,6 +64,7 @@ def test_a_header_without_one_column_of_times_is_refused_with_the_remedy(
         ("t_min", None, "2", 120.0),
         ("timestamp_ms", None, "1500", 1.5),
         ("Time (us)", None, "1500000", 1.5),
+        ("Time (µs)", None, "1500000", 1.5),
         ("time", TimeUnit.MS, "1500", 1.5),
         # Since 1970, in four units.
         ("time", None, f"{NOON:.0f}", NOON),

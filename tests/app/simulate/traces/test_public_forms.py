@@ -1,4 +1,4 @@
-"""Every public form of a file, under whatever name it is imported, by files of a few lines; real sets where they are."""
+"""Every public form of a file, under any name, by files of a few lines; and real sets where they are."""
 
 import json
 from pathlib import Path
