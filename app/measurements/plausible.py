@@ -39,7 +39,7 @@ class RunFigures:
     duration_s: float = math.nan
     rate_rps: float = math.nan
     output_tokens: float = math.nan
-    """Of one answer, on average."""
+    """Mean length of an answer."""
     output_tokens_per_s: float = math.nan
     request_ms: float = math.nan
     ttft_ms: float = math.nan

@@ -72,26 +72,29 @@ def open_records(
 ) -> Rows:
     """The rows of a file in any of the forms, or of stdin for `-`. Raises InvalidRequest."""
     file = file_name(source)
-    lines = byte_lines(source)
-    # Blank lines may stand above everything.
+    above, lines = _above_and_lines(byte_lines(source))
+    if above and above[-1].removeprefix(_BOM).lstrip().startswith(_JSON):
+        rows = _json_rows(file, lines, above[-1], len(above))
+        check_header(rows.file, rows.names)
+        return rows
+    texts = text_lines(file, lines)
+    read = []
+    for text in texts:
+        read.append(text)
+        if text.strip():
+            break
+    names = _names_of(read[-1] if read else "", headerless)
+    return rows_of(file, chain(read, texts), check_header, header=names)
+
+
+def _above_and_lines(lines: Iterator[bytes]) -> tuple[list[bytes], Iterator[bytes]]:
+    """The lines to the first that is not blank, and all lines, those among them."""
     above = []
     for line in lines:
         above.append(line)
         if line.removeprefix(_BOM).strip():
             break
-    whole = chain(above, lines)
-    if above and above[-1].removeprefix(_BOM).lstrip().startswith(_JSON):
-        rows = _json_rows(file, whole, above[-1], len(above))
-        check_header(rows.file, rows.names)
-        return rows
-    texts = text_lines(file, whole)
-    first = next((text for text in texts if text.strip()), "")
-    return rows_of(
-        file,
-        chain(["\n"] * (len(above) - 1), [first] if first else [], texts),
-        check_header,
-        header=_names_of(first, headerless),
-    )
+    return above, chain(above, lines)
 
 
 def read_records(source: Path, check_header: CheckHeader = accept_any) -> CsvTable:

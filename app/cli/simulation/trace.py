@@ -58,78 +58,92 @@ _REQUESTS = (FileKind.REQUESTS, FileKind.AZURE_LLM)
 app = command_group("Import, generate, change and describe load for simulations.")
 
 
+Kind = Annotated[
+    FileKind,
+    typer.Argument(
+        metavar="FORMAT",
+        help="What its rows are, or whose it is; auto: as its columns say",
+    ),
+]
+Imported = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="CSV, JSON or JSON lines; - = stdin, .gz = packed"
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="rates: columns to take [default: all]"),
+]
+MissingOption = Annotated[
+    Missing | None,
+    typer.Option(
+        help="rates: how to treat missing steps and empty cells [default: refuse]"
+    ),
+]
+ValuesOption = Annotated[
+    Values | None,
+    typer.Option(
+        help="rates: whether cells are requests per second or per step [default: as columns and units say]"
+    ),
+]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Column of times [default: by its name]"),
+]
+TimeUnitOption = Annotated[
+    TimeUnit | None,
+    typer.Option(help="Unit of times that are numbers [default: by name and size]"),
+]
+By = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="requests: a series for each value of this column"
+    ),
+]
+Top = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=1000,
+        help="requests, azure-functions: how many of the busiest [default: 10]",
+    ),
+]
+Trigger = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORD", help="azure-functions: only this trigger, such as http"
+    ),
+]
+Source = Annotated[
+    str,
+    typer.Option(
+        metavar="WORDS", help="Where it comes from [default: the published set]"
+    ),
+]
+Licence = Annotated[
+    str,
+    typer.Option(
+        metavar="WORDS", help="Under which licence [default: the published set's]"
+    ),
+]
+
+
 @app.command(name="import")
 def import_trace(
-    kind: Annotated[
-        FileKind,
-        typer.Argument(
-            metavar="FORMAT",
-            help="What its rows are, or whose it is; auto: as its columns say",
-        ),
-    ],
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="CSV, JSON or JSON lines; - = stdin, .gz = packed"
-        ),
-    ],
+    kind: Kind,
+    file: Imported,
     *,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="rates: columns to take [default: all]"),
-    ] = None,
-    missing: Annotated[
-        Missing | None,
-        typer.Option(
-            help="rates: how to treat missing steps and empty cells [default: refuse]"
-        ),
-    ] = None,
-    values: Annotated[
-        Values | None,
-        typer.Option(
-            help="rates: whether cells are requests per second or per step [default: as columns and units say]"
-        ),
-    ] = None,
-    time_column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Column of times [default: by its name]"),
-    ] = None,
-    time_unit: Annotated[
-        TimeUnit | None,
-        typer.Option(help="Unit of times that are numbers [default: by name and size]"),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="requests: a series for each value of this column"
-        ),
-    ] = None,
-    top: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1000,
-            help="requests, azure-functions: how many of the busiest [default: 10]",
-        ),
-    ] = None,
-    trigger: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WORD", help="azure-functions: only this trigger, such as http"
-        ),
-    ] = None,
-    source: Annotated[
-        str,
-        typer.Option(
-            metavar="WORDS", help="Where it comes from [default: the published set]"
-        ),
-    ] = "",
-    licence: Annotated[
-        str,
-        typer.Option(
-            metavar="WORDS", help="Under which licence [default: the published set's]"
-        ),
-    ] = "",
+    columns: Columns = None,
+    missing: MissingOption = None,
+    values: ValuesOption = None,
+    time_column: TimeColumn = None,
+    time_unit: TimeUnitOption = None,
+    by: By = None,
+    top: Top = None,
+    trigger: Trigger = None,
+    source: Source = "",
+    licence: Licence = "",
     output: Written = STDIO,
 ) -> None:
     """Turn a public trace, an export or a job list into a file for simulations.

@@ -19,7 +19,7 @@ _AZURE = "AzurePublicDataset; cite"
 _AZURE_LLM = ("timestamp", "contexttokens", "generatedtokens")
 
 
-class Family(StrEnum):
+class RowMeaning(StrEnum):
     """What the rows of a file are."""
 
     SERIES = "rates"
@@ -43,7 +43,7 @@ class Origin:
 class KnownForm:
     """The files of one set, or of one program."""
 
-    family: Family
+    rows: RowMeaning
     needs: tuple[str, ...]
     """Columns that tell it from others, in lower case."""
     origin: Origin | None = None
@@ -52,7 +52,7 @@ class KnownForm:
     time: str | None = None
     """The column of times where its name does not say so."""
     unit: TimeUnit | None = None
-    """Of the times, where the set's description says it and the column's name does not."""
+    """What times are counted in, where the set's description says it and the column's name does not."""
     longest_s: float = float("inf")
     """How long the published files are: multiples of it in whole numbers are milliseconds."""
     duration: str | None = None
@@ -65,7 +65,7 @@ class KnownForm:
 
 def _llm(source: str, *, year: int | None = None, more: str = "") -> KnownForm:
     return KnownForm(
-        family=Family.REQUESTS,
+        rows=RowMeaning.REQUESTS,
         needs=(*_AZURE_LLM, more) if more else _AZURE_LLM,
         origin=Origin(source=source),
         year=year,
@@ -79,9 +79,9 @@ AZURE_LLM_UNDATED = Origin(
 _JSON_LENGTHS = ("timestamp", "input_length", "output_length")
 
 FORMS = (
-    KnownForm(family=Family.SERIES, needs=(), written_by=PROMETHEUS),
+    KnownForm(rows=RowMeaning.SERIES, needs=(), written_by=PROMETHEUS),
     KnownForm(
-        family=Family.JOBS,
+        rows=RowMeaning.JOBS,
         needs=(),
         written_by=PHILLY,
         origin=(
@@ -92,14 +92,14 @@ FORMS = (
         ),
     ),
     KnownForm(
-        family=Family.MINUTES,
+        rows=RowMeaning.MINUTES,
         needs=("hashfunction", "trigger", "1", "1440"),
         origin=Origin(
             source=f"Azure Functions trace 2019, {_AZURE} Shahrad et al., Serverless in the Wild, ATC 2020"
         ),
     ),
     KnownForm(
-        family=Family.REQUESTS,
+        rows=RowMeaning.REQUESTS,
         needs=("app", "func", "end_timestamp", "duration"),
         time="end_timestamp",
         unit=TimeUnit.S,
@@ -124,13 +124,13 @@ FORMS = (
     ),
     _llm(AZURE_LLM_UNDATED.source),
     KnownForm(
-        family=Family.REQUESTS,
+        rows=RowMeaning.REQUESTS,
         needs=("timestamp", "request tokens", "response tokens"),
         unit=TimeUnit.S,
         origin=Origin(source="BurstGPT; cite Wang et al., BurstGPT, arXiv:2401.17644"),
     ),
     KnownForm(
-        family=Family.REQUESTS,
+        rows=RowMeaning.REQUESTS,
         needs=("chat_id", *_JSON_LENGTHS),
         unit=TimeUnit.S,
         longest_s=7200.0,
@@ -140,7 +140,7 @@ FORMS = (
         ),
     ),
     KnownForm(
-        family=Family.REQUESTS,
+        rows=RowMeaning.REQUESTS,
         needs=_JSON_LENGTHS,
         unit=TimeUnit.MS,
         origin=Origin(
@@ -149,7 +149,7 @@ FORMS = (
         ),
     ),
     KnownForm(
-        family=Family.JOBS,
+        rows=RowMeaning.JOBS,
         needs=("job_id", "vc", "gpu_num", "submit_time", "duration"),
         origin=Origin(
             source="Helios traces, SenseTime; cite Hu et al., Characterization and Prediction of Deep Learning "
@@ -158,7 +158,7 @@ FORMS = (
         ),
     ),
     KnownForm(
-        family=Family.JOBS,
+        rows=RowMeaning.JOBS,
         needs=("job_name", "inst_num", "start_time", "end_time", "plan_gpu"),
         origin=Origin(
             source="Alibaba cluster-trace-gpu-v2020; cite Weng et al., MLaaS in the Wild, NSDI 2022",
@@ -166,7 +166,7 @@ FORMS = (
         ),
     ),
     KnownForm(
-        family=Family.JOBS,
+        rows=RowMeaning.JOBS,
         needs=("instance_sn", "app_name", "gpu_request", "creation_time"),
         origin=Origin(
             source="Alibaba cluster-trace-gpu-v2025; cite Yang et al., GPU-Disaggregated Serving, NSDI 2025",
@@ -174,7 +174,7 @@ FORMS = (
         ),
     ),
     KnownForm(
-        family=Family.JOBS,
+        rows=RowMeaning.JOBS,
         needs=("num_gpu", "gpu_milli"),
         origin=Origin(
             source="Alibaba cluster-trace-gpu-v2023; cite Weng et al., Beware of Fragmentation, ATC 2023",
@@ -182,7 +182,7 @@ FORMS = (
         ),
     ),
     KnownForm(
-        family=Family.JOBS,
+        rows=RowMeaning.JOBS,
         needs=("submit_s", "duration_s", "num_gpus", "virtual_cluster"),
         origin=philly,
     ),

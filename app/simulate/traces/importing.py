@@ -31,9 +31,9 @@ from app.simulate.traces.forms import (
     AZURE_LLM_UNDATED,
     HEADERLESS,
     PROMPTS,
-    Family,
     KnownForm,
     Origin,
+    RowMeaning,
     column_of,
     find_form,
     origin_in,
@@ -98,15 +98,15 @@ class ImportOptions:
     licence: str = ""
 
 
-_FAMILIES = {
+_ROWS = {
     FileKind.AUTO: None,
-    FileKind.RATES: Family.SERIES,
-    FileKind.REQUESTS: Family.REQUESTS,
-    FileKind.AZURE_LLM: Family.REQUESTS,
-    FileKind.AZURE_FUNCTIONS: Family.MINUTES,
-    FileKind.JOBS: Family.JOBS,
-    FileKind.PHILLY: Family.JOBS,
-    FileKind.ALIBABA: Family.JOBS,
+    FileKind.RATES: RowMeaning.SERIES,
+    FileKind.REQUESTS: RowMeaning.REQUESTS,
+    FileKind.AZURE_LLM: RowMeaning.REQUESTS,
+    FileKind.AZURE_FUNCTIONS: RowMeaning.MINUTES,
+    FileKind.JOBS: RowMeaning.JOBS,
+    FileKind.PHILLY: RowMeaning.JOBS,
+    FileKind.ALIBABA: RowMeaning.JOBS,
 }
 
 
@@ -118,17 +118,17 @@ def import_file(
     """What a file holds (`-` = stdin, .gz = packed). Raises InvalidRequest, which names file, line and column."""
     opened = open_records(source, headerless=HEADERLESS)
     form = find_form(opened.names, opened.written_by)
-    family = _family(opened, form, kind, options)
+    rows = _meaning(opened, form, kind, options)
     origin = form.origin if form else None
     imported: RateTrace | JobList
-    if family is Family.REQUESTS:
+    if rows is RowMeaning.REQUESTS:
         requests = read_requests(opened, form, _request_options(options))
         imported = requests.trace
         if form is not None and requests.year is not None:
             origin = origin_in(form, requests.year)
-    elif family is Family.JOBS:
+    elif rows is RowMeaning.JOBS:
         imported = read_job_list(opened)
-    elif family is Family.MINUTES:
+    elif rows is RowMeaning.MINUTES:
         imported = read_azure_functions(
             opened, top=options.top, trigger=options.trigger
         )
@@ -145,22 +145,22 @@ def assumptions(imported: RateTrace | JobList) -> list[str]:
     return [note.removeprefix(READ) for note in imported.notes if note.startswith(READ)]
 
 
-def _family(
+def _meaning(
     opened: Rows, form: KnownForm | None, kind: FileKind, options: ImportOptions
-) -> Family:
+) -> RowMeaning:
     """What the rows are: as the columns say, else as the user says."""
     # Requests that somebody has counted by the second are a series, whatever else stands in the row.
     if options.by is None and _is_counted(opened.names):
-        return Family.SERIES
+        return RowMeaning.SERIES
     if form is not None:
-        return form.family
-    wanted = _FAMILIES[kind]
+        return form.rows
+    wanted = _ROWS[kind]
     are_requests = all(column_of(opened.names, known) for known in (PROMPTS, ANSWERS))
-    if are_requests and wanted in (None, Family.SERIES):
-        return Family.REQUESTS
+    if are_requests and wanted in (None, RowMeaning.SERIES):
+        return RowMeaning.REQUESTS
     if wanted is not None:
         return wanted
-    return Family.JOBS if _are_jobs(opened) else Family.SERIES
+    return RowMeaning.JOBS if _are_jobs(opened) else RowMeaning.SERIES
 
 
 def _is_counted(names: Sequence[str]) -> bool:

@@ -29,6 +29,9 @@ from app.simulate.traces.trace import MAX_VALUES, RateTrace
 ALL = "requests"
 MS_PER_S = 1000.0
 
+Seconds = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
@@ -52,51 +55,114 @@ class RequestTrace:
     """Where the times are dates."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Collected:
-    """The rows of a file, a number each."""
+class _Collector:
+    """Takes the rows of a file, and keeps a number of each."""
 
-    lines: "array[int]"
-    times_s: "array[float]"
-    series: "array[int]"
-    """(N,) which of `keys`."""
-    keys: dict[tuple[str, ...], int]
-    unanswered: int = 0
-    are_whole: bool = True
+    def __init__(
+        self, opened: Rows, form: KnownForm | None, options: RequestOptions
+    ) -> None:
+        self._opened, self._form, self._options = opened, form, options
+        self.reader = _time_reader(opened, form, options)
+        self._time = opened.names.index(self.reader.column)
+        self._by = _places_by(opened, form, options)
+        self._answer = _place(opened, ANSWERS)
+        # Where the row says when the request ended, this is how long it took.
+        self._duration = _place(opened, [form.duration or ""] if form else [])
+        self.lines = array("L")
+        self.times_s = array("d")
+        self.series = array("L")
+        self.keys: dict[tuple[str, ...], int] = {}
+        self._unanswered = 0
+        self._are_integers = True
+
+    def take_all(self) -> None:
+        """Take every row. Raises InvalidRequest, which names line and column."""
+        for line, cells in self._opened.rows:
+            self._take(line, cells)
+            if len(self.lines) > MAX_VALUES:
+                problem = f"more than {MAX_VALUES:,} requests; import a part of it"
+                raise refusal(problem, file=self._opened.file, line=line)
+
+    def _take(self, line: int, cells: Sequence[str]) -> None:
+        moment_s = self._moment_s(line, cells)
+        key = tuple(cells[each] for each in self._by)
+        self.lines.append(line)
+        self.times_s.append(moment_s)
+        self.series.append(self.keys.setdefault(key, len(self.keys)))
+        self._are_integers &= "." not in cells[self._time]
+        if self._answer is not None and cells[self._answer] in ("0", "0.0"):
+            self._unanswered += 1
+
+    def _moment_s(self, line: int, cells: Sequence[str]) -> float:
+        place = self._time
+        try:
+            moment_s = self.reader.seconds(cells[place])
+            if self._duration is None:
+                return moment_s
+            place = self._duration
+            return moment_s - parse_number(cells[place], NOT_NEGATIVE)
+        except ValueError as error:
+            column = self._opened.names[place]
+            raise refusal(
+                str(error), file=self._opened.file, line=line, column=column
+            ) from error
+
+    def seconds(self) -> tuple[Reals, list[str]]:
+        """(N,) seconds, and what was assumed of their unit."""
+        times_s = np.array(self.times_s)
+        column, form = self.reader.column, self._form
+        if self._options.unit is not None or self.reader.is_dated:
+            return times_s, []
+        if form is None or form.unit is None:
+            is_unsaid = self.reader.is_relative
+            return times_s, [_unit_note(column, "in seconds")] if is_unsaid else []
+        # Integers that span more than twice what a set is long are milliseconds.
+        if self._are_integers and np.ptp(times_s) > 2.0 * form.longest_s:
+            why = "in milliseconds, since the published files are shorter"
+            return times_s / MS_PER_S, [_unit_note(column, why)]
+        if form.unit is TimeUnit.MS:
+            return times_s, [_unit_note(column, "in milliseconds, as Mooncake writes")]
+        return times_s, []
+
+    def notes(self) -> list[str]:
+        """What else is to be known of the requests."""
+        if not self._unanswered:
+            return []
+        some = counted(self._unanswered, "request")
+        return [
+            f"read: {some} without a token of an answer: failed, but came all the same"
+        ]
 
 
 def read_requests(
     opened: Rows, form: KnownForm | None, options: RequestOptions
 ) -> RequestTrace:
-    """The rates from the first whole second on. Raises InvalidRequest, which names file, line and column."""
-    reader = _time_reader(opened, form, options)
-    found = _collect(opened, reader, form, options)
-    times_s = np.array(found.times_s)
-    scaled, notes = _scaled(times_s, found, reader, form, options)
-    seconds = np.floor(scaled).astype(np.int64)
-    _check_clock(opened, scaled, found.lines, reader)
-    _check_span(opened, seconds, found.lines, reader.column)
-    counts, names, more = _busiest(seconds, found, options)
-    notes += more
-    if found.unanswered:
-        notes.append(
-            f"read: {counted(found.unanswered, 'request')} without a token of an answer: failed, but came all the same"
-        )
+    """The rates from the first second on. Raises InvalidRequest, which names file, line and column."""
+    found = _Collector(opened, form, options)
+    found.take_all()
+    moments_s, notes = found.seconds()
+    _check_clock(opened, moments_s, found.lines, found.reader)
+    seconds = np.floor(moments_s).astype(np.int64)
+    _check_span(opened, seconds, found.lines, found.reader.column)
+    series = _busiest(opened, seconds, found, options.top)
+    notes = [*opened.notes, *notes, *series.notes, *found.notes()]
     try:
         trace = RateTrace(
-            names=names,
-            rates_rps=counts,
-            step_s=1.0,
-            notes=(*opened.notes, *notes),
+            names=series.names, rates_rps=series.counts, step_s=1.0, notes=tuple(notes)
         )
     except InvalidRequest as error:
         raise refusal(str(error), file=opened.file) from error
-    first_s = float(scaled.min())
-    return RequestTrace(trace=trace, year=_year(first_s) if reader.is_dated else None)
+    year = _year(float(moments_s.min())) if found.reader.is_dated else None
+    return RequestTrace(trace=trace, year=year)
 
 
 def _year(moment_s: float) -> int:
     return datetime.fromtimestamp(moment_s, UTC).year
+
+
+def _place(opened: Rows, known: Sequence[str]) -> int | None:
+    column = column_of(opened.names, known)
+    return None if column is None else opened.names.index(column)
 
 
 def _time_reader(
@@ -108,7 +174,7 @@ def _time_reader(
     return TimeReader(column=column, unit_s=unit.seconds if unit else None)
 
 
-def _columns_by(
+def _places_by(
     opened: Rows, form: KnownForm | None, options: RequestOptions
 ) -> list[int]:
     """Where the columns are that tell the series apart."""
@@ -120,69 +186,6 @@ def _columns_by(
             raise refusal(no_such("column", name, opened.names), file=opened.file)
         places.append(opened.names.index(column))
     return places
-
-
-def _collect(
-    opened: Rows, reader: TimeReader, form: KnownForm | None, options: RequestOptions
-) -> _Collected:
-    place = opened.names.index(reader.column)
-    by = _columns_by(opened, form, options)
-    answers = column_of(opened.names, ANSWERS)
-    answer_place = None if answers is None else opened.names.index(answers)
-    before = (
-        column_of(opened.names, [form.duration]) if form and form.duration else None
-    )
-    before_place = None if before is None else opened.names.index(before)
-    found = _Collected(lines=array("L"), times_s=array("d"), series=array("L"), keys={})
-    for line, cells in opened.rows:
-        column = reader.column
-        try:
-            moment_s = reader.seconds(cells[place])
-            if before_place is not None:
-                column = opened.names[before_place]
-                # The row says when the request ended.
-                moment_s -= parse_number(cells[before_place], NOT_NEGATIVE)
-        except ValueError as error:
-            raise refusal(
-                str(error), file=opened.file, line=line, column=column
-            ) from error
-        key = tuple(cells[each] for each in by)
-        found.lines.append(line)
-        found.times_s.append(moment_s)
-        found.series.append(found.keys.setdefault(key, len(found.keys)))
-        found.are_whole &= moment_s.is_integer() and "." not in cells[place]
-        if answer_place is not None and cells[answer_place] in ("0", "0.0"):
-            found.unanswered += 1
-        if len(found.lines) > MAX_VALUES:
-            problem = f"more than {MAX_VALUES:,} requests; import a part of the file"
-            raise refusal(problem, file=opened.file, line=line)
-    return found
-
-
-def _scaled(
-    times_s: Reals,
-    found: _Collected,
-    reader: TimeReader,
-    form: KnownForm | None,
-    options: RequestOptions,
-) -> tuple[Reals, list[str]]:
-    """(N,) seconds, where the file alone does not tell the unit, and what was assumed."""
-    column = reader.column
-    if options.unit is not None or reader.is_dated:
-        return times_s, []
-    if form is not None and form.unit is not None:
-        # Two hours are published; whole numbers that span more than twice as much are milliseconds.
-        if found.are_whole and np.ptp(times_s) > 2.0 * form.longest_s:
-            words = "in milliseconds, since the published files are shorter"
-            return times_s / MS_PER_S, [_unit_note(column, words)]
-        if form.unit is TimeUnit.MS:
-            return times_s, [
-                _unit_note(column, "in milliseconds, as Mooncake writes them")
-            ]
-        return times_s, []
-    if reader.is_relative:
-        return times_s, [_unit_note(column, "in seconds")]
-    return times_s, []
 
 
 def _unit_note(column: str, words: str) -> str:
@@ -202,7 +205,7 @@ def _check_clock(
 
 
 def _check_span(
-    opened: Rows, seconds: npt.NDArray[np.int64], lines: Sequence[int], column: str
+    opened: Rows, seconds: Seconds, lines: Sequence[int], column: str
 ) -> None:
     """One wrong date would otherwise make a trace of years, second by second."""
     if np.ptp(seconds) < MAX_STEPS:
@@ -215,33 +218,42 @@ def _check_span(
     raise refusal(problem, file=opened.file, line=lines[row], column=column)
 
 
-def _busiest(
-    seconds: npt.NDArray[np.int64], found: _Collected, options: RequestOptions
-) -> tuple[Reals, tuple[str, ...], list[str]]:
-    """(T, S) requests by the second, the names of the series, the busiest first, and what was left out."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Busiest:
+    """The series with the highest numbers of requests, the busiest first."""
+
+    names: tuple[str, ...]
+    counts: Reals
+    """(T, S) requests by the second."""
+    notes: tuple[str, ...]
+
+
+def _busiest(opened: Rows, seconds: Seconds, found: _Collector, top: int) -> _Busiest:
     series = np.array(found.series, dtype=np.int64)
     sizes = np.bincount(series, minlength=len(found.keys))
     # Stable, so that the first of equals is kept.
-    order = np.argsort(-sizes, kind="stable")[: options.top]
-    steps = int(np.ptp(seconds)) + 1
-    if steps * len(order) > MAX_VALUES:
-        raise InvalidRequest(
-            f"{steps:,} seconds of {len(order)} series are too many; take fewer by --top"
-        )
-    counts = np.zeros((steps, len(order)))
-    for place, each in enumerate(order):
-        at = seconds[series == each] - seconds.min()
-        counts[:, place] = np.bincount(at, minlength=steps)
-    keys = list(found.keys)
-    values = [keys[each][-1] if keys[each] else ALL for each in order]
-    # What the user names is words; what a form is told apart by is hashes.
-    names = short_names(values) if len(keys[0]) > 1 else tuple(values)
-    if len(order) == len(keys):
-        return counts, names, []
+    order = np.argsort(-sizes, kind="stable")[:top]
     rest = len(seconds) - int(sizes[order].sum())
-    others = len(keys) - len(order)
-    return (
-        counts,
-        names,
-        [f"left out: {rest:,} requests of {others:,} less busy series"],
+    others = len(found.keys) - len(order)
+    left_out = f"left out: {rest:,} requests of {others:,} less busy series"
+    return _Busiest(
+        names=_series_names([list(found.keys)[each] for each in order]),
+        counts=_counts(opened, seconds, [series == each for each in order]),
+        notes=(left_out,) if others else (),
     )
+
+
+def _counts(opened: Rows, seconds: Seconds, members: Sequence[Flags]) -> Reals:
+    steps = int(np.ptp(seconds)) + 1
+    if steps * len(members) > MAX_VALUES:
+        problem = f"{steps:,} seconds of {len(members)} series are too many; take fewer by --top"
+        raise refusal(problem, file=opened.file)
+    at = seconds - seconds.min()
+    columns = [np.bincount(at[each], minlength=steps) for each in members]
+    return np.column_stack(columns).astype(float)
+
+
+def _series_names(keys: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    values = [key[-1] if key else ALL for key in keys]
+    # The values of a user's column are words; those that a form is told apart by are hashes.
+    return short_names(values) if len(keys[0]) > 1 else tuple(values)

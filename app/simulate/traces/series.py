@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from app.base.errors import InvalidRequest, no_such
 from app.measurements.rows import Rows, refusal
 from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
-from app.measurements.times import TimeReader, clock_hint, find_column
+from app.measurements.times import (
+    CLOCK_FALL_S,
+    TimeReader,
+    clock_hint,
+    find_column,
+)
 from app.measurements.traces import find_steps
 from app.simulate.traces.trace import MAX_VALUES, RATE_SUFFIX, RateTrace, check_size
 from solvers.types.documents.strict_json import MAX_NUMBER
@@ -59,8 +65,11 @@ class SeriesCells:
     """(N, S) NaN for a value that is missing."""
     units: tuple[str, ...]
     """(S,) what the cells themselves say, such as req/s; empty where they are mere numbers."""
-    per_second: Reals
-    """(S,) requests per second of 1 in a cell, of a column with a unit; NaN for mere numbers."""
+
+    @property
+    def per_second(self) -> Reals:
+        """(S,) requests per second of 1 in a cell of a column with a unit; NaN for mere numbers."""
+        return np.array([_PER_SECOND.get(unit, math.nan) for unit in self.units])
 
 
 def wanted_columns(opened: Rows, time: str, columns: Sequence[str]) -> list[str]:
@@ -83,30 +92,30 @@ def read_cells(
     time_place = rows.names.index(time.column)
     reader = _CellReader(rows.file, wanted, or_missing=missing is not Missing.REFUSE)
     # Arrays of machine numbers: lists of Python's would take four times the memory for twenty million values.
-    lines = array("L")
-    times_s = array("d")
-    values = array("d")
+    lines, times_s, values = array("L"), array("d"), array("d")
     for line, cells in rows.rows:
         lines.append(line)
-        try:
-            times_s.append(time.seconds(cells[time_place]))
-        except ValueError as error:
-            raise refusal(
-                str(error), file=rows.file, line=line, column=time.column
-            ) from error
+        times_s.append(_moment_s(rows, time, line, cells[time_place]))
         values.extend(reader.numbers(line, [cells[place] for place in places]))
         if len(values) > MAX_VALUES:
             problem = f"more than {MAX_VALUES:,} values; take fewer columns"
             raise refusal(problem, file=rows.file, line=line)
-    units = tuple(reader.units[name] for name in wanted)
     return SeriesCells(
         names=tuple(wanted),
         lines=lines,
         times_s=np.array(times_s),
         values=np.array(values).reshape(-1, len(wanted)),
-        units=units,
-        per_second=np.array([_PER_SECOND.get(unit, math.nan) for unit in units]),
+        units=tuple(reader.units[name] for name in wanted),
     )
+
+
+def _moment_s(rows: Rows, time: TimeReader, line: int, cell: str) -> float:
+    try:
+        return time.seconds(cell)
+    except ValueError as error:
+        raise refusal(
+            str(error), file=rows.file, line=line, column=time.column
+        ) from error
 
 
 def make_rates(
@@ -122,19 +131,7 @@ def make_rates(
 
     names: of the series; None = the columns without `_rps`. Raises InvalidRequest.
     """
-
-    def refuse(problem: str, row: int) -> InvalidRequest:
-        line = cells.lines[row]
-        return refusal(problem, file=opened.file, line=line, column=time.column)
-
-    places, _ = find_steps(cells.times_s, refuse, time)
-    gaps = np.diff(places)
-    if missing is Missing.REFUSE and (gaps > 1).any():
-        row = int(np.argmax(gaps > 1)) + 1
-        gap_s = float(cells.times_s[row] - cells.times_s[row - 1])
-        # A gap of an hour may be the clock's, any other one is the file's.
-        hint = clock_hint(time, gap_s) if 3600.0 <= gap_s < 7200.0 else ""
-        raise refuse(_gap_problem(int(gaps[row - 1]) - 1, hint), row)
+    places = _places(opened, cells, time, missing)
     # Over the entire trace: the difference of two rows has the rounding of what was written.
     step_s = float((cells.times_s[-1] - cells.times_s[0]) / places[-1])
     plain = np.where(np.asarray(are_rates), 1.0, 1.0 / step_s)
@@ -144,16 +141,35 @@ def make_rates(
         check_size(int(places[-1]) + 1, len(cells.names))
         grid = np.full((places[-1] + 1, len(cells.names)), np.nan)
         grid[places] = cells.values * per_cell
+        own_names = [name.removesuffix(RATE_SUFFIX) for name in cells.names]
         return RateTrace(
-            names=tuple(
-                names or (name.removesuffix(RATE_SUFFIX) for name in cells.names)
-            ),
+            names=tuple(names or own_names),
             rates_rps=_filled(grid, missing),
             step_s=step_s,
             notes=opened.notes,
         )
     except InvalidRequest as error:
         raise refusal(str(error), file=opened.file) from error
+
+
+def _places(
+    opened: Rows, cells: SeriesCells, time: TimeReader, missing: Missing
+) -> npt.NDArray[np.int64]:
+    """(N,) number of each row's step. Raises InvalidRequest for steps that are missing."""
+
+    def refuse(problem: str, row: int) -> InvalidRequest:
+        line = cells.lines[row]
+        return refusal(problem, file=opened.file, line=line, column=time.column)
+
+    places, _ = find_steps(cells.times_s, refuse, time)
+    gaps = np.diff(places)
+    if missing is not Missing.REFUSE or not (gaps > 1).any():
+        return places
+    row = int(np.argmax(gaps > 1)) + 1
+    gap_s = float(cells.times_s[row] - cells.times_s[row - 1])
+    # A gap of an hour may be the clock's, any other one is the file's.
+    hint = clock_hint(time, gap_s) if gap_s >= CLOCK_FALL_S else ""
+    raise refuse(_gap_problem(int(gaps[row - 1]) - 1, hint), row)
 
 
 def _gap_problem(steps: int, hint: str) -> str:
