@@ -204,19 +204,9 @@ def _guidellm(place: Place) -> ServerRun:
     def known(metric: str) -> float:
         return place.number("metrics", metric, "successful", "mean")
 
-    for metric in (
-        "request_latency",
-        "time_to_first_token_ms",
-        "inter_token_latency_ms",
-    ):
+    for metric in _GUIDELLM_TIMES:
         found = place.at("metrics", metric, "successful", "percentiles")
-        levels = {
-            # `p05` and `p999` are 0.05 and 0.999.
-            float(f"0.{name[1:]}"): float(value)
-            for name, value in (found.items() if isinstance(found, Mapping) else ())
-            if re.fullmatch(r"p\d{2,}", str(name)) and isinstance(value, int | float)
-        }
-        place.check_order(metric, levels, math.nan)
+        place.check_order(metric, _guidellm_levels(found), math.nan)
     return place.run(
         RunFigures(
             clients=_streams(place),
@@ -233,6 +223,16 @@ def _guidellm(place: Place) -> ServerRun:
     )
 
 
+def _guidellm_levels(percentiles: object) -> Mapping[float, float]:
+    """Levels and values of `p05` and `p999`, which are 0.05 and 0.999."""
+    found = percentiles if isinstance(percentiles, Mapping) else {}
+    return {
+        float(f"0.{name[1:]}"): float(value)
+        for name, value in found.items()
+        if re.fullmatch(r"p\d{2,}", str(name)) and isinstance(value, int | float)
+    }
+
+
 def _total(place: Place, status: str) -> float:
     inner = place.number("metrics", "request_totals", status)
     return place.number("request_totals", status) if math.isnan(inner) else inner
@@ -242,9 +242,7 @@ def _streams(place: Place) -> float:
     """The clients as they were configured; without them, those that were in flight, whatever the strategy."""
     # `args` until 0.3, `config` since: sweeps have runs at fixed rates, too.
     for outer in ("config", "args"):
-        kind = place.at(outer, "strategy", "type_") or place.at(
-            outer, "strategy", "type"
-        )
+        kind = place.at(outer, "strategy", "type_")
         if kind == "synchronous":
             return 1.0
         name = "streams" if kind == "concurrent" else "max_concurrency"
@@ -301,6 +299,11 @@ def _aiperf_failed(place: Place) -> float:
     return math.fsum(listed) if math.isnan(counted) else counted
 
 
+_GUIDELLM_TIMES = (
+    "request_latency",
+    "time_to_first_token_ms",
+    "inter_token_latency_ms",
+)
 _CLIENT_PATHS = (
     ("input_config", "loadgen"),
     ("input_config", "perf_analyzer", "stimulus"),
@@ -312,29 +315,11 @@ _RATES = ("request_rate", "rate", "user_centric_rate")
 
 def _aiperf_clients(place: Place) -> float:
     """The clients of the phase that was measured. Raises InvalidInput where their number was not fixed."""
-    phases = place.at("input_config", "phases")
-    entries = phases if isinstance(phases, list) else [phases] if phases else []
-    # AIPerf since 0.9; other phases warm the server up.
-    measured = [each for each in entries if _is_measured(each)]
-    if len(measured) > 1:
-        problem = (
-            "has several phases that measure, and one set of figures: run one phase"
-        )
-        raise place.refusal(problem, "input_config", "phases")
-    where = Place("", measured[0]) if measured else None
-    for path in _CLIENT_PATHS if where is None else ():
-        inner = Place("", place.at(*path))
-        if inner.number("concurrency") > 0.0 or any(
-            inner.number(each) > 0.0 for each in _RATES
-        ):
-            where = inner
-            break
-    rates = [where.number(each) for each in _RATES] if where else []
-    rate = next((each for each in rates if each > 0.0), math.nan)
-    if rate > 0.0:
+    load = _measured_phase(place) or _client_settings(place)
+    if rate := _rate_of(load):
         problem = f"was measured at a fixed rate, of {rate:g} per second, so that the clients vary: {_CLIENTS}"
         raise place.refusal(problem, "input_config")
-    clients = where.number("concurrency") if where else math.nan
+    clients = load.number("concurrency")
     if clients >= 1.0:
         return clients
     # An export leaves out what was not set; one client is what AIPerf then takes, and its own count says so.
@@ -342,6 +327,32 @@ def _aiperf_clients(place: Place) -> float:
     if in_flight > 0.0:
         return max(1.0, in_flight)
     raise place.refusal(f"is missing: {_CLIENTS}", "input_config", "concurrency")
+
+
+def _measured_phase(place: Place) -> Place | None:
+    """AIPerf's since 0.9; other phases warm the server up. Raises InvalidInput where there are several."""
+    phases = place.at("input_config", "phases")
+    entries = phases if isinstance(phases, list) else [phases] if phases else []
+    measured = [each for each in entries if _is_measured(each)]
+    if len(measured) > 1:
+        problem = "has several phases that measure, and one set of figures: run one"
+        raise place.refusal(problem, "input_config", "phases")
+    return Place("", measured[0]) if measured else None
+
+
+def _client_settings(place: Place) -> Place:
+    """What other releases and tools say of the load."""
+    found = [Place("", place.at(*path)) for path in _CLIENT_PATHS]
+    said = [
+        each for each in found if each.number("concurrency") > 0.0 or _rate_of(each)
+    ]
+    return (said or found)[0]
+
+
+def _rate_of(load: Place) -> float:
+    """The rate at which requests were sent; 0 where clients sent them."""
+    rates = [load.number(each) for each in _RATES]
+    return next((each for each in rates if each > 0.0), 0.0)
 
 
 def _is_measured(phase: object) -> bool:

@@ -6,7 +6,7 @@ report_writer.cc; docs/measure.md gives the mapping.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,7 @@ CONCURRENCY = "Concurrency"
 _RATE = "Request Rate"
 _COMPUTE = ("Server Compute Input", "Server Compute Infer", "Server Compute Output")
 _COMPUTE_ONCE = ("Server Compute",)
-_SERVER_PARTS = ("Server Queue", *_COMPUTE)
+_SERVER_PARTS = ("Server Queue", *_COMPUTE, *_COMPUTE_ONCE)
 _CLIENT = ("Avg latency", "p50 latency")
 _POWER, _MEMORY = "Avg GPU Power Usage", "Max GPU Memory Usage"
 US_PER_MS = 1000.0
@@ -147,35 +147,44 @@ def _is_single(table: CsvTable, row: int) -> bool:
 
 def _refuse_row(table: CsvTable, row: int, batch: float, latency: Latency) -> None:
     """Raises InvalidRequest for a row whose figures cannot all be true."""
-
-    def known(column: str) -> float:
-        cells = table.cells.get(column)
-        return math.nan if cells is None else _number_or_nan(cells[row])
-
-    client_us = known("Avg latency")
-    levels = {level / 100.0: known(f"p{level} latency") for level in (50, 90, 95, 99)}
-    column = CONCURRENCY if CONCURRENCY in table.cells else _RATE
-    problem = order_problem("latency", levels, mean=client_us)
-    parts = {name: known(name) for name in (*_SERVER_PARTS, *_COMPUTE_ONCE)}
+    cells = {name: _number_or_nan(column[row]) for name, column in table.cells.items()}
+    column = CONCURRENCY if CONCURRENCY in cells else _RATE
+    problem = _client_problem(cells, batch)
     if not problem and latency is Latency.SERVER:
         # The server subtracts counters; where they overtake each other, a part of its time has many digits.
-        problem = server_problem(parts.values(), client_us, levels, unit="µs")
-        column = (
-            max(parts, key=lambda name: np.nan_to_num(parts[name]))
-            if problem
-            else column
+        parts = {name: cells.get(name, 0.0) for name in _SERVER_PARTS}
+        column = max(parts, key=lambda name: np.nan_to_num(parts[name]))
+        problem = server_problem(
+            parts.values(),
+            cells.get("Avg latency", math.nan),
+            _levels(cells),
+            unit="µs",
         )
-    run = RunFigures(
-        clients=known(CONCURRENCY),
-        rate_rps=known("Inferences/Second") / batch,
-        request_ms=client_us / US_PER_MS,
-    )
-    if not problem and (found := find_contradiction(run)):
-        problem = f"{found}; is --batch the tool's -b?"
     if problem:
         raise table.refusal(
             f"{problem}; such figures cannot be used", row=row, column=column
         )
+
+
+def _client_problem(cells: Mapping[str, float], batch: float) -> str:
+    """Which of the clients' figures contradict each other; nothing where none do."""
+    client_us = cells.get("Avg latency", math.nan)
+    if problem := order_problem("latency", _levels(cells), mean=client_us):
+        return problem
+    run = RunFigures(
+        clients=cells.get(CONCURRENCY, math.nan),
+        rate_rps=cells["Inferences/Second"] / batch,
+        request_ms=client_us / US_PER_MS,
+    )
+    found = find_contradiction(run)
+    return f"{found}; is --batch the tool's -b?" if found else ""
+
+
+def _levels(cells: Mapping[str, float]) -> Mapping[float, float]:
+    return {
+        level / 100.0: cells.get(f"p{level} latency", math.nan)
+        for level in (50, 90, 95, 99)
+    }
 
 
 def _number_or_nan(cell: str) -> float:

@@ -120,24 +120,24 @@ def import_file(
     form = find_form(opened.names, opened.written_by)
     rows = _meaning(opened, form, kind, options)
     origin = form.origin if form else None
-    imported: RateTrace | JobList
-    if rows is RowMeaning.REQUESTS:
-        requests = read_requests(opened, form, _request_options(options))
-        imported = requests.trace
-        if form is not None and requests.year is not None:
-            origin = origin_in(form, requests.year)
-    elif rows is RowMeaning.JOBS:
-        imported = read_job_list(opened)
-    elif rows is RowMeaning.MINUTES:
-        imported = read_azure_functions(
-            opened, top=options.top, trigger=options.trigger
-        )
-    else:
-        imported = _read_series(opened, options)
     if origin is None and kind is FileKind.AZURE_LLM:
         origin = AZURE_LLM_UNDATED
-    # The origin first: a licence that asks to be named must not be lost below other notes.
-    return replace(imported, notes=(*_origin(origin, options), *imported.notes))
+    if rows is RowMeaning.REQUESTS:
+        requests = read_requests(opened, form, _request_options(options))
+        if form is not None and requests.year is not None:
+            origin = origin_in(form, requests.year)
+        return _noted(requests.trace, origin, options)
+    return _noted(_read_others(rows, opened, options), origin, options)
+
+
+def _read_others(
+    rows: RowMeaning, opened: Rows, options: ImportOptions
+) -> RateTrace | JobList:
+    if rows is RowMeaning.JOBS:
+        return read_job_list(opened)
+    if rows is RowMeaning.MINUTES:
+        return read_azure_functions(opened, top=options.top, trigger=options.trigger)
+    return _read_series(opened, options)
 
 
 def assumptions(imported: RateTrace | JobList) -> list[str]:
@@ -155,6 +155,9 @@ def _meaning(
     if form is not None:
         return form.rows
     wanted = _ROWS[kind]
+    # A dashboard has no rows of requests, whatever the user takes it for.
+    if _DASHBOARD_TIME in opened.names and kind is FileKind.AZURE_LLM:
+        return RowMeaning.SERIES
     are_requests = all(column_of(opened.names, known) for known in (PROMPTS, ANSWERS))
     if are_requests and wanted in (None, RowMeaning.SERIES):
         return RowMeaning.REQUESTS
@@ -190,13 +193,7 @@ def _read_series(opened: Rows, options: ImportOptions) -> RateTrace:
     column = time_column(opened.header_place, opened.names, options.time)
     unit_s = options.unit.seconds if options.unit else None
     time = TimeReader(column=column, unit_s=unit_s)
-    columns = options.columns or ([ALL] if _is_counted(opened.names) else [])
-    wanted = wanted_columns(opened, column, columns)
-    if not wanted:
-        raise refusal(
-            f"beside {column} there must be a column for each series",
-            file=opened.header_place,
-        )
+    wanted = _wanted(opened, column, options)
     names = _series_names(opened, wanted)
     cells = read_cells(opened, time, wanted, options.missing)
     from_dashboard = column == _DASHBOARD_TIME or opened.written_by == PROMETHEUS
@@ -206,8 +203,20 @@ def _read_series(opened: Rows, options: ImportOptions) -> RateTrace:
     trace = make_rates(
         opened, cells, time, options.missing, are_rates=are_rates, names=names
     )
-    notes = _value_notes(cells, are_rates, trace, options.values)
+    notes = _unit_notes(cells)
+    # With steps of a second a rate and a count are the same.
+    if trace.step_s != 1.0 and options.values is None:
+        notes += _value_notes(cells, are_rates, trace.step_s)
     return replace(trace, notes=(*trace.notes, *notes))
+
+
+def _wanted(opened: Rows, time: str, options: ImportOptions) -> Sequence[str]:
+    columns = options.columns or ([ALL] if _is_counted(opened.names) else [])
+    wanted = wanted_columns(opened, time, columns)
+    if not wanted:
+        problem = f"beside {time} there must be a column for each series"
+        raise refusal(problem, file=opened.header_place)
+    return wanted
 
 
 def _series_names(opened: Rows, wanted: Sequence[str]) -> Sequence[str] | None:
@@ -228,45 +237,45 @@ def _is_rate(name: str, values: Values | None, *, from_dashboard: bool) -> bool:
     return (values or values_of(name) or usual) is Values.RATES
 
 
-def _value_notes(
-    cells: SeriesCells,
-    are_rates: Sequence[bool],
-    trace: RateTrace,
-    values: Values | None,
-) -> list[str]:
-    """What mere numbers were taken for, where it makes a difference and nobody has said it."""
-    notes = [
+def _unit_notes(cells: SeriesCells) -> list[str]:
+    return [
         f"{READ}{name}: cells are in {unit}"
         for name, unit in zip(cells.names, cells.units, strict=True)
         if unit
     ]
-    if trace.step_s == 1.0 or values is not None:
-        return notes
-    step = f"of the step of {trace.step_s:g} s"
-    for is_rate, taken, other in (
-        (True, "requests per second", f"{Values.COUNTS} takes them as requests {step}"),
-        (
-            False,
-            f"requests {step}",
-            f"{Values.RATES} takes them as requests per second",
-        ),
-    ):
-        taken_so = [
-            name
-            for name, each, unit in zip(
-                cells.names, are_rates, cells.units, strict=True
-            )
-            if each is is_rate and not unit and not name.endswith(RATE_SUFFIX)
-        ]
-        if taken_so:
-            listed = ", ".join(taken_so[:3]) + (" and others" if taken_so[3:] else "")
-            notes.append(f"{READ}{listed}: cells are {taken}; --values {other}")
-    return notes
 
 
-def _origin(origin: Origin | None, options: ImportOptions) -> list[str]:
+def _value_notes(
+    cells: SeriesCells, are_rates: Sequence[bool], step_s: float
+) -> list[str]:
+    """What mere numbers were taken for, where no name says it, and how to say otherwise."""
+    of_step = f"requests of the step of {step_s:g} s"
+    others = {
+        True: f"requests per second; --values {Values.COUNTS} takes them as {of_step}",
+        False: f"{of_step}; --values {Values.RATES} takes them as requests per second",
+    }
+    said: dict[bool, list[str]] = {True: [], False: []}
+    for name, is_rate, unit in zip(cells.names, are_rates, cells.units, strict=True):
+        if not unit and not name.endswith(RATE_SUFFIX):
+            said[is_rate].append(name)
+    return [
+        f"{READ}{_listed(names)}: cells are {others[is_rate]}"
+        for is_rate, names in said.items()
+        if names
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (" and others" if names[3:] else "")
+
+
+def _noted(
+    imported: RateTrace | JobList, origin: Origin | None, options: ImportOptions
+) -> RateTrace | JobList:
     lines = (
         ("source", options.source or (origin.source if origin else "")),
         ("licence", options.licence or (origin.licence if origin else "")),
     )
-    return [f"{title}: {value}" for title, value in lines if value]
+    notes = [f"{title}: {value}" for title, value in lines if value]
+    # The origin first: a licence that asks to be named must not be lost below other notes.
+    return replace(imported, notes=(*notes, *imported.notes))
