@@ -165,7 +165,7 @@ def _refuse_contradictions(result: JsonRecord) -> None:
         )
 
 
-_FLAT = re.compile(r"(mean|median|p([\d.]+)|min|max)_(\w+?)_ms")
+_FLAT = re.compile(r"(median|p([\d.]+)|min|max)_(\w+?)_ms")
 _ENDS = {"min": 0.0, "median": 0.5, "max": 1.0}
 
 
@@ -173,19 +173,19 @@ def flat_quantiles(
     fields: Mapping[str, object],
 ) -> Mapping[str, tuple[Mapping[float, float], float]]:
     """Quantiles and mean of each quantity, such as those of `p99_ttft_ms` and `mean_ttft_ms`."""
-    found: dict[str, dict[float, float]] = {}
-    means: dict[str, float] = {}
+    levels: dict[str, dict[float, float]] = {}
     for name in fields:
-        match = _FLAT.fullmatch(name)
-        if match is None:
-            continue
-        levels = found.setdefault(match[3], {})
-        if match[1] == "mean":
-            means[match[3]] = _known(fields, name)
-        else:
-            level = float(match[2]) / 100.0 if match[2] else _ENDS[match[1]]
-            levels[level] = _known(fields, name)
-    return {name: (levels, means.get(name, math.nan)) for name, levels in found.items()}
+        if match := _FLAT.fullmatch(name):
+            known = levels.setdefault(match[3], {})
+            known[_level(match)] = _known(fields, name)
+    return {
+        name: (known, _known(fields, f"mean_{name}_ms"))
+        for name, known in levels.items()
+    }
+
+
+def _level(match: re.Match[str]) -> float:
+    return float(match[2]) / 100.0 if match[2] else _ENDS[match[1]]
 
 
 def flat_figures(fields: Mapping[str, object]) -> RunFigures:

@@ -39,21 +39,48 @@ class Source(StrEnum):
 
 
 NetworkOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Network [default: as the file says]")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Network [default: as the file says]",
+    ),
 ]
 BatchOption = Annotated[
-    float | None, typer.Option(min=1.0, help="Batch size [default: as the file says]")
+    float | None,
+    typer.Option(
+        min=1.0,
+        help="Batch size [default: as the file says]",
+    ),
 ]
 SmPercent = Annotated[
     float,
-    typer.Option(min=0.01, max=100.0, help="SM percent that the server had"),
+    typer.Option(
+        min=0.01,
+        max=100.0,
+        help="SM percent that the server had",
+    ),
 ]
 ClockMhz = Annotated[
-    float | None, typer.Option(min=1.0, help="Graphics clock, if it was locked")
+    float | None,
+    typer.Option(
+        min=1.0,
+        help="Graphics clock, if it was locked",
+    ),
 ]
-TimeQuota = Annotated[float, typer.Option(min=0.01, max=100.0, help="Share of time")]
+TimeQuota = Annotated[
+    float,
+    typer.Option(
+        min=0.01,
+        max=100.0,
+        help="Share of time",
+    ),
+]
 PowerLimit = Annotated[
-    float | None, typer.Option(min=1.0, help="Power limit, if one was set")
+    float | None,
+    typer.Option(
+        min=1.0,
+        help="Power limit, if one was set",
+    ),
 ]
 GpuMetrics = Annotated[
     Path | None,
@@ -67,12 +94,20 @@ GpuMetrics = Annotated[
 @app.command()
 def convert(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What the tool wrote; - = stdin")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="What the tool wrote; - = stdin",
+        ),
     ],
     source: Annotated[Source, typer.Option("--format", help="Which tool")],
     *,
     gpu_type: Annotated[
-        str, typer.Option(metavar="NAME", help="GPU type of the measurement")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="GPU type of the measurement",
+        ),
     ],
     network: NetworkOption = None,
     batch: BatchOption = None,
@@ -113,7 +148,13 @@ def convert(
         raise typer.BadParameter(
             f"{source} has no such file", param_hint="'--gpu-metrics'"
         )
-    imported = _read(file, source, conditions, latency, gpu_metrics)
+    imported = _read(
+        file,
+        source,
+        conditions,
+        latency,
+        gpu_metrics,
+    )
     for note in imported.notes:
         # On stderr, as the samples may go to stdout.
         sys.stderr.write(f"Note: {note}\n")
@@ -132,7 +173,11 @@ def _read(
     if source is Source.PERF_ANALYZER:
         from app.measurements.perf_analyzer import read_perf_analyzer
 
-        return read_perf_analyzer(file, conditions, latency=latency or Latency.SERVER)
+        return read_perf_analyzer(
+            file,
+            conditions,
+            latency=latency or Latency.SERVER,
+        )
     if source is Source.MODEL_ANALYZER:
         from app.measurements.model_analyzer import read_model_analyzer
 
@@ -142,7 +187,11 @@ def _read(
     from app.measurements.vllm import read_vllm
 
     # vLLM's results have no server time: a request's is what a client saw.
-    return read_vllm(file, conditions, latency=latency or Latency.REQUEST)
+    return read_vllm(
+        file,
+        conditions,
+        latency=latency or Latency.REQUEST,
+    )
 
 
 @app.command()
@@ -155,9 +204,19 @@ def runs(
         ),
     ],
     *,
-    network: Annotated[str, typer.Option(metavar="NAME", help="The Network's name")],
+    network: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The Network's name",
+        ),
+    ],
     gpu_type: Annotated[
-        str, typer.Option(metavar="NAME", help="GPU type of the server")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="GPU type of the server",
+        ),
     ],
     tp: Annotated[int, typer.Option(help="GPUs that it spanned: 1, 2, 4 or 8")] = 1,
     dtype: Annotated[

@@ -73,7 +73,10 @@ Imported = Annotated[
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(metavar="A,B", help="rates: columns to take [default: all]"),
+    typer.Option(
+        metavar="A,B",
+        help="rates: columns to take [default: all]",
+    ),
 ]
 MissingOption = Annotated[
     Missing | None,
@@ -89,7 +92,10 @@ ValuesOption = Annotated[
 ]
 TimeColumn = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Column of times [default: by its name]"),
+    typer.Option(
+        metavar="NAME",
+        help="Column of times [default: by its name]",
+    ),
 ]
 TimeUnitOption = Annotated[
     TimeUnit | None,
@@ -156,9 +162,21 @@ def import_trace(
     _refuse_others(
         kind, (FileKind.RATES,), columns=columns, missing=missing, values=values
     )
-    _refuse_others(kind, _REQUESTS, by=by)
-    _refuse_others(kind, (FileKind.AZURE_FUNCTIONS, *_REQUESTS), top=top)
-    _refuse_others(kind, (FileKind.AZURE_FUNCTIONS,), trigger=trigger)
+    _refuse_others(
+        kind,
+        _REQUESTS,
+        by=by,
+    )
+    _refuse_others(
+        kind,
+        (FileKind.AZURE_FUNCTIONS, *_REQUESTS),
+        top=top,
+    )
+    _refuse_others(
+        kind,
+        (FileKind.AZURE_FUNCTIONS,),
+        trigger=trigger,
+    )
     options = ImportOptions(
         columns=list_of(columns) if columns else (),
         missing=missing or Missing.REFUSE,
@@ -172,7 +190,11 @@ def import_trace(
         source=source,
         licence=licence,
     )
-    imported = import_file(kind, file, options)
+    imported = import_file(
+        kind,
+        file,
+        options,
+    )
     write(imported, output)
     for assumption in assumptions(imported):
         # On stderr, as the trace may go to stdout.
@@ -183,7 +205,12 @@ def import_trace(
 def describe(
     trace: TraceFile,
     output: Annotated[
-        Format, typer.Option("-o", "--output", help="table, json or yaml")
+        Format,
+        typer.Option(
+            "-o",
+            "--output",
+            help="table, json or yaml",
+        ),
     ] = Format.TABLE,
 ) -> None:
     """Describe how much load a trace holds, how bursty it is, and whether days are alike.

@@ -48,11 +48,26 @@ def make_trace(
 ) -> RateTrace:
     """The trace of a file that is open. Raises InvalidRequest."""
     time = TimeReader(column=time_column(opened.header_place, opened.names))
-    wanted = wanted_columns(opened, time.column, columns)
-    cells = read_cells(opened, time, wanted, missing)
+    wanted = wanted_columns(
+        opened,
+        time.column,
+        columns,
+    )
+    cells = read_cells(
+        opened,
+        time,
+        wanted,
+        missing,
+    )
     # Only the suffix counts here: a series of our own may have any name, and its cells are counts.
     are_rates = [name.endswith(RATE_SUFFIX) for name in wanted]
-    return make_rates(opened, cells, time, missing, are_rates=are_rates)
+    return make_rates(
+        opened,
+        cells,
+        time,
+        missing,
+        are_rates=are_rates,
+    )
 
 
 def trace_rows(trace: RateTrace) -> Iterator[Sequence[str]]:

@@ -31,7 +31,11 @@ class RowMeaning(StrEnum):
     JOBS = "jobs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class Origin:
     """Where a set comes from, and under which licence."""
 
@@ -39,7 +43,11 @@ class Origin:
     licence: str = _CC_BY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class KnownForm:
     """The files of one set, or of one program."""
 
@@ -79,7 +87,11 @@ AZURE_LLM_UNDATED = Origin(
 _JSON_LENGTHS = ("timestamp", "input_length", "output_length")
 
 FORMS = (
-    KnownForm(rows=RowMeaning.SERIES, needs=(), written_by=PROMETHEUS),
+    KnownForm(
+        rows=RowMeaning.SERIES,
+        needs=(),
+        written_by=PROMETHEUS,
+    ),
     KnownForm(
         rows=RowMeaning.JOBS,
         needs=(),

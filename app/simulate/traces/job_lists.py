@@ -59,11 +59,23 @@ def read_job_list(rows: Rows) -> JobList:
     )
     if "duration" in columns:
         duration_s = _duration_s(table, columns["duration"])
-        ran_s = np.where(np.isnan(duration_s), ran_s, duration_s)
+        ran_s = np.where(
+            np.isnan(duration_s),
+            ran_s,
+            duration_s,
+        )
     # Alibaba's tasks of 2020 have no time of submission: they count from their start.
     submit_s = times_s("submit" if "submit" in columns else "start")
-    jobs = _Jobs(submit_s=submit_s, duration_s=ran_s, gpus=_gpus(table, columns))
-    return _job_list(rows, _job_names(table, columns), jobs)
+    jobs = _Jobs(
+        submit_s=submit_s,
+        duration_s=ran_s,
+        gpus=_gpus(table, columns),
+    )
+    return _job_list(
+        rows,
+        _job_names(table, columns),
+        jobs,
+    )
 
 
 def _columns(rows: Rows) -> Mapping[str, str]:
@@ -80,22 +92,22 @@ def _columns(rows: Rows) -> Mapping[str, str]:
         "cluster": _CLUSTERS,
     }
     found = {what: column_of(rows.names, names) for what, names in known.items()}
-    lacking = [
-        words
-        for is_there, words in (
-            (found["submit"] or found["start"], "submission (such as submit_time)"),
-            (
-                found["duration"] or (found["start"] and found["end"]),
-                "duration (such as duration_s, or start_time and end_time)",
-            ),
-            (found["gpus"], "GPUs (such as num_gpus)"),
-        )
-        if not is_there
-    ]
-    if lacking:
+    if lacking := _lacking(found):
         problem = f"a job list needs columns for {', '.join(lacking)}; it has {', '.join(rows.names)}{_hint(rows)}"
         raise refusal(problem, file=rows.header_place)
     return {what: name for what, name in found.items() if name is not None}
+
+
+def _lacking(found: Mapping[str, str | None]) -> list[str]:
+    """What a job list cannot do without, of what was not found."""
+    spans = found["start"] and found["end"]
+    needed = {
+        "submission (such as submit_time)": found["submit"] or found["start"],
+        "duration (such as duration_s, or start_time and end_time)": found["duration"]
+        or spans,
+        "GPUs (such as num_gpus)": found["gpus"],
+    }
+    return [title for title, column in needed.items() if not column]
 
 
 def _hint(rows: Rows) -> str:
@@ -117,7 +129,11 @@ def _times_s(table: CsvTable, reader: TimeReader) -> Reals:
         try:
             found[row] = reader.seconds(cell)
         except ValueError as error:
-            raise table.refusal(str(error), row=row, column=reader.column) from error
+            raise table.refusal(
+                str(error),
+                row=row,
+                column=reader.column,
+            ) from error
     return found
 
 
@@ -131,7 +147,11 @@ def _numbers(table: CsvTable, column: str) -> Reals:
         "" if cell.casefold() in _NOTHING else cell for cell in table.cells[column]
     ]
     cleaned = replace(table, cells={column: cells})
-    return cleaned.numbers(column, NOT_NEGATIVE, or_empty=True)
+    return cleaned.numbers(
+        column,
+        NOT_NEGATIVE,
+        or_empty=True,
+    )
 
 
 def _gpus(table: CsvTable, columns: Mapping[str, str]) -> Reals:
@@ -142,7 +162,15 @@ def _gpus(table: CsvTable, columns: Mapping[str, str]) -> Reals:
     if "shares" in columns:
         milli = _numbers(table, columns["shares"])
         # A pod that names no share takes complete GPUs.
-        gpus = gpus * np.where(np.isnan(milli), 1000.0, milli) / 1000.0
+        gpus = (
+            gpus
+            * np.where(
+                np.isnan(milli),
+                1000.0,
+                milli,
+            )
+            / 1000.0
+        )
     if "instances" in columns:
         gpus = gpus * np.nan_to_num(_numbers(table, columns["instances"]), nan=1.0)
     return gpus
@@ -160,7 +188,12 @@ def _job_names(table: CsvTable, columns: Mapping[str, str]) -> Sequence[str]:
     return [f"{prefix}-{number}" for number, prefix in enumerate(prefixes, start=1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+    eq=False,
+)
 class _Jobs:
     """What the columns say of each job; NaN where a cell says nothing."""
 

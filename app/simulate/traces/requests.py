@@ -33,7 +33,11 @@ Seconds = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+)
 class RequestOptions:
     """What the user says of a file of requests."""
 
@@ -46,7 +50,12 @@ class RequestOptions:
     """How many of the busiest series."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+    eq=False,
+)
 class RequestTrace:
     """The rates, and when the first request came."""
 
@@ -62,9 +71,17 @@ class _Collector:
         self, opened: Rows, form: KnownForm | None, options: RequestOptions
     ) -> None:
         self._opened, self._form, self._options = opened, form, options
-        self.reader = _time_reader(opened, form, options)
+        self.reader = _time_reader(
+            opened,
+            form,
+            options,
+        )
         self._time = opened.names.index(self.reader.column)
-        self._by = _places_by(opened, form, options)
+        self._by = _places_by(
+            opened,
+            form,
+            options,
+        )
         self._answer = _place(opened, ANSWERS)
         # Where the row says when the request ended, this is how long it took.
         self._duration = _place(opened, [form.duration or ""] if form else [])
@@ -81,7 +98,11 @@ class _Collector:
             self._take(line, cells)
             if len(self.lines) > MAX_VALUES:
                 problem = f"more than {MAX_VALUES:,} requests; import a part of it"
-                raise refusal(problem, file=self._opened.file, line=line)
+                raise refusal(
+                    problem,
+                    file=self._opened.file,
+                    line=line,
+                )
 
     def _take(self, line: int, cells: Sequence[str]) -> None:
         moment_s = self._moment_s(line, cells)
@@ -138,13 +159,32 @@ def read_requests(
     opened: Rows, form: KnownForm | None, options: RequestOptions
 ) -> RequestTrace:
     """The rates from the first second on. Raises InvalidRequest, which names file, line and column."""
-    found = _Collector(opened, form, options)
+    found = _Collector(
+        opened,
+        form,
+        options,
+    )
     found.take_all()
     moments_s, notes = found.seconds()
-    _check_clock(opened, moments_s, found.lines, found.reader)
+    _check_clock(
+        opened,
+        moments_s,
+        found.lines,
+        found.reader,
+    )
     seconds = np.floor(moments_s).astype(np.int64)
-    _check_span(opened, seconds, found.lines, found.reader.column)
-    series = _busiest(opened, seconds, found, options.top)
+    _check_span(
+        opened,
+        seconds,
+        found.lines,
+        found.reader.column,
+    )
+    series = _busiest(
+        opened,
+        seconds,
+        found,
+        options.top,
+    )
     notes = [*opened.notes, *notes, *series.notes, *found.notes()]
     try:
         trace = RateTrace(
@@ -153,7 +193,10 @@ def read_requests(
     except InvalidRequest as error:
         raise refusal(str(error), file=opened.file) from error
     year = _year(float(moments_s.min())) if found.reader.is_dated else None
-    return RequestTrace(trace=trace, year=year)
+    return RequestTrace(
+        trace=trace,
+        year=year,
+    )
 
 
 def _year(moment_s: float) -> int:
@@ -169,9 +212,16 @@ def _time_reader(
     opened: Rows, form: KnownForm | None, options: RequestOptions
 ) -> TimeReader:
     wanted = options.time or (form.time if form else None)
-    column = time_column(opened.header_place, opened.names, wanted)
+    column = time_column(
+        opened.header_place,
+        opened.names,
+        wanted,
+    )
     unit = options.unit or (form.unit if form and options.time is None else None)
-    return TimeReader(column=column, unit_s=unit.seconds if unit else None)
+    return TimeReader(
+        column=column,
+        unit_s=unit.seconds if unit else None,
+    )
 
 
 def _places_by(
@@ -183,13 +233,20 @@ def _places_by(
     for name in names:
         column = find_column(opened.names, name)
         if column is None:
-            raise refusal(no_such("column", name, opened.names), file=opened.file)
+            raise refusal(
+                no_such(
+                    "column",
+                    name,
+                    opened.names,
+                ),
+                file=opened.file,
+            )
         places.append(opened.names.index(column))
     return places
 
 
-def _unit_note(column: str, words: str) -> str:
-    return f"read: {column}: {words}; --time-unit says otherwise"
+def _unit_note(column: str, unit: str) -> str:
+    return f"read: {column}: {unit}; --time-unit says otherwise"
 
 
 def _check_clock(
@@ -201,7 +258,12 @@ def _check_clock(
     if reader.is_local and np.sum(falls_s > 60.0) == np.sum(back) == 1:
         row = int(np.argmax(back)) + 1
         problem = f"comes before the row above{clock_hint(reader, CLOCK_FALL_S)}"
-        raise refusal(problem, file=opened.file, line=lines[row], column=reader.column)
+        raise refusal(
+            problem,
+            file=opened.file,
+            line=lines[row],
+            column=reader.column,
+        )
 
 
 def _check_span(
@@ -215,10 +277,20 @@ def _check_span(
     row = len(far) - 1 - int(np.argmax(far[::-1]))
     hint = "" if seconds[row] >= SINCE_1970_S else "; milliseconds? say --time-unit ms"
     problem = f"more than {MAX_STEPS:,} s from the earliest request to the latest{hint}"
-    raise refusal(problem, file=opened.file, line=lines[row], column=column)
+    raise refusal(
+        problem,
+        file=opened.file,
+        line=lines[row],
+        column=column,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+    eq=False,
+)
 class _Busiest:
     """The series with the highest numbers of requests, the busiest first."""
 
@@ -238,7 +310,11 @@ def _busiest(opened: Rows, seconds: Seconds, found: _Collector, top: int) -> _Bu
     left_out = f"left out: {rest:,} requests of {others:,} less busy series"
     return _Busiest(
         names=_series_names([list(found.keys)[each] for each in order]),
-        counts=_counts(opened, seconds, [series == each for each in order]),
+        counts=_counts(
+            opened,
+            seconds,
+            [series == each for each in order],
+        ),
         notes=(left_out,) if others else (),
     )
 

@@ -51,7 +51,12 @@ class Missing(StrEnum):
     """The rate stayed what it was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(
+    frozen=True,
+    slots=True,
+    kw_only=True,
+    eq=False,
+)
 class SeriesCells:
     """The cells of several series as the file has them."""
 
@@ -79,7 +84,14 @@ def wanted_columns(opened: Rows, time: str, columns: Sequence[str]) -> list[str]
     for name in columns:
         column = find_column(series, name)
         if column is None:
-            raise refusal(no_such("column", name, series), file=opened.file)
+            raise refusal(
+                no_such(
+                    "column",
+                    name,
+                    series,
+                ),
+                file=opened.file,
+            )
         found.append(column)
     return found or series
 
@@ -90,16 +102,31 @@ def read_cells(
     """The cells of the wanted columns. Raises InvalidRequest, which names file, line and column."""
     places = [rows.names.index(name) for name in wanted]
     time_place = rows.names.index(time.column)
-    reader = _CellReader(rows.file, wanted, or_missing=missing is not Missing.REFUSE)
+    reader = _CellReader(
+        rows.file,
+        wanted,
+        or_missing=missing is not Missing.REFUSE,
+    )
     # Arrays of machine numbers: lists of Python's would take four times the memory for twenty million values.
     lines, times_s, values = array("L"), array("d"), array("d")
     for line, cells in rows.rows:
         lines.append(line)
-        times_s.append(_moment_s(rows, time, line, cells[time_place]))
+        times_s.append(
+            _moment_s(
+                rows,
+                time,
+                line,
+                cells[time_place],
+            )
+        )
         values.extend(reader.numbers(line, [cells[place] for place in places]))
         if len(values) > MAX_VALUES:
             problem = f"more than {MAX_VALUES:,} values; take fewer columns"
-            raise refusal(problem, file=rows.file, line=line)
+            raise refusal(
+                problem,
+                file=rows.file,
+                line=line,
+            )
     return SeriesCells(
         names=tuple(wanted),
         lines=lines,
@@ -131,11 +158,24 @@ def make_rates(
 
     names: of the series; None = the columns without `_rps`. Raises InvalidRequest.
     """
-    places = _places(opened, cells, time, missing)
+    places = _places(
+        opened,
+        cells,
+        time,
+        missing,
+    )
     # Over the entire trace: the difference of two rows has the rounding of what was written.
     step_s = float((cells.times_s[-1] - cells.times_s[0]) / places[-1])
-    plain = np.where(np.asarray(are_rates), 1.0, 1.0 / step_s)
-    per_cell = np.where(np.isnan(cells.per_second), plain, cells.per_second)
+    plain = np.where(
+        np.asarray(are_rates),
+        1.0,
+        1.0 / step_s,
+    )
+    per_cell = np.where(
+        np.isnan(cells.per_second),
+        plain,
+        cells.per_second,
+    )
     try:
         # Before the grid is made: two rows that are years apart would fill the memory.
         check_size(int(places[-1]) + 1, len(cells.names))
@@ -159,9 +199,18 @@ def _places(
 
     def refuse(problem: str, row: int) -> InvalidRequest:
         line = cells.lines[row]
-        return refusal(problem, file=opened.file, line=line, column=time.column)
+        return refusal(
+            problem,
+            file=opened.file,
+            line=line,
+            column=time.column,
+        )
 
-    places, _ = find_steps(cells.times_s, refuse, time)
+    places, _ = find_steps(
+        cells.times_s,
+        refuse,
+        time,
+    )
     gaps = np.diff(places)
     if missing is not Missing.REFUSE or not (gaps > 1).any():
         return places
@@ -202,7 +251,11 @@ class _CellReader:
 
     def _slowly(self, line: int, cells: Sequence[str]) -> list[float]:
         values = []
-        for name, cell in zip(self._names, cells, strict=True):
+        for name, cell in zip(
+            self._names,
+            cells,
+            strict=True,
+        ):
             try:
                 values.append(self._number(name, cell))
             except ValueError as error:
@@ -223,7 +276,11 @@ class _CellReader:
         if match is None or not (match[2] or match[3]):
             return parse_number(_ungrouped(cell), NOT_NEGATIVE)
         unit = match[3].strip().casefold()
-        self._keep_unit(name, cell, unit)
+        self._keep_unit(
+            name,
+            cell,
+            unit,
+        )
         return (
             parse_number(_ungrouped(match[1]), NOT_NEGATIVE)
             * _THOUSANDS[match[2] or ""]
@@ -253,6 +310,17 @@ def _filled(grid: Reals, missing: Missing) -> Reals:
     if missing is Missing.HOLD:
         # The number of the last step that has a value, for every step; 0 before the first one, which stays NaN.
         steps = np.arange(len(grid))[:, None]
-        last = np.maximum.accumulate(np.where(np.isnan(grid), 0, steps), axis=0)
-        grid = np.take_along_axis(grid, last, axis=0)
+        last = np.maximum.accumulate(
+            np.where(
+                np.isnan(grid),
+                0,
+                steps,
+            ),
+            axis=0,
+        )
+        grid = np.take_along_axis(
+            grid,
+            last,
+            axis=0,
+        )
     return grid if missing is Missing.REFUSE else np.nan_to_num(grid)
