@@ -319,6 +319,10 @@ def _aiperf_clients(place: Place) -> float:
     if rate := _rate_of(load):
         problem = f"was measured at a fixed rate, of {rate:g} per second, so that the clients vary: {_CLIENTS}"
         raise place.refusal(problem, "input_config")
+    is_replay = place.at("input_config", "input", "fixed_schedule") is True
+    if is_replay or load.at("type") not in (None, "concurrency"):
+        problem = f"was measured with requests at given times: {_CLIENTS}"
+        raise place.refusal(problem, "input_config")
     clients = load.number("concurrency")
     if clients >= 1.0:
         return clients
@@ -356,5 +360,6 @@ def _rate_of(load: Place) -> float:
 
 
 def _is_measured(phase: object) -> bool:
-    kind = Place("", phase).at("kind") or Place("", phase).at("name") or "profiling"
-    return kind == "profiling"
+    load = Place("", phase)
+    kind = load.at("kind") or load.at("name") or "profiling"
+    return kind == "profiling" and load.at("exclude_from_results") is not True

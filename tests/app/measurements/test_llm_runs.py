@@ -120,6 +120,7 @@ PHASE = {
         # AIPerf until 0.8, since 0.9, and where nothing but the result says how many were in flight.
         (AIPERF, 16.0),
         (phases(WARM_UP, PHASE), 16.0),
+        (phases({**PHASE, "exclude_from_results": True}, PHASE), 16.0),
         (phases({"type": "concurrency", "concurrency": 16}), 16.0),
         ({**AIPERF, "input_config": {"phases": PHASE}}, 16.0),
         ({**AIPERF, "input_config": {}, "effective_concurrency": {"avg": 0.9}}, 1.0),
@@ -346,6 +347,11 @@ DETAILED = {
             "at a fixed rate, of 5 per second",
         ),
         (phases(PHASE, PHASE), "several phases that measure"),
+        (phases({**PHASE, "type": "fixed_schedule"}), "requests at given times"),
+        (
+            {**AIPERF, "input_config": {"input": {"fixed_schedule": True}}},
+            "requests at given times",
+        ),
         # Units and streaming.
         (
             {**AIPERF, "inter_token_latency": {"unit": "tokens", "avg": 12.5}},
