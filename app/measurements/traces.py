@@ -41,6 +41,8 @@ class ArrivalTrace:
     series: RequestSeries
     """From 0 on where the file has no dates."""
     is_dated: bool
+    note: str = ""
+    """What was assumed of the cells, where it makes a difference and no name says it."""
 
 
 def read_trace(
@@ -73,7 +75,15 @@ def read_trace(
     series = RequestSeries(
         start_s=float(times_s[0]), window_s=step_s, arrivals=arrivals
     )
-    return ArrivalTrace(series=series, is_dated=reader.is_dated)
+    note = _note(value_column, step_s)
+    return ArrivalTrace(series=series, is_dated=reader.is_dated, note=note)
+
+
+def _note(column: str, step_s: float) -> str:
+    # With steps of a second a rate and a count are the same.
+    if step_s == 1.0 or column in VALUES or column.endswith(RATE_SUFFIX):
+        return ""
+    return f"{column}: cells are requests of the step of {step_s:g} s; if they are rates, call it {column}{RATE_SUFFIX}"
 
 
 def make_history(

@@ -104,7 +104,7 @@ TimeUnitOption = Annotated[
 By = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME", help="requests: a series for each value of this column"
+        metavar="NAME", help="rates, requests: a series for each value of this column"
     ),
 ]
 Top = Annotated[
@@ -164,7 +164,7 @@ def import_trace(
     )
     _refuse_others(
         kind,
-        _REQUESTS,
+        (FileKind.RATES, *_REQUESTS),
         by=by,
     )
     _refuse_others(

@@ -45,6 +45,7 @@ from app.simulate.traces.series import (
     Missing,
     SeriesCells,
     make_rates,
+    pivoted,
     read_cells,
     wanted_columns,
 )
@@ -92,7 +93,7 @@ class ImportOptions:
     unit: TimeUnit | None = None
     """rates, requests: of the times; None = as the column says."""
     by: str | None = None
-    """requests: the column whose values become a series each."""
+    """rates, requests: the column whose values become a series each."""
     top: int = USUAL_FUNCTIONS
     """requests, azure-functions: how many of the busiest."""
     trigger: str = ""
@@ -216,9 +217,6 @@ def _request_options(options: ImportOptions) -> RequestOptions:
 
 
 def _read_series(opened: Rows, options: ImportOptions) -> RateTrace:
-    if options.by is not None:
-        problem = "--by is for files with a row for each request; import it as requests"
-        raise refusal(problem, file=opened.file)
     column = time_column(
         opened.header_place,
         opened.names,
@@ -229,6 +227,9 @@ def _read_series(opened: Rows, options: ImportOptions) -> RateTrace:
         column=column,
         unit_s=unit_s,
     )
+    if options.by is not None:
+        opened = pivoted(opened, column, options.by, options.columns)
+        options = replace(options, columns=())
     wanted = _wanted(
         opened,
         column,

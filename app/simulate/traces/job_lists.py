@@ -220,10 +220,10 @@ class _Jobs:
         """How many jobs were left out, and why."""
         never = np.sum(self.have_gpus & ~self.have_run)
         undated = np.sum(self.have_gpus & self.have_run & np.isnan(self.submit_s))
-        words = (
+        why = (
             f"left out: {np.sum(~self.have_gpus)} without a GPU, {never} that never ran"
         )
-        return f"{words}, {undated} without a time" if undated else words
+        return f"{why}, {undated} without a time" if undated else why
 
 
 def _job_list(rows: Rows, names: Sequence[str], jobs: _Jobs) -> JobList:

@@ -4,7 +4,7 @@ import math
 import re
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -94,6 +94,37 @@ def wanted_columns(opened: Rows, time: str, columns: Sequence[str]) -> list[str]
             )
         found.append(column)
     return found or series
+
+
+def pivoted(opened: Rows, time: str, by: str, columns: Sequence[str]) -> Rows:
+    """A file with a row for each step and series as one with a column for each series.
+
+    columns: the one that holds the values; none = the only other one. Raises InvalidRequest.
+    """
+    (by_column,) = wanted_columns(opened, time, [by])
+    values = [
+        name for name in wanted_columns(opened, time, columns) if name != by_column
+    ]
+    if len(values) != 1:
+        problem = f"say by --columns which one of {', '.join(values)} holds the values"
+        raise refusal(problem, file=opened.header_place)
+    places = [opened.names.index(name) for name in (time, by_column, values[0])]
+    table: dict[str, dict[str, str]] = {}
+    lines: dict[str, int] = {}
+    series: dict[str, None] = {}
+    for line, cells in opened.rows:
+        moment, name, value = (cells[place] for place in places)
+        lines.setdefault(moment, line)
+        if name in table.setdefault(moment, {}):
+            problem = f"{name} has two values at {moment}"
+            raise refusal(problem, file=opened.file, line=line, column=by_column)
+        table[moment][name] = value
+        series[name] = None
+    rows = (
+        (line, [moment, *(table[moment].get(name, "") for name in series)])
+        for moment, line in lines.items()
+    )
+    return replace(opened, names=(time, *series), rows=rows)
 
 
 def read_cells(

@@ -129,7 +129,7 @@ def test_what_is_made_repeats_by_the_line_in_its_note(shape: str) -> None:
             "only azure-functions, requests and azure-llm take it",
         ),
         ("import azure-llm - --missing zero", "only rates takes it"),
-        ("import rates - --by user", "only requests and azure-llm take it"),
+        ("import jobs - --by user", "only rates, requests and azure-llm take it"),
         ("import rates - --time-unit weeks", "'weeks'"),
         ("scale -", "give --factor, --mean, --smooth or --time"),
         ("scale - --factor 2 --mean 2", "either --factor or --mean"),

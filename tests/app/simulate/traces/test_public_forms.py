@@ -288,6 +288,19 @@ def test_missing_values_of_series_are_filled_where_that_is_asked(
     assert filled.rates_rps.tolist() == [[0.0, 0.0], [7.0, 2.0]]
 
 
+LONG = "time,service,rate_rps\n0,a,1\n0,b,2\n5,b,4\n5,a,3\n"
+
+
+@pytest.mark.parametrize("columns", [(), ("RATE_rps",)])
+def test_a_row_for_each_step_and_series_becomes_a_column_for_each(
+    tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    options = {"by": "Service", "columns": columns, "values": Values.RATES}
+    trace = read_trace(tmp_path, FileKind.RATES, LONG, **options)
+    assert (trace.names, trace.step_s) == (("a", "b"), 5.0)
+    assert trace.rates_rps.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
 COUNTER = {"metric": {"__name__": "requests_total"}, "values": [[1, "5"], [2, "6"]]}
 FALLS_BACK = (
     "2026-10-25 02:30:00,1,1\n2026-10-25 02:59:00,1,1\n2026-10-25 02:00:00,1,1\n"
@@ -353,8 +366,6 @@ def test_what_is_refused_says_how_to_convert_it(
 def test_options_of_other_forms_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="a row for each request"):
         read(tmp_path, FileKind.RATES, MOONCAKE, columns=("a",))
-    with pytest.raises(InvalidRequest, match="import it as requests"):
-        read(tmp_path, FileKind.RATES, "time,a\n0,1\n1,1\n", by="a")
 
 
 def test_any_file_of_rows_is_counted_with_its_column_of_times(tmp_path: Path) -> None:
