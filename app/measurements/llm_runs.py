@@ -183,6 +183,7 @@ def _vllm(place: Place) -> ServerRun:
         "max_concurrency",
         remedy="measure with a fixed number of clients, by --max-concurrency",
     )
+    # Checked for their messages only; the figures are those above.
     place.figure("mean_tpot_ms")
     place.figure("total_output_tokens")
     rate = place.at("request_rate")
@@ -346,6 +347,7 @@ def _measured_phase(place: Place) -> Place | None:
 
 def _client_settings(place: Place) -> Place:
     """What other releases and tools say of the load."""
+    # The more specific places first: input_config holds other settings as well.
     found = [Place("", place.at(*path)) for path in _CLIENT_PATHS]
     said = [
         each for each in found if each.number("concurrency") > 0.0 or _rate_of(each)

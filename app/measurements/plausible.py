@@ -128,6 +128,7 @@ def _contradictions(run: RunFigures) -> Iterator[str]:
     # A comparison with NaN is false: of what is not known nothing is said.
     if run.ttft_ms > run.request_ms * _ROUNDING:
         yield f"the first token comes after {run.ttft_ms:g} ms, but an answer ends after {run.request_ms:g} ms"
+    # Of an answer of one token there is no time between tokens.
     if run.output_tokens >= 2.0 and run.tpot_ms > run.request_ms * _ROUNDING:
         yield f"a token takes {run.tpot_ms:g} ms, an answer of several only {run.request_ms:g} ms"
     by_time_rps = run.completed / run.duration_s if run.duration_s > 0.0 else math.nan
@@ -136,6 +137,7 @@ def _contradictions(run: RunFigures) -> Iterator[str]:
             f"{run.completed:g} requests in {run.duration_s:g} s are {by_time_rps:.3g} per second, "
             f"not {run.rate_rps:.3g}"
         )
+    # Tools that give no rate give the time, and the other way round.
     rate_rps = by_time_rps if math.isnan(run.rate_rps) else run.rate_rps
     tokens_per_s = rate_rps * run.output_tokens
     if _differ(tokens_per_s, run.output_tokens_per_s):

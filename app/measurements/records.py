@@ -190,6 +190,7 @@ def _json_rows(file: str, lines: Iterator[bytes], first: bytes, number: int) -> 
             number,
         )
         return _rows_of_records(file, rows)
+    # A document cannot be read line by line: its first line says little of its form.
     text = _document_text(file, lines)
     (_, document), *more = _values(file, text)
     rows_found = rows_of_document(file, document)
@@ -203,6 +204,7 @@ def _json_rows(file: str, lines: Iterator[bytes], first: bytes, number: int) -> 
 
 
 def _object_or_none(line: bytes) -> Mapping[str, object] | None:
+    # A longer line is a document without line breaks; its first piece is no JSON.
     if len(line) > MAX_LINE:
         return None
     try:
@@ -244,6 +246,7 @@ def _records_of(values: Sequence[object]) -> Sequence[object]:
 
 def _rows_of_records(file: str, records: Iterator[tuple[int, object]]) -> Rows:
     """Rows whose columns are the fields of the first record, `outer.inner` where one lies in another."""
+    # The columns must be known before any row is taken; the first record has them.
     first = next(records, None)
     if first is None:
         raise refusal("there are no records", file=file)
@@ -299,6 +302,7 @@ def _document_text(file: str, lines: Iterator[bytes]) -> str:
     for line in lines:
         size += len(line)
         pieces.append(line)
+        # Before the pieces are joined, which takes the memory again.
         if size > MAX_DOCUMENT:
             problem = f"larger than {MAX_DOCUMENT:,} bytes; cut it, or write a line per record"
             raise refusal(problem, file=file)

@@ -103,6 +103,7 @@ FORMS = (
             )
         ),
     ),
+    # Minutes 1 and 1440 are enough to know a day by; the reader checks those between.
     KnownForm(
         rows=RowMeaning.MINUTES,
         needs=("hashfunction", "trigger", "1", "1440"),
@@ -112,6 +113,7 @@ FORMS = (
     ),
     KnownForm(
         rows=RowMeaning.REQUESTS,
+        # A row says when an invocation ended, so its duration is taken away.
         needs=("app", "func", "end_timestamp", "duration"),
         time="end_timestamp",
         unit=TimeUnit.S,
@@ -137,12 +139,14 @@ FORMS = (
     _llm(AZURE_LLM_UNDATED.source),
     KnownForm(
         rows=RowMeaning.REQUESTS,
+        # Releases have more columns between these, such as Session ID and Elapsed time.
         needs=("timestamp", "request tokens", "response tokens"),
         unit=TimeUnit.S,
         origin=Origin(source="BurstGPT; cite Wang et al., BurstGPT, arXiv:2401.17644"),
     ),
     KnownForm(
         rows=RowMeaning.REQUESTS,
+        # Before Mooncake, whose columns a line of this set has, too, in another unit.
         needs=("chat_id", *_JSON_LENGTHS),
         unit=TimeUnit.S,
         longest_s=7200.0,
@@ -153,6 +157,7 @@ FORMS = (
     ),
     KnownForm(
         rows=RowMeaning.REQUESTS,
+        # Blocks of the prompt, `hash_ids`, are missing in files that other tools make of this form.
         needs=_JSON_LENGTHS,
         unit=TimeUnit.MS,
         origin=Origin(
@@ -171,6 +176,7 @@ FORMS = (
     ),
     KnownForm(
         rows=RowMeaning.JOBS,
+        # Published without a header; HEADERLESS gives it these names.
         needs=("job_name", "inst_num", "start_time", "end_time", "plan_gpu"),
         origin=Origin(
             source="Alibaba cluster-trace-gpu-v2020; cite Weng et al., MLaaS in the Wild, NSDI 2022",
@@ -187,6 +193,7 @@ FORMS = (
     ),
     KnownForm(
         rows=RowMeaning.JOBS,
+        # Both the published names of the other columns and shorter ones are in use.
         needs=("num_gpu", "gpu_milli"),
         origin=Origin(
             source="Alibaba cluster-trace-gpu-v2023; cite Weng et al., Beware of Fragmentation, ATC 2023",
@@ -249,6 +256,7 @@ def find_form(names: Sequence[str], written_by: str) -> KnownForm | None:
 def origin_in(form: KnownForm, year: int) -> Origin | None:
     """Whom to cite for a file of a form that begins in this year."""
     alike = [each for each in FORMS if each.needs == form.needs and not each.written_by]
+    # A year that no set has may be a copy with moved dates: then the set is left open.
     dated = [each.origin for each in alike if each.year == year]
     undated = [each.origin for each in alike if each.year is None]
     return (dated or undated or [form.origin])[0]

@@ -188,6 +188,7 @@ def _meaning(
     # A dashboard has no rows of requests, whatever the user takes it for.
     if _DASHBOARD_TIME in opened.names and kind is FileKind.AZURE_LLM:
         return RowMeaning.SERIES
+    # With both lengths a row is one request, though its time column could be that of a series.
     are_requests = all(column_of(opened.names, known) for known in (PROMPTS, ANSWERS))
     if are_requests and wanted in (None, RowMeaning.SERIES):
         return RowMeaning.REQUESTS
@@ -206,6 +207,7 @@ def _are_jobs(opened: Rows) -> bool:
 
 
 def _request_options(options: ImportOptions) -> RequestOptions:
+    # Options that change nothing would make the user believe that they did.
     if options.columns or options.missing is not Missing.REFUSE:
         raise InvalidRequest(
             "the file has a row for each request, which has neither columns of series nor missing steps: leave "
@@ -228,6 +230,7 @@ def _read_series(opened: Rows, options: ImportOptions) -> RateTrace:
         unit_s=unit_s,
     )
     if options.by is not None:
+        # The pivot names the series by their values, so that all of them are wanted.
         opened = pivoted(opened, column, options.by, options.columns)
         options = replace(options, columns=())
     wanted = _wanted(

@@ -217,6 +217,7 @@ def _time_reader(
         opened.names,
         wanted,
     )
+    # A column that the user names need not be the one that the set describes.
     unit = options.unit or (form.unit if form and options.time is None else None)
     return TimeReader(
         column=column,
@@ -324,6 +325,7 @@ def _counts(opened: Rows, seconds: Seconds, members: Sequence[Flags]) -> Reals:
     if steps * len(members) > MAX_VALUES:
         problem = f"{steps:,} seconds of {len(members)} series are too many; take fewer by --top"
         raise refusal(problem, file=opened.file)
+    # From the first second on, so that a trace since 1970 has no empty years.
     at = seconds - seconds.min()
     columns = [np.bincount(at[each], minlength=steps) for each in members]
     return np.column_stack(columns).astype(float)

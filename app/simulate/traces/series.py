@@ -101,6 +101,7 @@ def pivoted(opened: Rows, time: str, by: str, columns: Sequence[str]) -> Rows:
 
     columns: the one that holds the values; none = the only other one. Raises InvalidRequest.
     """
+    # By the rules of any other column: without regard to case, and never the time.
     (by_column,) = wanted_columns(opened, time, [by])
     values = [
         name for name in wanted_columns(opened, time, columns) if name != by_column
@@ -115,6 +116,7 @@ def pivoted(opened: Rows, time: str, by: str, columns: Sequence[str]) -> Rows:
     for line, cells in opened.rows:
         moment, name, value = (cells[place] for place in places)
         lines.setdefault(moment, line)
+        # Two values cannot both be the series', and their sum may mean nothing.
         if name in table.setdefault(moment, {}):
             problem = f"{name} has two values at {moment}"
             raise refusal(problem, file=opened.file, line=line, column=by_column)
@@ -306,6 +308,7 @@ class _CellReader:
         match = _CELL.fullmatch(cell)
         if match is None or not (match[2] or match[3]):
             return parse_number(_ungrouped(cell), NOT_NEGATIVE)
+        # Dashboards write the same unit in capitals and small letters.
         unit = match[3].strip().casefold()
         self._keep_unit(
             name,
