@@ -23,6 +23,7 @@ from app.measurements.benchmarks import (
     refuse_latency,
 )
 from app.measurements.csv_files import BATCH
+from app.measurements.plausible import server_problem
 from app.measurements.rows import refusal, require_columns
 from app.measurements.tables import NOT_NEGATIVE, POSITIVE, CsvTable, Reals, read_table
 
@@ -30,6 +31,7 @@ _COMPUTE = tuple(
     f"Server Compute {part} time (ms)" for part in ("Input", "Infer", "Output")
 )
 _CLIENT = "Avg Latency (ms)"
+_CLIENT_P99 = "p99 Latency (ms)"
 _POWER, _MEMORY = "GPU Power Usage (W)", "GPU Memory Usage (MB)"
 _CONFIG, _CONCURRENCY = "Model Config Path", "Concurrency"
 _MAX_BATCH, _INSTANCES = "Max Batch Size", "Instance Group"
@@ -80,6 +82,8 @@ def _rows(
         if latency is Latency.SERVER
         else table.numbers(_client_column(table), POSITIVE)
     )
+    if latency is Latency.SERVER:
+        _refuse_absurd(table, latency_ms)
     figures = {} if gpu_metrics is None else _read_gpu_figures(gpu_metrics)
     rows = []
     for row in range(len(table)):
@@ -135,6 +139,17 @@ def _server_ms(table: CsvTable) -> Reals:
         )
         raise table.refusal(problem, row=int(np.argmin(total)), column=_COMPUTE[1])
     return total
+
+
+def _refuse_absurd(table: CsvTable, server_ms: Reals) -> None:
+    """Raises InvalidRequest for a server that took longer than its clients waited."""
+    mean_ms, p99_ms = (_figures(table, name) for name in (_CLIENT, _CLIENT_P99))
+    for row, time_ms in enumerate(server_ms.tolist()):
+        levels = {0.99: float(p99_ms[row])}
+        if problem := server_problem([time_ms], float(mean_ms[row]), levels, unit="ms"):
+            raise table.refusal(
+                f"{problem}; such figures cannot be used", row=row, column=_COMPUTE[1]
+            )
 
 
 def _client_column(table: CsvTable) -> str:

@@ -5,7 +5,8 @@ Times are in whole microseconds, GPU memory in bytes, and GPU figures are `UUID:
 report_writer.cc; docs/measure.md gives the mapping.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,12 @@ from app.measurements.benchmarks import (
     make_imported,
     refuse_latency,
     required,
+)
+from app.measurements.plausible import (
+    RunFigures,
+    find_contradiction,
+    order_problem,
+    server_problem,
 )
 from app.measurements.rows import refusal, require_columns
 from app.measurements.tables import (
@@ -35,6 +42,7 @@ CONCURRENCY = "Concurrency"
 _RATE = "Request Rate"
 _COMPUTE = ("Server Compute Input", "Server Compute Infer", "Server Compute Output")
 _COMPUTE_ONCE = ("Server Compute",)
+_SERVER_PARTS = ("Server Queue", *_COMPUTE, *_COMPUTE_ONCE)
 _CLIENT = ("Avg latency", "p50 latency")
 _POWER, _MEMORY = "Avg GPU Power Usage", "Max GPU Memory Usage"
 US_PER_MS = 1000.0
@@ -58,6 +66,9 @@ def read_perf_analyzer(
         "perf_analyzer's file does not say the batch size (its -b)",
     )
     table = read_table(source, _check_header)
+    # First, so that a figure that is too large is refused for what it is.
+    for row in range(len(table)):
+        _refuse_row(table, row, batch, latency)
     in_us = _server_us(table) if latency is Latency.SERVER else _client_us(table)
     kept = [
         row
@@ -77,13 +88,18 @@ def read_perf_analyzer(
         )
         for row in kept
     ]
-    notes = list(_notes(len(table), len(kept), has_several_gpus=several))
+    notes = list(_notes(table, len(table) - len(kept), has_several_gpus=several))
     return make_imported(rows, conditions, file=table.file, notes=notes)
 
 
-def _notes(size: int, kept: int, *, has_several_gpus: bool) -> Iterator[str]:
-    if queued := size - kept:
-        yield f"left out {queued} of {size} rows, with more than one request under way: clients queue there"
+def _notes(table: CsvTable, queued: int, *, has_several_gpus: bool) -> Iterator[str]:
+    if queued and CONCURRENCY not in table.cells:
+        yield (
+            f"left out {queued} of {len(table)} rows, measured at a request rate: how many requests were under way is "
+            "not known; measure with --concurrency-range 1, or take the server's time by --latency server"
+        )
+    elif queued:
+        yield f"left out {queued} of {len(table)} rows, with more than one request under way: clients queue there"
     if has_several_gpus:
         yield "left out power and memory: they were measured on several GPUs"
 
@@ -125,8 +141,57 @@ def _client_us(table: CsvTable) -> Reals:
 
 
 def _is_single(table: CsvTable, row: int) -> bool:
-    """Whether one request was under way at a time; nobody knows with a request rate."""
+    """Whether one request was under way at a time; with a request rate it is not known."""
     return table.cells.get(CONCURRENCY, ("",) * len(table))[row] == "1"
+
+
+def _refuse_row(table: CsvTable, row: int, batch: float, latency: Latency) -> None:
+    """Raises InvalidRequest for a row whose figures cannot all be true."""
+    cells = {name: _number_or_nan(column[row]) for name, column in table.cells.items()}
+    column = CONCURRENCY if CONCURRENCY in cells else _RATE
+    problem = _client_problem(cells, batch)
+    if not problem and latency is Latency.SERVER:
+        # The server subtracts counters; where they overtake each other, a part of its time has many digits.
+        parts = {name: cells.get(name, 0.0) for name in _SERVER_PARTS}
+        column = max(parts, key=lambda name: np.nan_to_num(parts[name]))
+        problem = server_problem(
+            parts.values(),
+            cells.get("Avg latency", math.nan),
+            _levels(cells),
+            unit="µs",
+        )
+    if problem:
+        raise table.refusal(
+            f"{problem}; such figures cannot be used", row=row, column=column
+        )
+
+
+def _client_problem(cells: Mapping[str, float], batch: float) -> str:
+    """Which of the clients' figures contradict each other; nothing where none do."""
+    client_us = cells.get("Avg latency", math.nan)
+    if problem := order_problem("latency", _levels(cells), mean=client_us):
+        return problem
+    run = RunFigures(
+        clients=cells.get(CONCURRENCY, math.nan),
+        rate_rps=cells["Inferences/Second"] / batch,
+        request_ms=client_us / US_PER_MS,
+    )
+    found = find_contradiction(run)
+    return f"{found}; is --batch the tool's -b?" if found else ""
+
+
+def _levels(cells: Mapping[str, float]) -> Mapping[float, float]:
+    return {
+        level / 100.0: cells.get(f"p{level} latency", math.nan)
+        for level in (50, 90, 95, 99)
+    }
+
+
+def _number_or_nan(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        return math.nan
 
 
 def _per_gpu(table: CsvTable, column: str) -> tuple[Reals, bool]:

@@ -1,14 +1,13 @@
-"""Traces: a service's arrivals over time, from a CSV file with a time column and a column of rates or counts.
+"""Traces: a service's arrivals over time, from a CSV file with a column of times and a column of rates or counts.
 
-Time: `second` or `t_s`, `t_min` (from the beginning of the trace), or `timestamp` (ISO 8601, UTC where it has no zone,
-or seconds since 1970). A column whose name ends in `_rps` holds rates, any other one the requests of each step. Rows
-rise in time by multiples of one step; a step that is missing, or whose cell is empty, was not measured.
+app.measurements.times says what is read as a time. A column whose name ends in `_rps` holds rates, any other one the
+requests of each step. Rows rise in time by multiples of one step; a step that is missing, or whose cell is empty, was
+not measured.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -16,28 +15,20 @@ import numpy.typing as npt
 
 from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal
-from app.measurements.tables import (
-    NOT_NEGATIVE,
-    CsvTable,
-    NumberRange,
-    Reals,
-    read_table,
-)
+from app.measurements.tables import NOT_NEGATIVE, CsvTable, Reals, read_table
+from app.measurements.times import TimeReader, clock_hint, find_column, time_column
 from solvers.forecast.seasons import COARSE_S, DAY_S, coarsen
 from solvers.forecast.types import RequestSeries
 
-SECONDS_PER = {"second": 1.0, "t_s": 1.0, "t_min": 60.0, "timestamp": 1.0}
-DATED = "timestamp"
 VALUES = ("rate_rps", "arrivals", "requests")
 RATE_SUFFIX = "_rps"
 
-MAX_STEPS = 5_000_000
-"""Two months of seconds; a slip in a time column must not fill the memory."""
+MAX_STEPS = 16_000_000
+"""Half a year of seconds (the four months of BurstGPT are 10.5 million); a slip in a time must not fill the memory."""
 
 _WEEK_S = 7 * DAY_S
 _TOLERANCE = 0.01
 """A step may be off by so much of itself."""
-ANY_TIME = NumberRange(at_least=-1e11, at_most=1e11)
 
 Refuse = Callable[[str, int], InvalidRequest]
 """Takes a problem and a row; the error that names the row's time."""
@@ -50,23 +41,32 @@ class ArrivalTrace:
     series: RequestSeries
     """From 0 on where the file has no dates."""
     is_dated: bool
+    note: str = ""
+    """What was assumed of the cells, where it makes a difference and no name says it."""
 
 
-def read_trace(source: Path, column: str | None = None) -> ArrivalTrace:
+def read_trace(
+    source: Path, column: str | None = None, *, time: str | None = None
+) -> ArrivalTrace:
     """The trace of a file (`-` = stdin). column: the one to read, needed where it is not named in VALUES.
 
-    Raises InvalidRequest, which names file, line and column.
+    time: the column of times, needed where its name does not say so. Raises InvalidRequest, which names file, line and
+    column.
     """
     header: list[str] = []
 
     def check(place: str, names: Sequence[str]) -> None:
-        header.extend((time_column(place, names), _value_column(place, names, column)))
+        times = time_column(place, names, time)
+        header.extend((times, _value_column(place, names, times, column)))
 
     table = read_table(source, check)
     times, value_column = header
-    times_s = _times_s(table, times)
+    reader = TimeReader(column=times)
+    times_s = _times_s(table, reader)
     places, step_s = find_steps(
-        times_s, lambda problem, row: table.refusal(problem, row=row, column=times)
+        times_s,
+        lambda problem, row: table.refusal(problem, row=row, column=times),
+        reader,
     )
     values = table.numbers(value_column, NOT_NEGATIVE, or_empty=True)
     # NaN, not 0: a step that is missing was not measured, and is no quiet one.
@@ -75,7 +75,15 @@ def read_trace(source: Path, column: str | None = None) -> ArrivalTrace:
     series = RequestSeries(
         start_s=float(times_s[0]), window_s=step_s, arrivals=arrivals
     )
-    return ArrivalTrace(series=series, is_dated=times == DATED)
+    note = _note(value_column, step_s)
+    return ArrivalTrace(series=series, is_dated=reader.is_dated, note=note)
+
+
+def _note(column: str, step_s: float) -> str:
+    # With steps of a second a rate and a count are the same.
+    if step_s == 1.0 or column in VALUES or column.endswith(RATE_SUFFIX):
+        return ""
+    return f"{column}: cells are requests of the step of {step_s:g} s; if they are rates, call it {column}{RATE_SUFFIX}"
 
 
 def make_history(
@@ -124,58 +132,40 @@ def _fine(series: RequestSeries) -> RequestSeries:
     )
 
 
-def time_column(place: str, names: Sequence[str]) -> str:
-    """The one column of a header that holds times. Raises InvalidRequest."""
-    found = [name for name in SECONDS_PER if name in names]
-    if len(found) != 1:
-        problem = f"the header must have one of the columns {', '.join(SECONDS_PER)}; it has {', '.join(names)}"
-        raise refusal(problem, file=place)
-    return found[0]
-
-
-def _value_column(place: str, names: Sequence[str], wanted: str | None) -> str:
+def _value_column(
+    place: str, names: Sequence[str], times: str, wanted: str | None
+) -> str:
     if wanted is not None:
-        if wanted not in names or wanted in SECONDS_PER:
+        found = find_column(names, wanted)
+        if found is None or found == times:
             raise refusal(
                 f"there is no column {wanted!r} to read; there are {', '.join(names)}",
                 file=place,
             )
-        return wanted
-    found = [name for name in VALUES if name in names]
-    if len(found) != 1:
+        return found
+    found_names = [name for name in VALUES if name in names]
+    if len(found_names) != 1:
         problem = f"the header has {', '.join(names)}; say by --column which one holds the rates or the requests"
         raise refusal(problem, file=place)
-    return found[0]
+    return found_names[0]
 
 
-def moment_s(cell: str) -> float:
-    """Seconds since 1970 of a timestamp. Raises ValueError, which says what it must be."""
-    try:
-        seconds = float(cell)
-    except ValueError:
-        try:
-            moment = datetime.fromisoformat(cell)
-        except ValueError:
-            raise ValueError(
-                f"must be a time such as 2026-01-31T18:00:00Z, or seconds since 1970, not {cell!r}"
-            ) from None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    # Beyond three thousand years it is milliseconds, or nonsense.
-    if not ANY_TIME.holds_one(seconds):
-        raise ValueError(f"must be {ANY_TIME}, not {cell}")
-    return seconds
-
-
-def find_steps(times_s: Reals, refuse: Refuse) -> tuple[npt.NDArray[np.int64], float]:
+def find_steps(
+    times_s: Reals, refuse: Refuse, reader: TimeReader
+) -> tuple[npt.NDArray[np.int64], float]:
     """(N,) number of each row's step from the first one, and the step's length: the least difference of two rows."""
     if len(times_s) < 2:
         raise refuse("one row has no step; a trace needs at least two", 0)
     # The shortest difference is the step: longer ones are gaps, of which a trace may have many.
     steps_s = np.diff(times_s)
     if (steps_s <= 0.0).any():
-        raise refuse(
-            "times must rise from row to row", int(np.argmax(steps_s <= 0.0)) + 1
-        )
+        row = int(np.argmax(steps_s <= 0.0)) + 1
+        hint = clock_hint(reader, float(-steps_s[row - 1]))
+        if not hint and steps_s[row - 1] == 0.0:
+            hint = (
+                "; a row for each request? `plimsoll trace import requests` counts them"
+            )
+        raise refuse(f"times must rise from row to row{hint}", row)
     step_s = float(steps_s.min())
     places = (times_s - times_s[0]) / step_s
     if places[-1] >= MAX_STEPS:
@@ -201,17 +191,12 @@ def _integer_steps(
     return np.concatenate([[0], np.cumsum(rounded)]).astype(np.int64)
 
 
-def _times_s(table: CsvTable, column: str) -> Reals:
-    """(N,) seconds; since 1970 for timestamps."""
-    if column != DATED:
-        return table.numbers(column, ANY_TIME) * SECONDS_PER[column]
-    return np.array(
-        [_moment_s(table, row, cell) for row, cell in enumerate(table.cells[column])]
-    )
-
-
-def _moment_s(table: CsvTable, row: int, cell: str) -> float:
-    try:
-        return moment_s(cell)
-    except ValueError as error:
-        raise table.refusal(str(error), row=row, column=DATED) from error
+def _times_s(table: CsvTable, reader: TimeReader) -> Reals:
+    """(N,) seconds; since 1970 for dates."""
+    times_s = np.empty(len(table))
+    for row, cell in enumerate(table.cells[reader.column]):
+        try:
+            times_s[row] = reader.seconds(cell)
+        except ValueError as error:
+            raise table.refusal(str(error), row=row, column=reader.column) from error
+    return times_s

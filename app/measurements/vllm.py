@@ -1,16 +1,14 @@
-"""vLLM: the JSON of `vllm bench serve --save-result` and of `vllm bench latency --output-json`.
+"""vLLM: the JSON of `vllm bench serve --save-result` and of `vllm bench latency --output-json`; SGLang's likewise.
 
-`--append-result` leaves several objects in one file; each is a sample. Source: vllm/benchmarks/serve.py and latency.py;
-docs/measure.md gives the mapping.
+`--append-result` leaves several objects in one file; each is a sample. Source: vllm/benchmarks/serve.py and latency.py,
+sglang/benchmark/serving.py; docs/measure.md gives the mapping.
 """
 
-import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
-from app.base.errors import InvalidRequest
 from app.measurements.benchmarks import (
     BenchmarkConditions,
     BenchmarkRow,
@@ -20,46 +18,22 @@ from app.measurements.benchmarks import (
     refuse_latency,
     required,
 )
-from app.measurements.rows import file_name, read_bytes, refusal
+from app.measurements.plausible import (
+    RunFigures,
+    failure_note,
+    failure_problem,
+    find_contradiction,
+    order_problem,
+)
+from app.measurements.records import JsonRecord, read_json_records
+from app.measurements.rows import file_name
 from app.measurements.tables import POSITIVE, NumberRange
 from solvers.types.documents.strict_json import describe
 
 MS_PER_S = 1000.0
 _COUNT = NumberRange(at_least=1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Result:
-    """One JSON object, and where it starts in its file."""
-
-    file: str
-    text: str
-    start: int
-    fields: Mapping[str, object]
-
-    def has(self, name: str) -> bool:
-        return self.fields.get(name) is not None
-
-    def number(self, name: str, allowed: NumberRange = POSITIVE) -> float:
-        """A field's number. Raises InvalidRequest, which names line and column of the field."""
-        value = self.fields.get(name)
-        # In Python a bool is an int, which no latency is.
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.refusal(
-                f"must be a number {allowed}, not {describe(value)}", name
-            )
-        if not math.isfinite(value) or not allowed.holds_one(float(value)):
-            raise self.refusal(f"must be {allowed}, not {value}", name)
-        return float(value)
-
-    def refusal(self, problem: str, name: str) -> InvalidRequest:
-        """The error that names a field; without the field, the object."""
-        # The first occurrence behind the object's start: a decoder keeps no positions of its own.
-        at = self.text.find(f'"{name}"', self.start)
-        offset = at if at >= 0 and name in self.fields else self.start
-        line = self.text.count("\n", 0, offset) + 1
-        column = offset - self.text.rfind("\n", 0, offset)
-        return InvalidRequest(problem, f"{self.file}:{line}:{column}: {name}")
+_REQUEST_MS = ("mean_e2el_ms", "mean_e2e_latency_ms")
+"""The mean time of a request, as vLLM and as SGLang call it."""
 
 
 def read_vllm(
@@ -67,17 +41,21 @@ def read_vllm(
 ) -> Imported:
     """Samples from vLLM's result files. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.REQUEST, Latency.TOKEN), "vLLM")
-    results = list(_read_results(source))
-    rows = [_row(result, conditions, latency) for result in results]
-    return make_imported(rows, conditions, file=file_name(source))
+    rows, notes = [], []
+    for result in list(read_json_records(source)):
+        rows.append(_row(result, conditions, latency))
+        if note := failure_note(flat_figures(result.fields)):
+            notes.append(f"sample {len(rows)}: {note}")
+    return make_imported(rows, conditions, file=file_name(source), notes=notes)
 
 
 def _row(
-    result: _Result, conditions: BenchmarkConditions, latency: Latency
+    result: JsonRecord, conditions: BenchmarkConditions, latency: Latency
 ) -> BenchmarkRow:
-    if result.has("avg_latency"):
+    _refuse_failures(result)
+    if _has(result, "avg_latency"):
         return _offline_row(result, conditions, latency)
-    if result.has("request_throughput"):
+    if _has(result, "request_throughput"):
         return _serving_row(result, conditions, latency)
     # Both kinds of file are named: the reader may have saved the wrong one of two.
     known = "request_throughput (vllm bench serve) nor avg_latency (vllm bench latency)"
@@ -88,13 +66,15 @@ def _row(
 
 
 def _offline_row(
-    result: _Result, conditions: BenchmarkConditions, latency: Latency
+    result: JsonRecord, conditions: BenchmarkConditions, latency: Latency
 ) -> BenchmarkRow:
     """`vllm bench latency`: one batch from its prompts to its last token, in seconds."""
     refuse_latency(latency, (Latency.REQUEST,), "vllm bench latency")
     return BenchmarkRow(
         network=required(
-            conditions.network,
+            # In the file since vLLM 0.31.
+            conditions.network
+            or (_network(result) if _has(result, "model_id") else None),
             "--network",
             "the file of vllm bench latency does not say the network",
         ),
@@ -103,41 +83,43 @@ def _offline_row(
             "--batch",
             "the file of vllm bench latency does not say its --batch-size",
         ),
-        latency_ms=result.number("avg_latency") * MS_PER_S,
+        latency_ms=_number(result, "avg_latency") * MS_PER_S,
     )
 
 
 def _serving_row(
-    result: _Result, conditions: BenchmarkConditions, latency: Latency
+    result: JsonRecord, conditions: BenchmarkConditions, latency: Latency
 ) -> BenchmarkRow:
     """`vllm bench serve`: continuous batches, whose mean size follows from Little's law."""
     network = conditions.network or _network(result)
     request_ms = _request_ms(result)
+    _refuse_contradictions(result)
     # Requests under way = rate × time of each; fewer than one on average still means a batch of one.
-    under_way = max(1.0, result.number("request_throughput") * request_ms / MS_PER_S)
+    under_way = max(1.0, _number(result, "request_throughput") * request_ms / MS_PER_S)
     latency_ms = (
-        request_ms if latency is Latency.REQUEST else result.number("mean_tpot_ms")
+        request_ms if latency is Latency.REQUEST else _number(result, "mean_tpot_ms")
     )
     return BenchmarkRow(
         network=network, batch=conditions.batch or under_way, latency_ms=latency_ms
     )
 
 
-def _request_ms(result: _Result) -> float:
+def _request_ms(result: JsonRecord) -> float:
     """Mean time of a request; without it, first token plus the others at their mean pace."""
-    if result.has("mean_e2el_ms"):
-        return result.number("mean_e2el_ms")
-    tokens = result.number("total_output_tokens", _COUNT) / result.number(
-        "completed", _COUNT
+    for name in _REQUEST_MS:
+        if _has(result, name):
+            return _number(result, name)
+    tokens = _number(result, "total_output_tokens", _COUNT) / _number(
+        result, "completed", _COUNT
     )
     if tokens <= 1.0:  # Of a single token there is no pace.
-        return result.number("mean_ttft_ms")
-    return result.number("mean_ttft_ms") + (tokens - 1.0) * result.number(
-        "mean_tpot_ms"
+        return _number(result, "mean_ttft_ms")
+    return _number(result, "mean_ttft_ms") + (tokens - 1.0) * _number(
+        result, "mean_tpot_ms"
     )
 
 
-def _network(result: _Result) -> str:
+def _network(result: JsonRecord) -> str:
     """`Llama-3.1-8B-Instruct` of `meta-llama/Llama-3.1-8B-Instruct`."""
     name = result.fields.get("model_id")
     if (
@@ -151,42 +133,94 @@ def _network(result: _Result) -> str:
     return name.rstrip("/").rpartition("/")[2].strip()
 
 
-def _read_results(source: Path) -> Iterator[_Result]:
-    """The JSON objects of a file, one after another."""
-    file = file_name(source)
-    try:
-        text = read_bytes(source).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise refusal(
-            f"not UTF-8 text: {error.reason} at byte {error.start + 1}", file=file
-        ) from error
-    decoder = json.JSONDecoder()
-    start = _skip_blanks(text, 0)
-    if start == len(text):
-        raise refusal("the file is empty; it must hold a JSON object", file=file)
-    # Not one document per line: `--append-result` writes objects one behind the other, each over many lines.
-    while start < len(text):
-        try:
-            document, end = decoder.raw_decode(text, start)
-        except json.JSONDecodeError as error:
-            raise InvalidRequest(
-                f"not JSON: {error.msg}", f"{file}:{error.lineno}:{error.colno}"
-            ) from error
-        except (RecursionError, ValueError) as error:
-            raise refusal(f"not JSON that can be read: {error}", file=file) from error
-        yield _result(file, text, start, document)
-        start = _skip_blanks(text, end)
+def _has(result: JsonRecord, name: str) -> bool:
+    return result.fields.get(name) is not None
 
 
-def _result(file: str, text: str, start: int, document: object) -> _Result:
-    fields = document if isinstance(document, dict) else {}
-    result = _Result(file=file, text=text, start=start, fields=fields)
-    if not isinstance(document, dict):
-        raise result.refusal(f"must be an object, not {describe(document)}", "document")
-    return result
+def _number(result: JsonRecord, name: str, allowed: NumberRange = POSITIVE) -> float:
+    """A field's number. Raises InvalidRequest, which names line and column of the field."""
+    value = result.fields.get(name)
+    # In Python a bool is an int, which no latency is.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise result.refusal(f"must be a number {allowed}, not {describe(value)}", name)
+    if not math.isfinite(value) or not allowed.holds_one(float(value)):
+        raise result.refusal(f"must be {allowed}, not {value}", name)
+    return float(value)
 
 
-def _skip_blanks(text: str, start: int) -> int:
-    while start < len(text) and text[start].isspace():
-        start += 1
-    return start
+def _refuse_failures(result: JsonRecord) -> None:
+    if problem := failure_problem(flat_figures(result.fields)):
+        raise result.refusal(problem, "completed")
+
+
+def _refuse_contradictions(result: JsonRecord) -> None:
+    for quantity, (levels, mean) in flat_quantiles(result.fields).items():
+        if problem := order_problem(f"{quantity}_ms", levels, mean=mean):
+            raise result.refusal(
+                f"{problem}; such figures cannot be used", f"mean_{quantity}_ms"
+            )
+    if problem := find_contradiction(flat_figures(result.fields)):
+        raise result.refusal(
+            f"{problem}; such figures cannot be used", "request_throughput"
+        )
+
+
+_FLAT = re.compile(r"(median|p([\d.]+)|min|max)_(\w+?)_ms")
+_ENDS = {"min": 0.0, "median": 0.5, "max": 1.0}
+
+
+def flat_quantiles(
+    fields: Mapping[str, object],
+) -> Mapping[str, tuple[Mapping[float, float], float]]:
+    """Quantiles and mean of each quantity, such as those of `p99_ttft_ms` and `mean_ttft_ms`."""
+    levels: dict[str, dict[float, float]] = {}
+    for name in fields:
+        if match := _FLAT.fullmatch(name):
+            known = levels.setdefault(match[3], {})
+            known[_level(match)] = _known(fields, name)
+    return {
+        name: (known, _known(fields, f"mean_{name}_ms"))
+        for name, known in levels.items()
+    }
+
+
+def _level(match: re.Match[str]) -> float:
+    return float(match[2]) / 100.0 if match[2] else _ENDS[match[1]]
+
+
+def flat_figures(fields: Mapping[str, object]) -> RunFigures:
+    """The figures of one result."""
+    completed = _known(fields, "completed")
+    output = (
+        _known(fields, "total_output_tokens") / completed if completed else math.nan
+    )
+    measured = [_known(fields, name) for name in _REQUEST_MS]
+    return RunFigures(
+        clients=_known(fields, "max_concurrency"),
+        completed=completed,
+        failed=_failed(fields, completed),
+        duration_s=_known(fields, "duration"),
+        rate_rps=_known(fields, "request_throughput"),
+        output_tokens=output,
+        output_tokens_per_s=_known(fields, "output_throughput"),
+        request_ms=next((each for each in measured if not math.isnan(each)), math.nan),
+        ttft_ms=_known(fields, "mean_ttft_ms"),
+        tpot_ms=_known(fields, "mean_tpot_ms"),
+    )
+
+
+def _failed(fields: Mapping[str, object], completed: float) -> float:
+    failed = _known(fields, "failed")
+    if math.isnan(failed):
+        # Not every release counts them: those that were sent and not completed failed.
+        failed = max(0.0, _known(fields, "num_prompts") - completed)
+    errors = fields.get("errors")
+    listed = sum(bool(each) for each in errors) if isinstance(errors, list) else 0
+    return max(float(listed), failed) if failed > 0.0 else float(listed)
+
+
+def _known(fields: Mapping[str, object], name: str) -> float:
+    """A number of at least 0; NaN where there is none."""
+    value = fields.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and value >= 0.0 else math.nan  # type: ignore[operator, arg-type]

@@ -1,5 +1,6 @@
 """`plimsoll forecast`: a service's forecast, back-tests on a trace, and a history for a service that has none."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from app.cli.common.output import (
     time_text,
 )
 from app.cli.objects.show.forecasts import rate_texts, telemetry_cell
-from app.measurements.traces import make_history, read_trace
+from app.measurements.traces import ArrivalTrace, make_history, read_trace
 from solvers.forecast.back_test import BackTestOrigin, ForecastScore, back_test
 from solvers.forecast.choose_technique import MARGIN, MIN_FORECASTS, choose
 from solvers.forecast.seasonal import PERIODS_S
@@ -53,7 +54,7 @@ TraceFile = Annotated[
     Path,
     typer.Argument(
         metavar="TRACE",
-        help="CSV with second, t_s, t_min or timestamp, and rate_rps, arrivals or requests; - = stdin",
+        help="CSV with times, and rate_rps, arrivals or requests; - = stdin",
     ),
 ]
 Column = Annotated[
@@ -62,6 +63,11 @@ Column = Annotated[
         metavar="NAME",
         help="Column to read; names that end in _rps are rates, others requests",
     ),
+]
+
+TimeColumn = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Column of times [default: by its name]"),
 ]
 
 
@@ -88,6 +94,8 @@ def show(
 def test(
     trace: TraceFile,
     column: Column = None,
+    *,
+    time_column: TimeColumn = None,
     horizon: Annotated[
         str | None,
         typer.Option(
@@ -110,7 +118,7 @@ def test(
     Every technique forecasts the trace from what came before, and is judged by the pinball loss at the level that plans
     are made for. docs/predict.md explains the columns.
     """
-    series = read_trace(trace, column).series
+    series = _read(trace, column, time_column).series
     if window is not None:
         series = coarsen(series, _seconds(window))
     # A forecast cannot look less far ahead than the step that it is made of.
@@ -140,6 +148,14 @@ def test(
     _show_scores(scores, chosen)
 
 
+def _read(trace: Path, column: str | None, time_column: str | None) -> ArrivalTrace:
+    """The trace of a file; what was assumed of it is said on stderr."""
+    found = read_trace(trace, column, time=time_column)
+    if found.note:
+        sys.stderr.write(f"Note: {found.note}\n")
+    return found
+
+
 def _seconds(duration: str) -> float:
     return parse_duration(duration).total_seconds()
 
@@ -152,6 +168,8 @@ def warm_up(
     ],
     trace: TraceFile,
     column: Column = None,
+    *,
+    time_column: TimeColumn = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -168,7 +186,7 @@ def warm_up(
     now = datetime.now(UTC)
     start_s = None if start is None else parse_moment(start, now).timestamp()
     history = make_history(
-        read_trace(trace, column), now_s=now.timestamp(), start_s=start_s
+        _read(trace, column, time_column), now_s=now.timestamp(), start_s=start_s
     )
 
     # Here: the other verbs ask an API or none, and the database's libraries take half a second.

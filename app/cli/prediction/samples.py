@@ -2,13 +2,16 @@
 
 import math
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from agents.base.plurals import counted
+from app.base.yaml_lines import dotted
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO, write_csv
 from app.cli.common.options import command_group
@@ -16,7 +19,7 @@ from app.cli.common.output import show_yaml
 from app.cli.prediction.samples_fit import fit
 from app.cli.prediction.samples_plan import plan
 from app.cli.prediction.samples_send import send
-from app.cli.prediction.size import PrecisionName
+from app.cli.prediction.size import PrecisionName, show_run_notes
 from app.manifests import objects as manifests
 from app.measurements.benchmarks import BenchmarkConditions, Imported, Latency
 from app.measurements.csv_files import sample_rows
@@ -36,21 +39,48 @@ class Source(StrEnum):
 
 
 NetworkOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Network [default: as the file says]")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Network [default: as the file says]",
+    ),
 ]
 BatchOption = Annotated[
-    float | None, typer.Option(min=1.0, help="Batch size [default: as the file says]")
+    float | None,
+    typer.Option(
+        min=1.0,
+        help="Batch size [default: as the file says]",
+    ),
 ]
 SmPercent = Annotated[
     float,
-    typer.Option(min=0.01, max=100.0, help="SM percent that the server had"),
+    typer.Option(
+        min=0.01,
+        max=100.0,
+        help="SM percent that the server had",
+    ),
 ]
 ClockMhz = Annotated[
-    float | None, typer.Option(min=1.0, help="Graphics clock, if it was locked")
+    float | None,
+    typer.Option(
+        min=1.0,
+        help="Graphics clock, if it was locked",
+    ),
 ]
-TimeQuota = Annotated[float, typer.Option(min=0.01, max=100.0, help="Share of time")]
+TimeQuota = Annotated[
+    float,
+    typer.Option(
+        min=0.01,
+        max=100.0,
+        help="Share of time",
+    ),
+]
 PowerLimit = Annotated[
-    float | None, typer.Option(min=1.0, help="Power limit, if one was set")
+    float | None,
+    typer.Option(
+        min=1.0,
+        help="Power limit, if one was set",
+    ),
 ]
 GpuMetrics = Annotated[
     Path | None,
@@ -64,12 +94,20 @@ GpuMetrics = Annotated[
 @app.command()
 def convert(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What the tool wrote; - = stdin")
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="What the tool wrote; - = stdin",
+        ),
     ],
     source: Annotated[Source, typer.Option("--format", help="Which tool")],
     *,
     gpu_type: Annotated[
-        str, typer.Option(metavar="NAME", help="GPU type of the measurement")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="GPU type of the measurement",
+        ),
     ],
     network: NetworkOption = None,
     batch: BatchOption = None,
@@ -110,7 +148,13 @@ def convert(
         raise typer.BadParameter(
             f"{source} has no such file", param_hint="'--gpu-metrics'"
         )
-    imported = _read(file, source, conditions, latency, gpu_metrics)
+    imported = _read(
+        file,
+        source,
+        conditions,
+        latency,
+        gpu_metrics,
+    )
     for note in imported.notes:
         # On stderr, as the samples may go to stdout.
         sys.stderr.write(f"Note: {note}\n")
@@ -129,7 +173,11 @@ def _read(
     if source is Source.PERF_ANALYZER:
         from app.measurements.perf_analyzer import read_perf_analyzer
 
-        return read_perf_analyzer(file, conditions, latency=latency or Latency.SERVER)
+        return read_perf_analyzer(
+            file,
+            conditions,
+            latency=latency or Latency.SERVER,
+        )
     if source is Source.MODEL_ANALYZER:
         from app.measurements.model_analyzer import read_model_analyzer
 
@@ -139,7 +187,11 @@ def _read(
     from app.measurements.vllm import read_vllm
 
     # vLLM's results have no server time: a request's is what a client saw.
-    return read_vllm(file, conditions, latency=latency or Latency.REQUEST)
+    return read_vllm(
+        file,
+        conditions,
+        latency=latency or Latency.REQUEST,
+    )
 
 
 @app.command()
@@ -148,13 +200,23 @@ def runs(
         list[Path],
         typer.Argument(
             metavar="FILES",
-            help="What vLLM bench, GuideLLM, AIPerf or GenAI-Perf wrote",
+            help="What vLLM or SGLang bench, GuideLLM, AIPerf or GenAI-Perf wrote",
         ),
     ],
     *,
-    network: Annotated[str, typer.Option(metavar="NAME", help="The Network's name")],
+    network: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="The Network's name",
+        ),
+    ],
     gpu_type: Annotated[
-        str, typer.Option(metavar="NAME", help="GPU type of the server")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="GPU type of the server",
+        ),
     ],
     tp: Annotated[int, typer.Option(help="GPUs that it spanned: 1, 2, 4 or 8")] = 1,
     dtype: Annotated[
@@ -168,29 +230,43 @@ def runs(
     """
     if tp not in _DEGREES:
         raise CliError(f"--tp {tp}: must be 1, 2, 4 or 8")
-    try:
-        found = [
-            {
-                "gpu_type": gpu_type,
-                "tp": tp,
-                "dtype": dtype.value,
-                "clients": run.clients,
-                "prompt_tokens": round(run.prompt, 1),
-                "output_tokens": round(run.output, 1),
-                "tpot_ms": round(run.tpot_ms, 3),
-            }
-            for file in files
-            for run in read_runs(file)
-        ]
-    except InvalidInput as error:
-        raise CliError(str(error)) from error
+    conditions = {"gpu_type": gpu_type, "tp": tp, "dtype": dtype.value}
     document = {
         "apiVersion": manifests.API_VERSION,
         "kind": "Network",
         "metadata": {"name": network},
-        "spec": {"runs": found},
+        "spec": {"runs": [conditions | each for each in _stated(files)]},
     }
+    try:
+        manifests.Network.model_validate(document)
+    except ValidationError as error:
+        raise CliError(_refused(error)) from error
     show_yaml([document])
+
+
+def _stated(files: Sequence[Path]) -> list[dict[str, object]]:
+    """The figures of all runs as a manifest states them. Raises CliError."""
+    try:
+        found = [run for file in files for run in read_runs(file)]
+    except InvalidInput as error:
+        raise CliError(str(error)) from error
+    show_run_notes(found)
+    return [
+        {
+            "clients": run.clients,
+            "prompt_tokens": round(run.prompt, 1),
+            "output_tokens": round(run.output, 1),
+            # Digits and not decimals: a small time must not become 0.
+            "tpot_ms": float(f"{run.tpot_ms:.6g}"),
+        }
+        for run in found
+    ]
+
+
+def _refused(error: ValidationError) -> str:
+    """Why `plimsoll apply` would refuse the manifest, so that it is not printed."""
+    problems = [f"{dotted(each['loc'])}: {each['msg']}" for each in error.errors()[:3]]
+    return "no manifest can be made of the runs: " + "; ".join(problems)
 
 
 app.command()(plan)

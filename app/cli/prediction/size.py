@@ -1,6 +1,7 @@
 """`plimsoll size`: what one replica of a language model carries, by GPU type and tensor-parallel degree."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -61,7 +62,7 @@ _Measured = Annotated[
     list[str] | None,
     typer.Option(
         metavar="GPU_TYPE/TP=FILE",
-        help="Closed-loop runs of vLLM bench, GuideLLM, AIPerf or GenAI-Perf; repeatable",
+        help="Closed-loop runs of vLLM or SGLang bench, GuideLLM, AIPerf or GenAI-Perf; repeatable",
     ),
 ]
 _Problem = Annotated[
@@ -236,10 +237,19 @@ def _files(texts: Sequence[str]) -> list[tuple[str, int, tuple[ServerRun, ...]]]
         # Only its name is checked here.
         _hardware([gpu_type])
         try:
-            found.append((gpu_type, int(degree), read_runs(Path(path))))
+            runs = read_runs(Path(path))
         except InvalidInput as error:
             raise CliError(f"--measured: {error}") from error
+        show_run_notes(runs)
+        found.append((gpu_type, int(degree), runs))
     return found
+
+
+def show_run_notes(runs: Sequence[ServerRun]) -> None:
+    """Say on stderr what is to be known of benchmarks; what is made of them may go to stdout."""
+    for run in runs:
+        if run.note:
+            sys.stderr.write(f"Note: {run.note}\n")
 
 
 def _table(lengths: str, max_model_len: int) -> LengthTable:

@@ -1,5 +1,6 @@
 """`plimsoll trace`: load for simulations, from public sets or made, and what it is like."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,7 @@ from app.cli.simulation.trace_files import (
     write,
 )
 from app.cli.simulation.trace_generate import app as generate
+from app.measurements.times import TimeUnit, Values
 from app.simulate.traces.describe import (
     LAG_S,
     WINDOWS_S,
@@ -38,93 +40,177 @@ from app.simulate.traces.describe import (
     describe_jobs,
     describe_trace,
 )
-from app.simulate.traces.files import Missing, read_any
+from app.simulate.traces.files import read_any
 from app.simulate.traces.importing import (
     USUAL_FUNCTIONS,
     FileKind,
     ImportOptions,
+    assumptions,
     import_file,
 )
 from app.simulate.traces.jobs import JobList
+from app.simulate.traces.series import Missing
 from app.simulate.traces.trace import RateTrace
 
 BARS = "▁▂▃▄▅▆▇█"
+_REQUESTS = (FileKind.REQUESTS, FileKind.AZURE_LLM)
 
 app = command_group("Import, generate, change and describe load for simulations.")
 
 
+Kind = Annotated[
+    FileKind,
+    typer.Argument(
+        metavar="FORMAT",
+        help="What its rows are, or whose it is; auto: as its columns say",
+    ),
+]
+Imported = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="CSV, JSON or JSON lines; - = stdin, .gz = packed"
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="rates: columns to take [default: all]",
+    ),
+]
+MissingOption = Annotated[
+    Missing | None,
+    typer.Option(
+        help="rates: how to treat missing steps and empty cells [default: refuse]"
+    ),
+]
+ValuesOption = Annotated[
+    Values | None,
+    typer.Option(
+        help="rates: whether cells are requests per second or per step [default: as columns and units say]"
+    ),
+]
+TimeColumn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column of times [default: by its name]",
+    ),
+]
+TimeUnitOption = Annotated[
+    TimeUnit | None,
+    typer.Option(help="Unit of times that are numbers [default: by name and size]"),
+]
+By = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="rates, requests: a series for each value of this column"
+    ),
+]
+Top = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=1000,
+        help="requests, azure-functions: how many of the busiest [default: 10]",
+    ),
+]
+Trigger = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WORD", help="azure-functions: only this trigger, such as http"
+    ),
+]
+Source = Annotated[
+    str,
+    typer.Option(
+        metavar="WORDS", help="Where it comes from [default: the published set]"
+    ),
+]
+Licence = Annotated[
+    str,
+    typer.Option(
+        metavar="WORDS", help="Under which licence [default: the published set's]"
+    ),
+]
+
+
 @app.command(name="import")
 def import_trace(
-    kind: Annotated[
-        FileKind, typer.Argument(metavar="FORMAT", help="Whose file it is")
-    ],
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="CSV; - = stdin, .gz = packed")
-    ],
+    kind: Kind,
+    file: Imported,
     *,
-    columns: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="rates: columns to take [default: all]"),
-    ] = None,
-    missing: Annotated[
-        Missing | None,
-        typer.Option(
-            help="rates: how to treat missing steps and empty cells [default: refuse]"
-        ),
-    ] = None,
-    top: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1000,
-            help="azure-functions: how many of the busiest [default: 10]",
-        ),
-    ] = None,
-    trigger: Annotated[
-        str | None,
-        typer.Option(
-            metavar="WORD", help="azure-functions: only this trigger, such as http"
-        ),
-    ] = None,
-    source: Annotated[
-        str,
-        typer.Option(
-            metavar="WORDS", help="Where it comes from [default: the published set]"
-        ),
-    ] = "",
-    licence: Annotated[
-        str,
-        typer.Option(
-            metavar="WORDS", help="Under which licence [default: the published set's]"
-        ),
-    ] = "",
+    columns: Columns = None,
+    missing: MissingOption = None,
+    values: ValuesOption = None,
+    time_column: TimeColumn = None,
+    time_unit: TimeUnitOption = None,
+    by: By = None,
+    top: Top = None,
+    trigger: Trigger = None,
+    source: Source = "",
+    licence: Licence = "",
     output: Written = STDIO,
 ) -> None:
-    """Turn a public trace or job list into a file for simulations.
+    """Turn a public trace, an export or a job list into a file for simulations.
 
-    rates: a time column and a column per series; azure-llm: a row per request; azure-functions: invocations by the
-    minute; philly and alibaba: job lists. docs/simulate.md describes the formats.
+    rates: a time column and a column per series, such as Grafana's CSV and Prometheus' JSON; requests and azure-llm: a
+    row per request; azure-functions: invocations; jobs, philly and alibaba: job lists. Published sets are known by
+    their columns, whatever FORMAT says. docs/simulate.md describes the formats.
     """
     # Silently ignored options would make files that are not what was asked for.
-    _refuse_others(kind, FileKind.RATES, columns=columns, missing=missing)
-    _refuse_others(kind, FileKind.AZURE_FUNCTIONS, top=top, trigger=trigger)
+    _refuse_others(
+        kind, (FileKind.RATES,), columns=columns, missing=missing, values=values
+    )
+    _refuse_others(
+        kind,
+        (FileKind.RATES, *_REQUESTS),
+        by=by,
+    )
+    _refuse_others(
+        kind,
+        (FileKind.AZURE_FUNCTIONS, *_REQUESTS),
+        top=top,
+    )
+    _refuse_others(
+        kind,
+        (FileKind.AZURE_FUNCTIONS,),
+        trigger=trigger,
+    )
     options = ImportOptions(
         columns=list_of(columns) if columns else (),
         missing=missing or Missing.REFUSE,
+        values=values,
+        time=time_column,
+        unit=time_unit,
+        by=by,
         # None until here, so that one that is given for another format is noticed.
         top=top or USUAL_FUNCTIONS,
         trigger=trigger or "",
         source=source,
         licence=licence,
     )
-    write(import_file(kind, file, options), output)
+    imported = import_file(
+        kind,
+        file,
+        options,
+    )
+    write(imported, output)
+    for assumption in assumptions(imported):
+        # On stderr, as the trace may go to stdout.
+        sys.stderr.write(f"Note: {assumption}\n")
 
 
 @app.command()
 def describe(
     trace: TraceFile,
     output: Annotated[
-        Format, typer.Option("-o", "--output", help="table, json or yaml")
+        Format,
+        typer.Option(
+            "-o",
+            "--output",
+            help="table, json or yaml",
+        ),
     ] = Format.TABLE,
 ) -> None:
     """Describe how much load a trace holds, how bursty it is, and whether days are alike.
@@ -151,11 +237,17 @@ def describe(
         _show_series(describe_trace(found))
 
 
-def _refuse_others(kind: FileKind, reader: FileKind, **options: object) -> None:
+def _refuse_others(
+    kind: FileKind, readers: Sequence[FileKind], **options: object
+) -> None:
     for name, value in options.items():
-        if value is not None and kind is not reader:
+        if value is not None and kind not in (*readers, FileKind.AUTO):
+            *others, last = readers
+            takers = (
+                f"{', '.join(others)} and {last} take" if others else f"{last} takes"
+            )
             raise typer.BadParameter(
-                f"only {reader} takes it, not {kind}", param_hint=f"'--{name}'"
+                f"only {takers} it, not {kind}", param_hint=f"'--{name}'"
             )
 
 

@@ -87,11 +87,21 @@ class TraceRef(Strict):
 
 
 class RequestsRef(Strict):
-    """Requests with their lengths, of a CSV file with a row for each, such as those that are published as traces."""
+    """Requests with their lengths, of a file with a row for each, such as those that are published as traces."""
 
     file: PurePath = Field(description="Relative to the scenario's own file")
-    prompt: str = Field(min_length=1, max_length=253, description="Column of tokens")
-    output: str = Field(min_length=1, max_length=253, description="Column of tokens")
+    prompt: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="Column of tokens; absent: the one that published traces call so",
+    )
+    output: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="Column of tokens; absent: the one that published traces call so",
+    )
 
 
 class ClientStep(Strict):

@@ -9,15 +9,21 @@ import numpy as np
 
 from agents.sim.load.rates import TraceShape
 from app.base.errors import InvalidRequest
+from app.measurements.records import read_records
 from app.measurements.rows import refusal
-from app.measurements.tables import CsvTable, NumberRange, read_table
+from app.measurements.tables import CsvTable, NumberRange
+from app.measurements.times import find_column
 from app.simulate.scenario.load import RequestsRef, TraceRef
 from app.simulate.traces.files import read_trace
+from app.simulate.traces.forms import ANSWERS, PROMPTS, column_of
 from app.simulate.traces.trace import RateTrace
 from solvers.llm.lengths import Counts
 from solvers.types.llm import MAX_CONTEXT
 
-_TOKENS = NumberRange(at_least=0.0, at_most=float(MAX_CONTEXT))
+_TOKENS = NumberRange(
+    at_least=0.0,
+    at_most=float(MAX_CONTEXT),
+)
 
 
 def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
@@ -25,7 +31,11 @@ def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
     shape = _read(folder / ref.file).shape(ref.column)
     # Between two steps a part of a step would have to be drawn, whose requests nobody knows.
     begin = round(ref.start_s / shape.step_s)
-    if not math.isclose(begin * shape.step_s, ref.start_s, abs_tol=1e-6):
+    if not math.isclose(
+        begin * shape.step_s,
+        ref.start_s,
+        abs_tol=1e-6,
+    ):
         raise InvalidRequest(
             f"{ref.file} has steps of {shape.step_s:g} s, so it cannot begin at {ref.start_s:g} s"
         )
@@ -42,22 +52,53 @@ def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
 
 def request_lengths(ref: RequestsRef, folder: Path) -> tuple[Counts, Counts]:
     """(R,) tokens of prompts and of answers, in the order of the file. Raises InvalidRequest."""
-    return _read_lengths(folder / ref.file, ref.prompt, ref.output)
+    return _read_lengths(
+        folder / ref.file,
+        ref.prompt,
+        ref.output,
+    )
 
 
 # Every run of a scenario reads the same traces.
 @lru_cache(maxsize=16)
-def _read_lengths(file: Path, prompt: str, output: str) -> tuple[Counts, Counts]:
-    def check_header(place: str, names: Sequence[str]) -> None:
-        for column in (prompt, output):
-            if column in names:
-                continue
-            there = ", ".join(names)
-            problem = f"has no column {column}; it has {there}"
-            raise refusal(problem, file=place)
+def _read_lengths(
+    file: Path, prompt: str | None, output: str | None
+) -> tuple[Counts, Counts]:
+    table = read_records(file)
+    return (
+        _tokens(
+            table,
+            _column(
+                table,
+                prompt,
+                PROMPTS,
+                "prompt",
+            ),
+        ),
+        _tokens(
+            table,
+            _column(
+                table,
+                output,
+                ANSWERS,
+                "output",
+            ),
+        ),
+    )
 
-    table = read_table(file, check_header)
-    return _tokens(table, prompt), _tokens(table, output)
+
+def _column(
+    table: CsvTable, wanted: str | None, usual: Sequence[str], field: str
+) -> str:
+    names = tuple(table.cells)
+    found = column_of(names, usual) if wanted is None else find_column(names, wanted)
+    if found is None:
+        there = ", ".join(names)
+        problem = (
+            f"has no column {wanted}" if wanted else f"say by {field} which column"
+        )
+        raise refusal(f"{problem}; it has {there}", file=table.file)
+    return found
 
 
 def _tokens(table: CsvTable, column: str) -> Counts:

@@ -6,11 +6,10 @@ first eight signs of its function's hash. Source: AzurePublicDataset, AzureFunct
 
 import heapq
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from app.measurements.rows import Rows, open_rows, refusal
+from app.measurements.rows import Rows, refusal
 from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
 from app.simulate.traces.trace import RateTrace
 
@@ -23,12 +22,12 @@ _Function = tuple[float, int, str, Reals]
 """Invocations of the day; minus the line, so that the first of equals is kept; name; invocations by minute."""
 
 
-def read_azure_functions(source: Path, *, top: int, trigger: str = "") -> RateTrace:
+def read_azure_functions(rows: Rows, *, top: int, trigger: str = "") -> RateTrace:
     """The `top` busiest functions, the busiest first. trigger: take functions of this one only, such as http.
 
     Raises InvalidRequest.
     """
-    rows = open_rows(source, _check_header)
+    _check_header(rows.header_place, rows.names)
     # Tens of thousands of functions with 1,440 numbers each: only the busiest are held in memory.
     kept = heapq.nlargest(
         top, _functions(rows, trigger), key=lambda function: function[:2]
@@ -40,7 +39,7 @@ def read_azure_functions(source: Path, *, top: int, trigger: str = "") -> RateTr
             column=_TRIGGER,
         )
     rates_rps = np.column_stack([by_minute for *_, by_minute in kept]) / MINUTE_S
-    names = _different([name for _, _, name, _ in kept])
+    names = short_names([name for _, _, name, _ in kept])
     return RateTrace(
         names=names,
         rates_rps=rates_rps,
@@ -76,15 +75,15 @@ def _numbers(rows: Rows, line: int, cells: Sequence[str]) -> Reals:
     return np.array([float(cell) for cell in cells])
 
 
-def _different(hashes: Sequence[str]) -> tuple[str, ...]:
+def short_names(hashes: Sequence[str]) -> tuple[str, ...]:
     """The hashes' beginnings; those that are alike get a number."""
-    names: list[str] = []
-    for each in hashes:
-        short = each[:_NAME_LENGTH]
-        # Eight signs of a hash are rarely alike, but columns of a trace must have names of their own.
-        same = sum(name.partition("-")[0] == short for name in names)
-        names.append(f"{short}-{same + 1}" if same else short)
-    return tuple(names)
+    shorts = [each[:_NAME_LENGTH] for each in hashes]
+    # Eight signs of a hash are rarely alike, but columns of a trace must have names of their own.
+    earlier = [shorts[:place].count(short) for place, short in enumerate(shorts)]
+    return tuple(
+        f"{short}-{same + 1}" if same else short
+        for short, same in zip(shorts, earlier, strict=True)
+    )
 
 
 def _check_header(place: str, names: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ import numpy as np
 from agents.sim.load.rates import TraceShape
 from app.base.errors import InvalidRequest, no_such
 from app.measurements.tables import NOT_NEGATIVE, Reals
-from app.measurements.traces import MAX_STEPS, SECONDS_PER
+from app.measurements.times import NATIVE
+from app.measurements.traces import MAX_STEPS
 
 MAX_VALUES = 20_000_000
 """Steps times series: 160 MB."""
@@ -101,7 +102,7 @@ def _check_names(names: tuple[str, ...]) -> None:
             or name.startswith("#")
         ):
             raise InvalidRequest(f"{name!r} cannot name a series")
-        if name in SECONDS_PER:
+        if name in NATIVE:
             raise InvalidRequest(
                 f"a series cannot be called {name}: such a column holds times"
             )

@@ -91,7 +91,7 @@ def test_figures_of_several_gpus_are_left_out(tmp_path: Path) -> None:
         (
             "Request Rate,Inferences/Second,p50 latency\n9,9,900\n",
             Latency.CLIENT,
-            "perf.csv: no measurement can be used; left out 1 of 1 rows",
+            "perf.csv: no measurement can be used; left out 1 of 1 rows, measured at a request rate: how many requests",
         ),
         (
             f"{OLD},Avg GPU Power Usage\n1,1,6,1,3,5,7,GPU-a:much;\n",
@@ -108,3 +108,50 @@ def test_a_file_that_cannot_be_used_is_refused(
     with pytest.raises(InvalidRequest) as raised:
         read_perf_analyzer(write(tmp_path, text), RESNET, latency=latency)
     assert words in str(raised.value)
+
+
+NEW = (
+    "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"
+    "Server Compute Infer,Server Compute Output,Client Recv,p50 latency,p90 latency,p95 latency,p99 latency"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # A counter that ran below 0, as one user met it.
+        (
+            f"{NEW}\n1,8.8,1093,1,124,3725,776538442544,72,435,113176,123916,126632,155897\n",
+            "perf.csv:2: column Server Compute Infer: the server took 7.76538e+11 µs",
+        ),
+        (
+            f"{NEW}\n1,8.8,1093,1,18446744073709,3725,9000,72,435,113176,123916,126632,155897\n",
+            "column Server Queue: the server took 1.84467e+13 µs",
+        ),
+        (
+            f"{NEW},Avg latency\n1,8.8,10,1,12,30,90000,72,43,113176,123916,126632,155897,60000\n",
+            "its clients waited for at most 63000 µs",
+        ),
+        (
+            f"{NEW}\n1,8.8,10,1,12,30,900,72,43,113176,123916,9000,155897\n",
+            "p90 is 123916, above p95",
+        ),
+        # 160 inferences in batches of 8 are 20 batches; one at a time they take at most 50 ms.
+        (
+            f"{OLD},p50 latency,Avg latency\n1,160,68,1291,38,4801,7,90000,90000\n",
+            "is --batch the tool's -b?",
+        ),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_refused(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        read_perf_analyzer(write(tmp_path, text), RESNET)
+    assert words in str(raised.value)
+
+
+def test_the_client_s_time_does_not_depend_on_the_server_s(tmp_path: Path) -> None:
+    text = f"{NEW},Avg latency\n1,8.8,1,1,1,1,776538442544,1,1,113176,123916,126632,155897,112000\n"
+    imported = read_perf_analyzer(write(tmp_path, text), RESNET, latency=Latency.CLIENT)
+    assert imported.samples.latency_ms.tolist() == [112.0]

@@ -64,7 +64,7 @@ def test_timestamps_are_dates_or_seconds_since_1970(tmp_path: Path, first: str) 
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
-        ("time,rate_rps\n0,1\n", ":1:", "one of the columns second"),
+        ("when,rate_rps\n0,1\n", ":1:", "one of the columns second"),
         ("second,t_s,rate_rps\n0,0,1\n", ":1:", "one of the columns second"),
         ("second,a,b\n0,1,1\n", ":1:", "--column"),
         ("second,rate_rps\n0,1\n1,-2\n", ":3: column rate_rps:", "at least 0"),
@@ -176,3 +176,21 @@ def test_one_column_of_several_is_chosen_by_name(tmp_path: Path) -> None:
     text = "second,bert,big_rps\n0,1,10\n2,3,20\n"
     assert read(tmp_path, text, "bert").series.arrivals.tolist() == [1.0, 3.0]
     assert read(tmp_path, text, "big_rps").series.arrivals.tolist() == [20.0, 40.0]
+
+
+@pytest.mark.parametrize(
+    ("column", "step", "note"),
+    [
+        ("rate", 30, "call it rate_rps"),
+        ("rate", 1, ""),
+        ("rate_rps", 30, ""),
+        ("arrivals", 30, ""),
+    ],
+)
+def test_cells_that_may_be_rates_are_noted(
+    tmp_path: Path, column: str, step: int, note: str
+) -> None:
+    path = write(tmp_path, f"When,{column}\n0,5\n{step},5\n")
+    found = read_trace(path, column, time="when").note
+    assert note in found
+    assert bool(found) is bool(note)

@@ -53,7 +53,11 @@ def test_what_an_offline_file_does_not_say_must_be_given() -> None:
 
 
 def test_a_request_of_one_token_ends_with_its_first(tmp_path: Path) -> None:
-    single = {"total_output_tokens": 200, "mean_tpot_ms": 0.0}
+    single = {
+        "total_output_tokens": 200,
+        "output_throughput": 4.706,
+        "mean_tpot_ms": 0.0,
+    }
     path = tmp_path / "one.json"
     first, *_ = SERVE.read_text().splitlines()
     path.write_text(json.dumps(json.loads(first) | single))
@@ -105,3 +109,71 @@ def test_a_file_that_cannot_be_used_is_refused_with_line_and_column(
     with pytest.raises(InvalidRequest) as raised:
         read_vllm(path, BenchmarkConditions(gpu_type="H100", batch=1))
     assert words in str(raised.value)
+
+
+SERVED = {
+    "model_id": "m",
+    "completed": 100,
+    "max_concurrency": 16,
+    "request_throughput": 4.0,
+    "total_output_tokens": 20_000,
+    "mean_e2el_ms": 3000.0,
+    "mean_tpot_ms": 14.0,
+}
+
+
+def test_the_network_of_an_offline_file_is_known_since_it_says_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "latency.json"
+    path.write_text(json.dumps({"avg_latency": 1.5, "model_id": "meta/Llama-3"}))
+    samples = read_vllm(path, BenchmarkConditions(gpu_type="H100", batch=8)).samples
+    assert (samples.at.network, samples.latency_ms.tolist()) == (("Llama-3",), [1500.0])
+
+
+def test_sglang_s_name_of_a_request_s_time_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "sglang.jsonl"
+    line = {
+        **SERVED,
+        "mean_e2el_ms": None,
+        "mean_e2e_latency_ms": 3000.0,
+        "request_rate": float("inf"),
+    }
+    path.write_text(f"{json.dumps(line)}\n{json.dumps(line)}\n")
+    samples = read_vllm(path, H100).samples
+    assert samples.latency_ms.tolist() == [3000.0, 3000.0]
+    assert samples.at.batch.tolist() == [12.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"completed": 12, "failed": 188}, "completed: 188 of 200 requests failed"),
+        ({"completed": 12, "num_prompts": 200}, "188 of 200 requests failed"),
+        (
+            {"mean_e2el_ms": 30_000.0},
+            "are 120 at a time, more than the 16 of the clients",
+        ),
+        (
+            {"median_e2el_ms": 9000.0, "p99_e2el_ms": 3000.0},
+            "the median is 9000, above p99",
+        ),
+        ({"output_throughput": 80.0}, "are 800 tokens per second, not 80"),
+    ],
+)
+def test_a_result_that_says_nothing_true_of_its_server_is_refused(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(SERVED | changes))
+    with pytest.raises(InvalidRequest) as raised:
+        read_vllm(path, H100)
+    assert words in str(raised.value)
+
+
+def test_failures_are_noted_by_the_sample(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(f"{json.dumps(SERVED)}\n{json.dumps({**SERVED, 'failed': 2})}")
+    assert read_vllm(path, H100).notes == (
+        "sample 2: 2 of 102 requests failed, and are left out",
+    )

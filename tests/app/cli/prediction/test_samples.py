@@ -2,13 +2,18 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis.strategies import floats, integers, sampled_from
 
+from app.cli.common.manifest_files import read_manifests
 from app.manifests.objects import Network
 from app.measurements.csv_files import read_samples
 from tests.app.runner import cli
+from tests.examples import examples
 
 DATA = Path(__file__).parents[3] / "data" / "measurements"
 PERF = (
@@ -114,3 +119,59 @@ def test_benchmarks_of_a_language_model_become_a_network(tmp_path: Path) -> None
     assert "must be 1, 2, 4 or 8" in cli("samples runs", path, *words[:-1], "3").err
     path.write_text("{}")
     assert "is no result of" in cli("samples runs", path, *words).err
+
+
+@given(
+    clients=floats(0.01, 1e6),
+    completed=integers(1, 1000),
+    prompt=floats(0.1, 3e6),
+    output=floats(0.1, 3e6),
+    tpot_ms=floats(1e-7, 1e8),
+    name=sampled_from(["llama", "Llama-3.1-70B", "a b", "", "x" * 300]),
+)
+@settings(max_examples=examples(40), deadline=None)
+def test_a_manifest_is_printed_only_if_it_would_be_applied(
+    clients: float,
+    completed: int,
+    prompt: float,
+    output: float,
+    tpot_ms: float,
+    name: str,
+) -> None:
+    run = {
+        "max_concurrency": clients,
+        "completed": completed,
+        "total_input_tokens": prompt * completed,
+        "total_output_tokens": output * completed,
+        "mean_tpot_ms": tpot_ms,
+    }
+    words = ("--network", name, "--gpu-type", "H100")
+
+    made = cli("samples runs -", *words, stdin=json.dumps(run))
+
+    if made.code == 0:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "network.yaml"
+            path.write_text(made.out)
+            # As `plimsoll apply` reads it.
+            assert len(read_manifests([path])) == 1
+    else:
+        assert (made.code, made.out) == (1, "")
+        assert made.err.startswith("Error: ")
+
+
+def test_failures_are_said_on_stderr(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run = {
+        "max_concurrency": 32,
+        "completed": 100,
+        "failed": 3,
+        "total_input_tokens": 100_000,
+        "total_output_tokens": 20_000,
+        "mean_tpot_ms": 25.0,
+    }
+    path.write_text(json.dumps(run))
+    made = cli("samples runs", path, "--network", "n", "--gpu-type", "H100")
+    assert yaml.safe_load(made.out)["spec"]["runs"][0]["clients"] == 32.0
+    assert "Note: " in made.err
+    assert "3 of 103 requests failed, and are left out" in made.err

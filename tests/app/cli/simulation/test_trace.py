@@ -37,13 +37,22 @@ def test_an_import_says_what_was_written_and_what_to_do_next(tmp_path: Path) -> 
         f"3 steps of 1 s (3s), 1 series, 1.0 rps together; look at it with `plimsoll trace describe {target}`",
     ]
     assert target.read_text().splitlines() == [
-        "# source: Azure LLM inference trace, AzurePublicDataset; cite Patel et al., Splitwise, ISCA 2024",
+        "# source: Azure LLM inference trace, AzurePublicDataset; "
+        "cite the paper of its year: Splitwise (2023), DynamoLLM (2024), ModServe (2025)",
         "# licence: CC BY 4.0 as published",
         "second,requests",
         "0,2",
         "1,0",
         "2,1",
     ]
+
+
+def test_what_was_assumed_of_a_file_is_said_on_stderr() -> None:
+    result = trace("import rates - --time-column When", stdin="when,rate\n0,5\n30,5\n")
+    assert rows(result.out) == ["second,rate", "0,150", "30,150"]
+    assert "Note: rate: cells are requests per second; --values counts" in result.err
+    counts = "import rates - --time-column when --values counts"
+    assert rows(done(counts, stdin="when,rate\n0,5\n30,5\n"))[1] == "0,5"
 
 
 def test_a_description_shows_every_series() -> None:
@@ -115,8 +124,13 @@ def test_what_is_made_repeats_by_the_line_in_its_note(shape: str) -> None:
     ("arguments", "words"),
     [
         ("import netflix -", "netflix"),
-        ("import philly - --top 3", "only azure-functions takes it"),
+        (
+            "import philly - --top 3",
+            "only azure-functions, requests and azure-llm take it",
+        ),
         ("import azure-llm - --missing zero", "only rates takes it"),
+        ("import jobs - --by user", "only rates, requests and azure-llm take it"),
+        ("import rates - --time-unit weeks", "'weeks'"),
         ("scale -", "give --factor, --mean, --smooth or --time"),
         ("scale - --factor 2 --mean 2", "either --factor or --mean"),
         ("scale - --factor much", "'much' is not a number"),

@@ -111,3 +111,26 @@ def test_a_file_without_the_columns_is_named_with_those_that_it_has(
     ((path, problem),) = unusable_files(scenario, tmp_path)
     assert path == ("services", 0, "load", "requests")
     assert "has no column generated; it has t_s, context_tokens" in problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"timestamp": 0, "input_length": 700, "output_length": 20, "hash_ids": [0]}\n'
+        '{"timestamp": 900, "input_length": 50, "output_length": 0, "hash_ids": []}\n',
+        "Timestamp,Session ID,Model,Request tokens,Response tokens\n5,a,GPT-4,700,20\n6,b,GPT-4,50,0\n",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00,700,20\n2024-05-10 00:00:01,50,0\n",
+    ],
+    ids=["Mooncake", "BurstGPT", "Azure"],
+)
+def test_published_traces_need_no_names_of_their_columns(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "trace").write_text(text)
+    load = {"rate_rps": 1, "requests": {"file": "trace"}}
+    scenario = a_scenario(services=[{**MODEL, "load": load}], fleet=[H100])
+    (found,) = services_of(scenario, tmp_path).values()
+    assert (found.prompt_tokens.tolist(), found.output_tokens.tolist()) == (
+        [700, 50],
+        [20, 1],
+    )

@@ -8,8 +8,9 @@ import pytest
 from app.base.errors import InvalidRequest
 from app.cli.common.files import write_csv
 from app.measurements.traces import MAX_STEPS
-from app.simulate.traces.files import Missing, read_any, read_trace, trace_rows
+from app.simulate.traces.files import read_any, read_trace, trace_rows
 from app.simulate.traces.jobs import JobList, job_rows
+from app.simulate.traces.series import Missing
 from app.simulate.traces.trace import RateTrace
 
 
@@ -91,7 +92,7 @@ def test_gaps_are_nothing_or_what_was_before(
 @pytest.mark.parametrize(
     ("text", "place", "problem"),
     [
-        ("time,a\n0,1\n", ":1:", "one of the columns second"),
+        ("when,a\n0,1\n", ":1:", "one of the columns second"),
         ("second\n0\n1\n", ":1:", "a column for each series"),
         ("# note\nsecond,a\n0,1\n1,-2\n", ":4: column a:", "at least 0, not -2"),
         ("second,a\n0,1\n1,much\n", ":3: column a:", "'much'"),

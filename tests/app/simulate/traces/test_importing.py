@@ -6,7 +6,11 @@ import pytest
 
 from app.base.errors import InvalidRequest
 from app.measurements.traces import MAX_STEPS
-from app.simulate.traces.importing import FileKind, ImportOptions, import_file
+from app.simulate.traces.importing import (
+    FileKind,
+    ImportOptions,
+    import_file,
+)
 from app.simulate.traces.jobs import JobList
 from app.simulate.traces.trace import RateTrace
 
@@ -20,7 +24,8 @@ def read(
     tmp_path: Path, kind: FileKind, text: str, **options: object
 ) -> RateTrace | JobList:
     path = tmp_path / "file.csv"
-    path.write_text(text, encoding="utf-8")
+    # Line ends of their own are kept.
+    path.write_bytes(text.encode())
     return import_file(kind, path, ImportOptions(**options))  # type: ignore[arg-type]
 
 
@@ -130,7 +135,7 @@ def test_pods_hold_shares_of_gpus_from_when_they_are_scheduled(
 @pytest.mark.parametrize(
     ("kind", "text", "place", "problem"),
     [
-        (LLM, "when,tokens\n1,2\n", ":1:", "TIMESTAMP or t_s"),
+        (LLM, "when,tokens\n1,2\n", ":1:", "one of the columns second, t_s"),
         (LLM, "TIMESTAMP,a\nyesterday,2\n", ":2: column TIMESTAMP:", "'yesterday'"),
         (LLM, "t_s,a\n1,2\nx,2\n", ":3: column t_s:", "'x'"),
         (LLM, f"t_s,a\n1,2\n{MAX_STEPS + 2},2\n", ":3: column t_s:", "more than"),
@@ -138,10 +143,15 @@ def test_pods_hold_shares_of_gpus_from_when_they_are_scheduled(
         (FUNCTIONS, "HashFunction,Trigger,1,2\na,http,1,2\n", ":1:", "lacks 3"),
         (FUNCTIONS, one_function("queue", 1), ": column Trigger:", "'http'"),
         (FUNCTIONS, one_function("http", -1), ":2: column 7:", "at least 0"),
-        (PHILLY, "submit_s,duration_s\n1,2\n", ":1:", "num_gpus, virtual_cluster"),
+        (PHILLY, "submit_s,duration_s\n1,2\n", ":1:", "GPUs (such as num_gpus)"),
         (PHILLY, f"{JOBS}\n1,2,-1,a\n", ":2: column num_gpus:", "-1"),
         (PHILLY, f"{JOBS}\n1,2,0,a\n", ":", "no job needs a GPU"),
-        (ALIBABA, "pod,num_gpu,gpu_milli\na,1,1\n", ":1:", "creation_s, deletion_s"),
+        (
+            ALIBABA,
+            "pod,num_gpu,gpu_milli\na,1,1\n",
+            ":1:",
+            "submission (such as submit_time), duration",
+        ),
     ],
 )
 def test_errors_name_file_line_and_column(
