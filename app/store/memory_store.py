@@ -210,7 +210,10 @@ class MemoryStore:
         if record.waits:
             plan_rules.move_all(self.plans, "proposed", into="withdrawn")
         self.plans[self._newest_plan_id] = record
-        self._observations.plan_for(record.demands)
+        at_zero = (
+            each.name for each in self._services.values() if each.scaling.may_be_zero
+        )
+        self._observations.plan_for(record.demands, frozenset(at_zero))
         if record.policy_version == self.settings.version and not self.settings.holds:
             self._memory.update(record.memory)
         if self.max_plans is not None and len(self.plans) > self.max_plans:
@@ -310,6 +313,10 @@ class MemoryStore:
         command = self._nodes.command_of(node)
         is_newer = command is not None and command.generation > after_generation
         return command if is_newer else None
+
+    async def has_given(self, wanted: Sequence[NodeCommand]) -> bool:
+        """Whether each of these nodes, where it is registered, was last given such a command, its number aside."""
+        return all(map(self._nodes.has_given, wanted))
 
     async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""

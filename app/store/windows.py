@@ -7,6 +7,7 @@ equal parts in each of them, or it would look like a burst.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -80,6 +81,8 @@ class Sums:
     served: int = 0
     in_slo: int = 0
     rejected: int = 0
+    pending: int = 0
+    """As of `ServiceWindow`."""
     output_tokens: int = 0
     """That routers counted."""
     engine_tokens: EngineTokens = NO_TOKENS
@@ -91,6 +94,7 @@ class Sums:
         self.served += other.served
         self.in_slo += other.in_slo
         self.rejected += other.rejected
+        self.pending += other.pending
         self.output_tokens += other.output_tokens
         self.engine_tokens = self.engine_tokens.plus(other.engine_tokens)
         for bucket, count in other.latency_buckets.items():
@@ -154,6 +158,10 @@ def parts_of(
 
 def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
     """The counts of every service in one observation."""
+    # A replica that starts was asked for: the requests that it is for may have given up meanwhile, and come again.
+    starting = Counter(
+        each.service for each in observation.replicas if each.state == "starting"
+    )
     # Copies: what a book adds up must not change the reading that it came with.
     for reading in observation.services:
         yield (
@@ -163,6 +171,7 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
                 served=reading.served,
                 in_slo=reading.in_slo,
                 rejected=reading.rejected,
+                pending=reading.queued + starting[reading.service],
                 output_tokens=reading.output_tokens,
                 latency_buckets=dict(reading.latency_buckets),
             ),
@@ -223,6 +232,7 @@ def make_window(
         served=counts.served,
         in_slo=counts.in_slo,
         rejected=counts.rejected,
+        pending=counts.pending,
         latency_buckets=tuple(sorted(counts.latency_buckets.items())),
     )
 

@@ -180,6 +180,11 @@ class Scaling:
     buffer_replicas: int = 0
     """Warm spare replicas beyond what the demand needs."""
 
+    @property
+    def may_be_zero(self) -> bool:
+        """Whether it scales to zero: without requests, no replica runs."""
+        return self.min_replicas + self.buffer_replicas == 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
