@@ -182,6 +182,8 @@ class ServiceRoute:
     """(replica id, its largest batch in force) of the replicas in `shares`, by id; 1 where none is given."""
     slo_itl_ms: float | None = None
     """From one token to the next; only language models have it, whose `slo_ms` is until the first one."""
+    is_starting: bool = False
+    """True: none takes requests yet, and one starts here, for which they wait however long it takes."""
     is_leaving: bool = False
     """True: the replicas serve on for a moment, but balancers that ask are told that the service is not ready."""
 

@@ -20,6 +20,7 @@ from agents.router.pool import (
     WorkerAnswer,
     WorkerAnswerLost,
 )
+from agents.router.request_router import LONGEST_START_S
 from agents.router.service_queue import ServiceQueue
 from agents.router.streams import TokenMeter, answered_tokens
 from agents.serving.http_problems import problem
@@ -56,6 +57,12 @@ class RouterJob:
         if self.deadline_ms is None:
             return self.timeout_s
         return min(self.timeout_s, self.deadline_ms / 1000.0 - (now_s - self.came_s))
+
+    def longest_s(self, now_s: float) -> float:
+        """Until its deadline, or for as long as a start is waited for."""
+        if self.deadline_ms is None:
+            return LONGEST_START_S
+        return min(LONGEST_START_S, self.deadline_ms / 1000.0 - (now_s - self.came_s))
 
 
 class Forwarder:

@@ -10,6 +10,9 @@ from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.router.counts import Counts
 
+LONGEST_START_S = 3600.0
+"""So long requests wait for a first replica that starts: templates' `start_limit_s` is at most this."""
+
 
 class RequestRouter(Protocol):
     """The router of one node."""

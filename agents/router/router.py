@@ -57,7 +57,7 @@ QUEUE_LIMIT = 512
 REPLICA_LIMIT = 256
 """Requests that one replica has at most: several of the largest batches."""
 ANSWER_TIMEOUT_S = 60.0
-"""For a replica's whole answer, and for a turn in the queue."""
+"""For a replica's whole answer, and for a turn in the queue where no first replica starts."""
 BODY_TIMEOUT_S = 30.0
 """For a request's whole body, which counts as held before it has come."""
 ATTEMPTS = 3
@@ -343,15 +343,21 @@ class Router:
             if left_s < 0.001:
                 return expired("before a replica had the request"), "expired"
             try:
-                replica_id = service_queue.take() or await turn(service_queue, left_s)
+                replica_id = service_queue.take() or await turn(
+                    service_queue,
+                    left_s,
+                    longest_s=job.longest_s(self._now_s()),
+                )
             except Overloaded as error:
                 return come_again(service_queue, str(error)), "full"
             except TimeoutError:
-                if left_s < job.timeout_s:
+                now_s = self._now_s()
+                if job.left_s(now_s) < 0.001:
                     return expired("in the queue"), "expired"
+                waited_s = round(now_s - job.came_s, 3)
                 return come_again(
                     service_queue,
-                    f"no replica of {service_queue.service} had room within {left_s:g} s",
+                    f"no replica of {service_queue.service} had room within {waited_s:g} s",
                 ), "full"
             try:
                 return await self._forwarder.forward(job, replica_id)

@@ -10,6 +10,9 @@ from agents.router.forward import RouterJob
 from agents.router.service_queue import ServiceQueue
 from agents.serving.http_problems import problem
 
+_LOOK_S = 1.0
+"""From look to look whether the first replica still starts."""
+
 
 def own_target(request: web.Request) -> str:
     """What a language model's server is asked, whose paths know no services; empty: what came."""
@@ -42,10 +45,25 @@ def too_slow(limit_s: float) -> web.Response:
     return answer
 
 
-async def turn(service_queue: ServiceQueue, timeout_s: float) -> str:
-    """The replica whose turn it is. Raises Overloaded, TimeoutError."""
-    async with asyncio.timeout(timeout_s):
-        return await service_queue.acquire()
+async def turn(service_queue: ServiceQueue, limit_s: float, *, longest_s: float) -> str:
+    """The replica whose turn it is, within the limit; within the longest time while the first replica starts. Raises
+    Overloaded, TimeoutError."""
+    acquiring = asyncio.ensure_future(service_queue.acquire())
+    try:
+        async with asyncio.timeout(longest_s):
+            await asyncio.wait((acquiring,), timeout=limit_s)
+            # How long it takes is known when it is over: a start that fails gives up what waits for it.
+            while not acquiring.done() and service_queue.is_starting:
+                await asyncio.wait((acquiring,), timeout=_LOOK_S)
+        if acquiring.done():
+            return acquiring.result()
+        raise TimeoutError
+    except (asyncio.CancelledError, TimeoutError):
+        # It may have been given a place at this very moment, which goes to the next one.
+        if acquiring.done() and acquiring.exception() is None:
+            service_queue.release(acquiring.result())
+        acquiring.cancel()
+        raise
 
 
 async def live(_: web.Request) -> web.Response:

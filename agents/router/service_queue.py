@@ -77,6 +77,11 @@ class ServiceQueue:
         return self._route.slo_itl_ms is not None
 
     @property
+    def is_starting(self) -> bool:
+        """Whether its first replica starts."""
+        return self._route.is_starting
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be read."""
         return (

@@ -16,6 +16,7 @@ from agents.router.haproxy.state import (
     MODEL_BACKENDS,
     HaProxyError,
 )
+from agents.router.request_router import LONGEST_START_S
 from agents.serving.http_problems import (
     COMES_AGAIN,
     PROBLEM_TYPE,
@@ -92,6 +93,11 @@ class HaProxySettings:
         return self.folder / "leaving.map"
 
     @property
+    def waiting_path(self) -> Path:
+        """The map of services without a replica, whose requests are held (`agents.router.haproxy.waiting`)."""
+        return self.folder / "waiting.map"
+
+    @property
     def config_path(self) -> Path:
         return self.folder / "haproxy.cfg"
 
@@ -152,6 +158,8 @@ def make_config(settings: HaProxySettings) -> str:
         metadata=settings.metadata_path,
         asked=METADATA_BACKEND,
         leaving=settings.leaving_path,
+        waiting=settings.waiting_path,
+        unready=_unready(),
         leaves=reply(
             HTTPStatus.SERVICE_UNAVAILABLE, "the service is leaving this node"
         ),
@@ -174,7 +182,9 @@ def make_config(settings: HaProxySettings) -> str:
         queue_limit=settings.queue_limit,
         check_ms=CHECK_TIMEOUT_MS,
     )
-    template = f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n"
+    template = (
+        f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n{_WAITING}"
+    )
     models = [f"\nbackend {name}\n{_STREAMS}{template}" for name in _models(settings)]
     others = [f"\nbackend {name}\n{template}" for name in _services(settings)]
     return "".join((head, *others, *models))
@@ -275,18 +285,27 @@ def _readiness(settings: HaProxySettings) -> Iterator[str]:
     for name in (*_services(settings), *_models(settings)):
         is_up = f"{{ nbsrv({name}) gt 0 }}"
         yield f"http-request return status 200 if is_ready {{ var(txn.backend) -m str {name} }} {is_up}"
-    unready = reply(
+    unready = _unready()
+    yield f"http-request return {unready} if is_ready"
+    yield f"http-request return {unready} unless {{ var(txn.replica) -m found }}"
+
+
+def _unready() -> str:
+    return reply(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "the service has no ready replica on this node",
     )
-    yield f"http-request return {unready} if is_ready"
-    yield f"http-request return {unready} unless {{ var(txn.replica) -m found }}"
 
 
 _NO_PATH = (
     "inference is POST /v2/models/SERVICE/infer or, of language models, /services/SERVICE/v1/chat/completions; "
     "its metadata is GET /v2/models/SERVICE"
 )
+# The first answer comes when a replica has started. Without a check: the agent, which is there, or nothing is.
+_WAITING = f"""\
+    http-request set-timeout server {int(LONGEST_START_S) + 60}s if {{ var(txn.waits) -m bool }}
+    server w1 127.0.0.1:1 disabled no-check backup maxconn 0 maxqueue 0 observe none
+"""
 # Without delay: HAProxy would hold a token back for what may follow it.
 _STREAMS = """\
     balance leastconn
@@ -317,6 +336,8 @@ defaults
     retries 2
     retry-on conn-failure
     option redispatch 1
+    # Who leaves is no demand any more, and what still waits for them gives its place up.
+    option abortonclose
     balance roundrobin
     option httpchk GET /v2/health/ready
     # A server that runs but knows no such path, as vLLM, is well.
@@ -338,11 +359,13 @@ frontend node
     http-request return {leaves} if is_ready {{ var(txn.service),map({leaving}) -m found }}
 {keys}    http-request set-var(txn.backend) var(txn.service),map({map})
     http-request return {unknown_service} unless {{ var(txn.backend) -m found }}
+    http-request set-var(txn.waits) bool(1) if {{ var(txn.service),map({waiting}) -m found }}
+    http-request return {unready} if is_ready {{ var(txn.waits) -m bool }}
     http-request set-var(txn.slo_ms) var(txn.service),map_str_int({slo},0)
     http-request set-var(txn.came_ms) date(0,ms)
     http-request track-sc0 var(txn.backend) table {table} if {{ var(txn.is_counted) -m bool }}
     http-request set-var(txn.asks_model) bool(1) if is_openai
-    http-request replace-path /services/[^/]+(/v1/.*) \\1 if is_openai
+    http-request replace-path /services/[^/]+(/v1/.*) \\1 if is_openai !{{ var(txn.waits) -m bool }}
     # The head comes before the first token, for which the SLO is: nothing is held back but the head.
     http-response wait-for-body time 55s at-least 1 if {{ var(txn.is_stream) -m bool }}
     http-response set-var(txn.late_ms) date(0,ms),sub(txn.came_ms),sub(txn.slo_ms)

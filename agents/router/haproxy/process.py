@@ -16,7 +16,9 @@ HAProxy counts what it does per service (`agents.router.haproxy.counts` reads it
 its own, the answers within the SLO: those below 500 whose head came in time. Readiness it answers itself; metadata is
 asked of one replica of the service by way of a backend of its own, so that neither counts as a request.
 
-Against the agent's own router it lacks: the queue of a service without a replica, deadlines that shrink on their way, a
+What comes for a service without a replica it sends to `agents.router.haproxy.waiting`, which holds it.
+
+Against the agent's own router it lacks: deadlines that shrink on their way, a
 last replica that stays in, and latency histograms per service. Verified with 2.6.
 """
 
@@ -29,6 +31,7 @@ from agents.base.device import ServiceRoute
 from agents.base.durable_files import replace_file
 from agents.router.haproxy.commands import (
     Wanted,
+    assign_backends,
     differences,
     plan_commands,
     plan_map,
@@ -41,6 +44,7 @@ from agents.router.haproxy.config import (
 )
 from agents.router.haproxy.runtime_socket import RuntimeSocket
 from agents.router.haproxy.state import Address, HaProxyError, ProxyState
+from agents.router.haproxy.waiting import fill_places
 
 
 class HaProxy:
@@ -49,6 +53,8 @@ class HaProxy:
     def __init__(self, settings: HaProxySettings) -> None:
         self._socket = RuntimeSocket(settings.socket_path)
         self._settings = settings
+        self.waits_at: Address = ("127.0.0.1", 1)
+        """Where requests of services without a replica are held."""
         self._routes: tuple[ServiceRoute, ...] = ()
         self._addresses: dict[str, Address] = {}
 
@@ -82,6 +88,7 @@ class HaProxy:
         replace_file(self._settings.slo_path, b"")
         replace_file(self._settings.metadata_path, b"")
         replace_file(self._settings.leaving_path, b"")
+        replace_file(self._settings.waiting_path, b"")
 
     def switch(
         self, routes: tuple[ServiceRoute, ...], addresses: Mapping[str, str]
@@ -100,11 +107,21 @@ class HaProxy:
         }
         wanted = {route.service: weights_of(route, needed) for route in routes}
         models = {route.service for route in routes if route.slo_itl_ms is not None}
-        self._socket.run(plan_commands(self.state(), wanted, self._settings, models))
+        before = self.state()
+        serving = before.only("s")
+        commands = plan_commands(serving, wanted, self._settings, models)
+        backends = assign_backends(serving, wanted, models)
+        waiting = {
+            backends[service]: (self.waits_at,)
+            for service, weights in wanted.items()
+            if not weights
+        }
+        self._socket.run(commands)
+        self._socket.run(fill_places(before.only("w").by_backend(), waiting))
         maps = self._maps(routes, wanted)
         self._socket.run(self._plan_maps(maps))
         # The answers to the commands are not looked at: the state says whether they were done.
-        problems = differences(after := self.state(), wanted)
+        problems = differences(after := self.state().only("s"), wanted)
         if left := self._plan_maps(maps):
             problems.append(f"it did not do {left[0]!r}")
         if problems:
@@ -151,6 +168,9 @@ class HaProxy:
         }
         return {
             self._settings.slo_path: slos_ms,
+            self._settings.waiting_path: {
+                service: "1" for service, weights in wanted.items() if not weights
+            },
             self._settings.leaving_path: {
                 route.service: "1" for route in routes if route.is_leaving
             },

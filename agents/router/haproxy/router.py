@@ -22,6 +22,7 @@ from agents.router.haproxy.counts import Counter, read_counts
 from agents.router.haproxy.process import HaProxy
 from agents.router.haproxy.state import HaProxyError, ProxyState
 from agents.router.haproxy.supervised import ProxyServer
+from agents.router.haproxy.waiting import WaitingRoom
 
 STATE_AGE_S = 0.1
 """How old a look at what is in flight may be: one state asks for every replica."""
@@ -48,6 +49,7 @@ class HaProxyRouter:
         self._table: tuple[ServiceRoute, ...] = ()
         """Remembered over failed restarts, because a fresh HAProxy begins without routes."""
         self._addresses: dict[str, str] = {}
+        self._waiting = WaitingRoom(queue_limit=settings.queue_limit)
         self._counter = Counter({})
         self._state = ProxyState(backends={}, places=())
         self._seen_s = -math.inf
@@ -64,6 +66,8 @@ class HaProxyRouter:
         return self._server.pid
 
     async def open(self) -> None:
+        await self._waiting.open()
+        self._proxy.waits_at = self._waiting.address
         if await self._server.open():
             # What it counted before is the earlier agent's, which has reported it.
             self._counter = Counter(await asyncio.to_thread(read_counts, self._proxy))
@@ -80,6 +84,7 @@ class HaProxyRouter:
         async with self._asking:
             self._seen_s = -math.inf
             await asyncio.to_thread(self._proxy.switch, routes, addresses)
+            self._waiting.switch(routes, addresses)
             self._table = routes
             self._addresses = {
                 each: addresses[each] for route in routes for each, _ in route.shares
@@ -96,7 +101,8 @@ class HaProxyRouter:
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that a replica had when it was looked."""
-        return self._proxy.in_flight(replica_id, self._state)
+        held = self._waiting.in_flight(replica_id)
+        return held + self._proxy.in_flight(replica_id, self._state)
 
     async def read_services(self) -> tuple[ServiceReading, ...]:
         """What was counted since the last reading; nothing while HAProxy does not answer."""
@@ -118,6 +124,7 @@ class HaProxyRouter:
     async def close(self, *, keep: bool) -> None:
         """Let it run on for the next agent, or finish what it has and end."""
         await self._server.close(keep=keep)
+        await self._waiting.close()
 
     async def _look(self) -> None:
         if time.monotonic() <= self._seen_s + STATE_AGE_S:

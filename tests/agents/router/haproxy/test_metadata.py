@@ -99,7 +99,6 @@ async def test_metadata_and_readiness_are_no_requests(front: Asked) -> None:
     [
         ("GET", "/v2/models/else", 404, "this node has no such service"),
         ("POST", "/v2/models/else/infer", 404, "this node has no such service"),
-        ("POST", "/v2/models/idle/infer", 503, "no replica of the service can take"),
         ("GET", "/v2/models/chat/nothing", 404, "POST /v2/models/SERVICE/infer"),
         ("GET", "/v2/models/chat/infer", 405, "POST /v2/models/SERVICE/infer"),
         ("POST", "/v2/models/chat", 405, "GET /v2/models/SERVICE"),
