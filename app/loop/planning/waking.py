@@ -7,14 +7,16 @@ the downscale delay after that. However long a start takes, what starts is there
 
 from collections.abc import Sequence
 
-from app.loop.observe import age_s
+from app.loop.observe import age_s, windows_by_service
 from app.store.store import ServiceWindow, Snapshot
-from solvers.types.state import Demand, Service
+from solvers.types.state import Service
 
 WAKING = "waiting"
 """Method of a demand that is there because requests were, and no forecast."""
 WAKING_RPS = 1.0 / 60.0
 """Any replica carries so little: it takes one, and what comes beside the first request is the forecast's."""
+MAX_PASSING = 10
+"""Requests of the minute or more that a snapshot holds: up to so many, the service may be at rest in another minute."""
 
 
 def is_awake(
@@ -37,6 +39,14 @@ def is_awake(
     return False
 
 
-def is_waking(demand: Demand) -> bool:
-    """Whether a request is all that the demand is there for."""
-    return demand.method == WAKING
+def waking_services(snapshot: Snapshot) -> tuple[str, ...]:
+    """Those that would have no replica but for a few requests, sorted."""
+    windows = windows_by_service(snapshot.windows)
+    return tuple(
+        sorted(
+            each.name
+            for each in snapshot.state.services
+            if sum(window.arrivals for window in windows[each.name]) <= MAX_PASSING
+            and is_awake(each, windows[each.name], snapshot)
+        )
+    )

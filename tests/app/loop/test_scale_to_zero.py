@@ -201,3 +201,16 @@ def test_requests_without_an_answer_and_replicas_that_start_are_pending() -> Non
     )
     pending = {service: sums.pending for service, sums in sums_of(observation)}
     assert pending == {"waits": 2, "starts": 1, "runs": 0}
+
+
+def test_the_policy_is_told_who_is_awake_for_a_few_requests() -> None:
+    fleet = a_serving_fleet()
+    fleet.store.put_services([a_service("doze")])
+    fleet.tick()
+    for rate_rps in (1.0, 0.0, 10.0):
+        fleet.pass_time(rates_rps={**CHAT, "doze": rate_rps})
+        fleet.tick()
+    solver = fleet.loop.solver
+    assert isinstance(solver, Answering)
+    told = [each.observed.waking for each in solver.asked[-4:]]
+    assert told == [(), ("doze",), ("doze",), ()]
