@@ -194,6 +194,8 @@ class NodeState:
 
     gpus: tuple[GpuState, ...] = ()
     routes: tuple[ServiceRoute, ...] = ()
+    stranded: tuple[str, ...] = ()
+    """Services without a route, which start on other nodes, and whose requests wait here still."""
     uids: Mapping[str, int] = field(default_factory=dict)
     """The UID that replicas and tasks must run as, by project; "": those of all others. Empty: any UID will do."""
 

@@ -359,7 +359,7 @@ class NodeAgent:
         # A lease that had ended left less of the command; enforcement must now bring that back.
         had_ended = self._lease.has_ended(now_s)
         self._lease.renew(reply.lease, now_s)
-        ready = self._enforcing.note_ready_elsewhere(reply.ready_elsewhere or ())
+        ready = self._enforcing.note_ready_elsewhere(reply)
         if had_ended or ready:
             self._changed.set()
         if reply.command is not None:

@@ -99,6 +99,7 @@ class FakeDevice:
         return NodeState(
             gpus=tuple(map(self._filled, self._gpus.values())),
             routes=self.router.routes,
+            stranded=self.router.stranded,
         )
 
     def on_change(self, notify: Callable[[], None]) -> None:

@@ -28,6 +28,8 @@ from agents.serving.http_problems import problem
 READY_PATH = b"/v2/health/ready"
 PROBE_TIMEOUT_S = 1.0
 METADATA_TIMEOUT_S = 5.0
+PEER = "node "
+"""With it begin ids of other nodes' routers, to which requests go as they came."""
 MAX_METADATA = 1024 * 1024
 
 Outcome: TypeAlias = Literal["served"] | Reason
@@ -108,7 +110,8 @@ class Forwarder:
         if left_s < 0.001:
             return expired("in the queue"), "expired"
         pool = self._pools[replica_id]
-        head = _make_head(job, pool, left_s)
+        is_peer = replica_id.startswith(PEER)
+        head = _make_head(job, pool, left_s, is_peer=is_peer)
         try:
             answer = await pool.ask(head, job.body, timeout_s=left_s)
         except LateAnswer:
@@ -258,17 +261,20 @@ class Forwarder:
         return known if known is not None and known.url == url else ConnectionPool(url)
 
 
-def _make_head(job: RouterJob, pool: ConnectionPool, left_s: float) -> bytes:
+def _make_head(
+    job: RouterJob, pool: ConnectionPool, left_s: float, *, is_peer: bool
+) -> bytes:
     """The head of the request as the replica gets it, with the time that is left of its deadline."""
     return make_head(
         b"POST "
         + (
             pool.prefix + job.target.encode()
-            if job.target
+            if job.target and not is_peer
             else _target(job.request, pool)
         ),
         host=pool.host,
-        headers=_passed_headers(job.request),
+        # Another node asks for the key itself.
+        headers=job.request.raw_headers if is_peer else _passed_headers(job.request),
         body_bytes=len(job.body),
         deadline_ms=None if job.deadline_ms is None else int(1000.0 * left_s),
     )

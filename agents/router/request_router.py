@@ -3,7 +3,7 @@
 Whatever may have to ask another process is waited for, so that nothing else of the agent waits with it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from agents.base.device import ServiceRoute
@@ -42,6 +42,15 @@ class RequestRouter(Protocol):
 
     def total(self, service: str) -> Counts:
         """Everything counted since the service came. Raises NotSupported where latencies are not told."""
+        ...
+
+    @property
+    def stranded(self) -> tuple[str, ...]:
+        """Services of which requests wait here and that the table no longer has: they start on other nodes."""
+        ...
+
+    def pass_on(self, service: str, urls: Sequence[str]) -> None:
+        """Send what waits for one of them to these nodes' routers; without any, it is refused."""
         ...
 
     async def close(self, *, keep: bool) -> None:

@@ -2,9 +2,8 @@
 
 `POST /v2/models/{service}/infer` (Open Inference Protocol v2) goes to a replica by the plan's weights, and
 `POST /services/{service}/v1/…` (OpenAI's, of language models) to the one that has least to do; what is streamed passes
-as it comes. A service
-without a replica keeps its requests waiting, bounded, and counts them, so that the control plane sees the demand.
-Metadata is any replica's own, and is not counted.
+as it comes. A service without a replica keeps its requests waiting, bounded, and counts them, so that the control plane
+sees the demand; where it starts on another node, what waits is passed on. Metadata is any replica's own, not counted.
 
     request ──▶ queue: bounded, turn by weights ──▶ pool of the replica's connections ──▶ answer, whole or in parts
                   │ full: 503, Retry-After                 │ NotConnected: another replica, for nothing was sent
@@ -20,7 +19,7 @@ Files: `service_queue` (turns and counts), `forward` (to a replica and back), `h
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 
 from aiohttp import web
@@ -29,7 +28,7 @@ from agents.base.device import ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.router.access import READINESS_PATH
 from agents.router.counts import Counts
-from agents.router.forward import Forwarder, Outcome, RouterJob, expired
+from agents.router.forward import PEER, Forwarder, Outcome, RouterJob, expired
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
 from agents.router.pool import NotConnected
 from agents.router.router_answers import (
@@ -90,6 +89,7 @@ class Router:
         self._retired: list[ServiceQueue] = []
         self._forwarder = Forwarder(now_s)
         self._routes: tuple[ServiceRoute, ...] = ()
+        self._addresses: dict[str, str] = {}
         self._held_bytes = 0
         self._unknown = 0
 
@@ -150,19 +150,11 @@ class Router:
             for replica_id, _ in route.shares
         }
         # Everything that can fail comes before the first change.
-        pools = self._forwarder.pools_for(needed)
+        self._connect(needed)
         # A service that comes back goes on with its counts and with what waits in it.
-        known = {
-            each.service: each
-            for each in (*self._retired, *self._service_queues.values())
-        }
-        busy = {
-            replica_id
-            for service_queue in known.values()
-            for replica_id in service_queue.busy
-        }
-        self._forwarder.use(pools, busy)
+        known = {each.service: each for each in self._queues}
         self._routes = routes
+        self._addresses = needed
         self._service_queues = {
             route.service: known.get(route.service) or self._make_queue(route)
             for route in routes
@@ -175,21 +167,41 @@ class Router:
         for route in routes:
             self._service_queues[route.service].switch(route)
         for service_queue in self._retired:
-            service_queue.close()
+            # What waits is for a replica that starts on another node, as far as anybody here knows.
+            service_queue.strand() if service_queue.waiting else service_queue.close()
+
+    @property
+    def stranded(self) -> tuple[str, ...]:
+        """As of `agents.router.request_router`."""
+        return tuple(sorted(each.service for each in self._retired if each.waiting))
+
+    def pass_on(self, service: str, urls: Sequence[str]) -> None:
+        """As of `agents.router.request_router`."""
+        peers = {PEER + url: url for url in urls if url.startswith("http://")}
+        for service_queue in self._retired:
+            if service_queue.service == service and service_queue.waiting:
+                self._connect(self._addresses | peers)
+                service_queue.pass_on(peers)
+                if not peers:
+                    service_queue.close()
+
+    @property
+    def _queues(self) -> tuple[ServiceQueue, ...]:
+        return (*self._retired, *self._service_queues.values())
+
+    def _connect(self, addresses: Mapping[str, str]) -> None:
+        """Have connections to these, and to those that have requests. Raises ValueError where one is no address."""
+        pools = self._forwarder.pools_for(addresses)
+        busy = {each for service_queue in self._queues for each in service_queue.busy}
+        self._forwarder.use(pools, busy)
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that a replica has and has not answered; 0 means drained once no route names it."""
-        return sum(
-            service_queue.in_flight(replica_id)
-            for service_queue in (*self._service_queues.values(), *self._retired)
-        )
+        return sum(each.in_flight(replica_id) for each in self._queues)
 
     def read(self) -> tuple[ServiceReading, ...]:
         """Every service's counts since the last reading, by service."""
-        readings = [
-            service_queue.read()
-            for service_queue in (*self._service_queues.values(), *self._retired)
-        ]
+        readings = [service_queue.read() for service_queue in self._queues]
         self._retired = [
             service_queue
             for service_queue in self._retired
@@ -213,6 +225,8 @@ class Router:
     async def close(self, *, keep: bool) -> None:  # noqa: ARG002  it ends with this process in any case
         """Send nothing more to any replica."""
         self.switch((), {})
+        for service_queue in self._retired:
+            service_queue.close()
 
     def total(self, service: str) -> Counts:
         """Everything counted for a service since it came; readings take nothing from it. Zeros for an unknown one."""
@@ -261,7 +275,7 @@ class Router:
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         service = request.match_info["service"]
-        service_queue = self._service_queues.get(service)
+        service_queue = self._queue_of(service)
         if service_queue is None:
             self._unknown += 1
             return unknown(service)
@@ -311,6 +325,11 @@ class Router:
         finally:
             self._held_bytes -= held_bytes
 
+    def _queue_of(self, service: str) -> ServiceQueue | None:
+        """Also where others still wait for what starts elsewhere: who comes now may not have heard of that."""
+        waiting = {each.service: each for each in self._retired if each.waiting}
+        return self._service_queues.get(service) or waiting.get(service)
+
     async def _body(self, request: web.Request) -> bytes | None:
         """None: it did not come in time."""
         try:
@@ -351,13 +370,11 @@ class Router:
             except Overloaded as error:
                 return come_again(service_queue, str(error)), "full"
             except TimeoutError:
-                now_s = self._now_s()
-                if job.left_s(now_s) < 0.001:
+                if job.left_s(self._now_s()) < 0.001:
                     return expired("in the queue"), "expired"
-                waited_s = round(now_s - job.came_s, 3)
                 return come_again(
                     service_queue,
-                    f"no replica of {service_queue.service} had room within {waited_s:g} s",
+                    f"no replica of {service_queue.service} had room within {left_s:g} s, and none is starting",
                 ), "full"
             try:
                 return await self._forwarder.forward(job, replica_id)

@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agents.base.device import ServiceRoute
 from agents.base.latency_buckets import bucket_of
@@ -106,6 +106,15 @@ class ServiceQueue:
         ]
         self._health.set_members(frozenset(each.replica_id for each in self._targets))
         self._reopen()
+
+    def strand(self) -> None:
+        """The service starts on another node: what waits does so on, until it is known where it can be passed on to."""
+        self.switch(replace(self._route, shares=(), is_starting=True))
+
+    def pass_on(self, peers: Iterable[str]) -> None:
+        """Other nodes' routers take what waits."""
+        shares = tuple((each, 1.0) for each in peers)
+        self.switch(replace(self._route, shares=shares, is_starting=False))
 
     def close(self) -> None:
         """The service is gone: what waits is turned away, what runs is finished."""

@@ -108,9 +108,8 @@ class HaProxy:
         wanted = {route.service: weights_of(route, needed) for route in routes}
         models = {route.service for route in routes if route.slo_itl_ms is not None}
         before = self.state()
-        serving = before.only("s")
-        commands = plan_commands(serving, wanted, self._settings, models)
-        backends = assign_backends(serving, wanted, models)
+        commands = plan_commands(before, wanted, self._settings, models)
+        backends = assign_backends(before, wanted, models)
         waiting = {
             backends[service]: (self.waits_at,)
             for service, weights in wanted.items()

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from agents.base.device import NotSupported, ServiceRoute
 from agents.base.protocol import ServiceReading
@@ -120,6 +120,15 @@ class HaProxyRouter:
         raise NotSupported(
             f"HAProxy reports no latencies of {service}, so governors cannot act; use --router own"
         )
+
+    @property
+    def stranded(self) -> tuple[str, ...]:
+        """As of `agents.router.request_router`."""
+        return self._waiting.stranded
+
+    def pass_on(self, service: str, urls: Sequence[str]) -> None:
+        """As of `agents.router.request_router`."""
+        self._waiting.pass_on(service, urls)
 
     async def close(self, *, keep: bool) -> None:
         """Let it run on for the next agent, or finish what it has and end."""

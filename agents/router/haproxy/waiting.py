@@ -53,6 +53,15 @@ class WaitingRoom:
         # HAProxy counted them; here they would add up for ever.
         self._router.read()
 
+    @property
+    def stranded(self) -> tuple[str, ...]:
+        """As of `agents.router.request_router`."""
+        return self._router.stranded
+
+    def pass_on(self, service: str, urls: Sequence[str]) -> None:
+        """As of `agents.router.request_router`."""
+        self._router.pass_on(service, urls)
+
     def in_flight(self, replica_id: str) -> int:
         """Requests that waited here and that a replica has not answered."""
         return self._router.in_flight(replica_id)
