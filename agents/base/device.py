@@ -254,8 +254,8 @@ class Device(Protocol):
         ...
 
     def on_change(self, notify: Callable[[], None]) -> None:
-        """Call `notify` from now on whenever a replica or task has come up, been moved, ended, failed or gone; where
-        nobody knows, never."""
+        """Call `notify` from now on whenever a replica or task has come up, been moved, ended, failed or gone, or a
+        first request waits for a replica; where nobody knows, never."""
         ...
 
     # One call for the entire node: counts of GPUs that were read one after another would be of different windows.

@@ -103,7 +103,7 @@ class FakeDevice:
         )
 
     def on_change(self, notify: Callable[[], None]) -> None:
-        self._notify = notify
+        self._notify = self.router.on_wait = notify
 
     async def read(self) -> DeviceReadings:
         now_s = self._clock.now_s()

@@ -3,7 +3,7 @@
 Whatever may have to ask another process is waited for, so that nothing else of the agent waits with it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from agents.base.device import ServiceRoute
@@ -16,6 +16,9 @@ LONGEST_START_S = 3600.0
 
 class RequestRouter(Protocol):
     """The router of one node."""
+
+    on_wait: Callable[[], None]
+    """Called when the first request of a service waits that no replica is there for."""
 
     @property
     def routes(self) -> tuple[ServiceRoute, ...]:

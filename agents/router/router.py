@@ -92,6 +92,8 @@ class Router:
         self._addresses: dict[str, str] = {}
         self._held_bytes = 0
         self._unknown = 0
+        self.on_wait: Callable[[], None] = lambda: None
+        """As of `agents.router.request_router`."""
 
     @property
     def routes(self) -> tuple[ServiceRoute, ...]:
@@ -239,6 +241,7 @@ class Router:
             queue_limit=self._queue_limit,
             replica_limit=self._replica_limit,
             now_s=self._now_s,
+            on_wait=lambda: self.on_wait(),
         )
 
     async def _ready(self, request: web.Request) -> web.Response:

@@ -44,12 +44,15 @@ class ServiceQueue:
         queue_limit: int,
         replica_limit: int,
         now_s: Callable[[], float] = time.monotonic,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        """`queue_limit`: requests that wait at most; `replica_limit`: requests that one replica has at most."""
+        """`queue_limit`: requests that wait at most; `replica_limit`: requests that one replica has at most; `on_wait`:
+        called when the first request waits that no replica is there for."""
         self._route = route
         self._queue_limit = queue_limit
         self._replica_limit = replica_limit
         self._now_s = now_s
+        self._on_wait = on_wait
         self._targets: list[_Target] = []
         """All of the route's that take new requests."""
         self._open: list[_Target] = []
@@ -223,6 +226,8 @@ class ServiceQueue:
             )
         turn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
+        if len(self._waiting) == 1 and not self._targets:
+            self._on_wait()
         try:
             return await turn
         except asyncio.CancelledError:

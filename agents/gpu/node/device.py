@@ -97,6 +97,7 @@ class GpuDevice:
 
     def on_change(self, notify: Callable[[], None]) -> None:
         self._parts.workers.on_change = self._parts.tasks.on_change = notify
+        self.router.on_wait = notify
 
     async def read(self) -> DeviceReadings:
         # Telemetry first, so that its window does not grow by what the servers take to answer.

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from agents.base.device import NotSupported, ServiceRoute
 from agents.base.protocol import ServiceReading
@@ -50,6 +50,9 @@ class HaProxyRouter:
         """Remembered over failed restarts, because a fresh HAProxy begins without routes."""
         self._addresses: dict[str, str] = {}
         self._waiting = WaitingRoom(queue_limit=settings.queue_limit)
+        self._waiting.on_wait = lambda: self.on_wait()
+        self.on_wait: Callable[[], None] = lambda: None
+        """As of `agents.router.request_router`."""
         self._counter = Counter({})
         self._state = ProxyState(backends={}, places=())
         self._seen_s = -math.inf

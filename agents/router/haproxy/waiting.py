@@ -5,7 +5,7 @@ the agent's router at a port of the node's loopback address. It hands them to th
 comes from then on HAProxy sends to the replica itself. HAProxy counts all of them, so nothing is counted here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from aiohttp import web
 
@@ -22,6 +22,8 @@ class WaitingRoom:
 
     def __init__(self, *, queue_limit: int) -> None:
         self._router = Router(queue_limit=queue_limit)
+        self._router.on_wait = lambda: self.on_wait()
+        self.on_wait: Callable[[], None] = lambda: None
         self._runner: web.AppRunner | None = None
         self.address: Address = ("127.0.0.1", 1)
 

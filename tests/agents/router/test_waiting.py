@@ -90,8 +90,8 @@ async def test_a_start_that_fails_gives_up_what_waits_for_it(
 @on_two_nodes
 async def test_a_deadline_ends_the_wait_for_a_start(nodes: TwoNodes) -> None:
     nodes.here.switch((STARTING,), {})
-    status, text = await nodes.post(**{"Plimsoll-Deadline-Ms": "50"})
-    assert (status, "deadline passed in the queue" in text) == (504, True)
+    status, _ = await nodes.post(**{"Plimsoll-Deadline-Ms": "50"})
+    assert status == 504
 
 
 @on_two_nodes
