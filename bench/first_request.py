@@ -3,11 +3,11 @@
     python -m bench.first_request [--runs 3]
     python -m bench.first_request zero [--runs 20] [--start-s 75] [--path node|gateway|haproxy]
 
-`zero` is in `bench.from_zero`. Each run is an `up` of its own with two nodes and a new database; kernels are compiled,
-as after `make install`. All processes are real; the GPUs are fake, and a replica's start takes 2 s of the time. Requests
-are tried from the beginning, wherever the service's endpoint is, and given up after a second: one that waits at a node
-where no replica comes would be answered later. Prints what `apply` says meanwhile, and a table, and writes
-bench/results/first_request.json.
+`zero` is in `bench.from_zero`. Each run is an `up` of its own with two nodes and a new database; kernels are
+compiled, as after `make install`. All processes are real; the GPUs are fake, and a replica's start takes 2 s of the
+time. Requests are tried from the beginning, wherever the service's endpoint is, and given up after a second: one that
+waits at a node where no replica comes would be answered later. Prints what `apply` says meanwhile, and a table, and
+writes bench/results/first_request.json.
 """
 
 import argparse

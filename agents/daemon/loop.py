@@ -258,8 +258,8 @@ class NodeAgent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do everything until `stop` is set; then say goodbye once. The device is left as it is."""
-        loops = (self._observe_loop, self._sync_loop, self._enforce_loop)
-        loops += (self._govern_loop, self._guard_loop)
+        loops = [self._observe_loop, self._sync_loop, self._enforce_loop]
+        loops += [self._govern_loop, self._guard_loop]
         tasks = [asyncio.create_task(each()) for each in loops]
         # Waiting for `stop` beside the loops ends them at once, not at their next turn.
         stopper = asyncio.create_task(stop.wait())

@@ -25,7 +25,7 @@ from app.loop.planning.reschedule import (
 )
 from app.loop.planning.survival import Limited
 from app.loop.planning.tolerance import Tolerated, describe_held, with_tolerance
-from app.loop.planning.waking import waking_services
+from app.loop.waking import waking_services
 from app.solver.process import Solver
 from app.store.store import Snapshot
 from solvers.types.llm import LlmDemand

@@ -14,7 +14,7 @@ import numpy as np
 
 from app.loop.budgets import KEPT, degraded, shares_of
 from app.loop.observe import age_s, late_nodes, windows_by_service
-from app.loop.planning.waking import WAKING, WAKING_RPS, is_awake
+from app.loop.waking import WAKING, WAKING_RPS, is_awake
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import forecast_by

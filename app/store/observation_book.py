@@ -7,7 +7,7 @@ requests are.
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from statistics import geometric_mean
@@ -32,7 +32,7 @@ from solvers.types.llm import (
     ServedStart,
 )
 from solvers.types.plan import BoundPlan
-from solvers.types.state import Demand, GpuId, gpu_id
+from solvers.types.state import Demand, GpuId, Service, gpu_id
 
 EXECUTIONS_KEPT_S = 120.0
 """Readings of replicas are kept for so long; whoever learns from them looks back a minute."""
@@ -131,11 +131,15 @@ class ObservationBook:
             self._readings.popleft()
         return notable
 
-    def plan_for(self, demands: Iterable[Demand], may_be_zero: Set[str]) -> None:
-        """What arrivals are compared with from now on. `may_be_zero`: services that scale to zero."""
+    def plan_for(
+        self, demands: Iterable[Demand], services: Mapping[str, Service]
+    ) -> None:
+        """What arrivals are compared with from now on. `services`: those that are there, by name."""
         for demand in demands:
             self._at_zero.discard(demand.service)
-            if demand.arrival_rate_rps == 0.0 and demand.service in may_be_zero:
+            service = services.get(demand.service)
+            may_be_zero = service is not None and service.scaling.may_be_zero
+            if demand.arrival_rate_rps == 0.0 and may_be_zero:
                 self._at_zero.add(demand.service)
             _, high_rps = demand.interval_rps or (0.0, 0.0)
             self._planned_rps[demand.service] = max(demand.arrival_rate_rps, high_rps)

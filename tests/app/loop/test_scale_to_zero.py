@@ -7,7 +7,7 @@ import pytest
 
 from agents.base.protocol import Observation, ReplicaReading, Route, ServiceReading
 from app.loop.forecast import make_demands
-from app.loop.planning.waking import WAKING, WAKING_RPS
+from app.loop.waking import WAKING, WAKING_RPS
 from app.store.store import ServiceWindow
 from app.store.windows import sums_of
 from solvers.forecast.choose_technique import TechniqueChoice
