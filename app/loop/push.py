@@ -63,7 +63,7 @@ async def push_target(
 
 @dataclass(slots=True)
 class ToldNodes:
-    """What every node was last found to be told: the target, and what commands are made from beside it."""
+    """What every node was last found to be told: the target, and what else commands are made from."""
 
     _of: tuple[int, int, frozenset[str]] | None = None
 

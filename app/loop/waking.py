@@ -14,7 +14,7 @@ from solvers.types.state import Service
 WAKING = "waiting"
 """Method of a demand that is there because requests were, and no forecast."""
 WAKING_RPS = 1.0 / 60.0
-"""Any replica carries so little: it takes one, and what comes beside the first request is the forecast's."""
+"""Any replica carries so little: it takes one, and what comes on top of the first request is the forecast's."""
 MAX_PASSING = 10
 """Requests of the minute or more that a snapshot holds: up to so many, the service may be at rest in another minute."""
 

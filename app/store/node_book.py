@@ -100,7 +100,7 @@ class NodeBook:
                 row.commanded.add(command.generation)
 
     def has_given(self, wanted: NodeCommand) -> bool:
-        """Whether a node's newest command is this one but for its number; also of a node that nobody knows."""
+        """Whether a node's newest command is this one but for its number; also of a node that is not registered."""
         row = self._rows.get(wanted.node)
         if row is None or row.command is None:
             return row is None
