@@ -80,11 +80,11 @@ class Visit:
             await asyncio.sleep(LOOK_S)
 
     async def until_known(self, name: str) -> float:
-        """Seconds until the address knows the service: it answers anything but 404."""
+        """Seconds until the address knows the service: a node says that it has no replica yet."""
         begun_s, url = time.monotonic(), await self.base(name)
         while time.monotonic() < begun_s + PATIENCE_S:
             async with self.made.session.get(url) as answer:
-                if answer.status != 404:
+                if "no ready replica" in await answer.text():
                     break
             await asyncio.sleep(LOOK_S)
         return time.monotonic() - begun_s

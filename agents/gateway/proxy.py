@@ -89,14 +89,15 @@ class GatewayProxy:
                 names,
             )
         )
-        self._socket.run(commands)
         waiting = {
             backend: table.waiting.get(service, ())
             for service, backend in backends.items()
         }
         waiting[NODES_BACKEND] = table.nodes[:NODES_PLACES]
         places = state.only("w").by_backend()
+        # A new service is named when its requests can wait somewhere.
         self._socket.run(fill_places(places, waiting))
+        self._socket.run(commands)
         after = self.state().only("s")
         if problems := differences(after, table.weights):
             raise HaProxyError(
