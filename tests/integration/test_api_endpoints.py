@@ -171,7 +171,7 @@ def test_a_node_is_told_when_the_replicas_that_moved_from_it_are_ready_elsewhere
     report(api, new, "", 5, replicas=replicas_of(command, "starting"))
     api.clock.advance(1.0)
     assert not is_ready(5)
-    router = "http://127.0.0.1:8000"
+    router = "http://10.0.0.7:8000"
     report(api, new, router, 6, replicas=replicas_of(command))
     api.clock.advance(1.0)
     assert is_ready(6)
