@@ -100,16 +100,14 @@ class Visit:
         return Asked(status=answer.status, seconds=time.monotonic() - begun_s)
 
     async def until_at_rest(self, name: str) -> None:
-        """Until no node is planned for it, and none says that it is ready: twice, since plans come first."""
-        rested = 0
-        while rested < 2:
-            rested = rested + 1 if await self._is_at_rest(name) else 0
+        """Until no node is planned for it, or has a replica that is on its way out and still serves."""
+        while not await self._is_at_rest(name):
             await asyncio.sleep(1.0)
 
     async def _is_at_rest(self, name: str) -> bool:
         found = await self.made.call("GET", f"services/{name}/endpoints")
         for each in found["nodes"]:
-            url = f"{each['url']}/v2/models/{name}/ready"
+            url = f"{each['url']}/v2/models/{name}"
             async with self.made.session.get(url) as answer:
                 if each["planned_replicas"] or answer.status == 200:
                     return False
