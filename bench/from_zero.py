@@ -101,7 +101,7 @@ class Visit:
 
     async def until_at_rest(self, name: str) -> None:
         """Until no node is planned for it, or has a replica that is on its way out and still serves."""
-        while not await self._is_at_rest(name):
+        while not await self._is_at_rest(name):  # noqa: ASYNC110
             await asyncio.sleep(1.0)
 
     async def _is_at_rest(self, name: str) -> bool:
