@@ -1,12 +1,13 @@
 """From `plimsoll apply` of a first service to its first answer, on a `plimsoll up` that has just started.
 
     python -m bench.first_request [--runs 3]
+    python -m bench.first_request zero [--runs 20] [--start-s 75] [--path node|gateway|haproxy]
 
-Each run is an `up` of its own with two nodes and a new database; kernels are compiled, as after `make install`. All
-processes are real; the GPUs are fake, and a replica's start takes 2 s of the time. Requests are tried from the
-beginning, wherever the service's endpoint is, and given up after a second: one that waits at a node where no replica
-comes would have its answer after a minute. Prints what `apply` says meanwhile, and a table, and writes
-bench/results/first_request.json.
+`zero` is in `bench.from_zero`. Each run is an `up` of its own with two nodes and a new database; kernels are
+compiled, as after `make install`. All processes are real; the GPUs are fake, and a replica's start takes 2 s of the
+time. Requests are tried from the beginning, wherever the service's endpoint is, and given up after a second: one that
+waits at a node where no replica comes would be answered later. Prints what `apply` says meanwhile, and a table, and
+writes bench/results/first_request.json.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from typing import Any
 
 import aiohttp
 
+from bench import from_zero
 from bench.gateway import BODY, RUN, process
 from bench.report import Figures, print_table, write_results
 from tests.ports import a_free_port
@@ -115,6 +117,8 @@ async def _apply(url: str, folder: Path, begun_s: float) -> float:
 
 def main() -> int:
     """Print the table and write the JSON."""
+    if sys.argv[1:2] == ["zero"]:
+        return from_zero.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m bench.first_request")
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()

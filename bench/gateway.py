@@ -165,7 +165,7 @@ async def deployment(folder: Path) -> AsyncIterator[GatewayDeployment]:
     """Control plane, gateway and three nodes; the service serves."""
     async with control_plane(folder) as made:
         with contextlib.ExitStack() as running:
-            running.enter_context(await _gateway(made, folder))
+            running.enter_context(await start_gateway(made, folder))
             for node, gpu_type in GPU_TYPES.items():
                 running.enter_context(await start_agent(made, folder, node, gpu_type))
             await serve_first(made)
@@ -173,7 +173,7 @@ async def deployment(folder: Path) -> AsyncIterator[GatewayDeployment]:
             yield made
 
 
-async def _gateway(
+async def start_gateway(
     made: GatewayDeployment, folder: Path
 ) -> contextlib.AbstractContextManager[None]:
     """As an operator starts one, whose address PLIMSOLL_GATEWAY_URL says."""

@@ -5,6 +5,9 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
+PASS_HEADER = "Plimsoll-Passes-On"
+"""Sent by agents that pass requests on to other nodes: the others would refuse a reply that says where these are."""
+
 
 # A fleet's agents report from the same addresses every second.
 @lru_cache(maxsize=4096)

@@ -182,6 +182,8 @@ class ServiceRoute:
     """(replica id, its largest batch in force) of the replicas in `shares`, by id; 1 where none is given."""
     slo_itl_ms: float | None = None
     """From one token to the next; only language models have it, whose `slo_ms` is until the first one."""
+    is_starting: bool = False
+    """True: none takes requests yet, and one starts here, for which they wait however long it takes."""
     is_leaving: bool = False
     """True: the replicas serve on for a moment, but balancers that ask are told that the service is not ready."""
 
@@ -202,6 +204,8 @@ class NodeState:
 
     gpus: tuple[GpuState, ...] = ()
     routes: tuple[ServiceRoute, ...] = ()
+    stranded: tuple[str, ...] = ()
+    """Services without a route, which start on other nodes, and whose requests wait here still."""
     uids: Mapping[str, int] = field(default_factory=dict)
     """The UID that replicas and tasks must run as, by project; "": those of all others. Empty: any UID will do."""
 
@@ -260,8 +264,8 @@ class Device(Protocol):
         ...
 
     def on_change(self, notify: Callable[[], None]) -> None:
-        """Call `notify` from now on whenever a replica or task has come up, been moved, ended, failed or gone; where
-        nobody knows, never."""
+        """Call `notify` from now on whenever a replica or task has come up, been moved, ended, failed or gone, or a
+        first request waits for a replica; where nobody knows, never."""
         ...
 
     # One call for the entire node: counts of GPUs that were read one after another would be of different windows.

@@ -122,7 +122,7 @@ class TaskReading(Wire, frozen=True, kw_only=True):
     """Mean time of the window's iterations; 0 without any."""
 
 
-# Defaults are omitted, here and of replicas: control planes that know no tokens take readings without any.
+# Counts, which add up over windows and nodes. Defaults are omitted, here and of replicas: not all know tokens.
 class ServiceReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One service as this node's router saw it over the window; counts of nodes can be added, rates cannot."""
 
@@ -396,5 +396,6 @@ class SyncReply(Wire, frozen=True, kw_only=True):
     """None: commands hold for ever."""
     ready_elsewhere: tuple[Name, ...] | UnsetType = UNSET
     """The awaited services of which every planned replica on other nodes is ready; left out where none is awaited."""
-    # Left out where it is unset: older agents take no reply that has it.
+    # Base URLs of routers of nodes where they are ready. Left out, as logs, for agents that take no reply with it.
+    carriers: dict[Name, tuple[Text, ...]] | UnsetType = UNSET
     logs: tuple[LogRequest, ...] | UnsetType = UNSET

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agents.base.addresses import advertised
+from agents.base.addresses import PASS_HEADER, advertised
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.base.exposition import metrics_port
@@ -93,7 +93,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         leaving_s=LEAVING_S * options.speed,
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
-    addresses = {LOGS_HEADER: "1"}
+    addresses = {LOGS_HEADER: "1", PASS_HEADER: "1"}
     reach = make_transport(options, clock, token, addresses)
     logs = LogTransport(reach, node=settings.node, logs=_node_logs(options))
     transport = MeteredTransport(logs, metrics)

@@ -26,7 +26,7 @@ from agents.base.protocol import MAX_TEXT, Ack, NodeCommand, Observation, SyncRe
 from agents.base.successors import as_commanded
 from agents.base.waits import cancel
 from agents.daemon.notes import MAX_WINDOW_S, AgentNotes, sendable, within_limits
-from agents.daemon.steps import FORESEEN, Steps, problem_of
+from agents.daemon.steps import FORESEEN, Steps, problem_of, sleep_unless
 from agents.enforce.admission import objections
 from agents.enforce.governors import Governing
 from agents.enforce.power_guard import PowerGuard
@@ -43,6 +43,7 @@ from agents.sync.transport import (
     Unacceptable,
 )
 
+MIN_WINDOW_S = 0.1
 log = logging.getLogger(__name__)
 
 
@@ -100,9 +101,14 @@ class NodeAgent:
         )
         self._observed = asyncio.Event()
         self._changed = asyncio.Event()
-        """There may be something to enforce: a command is new, or a part of the device has changed."""
-        device.on_change(self._changed.set)
+        self._urgent = asyncio.Event()
+        """There may be something to enforce, as after a new command; or to report, before its time."""
+        device.on_change(self._note_change)
         self._random = Random(f"{settings.node} {settings.boot}")
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._urgent.set()
 
     @property
     def command(self) -> NodeCommand | None:
@@ -252,14 +258,9 @@ class NodeAgent:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do everything until `stop` is set; then say goodbye once. The device is left as it is."""
-        loops = [
-            self._observe_loop(),
-            self._sync_loop(),
-            self._enforce_loop(),
-            self._govern_loop(),
-            self._guard_loop(),
-        ]
-        tasks = [asyncio.create_task(each) for each in loops]
+        loops = [self._observe_loop, self._sync_loop, self._enforce_loop]
+        loops += [self._govern_loop, self._guard_loop]
+        tasks = [asyncio.create_task(each()) for each in loops]
         # Waiting for `stop` beside the loops ends them at once, not at their next turn.
         stopper = asyncio.create_task(stop.wait())
         try:
@@ -287,7 +288,10 @@ class NodeAgent:
 
     async def _observe_loop(self) -> None:
         while True:
-            await self._clock.sleep(self._next_observation_s() - self._clock.now_s())
+            # Not sooner: a storm of changes must not become one of reports.
+            await self._clock.sleep(MIN_WINDOW_S)
+            left_s = self._next_observation_s() - self._clock.now_s()
+            await sleep_unless(self._urgent, self._clock, left_s)
             await self._observe_anyway()
 
     async def _observe_anyway(self) -> None:
@@ -325,13 +329,8 @@ class NodeAgent:
     async def _enforce_loop(self) -> None:
         while True:
             await self._steps.take("enforcing", self.enforce)
-            nap = asyncio.create_task(self._clock.sleep(self.settings.enforce_period_s))
-            news = asyncio.create_task(self._changed.wait())
-            try:
-                await asyncio.wait({nap, news}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                await cancel(nap, news)
-            self._changed.clear()
+            period_s = self.settings.enforce_period_s
+            await sleep_unless(self._changed, self._clock, period_s)
 
     async def _govern_loop(self) -> None:
         while True:
@@ -359,7 +358,7 @@ class NodeAgent:
         # A lease that had ended left less of the command; enforcement must now bring that back.
         had_ended = self._lease.has_ended(now_s)
         self._lease.renew(reply.lease, now_s)
-        ready = self._enforcing.note_ready_elsewhere(reply.ready_elsewhere or ())
+        ready = self._enforcing.note_ready_elsewhere(reply)
         if had_ended or ready:
             self._changed.set()
         if reply.command is not None:

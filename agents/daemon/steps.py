@@ -7,12 +7,14 @@ An exception that no code foresaw would end the agent, whose next start would me
 not ours, and what they answer may lead to one. It costs the step that it came from, and nothing else.
 """
 
+import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
 
 from agents.base.clock import Clock
 from agents.base.device import DeviceError
+from agents.base.waits import first
 from agents.processes.logs import plain
 from agents.sync.transport import TransportError
 
@@ -55,6 +57,17 @@ class Steps:
             self._logged_s[name] = now_s
             cause = None if isinstance(error, FORESEEN) else error
             log.error("%s", reason, exc_info=cause)
+
+
+async def sleep_unless(happened: asyncio.Event, clock: Clock, seconds: float) -> None:
+    """Sleep so long by the clock, or until it happens, which is then forgotten."""
+
+    async def sleep() -> bool:
+        await clock.sleep(max(0.0, seconds))
+        return True
+
+    await first(happened.wait(), sleep())
+    happened.clear()
 
 
 def problem_of(name: str, error: Exception) -> str:

@@ -17,13 +17,7 @@ def still_serving(
 ) -> set[str]:
     """Ready old replicas whose service waits for a wanted one here, or perhaps for one on another node."""
     # While a service waits for a wanted replica here, its old ones are all it has.
-    unready = {want.service for gpu in gpus for want in gpu.missing}
-    unready |= {
-        want.service
-        for gpu in gpus
-        for want, running in gpu.kept
-        if running.state != "ready"
-    }
+    unready = _unready(gpus)
     # Nodes do not know of each other, so a rate that lies elsewhere is taken for a replica that is not ready there yet.
     here_alone = planned_here_alone(wanted)
     return {
@@ -35,6 +29,17 @@ def still_serving(
             old.service in unready
             or (old.id in migrating and old.service not in here_alone)
         )
+    }
+
+
+def _unready(gpus: Collection[GpuDiff]) -> set[str]:
+    """Services of which a wanted replica is missing or not ready."""
+    missing = {want.service for gpu in gpus for want in gpu.missing}
+    return missing | {
+        want.service
+        for gpu in gpus
+        for want, running in gpu.kept
+        if running.state != "ready"
     }
 
 
@@ -104,6 +109,7 @@ def routes_for_now(
                 shares.setdefault(old.service, {})[old.id] = former.get(old.id, 0.0)
                 batches[old.id] = old.batch
     slos = _slos(wanted, actual)
+    unready = _unready(gpus)
     routes = []
     for service in sorted(shares):
         mine = sorted(shares[service].items())
@@ -114,6 +120,7 @@ def routes_for_now(
             slo_itl_ms=slo_itl_ms,
             shares=tuple(mine),
             batches=tuple((each, batches[each]) for each, _ in mine),
+            is_starting=service in unready and not mine,
             is_leaving=service in leaving,
         )
         routes.append(_route(now, before.get(service)))

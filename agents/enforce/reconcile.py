@@ -11,7 +11,7 @@ meanwhile. What is in force is asked anew in each round, so that what they have 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Protocol, TypeAlias
@@ -25,7 +25,13 @@ from agents.base.device import (
     Part,
     RunningReplica,
 )
-from agents.base.protocol import MAX_TEXT, Ack, AckStatus, NodeCommand
+from agents.base.protocol import (
+    MAX_TEXT,
+    Ack,
+    AckStatus,
+    NodeCommand,
+    SyncReply,
+)
 from agents.enforce.actions import (
     Action,
     StartReplica,
@@ -78,6 +84,14 @@ class MoveLimits(Protocol):
         ...
 
 
+class PassesOn(Protocol):
+    """A router whose waiting requests other nodes can be given."""
+
+    def pass_on(self, service: str, urls: Sequence[str]) -> None:
+        """Send what waits for a service there; without any address it is refused."""
+        ...
+
+
 class Enforcing:
     """Enforcement of one node; two at once take turns."""
 
@@ -91,8 +105,8 @@ class Enforcing:
     ) -> None:
         """`hands`: held while something but a start is done."""
         self.ack: Ack | None = None
-        self.awaited: frozenset[str] = frozenset()
-        """Services whose replicas here serve on until others, on other nodes, are ready."""
+        self._moving: frozenset[str] = frozenset()
+        self._stranded: frozenset[str] = frozenset()
         self._device, self._progress, self._limits = device, progress, limits
         self._hands, self._turn = hands, asyncio.Lock()
         self._restarts = Restarts()
@@ -104,16 +118,28 @@ class Enforcing:
         self._settled: tuple[NodeCommand, _Outline] | None = None
         """The command that was found carried out, and the node then: while only its load changes, it stays so."""
 
+    @property
+    def awaited(self) -> frozenset[str]:
+        """Services that are served here, or whose requests wait here, until replicas on other nodes are ready."""
+        return self._moving | self._stranded
+
     def begin_anew(self) -> None:
         """Forget what failed and what was said to be ready elsewhere, since there is a new command."""
         self._restarts.clear()
         self._ready_elsewhere = frozenset()
 
-    def note_ready_elsewhere(self, services: Iterable[str]) -> bool:
-        """The control plane says that these need not be served on here; whether one of them was awaited."""
-        found = frozenset(services)
+    def note_ready_elsewhere(self, reply: SyncReply) -> bool:
+        """The control plane says which services need not be served on here; whether one of them was. What waits here
+        for one of them is passed on."""
+        found = frozenset(reply.ready_elsewhere or ())
         self._ready_elsewhere |= found
-        return bool(found & self.awaited)
+        # Only devices that take requests have what waits.
+        router: PassesOn | None = getattr(self._device, "router", None)
+        carriers = reply.carriers or {}
+        for service in sorted(found & self._stranded):
+            if router is not None:
+                router.pass_on(service, carriers.get(service, ()))
+        return bool(found & self._moving)
 
     async def enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:
         """Carry out what can be done now; a failing action is reported in `ack` and tried again. Raises DeviceError."""
@@ -125,6 +151,7 @@ class Enforcing:
             async with self._hands:
                 command = in_force()
                 state = await self._device.state()
+                self._stranded = frozenset(state.stranded)
                 if at == 0 and self._settled == (command, _without_load(state)):
                     return
                 todo = self._todo(command, state, now_s)
@@ -227,7 +254,7 @@ class Enforcing:
             and each.service not in self._ready_elsewhere
             and now_s < self._unwanted_since_s[each.id] + self._limit_s(each)
         ]
-        self.awaited = frozenset(
+        self._moving = frozenset(
             each.service for each in migrating
         ) - planned_here_alone(command)
         return {each.id for each in migrating}

@@ -99,10 +99,11 @@ class FakeDevice:
         return NodeState(
             gpus=tuple(map(self._filled, self._gpus.values())),
             routes=self.router.routes,
+            stranded=self.router.stranded,
         )
 
     def on_change(self, notify: Callable[[], None]) -> None:
-        self._notify = notify
+        self._notify = self.router.on_wait = notify
 
     async def read(self) -> DeviceReadings:
         now_s = self._clock.now_s()

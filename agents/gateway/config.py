@@ -12,6 +12,7 @@ from agents.router.haproxy.config import (
     error_replies,
     reply,
 )
+from agents.router.request_router import LONGEST_START_S
 
 NODES_BACKEND = "nodes"
 """Every node, for paths that are of no service."""
@@ -105,6 +106,7 @@ def make_gateway_config(settings: GatewaySettings) -> str:
         nodes=NODES_BACKEND,
         server="".join(_to_nodes(settings)),
         check_ms=CHECK_TIMEOUT_MS,
+        longest_s=int(LONGEST_START_S) + 120,
     )
     return "".join((head, *_metrics(settings), _nodes_backend(), *_backends(settings)))
 
@@ -152,7 +154,7 @@ _ERRORS = {
     HTTPStatus.INTERNAL_SERVER_ERROR: "HAProxy failed",
     HTTPStatus.BAD_GATEWAY: "the node gave no complete answer",
     HTTPStatus.SERVICE_UNAVAILABLE: "no node can serve this service at the moment",
-    HTTPStatus.GATEWAY_TIMEOUT: "the node did not answer within 120 s",
+    HTTPStatus.GATEWAY_TIMEOUT: "the node did not answer in time",
 }
 
 _HEAD = """\
@@ -164,7 +166,15 @@ defaults
     mode http
     timeout connect 2s
     timeout client 120s
-    timeout server 120s
+    # A node answers, or refuses, when the first replica has started, or a minute after that.
+    timeout server {longest_s}s
+    # One that is gone without a word is found out by these.
+    option srvtcpka
+    srvtcpka-idle 15s
+    srvtcpka-intvl 5s
+    srvtcpka-cnt 3
+    # Who leaves is no demand any more.
+    option abortonclose
     timeout http-request 30s
     timeout http-keep-alive 60s
     timeout check {check_ms}

@@ -5,8 +5,6 @@ that leaves the table drains. What waits while no node is ready goes to backup p
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from agents.base.durable_files import replace_file
@@ -25,12 +23,8 @@ from agents.router.haproxy.commands import (
     plan_map,
 )
 from agents.router.haproxy.runtime_socket import RuntimeSocket
-from agents.router.haproxy.state import (
-    Address,
-    BackendServer,
-    HaProxyError,
-    ProxyState,
-)
+from agents.router.haproxy.state import HaProxyError, ProxyState
+from agents.router.haproxy.waiting import fill_places
 
 EMPTY = GatewayTable(weights={}, waiting={})
 
@@ -83,7 +77,7 @@ class GatewayProxy:
 
     def _switch(self, table: GatewayTable) -> None:
         state = self.state()
-        ready = _places(state, "s")
+        ready = state.only("s")
         commands = plan_commands(ready, table.weights, self._settings)
         backends = assign_backends(ready, table.weights)
         names = {backend: service for service, backend in backends.items()}
@@ -95,45 +89,18 @@ class GatewayProxy:
                 names,
             )
         )
-        self._socket.run(commands)
         waiting = {
             backend: table.waiting.get(service, ())
             for service, backend in backends.items()
         }
         waiting[NODES_BACKEND] = table.nodes[:NODES_PLACES]
-        self._socket.run(_fill(_places(state, "w"), waiting))
-        after = _places(self.state(), "s")
+        places = state.only("w").by_backend()
+        # A new service is named when its requests can wait somewhere.
+        self._socket.run(fill_places(places, waiting))
+        self._socket.run(commands)
+        after = self.state().only("s")
         if problems := differences(after, table.weights):
             raise HaProxyError(
                 f"HAProxy's state differs from its commands: {'; '.join(problems[:5])}"
             )
         self.table, self.is_in_force = table, True
-
-
-def _places(state: ProxyState, kind: str) -> ProxyState:
-    """The places of one kind, by the letter that their names begin with."""
-    return replace(
-        state,
-        places=tuple(each for each in state.places if each.name.startswith(kind)),
-    )
-
-
-def _fill(state: ProxyState, wanted: Mapping[str, Sequence[Address]]) -> Iterator[str]:
-    """Backup places by number: each has its address of the list, or none."""
-    for backend, places in state.by_backend().items():
-        addresses = wanted.get(backend, ())
-        for number, place in enumerate(places):
-            address = addresses[number] if number < len(addresses) else None
-            yield from _place(place, address)
-
-
-def _place(place: BackendServer, address: Address | None) -> Iterator[str]:
-    server = f"set server {place.backend}/{place.name}"
-    # In maintenance while its address changes: no request may go to the old one under the new name.
-    if address is None:
-        if place.is_ready:
-            yield f"{server} state maint"
-    elif not place.is_ready or place.address != address:
-        yield f"{server} state maint"
-        yield f"{server} addr {address[0]} port {address[1]}"
-        yield f"{server} state ready"

@@ -21,12 +21,15 @@ from agents.router.pool import (
     WorkerAnswer,
     WorkerAnswerLost,
 )
+from agents.router.request_router import LONGEST_START_S
 from agents.router.service_queue import ServiceQueue
 from agents.router.streams import EVENT_STREAM, AnswerTail, TokenMeter, answered_tokens
 from agents.serving.http_problems import RETRY_AFTER_S, problem
 
 PROBE_TIMEOUT_S = 1.0
 METADATA_TIMEOUT_S = 5.0
+PEER = "node "
+"""With it begin ids of other nodes' routers, to which requests go as they came."""
 MAX_METADATA = 1024 * 1024
 
 Outcome: TypeAlias = Literal["served"] | Reason
@@ -65,6 +68,12 @@ class RouterJob:
         if self.deadline_ms is None:
             return self.timeout_s
         return min(self.timeout_s, self.deadline_ms / 1000.0 - (now_s - self.came_s))
+
+    def longest_s(self, now_s: float) -> float:
+        """Until its deadline, or for as long as a start is waited for."""
+        if self.deadline_ms is None:
+            return LONGEST_START_S
+        return min(LONGEST_START_S, self.deadline_ms / 1000.0 - (now_s - self.came_s))
 
 
 class Forwarder:
@@ -117,7 +126,8 @@ class Forwarder:
         if left_s < 0.001:
             return expired("in the queue"), "expired"
         pool = self._pools[replica_id]
-        head = _make_head(job, pool, left_s)
+        is_peer = replica_id.startswith(PEER)
+        head = _make_head(job, pool, left_s, is_peer=is_peer)
         try:
             answer = await pool.ask(head, job.body, timeout_s=left_s)
         except LateAnswer:
@@ -281,17 +291,20 @@ class Forwarder:
         return known if known is not None and known.url == url else ConnectionPool(url)
 
 
-def _make_head(job: RouterJob, pool: ConnectionPool, left_s: float) -> bytes:
+def _make_head(
+    job: RouterJob, pool: ConnectionPool, left_s: float, *, is_peer: bool
+) -> bytes:
     """The head of the request as the replica gets it, with the time that is left of its deadline."""
     return make_head(
         b"POST "
         + (
             pool.prefix + job.target.encode()
-            if job.target
+            if job.target and not is_peer
             else _target(job.request, pool)
         ),
         host=pool.host,
-        headers=_request_headers(job),
+        # Another node asks for the key itself.
+        headers=job.request.raw_headers if is_peer else _request_headers(job),
         body_bytes=len(job.body),
         deadline_ms=None if job.deadline_ms is None else int(1000.0 * left_s),
     )

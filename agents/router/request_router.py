@@ -3,7 +3,7 @@
 Whatever may have to ask another process is waited for, so that nothing else of the agent waits with it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -13,10 +13,15 @@ from agents.router.counts import Counts
 
 NO_TRAITS: Mapping[str, ServerTraits] = MappingProxyType({})
 """All servers are as the agent's own workers."""
+LONGEST_START_S = 3600.0
+"""So long requests wait for a first replica that starts: templates' `start_limit_s` is at most this."""
 
 
 class RequestRouter(Protocol):
     """The router of one node."""
+
+    on_wait: Callable[[], None]
+    """Called when the first request of a service waits that no replica is there for."""
 
     @property
     def routes(self) -> tuple[ServiceRoute, ...]:
@@ -48,6 +53,15 @@ class RequestRouter(Protocol):
 
     def total(self, service: str) -> Counts:
         """Everything counted since the service came. Raises NotSupported where latencies are not told."""
+        ...
+
+    @property
+    def stranded(self) -> tuple[str, ...]:
+        """Services of which requests wait here and that the table no longer has: they start on other nodes."""
+        ...
+
+    def pass_on(self, service: str, urls: Sequence[str]) -> None:
+        """Send what waits for one of them to these nodes' routers; without any, it is refused."""
         ...
 
     async def close(self, *, keep: bool) -> None:

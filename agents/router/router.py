@@ -2,9 +2,8 @@
 
 `POST /v2/models/{service}/infer` (Open Inference Protocol v2) goes to a replica by the plan's weights, and
 `POST /services/{service}/v1/…` (OpenAI's, of language models) to the one that has least to do; what is streamed passes
-as it comes. A service
-without a replica keeps its requests waiting, bounded, and counts them, so that the control plane sees the demand.
-Metadata is any replica's own, and is not counted.
+as it comes. A service without a replica keeps its requests waiting, bounded, and counts them, so that the control plane
+sees the demand; where it starts on another node, what waits is passed on. Metadata is any replica's own, not counted.
 
     request ──▶ queue: bounded, turn by weights ──▶ pool of the replica's connections ──▶ answer, whole or in parts
                   │ full: 503, Retry-After                 │ NotConnected, or 503: another replica, for nothing was
@@ -15,13 +14,13 @@ Metadata is any replica's own, and is not counted.
                counts (`read`, `/metrics`)              health (`agents.router.health`): out, probed, in again
 
 `Plimsoll-Deadline-Ms` says how many milliseconds are left for an answer; a worker is told what the queue left of them.
-Files: `service_queue` (turns and counts), `forward` (to a replica and back), `health`, `pool` and `http_messages`
-(HTTP towards workers), `metrics`.
+Files: `service_queue` (turns and counts), `attempts` (which replicas are tried), `forward` (to a replica and back),
+`health`, `pool` and `http_messages` (HTTP towards workers), `metrics`.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 
 from aiohttp import web
@@ -29,10 +28,10 @@ from aiohttp import web
 from agents.base.device import ServerTraits, ServiceRoute
 from agents.base.protocol import ServiceReading
 from agents.router.access import READINESS_PATH
+from agents.router.attempts import serve
 from agents.router.counts import Counts
-from agents.router.forward import Busy, Forwarder, Outcome, RouterJob, expired
+from agents.router.forward import PEER, Forwarder, Outcome, RouterJob
 from agents.router.metrics import CONTENT_TYPE, exposition, shown
-from agents.router.pool import NotConnected
 from agents.router.request_router import NO_TRAITS
 from agents.router.router_answers import (
     about,
@@ -42,11 +41,10 @@ from agents.router.router_answers import (
     live,
     own_target,
     too_slow,
-    turn,
     unknown,
     without_replica,
 )
-from agents.router.service_queue import Overloaded, ServiceQueue
+from agents.router.service_queue import ServiceQueue
 from agents.serving.http_problems import (
     DEADLINE,
     parse_deadline_ms,
@@ -60,11 +58,9 @@ QUEUE_LIMIT = 512
 REPLICA_LIMIT = 256
 """Requests that one replica has at most: several of the largest batches."""
 ANSWER_TIMEOUT_S = 60.0
-"""For a replica's whole answer, and for a turn in the queue."""
+"""For a replica's whole answer, and for a turn in the queue where no first replica starts."""
 BODY_TIMEOUT_S = 30.0
 """For a request's whole body, which counts as held before it has come."""
-ATTEMPTS = 3
-"""Replicas that are tried for one request, of which all but the last could not be connected to."""
 MAX_BODY = 64 * 1024 * 1024
 MAX_HELD_BYTES = 1024 * 1024 * 1024
 """The bodies of all requests, waiting or with a replica, are at most so long together."""
@@ -93,10 +89,12 @@ class Router:
         self._retired: list[ServiceQueue] = []
         self._forwarder = Forwarder(now_s)
         self._routes: tuple[ServiceRoute, ...] = ()
-        self._is_binary = True
-        """Whether all servers take binary tensors."""
+        self._traits: Mapping[str, ServerTraits] = NO_TRAITS
+        self._addresses: dict[str, str] = {}
         self._held_bytes = 0
         self._unknown = 0
+        self.on_wait: Callable[[], None] = lambda: None
+        """As of `agents.router.request_router`."""
 
     @property
     def routes(self) -> tuple[ServiceRoute, ...]:
@@ -159,25 +157,12 @@ class Router:
             for replica_id, _ in route.shares
         }
         # Everything that can fail comes before the first change.
-        pools = self._forwarder.pools_for(needed)
+        self._connect(needed, traits)
         # A service that comes back goes on with its counts and with what waits in it.
-        known = {
-            each.service: each
-            for each in (*self._retired, *self._service_queues.values())
-        }
-        busy = {
-            replica_id
-            for service_queue in known.values()
-            for replica_id in service_queue.busy
-        }
-        known_traits = {each: traits.get(each, ServerTraits()) for each in needed}
-        self._forwarder.use(
-            pools,
-            busy,
-            {each: trait.ready_path for each, trait in known_traits.items()},
-        )
+        known = {each.service: each for each in self._queues}
         self._routes = routes
-        self._is_binary = all(each.is_binary for each in known_traits.values())
+        self._addresses = needed
+        self._traits = {each: traits.get(each, ServerTraits()) for each in needed}
         self._service_queues = {
             route.service: known.get(route.service) or self._make_queue(route)
             for route in routes
@@ -190,21 +175,46 @@ class Router:
         for route in routes:
             self._service_queues[route.service].switch(route)
         for service_queue in self._retired:
-            service_queue.close()
+            # What waits is for a replica that starts on another node, as far as anybody here knows.
+            service_queue.strand() if service_queue.waiting else service_queue.close()
+
+    @property
+    def stranded(self) -> tuple[str, ...]:
+        """As of `agents.router.request_router`."""
+        return tuple(sorted(each.service for each in self._retired if each.waiting))
+
+    def pass_on(self, service: str, urls: Sequence[str]) -> None:
+        """As of `agents.router.request_router`."""
+        peers = {PEER + url: url for url in urls if url.startswith("http://")}
+        for service_queue in self._retired:
+            if service_queue.service == service and service_queue.waiting:
+                self._connect(self._addresses | peers, self._traits)
+                service_queue.pass_on(peers)
+                if not peers:
+                    service_queue.close()
+
+    @property
+    def _queues(self) -> tuple[ServiceQueue, ...]:
+        return (*self._retired, *self._service_queues.values())
+
+    def _connect(
+        self, addresses: Mapping[str, str], traits: Mapping[str, ServerTraits]
+    ) -> None:
+        """Have connections to these, and to those that have requests. Raises ValueError where one is no address."""
+        pools = self._forwarder.pools_for(addresses)
+        busy = {each for service_queue in self._queues for each in service_queue.busy}
+        ready_paths = {
+            each: traits.get(each, ServerTraits()).ready_path for each in addresses
+        }
+        self._forwarder.use(pools, busy, ready_paths)
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that a replica has and has not answered; 0 means drained once no route names it."""
-        return sum(
-            service_queue.in_flight(replica_id)
-            for service_queue in (*self._service_queues.values(), *self._retired)
-        )
+        return sum(each.in_flight(replica_id) for each in self._queues)
 
     def read(self) -> tuple[ServiceReading, ...]:
         """Every service's counts since the last reading, by service."""
-        readings = [
-            service_queue.read()
-            for service_queue in (*self._service_queues.values(), *self._retired)
-        ]
+        readings = [service_queue.read() for service_queue in self._queues]
         self._retired = [
             service_queue
             for service_queue in self._retired
@@ -231,6 +241,8 @@ class Router:
     async def close(self, *, keep: bool) -> None:  # noqa: ARG002  it ends with this process in any case
         """Send nothing more to any replica."""
         self.switch((), {})
+        for service_queue in self._retired:
+            service_queue.close()
 
     def total(self, service: str) -> Counts:
         """Everything counted for a service since it came; readings take nothing from it. Zeros for an unknown one."""
@@ -243,10 +255,12 @@ class Router:
             queue_limit=self._queue_limit,
             replica_limit=self._replica_limit,
             now_s=self._now_s,
+            on_wait=lambda: self.on_wait(),
         )
 
     async def _about(self, _: web.Request) -> web.Response:
-        return about(is_binary=self._is_binary)
+        # Binary tensors are offered only where all servers take them.
+        return about(is_binary=all(each.is_binary for each in self._traits.values()))
 
     async def _ready(self, request: web.Request) -> web.Response:
         service = request.match_info["service"]
@@ -282,7 +296,7 @@ class Router:
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         service = request.match_info["service"]
-        service_queue = self._service_queues.get(service)
+        service_queue = self._queue_of(service)
         if service_queue is None:
             self._unknown += 1
             return unknown(service)
@@ -330,6 +344,11 @@ class Router:
         finally:
             self._held_bytes -= held_bytes
 
+    def _queue_of(self, service: str) -> ServiceQueue | None:
+        """Also where others still wait for what starts elsewhere: who comes now may not have heard of that."""
+        waiting = {each.service: each for each in self._retired if each.waiting}
+        return self._service_queues.get(service) or waiting.get(service)
+
     async def _body(self, request: web.Request) -> bytes | None:
         """None: it did not come in time."""
         try:
@@ -343,7 +362,7 @@ class Router:
         service_queue.arrive()
         outcome: Outcome = "gone"
         try:
-            response, outcome = await self._serve(job)
+            response, outcome = await serve(job, self._forwarder, self._now_s)
             return response
         finally:  # also when the client gave up: every arrival is counted once more, as served or as rejected
             took_ms = 1000.0 * (self._now_s() - job.came_s)
@@ -353,47 +372,6 @@ class Router:
                 leave(job, took_ms)
             else:
                 service_queue.reject(outcome, took_ms)
-
-    async def _serve(self, job: RouterJob) -> tuple[web.StreamResponse, Outcome]:
-        """The answer, and whether it is a replica's own and whole."""
-        service_queue = job.service_queue
-        reason = ""
-        refused: dict[str, web.Response] = {}
-        # Only a request that no replica has begun is tried again: it was not sent, or refused by 503.
-        for _ in range(ATTEMPTS):
-            left_s = job.left_s(self._now_s())
-            if left_s < 0.001:
-                return expired("before a replica had the request"), "expired"
-            replica_id = service_queue.take(refused)
-            if replica_id is None and refused:
-                break
-            try:
-                replica_id = replica_id or await turn(service_queue, left_s)
-            except Overloaded as error:
-                return come_again(service_queue, str(error)), "full"
-            except TimeoutError:
-                if left_s < job.timeout_s:
-                    return expired("in the queue"), "expired"
-                return come_again(
-                    service_queue,
-                    f"no replica of {service_queue.service} had room within {left_s:g} s",
-                ), "full"
-            try:
-                return await self._forwarder.forward(job, replica_id)
-            except Busy as busy:
-                refused[replica_id] = busy.response
-            except NotConnected as error:
-                self._forwarder.note_failure(
-                    service_queue, replica_id, str(error), is_unreachable=True
-                )
-                reason = f"replica {replica_id} cannot be connected to: {error}"
-                if not service_queue.has_other(replica_id):
-                    break
-            finally:
-                service_queue.release(replica_id)
-        if refused:
-            return refused.popitem()[1], "full"
-        return problem(HTTPStatus.BAD_GATEWAY, reason), "lost"
 
     async def _close(self, _: web.Application) -> None:
         await self._forwarder.close()

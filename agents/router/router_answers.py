@@ -1,6 +1,5 @@
 """What the own router answers by itself, what it asks of a replica, and how an answer counts."""
 
-import asyncio
 from http import HTTPStatus
 
 from aiohttp import web
@@ -50,12 +49,6 @@ def too_slow(limit_s: float) -> web.Response:
     # The rest of it would be taken for the next request.
     answer.force_close()
     return answer
-
-
-async def turn(service_queue: ServiceQueue, timeout_s: float) -> str:
-    """The replica whose turn it is. Raises Overloaded, TimeoutError."""
-    async with asyncio.timeout(timeout_s):
-        return await service_queue.acquire()
 
 
 async def live(_: web.Request) -> web.Response:

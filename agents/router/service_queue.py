@@ -7,8 +7,8 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from agents.base.device import ServiceRoute
 from agents.base.latency_buckets import bucket_of
@@ -44,12 +44,15 @@ class ServiceQueue:
         queue_limit: int,
         replica_limit: int,
         now_s: Callable[[], float] = time.monotonic,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        """`queue_limit`: requests that wait at most; `replica_limit`: requests that one replica has at most."""
+        """`queue_limit`: requests that wait at most; `replica_limit`: requests that one replica has at most; `on_wait`:
+        called when the first request waits that no replica is there for."""
         self._route = route
         self._queue_limit = queue_limit
         self._replica_limit = replica_limit
         self._now_s = now_s
+        self._on_wait = on_wait
         self._targets: list[_Target] = []
         """All of the route's that take new requests."""
         self._open: list[_Target] = []
@@ -77,6 +80,11 @@ class ServiceQueue:
         return self._route.slo_itl_ms is not None
 
     @property
+    def is_starting(self) -> bool:
+        """Whether its first replica starts."""
+        return self._route.is_starting
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing waits, runs, or is still to be read."""
         return (
@@ -101,6 +109,15 @@ class ServiceQueue:
         ]
         self._health.set_members(frozenset(each.replica_id for each in self._targets))
         self._reopen()
+
+    def strand(self) -> None:
+        """The service starts on another node: what waits does so on, until it is known where it can be passed on to."""
+        self.switch(replace(self._route, shares=(), is_starting=True))
+
+    def pass_on(self, peers: Iterable[str]) -> None:
+        """Other nodes' routers take what waits."""
+        shares = tuple((each, 1.0) for each in peers)
+        self.switch(replace(self._route, shares=shares, is_starting=False))
 
     def close(self) -> None:
         """The service is gone: what waits is turned away, what runs is finished."""
@@ -209,6 +226,8 @@ class ServiceQueue:
             )
         turn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
+        if len(self._waiting) == 1 and not self._targets:
+            self._on_wait()
         try:
             return await turn
         except asyncio.CancelledError:

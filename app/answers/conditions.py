@@ -253,7 +253,9 @@ def _ready(facts: PlanFacts, feasible: Condition, applied: Condition) -> Conditi
             if part.status == status:
                 return replace(part, type="Ready")
     if facts.replicas == 0:
-        message = "no request is expected and no replica runs"
+        message = (
+            "scaled to zero: no request is expected, and the first one starts a replica"
+        )
         return Condition(
             type="Ready", status="True", reason="ScaledToZero", message=message
         )

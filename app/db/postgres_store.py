@@ -210,6 +210,14 @@ class PostgresStore:
         async with self._engine.connect() as connection:
             return await commands.newest_command(connection, node, after_generation)
 
+    async def has_given(self, wanted: Sequence[NodeCommand]) -> bool:
+        """Whether each of these nodes, where it is registered, was last given such a command, its number aside."""
+        async with self._engine.connect() as connection:
+            newest = await commands.load_newest(connection)
+        return all(
+            newest[each.node].says(each) for each in wanted if each.node in newest
+        )
+
     async def commands_of(self, generation: int) -> tuple[NodeCommand, ...]:
         """The commands of one generation, in no order."""
         async with self._engine.connect() as connection:

@@ -6,6 +6,7 @@ left out for it. Each attempt does without cordoned GPUs where there is no place
 
 import asyncio
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from app.loop.planning.reschedule import (
 )
 from app.loop.planning.survival import Limited
 from app.loop.planning.tolerance import Tolerated, describe_held, with_tolerance
+from app.loop.waking import waking_services
 from app.solver.process import Solver
 from app.store.store import Snapshot
 from solvers.types.llm import LlmDemand
@@ -204,7 +206,7 @@ async def _decide_for(
                 solver,
                 problem,
                 state,
-                observe(snapshot),
+                replace(observe(snapshot), waking=waking_services(snapshot)),
                 settings=snapshot.settings,
                 target=snapshot.target,
                 memory=snapshot.memory,

@@ -159,6 +159,8 @@ def describe_change(before: BoundPlan | None, after: BoundPlan) -> str:
     phrases.extend(_task_changes(before, after))
     if not phrases and before is None:
         return "no replicas: no service needs one"
+    if not phrases and before is not None and before.gpus == after.gpus:
+        return "the same replicas; nodes are told what changed of services"
     return "; ".join(phrases) or "only routing weights change"
 
 

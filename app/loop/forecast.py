@@ -14,6 +14,7 @@ import numpy as np
 
 from app.loop.budgets import KEPT, degraded, shares_of
 from app.loop.observe import age_s, late_nodes, windows_by_service
+from app.loop.waking import WAKING, WAKING_RPS, is_awake
 from app.store.store import PolicySettings, ServiceWindow, Snapshot
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import forecast_by
@@ -156,6 +157,8 @@ def _demand(
     # The load before an outage may be higher than any plan served, as where it began shortly before.
     if is_blind:
         return replace(kept, arrival_rate_rps=needed_rps, method=newest.technique)
+    if needed_rps < WAKING_RPS and is_awake(service, windows, snapshot):
+        newest, needed_rps = replace(newest, technique=WAKING), WAKING_RPS
     # The floor replaces what is missing, it is not added on top: the forecast may exceed it already.
     reserve_rps = max(0.0, room.floor_rps - needed_rps)
     return Demand(

@@ -57,7 +57,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
     routes = _routes(bound, state)
     running = _services_on(bound.gpus)
     waiting = routes.keys() - running
-    waited_at = _nodes_for_waiting(state)
+    waited_at = nodes_for_waiting(state)
 
     def routes_of(node: str) -> tuple[Route, ...]:
         here = _services_on(by_node[node])
@@ -205,13 +205,13 @@ def _services_on(gpus: Iterable[BoundGpu]) -> set[str]:
     return {replica.service for gpu in gpus for replica in gpu.replicas}
 
 
-def _nodes_for_waiting(state: ClusterState) -> set[str]:
+def nodes_for_waiting(state: ClusterState) -> frozenset[str]:
     """The nodes at which requests of services that run nowhere wait: the first ones by name that are heard."""
     # In the order in which `load_routers` names them to gateways.
     by_name = sorted(state.nodes, key=attrgetter("id"))
     heard_first = sorted(by_name, key=_is_silent)
     chosen = heard_first[:WAITING_NODES]
-    return {node.id for node in chosen}
+    return frozenset(node.id for node in chosen)
 
 
 def _is_silent(node: Node) -> bool:

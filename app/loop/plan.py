@@ -237,12 +237,19 @@ def renewed(snapshot: Snapshot, decision: Decision) -> Decision:
     target = snapshot.target
     if not snapshot.must_renew or target is None or decision.state != "kept":
         return decision
-    again = replace(target, generation=target.generation + 1, parent=target.generation)
+    return again(decision, target, "nodes hold commands of unknown generations")
+
+
+def again(decision: Decision, target: BoundPlan, reason: str) -> Decision:
+    """The decision that keeps the target, with the target itself as a new proposal."""
+    # Why nothing else was decided, as where no solver answers.
+    why = "" if decision.reason == UNCHANGED else decision.reason
+    bound = replace(target, generation=target.generation + 1, parent=target.generation)
     return replace(
         decision,
         state="proposed",
-        bound=again,
-        reason="the same plan again: nodes hold commands of unknown generations",
+        bound=bound,
+        reason="; ".join(filter(None, (why, f"the same plan again: {reason}"))),
     )
 
 
@@ -266,6 +273,19 @@ def make_record(
         violations=decision.violations,
         reason=decision.reason,
     )
+
+
+def new_memory(snapshot: Snapshot, decision: Decision) -> Mapping[str, Json]:
+    """What policies want to remember, where it is not what they remembered."""
+    memory = {}
+    if decision.memory != snapshot.memory:
+        memory[snapshot.settings.policy] = decision.memory
+    for group in snapshot.settings.groups:
+        before = snapshot.group_memory.get(group.name)
+        after = decision.group_memory.get(group.name, before)
+        if after != before:
+            memory[group.memory_key] = after
+    return memory
 
 
 def with_messages(decision: Decision, messages: Sequence[str]) -> Decision:

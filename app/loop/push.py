@@ -1,16 +1,21 @@
 """Push: a bound plan becomes the target, and its nodes get their commands, in one compare-and-set of the store.
 
-The tick pushes what it decided and what a person approved; the dispatcher of jobs pushes its rounds.
+The tick pushes what it decided and what a person approved; the dispatcher of jobs pushes its rounds. Where no plan
+changes, nodes may still have to be told: of a service without a replica, whose requests they take, or of another SLO.
 """
 
 import asyncio
+from dataclasses import dataclass
 from datetime import timedelta
 
+from app.loop.demand_fallbacks import DecidedOn
 from app.loop.events import pushed_event
 from app.loop.fill import wants_same
-from app.loop.make_commands import make_commands
+from app.loop.make_commands import make_commands, nodes_for_waiting
+from app.loop.plan import again, keep
 from app.store.store import Proposal, Snapshot, Store
 from solvers.types.plan import BoundPlan
+from solvers.types.state import Mode
 
 PROPOSAL_STAYS = timedelta(seconds=120)
 """While load moves nearly every tick has another plan; a person needs time to read one and approve that very one."""
@@ -54,3 +59,55 @@ async def push_target(
     commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
     line = await asyncio.to_thread(pushed_event, snapshot, bound, plan_id)
     return await store.push_target(plan_id, bound, commands, snapshot.at, line=line)
+
+
+@dataclass(slots=True)
+class ToldNodes:
+    """What every node was last found to be told: the target, and what else commands are made from."""
+
+    _of: tuple[int, int, frozenset[str]] | None = None
+
+    def note(self, snapshot: Snapshot, generation: int) -> None:
+        """The commands of this generation were made from the snapshot, and given."""
+        self._of = _made_from(snapshot, generation)
+
+    async def telling(
+        self,
+        store: Store,
+        snapshot: Snapshot,
+        outcome: DecidedOn,
+        mode: Mode | None,
+    ) -> tuple[DecidedOn, Mode | None]:
+        """What is decided, and how far the loop may go; where that tells nodes nothing now and they have to be told of
+        services and nodes that changed, the plan in force again: all else is decided again in the next tick."""
+        # Advice gives no commands, whatever changed.
+        if mode is Mode.AUTO or snapshot.settings.mode is Mode.ADVISE:
+            return outcome, mode
+        if snapshot.target is None or not await self._are_behind(store, snapshot):
+            return outcome, mode
+        decision = outcome.decision
+        if decision.state != "kept":
+            decision = keep(
+                outcome.problem, snapshot.target, reason="", memory=snapshot.memory
+            )
+        renewed = again(decision, snapshot.target, "services or nodes changed")
+        # A person need not approve what is in force.
+        return outcome._replace(decision=renewed), Mode.AUTO
+
+    async def _are_behind(self, store: Store, snapshot: Snapshot) -> bool:
+        """Whether the target, as it is, makes other commands than nodes were given."""
+        target = snapshot.target
+        # Looked up after a change alone: to make all commands of a large fleet takes long.
+        if target is None or self._of == _made_from(snapshot, target.generation):
+            return False
+        commands = await asyncio.to_thread(make_commands, target, snapshot.state)
+        if not await store.has_given(commands):
+            return True
+        self.note(snapshot, target.generation)
+        return False
+
+
+def _made_from(snapshot: Snapshot, generation: int) -> tuple[int, int, frozenset[str]]:
+    state = snapshot.state
+    # A node that falls silent changes where requests wait, and nothing of the catalogue.
+    return generation, state.catalogue_revision, nodes_for_waiting(state)

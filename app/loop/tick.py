@@ -6,7 +6,7 @@ wakes it. A crash between two steps loses nothing: whatever is not written is de
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -34,18 +34,18 @@ from app.loop.observe import (
     describe_late,
     silent_nodes,
 )
-from app.loop.plan import Decision, make_record, with_messages
+from app.loop.plan import Decision, make_record, new_memory, with_messages
 from app.loop.planning.draining import drained_nodes
 from app.loop.planning.llm_rows import ModelRows, SizedModels, with_rows
 from app.loop.planning.reschedule import without_starts_on
-from app.loop.push import push_target, why_it_stays
+from app.loop.push import ToldNodes, push_target, why_it_stays
 from app.solver.process import Solver
 from app.store.plan_states import PlanState
 from app.store.store import PlanRecord, Proposal, Snapshot, Store
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport, Reason, Violation
 from solvers.types.plan import BoundPlan
-from solvers.types.state import Demand, Json, Mode
+from solvers.types.state import Demand, Mode
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +74,7 @@ class Loop:
     """Whether it looked for what waits since it took the lead."""
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
     models: SizedModels = field(default_factory=SizedModels)
+    told: ToldNodes = field(default_factory=ToldNodes)
     layers: tuple[LayerCounts, ...] = ()
     """Layers of training networks; training that was never profiled is judged by them."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -135,6 +136,7 @@ async def tick(loop: Loop) -> TickOutcome:
 
     # 5. Predict, plan, check, bind; what is left over goes to tasks.
     outcome, mode = await _decide(loop, snapshot, demands, rows)
+    outcome, mode = await loop.told.telling(loop.store, snapshot, outcome, mode)
     watch.lap("decide")
 
     # 6. Write the decision down, with what the policy wants to remember.
@@ -204,21 +206,8 @@ def _record(snapshot: Snapshot, outcome: DecidedOn, mode: Mode | None) -> PlanRe
     return replace(
         record,
         waits=mode not in (None, Mode.AUTO),
-        memory=_new_memory(snapshot, decision),
+        memory=new_memory(snapshot, decision),
     )
-
-
-def _new_memory(snapshot: Snapshot, decision: Decision) -> Mapping[str, Json]:
-    """What policies want to remember, where it is not what they remembered."""
-    memory = {}
-    if decision.memory != snapshot.memory:
-        memory[snapshot.settings.policy] = decision.memory
-    for group in snapshot.settings.groups:
-        before = snapshot.group_memory.get(group.name)
-        after = decision.group_memory.get(group.name, before)
-        if after != before:
-            memory[group.memory_key] = after
-    return memory
 
 
 def _unless_proposed(
@@ -384,6 +373,7 @@ async def _push_or_propose(
         )
         return _Pushed("proposed", reason, _generation(snapshot))
     if await push_target(loop.store, snapshot, bound, plan_id):
+        loop.told.note(snapshot, bound.generation)
         return _Pushed("target", "", bound.generation)
     # Nothing is lost: the next tick sees what came first, and decides on top of it.
     return _Pushed("lost", _LOST, _generation(snapshot))

@@ -140,17 +140,15 @@ class MemoryStore:
             waiting=max((key for key in proposed if key != plan_id), default=None),
         )
         plan = plan_rules.judged_plan(self.plans, plan_id)
-        plan_rules.judge(
-            self.plans, plan_id, "approved", plan_rules.why_not_approved(plan, facts)
-        )
+        why_not = plan_rules.why_not_approved(plan, facts)
+        plan_rules.judge(self.plans, plan_id, "approved", why_not)
         self.on_wake()
 
     def reject(self, plan_id: int) -> None:
         """A person says no to a proposed or approved plan. Raises NotFound, Conflict."""
         plan = plan_rules.judged_plan(self.plans, plan_id)
-        plan_rules.judge(
-            self.plans, plan_id, "rejected", plan_rules.why_not_rejected(plan)
-        )
+        why_not = plan_rules.why_not_rejected(plan)
+        plan_rules.judge(self.plans, plan_id, "rejected", why_not)
         self.on_wake()
 
     async def load_snapshot(self, now: datetime) -> Snapshot:
@@ -210,7 +208,7 @@ class MemoryStore:
         if record.waits:
             plan_rules.move_all(self.plans, "proposed", into="withdrawn")
         self.plans[self._newest_plan_id] = record
-        self._observations.plan_for(record.demands)
+        self._observations.plan_for(record.demands, self._services)
         if record.policy_version == self.settings.version and not self.settings.holds:
             self._memory.update(record.memory)
         if self.max_plans is not None and len(self.plans) > self.max_plans:
@@ -308,8 +306,11 @@ class MemoryStore:
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
         command = self._nodes.command_of(node)
-        is_newer = command is not None and command.generation > after_generation
-        return command if is_newer else None
+        return command if command and command.generation > after_generation else None
+
+    async def has_given(self, wanted: Sequence[NodeCommand]) -> bool:
+        """Whether each of these nodes, where it is registered, was last given such a command, its number aside."""
+        return all(map(self._nodes.has_given, wanted))
 
     async def add_events(self, *lines: AuditEvent) -> None:
         """Append lines to the audit, all or none."""

@@ -99,6 +99,14 @@ class NodeBook:
                 row.command = command
                 row.commanded.add(command.generation)
 
+    def has_given(self, wanted: NodeCommand) -> bool:
+        """Whether a node's newest command is this one but for its number; also of a node that is not registered."""
+        row = self._rows.get(wanted.node)
+        if row is None or row.command is None:
+            return row is None
+        same = msgspec.structs.replace(wanted, generation=row.command.generation)
+        return row.command == same
+
     def command_of(self, name: str) -> NodeCommand | None:
         """The node's newest command."""
         row = self._rows.get(name)

@@ -7,7 +7,7 @@ requests are.
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from statistics import geometric_mean
@@ -32,7 +32,7 @@ from solvers.types.llm import (
     ServedStart,
 )
 from solvers.types.plan import BoundPlan
-from solvers.types.state import Demand, GpuId, gpu_id
+from solvers.types.state import Demand, GpuId, Service, gpu_id
 
 EXECUTIONS_KEPT_S = 120.0
 """Readings of replicas are kept for so long; whoever learns from them looks back a minute."""
@@ -74,6 +74,8 @@ class ObservationBook:
     """The loop's windows, by length and number."""
     _planned_rps: dict[str, float] = field(default_factory=dict)
     """What the newest decision planned for, or foresaw where that is higher, by service."""
+    _at_zero: set[str] = field(default_factory=set)
+    """Services for which the newest decision plans no replica."""
     _readings: deque[tuple[float, str, ReplicaReading]] = field(default_factory=deque)
     """(start of the window, GPU, reading)."""
     _tokens: dict[tuple[str, int], EngineTokens] = field(default_factory=dict)
@@ -116,7 +118,10 @@ class ObservationBook:
             window.sums[service].add(counts)
             window.made = None
             planned_rps = self._planned_rps.get(service, 0.0)
-            notable |= is_notable(window.sums[service].arrivals, planned_rps, window_s)
+            arrivals = window.sums[service].arrivals
+            # The first request to a service at zero waits for a replica: a tick should start it now.
+            is_first = arrivals > 0 and service in self._at_zero
+            notable |= is_first or is_notable(arrivals, planned_rps, window_s)
         self._count_tokens(observation, int(start_s // TOKEN_STEP_S))
         for each in observation.replicas:
             gpu = gpu_id(observation.node, each.gpu_index)
@@ -126,9 +131,16 @@ class ObservationBook:
             self._readings.popleft()
         return notable
 
-    def plan_for(self, demands: Iterable[Demand]) -> None:
-        """What arrivals are compared with from now on."""
+    def plan_for(
+        self, demands: Iterable[Demand], services: Mapping[str, Service]
+    ) -> None:
+        """What arrivals are compared with from now on. `services`: those that are there, by name."""
         for demand in demands:
+            self._at_zero.discard(demand.service)
+            service = services.get(demand.service)
+            may_be_zero = service is not None and service.scaling.may_be_zero
+            if demand.arrival_rate_rps == 0.0 and may_be_zero:
+                self._at_zero.add(demand.service)
             _, high_rps = demand.interval_rps or (0.0, 0.0)
             self._planned_rps[demand.service] = max(demand.arrival_rate_rps, high_rps)
 

@@ -143,6 +143,8 @@ class ServiceWindow:
     served: int
     in_slo: int
     rejected: int
+    pending: int = 0
+    """Requests without an answer at the end of each reading, and replicas that were starting; above 0: not at rest."""
     # Counts by bucket, not quantiles: counts add up over nodes and windows.
     latency_buckets: tuple[tuple[int, int], ...] = ()
 
@@ -353,6 +355,10 @@ class Store(Protocol):
 
     async def command_for(self, node: str, after_generation: int) -> NodeCommand | None:
         """The newest command for a node if its generation is newer than the one given."""
+        ...
+
+    async def has_given(self, wanted: Sequence[NodeCommand]) -> bool:
+        """Whether each of these nodes, where it is registered, was last given such a command, its number aside."""
         ...
 
     async def add_events(self, *lines: AuditEvent) -> None:

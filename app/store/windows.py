@@ -7,6 +7,7 @@ equal parts in each of them, or it would look like a burst.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -84,6 +85,8 @@ class Sums:
     """Requests that their clients left in time: neither served nor missed."""
     unmeasured: int = 0
     """Served streams that could not be measured."""
+    pending: int = 0
+    """As of `ServiceWindow`."""
     output_tokens: int = 0
     """That routers counted."""
     engine_tokens: EngineTokens = NO_TOKENS
@@ -97,6 +100,7 @@ class Sums:
         self.rejected += other.rejected
         self.gone += other.gone
         self.unmeasured += other.unmeasured
+        self.pending += other.pending
         self.output_tokens += other.output_tokens
         self.engine_tokens = self.engine_tokens.plus(other.engine_tokens)
         for bucket, count in other.latency_buckets.items():
@@ -163,6 +167,10 @@ def parts_of(
 
 def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
     """The counts of every service in one observation."""
+    # A replica that starts was asked for: the requests that it is for may have given up meanwhile, and come again.
+    starting = Counter(
+        each.service for each in observation.replicas if each.state == "starting"
+    )
     # Copies: what a book adds up must not change the reading that it came with.
     for reading in observation.services:
         yield (
@@ -174,6 +182,7 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
                 rejected=reading.rejected,
                 gone=reading.gone,
                 unmeasured=reading.unmeasured,
+                pending=reading.queued + starting[reading.service],
                 output_tokens=reading.output_tokens,
                 latency_buckets=dict(reading.latency_buckets),
             ),
@@ -234,6 +243,7 @@ def make_window(
         served=counts.served,
         in_slo=counts.in_slo,
         rejected=counts.rejected,
+        pending=counts.pending,
         latency_buckets=tuple(sorted(counts.latency_buckets.items())),
     )
 

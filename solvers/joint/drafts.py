@@ -141,6 +141,15 @@ def steadiest(
     return best
 
 
+def stillest(drafts: Sequence[PlanDraft]) -> PlanDraft | None:
+    """What launches the fewest replicas of all that serve the most, whatever it costs: for demand that soon is over."""
+    return min(
+        drafts,
+        key=lambda draft: (*draft.merit[:2], draft.launches, draft.merit[2]),
+        default=None,
+    )
+
+
 def _is_worth_moving(
     problem: Problem,
     kept: PlanDraft,

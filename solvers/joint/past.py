@@ -17,11 +17,14 @@ from typing import TypeAlias
 from solvers.joint.drafts import PlanDraft
 from solvers.types.outcome import Stability
 from solvers.types.plan import Plan, replica_counts
-from solvers.types.state import Json
+from solvers.types.state import Json, Observed
 
 MEMORY_VERSION = 1
 MUCH_COSTLIER = 1.25
 """What costs more than so many times what it need is looked at before the dwell time is over."""
+
+_WAKING_DWELLS = 10.0
+"""Looks are so much rarer while a service is awake for a request or two; not left out, since one may always be."""
 
 Kept: TypeAlias = dict[str, Json]
 """What is remembered, as it is stored."""
@@ -40,29 +43,31 @@ class Past:
     narrowed_s: float | None = None
     """When services last gave SMs back to tasks that wait; None = never."""
 
-    def may_look(self, at_s: float, stability: Stability) -> bool:
+    def may_look(self, observed: Observed, stability: Stability) -> bool:
         """Whether a rearrangement may be looked for in any case."""
-        return _is_over(self.looked_s, at_s, stability)
+        # What wakes for a request needs no other arrangement than the one that it will leave in a minute.
+        times = _WAKING_DWELLS if observed.waking else 1.0
+        return _is_over(self.looked_s, observed.at_s, times * stability.min_dwell_s)
 
     def may_narrow(self, at_s: float, stability: Stability) -> bool:
         """Whether services may give SMs back; a queue of tasks that never ends must not start replicas all the time."""
-        return _is_over(self.narrowed_s, at_s, stability)
+        return _is_over(self.narrowed_s, at_s, stability.min_dwell_s)
 
-    def is_outgrown(self, current: Plan, draft: PlanDraft) -> bool:
+    def is_outgrown(self, current: Plan, draft: PlanDraft, observed: Observed) -> bool:
         """Whether a plan may be much costlier than it need be, so that its relaxation is worth solving."""
-        settled = self.settled_usd_per_hour
+        settled = None if observed.waking else self.settled_usd_per_hour
         # A load that grows is answered first; the next call may look.
         if settled is None or draft.plan.unserved or _is_urgent(current, draft.plan):
             return False
         return draft.cost_usd_per_hour > MUCH_COSTLIER * settled
 
 
-def _is_over(since_s: float | None, at_s: float, stability: Stability) -> bool:
+def _is_over(since_s: float | None, at_s: float, dwell_s: float) -> bool:
     """Whether the dwell time is over."""
     if since_s is None:
         return True
     # A clock that was set back gives a negative age; then the dwell time counts as over.
-    return not 0.0 <= at_s - since_s < stability.min_dwell_s
+    return not 0.0 <= at_s - since_s < dwell_s
 
 
 def is_wasteful(draft: PlanDraft, relaxed_usd_per_hour: float) -> bool:

@@ -19,6 +19,9 @@ Where GPUs are short, running replicas stop to serve more only where that is wor
 where some service would be left out by too much, the loop's plan is arranged for medians (`shortage.at_medians`).
 Single plans and the objective `max_goodput` serve most of all weight, whatever that means for one service.
 
+While a service is awake for a request or two (`Observed.waking`), what else runs stays: looks are rarer, and of the
+first two steps' plans the one of the fewest launches is taken, for in a minute none of it may be needed.
+
 In the end replicas that start get what is left on their GPUs, unless tasks want it (`solvers.joint.widen`).
 
 Memory holds when the last look was, what the plan cost then, and the token of warm state
@@ -52,6 +55,7 @@ from solvers.joint.drafts import (
     make_report,
     needed_drafts,
     steadiest,
+    stillest,
 )
 from solvers.joint.heuristics.fluid import is_too_fine
 from solvers.joint.past import Kept, Past, dump_past, is_wasteful, load_past
@@ -188,7 +192,7 @@ def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past, bool]:
     problem, observed, budget, warm = call
     current = problem.current
     assert current is not None
-    may_look = past.may_look(observed.at_s, budget.stability)
+    may_look = past.may_look(observed, budget.stability)
     needed = _changed(call, may_look=may_look)
     if needed is None:
         return _fresh(call), past, True
@@ -198,7 +202,7 @@ def _replanned(call: _Call, past: Past) -> tuple[FoundPlan, Past, bool]:
     # On steps too fine, the relaxation is too slow to be worth waiting for.
     can_relax = has_time and not is_too_fine(warm.tables(problem))
     can_look = has_time and may_look
-    if can_relax and (may_look or past.is_outgrown(current, needed)):
+    if can_relax and (may_look or past.is_outgrown(current, needed, observed)):
         proven = estimate(problem, needed.plan, budget, warm)
         prices = proven[0].prices
         relaxed = prices.relaxation_usd_per_hour if prices is not None else None
@@ -252,12 +256,12 @@ def _best_allowed(call: _Call, needed: PlanDraft) -> FoundPlan:
 
 def _changed(call: _Call, *, may_look: bool) -> PlanDraft | None:
     """The steadiest good plan from what runs; None where nothing that runs is of use."""
-    problem, _, budget, warm = call
+    problem, observed, budget, warm = call
     is_over = _after(budget, _CHANGE_SHARE if may_look else _USABLE)
     is_late = _after(budget, _CAREFUL_SHARE)
     drafts: list[PlanDraft] = []
     with _no_pause(), threads(budget.threads) as executor:
-        for move_share in MOVE_SHARES:
+        for move_share in MOVE_SHARES[-1:] if observed.waking else MOVE_SHARES:
             changed = change(
                 problem,
                 warm,
@@ -270,6 +274,8 @@ def _changed(call: _Call, *, may_look: bool) -> PlanDraft | None:
             # A large fleet has no time for a second try, in which something nearly always moves.
             if is_late() or all(each.launches <= each.starts for each in drafts):
                 break
+        if observed.waking:
+            return stillest(drafts)
         return steadiest(problem, drafts, budget.stability)
 
 

@@ -180,6 +180,11 @@ class Scaling:
     buffer_replicas: int = 0
     """Warm spare replicas beyond what the demand needs."""
 
+    @property
+    def may_be_zero(self) -> bool:
+        """Whether it scales to zero: without requests, no replica runs."""
+        return self.min_replicas + self.buffer_replicas == 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
@@ -321,6 +326,8 @@ class Observed:
     launch_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds from a command to a ready replica, by GPU type: the median over services of their newest launch there. A
     type on which none was seen is missing."""
+    waking: tuple[str, ...] = ()
+    """Services, sorted, that would have no replica but for a request or two: what they get may be over in a minute."""
 
     def reading(self, service: str) -> ServiceObservation | None:
         """The reading of that service, or None when it was never observed."""

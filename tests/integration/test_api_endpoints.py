@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agents.base.addresses import PASS_HEADER
 from agents.base.protocol import ROUTER_HEADER
 from tests.app.runner import cli
 from tests.integration.api_harness import (
@@ -30,8 +31,17 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
         yield running
 
 
-def report(api: Api, name: str, router: str, sequence: int, **fields: object) -> Any:
-    """What a node's agent is answered that says where its router is."""
+def report(
+    api: Api,
+    name: str,
+    router: str,
+    sequence: int,
+    *,
+    passes_on: bool = False,
+    **fields: object,
+) -> Any:
+    """What a node's agent is answered that says where its router is, and whether it passes requests on."""
+    headers = {ROUTER_HEADER: router} | ({PASS_HEADER: "1"} if passes_on else {})
     now_s = api.clock.now().timestamp()
     answer = api.call(
         "POST",
@@ -40,7 +50,7 @@ def report(api: Api, name: str, router: str, sequence: int, **fields: object) ->
             name, sequence=sequence, window_start_s=now_s - 1.0, window_s=1.0, **fields
         ),
         token=api.token_of(name),
-        **{ROUTER_HEADER.replace("-", "_"): router},
+        **{each.replace("-", "_"): value for each, value in headers.items()},
     )
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -161,9 +171,15 @@ def test_a_node_is_told_when_the_replicas_that_moved_from_it_are_ready_elsewhere
     report(api, new, "", 5, replicas=replicas_of(command, "starting"))
     api.clock.advance(1.0)
     assert not is_ready(5)
-    report(api, new, "", 6, replicas=replicas_of(command))
+    router = "http://10.0.0.7:8000"
+    report(api, new, router, 6, replicas=replicas_of(command))
     api.clock.advance(1.0)
     assert is_ready(6)
+    # What waits at the old node is passed on; agents that do not know this are not told where to.
+    asked = {"awaited": ["chat"], "generation": command["generation"]}
+    told = report(api, old, "", 6, passes_on=True, **asked)
+    assert told["carriers"] == {"chat": [router]}
+    assert "carriers" not in report(api, old, "", 6, **asked)
     api.clock.advance(60.0)
     # A node that has fallen silent may be gone.
     assert not is_ready(7)
@@ -173,3 +189,32 @@ def test_a_node_is_told_when_the_replicas_that_moved_from_it_are_ready_elsewhere
     report(api, new, "", 7)
     api.tick()
     assert is_ready(8)
+
+
+def test_nodes_know_a_service_without_a_replica_as_soon_as_it_is_applied(
+    api: Api,
+) -> None:
+    for name in ("n1", "n2"):
+        report(api, name, "", 1, services=[reading(arrivals=10)])
+    api.tick()
+    api.clock.advance(1.0)
+    before = command_of(api, "n1", "", 2)["generation"]
+    api.put("services/doze", service("doze"))
+    api.tick()
+    for name in ("n1", "n2"):
+        command = command_of(api, name, "", 3, generation=before)
+        assert "doze" in [each["service"] for each in command["routes"]]
+    api.clock.advance(1.0)
+    api.tick()
+    told = report(api, "n1", "", 4, generation=command["generation"])
+    assert told["command"] is None
+    # Its first request, which still waits, is a reason to start it.
+    waits = [{"service": "doze", "arrivals": 1, "served": 0, "in_slo": 0, "queued": 1}]
+    report(api, "n1", "", 5, generation=command["generation"], services=waits)
+    api.clock.advance(1.0)
+    api.tick()
+    newer = [
+        command_of(api, name, "", 6, generation=command["generation"])
+        for name in ("n1", "n2")
+    ]
+    assert "doze" in [each["service"] for one in newer for each in replicas_of(one)]

@@ -88,10 +88,16 @@ class GpuDevice:
         gpus = tuple(
             self._gpu_state(known[index], replicas, holders) for index in sorted(known)
         )
-        return NodeState(gpus=gpus, routes=self.router.routes, uids=self._uids)
+        return NodeState(
+            gpus=gpus,
+            routes=self.router.routes,
+            stranded=self.router.stranded,
+            uids=self._uids,
+        )
 
     def on_change(self, notify: Callable[[], None]) -> None:
         self._parts.workers.on_change = self._parts.tasks.on_change = notify
+        self.router.on_wait = notify
 
     async def read(self) -> DeviceReadings:
         # Telemetry first, so that its window does not grow by what the servers take to answer.

@@ -52,6 +52,8 @@ def plan_commands(
     """The commands that make it so, in the order in which nobody is without a replica. `models`: services of language
     models, which have backends of their own. Raises HaProxyError."""
     backends = assign_backends(state, wanted, models)
+    # Places where requests wait are filled apart from these.
+    state = state.only("s")
     places = state.by_backend()
     opening: list[str] = []
     closing: list[str] = []

@@ -17,7 +17,7 @@ from agents.router.haproxy.state import (
     MODEL_BACKENDS,
     HaProxyError,
 )
-from agents.router.haproxy.template import CONFIG, ERRORS, STREAMS
+from agents.router.haproxy.template import CONFIG, ERRORS, STREAMS, WAITING
 from agents.serving.http_problems import (
     COMES_AGAIN,
     PROBLEM_TYPE,
@@ -118,6 +118,10 @@ class HaProxySettings:
         """The program in Lua that counts what HAProxy does not."""
         return self.folder / "meter.lua"
 
+    def waiting_path(self) -> Path:
+        """The map of services without a replica, whose requests are held (`agents.router.haproxy.waiting`)."""
+        return self.folder / "waiting.map"
+
     @property
     def config_path(self) -> Path:
         return self.folder / "haproxy.cfg"
@@ -185,6 +189,8 @@ def make_config(settings: HaProxySettings) -> str:
         meter=settings.meter_path,
         bufsize=BUFFER_BYTES,
         again=RETRY_AFTER_S,
+        waiting=settings.waiting_path,
+        unready=_unready(),
         leaves=reply(
             HTTPStatus.SERVICE_UNAVAILABLE, "the service is leaving this node"
         ),
@@ -209,7 +215,9 @@ def make_config(settings: HaProxySettings) -> str:
         queue_limit=settings.queue_limit,
         check_ms=CHECK_TIMEOUT_MS,
     )
-    template = f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n"
+    template = (
+        f"    server-template s 1-{settings.replicas} 127.0.0.1:1 disabled\n{WAITING}"
+    )
     models = [f"\nbackend {name}\n{STREAMS}{template}" for name in _models(settings)]
     others = [f"\nbackend {name}\n{template}" for name in _services(settings)]
     return "".join((head, *others, *models))
@@ -322,12 +330,16 @@ def _readiness(settings: HaProxySettings) -> Iterator[str]:
     for name in (*_services(settings), *_models(settings)):
         is_up = f"{{ nbsrv({name}) gt 0 }}"
         yield f"http-request return status 200 if is_ready {{ var(txn.backend) -m str {name} }} {is_up}"
-    unready = reply(
+    unready = _unready()
+    yield f"http-request return {unready} if is_ready"
+    yield f"http-request return {unready} unless {{ var(txn.replica) -m found }}"
+
+
+def _unready() -> str:
+    return reply(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "the service has no ready replica on this node",
     )
-    yield f"http-request return {unready} if is_ready"
-    yield f"http-request return {unready} unless {{ var(txn.replica) -m found }}"
 
 
 _JSON = "http-request return status 200 content-type application/json"

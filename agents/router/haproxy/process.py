@@ -17,8 +17,10 @@ answers within the SLO: those below 500 whose head came in time. Those of langua
 clients that leave are judged by `meter.lua`. Readiness it answers itself; metadata is
 asked of one replica of the service by way of a backend of its own, so that neither counts as a request.
 
-Against the agent's own router it lacks: the queue of a service without a replica, deadlines that shrink on their way, a
-last replica that stays in when it says that it is not ready, and latency histograms per service. Verified with 2.6.
+What comes for a service without a replica it sends to `agents.router.haproxy.waiting`, which holds it.
+
+Against the agent's own router it lacks: deadlines that shrink on their way, a last replica that stays in when it says
+that it is not ready, and latency histograms per service. Verified with 2.6.
 """
 
 import re
@@ -30,6 +32,7 @@ from agents.base.device import ServerTraits, ServiceRoute
 from agents.base.durable_files import replace_file
 from agents.router.haproxy.commands import (
     Wanted,
+    assign_backends,
     differences,
     plan_commands,
     plan_map,
@@ -43,6 +46,7 @@ from agents.router.haproxy.config import (
 )
 from agents.router.haproxy.runtime_socket import RuntimeSocket
 from agents.router.haproxy.state import Address, HaProxyError, ProxyState
+from agents.router.haproxy.waiting import fill_places
 from agents.router.request_router import NO_TRAITS
 
 
@@ -52,6 +56,8 @@ class HaProxy:
     def __init__(self, settings: HaProxySettings) -> None:
         self._socket = RuntimeSocket(settings.socket_path)
         self._settings = settings
+        self.waits_at: Address = ("127.0.0.1", 1)
+        """Where requests of services without a replica are held."""
         self._routes: tuple[ServiceRoute, ...] = ()
         self._addresses: dict[str, Address] = {}
 
@@ -84,7 +90,7 @@ class HaProxy:
         settings = self._settings
         for path in (
             *(settings.map_path, settings.slo_path, settings.itl_path),
-            *(settings.metadata_path, settings.leaving_path),
+            *(settings.metadata_path, settings.leaving_path, settings.waiting_path),
             *(settings.ready_path, settings.limits_path),
         ):
             replace_file(path, b"")
@@ -110,14 +116,23 @@ class HaProxy:
         }
         wanted = {route.service: weights_of(route, needed) for route in routes}
         models = {route.service for route in routes if route.slo_itl_ms is not None}
-        self._socket.run(plan_commands(self.state(), wanted, self._settings, models))
+        before = self.state()
+        commands = plan_commands(before, wanted, self._settings, models)
+        backends = assign_backends(before, wanted, models)
+        waiting = {
+            backends[service]: (self.waits_at,)
+            for service, weights in wanted.items()
+            if not weights
+        }
+        self._socket.run(commands)
+        self._socket.run(fill_places(before.only("w").by_backend(), waiting))
         known = {each: traits.get(each, ServerTraits()) for each in needed}
         maps = self._maps(routes, wanted) | self._traits_maps(
             {needed[each]: trait for each, trait in known.items()}
         )
         self._socket.run(self._plan_maps(maps))
         # The answers to the commands are not looked at: the state says whether they were done.
-        problems = differences(after := self.state(), wanted)
+        problems = differences(after := self.state().only("s"), wanted)
         if left := self._plan_maps(maps):
             problems.append(f"it did not do {left[0]!r}")
         if problems:
@@ -162,6 +177,9 @@ class HaProxy:
         }
         return {
             **self._slo_maps(routes),
+            self._settings.waiting_path: {
+                service: "1" for service, weights in wanted.items() if not weights
+            },
             self._settings.leaving_path: {
                 route.service: "1" for route in routes if route.is_leaving
             },

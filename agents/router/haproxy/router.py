@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from agents.base.device import NotSupported, ServerTraits, ServiceRoute
 from agents.base.protocol import ServiceReading
@@ -22,6 +22,7 @@ from agents.router.haproxy.counts import Counter, read_counts
 from agents.router.haproxy.process import HaProxy
 from agents.router.haproxy.state import HaProxyError, ProxyState
 from agents.router.haproxy.supervised import ProxyServer
+from agents.router.haproxy.waiting import WaitingRoom
 from agents.router.request_router import NO_TRAITS
 
 STATE_AGE_S = 0.1
@@ -50,6 +51,10 @@ class HaProxyRouter:
         """Remembered over failed restarts, because a fresh HAProxy begins without routes."""
         self._addresses: dict[str, str] = {}
         self._traits: Mapping[str, ServerTraits] = NO_TRAITS
+        self._waiting = WaitingRoom(queue_limit=settings.queue_limit)
+        self._waiting.on_wait = lambda: self.on_wait()
+        self.on_wait: Callable[[], None] = lambda: None
+        """As of `agents.router.request_router`."""
         self._counter = Counter({})
         self._state = ProxyState(backends={}, places=())
         self._seen_s = -math.inf
@@ -66,6 +71,8 @@ class HaProxyRouter:
         return self._server.pid
 
     async def open(self) -> None:
+        await self._waiting.open()
+        self._proxy.waits_at = self._waiting.address
         if await self._server.open():
             # What it counted before is the earlier agent's, which has reported it.
             self._counter = Counter(await asyncio.to_thread(read_counts, self._proxy))
@@ -85,6 +92,7 @@ class HaProxyRouter:
         async with self._asking:
             self._seen_s = -math.inf
             await asyncio.to_thread(self._proxy.switch, routes, addresses, traits)
+            self._waiting.switch(routes, addresses, traits)
             self._table, self._traits = routes, traits
             self._addresses = {
                 each: addresses[each] for route in routes for each, _ in route.shares
@@ -101,7 +109,8 @@ class HaProxyRouter:
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that a replica had when it was looked."""
-        return self._proxy.in_flight(replica_id, self._state)
+        held = self._waiting.in_flight(replica_id)
+        return held + self._proxy.in_flight(replica_id, self._state)
 
     async def read_services(self) -> tuple[ServiceReading, ...]:
         """What was counted since the last reading; nothing while HAProxy does not answer."""
@@ -120,9 +129,19 @@ class HaProxyRouter:
             f"HAProxy reports no latencies of {service}, so governors cannot act; use --router own"
         )
 
+    @property
+    def stranded(self) -> tuple[str, ...]:
+        """As of `agents.router.request_router`."""
+        return self._waiting.stranded
+
+    def pass_on(self, service: str, urls: Sequence[str]) -> None:
+        """As of `agents.router.request_router`."""
+        self._waiting.pass_on(service, urls)
+
     async def close(self, *, keep: bool) -> None:
         """Let it run on for the next agent, or finish what it has and end."""
         await self._server.close(keep=keep)
+        await self._waiting.close()
 
     async def _look(self) -> None:
         if time.monotonic() <= self._seen_s + STATE_AGE_S:

@@ -1,7 +1,7 @@
 """What HAProxy has, as its runtime socket tells it: backends, their servers and the requests that they hold."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agents.base.device import DeviceError
 
@@ -50,6 +50,11 @@ class ProxyState:
         for place in self.places:
             found.setdefault(place.backend, []).append(place)
         return found
+
+    def only(self, kind: str) -> "ProxyState":
+        """With the places of one kind, by the letter that their names begin with: s serve, at w requests wait."""
+        places = (each for each in self.places if each.name.startswith(kind))
+        return replace(self, places=tuple(places))
 
 
 def parse_state(servers: str, stat: str, services: str) -> ProxyState:

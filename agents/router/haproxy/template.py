@@ -2,6 +2,13 @@
 
 from http import HTTPStatus
 
+from agents.router.request_router import LONGEST_START_S
+
+# The first answer comes when a replica has started. Without a check: the agent, which is there, or nothing is.
+WAITING = f"""\
+    http-request set-timeout server {int(LONGEST_START_S) + 60}s if {{ var(txn.waits) -m bool }}
+    server w1 127.0.0.1:1 disabled no-check backup maxconn 0 maxqueue 0 observe none
+"""
 # Without delay: HAProxy would hold a token back for what may follow it.
 STREAMS = """\
     balance leastconn
@@ -37,7 +44,7 @@ defaults
     option redispatch 1
     # To go elsewhere it must have come; of one that is longer than a buffer the rest follows.
     option http-buffer-request
-    # A caller who leaves ends the work of a replica for him.
+    # Who leaves is no demand any more, and what still waits or works for them gives its place up.
     option abortonclose
     balance roundrobin
     option httpchk
@@ -65,6 +72,8 @@ frontend node
 {keys}    http-request set-var(txn.backend) var(txn.service),map({map})
     http-request return {unknown_service} unless {{ var(txn.backend) -m found }}
     {models} if is_models METH_GET
+    http-request set-var(txn.waits) bool(1) if {{ var(txn.service),map({waiting}) -m found }}
+    http-request return {unready} if is_ready {{ var(txn.waits) -m bool }}
     acl is_counted var(txn.is_counted) -m bool
     http-request set-var(txn.is_stream) bool(1) if is_counted {{ var(txn.backend) -m beg {streaming} }}
     acl is_stream var(txn.is_stream) -m bool
@@ -73,7 +82,7 @@ frontend node
     http-request set-var(txn.came_ms) date(0,ms)
     http-request track-sc0 var(txn.backend) table {table} if is_counted
     http-request set-var(txn.asks_model) bool(1) if is_openai
-    http-request replace-path /services/[^/]+(/v1/.*) \\1 if is_openai
+    http-request replace-path /services/[^/]+(/v1/.*) \\1 if is_openai !{{ var(txn.waits) -m bool }}
     # Of an answer that is compressed nobody on the way could read the tokens.
     http-request del-header Accept-Encoding if is_stream
     http-response set-var(txn.is_answered) bool(1)

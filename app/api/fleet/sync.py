@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
+from agents.base.addresses import PASS_HEADER
 from agents.base.protocol import (
     LOGS_HEADER,
     TIME_HEADER,
@@ -34,7 +35,7 @@ from app.api.http.parts import Context
 from app.base.errors import InvalidRequest, NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
 from app.db.fleet import nodes
-from app.db.reports.endpoints import services_ready_elsewhere
+from app.db.reports.endpoints import load_carriers, services_ready_elsewhere
 from app.manifests.parts import Name
 from app.store.store import AuditEvent
 
@@ -162,6 +163,7 @@ async def _answer(
     )
     command = await _command(context, observation, wait_s)
     ready_elsewhere = await _ready_elsewhere(context, observation)
+    carriers = await _carriers(context, request, observation, ready_elsewhere)
     reply = SyncReply(
         boot=observation.boot,
         acknowledged=acknowledged,
@@ -169,6 +171,7 @@ async def _answer(
         command=command,
         lease=context.parts.lease,
         ready_elsewhere=ready_elsewhere,
+        carriers=carriers,
         logs=await _asked_logs(context, request, observation) or UNSET,
     )
     if command is not None:
@@ -228,6 +231,31 @@ async def _ready_elsewhere(
             return await services_ready_elsewhere(
                 connection, observation, context.now()
             )
+
+
+async def _carriers(
+    context: Context,
+    request: Request,
+    observation: Observation,
+    services: tuple[str, ...] | UnsetType,
+) -> dict[str, tuple[str, ...]] | UnsetType:
+    """Where other nodes take the requests of services that are ready there, for those that wait at this one."""
+    if not services or PASS_HEADER not in request.headers:
+        return UNSET
+    with translated():
+        async with context.transaction() as connection:
+            rows = await load_carriers(connection, services, context.now())
+    return {
+        service: tuple(
+            row.router_url
+            for row in rows
+            if row.service == service
+            and row.ready
+            and row.router_url
+            and row.node != observation.node
+        )
+        for service in services
+    }
 
 
 async def _asked_logs(

@@ -73,12 +73,16 @@ class NewestCommand:
     observed_generation: int = 0
     """The one that its agent says is in force."""
 
+    def says(self, wanted: NodeCommand) -> bool:
+        """Whether this is the same but for its number."""
+        same = msgspec.structs.replace(wanted, generation=self.generation)
+        return self.digest == digest_of(same)
+
     def is_followed_as(self, wanted: NodeCommand) -> bool:
         """Whether the node's agent follows this one already, under an older number."""
-        same = msgspec.structs.replace(wanted, generation=self.generation)
         # Where its agent has not said so, it may hold what another history of the database gave it.
         is_followed = 0 < self.generation == self.observed_generation
-        return is_followed and self.digest == digest_of(same)
+        return is_followed and self.says(wanted)
 
 
 async def load_newest(

@@ -271,7 +271,9 @@ async def add_windows(
     starts = [datetime.fromtimestamp(number * window_s, UTC) for _, number in keys]
     counts = {**_columns(keys, sums), "starts": starts, "window_s": window_s}
     buckets = [_dense(sums[key].latency_buckets) for key in keys]
-    added = await connection.execute(text(_ADD_WINDOWS), {**counts, "buckets": buckets})
+    pending = [sums[key].pending for key in keys]
+    values = {**counts, "pending": pending, "buckets": buckets}
+    added = await connection.execute(text(_ADD_WINDOWS), values)
     await connection.execute(text(_ADD_STEPS), counts)
     await _wake_when_notable(connection, added.all(), window_s)
 
@@ -335,12 +337,15 @@ _COUNTS = """unnest(CAST(:services AS text[]), CAST(:starts AS timestamptz[]), C
             CAST(:served AS bigint[]), CAST(:in_slo AS bigint[]), CAST(:rejected AS bigint[])"""
 
 _ADD_WINDOWS = f"""
-INSERT INTO service_window AS s (service, window_start, window_s, arrivals, served, in_slo, rejected, latency_buckets)
-SELECT w.service, w.start, :window_s, w.arrivals, w.served, w.in_slo, w.rejected, CAST(w.buckets AS bigint[])
-FROM {_COUNTS}, CAST(:buckets AS text[])) AS w (service, start, arrivals, served, in_slo, rejected, buckets)
+INSERT INTO service_window AS s (service, window_start, window_s, arrivals, served, in_slo, rejected, pending,
+    latency_buckets)
+SELECT w.service, w.start, :window_s, w.arrivals, w.served, w.in_slo, w.rejected, w.pending, CAST(w.buckets AS bigint[])
+FROM {_COUNTS}, CAST(:pending AS bigint[]), CAST(:buckets AS text[]))
+     AS w (service, start, arrivals, served, in_slo, rejected, pending, buckets)
 ON CONFLICT (service, window_start, window_s) DO UPDATE SET
     arrivals = s.arrivals + excluded.arrivals, served = s.served + excluded.served,
     in_slo = s.in_slo + excluded.in_slo, rejected = s.rejected + excluded.rejected,
+    pending = s.pending + excluded.pending,
     latency_buckets = add_counts(s.latency_buckets, excluded.latency_buckets)
 RETURNING service, arrivals
 """
@@ -377,14 +382,17 @@ ON CONFLICT (service, hour) DO UPDATE SET
 
 # As `is_notable`, over all services at once. Only a rise wakes the loop: a fall costs money until the next period, a
 # rise costs requests. Requests for a service that is gone or never was do not: no tick could answer them. Nor does what
-# was foreseen, where a plan leaves a part of it out, as for an exceeded budget: the next one would, too.
+# was foreseen, where a plan leaves a part of it out, as for an exceeded budget: the next one would, too. The first
+# request to a service at zero waits for a replica, so that it wakes the loop whatever was foreseen.
 _WAKE_WHEN_NOTABLE = """
 SELECT pg_notify(:channel, 'arrival rate') WHERE EXISTS (
     SELECT FROM unnest(CAST(:services AS text[]), CAST(:arrivals AS bigint[])) AS w (service, arrivals)
     JOIN service ON service.name = w.service AND service.deleted_at IS NULL
-    LEFT JOIN LATERAL (SELECT greatest(arrival_rate_rps, high_rps) AS rate_rps FROM demand
+    JOIN service_version v ON v.service = service.name AND v.generation = service.generation
+    LEFT JOIN LATERAL (SELECT arrival_rate_rps, greatest(arrival_rate_rps, high_rps) AS rate_rps FROM demand
                        WHERE demand.service = w.service AND method <> 'stated' ORDER BY at DESC LIMIT 1)
               AS planned ON true
     CROSS JOIN LATERAL (SELECT coalesce(planned.rate_rps, 0) * :window_s AS expected) AS e
-    WHERE w.arrivals > e.expected + :deviations * sqrt(greatest(e.expected, 1)))
+    WHERE (w.arrivals > 0 AND v.min_replicas + v.buffer_replicas = 0 AND coalesce(planned.arrival_rate_rps, 0) = 0)
+       OR w.arrivals > e.expected + :deviations * sqrt(greatest(e.expected, 1)))
 """

@@ -27,7 +27,8 @@ async def load_windows(
     wanted = snapshot_numbers(now.timestamp(), window_s, planned)
     found = await connection.execute(
         text(
-            "SELECT service, window_start, arrivals, served, in_slo, rejected, latency_buckets FROM service_window "
+            "SELECT service, window_start, arrivals, served, in_slo, rejected, pending, latency_buckets "
+            "FROM service_window "
             "WHERE window_start >= :start AND window_start < :end AND window_s = :window_s "
             "AND (CAST(:service AS text) IS NULL OR service = CAST(:service AS text)) "
             'ORDER BY window_start, service COLLATE "C"'
@@ -49,6 +50,7 @@ async def load_windows(
                 served=row.served,
                 in_slo=row.in_slo,
                 rejected=row.rejected,
+                pending=row.pending,
                 # Stored dense, since arrays add up by position; sparse here, where most buckets are empty.
                 latency_buckets={
                     index: count

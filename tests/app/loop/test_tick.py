@@ -295,7 +295,10 @@ def test_without_a_solver_the_target_stays_and_the_record_says_why() -> None:
     # Also after one that runs was deleted.
     fleet.store.delete_service("photo")
     outcome = fleet.tick()
-    assert (outcome.state, outcome.cost_usd_per_hour) == ("kept", 2.0)
+    # The plan stays, and its nodes are told that they need not run it any more.
+    assert (outcome.state, outcome.cost_usd_per_hour) == ("target", 2.0)
+    assert "killed" in outcome.reason
+    assert fleet.tick().state == "kept"
 
 
 def test_a_plan_that_breaks_a_physical_rule_is_recorded_and_never_pushed() -> None:

@@ -17,7 +17,9 @@ from solvers.types.state import Json, Observed
 from tests.examples import tried
 from tests.solvers.instances import (
     a_problem,
+    a_row,
     a_service,
+    a_type,
     gpu_plan,
     random_problem,
     replica_on,
@@ -33,13 +35,14 @@ def tick(
     at_s: float = 0.0,
     memory: Json = None,
     stability: Stability = STEADY,
+    waking: tuple[str, ...] = (),
     **budget: Any,
 ) -> tuple[Plan, PlanReport, Json]:
     """A plan that the checker accepts, and what is remembered."""
     facts: dict[str, Any] = {"work": 0.2, "seconds": math.inf}
     plan, report, memory = make_plan(
         problem,
-        Observed(at_s=at_s),
+        Observed(at_s=at_s, waking=waking),
         memory,
         Budget(stability=stability, **facts | budget),
     )
@@ -332,3 +335,45 @@ def test_two_series_of_the_same_problems_make_the_same_plans() -> None:
         return plans
 
     assert series() == series()
+
+
+def test_one_request_to_a_service_at_rest_moves_nothing_else_and_neither_does_its_end() -> (
+    None
+):
+    idle = tuple(f"idle{number}" for number in range(3))
+    cheap = a_type("cheap", price_usd_per_hour=0.5, count=1)
+    # The woken service may run on this type alone, which has room for all of them.
+    dear = a_type("dear", price_usd_per_hour=0.8, count=1)
+    running = gpu_plan(*(replica_on(name, 25.0) for name in idle))
+    plan = before = Plan(policy="joint", gpus=(replace(running, gpu_type="cheap"),))
+
+    def at(at_s: float, *waking: str, current: Plan, memory: Json) -> Any:
+        problem = a_problem(
+            *(a_service(name, min_replicas=1) for name in idle),
+            a_service(
+                "doze",
+                rate_rps=1.0 / 60.0 if waking else 0.0,
+                allowed_gpu_types=("dear",),
+            ),
+            types=(cheap, dear),
+            rows=[a_row(share, 500.0 / share) for share in (25.0, 50.0, 100.0)],
+            current=current,
+        )
+        found, _, memory = tick(
+            problem, at_s=at_s, memory=memory, waking=waking, is_series=True
+        )
+        return found, memory
+
+    # It is started, is ready after 75 s, and stays for another 60 s.
+    memory = looked_at(900.0, usd_per_hour=0.5)
+    for at_s in (1000.0, 1005.0, 1080.0, 1130.0):
+        plan, memory = at(at_s, "doze", current=plan, memory=memory)
+        assert {gpu.gpu_type: len(gpu.replicas) for gpu in plan.gpus} == {
+            "cheap": 3,
+            "dear": 1,
+        }
+    plan, _ = at(1140.0, current=plan, memory=memory)
+    assert [gpu.gpu_type for gpu in plan.gpus] == ["cheap"]
+    # One that stays awake is arranged for after a while.
+    plan, _ = at(1600.0, "doze", current=before, memory=memory)
+    assert [gpu.gpu_type for gpu in plan.gpus] == ["dear"]

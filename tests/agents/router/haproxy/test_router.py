@@ -124,8 +124,8 @@ class Node:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.settings.port}/v2/models/chat/infer"
 
-    async def post(self) -> int:
-        async with self.client.post(self.url, data=b"{}") as answer:
+    async def post(self, **headers: str) -> int:
+        async with self.client.post(self.url, data=b"{}", headers=headers) as answer:
             await answer.read()
             return answer.status
 
@@ -319,7 +319,8 @@ class TestReal:
             await router.switch_routes(
                 (ServiceRoute(service="chat", slo_ms=100.0),), {}
             )
-            assert await node.post() == 503
+            # Without a replica it waits, as long as its caller does.
+            assert await node.post(**{"Plimsoll-Deadline-Ms": "50"}) == 504
             counted = await read_all(router)
             assert [(each.arrivals, each.rejected) for each in counted] == [(1, 1)]
             with pytest.raises(NotSupported, match="reports no latencies of chat"):

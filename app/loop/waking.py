@@ -1,0 +1,52 @@
+"""Scale to zero: a request that waits is demand, however little the forecast makes of it.
+
+A forecast of a service that is asked once an hour says 0, and is right. So the newest windows themselves decide whether
+the one replica runs that such a service needs: from its first request on, while anything waits, runs or starts, and for
+the downscale delay after that. However long a start takes, what starts is therefore not given up before it is ready.
+"""
+
+from collections.abc import Sequence
+
+from app.loop.observe import age_s, windows_by_service
+from app.store.store import ServiceWindow, Snapshot
+from solvers.types.state import Service
+
+WAKING = "waiting"
+"""Method of a demand that is there because requests were, and no forecast."""
+WAKING_RPS = 1.0 / 60.0
+"""Any replica carries so little: it takes one, and what comes on top of the first request is the forecast's."""
+MAX_PASSING = 10
+"""Requests of the minute or more that a snapshot holds: up to so many, the service may be at rest in another minute."""
+
+
+def is_awake(
+    service: Service, windows: Sequence[ServiceWindow], snapshot: Snapshot
+) -> bool:
+    """Whether a service that scales to zero has, or had until the downscale delay, something to do; windows: its own,
+    oldest first."""
+    if not service.scaling.may_be_zero:
+        return False
+    # A tick must see what came since the one before, also where nothing is to stay.
+    settings = snapshot.settings
+    since_s = max(
+        service.scaling.downscale_delay_s, settings.period_s, settings.window_s
+    )
+    for window in reversed(windows):
+        if age_s(window, snapshot.at) > since_s:
+            break
+        if window.arrivals or window.pending:
+            return True
+    return False
+
+
+def waking_services(snapshot: Snapshot) -> tuple[str, ...]:
+    """Those that would have no replica but for a few requests, sorted."""
+    windows = windows_by_service(snapshot.windows)
+    return tuple(
+        sorted(
+            each.name
+            for each in snapshot.state.services
+            if sum(window.arrivals for window in windows[each.name]) <= MAX_PASSING
+            and is_awake(each, windows[each.name], snapshot)
+        )
+    )

@@ -1,0 +1,121 @@
+"""Requests of services without a replica, held for HAProxy until one is ready."""
+
+import asyncio
+import contextlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from agents.base.device import ServiceRoute
+from agents.router.haproxy.router import HaProxyRouter
+from agents.router.haproxy.state import BackendServer
+from agents.router.haproxy.supervised import PLACES
+from agents.router.haproxy.waiting import fill_places
+from tests.agents.router.haproxy.test_router import a_node
+from tests.agents.router_harness import a_route, read_all
+from tests.waiting import in_loop
+
+PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
+HERE, THERE = ("127.0.0.1", 9000), ("127.0.0.1", 9001)
+
+
+def a_place(number: int, *, is_ready: bool) -> BackendServer:
+    return BackendServer(
+        backend="b1", name=f"w{number}", address=HERE, weight=1, is_ready=is_ready
+    )
+
+
+def test_places_where_requests_wait_are_filled_moved_and_emptied() -> None:
+    open_place, closed = a_place(1, is_ready=True), a_place(2, is_ready=False)
+    places = {"b1": [open_place, closed]}
+    assert list(fill_places(places, {"b1": (HERE,)})) == []
+    assert list(fill_places(places, {})) == ["set server b1/w1 state maint"]
+    assert list(fill_places(places, {"b1": (THERE, THERE)})) == [
+        "set server b1/w1 state maint",
+        "set server b1/w1 addr 127.0.0.1 port 9001",
+        "set server b1/w1 state ready",
+        "set server b1/w2 state maint",
+        "set server b1/w2 addr 127.0.0.1 port 9001",
+        "set server b1/w2 state ready",
+    ]
+
+
+async def until_queued(router: HaProxyRouter, count: int) -> None:
+    """Until so many requests of the service wait or run; what is read on the way is gone."""
+    while (await router.read_services())[0].queued != count:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(PROGRAM is None, reason="haproxy is not installed")
+class TestReal:
+    """Against the program itself."""
+
+    @in_loop
+    async def test_what_comes_before_the_first_replica_waits_for_it(
+        self, tmp_path: Path
+    ) -> None:
+        waiting = replace(a_route(), is_starting=True)
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            await router.switch_routes((waiting,), {})
+            asked = [asyncio.create_task(node.post()) for _ in range(3)]
+            await until_queued(router, 3)
+            ready = f"http://127.0.0.1:{router._settings.port}/v2/models/chat/ready"
+            async with node.client.get(ready) as answer:
+                assert answer.status == 503
+            # Who leaves gives the place up, so that the service may rest again.
+            asked.pop().cancel()
+            await until_queued(router, 2)
+            goes_on = node.worker.hold = asyncio.Event()
+            await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+            while router.in_flight("a") != 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            async with node.client.get(ready) as answer:
+                assert answer.status == 200
+            goes_on.set()
+            assert await asyncio.gather(*asked) == [200, 200]
+            assert await node.post() == 200
+            # Back at rest, the next one waits again.
+            await router.switch_routes((waiting,), {})
+            last = asyncio.create_task(node.post())
+            await until_queued(router, 1)
+            await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+            assert await last == 200
+
+    @in_loop
+    async def test_a_language_models_paths_keep_their_service_while_they_wait(
+        self, tmp_path: Path
+    ) -> None:
+        route = ServiceRoute(
+            service="chat", slo_ms=1000.0, slo_itl_ms=50.0, is_starting=True
+        )
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            await router.switch_routes((route,), {})
+            base = f"http://127.0.0.1:{router._settings.port}/services/chat/v1"
+            async with node.client.get(f"{base}/models") as answer:
+                assert (await answer.json())["data"][0]["id"] == "chat"
+            url = f"{base}/chat/completions"
+            headers = {"Plimsoll-Deadline-Ms": "200"}
+            async with node.client.post(url, json={}, headers=headers) as answer:
+                assert answer.status == 504
+            (counted,) = await read_all(router)
+            assert counted.arrivals >= 1
+
+    @in_loop
+    async def test_it_is_left_when_the_agent_ends(self, tmp_path: Path) -> None:
+        async with a_node(tmp_path) as node:
+            async with node.haproxy(keep=True) as router:
+                await router.switch_routes((replace(a_route(), is_starting=True),), {})
+                asked = asyncio.create_task(node.post())
+                await until_queued(router, 1)
+            with contextlib.suppress(aiohttp.ClientError):
+                assert await asked in (502, 503)
+            async with node.haproxy() as router:
+                await router.switch_routes((a_route(),), {})
+                asked = asyncio.create_task(node.post())
+                await until_queued(router, 1)
+                await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+                assert await asked == 200
