@@ -118,6 +118,7 @@ class HaProxySettings:
         """The program in Lua that counts what HAProxy does not."""
         return self.folder / "meter.lua"
 
+    @property
     def waiting_path(self) -> Path:
         """The map of services without a replica, whose requests are held (`agents.router.haproxy.waiting`)."""
         return self.folder / "waiting.map"

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from agents.base.device import ServiceRoute
-from agents.router import router_answers
+from agents.router import attempts
 from agents.router.router import Router
 from tests.agents.router.test_router_http import Worker
 from tests.agents.router_harness import a_route, opened, served, tick_until
@@ -77,7 +77,7 @@ async def test_who_waits_for_a_first_replica_waits_as_long_as_it_starts(
 async def test_a_start_that_fails_gives_up_what_waits_for_it(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(router_answers, "_LOOK_S", SHORT_S)
+    monkeypatch.setattr(attempts, "_LOOK_S", SHORT_S)
     nodes.here.switch((STARTING,), {})
     first = nodes.ask()
     await nodes.until_waiting()
