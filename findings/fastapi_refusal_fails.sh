@@ -39,7 +39,7 @@ def get(percent: Annotated[float, Query(ge=0, le=100)]) -> dict[str, float]:
     return {"percent": percent}
 
 
-client = TestClient(app, raise_server_exceptions=False)
+client = TestClient(app, raise_server_exceptions=False, headers={"Content-Type": "application/json"})
 answers = {
     "body 101": client.post("/share", content='{"percent": 101}').status_code,
     "body NaN": client.post("/share", content='{"percent": NaN}').status_code,
