@@ -5,13 +5,14 @@ import gc
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 from httpx2 import Response
 from psycopg.conninfo import make_conninfo
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 from starlette.testclient import TestClient
 
 from app.base.clock import ManualControlClock
@@ -141,6 +142,30 @@ def test_a_promoted_database_is_written_to_without_a_restart(
         for n in range(12)
     ]
     assert codes[-1] == 201 and codes.count(503) <= 1
+
+
+def test_one_refused_write_gives_up_all_sessions_that_only_read(database: str) -> None:
+    only_reads = text("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+    write = text("CREATE TEMPORARY TABLE written () ON COMMIT DROP")
+
+    async def ask() -> None:
+        engine = make_engine(database, pool_size=3)
+        try:
+            async with AsyncExitStack() as together:
+                for _ in range(3):
+                    connection = await together.enter_async_context(transaction(engine))
+                    await connection.execute(only_reads)
+            with pytest.raises(Unavailable, match="read-only"):
+                async with transaction(engine) as connection:
+                    await connection.execute(write)
+            async with AsyncExitStack() as together:
+                for _ in range(3):
+                    connection = await together.enter_async_context(transaction(engine))
+                    await connection.execute(write)
+        finally:
+            await engine.dispose()
+
+    run(ask())
 
 
 def _only_reading(
