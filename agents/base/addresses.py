@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
 FULL_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Of accept(2), when no further connection can be taken for now; asyncio tries again after a second."""
+"""accept(2) ends with these when no further connection can be taken; asyncio tries again after a second."""
 
 log = logging.getLogger(__name__)
 
