@@ -2,8 +2,8 @@
 # CP-SAT proves a wrong answer optimal when an objective of floats spans 12 decades; integers are right.
 #
 # Version: ortools 9.15.6755.
-# Guess: in  minimise -1.0 x + 1e12 y  the small term is lost in scaling; the status is OPTIMAL, and the best bound
-#   equals the objective. With the same coefficients as integers the answer is exact.
+# Guess: in  minimise -1.0 x + 1e12 y  the small term is lost in scaling, and the status is OPTIMAL all the same. With
+#   integers the answer is exact.
 # Seen: the term is lost and the status is OPTIMAL: x = 3 (value -3) where x = 1,000,000 was allowed. But the bound is
 #   -1,000,000: it is the true one, and the only sign that something is wrong. OPTIMAL therefore does not mean that
 #   objective and bound meet. As integers: x = 1,000,000. (1e15 as an integer is MODEL_INVALID: it may overflow.)

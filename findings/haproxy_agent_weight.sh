@@ -2,8 +2,8 @@
 # A server that asks HAProxy for half its weight gets none, and no check is failing.
 #
 # Version: Debian's haproxy 2.6.12-1+deb12u4 (installed; nothing is downloaded).
-# Guess: a server of weight 1 (the usual one) whose agent says "50%" keeps at least weight 1; after "drain", "up" brings
-#   it back.
+# Guess: after "drain", "up" brings the server back. (Of "50%" nothing was guessed before the first probe showed weight
+#   0; then, that such a backend is DOWN and answers 503.)
 # Seen: 50 % of 1 is 0. The server is not shown as drained or down, its backend is, and each request gets 503. "up" does
 #   not undo it, only "100%" does. With weight 100 half is 50, and requests are served. After "drain" the word "up"
 #   changes nothing either, because it speaks of health: only "ready" ends a drain.

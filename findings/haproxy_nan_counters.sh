@@ -2,7 +2,7 @@
 # One server without a health check makes the fleet's count of failed checks NaN, and its alert silent.
 #
 # Versions: Debian's haproxy 2.6.12-1+deb12u4 and prometheus 2.42.0+ds-5+deb12u1 (installed; nothing is downloaded).
-# Guess: HAProxy's own exporter writes 0, or no line, for what a server has not: no check, no maxconn.
+# Guess: HAProxy's own exporter writes 0, not NaN, for what a server has not, such as maxconn.
 # Seen: it writes NaN, for counters too. Prometheus stores NaN as a sample, so the sum over a checked and an unchecked
 #   server is NaN, and  sum(haproxy_server_check_failures_total) > 0  never fires although the checked one fails.
 #   Without the unchecked server the same sum is a number.

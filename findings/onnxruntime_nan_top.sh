@@ -2,7 +2,7 @@
 # One NaN among the scores: TopK(1) and ArgMax name different classes.
 #
 # Versions: onnxruntime 1.32.0 (CPU), onnx 1.23.2, numpy 2.4.6.
-# Guess: TopK(1), ArgMax and ReduceMax agree, whether NaN wins or loses.
+# Guess (after a first probe with another row): TopK(1) and ArgMax agree, wherever the NaN stands.
 # Seen: for scores 1, NaN, 3, 2, 0 TopK says NaN at place 1; ArgMax says place 2 and ReduceMax 3.0. If NaN comes first,
 #   all three say NaN at place 0. So a network that ends with TopK fails openly, and one that ends with ArgMax answers
 #   as if nothing were wrong, depending on where the NaN stands. NumPy's argmax takes NaN wherever it is.

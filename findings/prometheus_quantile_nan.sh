@@ -3,7 +3,7 @@
 #
 # Version: promtool of Debian's prometheus 2.42.0+ds-5+deb12u1 (installed; nothing is downloaded).
 # Guess: quantile_over_time leaves NaN out, as max_over_time and min_over_time do: the median of NaN, NaN, NaN, 10, 20
-#   is 15.
+#   is 15, or 20.
 # Seen: min 10 and max 20, but quantile 0 is NaN and so is the median, because NaN sorts below all numbers; the average
 #   is NaN too. So a median of a gauge is gone for the whole window while its maximum looks healthy. A high quantile is
 #   the worse case: it is a number, but a lower one than that of the samples which are numbers.

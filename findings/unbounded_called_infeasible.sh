@@ -2,7 +2,7 @@
 # Two interfaces call a program without a bound infeasible.
 #
 # Versions: pulp 3.3.2 with highspy 1.16.0 and its own CBC, cvxpy 1.9.3 with ortools 9.15.6755.
-# Guess: every interface says "unbounded" of  minimise -x, x >= 0.
+# Guess (not written down before the first probe): each says "unbounded" of  minimise -x, x >= 0.
 # Seen: of an integer program PuLP says "Infeasible" with HiGHS, though x = 0 is allowed; the same program without
 #   integers is "Unbounded". With CBC it says "Unbounded", and also of an integer program with 2y = 3, which nothing
 #   meets. CVXPY says "infeasible" with GLOP and "unbounded" with CLARABEL. A planner that answers "no plan meets the
