@@ -1,5 +1,9 @@
-"""Addresses: as a socket shows them, and as others find a port of this machine."""
+"""Addresses: as a socket shows them, as others find a port of this machine, and what is said when one takes no more."""
 
+import asyncio
+import errno
+import logging
+import math
 import socket
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -7,6 +11,10 @@ from urllib.parse import urlsplit
 
 PASS_HEADER = "Plimsoll-Passes-On"
 """Sent by agents that pass requests on to other nodes: the others would refuse a reply that says where these are."""
+FULL_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""accept(2) ends with these when no further connection can be taken; asyncio tries again after a second."""
+
+log = logging.getLogger(__name__)
 
 
 # A fleet's agents report from the same addresses every second.
@@ -49,3 +57,27 @@ def is_local(host: str) -> bool:
 def joined(host: str, port: int) -> str:
     """host:port, in brackets where the address has colons itself."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def report_full_process(
+    loop: asyncio.AbstractEventLoop, *, period_s: float = 60.0
+) -> None:
+    """Say once a period that no connection can be taken.
+
+    asyncio itself prints a traceback for each place of the backlog and each try: that filled disks within hours.
+    """
+    said_at_s = -math.inf
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        nonlocal said_at_s
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in FULL_ERRORS:
+            loop.default_exception_handler(context)
+        elif loop.time() >= said_at_s + period_s:
+            said_at_s = loop.time()
+            log.error(
+                "no further connection can be taken: %s; raise the limit of open files (`ulimit -n`, LimitNOFILE=)",
+                error.strerror,
+            )
+
+    loop.set_exception_handler(handle)

@@ -10,6 +10,7 @@ A page holds what is there now: what is gone has no series, and nothing must be 
 
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -71,7 +72,7 @@ def _metric(family: Family) -> GaugeMetricFamily | CounterMetricFamily:
 
 @contextlib.asynccontextmanager
 async def metrics_port(host: str, port: int, read: Read) -> AsyncIterator[None]:
-    """Answers `GET /metrics`; port 0: not at all. Raises OSError where the port is taken.
+    """Answers `GET /metrics`; port 0: not at all. Raises OSError, with the option's name, where the port is taken.
 
     It has no token: it is off unless asked for, and on this machine alone unless another address is given.
     """
@@ -90,7 +91,13 @@ async def metrics_port(host: str, port: int, read: Read) -> AsyncIterator[None]:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            reason = os.strerror(error.errno or 0)
+            raise OSError(
+                f"cannot give metrics at {host}, port {port}: {reason}; give another --metrics-port"
+            ) from error
         log.info("metrics are at http://%s/metrics", joined(host, port))
         yield
     finally:

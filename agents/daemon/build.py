@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agents.base.addresses import PASS_HEADER, advertised
+from agents.base.addresses import PASS_HEADER, advertised, report_full_process
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.base.exposition import metrics_port
@@ -83,6 +83,7 @@ def forbid_inspection() -> None:
 
 
 async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
+    report_full_process(asyncio.get_running_loop())
     clock = ScaledClock(speed=options.speed)
     settings = AgentSettings(
         node=options.node,

@@ -92,13 +92,19 @@ async def front(device: Device, port: int, access: RouterAccess) -> AsyncIterato
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """A port of that IP address, `::` of all addresses of both kinds; 0: any free one. Raises OSError."""
-    return socket.create_server(
-        (host, port),
-        family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-        dualstack_ipv6=host == "::",
-        backlog=BACKLOG,
-    )
+    """A port of that IP address, `::` of all addresses of both kinds; 0: any free one. Raises DeviceError."""
+    try:
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            dualstack_ipv6=host == "::",
+            backlog=BACKLOG,
+        )
+    except OSError as error:
+        raise DeviceError(
+            f"cannot take requests at {host}, port {port}: {os.strerror(error.errno or 0)}; "
+            "end what listens there, or give another --router-port or --router-host"
+        ) from error
 
 
 def _sender_off(

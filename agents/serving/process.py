@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import disable_created_metrics
 
+from agents.base.addresses import report_full_process
 from agents.base.device import DeviceError
 from agents.serving.batching import BatchLimits
 from agents.serving.engines.engine import Engine
@@ -103,6 +104,7 @@ async def _serve(options: argparse.Namespace, environment: Mapping[str, str]) ->
         metrics=WorkerMetrics(),
         environment=environment,
     )
+    report_full_process(asyncio.get_running_loop())
     signals = _Signals(asyncio.Event(), asyncio.Event())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signals.came)

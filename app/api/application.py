@@ -175,7 +175,9 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 
 def _methods(path: str) -> set[str]:
     """Those of that path, as the routers have it."""
-    routes = (route for module in RESOURCES for route in module.router.routes)
+    routes = (
+        route for module in (*RESOURCES, health) for route in module.router.routes
+    )
     return {
         method
         for route in routes

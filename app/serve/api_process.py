@@ -34,7 +34,7 @@ from app.catalogue.make_rows import make_rows
 from app.db.base import migrate
 from app.db.base.engine import make_engine
 from app.db.base.listen import Listener
-from app.db.base.transaction import Engine, transaction, translated
+from app.db.base.transaction import Engine, check_writable, transaction, translated
 from app.db.decisions import policies
 from app.db.decisions.commands import COMMAND_CHANNEL
 from app.db.fleet.log_requests import LOG_CHANNEL
@@ -340,6 +340,7 @@ def _own_checks(url: str, parts: ApiParts) -> dict[str, Check]:
             # A read of the policy proves more than a connection: tables and rights are there, too.
             async with transaction(parts.engine) as connection:
                 await policies.load_current(connection)
+                await check_writable(connection)
         except Unavailable as error:
             return str(error)
         return None

@@ -242,7 +242,7 @@ def test_request_ids_come_back_and_odd_ones_are_replaced(seen: Api) -> None:
     [
         ("OPTIONS PATCH TRACE DELETE", "/api/v1/services", "GET"),
         ("OPTIONS PATCH TRACE", "/api/v1/services/chat", "DELETE, GET, PUT"),
-        ("OPTIONS PATCH TRACE", "/livez", "GET"),
+        ("OPTIONS PATCH TRACE", "/livez", "GET, HEAD"),
         # A pattern of others fits these names, too.
         ("GET", "/api/v1/plans/preview", "POST"),
         ("DELETE", "/api/v1/simulations/examples", "GET"),
@@ -257,6 +257,15 @@ def test_a_method_that_a_path_does_not_have_is_told_all_that_it_has(
         assert (answer.status_code, answer.headers["Allow"]) == (405, methods)
         assert answer.json()["code"] == "method-not-allowed"
     assert seen.client.get("/api/v1/nothing", headers=headers).json()["status"] == 404
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz", "/metrics"])
+def test_a_probe_may_ask_with_head_and_is_told_what_get_is(
+    seen: Api, path: str
+) -> None:
+    get, head = seen.client.get(path), seen.client.head(path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["Content-Type"] == get.headers["Content-Type"]
 
 
 def test_readiness_names_its_parts(seen: Api) -> None:

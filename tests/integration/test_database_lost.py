@@ -5,13 +5,14 @@ import gc
 import socket
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 from httpx2 import Response
 from psycopg.conninfo import make_conninfo
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 from starlette.testclient import TestClient
 
 from app.base.clock import ManualControlClock
@@ -112,22 +113,80 @@ def test_a_database_that_only_reads_is_no_fault_of_ours(
     api: Api, postgres_server: postgres.Server
 ) -> None:
     """As a standby that takes over, until it is promoted."""
-    name = str(make_url(api.url).database)
     with psycopg.connect(postgres_server.conninfo, autocommit=True) as connection:
-        connection.execute(
-            f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'  # type: ignore[arg-type]
-        )
-        # One that was logging in has read the setting before, and is not listed yet: it is ended at the next turn.
-        for number in range(100):
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE backend_type = 'client backend' AND datname = %s",
-                (name,),
-            )
-            answer = api.call("PUT", f"services/new-{number}", service(f"new-{number}"))
-            if answer.status_code != 201:
-                break
+        answer = _only_reading(api, connection)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+
+
+def test_a_promoted_database_is_written_to_without_a_restart(
+    api: Api, postgres_server: postgres.Server
+) -> None:
+    """Sessions that began while it only read would go on reading for ever; and a probe that reads finds no fault."""
+    name = str(make_url(api.url).database)
+
+    def readiness() -> tuple[int, str]:
+        answer = api.client.get("/readyz?verbose=true")
+        return answer.status_code, answer.json()["checks"]["database"]
+
+    with psycopg.connect(postgres_server.conninfo, autocommit=True) as connection:
+        assert _only_reading(api, connection).status_code == 503
+        until(lambda: "only reads" in readiness()[1])
+        assert readiness()[0] == 503
+        connection.execute(
+            f'ALTER DATABASE "{name}" RESET default_transaction_read_only'
+        )  # type: ignore[arg-type]
+    until(lambda: readiness()[1] == "ok")
+    # Each session that only reads is met once at most, and the first one takes the others with it.
+    codes = [
+        api.call("PUT", f"services/then-{n}", service(f"then-{n}")).status_code
+        for n in range(12)
+    ]
+    assert codes[-1] == 201 and codes.count(503) <= 1
+
+
+def test_one_refused_write_gives_up_all_sessions_that_only_read(database: str) -> None:
+    only_reads = text("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+    write = text("CREATE TEMPORARY TABLE written () ON COMMIT DROP")
+
+    async def ask() -> None:
+        engine = make_engine(database, pool_size=3)
+        try:
+            async with AsyncExitStack() as together:
+                for _ in range(3):
+                    connection = await together.enter_async_context(transaction(engine))
+                    await connection.execute(only_reads)
+            with pytest.raises(Unavailable, match="read-only"):
+                async with transaction(engine) as connection:
+                    await connection.execute(write)
+            async with AsyncExitStack() as together:
+                for _ in range(3):
+                    connection = await together.enter_async_context(transaction(engine))
+                    await connection.execute(write)
+        finally:
+            await engine.dispose()
+
+    run(ask())
+
+
+def _only_reading(
+    api: Api, connection: "psycopg.Connection[tuple[object, ...]]"
+) -> Response:
+    """What a change is answered by then; every session that writes is ended."""
+    name = str(make_url(api.url).database)
+    connection.execute(
+        f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'  # type: ignore[arg-type]
+    )
+    # One that was logging in has read the setting before, and is not listed yet: it is ended at the next turn.
+    for number in range(100):
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND datname = %s",
+            (name,),
+        )
+        answer = api.call("PUT", f"services/new-{number}", service(f"new-{number}"))
+        if answer.status_code != 201:
+            break
+    return answer
 
 
 def test_a_listener_waits_for_the_standby_to_be_promoted(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
+import psycopg
 import pytest
 
+from app.db.base.listen import conninfo
 from app.postgres import server as postgres
 from app.postgres.files import claim, try_flock
 from tests.app.runner import Result, cli
@@ -104,6 +106,16 @@ def test_a_database_without_a_schema_or_in_use_by_another_up_is_said(
     assert lock is not None
     assert "another `plimsoll up` runs" in start("up")
     os.close(lock)
+
+
+def test_a_newer_database_asks_for_a_newer_program_and_for_no_upgrade(
+    start: Callable[..., str], empty_database: str
+) -> None:
+    with psycopg.connect(conninfo(empty_database)) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num varchar(32))")
+        connection.execute("INSERT INTO alembic_version VALUES ('9999')")
+    said = start("serve", PLIMSOLL_DATABASE_URL=empty_database)
+    assert "run a newer version" in said and "--upgrade" not in said
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class HealthView(View):
     )
 
 
+# Load balancers and `wget --spider` ask with HEAD, which FastAPI, other than Starlette, does not take for a GET.
 router = APIRouter(tags=["health"])
 
 _UNREADY: Responses = {
@@ -39,6 +40,7 @@ _UNREADY: Responses = {
 }
 
 
+@router.head("/livez", include_in_schema=False)
 @router.get("/livez")
 async def get_livez() -> HealthView:
     """Whether this process answers at all."""
@@ -51,6 +53,7 @@ def _bare_flag(given: object) -> object:
     return True if given == "" else given
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", response_model=HealthView, responses=PUBLIC | _UNREADY)
 async def get_readyz(
     request: Request,
@@ -67,12 +70,14 @@ async def get_readyz(
     return await _readiness(request, verbose)
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", response_model=HealthView, responses=_UNREADY)
 async def get_healthz(request: Request) -> JSONResponse:
     """The same as /readyz, under the older name."""
     return await _readiness(request, verbose=False)
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get(
     "/metrics",
     response_class=Response,

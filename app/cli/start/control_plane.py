@@ -65,5 +65,8 @@ def _database(settings: Settings, command: str, *, upgrade: bool) -> Iterator[st
         # Also after an upgrade: the database may be newer than this program.
         problem = migrate.check(url)
         if problem is not None:
-            raise CliError(problem, hint=f"`plimsoll {command} --upgrade` does both")
+            # No upgrade helps where the database is newer, or older than any that can be upgraded.
+            can_upgrade = migrate.why_unknown(migrate.current(url)) is None
+            hint = f"`plimsoll {command} --upgrade` does both" if can_upgrade else ""
+            raise CliError(problem, hint=hint)
         yield url

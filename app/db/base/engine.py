@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import cast
 
 from psycopg import AsyncConnection as DriverConnection
-from sqlalchemy import text
+from psycopg.errors import ReadOnlySqlTransaction
+from sqlalchemy import event, text
+from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 # A statement that runs longer than this would hold a snapshot open for many ticks; reports and syncs stay far below.
@@ -49,7 +51,7 @@ def make_engine(
         "timezone": "UTC",
         **SERVER_KEEPALIVES,
     }
-    return create_async_engine(
+    engine = create_async_engine(
         url,
         pool_size=pool_size,
         # The pool's size is a limit: the server's `max_connections` is shared by all processes.
@@ -65,6 +67,14 @@ def make_engine(
             **KEEPALIVES,
         },
     )
+    event.listen(engine.sync_engine, "handle_error", _leave_standby)
+    return engine
+
+
+def _leave_standby(context: ExceptionContext) -> None:
+    """Give up the sessions of a database that only reads: kept since a failover, they would never write again."""
+    if isinstance(context.original_exception, ReadOnlySqlTransaction):
+        context.is_disconnect = True
 
 
 def as_options(settings: Mapping[str, int | str]) -> str:

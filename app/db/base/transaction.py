@@ -59,6 +59,17 @@ def translated() -> Iterator[None]:
         ) from error
 
 
+async def check_writable(connection: Connection) -> None:
+    """Raises Unavailable where this session only reads, and gives the session up."""
+    found = await connection.execute(text("SHOW transaction_read_only"))
+    if found.scalar_one() == "on":
+        # A standby answers every question, and only a write would tell: a probe must not take it for the primary.
+        await connection.invalidate()
+        raise Unavailable(
+            "the database only reads; it is a standby that is not promoted"
+        )
+
+
 async def lock_object(connection: Connection, kind: str, name: str) -> None:
     """Let one writer at a time work on an object, which need not exist yet; until the transaction ends."""
     await connection.execute(

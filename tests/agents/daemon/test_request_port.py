@@ -14,7 +14,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from agents.daemon.request_port import BadSocket, handed_over_socket
+from agents.base.device import DeviceError
+from agents.base.exposition import metrics_port
+from agents.daemon.request_port import BadSocket, handed_over_socket, open_port
 from agents.sync.ledger import Ledger
 from tests.agents.factories import a_replica, on_gpu
 from tests.agents.gpu_nodes import inputs
@@ -135,3 +137,17 @@ def test_what_systemd_hands_to_others_is_left() -> None:
     assert environment == {"PATH": "/bin"}
     with pytest.raises(BadSocket, match="systemd passes 2 sockets"):
         handed_over_socket({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2"})
+
+
+def test_a_port_that_is_taken_is_named_with_its_option() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(DeviceError, match=f"port {port}: .*--router-port"):
+            open_port("127.0.0.1", port)
+        with pytest.raises(OSError, match=f"port {port}: .*--metrics-port"):
+            run(_give_metrics(port))
+
+
+async def _give_metrics(port: int) -> None:
+    async with metrics_port("127.0.0.1", port, bytes):
+        pass
