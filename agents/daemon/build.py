@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import ctypes
 import logging
-import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -16,6 +15,7 @@ from agents.base.addresses import advertised
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.base.exposition import metrics_port
+from agents.base.gpu_memory import memory_mib_of
 from agents.base.protocol import (
     LOGS_HEADER,
     METRICS_HEADER,
@@ -249,6 +249,9 @@ async def _gpu_device(
         ),
         templates=options.templates,
         type_of=lambda gpu: options.gpu_type or gpu.name,
+        memory_mib=lambda gpu: memory_mib_of(
+            options.gpu_type or gpu.name, options.gpu_memory_mib
+        ),
         uses_mps=uses_mps,
         pods=_pod_settings(options, options.mps_dir or home / "mps"),
         keeps_replicas=options.keep_replicas,
@@ -291,7 +294,7 @@ def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
     from agents.sim.spec import make_node
     from agents.sim.truth.truth import load_truth
 
-    memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
+    memory_mib = memory_mib_of(options.gpu_type, options.gpu_memory_mib)
     node = make_node(
         options.node,
         options.gpu_type,
@@ -345,7 +348,7 @@ def _fake_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
         except TruthError as error:
             raise LaunchFailed(str(error)) from error
 
-    memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
+    memory_mib = memory_mib_of(options.gpu_type, options.gpu_memory_mib)
     gpus = tuple(
         GpuState(index=index, gpu_type=options.gpu_type, memory_mib=memory_mib)
         for index in range(options.gpus)
@@ -364,20 +367,17 @@ def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:
     from agents.gpu.node.readonly_device import ReadOnlyDevice
     from agents.gpu.nvml.session import Nvml
 
+    devices = Devices(
+        Nvml(),
+        memory_mib=lambda gpu: memory_mib_of(
+            options.gpu_type or gpu.name, options.gpu_memory_mib
+        ),
+    )
     return ReadOnlyDevice(
-        Devices(Nvml()),
+        devices,
         clock,
         type_of=lambda gpu: type_of(
             gpu, lambda entire: options.gpu_type or entire.name
         ),
+        more_problems=lambda: devices.look().problems,
     )
-
-
-def memory_in_name_mib(gpu_type: str) -> float:
-    """32768 for `V100-32GB`; ValueError when the name says nothing."""
-    found = re.search(r"-(\d+)GB$", gpu_type)
-    if found is None:
-        raise ValueError(
-            f"the name {gpu_type} does not say its memory; give --gpu-memory-mib"
-        )
-    return float(found[1]) * 1024.0
