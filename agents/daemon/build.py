@@ -15,8 +15,8 @@ from agents.base.addresses import advertised
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.base.exposition import metrics_port
-from agents.base.gpu_memory import memory_mib_of
 from agents.base.protocol import (
+    ACQUITTALS_HEADER,
     LOGS_HEADER,
     METRICS_HEADER,
     ROUTER_HEADER,
@@ -30,6 +30,7 @@ from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
 from agents.fake.device import FakeDevice
+from agents.gpu.nvml.known_memory import memory_mib_of
 from agents.processes.node_logs import NodeLogs
 from agents.processes.user import (
     OWN_USER_WARNING,
@@ -93,7 +94,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         leaving_s=LEAVING_S * options.speed,
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
-    addresses = {LOGS_HEADER: "1"}
+    addresses = {LOGS_HEADER: "1", ACQUITTALS_HEADER: "1"}
     reach = make_transport(options, clock, token, addresses)
     logs = LogTransport(reach, node=settings.node, logs=_node_logs(options))
     transport = MeteredTransport(logs, metrics)

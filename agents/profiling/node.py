@@ -21,11 +21,11 @@ from typing import Protocol
 
 from agents.base.device import LaunchFailed, NotSupported, UnknownPart
 from agents.base.durable_files import read_boot_id
-from agents.base.gpu_memory import memory_mib_of
 from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobDriver, KnobWriter
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.mps.gpu_sharing import ByTurns, Sharing, UnderMps
+from agents.gpu.nvml.known_memory import memory_mib_of
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.procfs import MARK
 from agents.processes.templates import Templates

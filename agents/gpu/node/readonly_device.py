@@ -16,12 +16,12 @@ from agents.base.device import (
 from agents.base.protocol import GpuReading, ReplicaCommand, TaskCommand
 from agents.gpu.nvml.mig_types import max_clients
 from agents.gpu.nvml.types import GpuIdentity, GpuSample
-from agents.gpu.nvml.xids import bars_use, recovery_words
+from agents.gpu.nvml.xids import bars_use, describe_recovery
 
 _NOTHING = GpuSample(
     memory_used_mib=None, power_w=None, energy_j=None, clock_mhz=None, busy_percent=None
 )
-"""Of a GPU that does not answer."""
+"""A GPU that does not answer tells this."""
 ADVICE = "this agent only watches its GPUs; run replicas on simulated nodes"
 
 
@@ -187,9 +187,7 @@ class ReadOnlyDevice:
         self._problems.pop(gpu.index, None)
         asks = ""
         if sample.recovery:
-            asks = (
-                f"GPU {gpu.index}: its driver asks to {recovery_words(sample.recovery)}"
-            )
+            asks = f"GPU {gpu.index}: its driver asks to {describe_recovery(sample.recovery)}"
         if bars_use(sample.recovery):
             self._problems[gpu.index] = f"{asks}; until then it is not used"
             asks = ""
@@ -212,7 +210,7 @@ def _untold(gpu: GpuIdentity, sample: GpuSample) -> str:
     """What the driver does not tell of a GPU, and what that means; empty: it tells all."""
     if not sample.unknown:
         return ""
-    words = f"GPU {gpu.index}: its driver does not tell {', '.join(sample.unknown)}, so that it is unknown"
+    said = f"GPU {gpu.index}: its driver does not tell {', '.join(sample.unknown)}, so that it is unknown"
     if sample.power_w is None:
-        words += "; power caps are not kept there, unless its board takes a power limit"
-    return words
+        said += "; power caps are not kept there, unless its board takes a power limit"
+    return said

@@ -68,7 +68,7 @@ _KINDS: dict[int, tuple[type[DeviceError], str]] = {
 UNKNOWN_CODES = frozenset(
     {4, *(code for code, (kind, _) in _KINDS.items() if kind is NotSupported)}
 )
-"""Of a reading: what the GPU does not tell this process, which is no fault of it. 4: some guests may not even read."""
+"""A reading that is refused so is unknown, which is no fault of the GPU. 4: some guests may not even read."""
 
 
 def detail_of(code: int) -> str:

@@ -37,7 +37,7 @@ WAIT_MS = 1000
 PAUSE_S = 5.0
 MAX_EVENTS = 256
 """That wait to be taken; older ones are forgotten, what they condemn is not."""
-MAX_TOLD = 8
+MAX_NAMED = 8
 """Different errors of one GPU that are named."""
 RECENT_S = 600.0
 
@@ -80,7 +80,7 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
         self._events: deque[XidEvent] = deque(maxlen=MAX_EVENTS)
         self._condemned: dict[str, list[int]] = {}
         """The errors that condemn, by UUID, the first one first."""
-        self._told: dict[tuple[str, int], float] = {}
+        self._recent: dict[tuple[str, int], float] = {}
         """When each error was told last that leaves its GPU in use, by UUID and number."""
         self._problem = ""
         self.rounds = 0
@@ -106,14 +106,16 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
         """Why no errors are told at present, and those of late that leave their GPU in use; empty: neither."""
         with self._lock:
             since_s = self._now_s() - RECENT_S
-            self._told = {key: at for key, at in self._told.items() if at >= since_s}
+            self._recent = {
+                key: at for key, at in self._recent.items() if at >= since_s
+            }
             indices = {gpu.uuid: gpu.index for gpu in self._gpus}
-            told = [
+            recent = [
                 f"GPU {indices.get(uuid, uuid)} told {_named(xid)}: NVIDIA's catalogue asks to {action_of(xid)}; the "
                 "GPU stays in use"
-                for uuid, xid in sorted(self._told)
+                for uuid, xid in sorted(self._recent)
             ]
-            return "; ".join(filter(None, (self._problem, *told)))
+            return "; ".join(filter(None, (self._problem, *recent)))
 
     @property
     def is_running(self) -> bool:
@@ -136,7 +138,9 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
         """Forget what was told of this GPU so far."""
         with self._lock:
             self._condemned.pop(uuid, None)
-            self._told = {key: at for key, at in self._told.items() if key[0] != uuid}
+            self._recent = {
+                key: at for key, at in self._recent.items() if key[0] != uuid
+            }
 
     def renew(self) -> None:
         """Listen anew, also to GPUs that did not answer when the watch began."""
@@ -193,12 +197,12 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
             self.seen += 1
             self._events.append(event)
             for gpu in condemned:
-                told = self._condemned.setdefault(gpu.uuid, [])
-                if event.xid not in told and len(told) < MAX_TOLD:
-                    told.append(event.xid)
+                known = self._condemned.setdefault(gpu.uuid, [])
+                if event.xid not in known and len(known) < MAX_NAMED:
+                    known.append(event.xid)
             if action is XidAction.RESTART_APP:
                 at_s = self._now_s()
-                self._told |= {(gpu.uuid, event.xid): at_s for gpu in touched}
+                self._recent |= {(gpu.uuid, event.xid): at_s for gpu in touched}
 
     def _is_condemned(self, gpu: GpuIdentity, action: XidAction) -> bool:
         if action is not XidAction.DECODE:
@@ -219,10 +223,11 @@ def _named(xid: int) -> str:
 
 
 def _describe(xids: Iterable[int]) -> str:
-    told = tuple(xids)
-    words = "; ".join(f"Xid {xid}: {NAMES[xid]}" for xid in told if xid in NAMES)
-    strongest = max(map(action_of, told), key=lambda action: action.rank)
+    numbers = tuple(xids)
+    meanings = "; ".join(f"Xid {xid}: {NAMES[xid]}" for xid in numbers if xid in NAMES)
+    strongest = max(map(action_of, numbers), key=lambda action: action.rank)
     return (
-        f"the driver told {' and '.join(map(name_of, told))}; NVIDIA's catalogue asks to {strongest}"
-        f"{words and f' ({words})'}; then `plimsoll acquit NODE` lets it be used again, as does a restart of the agent"
+        f"the driver told {' and '.join(map(name_of, numbers))}; NVIDIA's catalogue asks to {strongest}"
+        f"{meanings and f' ({meanings})'}; then `plimsoll acquit NODE` lets it be used again, as does a restart of the "
+        "agent"
     )

@@ -115,7 +115,7 @@ class RecoveryAction(IntEnum):
     SYSTEM_REBOOT = 7
 
 
-_WORDS = {
+_ASKED = {
     RecoveryAction.GPU_RESET: "reset the GPU",
     RecoveryAction.NODE_REBOOT: "restart the machine",
     RecoveryAction.DRAIN_P2P: "end what reaches it from other GPUs, then look again",
@@ -138,10 +138,10 @@ def recovery_of(number: int) -> RecoveryAction | int:
     return RecoveryAction(number) if number in set(RecoveryAction) else number
 
 
-def recovery_words(action: RecoveryAction | int) -> str:
+def describe_recovery(action: RecoveryAction | int) -> str:
     """What must be done, in words that follow "to"."""
     if isinstance(action, RecoveryAction):
-        return _WORDS.get(action, "do nothing")
+        return _ASKED.get(action, "do nothing")
     return f"take recovery action {action}, which is newer than this agent: see `nvidia-smi -q`"
 
 

@@ -16,6 +16,7 @@ from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from agents.base.protocol import (
+    ACQUITTALS_HEADER,
     LOGS_HEADER,
     TIME_HEADER,
     LogRequest,
@@ -32,7 +33,7 @@ from app.api.http.known_names import check_gpu_types
 from app.api.http.parts import Context
 from app.base.errors import InvalidRequest, NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
-from app.db.fleet import nodes
+from app.db.fleet import acquittals, nodes
 from app.db.reports.endpoints import services_ready_elsewhere
 from app.manifests.parts import Name
 from app.store.store import AuditEvent
@@ -165,6 +166,7 @@ async def _answer(
         lease=context.parts.lease,
         ready_elsewhere=ready_elsewhere,
         logs=await _asked_logs(context, request, observation) or UNSET,
+        acquitted=await _acquitted(context, request, observation) or UNSET,
     )
     if command is not None:
         context.parts.metrics.commands.inc()
@@ -237,6 +239,19 @@ async def _asked_logs(
         )
         return ()
     return asked
+
+
+async def _acquitted(
+    context: Context, request: Request, observation: Observation
+) -> tuple[tuple[int, int], ...]:
+    """The GPUs that an operator has acquitted and the agent does not report healthy yet."""
+    # Asked only where one is ill, which is rare.
+    is_ill = any(not gpu.healthy for gpu in observation.gpus)
+    if not is_ill or ACQUITTALS_HEADER not in request.headers:
+        return ()
+    with translated():
+        async with context.transaction() as connection:
+            return await acquittals.load_acquitted(connection, observation.node)
 
 
 async def _register(context: Context, observation: Observation) -> None:

@@ -27,7 +27,7 @@ from agents.gpu.nvml.types import (
     ProcessUse,
     event_reasons,
 )
-from agents.gpu.nvml.xids import RecoveryAction, bars_use, recovery_words
+from agents.gpu.nvml.xids import RecoveryAction, bars_use, describe_recovery
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Process
 from tests.agents.fakes.nvml.fixtures import fake, library
@@ -336,7 +336,7 @@ def test_recovery_actions_are_told_by_name_and_unknown_ones_by_number(
     found = nvml.sample(first(nvml)).recovery
     assert (found, bars_use(found)) == (action, bars)
     assert found is not None
-    assert ("42" in recovery_words(found)) is (number == 42)
+    assert ("42" in describe_recovery(found)) is (number == 42)
 
 
 @pytest.mark.parametrize("code", [15, 16])
