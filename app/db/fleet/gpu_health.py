@@ -24,6 +24,7 @@ from app.store.event_limits import LimitedEvents
 from app.store.node_book import UNREPORTED_AFTER
 from solvers.types.state import gpu_id
 
+LATE = timedelta(seconds=1)
 BLIND_AFTER = timedelta(minutes=1)
 NEVER_AFTER = timedelta(minutes=5)
 
@@ -40,8 +41,8 @@ class HealthReport:
         """From when on each GPU of the node must have been reported; None: nothing is expected of this report."""
         seen = self.entry.observation
         if seen.gpus:
-            # An agent tells of its first window after that has passed.
-            first = self.agent_since - timedelta(seconds=seen.window_s)
+            # An agent tells of its first window after that has passed, and a moment later it is heard.
+            first = self.agent_since - timedelta(seconds=seen.window_s) - LATE
             return max(at - UNREPORTED_AFTER, first)
         since = at - BLIND_AFTER
         return since if seen.problems and self.agent_since < since else None
