@@ -73,13 +73,14 @@ class GpuReading(Wire, frozen=True, kw_only=True):
     index: GpuIndex
     gpu_type: Name
     memory_mib: Amount
-    memory_used_mib: Amount
-    power_w: Amount
+    memory_used_mib: Amount | None
+    """None = the driver does not tell; so of power, clock and use."""
+    power_w: Amount | None
     """Mean over the window."""
     energy_j: Amount
-    clock_mhz: Amount
+    clock_mhz: Amount | None
     busy_percent: PercentOrZero | None
-    """Share of the window in which at least one replica executed; None = the driver does not tell."""
+    """Share of the window in which at least one replica executed."""
     healthy: bool = True
 
 

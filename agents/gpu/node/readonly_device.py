@@ -169,15 +169,18 @@ class ReadOnlyDevice:
         else:
             self._note(gpu, sample)
         energy_j = self._energy_of_window(gpu.index, sample, window_s)
+        tells_power = sample.power_w is not None or sample.energy_j is not None
         return GpuReading(
             index=gpu.index,
             gpu_type=self._types[gpu.index],
             memory_mib=gpu.memory_mib,
-            memory_used_mib=sample.memory_used_mib or 0.0,
+            memory_used_mib=sample.memory_used_mib,
             # From the counter, which misses nothing between two readings; the sample alone is one moment.
-            power_w=energy_j / window_s if window_s > 0.0 else sample.power_w or 0.0,
+            power_w=energy_j / window_s
+            if window_s > 0.0 and tells_power
+            else sample.power_w,
             energy_j=energy_j,
-            clock_mhz=sample.clock_mhz or 0.0,
+            clock_mhz=sample.clock_mhz,
             busy_percent=sample.busy_percent,
             healthy=gpu.index not in self._problems,
         )
