@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from agents.base.protocol import ACQUITTALS_HEADER
 from app.db.fleet.gpu_health import BLIND_AFTER, NEVER_AFTER
+from app.db.maintenance import roll_up
 from app.db.postgres_store import PostgresStore
 from app.store.node_book import UNREPORTED_AFTER
 from tests.integration.api_harness import Api, Prepared, observation, service
@@ -126,6 +127,41 @@ class Agent:
         assert answer.status_code == 200, answer.text
         found: dict[str, object] = answer.json()
         return found
+
+
+def test_what_a_driver_does_not_tell_is_null_in_readings_and_left_out_of_metrics(
+    api: Api,
+) -> None:
+    seen = observation()
+    told = dict(seen["gpus"][0])
+    seen["gpus"][0] |= {"power_w": None, "memory_used_mib": None, "clock_mhz": None}
+    answer = api.call("POST", "nodes/n1/sync", seen, token=api.token_of("n1"))
+    assert answer.status_code == 200, answer.text
+    (first,) = api.get("gpus/n1/gpu-0/readings")["readings"]
+    (other,) = api.get("gpus/n1/gpu-1/readings")["readings"]
+    for name in ("power_w", "memory_used_mib", "clock_mhz"):
+        assert (first[name], other[name]) == (None, told[name])
+
+
+@on_fleet()
+async def test_hours_of_gpus_that_tell_little_are_summed_from_what_they_tell(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    blind = msgspec.structs.replace(
+        make_gpu_reading(0), power_w=None, memory_used_mib=None, clock_mhz=None
+    )
+    at = START + timedelta(minutes=9)
+    await observe(store, 1, at, gpus=[blind, make_gpu_reading(1)])
+    half = msgspec.structs.replace(make_gpu_reading(1), memory_used_mib=None)
+    await observe(store, 2, at + 2 * SECOND, gpus=[blind, half])
+    await roll_up(engine, START + timedelta(hours=2))
+    async with engine.connect() as connection:
+        query = text(
+            "SELECT observed_s, energy_j, memory_mib_s FROM gpu_hour ORDER BY gpu"
+        )
+        rows = [tuple(row) for row in await connection.execute(query)]
+    # GPU 1: 4096 MiB in the two seconds that are known, so in all four.
+    assert rows == [(4.0, 160.0, 0.0), (4.0, 160.0, 4096.0 * 4)]
 
 
 TAKES = {ACQUITTALS_HEADER.replace("-", "_"): "1"}
