@@ -169,7 +169,7 @@ class ReadOnlyDevice:
         else:
             self._note(gpu, sample)
         energy_j = self._energy_of_window(gpu.index, sample, window_s)
-        tells_power = sample.power_w is not None or sample.energy_j is not None
+        knows_power = sample.power_w is not None or sample.energy_j is not None
         return GpuReading(
             index=gpu.index,
             gpu_type=self._types[gpu.index],
@@ -177,7 +177,7 @@ class ReadOnlyDevice:
             memory_used_mib=sample.memory_used_mib,
             # From the counter, which misses nothing between two readings; the sample alone is one moment.
             power_w=energy_j / window_s
-            if window_s > 0.0 and tells_power
+            if window_s > 0.0 and knows_power
             else sample.power_w,
             energy_j=energy_j,
             clock_mhz=sample.clock_mhz,
@@ -214,6 +214,8 @@ def _untold(gpu: GpuIdentity, sample: GpuSample) -> str:
     if not sample.unknown:
         return ""
     said = f"GPU {gpu.index}: its driver does not tell {', '.join(sample.unknown)}, so that it is unknown"
+    if sample.power_w is None and sample.energy_j is not None:
+        said += "; the mean of its power is known from its energy"
     if sample.power_w is None:
         said += "; power caps are not kept there, unless its board takes a power limit"
     return said

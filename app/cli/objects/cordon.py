@@ -52,9 +52,10 @@ def acquit(
         ),
     ] = None,
 ) -> None:
-    """Use GPUs again that a critical error (Xid) condemned, once what NVIDIA's catalogue asks for is done.
+    """Use GPUs again that a critical error condemned.
 
-    Their agent forgets the errors so far. A GPU that does not answer, or tells another error, stays out of use.
+    For when what NVIDIA's catalogue of Xids asks for is done: the node's agent forgets the errors so far. A GPU that
+    does not answer, or tells another error, stays out of use.
     """
     with Api(cli_context(context)) as api:
         for node in nodes:
