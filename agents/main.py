@@ -161,7 +161,8 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     device.add_argument(
         "--gpu-memory-mib",
         type=positive,
-        help=f"{fake}: default from the type's name (…-32GB)",
+        help="simulated, fake: memory of each GPU; nvml, gpu: of those whose driver does not tell it (default: known "
+        "by the type)",
     )
     device.add_argument(
         "--launch-s",

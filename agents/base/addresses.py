@@ -9,8 +9,6 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
-PASS_HEADER = "Plimsoll-Passes-On"
-"""Sent by agents that pass requests on to other nodes: the others would refuse a reply that says where these are."""
 FULL_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 """accept(2) ends with these when no further connection can be taken; asyncio tries again after a second."""
 

@@ -343,6 +343,10 @@ class Device(Protocol):
         """Limit the board's power; None restores its own limit. Raises OutOfRange, NotSupported or NotPermitted."""
         ...
 
+    async def acquit(self, gpu_index: int) -> None:
+        """Forget the critical errors that a GPU told so far; what is wrong with it still shows again."""
+        ...
+
     async def close(self) -> None:
         """Stop every replica and restore the defaults of every GPU."""
         ...

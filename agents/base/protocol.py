@@ -53,8 +53,6 @@ METRICS_HEADER = "Plimsoll-Metrics"
 """host:port of the agent's own metrics, where it has some."""
 ROUTER_HEADER = "Plimsoll-Router"
 """Base URL of the node's router, where it takes requests: http or https, host and port."""
-LOGS_HEADER = "Plimsoll-Logs"
-"""Sent by agents that answer a `LogRequest`: the others would refuse a reply with one."""
 LOG_BYTES = 65_536
 """The most that one answer holds of a log."""
 
@@ -70,14 +68,14 @@ class GpuReading(Wire, frozen=True, kw_only=True):
     index: GpuIndex
     gpu_type: Name
     memory_mib: Amount
-    """Capacity."""
-    memory_used_mib: Amount
-    power_w: Amount
+    memory_used_mib: Amount | None
+    """None = the driver does not tell; so of power, clock and use."""
+    power_w: Amount | None
     """Mean over the window."""
     energy_j: Amount
-    clock_mhz: Amount
+    clock_mhz: Amount | None
     busy_percent: PercentOrZero | None
-    """Share of the window in which at least one replica executed; None = the driver does not tell."""
+    """Share of the window in which at least one replica executed."""
     healthy: bool = True
 
 
@@ -91,7 +89,7 @@ class TokenCounts(NamedTuple):
 
 
 class ReplicaReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
-    """One replica over the window."""
+    """One replica over the window, in which its batches and requests finished."""
 
     id: Name
     service: Name
@@ -102,7 +100,6 @@ class ReplicaReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     memory_mib: Amount
     batches: Count = 0
     requests: Count = 0
-    """Both finished in the window."""
     execution_ms: Amount = 0.0
     """Mean execution time of those batches."""
     tokens: TokenCounts | None = None
@@ -235,9 +232,8 @@ class Observation(Wire, frozen=True, kw_only=True, omit_defaults=True):
     uses: Annotated[tuple[UseReading, ...], Meta(max_length=1280)] = ()
     """Who used what of the GPUs, where that was measured."""
     failures: Annotated[tuple[LaunchFailure, ...], Meta(max_length=MAX_LAUNCHES)] = ()
-    """Launches that failed since the last observation."""
+    """Launches that failed since the last observation; `launches`: those that succeeded."""
     launches: Annotated[tuple[LaunchTime, ...], Meta(max_length=MAX_LAUNCHES)] = ()
-    """Launches that succeeded since then."""
     awaited: Annotated[tuple[Name, ...], Meta(max_length=1024)] = ()
     """Services that moved to other nodes, and that this one serves on until they are ready there."""
 
@@ -286,7 +282,6 @@ class TaskCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
     sm_percent: Percent
     memory_mib: Amount
     iterations: Ordinal
-    """Until it is done."""
     done_iterations: Iterations = 0.0
     """Where it begins when it is started; one that runs goes on from where it is."""
     is_resident: bool = True
@@ -300,7 +295,6 @@ class GovernorCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
 
     name: Name
     period_s: Annotated[float, Meta(ge=0.1, le=60.0)] = 1.0
-    """From step to step."""
     clocks_mhz: Annotated[tuple[Positive, ...], Meta(min_length=1, max_length=256)]
     """Clocks that may be locked, ascending."""
     power_limit_w: Positive
@@ -399,3 +393,5 @@ class SyncReply(Wire, frozen=True, kw_only=True):
     # Base URLs of routers of nodes where they are ready. Left out, as logs, for agents that take no reply with it.
     carriers: dict[Name, tuple[Text, ...]] | UnsetType = UNSET
     logs: tuple[LogRequest, ...] | UnsetType = UNSET
+    acquitted: tuple[tuple[GpuIndex, Ordinal], ...] | UnsetType = UNSET
+    """GPUs whose critical errors an operator forgives, each with a number that grows from acquittal to acquittal."""

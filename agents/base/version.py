@@ -1,10 +1,13 @@
-"""Which version of the agent is installed, and what control planes of its time take."""
+"""Which version of the agent is installed, and what agents and control planes of this version take of each other."""
 
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 TAKES_HEADER = "Plimsoll-Takes"
-"""In answers to agents: the fields of a service's reading that this control plane takes and earlier ones refused."""
-TAKEN_FIELDS = ("gone", "unmeasured")
+"""Fields that the sender takes and earlier versions refused: of agents some of a reply, of control planes some of a
+service's reading."""
+REPLY_FIELDS = ("acquitted", "carriers", "logs")
+READING_FIELDS = ("gone", "unmeasured")
 
 
 def agent_version() -> str:
@@ -15,3 +18,13 @@ def agent_version() -> str:
         except PackageNotFoundError:
             continue
     return ""
+
+
+def takes(fields: Iterable[str]) -> str:
+    """The value of the header."""
+    return ", ".join(fields)
+
+
+def taken(header: str | None) -> frozenset[str]:
+    """The fields that a header names."""
+    return frozenset(each.strip() for each in (header or "").split(","))

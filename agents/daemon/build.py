@@ -5,31 +5,30 @@ import asyncio
 import contextlib
 import ctypes
 import logging
-import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agents.base.addresses import PASS_HEADER, advertised, report_full_process
+from agents.base.addresses import advertised, report_full_process
 from agents.base.clock import Clock, ScaledClock
 from agents.base.device import Device, DeviceError, GpuState, LaunchFailed
 from agents.base.exposition import metrics_port
 from agents.base.protocol import (
-    LOGS_HEADER,
     METRICS_HEADER,
     ROUTER_HEADER,
     ReplicaCommand,
     TaskCommand,
 )
-from agents.base.version import agent_version
+from agents.base.version import REPLY_FIELDS, TAKES_HEADER, agent_version, takes
 from agents.base.waits import stop_event
 from agents.daemon.log_answers import DocumentTransport, LogTransport
 from agents.daemon.loop import AgentSettings, NodeAgent
 from agents.daemon.metrics import AgentMetrics, MeteredTransport
 from agents.daemon.request_port import front
 from agents.fake.device import FakeDevice
+from agents.gpu.nvml.known_memory import memory_mib_of
 from agents.processes.node_logs import NodeLogs
 from agents.processes.user import (
     OWN_USER_WARNING,
@@ -94,7 +93,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
         leaving_s=LEAVING_S * options.speed,
     )
     metrics = AgentMetrics(node=settings.node, version=settings.version)
-    addresses = {LOGS_HEADER: "1", PASS_HEADER: "1"}
+    addresses = {TAKES_HEADER: takes(REPLY_FIELDS)}
     reach = make_transport(options, clock, token, addresses)
     logs = LogTransport(reach, node=settings.node, logs=_node_logs(options))
     transport = MeteredTransport(logs, metrics)
@@ -250,6 +249,9 @@ async def _gpu_device(
         ),
         templates=options.templates,
         type_of=lambda gpu: options.gpu_type or gpu.name,
+        memory_mib=lambda gpu: memory_mib_of(
+            options.gpu_type or gpu.name, options.gpu_memory_mib
+        ),
         uses_mps=uses_mps,
         pods=_pod_settings(options, options.mps_dir or home / "mps"),
         keeps_replicas=options.keep_replicas,
@@ -292,7 +294,7 @@ def _simulated_device(options: argparse.Namespace, clock: Clock) -> Device:
     from agents.sim.spec import make_node
     from agents.sim.truth.truth import load_truth
 
-    memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
+    memory_mib = memory_mib_of(options.gpu_type, options.gpu_memory_mib)
     node = make_node(
         options.node,
         options.gpu_type,
@@ -346,7 +348,7 @@ def _fake_device(options: argparse.Namespace, clock: Clock) -> FakeDevice:
         except TruthError as error:
             raise LaunchFailed(str(error)) from error
 
-    memory_mib = options.gpu_memory_mib or memory_in_name_mib(options.gpu_type)
+    memory_mib = memory_mib_of(options.gpu_type, options.gpu_memory_mib)
     gpus = tuple(
         GpuState(index=index, gpu_type=options.gpu_type, memory_mib=memory_mib)
         for index in range(options.gpus)
@@ -365,20 +367,17 @@ def _nvml_device(options: argparse.Namespace, clock: Clock) -> Device:
     from agents.gpu.node.readonly_device import ReadOnlyDevice
     from agents.gpu.nvml.session import Nvml
 
+    devices = Devices(
+        Nvml(),
+        memory_mib=lambda gpu: memory_mib_of(
+            options.gpu_type or gpu.name, options.gpu_memory_mib
+        ),
+    )
     return ReadOnlyDevice(
-        Devices(Nvml()),
+        devices,
         clock,
         type_of=lambda gpu: type_of(
             gpu, lambda entire: options.gpu_type or entire.name
         ),
+        more_problems=lambda: devices.look().problems,
     )
-
-
-def memory_in_name_mib(gpu_type: str) -> float:
-    """32768 for `V100-32GB`; ValueError when the name says nothing."""
-    found = re.search(r"-(\d+)GB$", gpu_type)
-    if found is None:
-        raise ValueError(
-            f"the name {gpu_type} does not say its memory; give --gpu-memory-mib"
-        )
-    return float(found[1]) * 1024.0

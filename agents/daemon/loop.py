@@ -25,6 +25,7 @@ from agents.base.device import Device, DeviceError, DeviceReadings
 from agents.base.protocol import MAX_TEXT, Ack, NodeCommand, Observation, SyncReply
 from agents.base.successors import as_commanded
 from agents.base.waits import cancel
+from agents.daemon.acquittals import Acquittals
 from agents.daemon.notes import MAX_WINDOW_S, AgentNotes, sendable, within_limits
 from agents.daemon.steps import FORESEEN, Steps, problem_of, sleep_unless
 from agents.enforce.admission import objections
@@ -86,7 +87,7 @@ class NodeAgent:
             ledger.directory, uptime=machine_uptime(), now_s=clock.now_s()
         )
         self._skew = ClockSkew()
-        self._governing = Governing(device)
+        self._governing, self._acquittals = Governing(device), Acquittals(device)
         self._hands = asyncio.Lock()
         """Held by whoever is setting the device: what one of them has read must not change under it. Starts go without:
         they may take long, and change nothing that another sets."""
@@ -359,7 +360,7 @@ class NodeAgent:
         had_ended = self._lease.has_ended(now_s)
         self._lease.renew(reply.lease, now_s)
         ready = self._enforcing.note_ready_elsewhere(reply)
-        if had_ended or ready:
+        if await self._acquittals.take(reply.acquitted) or had_ended or ready:
             self._changed.set()
         if reply.command is not None:
             await self.consider(reply.command)

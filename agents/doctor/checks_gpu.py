@@ -51,6 +51,7 @@ MPS_REMEDIES: Mapping[MpsLackKind, str] = {
 }
 """What to do when a GPU cannot be shared by MPS."""
 
+LOST_REMEDY = "drain the node, then reset the GPU or restart the machine"
 NO_MPS = "SM percents and memory limits would not be in force, replicas take turns"
 
 
@@ -75,6 +76,14 @@ def check_driver(facts: DriverFacts) -> NodeFinding:
         level="pass",
         words=f"{facts.version}, {counted(len(facts.gpus), 'GPU')}",
     )
+
+
+def check_silent(facts: DriverFacts) -> Iterator[NodeFinding]:
+    """Each GPU that the driver lists and that does not answer: the agent serves on without it."""
+    for index, why in facts.silent:
+        yield NodeFinding(
+            check=f"GPU {index}", level="fail", words=why, remedy=LOST_REMEDY
+        )
 
 
 def check_files(facts: FileFacts) -> NodeFinding:
@@ -103,12 +112,12 @@ def check_gpu(
     """What the GPU is, and each thing that it does not let this process do."""
     name = f"GPU {gpu.index}"
     as_type = f" as {gpu_type}" if gpu_type else ""
-    words = f"{gpu.name}{as_type}, {gpu.memory_mib:g} MiB, {gpu.uuid}"
+    memory = f"{gpu.memory_mib:g} MiB" if gpu.memory_mib else "memory not told"
+    words = f"{gpu.name}{as_type}, {memory}, {gpu.uuid}"
     # A GPU that does not answer has no other facts.
     if gpu.lost:
-        remedy = "drain the node, then reset the GPU or restart the machine"
         yield NodeFinding(
-            check=name, level="fail", words=f"{words}: {gpu.lost}", remedy=remedy
+            check=name, level="fail", words=f"{words}: {gpu.lost}", remedy=LOST_REMEDY
         )
         return
     yield NodeFinding(check=name, level="pass", words=words)

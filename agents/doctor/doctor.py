@@ -195,6 +195,7 @@ def _examine_gpus(
     modes = ask_modes(here)
     if not asked.uses_mps:
         yield checks_gpu.check_turns()
+    yield from checks_gpu.check_silent(driver)
     for gpu in driver.gpus:
         yield from checks_gpu.check_gpu(
             gpu, driver, gpu_type=asked.gpu_type, has_right=has_right

@@ -114,11 +114,13 @@ def read_driver(*, state_dir: Path | None) -> DriverFacts:
     try:
         with _may_write(state_dir) as why_untried, Nvml() as nvml:
             tries = state_dir is not None and not why_untried
+            listing = nvml.listing()
             return DriverFacts(
                 version=nvml.driver_version(),
                 gpus=tuple(
-                    _read_gpu(nvml, gpu, tries_writes=tries) for gpu in nvml.gpus()
+                    _read_gpu(nvml, gpu, tries_writes=tries) for gpu in listing.gpus
                 ),
+                silent=listing.silent,
                 why_untried=why_untried,
             )
     except DeviceError as error:

@@ -143,6 +143,8 @@ class DriverFacts:
     problem: str = ""
     version: str = ""
     gpus: tuple[GpuFacts, ...] = ()
+    silent: tuple[tuple[int, str], ...] = ()
+    """GPUs that the driver lists and that do not answer, each with the reason."""
     why_untried: str = ""
     """Why knobs were not tried although that was asked for."""
 

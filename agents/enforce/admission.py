@@ -28,7 +28,8 @@ def objections(
     """Why this node must not carry the command out, in words; empty = nothing speaks against it.
 
     The checker of the control plane has already seen the plan; this catches a command for another machine: one that
-    was renamed, rebuilt with other GPUs, or is out of step with the catalogue.
+    was renamed, rebuilt with other GPUs, or is out of step with the catalogue. A GPU that is missing beside others is
+    no objection, but what `missing_gpus` says: the command is carried out for those that are there.
     """
     # Nothing else is looked at then: a command for another node fits its GPUs, not these.
     if command.node != node:
@@ -64,13 +65,23 @@ def _unrouted(command: NodeCommand) -> Iterator[str]:
 
 def _gpu_objections(command: NodeCommand, gpus: tuple[GpuState, ...]) -> Iterator[str]:
     present = {gpu.index: gpu for gpu in gpus}
+    if present.keys().isdisjoint(gpu.index for gpu in command.gpus):
+        yield from missing_gpus(command, gpus)
     for index, replica in broken_spans(command.gpus):
         yield f"replica {replica.id} on GPU {index} spans GPUs that the command does not give it"
     for gpu in spanned(command).gpus:
-        if gpu.index not in present:
-            yield f"there is no GPU {gpu.index}; this node has {sorted(present) or 'none'}"
-        else:
+        if gpu.index in present:
             yield from _misfits(gpu, present[gpu.index])
+
+
+def missing_gpus(command: NodeCommand, gpus: tuple[GpuState, ...]) -> tuple[str, ...]:
+    """The GPUs of the command that are not there, in words."""
+    present = sorted(gpu.index for gpu in gpus)
+    return tuple(
+        f"there is no GPU {gpu.index}; this node has {present or 'none'}"
+        for gpu in command.gpus
+        if gpu.index not in present
+    )
 
 
 def _misfits(command: GpuCommand, gpu: GpuState) -> Iterator[str]:

@@ -13,7 +13,7 @@ It acts where no governor does: `spared` are the GPUs whose governor is acting. 
 The period after a turn does not count: boards tell a mean over a second. Power rises at most with the cube of the clock
 (P ~ f · V², and the voltage at most in proportion to f), so "would fit" is peak · (next / present)³ <= cap: under a
 steady load a step up never has to be taken back. A clock that cannot be locked leaves the board's own limit, which is
-set to the cap; where there is neither, nothing holds the cap and the node says so.
+set to the cap; where there is neither, or the power is not told, nothing holds the cap and the node says so.
 """
 
 import logging
@@ -83,8 +83,8 @@ class PowerGuard:
         for index, hold in sorted(self._holds.items()):
             try:
                 await self._look(gpus[index], hold)
-            except NotSupported:
-                hold.message = ""  # Nobody can tell the power here; telemetry says so where that matters.
+            except NotSupported as error:
+                self._unwatched(gpus[index], hold, error)
             except DeviceError as error:
                 hold.message = f"GPU {index}: the power cap of {hold.cap_w:g} W cannot be guarded: {error}"
         return tuple(self._message())
@@ -107,6 +107,16 @@ class PowerGuard:
             await self._speed_up(gpu, hold, peak_w)
         else:
             hold.message = ""
+
+    def _unwatched(self, gpu: GpuState, hold: _Hold, error: NotSupported) -> None:
+        """Nobody can tell the power: the board alone may keep the cap, where it takes a limit."""
+        if gpu.has_power_limit:
+            hold.message = ""
+        else:
+            _say(
+                hold,
+                f"GPU {gpu.index}: the power cap of {hold.cap_w:g} W is not kept: {error}",
+            )
 
     async def _slow_down(self, gpu: GpuState, hold: _Hold, peak_w: float) -> None:
         over = (

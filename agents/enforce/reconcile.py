@@ -39,6 +39,7 @@ from agents.enforce.actions import (
     SwitchRoutes,
     perform,
 )
+from agents.enforce.admission import missing_gpus
 from agents.enforce.diff import actions, is_settled
 from agents.enforce.diff_routes import planned_here_alone
 from agents.enforce.failed_launches import FailedLaunches
@@ -299,6 +300,7 @@ def _ack(command: NodeCommand, state: NodeState, failures: list[str]) -> Ack:
         for gpu in command.gpus
         if gpu.index in lost and (gpu.replicas or gpu.tasks)
     ]
+    broken += missing_gpus(command, state.gpus)
     status: AckStatus = "applying"
     if failures or broken:
         status = "failed"

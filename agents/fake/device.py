@@ -239,6 +239,9 @@ class FakeDevice:
     async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
         self._gpus[gpu_index] = replace(self._gpu(gpu_index), power_limit_w=limit_w)
 
+    async def acquit(self, gpu_index: int) -> None:
+        """Nothing is wrong with a GPU that is not there."""
+
     async def close(self) -> None:
         # First, so that no request goes to a server that is being closed.
         self.router.switch((), {})

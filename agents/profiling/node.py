@@ -25,6 +25,7 @@ from agents.gpu.knobs.journal import KnobJournal
 from agents.gpu.knobs.knobs import KnobDriver, KnobWriter
 from agents.gpu.mps.daemon import Mps
 from agents.gpu.mps.gpu_sharing import ByTurns, Sharing, UnderMps
+from agents.gpu.nvml.known_memory import memory_mib_of
 from agents.gpu.nvml.types import GpuIdentity
 from agents.processes.procfs import MARK
 from agents.processes.templates import Templates
@@ -149,7 +150,7 @@ async def open_profile(
 
     Raises DeviceError or OSError.
     """
-    gpu = _gpu(driver, settings.gpu_index)
+    gpu = _gpu(driver, settings)
     # Settings are checked before anything is made that would have to be removed.
     _refuse_impossible(settings, has_knobs=knobs is not None)
     duties = _make_duties(settings, gpu)
@@ -210,11 +211,14 @@ def _make_site(settings: ProfileSettings, gpu: GpuIdentity, duties: Duties) -> S
     )
 
 
-def _gpu(driver: ReadDriver, index: int) -> GpuIdentity:
+def _gpu(driver: ReadDriver, settings: ProfileSettings) -> GpuIdentity:
     gpus = {gpu.index: gpu for gpu in driver.gpus()}
-    if index not in gpus:
-        raise UnknownPart(f"no GPU {index}; this node has {sorted(gpus)}")
-    return gpus[index]
+    if settings.gpu_index not in gpus:
+        raise UnknownPart(f"no GPU {settings.gpu_index}; this node has {sorted(gpus)}")
+    gpu = gpus[settings.gpu_index]
+    # Some drivers do not tell it.
+    memory_mib = gpu.memory_mib or memory_mib_of(settings.gpu_type)
+    return replace(gpu, memory_mib=memory_mib)
 
 
 def _clock(

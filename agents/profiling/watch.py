@@ -8,7 +8,7 @@ clock was not the one that was locked. NVML's calls take milliseconds, so they a
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -38,8 +38,9 @@ class ProfileDriver(Protocol):
 class Seen:
     """A GPU over one window."""
 
-    power_w: float
-    clock_mhz: float
+    power_w: float | None
+    """None here and of the clock: the driver does not tell it."""
+    clock_mhz: float | None
     memory_mib: dict[int, float]
     """By process, where the driver tells."""
     held_back_by: tuple[str, ...]
@@ -91,7 +92,7 @@ class GpuWatch:
             )
         return Seen(
             power_w=_power_w(samples, times_s),
-            clock_mhz=fmean(each.clock_mhz for each in samples),
+            clock_mhz=mean_of(each.clock_mhz for each in samples),
             memory_mib={pid: mib for pid, mib in memory_mib.items() if mib > 0.0},
             held_back_by=_held_back_by(samples),
             objections=(
@@ -107,7 +108,8 @@ class GpuWatch:
 
     async def memory_used_mib(self) -> float:
         """What is in use on the entire GPU now."""
-        return (await asyncio.to_thread(self._driver.sample, self._gpu)).memory_used_mib
+        sample = await asyncio.to_thread(self._driver.sample, self._gpu)
+        return sample.memory_used_mib or 0.0
 
     def _processes(self) -> tuple[GpuProcess, ...]:
         try:
@@ -124,14 +126,20 @@ class GpuWatch:
         return self._known[pid]
 
 
-def _power_w(samples: list[GpuSample], times_s: list[float]) -> float:
+def _power_w(samples: list[GpuSample], times_s: list[float]) -> float | None:
     """By the energy counter where it moved, else the mean of what was read."""
     first = samples[0].energy_j
     last = samples[-1].energy_j
     # The counter integrates on the board, while watts are read five times a second and miss what is shorter.
     if first is not None and last is not None and last > first:
         return (last - first) / (times_s[-1] - times_s[0])
-    return fmean(each.power_w for each in samples)
+    return mean_of(each.power_w for each in samples)
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of what is known; None where nothing is."""
+    known = [each for each in values if each is not None]
+    return fmean(known) if known else None
 
 
 def _held_back_by(samples: list[GpuSample]) -> tuple[str, ...]:
@@ -142,7 +150,11 @@ def _clock_objections(samples: list[GpuSample], clock_mhz: float | None) -> list
     if clock_mhz is None or _held_back_by(samples):
         return []
     # An idle GPU drops its clock although it is locked, which says nothing about the batches.
-    shown = [each.clock_mhz for each in samples if "idle" not in each.event_reasons]
+    shown = [
+        each.clock_mhz
+        for each in samples
+        if each.clock_mhz is not None and "idle" not in each.event_reasons
+    ]
     if all(abs(each - clock_mhz) <= CLOCK_TOLERANCE_MHZ for each in shown):
         return []
     return [f"clock at {min(shown):g} to {max(shown):g} MHz, not at {clock_mhz:g}"]

@@ -20,7 +20,7 @@ from typing import Protocol, TypeVar
 from agents.profiling.cells import MeasurementCell, NotSteady
 from agents.profiling.journal import Measurement, Timing
 from agents.profiling.messages import LoadBatch, Loaded, Order, Ready, RunWindow, Timed
-from agents.profiling.watch import GpuWatch, Seen
+from agents.profiling.watch import GpuWatch, Seen, mean_of
 
 START_S = 0.05
 """Until a window begins, so that all benches have heard of it."""
@@ -114,8 +114,8 @@ async def measure(
             return Measurement(
                 cell=cell,
                 timings=_timings(cell, benches, last, memory_mib),
-                power_w=fmean(each.seen.power_w for each in last),
-                clock_mhz=fmean(each.seen.clock_mhz for each in last),
+                power_w=mean_of(each.seen.power_w for each in last),
+                clock_mhz=mean_of(each.seen.clock_mhz for each in last),
                 windows=number,
                 rejected=tuple(dict.fromkeys(rejected)),
                 held_back_by=tuple(

@@ -128,6 +128,9 @@ class SimulatedDevice:
         self._cluster.advance()
         self._node.limit_power(gpu_index, limit_w)
 
+    async def acquit(self, gpu_index: int) -> None:
+        """A simulated GPU is as its scenario says."""
+
     async def close(self) -> None:
         now_s = self._cluster.advance()
         self._node.routes = ()

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import structs
 
 from agents.base.protocol import TIME_HEADER, Observation, SyncReply
-from agents.base.version import TAKEN_FIELDS, TAKES_HEADER
+from agents.base.version import READING_FIELDS, TAKES_HEADER, taken
 
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
@@ -117,7 +117,7 @@ class HttpTransport:
         """Sent with every request; it may be replaced at any time."""
         self._speed = speed
         self._taken: frozenset[str] = frozenset()
-        """Fields of TAKEN_FIELDS that the control plane has said that it takes."""
+        """Fields of READING_FIELDS that the control plane has said that it takes."""
         self._session: aiohttp.ClientSession | None = None
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
@@ -132,8 +132,7 @@ class HttpTransport:
             ) as response:
                 reply = _reply_of(await _body_of(response))
                 # Said with each answer: the next one may come from another version of the control plane.
-                taken = response.headers.get(TAKES_HEADER, "")
-                self._taken = frozenset(each.strip() for each in taken.split(","))
+                self._taken = taken(response.headers.get(TAKES_HEADER))
                 return reply
         except _NO_ANSWER as error:
             raise self._silent(error) from error
@@ -163,7 +162,7 @@ class HttpTransport:
 
     def _sendable(self, observation: Observation) -> Observation:
         """What the control plane does not refuse. These fields explain counts, and none of the others needs them."""
-        unknown = {each: 0 for each in TAKEN_FIELDS if each not in self._taken}
+        unknown = {each: 0 for each in READING_FIELDS if each not in self._taken}
         if not any(
             getattr(reading, name)
             for reading in observation.services

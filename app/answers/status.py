@@ -243,11 +243,14 @@ def _waiting(snapshot: Snapshot, service: str) -> WaitingPlan | None:
     return WaitingPlan(id=proposal.plan_id, replicas=replicas)
 
 
-def node_applied(*, held: int, wanted: int, is_renumbered: bool) -> Condition:
-    """Whether a node follows the newest command that this control plane made for it.
+def node_applied(
+    *, held: int, wanted: int, is_renumbered: bool, said: str = "", detail: str = ""
+) -> Condition:
+    """Whether a node follows the newest command that this control plane made for it, and carries it out.
 
     `held`: the generation that it has in force; `wanted`: of its newest command; 0 = there is none. `is_renumbered`:
-    generations began anew after a restore, and no plan was pushed since.
+    generations began anew after a restore, and no plan was pushed since. `said`: what its agent acknowledged of that
+    command, with the reason.
     """
     if held > wanted:
         message = f"it follows generation {held}, but this control plane's newest command for it is {wanted}"
@@ -260,9 +263,15 @@ def node_applied(*, held: int, wanted: int, is_renumbered: bool) -> Condition:
     if is_renumbered:
         message = f"generations were renumbered after {wanted}, as after a restore; it follows the next plan"
         return _condition("Applied", "False", "Renumbered", message)
+    if held < wanted and said == "refused":
+        message = f"generation {wanted} is refused: {detail}"
+        return _condition("Applied", "False", "CommandRefused", message)
     if held < wanted:
         message = f"generation {wanted} is not yet in force, {held} is"
         return _condition("Applied", "False", "RollingOut", message)
+    if said == "failed":
+        message = f"generation {wanted} is in force, but not all of it is carried out: {detail}"
+        return _condition("Applied", "False", "CarriedOutInPart", message)
     message = f"generation {wanted} is in force"
     return _condition("Applied", "True", "NodesFollow", message)
 

@@ -135,6 +135,11 @@ SECTIONS: dict[str, tuple[Entry, ...]] = {
             "objects.cordon:undrain",
             "Stop draining a node and use it again.",
         ),
+        Entry(
+            "acquit",
+            "objects.cordon:acquit",
+            "Use GPUs again that a critical error condemned.",
+        ),
     ),
     "Decisions": (
         Entry(

@@ -231,12 +231,14 @@ ORDER BY hour
 """
 
 # A late observation's hour is summed again from all its rows: adding it up twice is not possible.
-# Readings without `busy_percent` count as busy as the others: the known part is scaled up to the observed time.
+# Readings without `busy_percent` count as busy as the others: the known part is scaled up to the observed time. So it
+# is of memory, which is none where it was never known.
 _SUM_HOUR = """
 INSERT INTO gpu_hour (gpu, hour, observed_s, busy_s, energy_j, memory_mib_s)
 SELECT gpu, :hour, sum(window_s),
        sum(window_s * busy_percent / 100) * sum(window_s) / sum(window_s) FILTER (WHERE busy_percent IS NOT NULL),
-       sum(energy_j), sum(window_s * memory_used_mib)
+       sum(energy_j), coalesce(sum(window_s * memory_used_mib) * sum(window_s)
+                               / sum(window_s) FILTER (WHERE memory_used_mib IS NOT NULL), 0)
 FROM gpu_observation WHERE window_start >= :hour AND window_start < CAST(:hour AS timestamptz) + interval '1 hour'
 GROUP BY gpu
 ON CONFLICT (gpu, hour) DO UPDATE SET observed_s = excluded.observed_s, busy_s = excluded.busy_s,

@@ -54,7 +54,10 @@ class DemoFeed:
     def note_power(self, observation: Observation) -> None:
         """An agent reported what its GPUs draw."""
         self.power_w.update(
-            {(observation.node, gpu.index): gpu.power_w for gpu in observation.gpus}
+            {
+                (observation.node, gpu.index): gpu.power_w or 0.0
+                for gpu in observation.gpus
+            }
         )
 
     def frame(self, now: datetime, *, speed: float) -> Frame:

@@ -341,13 +341,12 @@ async def end_processes(
 async def _start_agent(
     node: _LocalNode, port: int, address: str
 ) -> asyncio.subprocess.Process:
-    memory = ["--gpu-memory-mib", "16384"] if node.gpu_type == "T4" else []
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "agents.main",
         *("--url", address, "--node", node.name, "--device", "fake"),
-        *("--gpu-type", node.gpu_type, "--gpus", "2", *memory),
+        *("--gpu-type", node.gpu_type, "--gpus", "2"),
         *("--launch-s", LAUNCH_S),
         *("--router-port", str(port), "--log-level", "error"),
         *("--parent", str(os.getpid())),

@@ -2,12 +2,15 @@
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
 from agents.base.protocol import NodeCommand, Observation
 from solvers.types.state import Gpu, GpuId, Node
+
+UNREPORTED_AFTER = timedelta(seconds=10)
+"""A GPU that was reported, and is not for so long while others of its node are, is not healthy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,11 @@ class _NodeRow:
     created_at: datetime
     last_seen_at: datetime | None = None
     last_window_end_s: float | None = None
+    boot: str = ""
+    boot_since_s: float = 0.0
+    """Start of its first window."""
+    read_s: dict[int, float] = field(default_factory=dict)
+    """When each of its GPUs was read last, by index."""
     generation: int = 0
     repartition: tuple[int, ...] = ()
     command: NodeCommand | None = None
@@ -49,6 +57,17 @@ class _NodeRow:
     def wanted(self) -> int:
         """Generation of its newest command; 0 = none."""
         return 0 if self.command is None else self.command.generation
+
+    def health(self, observation: Observation, end_s: float) -> dict[int, bool]:
+        """What an observation says of GPUs, by index: also of those that it should tell of and does not."""
+        if self.boot != observation.boot:
+            self.boot, self.boot_since_s = observation.boot, observation.window_start_s
+        healthy = {reading.index: reading.healthy for reading in observation.gpus}
+        self.read_s |= dict.fromkeys(healthy, observation.window_start_s)
+        since_s = max(end_s - UNREPORTED_AFTER.total_seconds(), self.boot_since_s)
+        missing = [index for index, at_s in self.read_s.items() if at_s < since_s]
+        # An agent that reports none may only be blind now.
+        return {**dict.fromkeys(missing, False), **healthy} if healthy else {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,7 +171,7 @@ class NodeBook:
         row.last_window_end_s = end_s
         row.generation = observation.generation
         row.repartition = observation.repartition
-        healthy = {reading.index: reading.healthy for reading in observation.gpus}
+        healthy = row.health(observation, end_s)
         changed = {
             gpu.id: replace(gpu, healthy=healthy[gpu.index])
             for gpu in self._gpus.values()

@@ -12,6 +12,7 @@ from agents.gpu.nvml.types import (
     NextXid,
     ProcessUse,
 )
+from agents.gpu.nvml.xids import RecoveryAction
 
 
 class ReadNvml:
@@ -54,6 +55,10 @@ class ReadNvml:
         if self._why_no_processes:
             raise NotSupported(self._why_no_processes)
         return self._nvml.process_use(gpu, since_us)
+
+    def recovery(self, gpu: GpuIdentity) -> RecoveryAction | int | None:
+        """What the driver asks for to clear a fault of the GPU; None where it does not tell."""
+        return self._nvml.recovery(gpu)
 
     def check(self, gpu: GpuIdentity, capability: Capability) -> None:
         """Return when the GPU can be read in this way; raises DeviceError with why not."""

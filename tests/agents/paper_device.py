@@ -15,6 +15,7 @@ from agents.base.device import (
     RunningReplica,
     RunningTask,
     ServiceRoute,
+    UnknownPart,
     gpus_of,
 )
 from agents.base.protocol import (
@@ -70,6 +71,7 @@ class PaperDevice:
         self.can_sleep = False
         """Whether language models' servers do."""
         self.is_closed = False
+        self.acquitted: list[int] = []
         self.notify: Callable[[], None] = lambda: None
         """A test calls it as a device would that has changed."""
         self._swaps: dict[str, TaskState] = {}
@@ -211,6 +213,11 @@ class PaperDevice:
     async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
         self.log.append(f"power {gpu_index} {limit_w}")
         self._put_gpu(replace(self._state.gpus[gpu_index], power_limit_w=limit_w))
+
+    async def acquit(self, gpu_index: int) -> None:
+        if gpu_index >= len(self._state.gpus):
+            raise UnknownPart(f"no GPU {gpu_index}")
+        self.acquitted.append(gpu_index)
 
     async def close(self) -> None:
         self.is_closed = True

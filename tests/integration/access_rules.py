@@ -241,6 +241,7 @@ FLEET = {
     "GET /nodes/{name}": _read(CLUSTER_VIEWER, "/nodes/n1", tells=True),
     **_of_admin("nodes", "n1"),
     "POST /nodes/{name}/cordon": _write(CLUSTER_OPERATOR, "/nodes/none/cordon", 404),
+    "POST /nodes/{name}/acquit": _write(CLUSTER_OPERATOR, "/nodes/none/acquit", 404),
     "POST /nodes/{name}/drain": _write(CLUSTER_OPERATOR, "/nodes/none/drain", 404),
     "POST /nodes/{name}/undrain": _write(CLUSTER_OPERATOR, "/nodes/none/undrain", 404),
     "POST /nodes/{name}/uncordon": _write(

@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 from httpx2 import Response
 
-from agents.base.protocol import LOGS_HEADER, LogAnswer, LogRequest
+from agents.base.protocol import LogAnswer, LogRequest
+from agents.base.version import REPLY_FIELDS, TAKES_HEADER, takes
 from agents.processes.node_logs import NodeLogs
 from agents.processes.records import REPLICAS_FOLDER, log_path
 from tests.integration.api_harness import Api, observation
 
-NEW_AGENT = {LOGS_HEADER.replace("-", "_"): "1"}
+NEW_AGENT = {TAKES_HEADER.replace("-", "_"): takes(REPLY_FIELDS)}
 ASK_S = 0.05
 
 

@@ -308,7 +308,7 @@ def test_an_agent_with_timed_workers_answers_requests_on_its_router_port(
         (["--url", "http://x"], 2, "needs --gpu-type"),
         (["--url", "http://x", "--gpu-type", "T4", "--speed", "-1"], 2, "above 0"),
         (["--url", "http://x", "--gpu-type", "T4", "--load", "chat"], 2, "chat=50"),
-        (["--url", "http://x", "--gpu-type", "T4"], 1, "--gpu-memory-mib"),
+        (["--url", "http://x", "--gpu-type", "GB10"], 1, "give --gpu-memory-mib"),
         (["--url", "http://x", "--gpu-type", "K80-12GB"], 1, "known: T4"),
     ],
 )

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agents.base.addresses import PASS_HEADER
 from agents.base.protocol import ROUTER_HEADER
+from agents.base.version import REPLY_FIELDS, TAKES_HEADER, takes
 from tests.app.runner import cli
 from tests.integration.api_harness import (
     Api,
@@ -41,7 +41,9 @@ def report(
     **fields: object,
 ) -> Any:
     """What a node's agent is answered that says where its router is, and whether it passes requests on."""
-    headers = {ROUTER_HEADER: router} | ({PASS_HEADER: "1"} if passes_on else {})
+    headers = {ROUTER_HEADER: router}
+    if passes_on:
+        headers[TAKES_HEADER] = takes(REPLY_FIELDS)
     now_s = api.clock.now().timestamp()
     answer = api.call(
         "POST",

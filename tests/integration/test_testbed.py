@@ -143,3 +143,59 @@ def test_a_service_and_training_run_on_fake_gpus_and_leave_the_one_that_is_lost(
     assert f"GPU {index} " in bed.fake_node("show") and "LOST" in bed.fake_node("show")
     bed.fake_node("heal")
     until(lambda: events(bed, "GpuRecovered") == [f"GPU {index} accepts work again"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_node_that_starts_without_one_of_its_gpus_serves_on_the_other(
+    bed: Composed, is_known: bool
+) -> None:
+    bring_up(bed)
+    until(lambda: answers(bed))
+    (place,) = gpus_of_label(bed)
+    index = int(place.rpartition("-")[2])
+    bed.end("agent-h100")
+    bed.fake_node("fault", "lost", str(index))
+    state = bed.state_of("agent-h100")
+    if not is_known:
+        # As after a move of the state directory: nothing is known of a GPU that does not answer.
+        (state / "gpus.json").unlink()
+    bed.start("agent-h100")
+    until(lambda: gpus_of_label(bed) == {f"h100-1/gpu-{1 - index}"})
+    until(lambda: answers(bed))
+    (said,) = events(bed, "GpuFailed")
+    assert ("fell off the bus" if is_known else "not reported by its agent") in said
+    assert f"GPU {index} " in problems(bed)
+    bed.fake_node("heal")
+    if not is_known:
+        until(lambda: "restart the agent" in problems(bed))
+        bed.end("agent-h100")
+        bed.start("agent-h100")
+    until(lambda: events(bed, "GpuRecovered") == [f"GPU {index} accepts work again"])
+
+
+@pytest.mark.thorough
+def test_a_gpu_that_an_xid_condemned_is_acquitted_without_a_restart(
+    bed: Composed,
+) -> None:
+    bring_up(bed)
+    until(lambda: answers(bed))
+    (place,) = gpus_of_label(bed)
+    index = place.rpartition("-")[2]
+    bed.fake_node("fault", "xid", index, "94")
+    until(lambda: "Xid 94" in problems(bed))
+    bed.fake_node("fault", "xid", index, "109")
+    until(lambda: events(bed, "GpuFailed") != [])
+    assert events(bed, "GpuFailed")[0].startswith(
+        f"GPU {index}: the driver told Xid 109; NVIDIA's catalogue asks to reset the GPU"
+    )
+    environment = {
+        "PLIMSOLL_URL": bed.address("control-plane"),
+        "PLIMSOLL_TOKEN": bed.admin_token(),
+    }
+    words = f"acquit h100-1 --gpu {index}"
+    assert cli(words, api=None, environment=environment).code == 0
+    until(lambda: events(bed, "GpuRecovered") == [f"GPU {index} accepts work again"])
+    again = cli(words, api=None, environment=environment)
+    assert "none is to be acquitted" in again.out
+    assert "Xid" not in problems(bed)

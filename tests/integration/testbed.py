@@ -50,6 +50,12 @@ class Composed:
         """A service that goes on."""
         self.processes[name] = self._popen(name)
 
+    def end(self, name: str) -> None:
+        """One service, as `docker compose stop` does."""
+        self.processes[name].send_signal(signal.SIGTERM)
+        self._wait(name)
+        del self.processes[name]
+
     def run(self, name: str) -> None:
         """A service that ends."""
         code = self._popen(name).wait(PATIENCE_S)

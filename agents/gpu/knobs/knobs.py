@@ -277,8 +277,9 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
             )
         # A clock above our highest lock shows that it is not in force; a lower one shows nothing.
         highest_mhz = max(setting[-1] for setting in held.settings)
-        if sample.clock_mhz > highest_mhz + CLOCK_TOLERANCE_MHZ:
-            return f"was left alone: at {sample.clock_mhz:g} MHz our lock at {highest_mhz:g} is not in force"
+        clock_mhz = sample.clock_mhz or 0.0
+        if clock_mhz > highest_mhz + CLOCK_TOLERANCE_MHZ:
+            return f"was left alone: at {clock_mhz:g} MHz our lock at {highest_mhz:g} is not in force"
         return ""
 
 

@@ -253,6 +253,9 @@ class GpuDevice:
     async def limit_power_w(self, gpu_index: int, limit_w: float | None) -> None:
         await self._turned.limit_power_w(self._gpu(gpu_index), limit_w)
 
+    async def acquit(self, gpu_index: int) -> None:
+        self._parts.errors.acquit(self._gpu(gpu_index).uuid)
+
     async def close(self) -> None:
         """Whatever fails to close keeps nothing else from it, least of all the knobs."""
         # The stack runs from the last to the first: no request comes in while replicas end, the knobs are

@@ -10,18 +10,34 @@ Clock, power limit and energy are the whole GPU's. A slice has neither knob; ene
 SMs, so that their sum is what the GPU drew and nothing counts twice. A slice that computes more than its part draws
 more than it is said to: the board has one meter.
 
+Any error of one GPU costs that GPU: one that does not answer is a device by what is known of it from an earlier start
+(`agents.gpu.node.inventory`), else `look` says so.
+
 A critical error of a GPU condemns its slices (`SliceErrors`): only a reset of the whole GPU helps. Slices that are made
 while an agent runs wait for its next start; replicas and tasks on one that goes are failed (`fail_stranded`).
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from agents.base.device import DeviceError, GpuLost, NotSupported, UnknownPart
+from agents.base.device import (
+    DeviceError,
+    GpuLost,
+    NotPermitted,
+    NotSupported,
+    UnknownPart,
+)
+from agents.gpu.node.inventory import missing_of
 from agents.gpu.nvml.mig_types import MigSlice, slice_index, slice_type
-from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample, SlicePart
+from agents.gpu.nvml.types import (
+    GpuIdentity,
+    GpuListing,
+    GpuProcess,
+    GpuSample,
+    SlicePart,
+)
 from agents.replicas.replica import ReplicaView
 from agents.tasks.task import TaskHolder
 
@@ -29,7 +45,7 @@ from agents.tasks.task import TaskHolder
 class SliceDriver(Protocol):
     """The part of `agents.gpu.nvml.session.Nvml` that is needed."""
 
-    def gpus(self) -> tuple[GpuIdentity, ...]:
+    def listing(self) -> GpuListing:
         """Every whole GPU."""
         ...
 
@@ -98,6 +114,10 @@ class Condemning(Protocol):
         """Why each condemned GPU must not be used, by UUID."""
         ...
 
+    def acquit(self, uuid: str) -> None:
+        """Forget what was told of a whole GPU."""
+        ...
+
     def close(self) -> None:
         """Watch no more."""
         ...
@@ -124,14 +144,37 @@ class Slices(Protocol):
 class Devices:
     """What replicas can run on; listed once, when made."""
 
-    def __init__(self, driver: SliceDriver) -> None:
-        """Raises DeviceError."""
+    def __init__(
+        self,
+        driver: SliceDriver,
+        *,
+        known: Iterable[GpuIdentity] = (),
+        memory_mib: Callable[[GpuIdentity], float] | None = None,
+    ) -> None:
+        """`known`: devices of an earlier start. `memory_mib`: of a whole GPU whose driver does not tell it; raises
+        DeviceError, as this does where the driver is gone."""
         self._driver = driver
-        self.entire_gpus = driver.gpus()
+        listing = driver.listing()
+        found: dict[GpuIdentity, tuple[GpuIdentity, ...]] = {}
+        silent = dict(listing.silent)
+        for gpu in listing.gpus:
+            try:
+                parent = gpu if memory_mib is None else _with_memory(gpu, memory_mib)
+                found[parent] = tuple(_devices(driver, parent))
+            except DeviceError as error:
+                silent[gpu.index] = str(error)
+        present = [each for devices in found.values() for each in devices]
+        missing = missing_of(known, present, {gpu.uuid for gpu in found})
+        lost = dict.fromkeys(map(parent_of, missing))
+        # Those that are known tell by themselves what is wrong, as soon as they are read.
+        self._silent = {
+            index: why
+            for index, why in silent.items()
+            if index not in {gpu.index for gpu in lost}
+        }
+        self.entire_gpus = (*found, *lost)
         """Every GPU, sliced or not."""
-        self._gpus = tuple(
-            sorted(_devices(driver, self.entire_gpus), key=lambda gpu: gpu.index)
-        )
+        self._gpus = tuple(sorted((*present, *missing), key=lambda gpu: gpu.index))
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
         """Whole GPUs and slices, by index."""
@@ -153,7 +196,7 @@ class Devices:
             memory_used_mib=used_mib,
             # The driver's own reserve is known for the entire GPU only.
             memory_reserved_mib=0.0,
-            power_w=sample.power_w * share,
+            power_w=None if sample.power_w is None else sample.power_w * share,
             energy_j=None if sample.energy_j is None else sample.energy_j * share,
             enforced_limit_w=None,
             # The GPU's figure says nothing about one of its slices.
@@ -200,7 +243,15 @@ class Devices:
                     f"GPU {parent.index} is in MIG mode without slices: `plimsoll-agent mig apply` makes some"
                 )
         return SliceChanges(
-            gone=tuple(gone), problems=(*(message for _, message in gone), *problems)
+            gone=tuple(gone),
+            problems=(
+                *(message for _, message in gone),
+                *problems,
+                *(
+                    f"GPU {index} is not used: {why}; once that is over, restart the agent"
+                    for index, why in sorted(self._silent.items())
+                ),
+            ),
         )
 
     def close(self) -> None:
@@ -229,6 +280,12 @@ class SliceErrors:
             if parent_of(gpu).uuid in found
         }
         return {**slices, **found}
+
+    def acquit(self, uuid: str) -> None:
+        """Forget what was told of the GPU that this is, or is a slice of."""
+        for gpu in self._gpus:
+            if gpu.uuid == uuid:
+                self._errors.acquit(parent_of(gpu).uuid)
 
     def close(self) -> None:
         """Watch no more."""
@@ -265,14 +322,25 @@ def type_of(gpu: GpuIdentity, type_of_entire: Callable[[GpuIdentity], str]) -> s
     )
 
 
-def _devices(
-    driver: SliceDriver, entire_gpus: tuple[GpuIdentity, ...]
-) -> Iterator[GpuIdentity]:
-    for parent in entire_gpus:
-        if _is_sliced(driver, parent):
-            yield from _identities(parent, driver.mig_slices(parent))
-        else:
-            yield parent
+def _with_memory(
+    gpu: GpuIdentity, memory_mib: Callable[[GpuIdentity], float]
+) -> GpuIdentity:
+    if gpu.memory_mib:
+        return gpu
+    try:
+        return replace(gpu, memory_mib=memory_mib(gpu))
+    except DeviceError as error:
+        raise DeviceError(
+            f"the driver does not tell the memory of this {gpu.name} (nvmlDeviceGetMemoryInfo is not supported): "
+            f"{error}"
+        ) from error
+
+
+def _devices(driver: SliceDriver, parent: GpuIdentity) -> Iterator[GpuIdentity]:
+    if _is_sliced(driver, parent):
+        yield from _identities(parent, driver.mig_slices(parent))
+    else:
+        yield parent
 
 
 def _identities(
@@ -300,7 +368,8 @@ def _slices(driver: SliceDriver, parent: GpuIdentity) -> tuple[MigSlice, ...]:
 def _is_sliced(driver: SliceDriver, parent: GpuIdentity) -> bool:
     try:
         return driver.is_sliced(parent)
-    except NotSupported:
+    # Guests of a virtual GPU may not even ask.
+    except (NotSupported, NotPermitted):
         return False
 
 

@@ -122,7 +122,7 @@ class ForeignMemory:
         mine = [each for each in replicas if each.gpu_index == gpu.index]
         seen = self._seen.get(gpu.index, _Seen(at_s=0.0, mib=0.0, who=""))
         try:
-            used_mib = self._driver.sample(gpu).memory_used_mib
+            used_mib = self._driver.sample(gpu).memory_used_mib or 0.0
             leaders = {each.pid for each in mine if each.pid is not None}
             foreign = self._foreign_processes(gpu, leaders)
             # Neither alone is enough: some drivers list no processes, and parts that use less than promised hide

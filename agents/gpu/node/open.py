@@ -6,6 +6,7 @@
 What an earlier agent left is seen to first: turned knobs are put back, workers that still run are adopted.
 """
 
+import asyncio
 import contextlib
 import ctypes
 import os
@@ -32,8 +33,16 @@ from agents.gpu.mps.gpu_sharing import (
 )
 from agents.gpu.node import use as gpu_use
 from agents.gpu.node.device import GpuDevice
-from agents.gpu.node.devices import Devices, SliceChanges, SliceErrors, Slices, type_of
+from agents.gpu.node.devices import (
+    Devices,
+    SliceChanges,
+    SliceErrors,
+    Slices,
+    parent_of,
+    type_of,
+)
 from agents.gpu.node.foreign_memory import ForeignMemory
+from agents.gpu.node.inventory import load_inventory, save_inventory
 from agents.gpu.node.parts import DEFAULT_LOOKS, GpuErrors, GpuParts, Looks
 from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.gpu.node.starts import GpuStarts, StartedGpu
@@ -217,6 +226,8 @@ class GpuNodeSettings:
     """Runtime templates of this node; None = the built-in one alone."""
     type_of: Callable[[GpuIdentity], str] = lambda gpu: gpu.name
     """The catalogue's name of a whole GPU's type; `agents.gpu.nvml.mig_types` has that of its slices."""
+    memory_mib: Callable[[GpuIdentity], float] | None = None
+    """Memory of a whole GPU whose driver does not tell it; raises DeviceError where nobody knows."""
     uses_mps: bool = True
     """False: GPUs are shared by turns, without limits."""
     pods: PodSettings | None = None
@@ -244,14 +255,22 @@ async def open_gpu_device(settings: GpuNodeSettings, clock: Clock) -> GpuDevice:
             require_reach(user.folders, user)
         drop_ambient_rights()
         nvml = opened.enter_context(Nvml())
-        devices = Devices(nvml)
+        devices = Devices(
+            nvml,
+            known=load_inventory(settings.state_dir),
+            memory_mib=settings.memory_mib,
+        )
         gpus = devices.gpus()
+        save_inventory(settings.state_dir, gpus)
         journal = KnobJournal(settings.state_dir)
         # Entering puts back what a dead agent left, before anything reads clocks and limits as the board's own.
         knobs = opened.enter_context(KnobWriter(nvml, journal, boot_id=read_boot_id()))
+        xids = XidWatch(nvml, devices.entire_gpus)
         starts = GpuStarts(
-            SliceErrors(XidWatch(nvml, devices.entire_gpus), gpus),
+            SliceErrors(xids, gpus),
             partial(_start, settings, nvml),
+            # Of a GPU that did not answer no errors were asked for yet.
+            on_late=xids.renew,
         )
         opened.callback(starts.close)
         # Each GPU is tried once before the device exists, so that its first state knows what the GPUs can do.
@@ -319,6 +338,8 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
 
 
 async def _start(settings: GpuNodeSettings, nvml: Nvml, gpu: GpuIdentity) -> StartedGpu:
+    # First, since a GPU that answers no question would seem to lack everything.
+    await asyncio.to_thread(nvml.sample, parent_of(gpu))
     return StartedGpu(
         sharing=await _sharing(settings, gpu),
         capabilities=probe(nvml, gpu, try_writes=True),

@@ -37,6 +37,10 @@ class GpuErrors(Protocol):
         """Why each condemned GPU must not be used, by UUID."""
         ...
 
+    def acquit(self, uuid: str) -> None:
+        """Forget what was told of a device."""
+        ...
+
     def close(self) -> None:
         """Watch no more."""
         ...

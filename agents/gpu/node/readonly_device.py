@@ -16,7 +16,12 @@ from agents.base.device import (
 from agents.base.protocol import GpuReading, ReplicaCommand, TaskCommand
 from agents.gpu.nvml.mig_types import max_clients
 from agents.gpu.nvml.types import GpuIdentity, GpuSample
+from agents.gpu.nvml.xids import bars_use, describe_recovery
 
+_NOTHING = GpuSample(
+    memory_used_mib=None, power_w=None, energy_j=None, clock_mhz=None, busy_percent=None
+)
+"""A GPU that does not answer tells this."""
 ADVICE = "this agent only watches its GPUs; run replicas on simulated nodes"
 
 
@@ -45,6 +50,7 @@ class ReadOnlyDevice:
         clock: Clock,
         *,
         type_of: Callable[[GpuIdentity], str],
+        more_problems: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         """`type_of`: the catalogue's name of a GPU's type."""
         self._nvml = nvml
@@ -54,6 +60,10 @@ class ReadOnlyDevice:
         self._last_s = clock.now_s()
         self._energy_j: dict[int, float] = {}
         self._problems: dict[int, str] = {}
+        """Why GPUs are not healthy."""
+        self._notes: dict[int, str] = {}
+        """What else people should know of one."""
+        self._more_problems = more_problems
 
     async def state(self) -> NodeState:
         return NodeState(
@@ -79,7 +89,13 @@ class ReadOnlyDevice:
         window_s, self._last_s = now_s - self._last_s, now_s
         readings = tuple(self._read(gpu, window_s) for gpu in self._gpus)
         return DeviceReadings(
-            gpus=readings, problems=(ADVICE, *self._problems.values())
+            gpus=readings,
+            problems=(
+                ADVICE,
+                *self._problems.values(),
+                *filter(None, self._notes.values()),
+                *self._more_problems(),
+            ),
         )
 
     async def poll(self, gpu_index: int) -> GpuPoll:
@@ -137,6 +153,9 @@ class ReadOnlyDevice:
             f"GPU {gpu_index} cannot be limited to {limit_w} W: {ADVICE}"
         )
 
+    async def acquit(self, gpu_index: int) -> None:
+        """Nothing is remembered here: a GPU is as it was read last."""
+
     async def close(self) -> None:
         self._nvml.close()
 
@@ -146,28 +165,36 @@ class ReadOnlyDevice:
             sample = self._nvml.sample(gpu)
         except DeviceError as error:
             self._problems[gpu.index] = str(error)
-            sample = GpuSample(
-                memory_used_mib=0.0,
-                power_w=0.0,
-                energy_j=None,
-                clock_mhz=0.0,
-                busy_percent=None,
-            )
+            sample = _NOTHING
         else:
-            self._problems.pop(gpu.index, None)
+            self._note(gpu, sample)
         energy_j = self._energy_of_window(gpu.index, sample, window_s)
+        knows_power = sample.power_w is not None or sample.energy_j is not None
         return GpuReading(
             index=gpu.index,
             gpu_type=self._types[gpu.index],
             memory_mib=gpu.memory_mib,
             memory_used_mib=sample.memory_used_mib,
             # From the counter, which misses nothing between two readings; the sample alone is one moment.
-            power_w=energy_j / window_s if window_s > 0.0 else sample.power_w,
+            power_w=energy_j / window_s
+            if window_s > 0.0 and knows_power
+            else sample.power_w,
             energy_j=energy_j,
             clock_mhz=sample.clock_mhz,
             busy_percent=sample.busy_percent,
             healthy=gpu.index not in self._problems,
         )
+
+    def _note(self, gpu: GpuIdentity, sample: GpuSample) -> None:
+        """What a GPU that answers asks for, and does not tell."""
+        self._problems.pop(gpu.index, None)
+        asks = ""
+        if sample.recovery:
+            asks = f"GPU {gpu.index}: its driver asks to {describe_recovery(sample.recovery)}"
+        if bars_use(sample.recovery):
+            self._problems[gpu.index] = f"{asks}; until then it is not used"
+            asks = ""
+        self._notes[gpu.index] = "; ".join(filter(None, (asks, _untold(gpu, sample))))
 
     def _energy_of_window(
         self, index: int, sample: GpuSample, window_s: float
@@ -179,4 +206,16 @@ class ReadOnlyDevice:
             self._energy_j[index] = sample.energy_j
             if before_j is not None and sample.energy_j >= before_j:
                 return sample.energy_j - before_j
-        return sample.power_w * window_s
+        return (sample.power_w or 0.0) * window_s
+
+
+def _untold(gpu: GpuIdentity, sample: GpuSample) -> str:
+    """What the driver does not tell of a GPU, and what that means; empty: it tells all."""
+    if not sample.unknown:
+        return ""
+    said = f"GPU {gpu.index}: its driver does not tell {', '.join(sample.unknown)}, so that it is unknown"
+    if sample.power_w is None and sample.energy_j is not None:
+        said += "; the mean of its power is known from its energy"
+    if sample.power_w is None:
+        said += "; power caps are not kept there, unless its board takes a power limit"
+    return said

@@ -7,7 +7,7 @@
 
     begin() ──▶ started
        │ fails    ▲
-       ▼          │ after 5, 10, 20 … 300 s, jittered
+       ▼          │ after 5, 10, 20, 40, 60 … s, jittered
      waiting ─────┘
 
 While a GPU waits it counts as unhealthy, so that nothing is placed on it, and its replicas cannot start.
@@ -27,7 +27,7 @@ from agents.gpu.mps.gpu_sharing import Sharing
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from agents.replicas.replica import Proof
 
-FIRST_S, MAX_S = 5.0, 300.0
+FIRST_S, MAX_S = 5.0, 60.0
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,10 @@ class StartErrors(Protocol):
 
     def condemned(self) -> dict[str, str]:
         """Why each condemned GPU must not be used, by UUID."""
+        ...
+
+    def acquit(self, uuid: str) -> None:
+        """Forget what was told of a device."""
         ...
 
     def close(self) -> None:
@@ -99,12 +103,15 @@ class GpuStarts:
         errors: StartErrors,
         start: Callable[[GpuIdentity], Awaitable[StartedGpu]],
         *,
+        on_late: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`sleep` takes wall seconds: drivers and daemons are real."""
+        """`on_late`: called when a GPU has started that failed at first. `sleep` takes wall seconds: drivers and
+        daemons are real."""
         self.sharings: dict[int, Sharing] = {}
         self.capabilities: dict[int, GpuCapabilities] = {}
         self._errors, self._start, self._sleep = errors, start, sleep
+        self._on_late = on_late
         self._waiting: dict[str, str] = {}
         """Why, by UUID."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,6 +124,10 @@ class GpuStarts:
     def condemned(self) -> dict[str, str]:
         # An error of the GPU outranks a start that failed: it is most likely the reason.
         return {**self._waiting, **self._errors.condemned()}
+
+    def acquit(self, uuid: str) -> None:
+        """Forget the errors of a device; one that does not start is tried again all the same."""
+        self._errors.acquit(uuid)
 
     async def begin(self, gpus: tuple[GpuIdentity, ...]) -> None:
         """Start each GPU, or begin to try again."""
@@ -143,6 +154,7 @@ class GpuStarts:
             )
             if await self._try(gpu):
                 log.info("GPU %d has started after %d failures", gpu.index, failures)
+                self._on_late()
                 return
             failures += 1
 

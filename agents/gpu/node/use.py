@@ -168,11 +168,12 @@ class GpuUse:
     ) -> Sequence[PartUse]:
         shared = self._gpus[reading.index]
         # The reading has a window of its own, which other reads made a little longer or shorter than ours.
-        if reading.power_w > 0.0:
-            seconds = reading.energy_j / reading.power_w
+        power_w = reading.power_w or 0.0
+        if power_w > 0.0:
+            seconds = reading.energy_j / power_w
         # A busy GPU shows no idle power, so the lowest window seen so far stands for it.
         idle_w = self._idle_w[reading.index] = min(
-            self._idle_w.get(reading.index, reading.power_w), reading.power_w
+            self._idle_w.get(reading.index, power_w), power_w
         )
         try:
             # A GPU whose processes are not told is left out: its energy would all seem to be nobody's.

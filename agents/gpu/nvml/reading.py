@@ -7,11 +7,13 @@ Every function takes a handle, raises NVML's own errors, and keeps nothing. Byte
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import pynvml
 
 from agents.base.device import NotSupported
+from agents.gpu.nvml.errors import UNKNOWN_CODES
 from agents.gpu.nvml.lacks import PersistenceOff
 from agents.gpu.nvml.parse import join_processes, newest_use, sms, upper_clocks_mhz
 from agents.gpu.nvml.types import (
@@ -24,6 +26,7 @@ from agents.gpu.nvml.types import (
     XidEvent,
     event_reasons,
 )
+from agents.gpu.nvml.xids import RecoveryAction, recovery_of
 
 BYTES_PER_MIB = 1024.0 * 1024.0
 
@@ -31,20 +34,11 @@ GPM_PAUSE_S = 0.12
 """Two samples of SM activity must lie more than 100 ms apart."""
 _CRITICAL = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
 
-ABSENT = (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound)
-"""What a GPU or driver answers that does not have something."""
+_RECOVERY = 230
+"""NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older bindings do not name."""
 
 Handle: TypeAlias = object
 _Found = TypeVar("_Found")
-
-
-def identities() -> Iterator[GpuIdentity]:
-    """Every GPU that answers."""
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        with contextlib.suppress(
-            pynvml.NVMLError_GpuIsLost, pynvml.NVMLError_ResetRequired
-        ):
-            yield identity(index)
 
 
 def identity(index: int) -> GpuIdentity:
@@ -54,7 +48,7 @@ def identity(index: int) -> GpuIdentity:
         index=index,
         uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
         name=str(pynvml.nvmlDeviceGetName(handle)),
-        memory_mib=memory_of(handle).total / BYTES_PER_MIB,
+        memory_mib=or_none(lambda: memory_of(handle).total / BYTES_PER_MIB) or 0.0,
         sm_count=or_none(
             lambda: sms(
                 pynvml.nvmlDeviceGetNumGpuCores(handle),
@@ -66,24 +60,40 @@ def identity(index: int) -> GpuIdentity:
 
 def sample(handle: Handle) -> GpuSample:
     """What the GPU does now."""
-    memory = memory_of(handle)
+    memory = or_none(lambda: memory_of(handle))
     return GpuSample(
-        memory_used_mib=memory.used / BYTES_PER_MIB,
+        memory_used_mib=None if memory is None else memory.used / BYTES_PER_MIB,
         # Version 1 of the structure has no such field.
         memory_reserved_mib=getattr(memory, "reserved", 0) / BYTES_PER_MIB,
-        power_w=power_w(handle),
+        power_w=or_none(lambda: power_w(handle)),
         enforced_limit_w=or_none(
             lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000.0
         ),
         energy_j=or_none(
             lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000.0
         ),
-        clock_mhz=float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        clock_mhz=or_none(
+            lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        ),
         event_reasons=event_reasons(_event_mask(handle)),
         busy_percent=or_none(
             lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         ),
+        recovery=recovery(handle),
     )
+
+
+def recovery(handle: Handle) -> RecoveryAction | int | None:
+    """What the driver asks for to clear a fault."""
+    return or_none(lambda: _recovery(handle))
+
+
+def _recovery(handle: Handle) -> RecoveryAction | int:
+    (field,) = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY])
+    # The call succeeds whatever became of the field, whose own code says it.
+    if field.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(field.nvmlReturn)
+    return recovery_of(int(field.value.uiVal))
 
 
 def power_w(handle: Handle) -> float:
@@ -97,18 +107,21 @@ def used_mib(handle: Handle) -> float:
 
 
 def or_none(read: Callable[[], _Found]) -> _Found | None:
-    """What is read, or None where this GPU or driver does not have it."""
+    """What is read, or None where this GPU or driver does not tell it."""
     try:
         return read()
-    except ABSENT:
+    except pynvml.NVMLError as error:
+        if error.value not in UNKNOWN_CODES:
+            raise
         return None
 
 
 def memory_of(handle: Handle) -> "pynvml.c_nvmlMemory_t":
-    """Version 2 keeps the driver's own reserve out of `used`; old drivers only know version 1."""
-    with contextlib.suppress(pynvml.NVMLError_FunctionNotFound):
-        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    return pynvml.nvmlDeviceGetMemoryInfo(handle)
+    """Version 2 keeps the driver's own reserve out of `used`; old drivers, and some GPUs, only know version 1."""
+    newer = or_none(
+        lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    )
+    return pynvml.nvmlDeviceGetMemoryInfo(handle) if newer is None else newer
 
 
 def _event_mask(handle: Handle) -> int:
@@ -117,8 +130,9 @@ def _event_mask(handle: Handle) -> int:
         pynvml.nvmlDeviceGetCurrentClocksEventReasons,
         pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,
     ):
-        with contextlib.suppress(*ABSENT):
-            return int(read(handle))
+        mask = or_none(partial(read, handle))
+        if mask is not None:
+            return int(mask)
     return 0
 
 
@@ -135,33 +149,26 @@ def clocks_mhz(handle: Handle) -> tuple[float, ...]:
     """The SM clocks that it can be locked at, ascending."""
     if pynvml.nvmlDeviceGetArchitecture(handle) < pynvml.NVML_DEVICE_ARCH_VOLTA:
         raise NotSupported("clocks can be locked since Volta; this GPU is older")
-    try:
-        # Graphics clocks are listed by memory clock, and under load the memory runs at its highest.
-        memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(handle))
-        return tuple(
-            sorted(
-                float(mhz)
-                for mhz in pynvml.nvmlDeviceGetSupportedGraphicsClocks(
-                    handle, memory_mhz
-                )
-            )
-        )
-    except ABSENT:
-        return upper_clocks_mhz(
-            float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
-        )
+    return or_none(lambda: _listed_mhz(handle)) or upper_clocks_mhz(
+        float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
+    )
+
+
+def _listed_mhz(handle: Handle) -> tuple[float, ...]:
+    # Graphics clocks are listed by memory clock, and under load the memory runs at its highest.
+    memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(handle), default=0)
+    found = pynvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory_mhz)
+    return tuple(sorted(map(float, found)))
 
 
 def processes(handle: Handle) -> tuple[GpuProcess, ...]:
     """Who computes on it."""
     # Named with its version, as layouts differ; `join_processes` notices a driver that answers in another one.
     running = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
-    clients = []
-    with contextlib.suppress(*ABSENT):
-        clients = pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)
+    clients = or_none(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle))
     return join_processes(
         {each.pid: each.usedGpuMemory for each in running},
-        {each.pid: each.usedGpuMemory for each in clients},
+        {each.pid: each.usedGpuMemory for each in clients or ()},
     )
 
 
@@ -224,7 +231,8 @@ def register(events: object, gpus: tuple[GpuIdentity, ...]) -> None:
             handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
             mask = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _CRITICAL
             pynvml.nvmlDeviceRegisterEvents(handle, mask, events)
-        except (pynvml.NVMLError_GpuIsLost, *ABSENT) as error:
+        # Whatever it is, of any one GPU; a driver that is gone fails for all of them.
+        except pynvml.NVMLError as error:
             problems.append(error)
     # One GPU that cannot be watched must not hide the errors of the others.
     if problems and len(problems) == len(gpus):

@@ -21,7 +21,14 @@ from typing import TypeVar
 
 import pynvml
 
-from agents.base.device import NoDriver, NotPermitted, NotSupported, OutOfRange
+from agents.base.device import (
+    DeviceError,
+    GpuLost,
+    NoDriver,
+    NotPermitted,
+    NotSupported,
+    OutOfRange,
+)
 from agents.gpu.nvml import reading
 from agents.gpu.nvml import slices as mig
 from agents.gpu.nvml.driver_session import DriverSession
@@ -33,6 +40,7 @@ from agents.gpu.nvml.reading import Handle
 from agents.gpu.nvml.types import (
     Capability,
     GpuIdentity,
+    GpuListing,
     GpuProcess,
     GpuSample,
     NextXid,
@@ -40,6 +48,7 @@ from agents.gpu.nvml.types import (
     ProcessUse,
     XidEvent,
 )
+from agents.gpu.nvml.xids import RecoveryAction
 
 _Found = TypeVar("_Found")
 
@@ -61,8 +70,12 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         self._session.close()
 
     def gpus(self) -> tuple[GpuIdentity, ...]:
-        """Every GPU of this machine that answers, by index; one that is lost keeps no other from being used."""
-        return self._ask("list the GPUs", lambda: tuple(reading.identities()))
+        """Every GPU of this machine that answers, by index."""
+        return self.listing().gpus
+
+    def listing(self) -> GpuListing:
+        """The GPUs that answer, and why others do not; NoDriver where none does since the driver is gone."""
+        return self._ask("list the GPUs", _listing)
 
     def driver_version(self) -> str:
         """E.g. `580.65.06`."""
@@ -78,6 +91,10 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
     def power_w(self, gpu: GpuIdentity) -> float:
         """What the GPU draws now, without the rest of a sample; GpuLost when it no longer answers."""
         return self._on(gpu, "read the power of", reading.power_w)
+
+    def recovery(self, gpu: GpuIdentity) -> RecoveryAction | int | None:
+        """What the driver asks for to clear a fault of the GPU; None where it does not tell."""
+        return self._on(gpu, "read the recovery action of", reading.recovery)
 
     def check(self, gpu: GpuIdentity, capability: Capability) -> None:
         """Return when the GPU has this capability, which is none of the two knobs; raises DeviceError with why not."""
@@ -289,11 +306,9 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         self, gpu: GpuIdentity, doing: str, act: Callable[[Handle], _Found]
     ) -> _Found:
         """What `act` makes of the GPU's handle, with NVML's errors translated."""
-        return self._ask(
-            f"{doing} GPU {gpu.index} ({gpu.uuid})",
-            # By UUID and anew each time: indices may change, and handles are void, when the library starts again.
-            lambda: act(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)),
-        )
+        doing = f"{doing} GPU {gpu.index} ({gpu.uuid})"
+        # By UUID and anew each time: indices may change, and handles are void, when the library starts again.
+        return self._ask(doing, lambda: act(_handle_of(gpu, doing)))
 
     def _ask(self, doing: str, act: Callable[[], _Found]) -> _Found:
         """What `act` returns, with NVML's errors translated."""
@@ -303,6 +318,33 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
                 return act()
 
         return self._session.ask(translated)
+
+
+def _listing() -> GpuListing:
+    gpus: list[GpuIdentity] = []
+    silent: dict[int, str] = {}
+    gone: NoDriver | None = None
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            with _translated(f"open GPU {index}"):
+                gpus.append(reading.identity(index))
+        # Whatever it is, it costs this GPU alone.
+        except DeviceError as error:
+            silent[index] = str(error)
+            gone = error if isinstance(error, NoDriver) else gone
+    if gone is not None and not gpus:
+        raise gone
+    return GpuListing(gpus=tuple(gpus), silent=tuple(silent.items()))
+
+
+def _handle_of(gpu: GpuIdentity, doing: str) -> Handle:
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    except pynvml.NVMLError_NotFound as error:
+        # One that was not there when the library started is only found by a new start, which this error leads to.
+        if gpu.part is None:
+            raise GpuLost(f"could not {doing}: the driver does not list it") from error
+        raise
 
 
 def _start() -> None:

@@ -12,11 +12,15 @@ from collections.abc import Iterator
 import pynvml
 
 from agents.gpu.nvml.mig_types import MigInstance, MigProfile, MigSlice, Placement
-from agents.gpu.nvml.reading import ABSENT, Handle
+from agents.gpu.nvml.reading import Handle
 
 _MAX_PLACEMENTS = 64
 _MAX_COMPUTE = 16
-_CLOSED = (*ABSENT, pynvml.NVMLError_NoPermission)
+_CLOSED = (
+    pynvml.NVMLError_NotSupported,
+    pynvml.NVMLError_FunctionNotFound,
+    pynvml.NVMLError_NoPermission,
+)
 
 
 def is_sliced(handle: Handle) -> bool:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
+from agents.gpu.nvml.xids import RecoveryAction
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuIdentity:
@@ -25,10 +27,21 @@ class GpuIdentity:
     name: str
     """As the driver says, e.g. `Tesla V100-SXM2-32GB`."""
     memory_mib: float
+    """0: the driver does not tell it."""
     sm_count: int | None = None
     """SMs of this GPU or slice; None where the driver does not say (a whole GPU in MIG mode)."""
     part: "SlicePart | None" = None
     """What it is a slice of; None = it is a whole GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuListing:
+    """The GPUs that the driver lists."""
+
+    gpus: tuple[GpuIdentity, ...]
+    """Those that answer, by index."""
+    silent: tuple[tuple[int, str], ...] = ()
+    """The places of the others in its list, each with what became of asking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +67,12 @@ def event_reasons(mask: int) -> tuple[str, ...]:
 class GpuSample:
     """What one GPU does at this moment."""
 
-    memory_used_mib: float
-    power_w: float
+    memory_used_mib: float | None
+    """None here and below: the driver does not tell it of this GPU, as of many virtual, mobile and embedded ones."""
+    power_w: float | None
     energy_j: float | None
     """Since the driver was loaded; None on GPUs older than Volta."""
-    clock_mhz: float
+    clock_mhz: float | None
     busy_percent: float | None
     """Share of the last second in which any kernel ran; None where the driver does not say (MIG)."""
     memory_reserved_mib: float = 0.0
@@ -67,6 +81,18 @@ class GpuSample:
     """The power limit that counts, which may be below the one that was set; None where the driver does not say."""
     event_reasons: tuple[str, ...] = ()
     """Why the clock is not higher, by name; see `event_reasons`."""
+    recovery: RecoveryAction | int | None = None
+    """What the driver asks for to clear a fault; a number where it has no name here, None where it does not say."""
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What the driver does not tell of memory, power and clock, in words."""
+        read = {
+            "memory in use": self.memory_used_mib,
+            "power": self.power_w,
+            "clock": self.clock_mhz,
+        }
+        return tuple(name for name, value in read.items() if value is None)
 
     @property
     def held_back_by(self) -> tuple[str, ...]:
@@ -142,20 +168,11 @@ class XidEvent:
     gpu_uuid: str
     """Empty where the driver no longer says which GPU: any of those that are watched."""
     xid: int
-    """0 for an error of memory that could not be corrected (double-bit ECC), which has no number here."""
-
-    @property
-    def condemns(self) -> bool:
-        """Whether the GPU must not be used until an operator has looked at it."""
-        # Unknown numbers condemn: newer drivers bring new ones, and a broken GPU does more harm than an idle one.
-        return self.xid not in APPLICATION_XIDS
+    """`agents.gpu.nvml.xids` knows them; 0 for an error of memory that could not be corrected (double-bit ECC)."""
 
 
 NextXid: TypeAlias = Callable[[int], XidEvent | None]
 """Waits at most so many milliseconds for the next critical error; None = there was none."""
-
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Caused by a program, not by the GPU; NVIDIA's plugin for Kubernetes ignores them for a GPU's health."""
 
 POWER_LIMIT = "power limit"
 _EVENT_REASONS = {
@@ -168,6 +185,10 @@ _EVENT_REASONS = {
     0x40: "heat (hardware)",
     0x80: "power brake",
     0x100: "display clock",
+    0x200: "board limit",
+    0x400: "reliability",
 }
 """By bit of NVML's mask of clock event reasons (before driver 535: throttle reasons)."""
-_HOLD_BACK = frozenset(_EVENT_REASONS[bit] for bit in (0x4, 0x8, 0x20, 0x40, 0x80))
+_HOLD_BACK = frozenset(
+    _EVENT_REASONS[bit] for bit in (0x4, 0x8, 0x20, 0x40, 0x80, 0x200, 0x400)
+)

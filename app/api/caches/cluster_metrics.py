@@ -169,10 +169,11 @@ def _add_gauges(
         gauge = gauges[gpu.id]
         labels = (gpu.node, gpu.id, gpu.gpu_type)
         page.add("plimsoll_gpu_power_watts", gauge.power_w, *labels)
-        page.add("plimsoll_gpu_clock_hertz", gauge.clock_mhz * MHZ, *labels)
+        page.add("plimsoll_gpu_clock_hertz", _times(gauge.clock_mhz, MHZ), *labels)
         if gauge.busy_percent is not None:
             page.add("plimsoll_gpu_busy_ratio", gauge.busy_percent / 100.0, *labels)
-        page.add("plimsoll_gpu_memory_used_bytes", gauge.memory_used_mib * MIB, *labels)
+        used_bytes = _times(gauge.memory_used_mib, MIB)
+        page.add("plimsoll_gpu_memory_used_bytes", used_bytes, *labels)
 
 
 def _gpu_state(gpu: AnyRow, *, is_used: bool) -> str:

@@ -6,10 +6,12 @@ that a token that is bound to projects reads none of it.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Annotated
 
 from fastapi import Request, Response
 from pydantic import Field
 
+from agents.base.protocol import MAX_GPUS
 from app.answers.status import node_applied
 from app.api.http.answers import ACT, DELETE, LIST, READ, WRITE, created
 from app.api.http.auth import Admin, ClusterOperator, ClusterViewer
@@ -29,7 +31,7 @@ from app.api.http.pages import Paging
 from app.api.http.parts import Context
 from app.api.http.views import ConditionView, Page, View
 from app.db.base.transaction import Connection
-from app.db.fleet import nodes
+from app.db.fleet import acquittals, nodes
 from app.db.fleet.nodes import DrainRow, NodeRow
 from app.manifests import objects as manifests
 from app.manifests.parts import Name, Strict
@@ -52,6 +54,16 @@ class DrainRequest(Strict):
         le=7 * 86_400,
         description="Seconds after which everything must leave: running tasks, and replicas that other nodes have no "
         "room for",
+    )
+
+
+class AcquitRequest(Strict):
+    """Which GPUs of a node are acquitted."""
+
+    gpus: list[Annotated[int, Field(ge=0, le=64_999)]] | None = Field(
+        default=None,
+        max_length=MAX_GPUS,
+        description="Their indices; null: all that are not healthy",
     )
 
 
@@ -106,6 +118,8 @@ def _node_view(row: NodeRow, drain: DrainRow | None) -> NodeView:
         held=row.observed_generation,
         wanted=row.wanted_generation,
         is_renumbered=row.is_renumbered,
+        said=row.ack_status,
+        detail=row.ack_detail,
     )
     return NodeView(
         metadata=manifests.Metadata(
@@ -226,6 +240,32 @@ async def undrain_node(
 ) -> Response:
     """Use a node again."""
     return await _set_cordon(context, name, request, key, cordoned=False)
+
+
+@router.post("/{name}/acquit", response_model=NodeView, responses=ACT)
+async def acquit_node(
+    context: ClusterOperator,
+    name: Name,
+    request: Request,
+    wanted: AcquitRequest | None = None,
+    key: IdempotencyKey = None,
+) -> Response:
+    """Have a node's agent forget the critical errors (Xids) that its GPUs told so far, and use these GPUs again. What
+    is wrong with a GPU still shows again with its next error."""
+    indices = (wanted or AcquitRequest()).gpus
+
+    async def work(connection: Connection) -> NodeView:
+        acquitted = await acquittals.acquit(connection, name, indices, at=context.now())
+        if acquitted:
+            await context.audit(
+                connection,
+                "GpusAcquitted",
+                f"node/{name}",
+                after={"gpus": list(acquitted)},
+            )
+        return await _load(context, connection, name)
+
+    return await once(context, request, key, work)
 
 
 async def _set_cordon(

@@ -15,16 +15,14 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Scope
 
-from agents.base.addresses import PASS_HEADER
 from agents.base.protocol import (
-    LOGS_HEADER,
     TIME_HEADER,
     LogRequest,
     NodeCommand,
     Observation,
     SyncReply,
 )
-from agents.base.version import TAKEN_FIELDS, TAKES_HEADER
+from agents.base.version import READING_FIELDS, TAKES_HEADER, taken, takes
 from app.api.fleet.observations import MAX_OBSERVATION_BYTES, decode_observation
 from app.api.http.answers import problems
 from app.api.http.auth import AGENT, Agent
@@ -34,7 +32,7 @@ from app.api.http.known_names import check_gpu_types
 from app.api.http.parts import Context
 from app.base.errors import InvalidRequest, NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
-from app.db.fleet import nodes
+from app.db.fleet import acquittals, nodes
 from app.db.reports.endpoints import load_carriers, services_ready_elsewhere
 from app.manifests.parts import Name
 from app.store.store import AuditEvent
@@ -173,10 +171,11 @@ async def _answer(
         ready_elsewhere=ready_elsewhere,
         carriers=carriers,
         logs=await _asked_logs(context, request, observation) or UNSET,
+        acquitted=await _acquitted(context, request, observation) or UNSET,
     )
     if command is not None:
         context.parts.metrics.commands.inc()
-    headers = {TAKES_HEADER: ", ".join(TAKEN_FIELDS)}
+    headers = {TAKES_HEADER: takes(READING_FIELDS)}
     if skew_s is not None:
         headers[SKEW_HEADER] = f"{skew_s:.1f}"
     return Response(
@@ -240,7 +239,7 @@ async def _carriers(
     services: tuple[str, ...] | UnsetType,
 ) -> dict[str, tuple[str, ...]] | UnsetType:
     """Where other nodes take the requests of services that are ready there, for those that wait at this one."""
-    if not services or PASS_HEADER not in request.headers:
+    if not services or not _takes("carriers", request):
         return UNSET
     with translated():
         async with context.transaction() as connection:
@@ -264,7 +263,7 @@ async def _asked_logs(
     """The logs that the node is asked for; an agent that knows none gets none, and who waits is told."""
     node, logs = observation.node, context.parts.logs
     asked = logs.asked_of(node)
-    if asked and LOGS_HEADER not in request.headers:
+    if asked and not _takes("logs", request):
         version = observation.agent_version or "its version is not known"
         await logs.refuse(
             node,
@@ -272,6 +271,24 @@ async def _asked_logs(
         )
         return ()
     return asked
+
+
+async def _acquitted(
+    context: Context, request: Request, observation: Observation
+) -> tuple[tuple[int, int], ...]:
+    """The GPUs that an operator has acquitted and the agent does not report healthy yet."""
+    # Asked only where one is ill, which is rare.
+    is_ill = any(not gpu.healthy for gpu in observation.gpus)
+    if not is_ill or not _takes("acquitted", request):
+        return ()
+    with translated():
+        async with context.transaction() as connection:
+            return await acquittals.load_acquitted(connection, observation.node)
+
+
+def _takes(field: str, request: Request) -> bool:
+    """Whether the agent that asks takes a reply with this field."""
+    return field in taken(request.headers.get(TAKES_HEADER))
 
 
 async def _register(context: Context, observation: Observation) -> None:

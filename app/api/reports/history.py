@@ -63,12 +63,10 @@ class GpuReadingView(View):
     """One GPU over one step of time: means."""
 
     at: datetime = Field(description="When the step began")
-    power_w: float
-    memory_used_mib: float
-    clock_mhz: float
-    busy_percent: float | None = Field(
-        description="Null: the driver does not say, as of MIG slices"
-    )
+    power_w: float | None = Field(description="Null: the driver does not tell it")
+    memory_used_mib: float | None = Field(description="The same")
+    clock_mhz: float | None = Field(description="The same")
+    busy_percent: float | None = Field(description="The same, as of MIG slices")
 
 
 class GpuReadings(View):

@@ -1,10 +1,10 @@
-"""`plimsoll cordon`, `uncordon`, `drain` and `undrain`."""
+"""`plimsoll cordon`, `uncordon`, `drain`, `undrain` and `acquit`."""
 
 from typing import Annotated
 
 import typer
 
-from app.cli.common.client import Api, dig, number
+from app.cli.common.client import Api, dig, number, objects_of
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_duration
 from app.cli.common.errors import CliError
@@ -36,6 +36,39 @@ def uncordon(context: typer.Context, nodes: Nodes) -> None:
 def undrain(context: typer.Context, nodes: Nodes) -> None:
     """Stop draining a node and use it again."""
     _set(context, nodes, "undrain")
+
+
+def acquit(
+    context: typer.Context,
+    nodes: Nodes,
+    *,
+    gpus: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--gpu",
+            metavar="INDEX",
+            min=0,
+            help="Only this GPU; may be repeated (default: all that are not healthy)",
+        ),
+    ] = None,
+) -> None:
+    """Use GPUs again that a critical error condemned.
+
+    For when what NVIDIA's catalogue of Xids asks for is done: the node's agent forgets the errors so far. A GPU that
+    does not answer, or tells another error, stays out of use.
+    """
+    with Api(cli_context(context)) as api:
+        for node in nodes:
+            before = api.get(f"/api/v1/nodes/{node}")
+            api.post(f"/api/v1/nodes/{node}/acquit", {"gpus": gpus or None})
+            shown = ", ".join(f"GPU {index}" for index in gpus or ()) or "its GPUs"
+            healthy = int(number(before, "status.healthy_gpus") or 0)
+            is_well = healthy == len(objects_of(dig(before, "spec.gpus")))
+            show_line(
+                f"Node {node}: all GPUs are healthy, none is to be acquitted"
+                if is_well
+                else f"Node {node}: {shown} acquitted; `plimsoll get gpus` shows when they are used again"
+            )
 
 
 def drain(

@@ -108,6 +108,7 @@ gpu = _table(
     must("index", Integer),
     *must_all(Boolean, "healthy", "cordoned"),
     must("created_at", TIME),
+    Column("acquitted_at", TIME),
 )
 
 network = _table(

@@ -19,6 +19,7 @@ class AgentBoot:
 
     last_sequence: int
     """Highest sequence number so far."""
+    first_seen_at: datetime
     younger_at: datetime | None
     """When the youngest start under the same name was first heard; None: it is this one."""
 
@@ -49,7 +50,9 @@ async def _load_known(
     found = await connection.execute(text(_KNOWN_BOOTS), _columns_of(boots))
     return {
         (row.node, row.boot): AgentBoot(
-            last_sequence=row.last_sequence, younger_at=row.younger_at
+            last_sequence=row.last_sequence,
+            first_seen_at=row.first_seen_at,
+            younger_at=row.younger_at,
         )
         for row in found
     }
@@ -63,7 +66,7 @@ def _columns_of(boots: Sequence[tuple[str, str]]) -> dict[str, object]:
 
 
 _KNOWN_BOOTS = """
-SELECT b.node, b.boot, b.last_sequence,
+SELECT b.node, b.boot, b.last_sequence, b.first_seen_at,
        (SELECT max(o.first_seen_at) FROM agent_boot o
         WHERE o.node = b.node AND o.first_seen_at > b.first_seen_at) AS younger_at
 FROM unnest(CAST(:nodes AS text[]), CAST(:boots AS text[])) AS w (node, boot)

@@ -1,17 +1,15 @@
-"""Lines of the audit that only agents' observations tell: refused commands, shared names, GPUs that fail."""
+"""Lines of the audit that only agents' observations tell: refused commands and shared names."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from agents.base.protocol import Ack, GpuReading, Observation
+from agents.base.protocol import Ack
 from app.db.base.rows import all_rows
 from app.db.operations.events import add_limited
 from app.store.event_limits import LimitedEvents
 from app.store.store import AuditEvent
-from solvers.types.state import gpu_id
 
 MAX_REFUSALS = 5
 """Lines of the audit for one command; a node that refuses it for one reason after the other says nothing new."""
@@ -40,7 +38,9 @@ async def note_refusals(
             generations=[ack.generation for _, ack in refused],
             details=[ack.detail for _, ack in refused],
         )
-        lines = [_line(row.node, "CommandRefused", row.reason, at) for row in found]
+        lines = [
+            agent_line(row.node, "CommandRefused", row.reason, at) for row in found
+        ]
         await add_limited(connection, lines, limited)
 
 
@@ -55,57 +55,15 @@ async def note_shared_names(
         nodes = sorted(rivals)
         since = [rivals[node] for node in nodes]
         found = await all_rows(connection, _NEWLY_SHARED, nodes=nodes, since=since)
-        lines = [_line(row.node, "NodeNameShared", _SHARED, at) for row in found]
+        lines = [agent_line(row.node, "NodeNameShared", _SHARED, at) for row in found]
         await add_limited(connection, lines, limited)
 
 
-async def save_health(
-    connection: AsyncConnection,
-    newest: Sequence[Observation],
-    at: datetime,
-    limited: LimitedEvents,
-) -> None:
-    """Keep which GPUs are healthy, by the newest observation of each node; one line per GPU that changed."""
-    readings = [(report, gpu) for report in newest for gpu in report.gpus]
-    if readings:
-        changed = await all_rows(
-            connection,
-            _SAVE_HEALTH,
-            gpus=[gpu_id(report.node, gpu.index) for report, gpu in readings],
-            healthy=[gpu.healthy for _, gpu in readings],
-            whys=[_health(report.problems, gpu) for report, gpu in readings],
-        )
-        lines = [
-            _line(row.node, "GpuRecovered" if row.healthy else "GpuFailed", row.why, at)
-            for row in sorted(changed, key=lambda row: (row.node, row.index))
-        ]
-        await add_limited(connection, lines, limited)
-
-
-def _line(node: str, kind: str, reason: str, at: datetime) -> AuditEvent:
+def agent_line(node: str, kind: str, reason: str, at: datetime) -> AuditEvent:
+    """What a node's agent has told, as a line of the audit."""
     name = f"node/{node}"
     return AuditEvent(at=at, actor=name, kind=kind, subject=name, reason=reason)
 
-
-def _health(problems: Sequence[str], gpu: GpuReading) -> str:
-    """What the node says of one GPU, as the audit shows it."""
-    name = f"GPU {gpu.index}"
-    if gpu.healthy:
-        return f"{name} accepts work again"
-    # Problems are the node's, as text; with a word boundary, so that GPU 1 does not find GPU 12.
-    return next(
-        (problem for problem in problems if re.search(rf"\b{name}\b", problem)),
-        f"{name}: no reason given",
-    )
-
-
-# Only rows that the UPDATE changed are returned, so a GPU that stays as it is makes no event.
-_SAVE_HEALTH = """
-UPDATE gpu SET healthy = w.healthy
-FROM unnest(CAST(:gpus AS text[]), CAST(:healthy AS boolean[]), CAST(:whys AS text[])) AS w (gpu, healthy, why)
-WHERE gpu.id = w.gpu AND gpu.healthy <> w.healthy
-RETURNING gpu.node, gpu.index, w.healthy, w.why
-"""
 
 # Agents repeat an acknowledgement until it arrived; the same refusal for the same reason is one event. Counted from an
 # hour before the command: the clocks of whoever made it and of whoever writes the event may differ.

@@ -23,7 +23,8 @@ from app.db.fleet.agent_boots import (
     rivals_of,
     save_sequences,
 )
-from app.db.fleet.agent_events import note_refusals, note_shared_names, save_health
+from app.db.fleet.agent_events import note_refusals, note_shared_names
+from app.db.fleet.gpu_health import HealthReport, save_health
 from app.db.fleet.launches import note_failures, note_launch_times
 from app.db.fleet.nodes import MAX_AHEAD
 from app.db.fleet.overuses import note_overuses
@@ -81,7 +82,11 @@ async def ingest(
     # Also where every observation is a replay: the agent was heard, whatever it repeats.
     await _mark_heard(connection, {entry.observation.node for entry in known}, received)
     if fresh:
-        strange_acks = await _write(connection, fresh, ends, received, limited)
+        reports = [
+            HealthReport(entry=each, agent_since=boots[each.boot].first_seen_at)
+            for each in _newest(fresh, ends)
+        ]
+        strange_acks = await _write(connection, fresh, reports, received, limited)
         dropped = add_counts(dropped, {"acks": strange_acks})
         rivals = rivals_of(fresh, boots)
         await note_shared_names(connection, rivals, received, limited)
@@ -111,16 +116,15 @@ def _admitted(
 async def _write(
     connection: AsyncConnection,
     fresh: Sequence[WindowedObservation],
-    ends: dict[str, datetime | None],
+    reports: Sequence[HealthReport],
     received: datetime,
     limited: LimitedEvents,
 ) -> int:
-    """Write them; returns how many acknowledgements were left out."""
+    """Write them, and of each node the newest report; returns how many acknowledgements were left out."""
     # The order of the locks that the module's docstring states.
     await copy_all(connection, fresh)
-    newest = _newest(fresh, ends)
+    newest = [each.entry for each in reports]
     await _save_status(connection, newest)
-    reports = [entry.observation for entry in newest]
     await save_health(connection, reports, received, limited)
     await note_overuses(connection, newest, received, limited)
     await note_failures(connection, fresh, received)

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import Text, delete, literal_column, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import Label
 
 from app.base.errors import InvalidRequest, NotFound
 from app.db.base.rows import all_rows, one_row
@@ -34,6 +35,16 @@ _RENUMBERED = (
 )
 
 
+def _ack(column: str) -> Label[str]:
+    """What a node's agent said last of its newest command."""
+    newest = "SELECT max(c.generation) FROM command c WHERE c.node = node.id"
+    sql = f"(SELECT a.{column} FROM acknowledgement a WHERE a.node = node.id AND a.generation = ({newest}))"
+    return literal_column(sql, Text).label(f"ack_{column}")
+
+
+_ACK = (_ack("status"), _ack("detail"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
     """A node with what its agent last said of itself."""
@@ -47,6 +58,9 @@ class NodeRow:
     observed_generation: int = 0
     wanted_generation: int = 0
     """Its newest command's; 0 = none."""
+    ack_status: str = ""
+    """What its agent said of that command; empty: nothing yet."""
+    ack_detail: str = ""
     is_renumbered: bool = False
     """Generations began anew after a restore, and no plan was pushed since."""
     clock_skew_s: float = 0.0
@@ -104,7 +118,7 @@ async def list_rows(
     """Nodes with their GPUs, by id."""
     found = (
         await connection.execute(
-            select(node, _WANTED, _RENUMBERED)
+            select(node, _WANTED, _RENUMBERED, *_ACK)
             .where(node.c.id > after)
             .order_by(node.c.id)
             .limit(limit)
@@ -118,7 +132,7 @@ async def list_rows(
 
 async def get(connection: AsyncConnection, name: str, now: datetime) -> NodeRow:
     """One node with its GPUs. Raises NotFound."""
-    statement = select(node, _WANTED, _RENUMBERED).where(node.c.id == name)
+    statement = select(node, _WANTED, _RENUMBERED, *_ACK).where(node.c.id == name)
     row = await one_row(connection, statement, missing=_missing(name))
     return _node_row(row, await load_gpus(connection, nodes=(name,)), now)
 
@@ -348,6 +362,8 @@ def _node_row(row: AnyRow, gpus: tuple[Gpu, ...], now: datetime) -> NodeRow:
         agent_version=row.agent_version,
         observed_generation=row.observed_generation,
         wanted_generation=row.wanted_generation,
+        ack_status=row.ack_status or "",
+        ack_detail=row.ack_detail or "",
         is_renumbered=row.is_renumbered,
         clock_skew_s=row.clock_skew_s,
         problems=tuple(row.problems),

@@ -135,14 +135,16 @@ _GPU = """
 SELECT s.at, r.power_w, r.memory_used_mib, r.clock_mhz, r.busy_percent
 FROM generate_series(CAST(:since AS timestamptz), CAST(:until AS timestamptz), CAST(:step AS interval)) AS s (at)
 CROSS JOIN LATERAL (
-    SELECT sum(power_w * window_s) / sum(window_s) AS power_w,
-           sum(memory_used_mib * window_s) / sum(window_s) AS memory_used_mib,
-           sum(clock_mhz * window_s) / sum(window_s) AS clock_mhz,
+    SELECT count(*) AS readings,
+           sum(power_w * window_s) / sum(window_s) FILTER (WHERE power_w IS NOT NULL) AS power_w,
+           sum(memory_used_mib * window_s) / sum(window_s) FILTER (WHERE memory_used_mib IS NOT NULL)
+               AS memory_used_mib,
+           sum(clock_mhz * window_s) / sum(window_s) FILTER (WHERE clock_mhz IS NOT NULL) AS clock_mhz,
            sum(busy_percent * window_s) / sum(window_s) FILTER (WHERE busy_percent IS NOT NULL) AS busy_percent
     FROM gpu_observation
     WHERE gpu = :gpu AND window_start >= s.at AND window_start < s.at + CAST(:read AS interval)
       AND window_start < CAST(:until AS timestamptz)
 ) AS r
-WHERE r.power_w IS NOT NULL
+WHERE r.readings > 0
 ORDER BY s.at
 """

@@ -78,6 +78,9 @@ class NoErrors:
     def condemned(self) -> dict[str, str]:
         return {}
 
+    def acquit(self, uuid: str) -> None:
+        """Nothing is remembered."""
+
     def close(self) -> None:
         """Nothing is watched."""
 

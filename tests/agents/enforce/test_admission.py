@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from agents.base.protocol import NodeCommand, TaskCommand
-from agents.enforce.admission import objections
+from agents.enforce.admission import missing_gpus, objections
 from tests.agents.factories import (
     a_command,
     a_gpu,
@@ -75,3 +75,12 @@ def test_each_misfit_is_named(command: NodeCommand, words: str) -> None:
 def test_too_many_replicas_are_named() -> None:
     (only,) = objections(a_pair(), "n1", (an_empty_gpu(0, max_replicas=1),))
     assert "takes 1 replicas" in only
+
+
+def test_a_gpu_that_is_missing_beside_others_is_said_and_no_objection() -> None:
+    command = a_command(a_gpu(a_replica("a")), a_gpu(a_replica("b"), index=2))
+    assert objections(command, "n1", GPUS) == ()
+    assert missing_gpus(command, GPUS) == ("there is no GPU 2; this node has [0, 1]",)
+    # None of its GPUs is here: it is for another machine.
+    (only,) = objections(a_command(a_gpu(index=2)), "n1", GPUS)
+    assert only == "there is no GPU 2; this node has [0, 1]"

@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agents.base.clock import ManualClock
-from agents.base.device import DeviceError, GpuLost, GpuPoll, GpuState, NodeState
+from agents.base.device import (
+    DeviceError,
+    GpuLost,
+    GpuPoll,
+    GpuState,
+    NodeState,
+    NotSupported,
+)
 from agents.base.protocol import GovernorCommand, NodeCommand
 from agents.enforce.actions import Action
 from agents.enforce.diff import actions
@@ -276,3 +283,16 @@ def test_where_the_governor_stands_still_the_guard_acts() -> None:
         finish(agent.step())
         finish(agent.guard())  # nobody lets the governor take a step
     assert plant.gpu.clock_mhz == 1245.0
+
+
+@pytest.mark.parametrize("has_limit", [True, False])
+def test_a_cap_is_said_not_to_be_kept_where_neither_power_is_told_nor_a_limit_taken(
+    has_limit: bool,
+) -> None:
+    plant = Plant(blind=NotSupported("could not read the power of GPU 0: it has none"))
+    plant.knows(has_power_limit=has_limit)
+    said = steps(PowerGuard(plant), 3)
+    expected = (
+        "GPU 0: the power cap of 300 W is not kept: could not read the power of GPU 0: it has none",
+    )
+    assert said == (() if has_limit else expected)

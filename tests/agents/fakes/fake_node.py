@@ -118,7 +118,7 @@ def refuse(gpus: FakeGpus, _: argparse.Namespace) -> None:
 
 
 def xid(gpus: FakeGpus, options: argparse.Namespace) -> None:
-    """A critical error, which condemns the GPU until the agent starts again."""
+    """A critical error, which condemns the GPU until it is acquitted, where NVIDIA's catalogue says so."""
     gpus.happens(options.code, gpu=options.gpu)
 
 
@@ -233,7 +233,7 @@ def _add_faults(faults: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         (
             "xid",
             xid,
-            "a critical error, which condemns the GPU until the agent starts again",
+            "a critical error, by NVIDIA's catalogue one that condemns the GPU or not",
         ),
         (
             "over-cap",

@@ -241,6 +241,23 @@ def test_a_service_in_mode_off_is_in_no_plan() -> None:
     assert _said(snapshot, "Feasible") == ("Unknown", "ModeOff")
 
 
+def test_a_node_says_in_its_agents_words_what_it_refuses_or_cannot_carry_out() -> None:
+    words = "there is no GPU 0; this node has [1]"
+    refused = node_applied(
+        held=10, wanted=11, is_renumbered=False, said="refused", detail=words
+    )
+    assert (refused.status, refused.reason) == ("False", "CommandRefused")
+    assert refused.message == f"generation 11 is refused: {words}"
+    failed = node_applied(
+        held=11, wanted=11, is_renumbered=False, said="failed", detail=words
+    )
+    assert (failed.status, failed.reason) == ("False", "CarriedOutInPart")
+    assert failed.message.endswith(f"not all of it is carried out: {words}")
+    for said in ("applied", "applying", ""):
+        followed = node_applied(held=11, wanted=11, is_renumbered=False, said=said)
+        assert followed.status == "True"
+
+
 @pytest.mark.parametrize(
     ("held", "wanted", "is_renumbered", "status", "reason"),
     [

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agents.base.device import DeviceError
+from agents.gpu.nvml.known_memory import MEMORY_MIB, memory_mib_of
 from app.catalogue.catalogue import (
     CatalogueError,
     list_networks,
@@ -34,6 +36,34 @@ SOURCES = (
     "zeus_power",
 )
 """What the shipped files are made of."""
+
+
+def test_agents_know_the_memory_of_the_same_types() -> None:
+    assert {each.name: each.memory_mib for each in load_gpu_types()} == (MEMORY_MIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_mib"),
+    [
+        ("L4", 23034.0),
+        ("NVIDIA L4", 23034.0),
+        ("Tesla T4", 15360.0),
+        ("NVIDIA GeForce RTX 4090", 24564.0),
+        ("NVIDIA A30", 24576.0),
+        ("K80-12GB", 12288.0),
+        ("NVIDIA H100 80GB HBM3", 81920.0),
+    ],
+)
+def test_the_memory_of_a_type_is_known_by_the_list_or_by_the_name(
+    name: str, memory_mib: float
+) -> None:
+    assert memory_mib_of(name) == memory_mib
+    assert memory_mib_of(name, 1000.0) == 1000.0
+
+
+def test_a_type_of_unknown_memory_is_refused_with_the_remedy() -> None:
+    with pytest.raises(DeviceError, match=r"GB10 is no GPU type .* --gpu-memory-mib"):
+        memory_mib_of("GB10")
 
 
 def test_unknown_names_are_refused_with_what_there_is() -> None:

@@ -25,7 +25,7 @@
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, TOO_SMALL = 7,
        NOT_LOADED = 9, TIMEOUT = 10, LOST = 15, IN_USE = 19, NO_ROOM = 23 };
 enum { NO_LOCK = 1, NO_POWER = 2, NO_ENERGY = 4, NO_USE = 8, NO_MPS_LIST = 16, NO_GPM = 32, NO_EVENTS = 64, NO_MIG = 128,
-       NO_CLOCK_LIST = 256, NO_PERSISTENCE = 512, NO_LIMIT_KEPT = 1024 }; /* the last: a board that draws what it likes */
+       NO_CLOCK_LIST = 256, NO_PERSISTENCE = 512, NO_LIMIT_KEPT = 1024, NO_MEMORY = 2048 }; /* NO_LIMIT_KEPT: a board that draws what it likes */
 
 typedef struct { uint32_t pid, is_mps, sm_percent, gpu_instance; uint64_t memory; } process_t;
 /* A GPU instance where `size` is not 0; a device that programs see where a compute instance makes it `in_use`. */
@@ -48,7 +48,7 @@ typedef struct {
     uint32_t power_low, power_high, power_default, power_limit, power_enforced; /* mW; power_enforced 0 = none */
     uint32_t power_idle, power_busy;                                           /* mW; busy at clock_high and full load */
     uint32_t load_percent, reasons, lost, mig_mode;
-    uint32_t process_count, slice_count;
+    uint32_t process_count, slice_count, recovery, spare;
     uint64_t energy_mj, energy_at_ns; /* what was counted until then */
     process_t processes[MAX_PROCESSES];
     slice_t slices[MAX_SLICES];

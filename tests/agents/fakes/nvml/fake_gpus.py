@@ -25,7 +25,7 @@ KILL_BEFORE, KILL_AFTER = 9001, 9002
 NO_LOCK, NO_POWER, NO_ENERGY, NO_USE, NO_MPS_LIST, NO_GPM, NO_EVENTS, NO_MIG = (
     1 << n for n in range(8)
 )
-NO_CLOCK_LIST, NO_PERSISTENCE, NO_LIMIT_KEPT = 256, 512, 1024
+NO_CLOCK_LIST, NO_PERSISTENCE, NO_LIMIT_KEPT, NO_MEMORY = 256, 512, 1024, 2048
 MIB = 1 << 20
 PROFILES = {
     "H200": {
@@ -111,6 +111,8 @@ class Gpu(ctypes.Structure):
                 "mig_mode",
                 "process_count",
                 "slice_count",
+                "recovery",
+                "spare",
             )
         ),
         ("energy_mj", c_uint64),

@@ -128,7 +128,7 @@ typedef struct { unsigned pid; unsigned long long at_us; unsigned sm, memory, en
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } listed_t;
 
 int nvmlDeviceGetMemoryInfo(handle_t *h, memory_v1 *m) {
-    ON(h, 0); /* the first version counts the driver's reserve as used */
+    ON(h, NO_MEMORY); /* the first version counts the driver's reserve as used */
     if (h->slice) return finish(NOT_SUPPORTED);
     uint64_t used = gpu->memory_used + gpu->memory_reserved;
     *m = (memory_v1){gpu->memory_total, gpu->memory_total - used, used};
@@ -136,7 +136,7 @@ int nvmlDeviceGetMemoryInfo(handle_t *h, memory_v1 *m) {
 }
 
 int nvmlDeviceGetMemoryInfo_v2(handle_t *h, memory_v2 *m) {
-    ON(h, 0);
+    ON(h, NO_MEMORY);
     if (m->version != 0x02000028) return finish(25);
     if (h->slice) {
         const slice_t *slice = &gpu->slices[h->slice - 1];
@@ -146,6 +146,18 @@ int nvmlDeviceGetMemoryInfo_v2(handle_t *h, memory_v2 *m) {
     }
     uint64_t free = gpu->memory_total - gpu->memory_reserved - gpu->memory_used;
     *m = (memory_v2){m->version, gpu->memory_total, gpu->memory_reserved, free, gpu->memory_used};
+    return finish(OK);
+}
+
+typedef struct { unsigned field, scope; long long at_us, latency_us; unsigned kind; int code; unsigned long long value; } field_t;
+
+/* The recovery action alone; each field has a code of its own. */
+int nvmlDeviceGetFieldValues(handle_t *h, int count, field_t *fields) {
+    ON(h, 0);
+    for (int i = 0; i < count; i++) {
+        fields[i].code = fields[i].field == 230 ? OK : NOT_SUPPORTED;
+        fields[i].value = gpu->recovery;
+    }
     return finish(OK);
 }
 

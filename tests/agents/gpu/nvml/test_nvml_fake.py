@@ -1,6 +1,7 @@
 """What is read from GPUs, and their knobs, through the real NVML binding against the fake driver."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,7 @@ from agents.gpu.nvml.types import (
     ProcessUse,
     event_reasons,
 )
+from agents.gpu.nvml.xids import RecoveryAction, bars_use, describe_recovery
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import MIB, FakeGpus, Process
 from tests.agents.fakes.nvml.fixtures import fake, library
@@ -231,8 +233,16 @@ def test_a_power_limit_out_of_range_is_refused_with_the_range(
         (17, NotPermitted),
         (18, NoDriver),
         (19, InUse),
+        (20, DeviceError),
+        (21, NotSupported),
+        (22, NotSupported),
         (23, NoRoom),
+        (24, OutOfRange),
+        (25, NotSupported),
+        (26, NotSupported),
+        (27, DeviceError),
         (29, DeviceError),
+        (30, NotSupported),
         (999, DeviceError),
         (12345, DeviceError),
     ],
@@ -243,10 +253,90 @@ def test_each_return_code_is_one_error_with_advice(
     gpu = first(nvml)
     fake.fail("nvmlDeviceGetPowerUsage", code)
     with pytest.raises(DeviceError) as raised:
-        nvml.sample(gpu)
+        nvml.power_w(gpu)
     assert type(raised.value) is error
-    assert str(raised.value) == str(translate(code, "read GPU 0 (GPU-0)"))
+    assert str(raised.value) == str(translate(code, "read the power of GPU 0 (GPU-0)"))
     assert raised.value.__cause__ is not None, "the cause is kept"
+    is_named = code < 100 or code == 999
+    assert ("NVML answered" in str(raised.value)) is not is_named
+
+
+REFUSED = {
+    "nvmlDeviceGetPowerUsage": "power_w",
+    "nvmlDeviceGetClockInfo": "clock_mhz",
+    "nvmlDeviceGetUtilizationRates": "busy_percent",
+    "nvmlDeviceGetTotalEnergyConsumption": "energy_j",
+    "nvmlDeviceGetEnforcedPowerLimit": "enforced_limit_w",
+    "nvmlDeviceGetFieldValues": "recovery",
+}
+
+
+@pytest.mark.parametrize("code", [3, 4, 13, 21, 22, 25, 26])
+@pytest.mark.parametrize("function", [*REFUSED, "nvmlDeviceGetMemoryInfo"])
+def test_what_a_gpu_does_not_tell_is_unknown_and_all_else_is_read(
+    nvml: Nvml, fake: FakeGpus, function: str, code: int
+) -> None:
+    told = nvml.sample(first(nvml))
+    fake.fail(function, code)
+    if function == "nvmlDeviceGetMemoryInfo":
+        fake.fail("nvmlDeviceGetMemoryInfo_v2", code)
+        unknown = {"memory_used_mib": None, "memory_reserved_mib": 0.0}
+    else:
+        unknown = {REFUSED[function]: None}
+    assert nvml.sample(first(nvml)) == replace(told, **unknown)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", [3, 13, 25])
+def test_memory_is_read_by_version_1_where_the_newer_is_refused(
+    nvml: Nvml, fake: FakeGpus, code: int
+) -> None:
+    fake.fail("nvmlDeviceGetMemoryInfo_v2", code)
+    assert first(nvml).memory_mib == 81920.0
+    assert nvml.sample(first(nvml)).memory_used_mib == 640.0, "with the reserve"
+
+
+@pytest.mark.parametrize("code", [1, 3, 4, 6, 9, 10, 15, 16, 17, 20, 27, 999, 12345])
+def test_any_error_of_one_handle_costs_that_gpu(
+    nvml: Nvml, fake: FakeGpus, code: int
+) -> None:
+    fake.fail("nvmlDeviceGetHandleByIndex_v2", code, times=1)
+    found = nvml.listing()
+    assert [gpu.index for gpu in found.gpus] == [1]
+    ((index, why),) = found.silent
+    assert index == 0 and why.startswith("could not open GPU 0: ")
+    assert [gpu.index for gpu in nvml.gpus()] == [0, 1], "it answers again"
+
+
+def test_where_no_gpu_answers_since_the_driver_is_gone_that_is_said(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
+    fake.fail("nvmlDeviceGetHandleByIndex_v2", 9)
+    with pytest.raises(NoDriver, match="not loaded"):
+        nvml.gpus()
+
+
+@pytest.mark.parametrize(
+    ("number", "action", "bars"),
+    [
+        (0, RecoveryAction.NONE, False),
+        (1, RecoveryAction.GPU_RESET, True),
+        (2, RecoveryAction.NODE_REBOOT, True),
+        (3, RecoveryAction.DRAIN_P2P, False),
+        (4, RecoveryAction.DRAIN_AND_RESET, False),
+        (5, RecoveryAction.RECOVER_IMEX_DOMAIN, False),
+        (6, RecoveryAction.BUS_RESET, True),
+        (7, RecoveryAction.SYSTEM_REBOOT, True),
+        (42, 42, True),
+    ],
+)
+def test_recovery_actions_are_told_by_name_and_unknown_ones_by_number(
+    nvml: Nvml, fake: FakeGpus, number: int, action: RecoveryAction | int, bars: bool
+) -> None:
+    fake.gpu(0).recovery = number
+    found = nvml.sample(first(nvml)).recovery
+    assert (found, bars_use(found)) == (action, bars)
+    assert found is not None
+    assert ("42" in describe_recovery(found)) is (number == 42)
 
 
 @pytest.mark.parametrize("code", [15, 16])
@@ -338,7 +428,16 @@ def test_sms_and_reasons_are_read_from_numbers() -> None:
     cores = ((5120, (7, 0)), (6912, (8, 0)), (10752, (8, 6)), (18432, (8, 9)))
     assert [sms(*each) for each in cores] == [80, 108, 84, 144]
     assert event_reasons(0x1 | 0x4 | 0x80) == ("idle", "power limit", "power brake")
-    assert event_reasons(0x200) == ("unknown 0x200",)
+    assert event_reasons(0x200 | 0x400) == ("board limit", "reliability")
+    assert event_reasons(0x800) == ("unknown 0x800",)
+
+
+@pytest.mark.parametrize("bit", [0x4, 0x8, 0x20, 0x40, 0x80, 0x200, 0x400])
+def test_limits_of_power_heat_and_board_hold_a_clock_back(
+    nvml: Nvml, fake: FakeGpus, bit: int
+) -> None:
+    fake.gpu(0).reasons = bit
+    assert nvml.sample(first(nvml)).held_back_by == event_reasons(bit)
 
 
 def test_old_gpus_have_no_clock_lock_or_list_no_clocks(

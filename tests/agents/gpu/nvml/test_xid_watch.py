@@ -7,7 +7,7 @@ import pytest
 
 from agents.gpu.nvml.session import Nvml
 from agents.gpu.nvml.types import XidEvent
-from agents.gpu.nvml.xid_watch import MAX_EVENTS, XidWatch
+from agents.gpu.nvml.xid_watch import MAX_EVENTS, RECENT_S, XidWatch
 from tests.agents.fakes.nvml import fake_gpus
 from tests.agents.fakes.nvml.fake_gpus import FakeGpus
 from tests.agents.fakes.nvml.fixtures import fake, library
@@ -46,8 +46,8 @@ def taken(watch: XidWatch, count: int) -> tuple[XidEvent, ...]:
     return tuple(found)
 
 
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
-def test_errors_that_a_program_causes_are_told_and_condemn_nothing(
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 63, 68, 92, 94, 121, 154, 160])
+def test_errors_that_a_restart_of_programs_ends_are_told_and_condemn_nothing(
     watch: XidWatch, fake: FakeGpus, xid: int
 ) -> None:
     fake.happens(xid, gpu=1)
@@ -55,7 +55,9 @@ def test_errors_that_a_program_causes_are_told_and_condemn_nothing(
     assert watch.condemned() == {}
 
 
-@pytest.mark.parametrize("xid", [48, 62, 74, 79, 95])
+@pytest.mark.parametrize(
+    "xid", [1, 46, 48, 54, 62, 64, 74, 78, 79, 95, 109, 119, 120, 140, 143, 151, 158]
+)
 def test_any_other_condemns_its_gpu_and_no_other(
     watch: XidWatch, fake: FakeGpus, xid: int
 ) -> None:
@@ -81,6 +83,77 @@ def test_the_first_reason_stays_and_events_keep_their_order(
         fake.happens(xid)
     assert [event.xid for event in taken(watch, 4)] == [31, 79, 62, 31]
     assert "Xid 79" in watch.condemned()["GPU-0"]
+
+
+def test_all_that_condemn_are_named_and_the_strongest_action_is_asked_for(
+    watch: XidWatch, fake: FakeGpus
+) -> None:
+    for xid in (45, 48, 79, 48):
+        fake.happens(xid)
+    taken(watch, 4)
+    message = watch.condemned()["GPU-0"]
+    assert message.startswith(
+        "the driver told Xid 48 and Xid 79; NVIDIA's catalogue asks to restart the machine ("
+    )
+    assert "`plimsoll acquit NODE`" in message
+
+
+def test_an_acquitted_gpu_is_condemned_by_later_errors_alone(
+    watch: XidWatch, fake: FakeGpus
+) -> None:
+    for xid, gpu in ((79, 0), (94, 0), (62, 1)):
+        fake.happens(xid, gpu=gpu)
+    taken(watch, 3)
+    assert "GPU 0 told Xid 94" in watch.problem and "stays in use" in watch.problem
+    watch.acquit("GPU-0")
+    assert list(watch.condemned()) == ["GPU-1"] and watch.problem == ""
+    fake.happens(95)
+    taken(watch, 1)
+    assert "Xid 79" not in watch.condemned()["GPU-0"]
+
+
+@pytest.mark.parametrize(
+    ("recovery", "condemns"), [(0, False), (1, False), (None, True)]
+)
+def test_an_error_that_has_to_be_decoded_is_the_drivers_recovery_action(
+    watch: XidWatch, fake: FakeGpus, recovery: int | None, condemns: bool
+) -> None:
+    if recovery is None:
+        fake.fail("nvmlDeviceGetFieldValues", 13)
+    else:
+        fake.gpu(0).recovery = recovery  # a reading of the GPU shows it
+    fake.happens(149)
+    taken(watch, 1)
+    assert bool(watch.condemned()) is condemns
+
+
+def test_errors_that_leave_a_gpu_in_use_are_told_for_a_while(
+    nvml: Nvml, fake: FakeGpus
+) -> None:
+    now = [1000.0]
+    with XidWatch(
+        nvml, nvml.gpus(), wait_ms=20, pause_s=0.02, now_s=lambda: now[0]
+    ) as watch:
+        until(lambda: is_waiting(watch))
+        fake.happens(31)
+        taken(watch, 1)
+        assert "restart the application" in watch.problem
+        now[0] += RECENT_S + 1.0
+        assert watch.problem == ""
+
+
+def test_a_gpu_that_came_back_is_listened_to(nvml: Nvml, fake: FakeGpus) -> None:
+    gpus = nvml.gpus()
+    fake.gpu(0).lost = 15
+    with XidWatch(nvml, gpus, wait_ms=20, pause_s=0.02) as watch:
+        until(lambda: is_waiting(watch))
+        fake.gpu(0).lost = 0
+        rounds = watch.rounds
+        watch.renew()
+        until(lambda: watch.rounds > rounds and is_waiting(watch))
+        fake.happens(79)
+        taken(watch, 1)
+        assert "GPU-0" in watch.condemned()
 
 
 def test_an_event_that_does_not_say_its_gpu_condemns_all(

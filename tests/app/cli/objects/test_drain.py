@@ -1,4 +1,4 @@
-"""`drain` and `undrain`: what is asked, what is told on the way, and when the waiting ends."""
+"""`drain`, `undrain` and `acquit`: what is asked, what is told on the way, and when the waiting ends."""
 
 import httpx2
 
@@ -82,3 +82,28 @@ def test_a_node_that_is_not_empty_after_deadline_and_grace_is_told() -> None:
     assert result.code == 1
     assert "Error: node n1 is not empty after its deadline\n" in result.err
     assert 120.0 + GRACE_S <= sum(slept_s) <= 120.0 + GRACE_S + 2.0
+
+
+def test_acquit_names_the_gpus_and_says_where_none_is_ill() -> None:
+    api = FakeApi(
+        objects={
+            "nodes/n1": {
+                "spec": {"gpus": [{"index": 0}, {"index": 1}]},
+                "status": {"healthy_gpus": 1},
+            },
+            "nodes/n2": {
+                "spec": {"gpus": [{"index": 0}]},
+                "status": {"healthy_gpus": 1},
+            },
+        },
+        answers={"POST nodes/n1/acquit": {}, "POST nodes/n2/acquit": {}},
+    )
+    result = cli("acquit n1 n2 --gpu 0", api=api)
+    assert (result.code, result.out) == (
+        0,
+        "Node n1: GPU 0 acquitted; `plimsoll get gpus` shows when they are used again\n"
+        "Node n2: all GPUs are healthy, none is to be acquitted\n",
+    )
+    assert api.sent("POST") == [{"gpus": [0]}, {"gpus": [0]}]
+    cli("acquit n1", api=api)
+    assert api.sent("POST")[-1] == {"gpus": None}
