@@ -1,0 +1,105 @@
+"""Weights that steps of text do not read: towers for pictures and sound, their projectors, tables of vectors."""
+
+from collections.abc import Iterator, Mapping
+
+from solvers.llm.configs.defaults import class_defaults
+from solvers.llm.configs.fields import ConfigFields, Fields
+
+_NAMES = (
+    "vision_config",
+    "visual",
+    "vision_tower_config",
+    "audio_config",
+    "audio_encoder_config",
+    "vit_config",
+    "vision",
+)
+_WIDTHS = ("embed_dim", "width", "hidden_size", "d_model", "n_embd", "dim")
+_DEPTHS = ("depth", "num_hidden_layers", "layers", "encoder_layers", "num_layers")
+_INNER = ("intermediate_size", "encoder_ffn_dim", "ffn_dim", "mlp_dim", "hidden_dim")
+_GATED = (
+    "pixtral",
+    "qwen2_5_vl",
+    "qwen2_5_omni",
+    "glm4v",
+    "gemma4",
+    "aimv2",
+    "glm_ocr",
+)
+"""Towers whose feed-forward layers have a gate: types that begin so."""
+_MERGED = 4
+"""Patches that projectors put together, in towers that do."""
+
+
+def idle_parameters(config: ConfigFields, layers: int, hidden: int) -> float:
+    """All of them together."""
+    towers = sum(_tower(each, hidden) for each in _towers(config))
+    return towers + _positions(config, hidden) + layers * _layer_embedding(config)
+
+
+def _towers(config: ConfigFields) -> Iterator[Fields]:
+    """Towers of the document, and those of the part that thinks."""
+    holders = [config.whole]
+    thinker = config.whole.get("thinker_config")
+    if isinstance(thinker, Mapping):
+        holders.append(thinker)
+    for holder in holders:
+        for name in _NAMES:
+            tower = holder.get(name)
+            if isinstance(tower, Mapping) and tower:
+                yield tower
+
+
+def _tower(fields: Fields, hidden: int) -> float:
+    """Attention and feed-forward parts of every layer, with the projector; within a few per cent."""
+    kind = str(fields.get("model_type", ""))
+    known = class_defaults(kind)
+    width = _first(fields, _WIDTHS) or known.get("hidden", 0)
+    depth = _first(fields, _DEPTHS) or known.get("layers", 0)
+    ratio = fields.get("mlp_ratio")
+    inner = _first(fields, _INNER) or known.get("intermediate", 0)
+    if isinstance(ratio, int | float) and not _first(fields, _INNER):
+        inner = round(width * ratio)
+    matrices = 3 if kind.startswith(_GATED) else 2
+    layer = 4.0 * width * width + matrices * width * (inner or 4 * width)
+    return depth * layer + _projector(fields, width, hidden)
+
+
+def _projector(fields: Fields, width: int, hidden: int) -> float:
+    if "spatial_merge_size" in fields:
+        merged = float(width * _MERGED)
+        mergers = 1 + len(_list(fields.get("deepstack_visual_indexes")))
+        return mergers * merged * (merged + hidden)
+    return float(width) * hidden + float(hidden) * hidden
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _first(fields: Fields, names: tuple[str, ...]) -> int:
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
+
+
+_LEARNED = ("gpt2", "gpt_bigcode", "opt", "gpt_neo", "biogpt", "xglm")
+"""Types that learn an embedding per position."""
+
+
+def _positions(config: ConfigFields, hidden: int) -> float:
+    if config.kind not in _LEARNED:
+        return 0.0
+    places = config.count("n_positions", "max_position_embeddings", default=0)
+    return float(places * hidden)
+
+
+def _layer_embedding(config: ConfigFields) -> float:
+    """Gemma 3n and 4 look up a small vector per token for every layer."""
+    width = config.count("hidden_size_per_layer_input", default=0)
+    vocab = config.count("vocab_size_per_layer_input", default=0)
+    if config.kind == "gemma3n_text":
+        width, vocab = width or 256, vocab or 262_144
+    return float(width * vocab)
