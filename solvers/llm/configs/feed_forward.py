@@ -145,6 +145,12 @@ def _intermediate(config: ConfigFields, hidden: int, matrices: int) -> int:
     if config.kind == "qwen":
         # Qwen 1 states gate and up together.
         return found // 2
+    if config.flag("block_auto_adjust_ff_dim"):
+        # LFM2 states the width of two matrices, and has three of two thirds.
+        ratio = config.number("block_ffn_dim_multiplier", default=1.0)
+        stated = config.count("block_ff_dim", default=found)
+        step = config.count("block_multiple_of", default=_SEARCHED_STEP)
+        return _rounded_up(int(2 * stated / 3) * ratio, step)
     if config.has("mlp_hidden_size"):
         return config.count("mlp_hidden_size") // 2
     if found:

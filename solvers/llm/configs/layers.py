@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 
 from solvers.llm.configs.fields import NAMES, ConfigFields, checked_count
+from solvers.types.errors import InvalidInput
 
 Kinds = tuple["LayerKind", ...]
 
@@ -95,8 +96,19 @@ def layer_kinds(config: ConfigFields, layers: int) -> Kinds:
     for read in readers:
         found = read(config, layers)
         if found:
+            _refuse_without_attention(found)
             return _with_pictures(config, _with_states(config, found))
     return _with_pictures(config, _with_states(config, (LayerKind.FULL,) * layers))
+
+
+def _refuse_without_attention(kinds: Kinds) -> None:
+    if any(each.has_attention for each in kinds):
+        return
+    message = (
+        "no layer has attention, whose cache decides how many requests a replica holds: such networks cannot be "
+        "sized; apply a Profile of what was measured"
+    )
+    raise InvalidInput("config.layer_types", message)
 
 
 def _with_pictures(config: ConfigFields, kinds: Kinds) -> Kinds:
@@ -170,7 +182,8 @@ def _at(places: set[int], layers: int, other: LayerKind) -> Kinds:
 
 def _spaced(config: ConfigFields, layers: int) -> Kinds:
     """One layer in so many attends to all tokens; the others have a state."""
-    every = config.count("full_attention_interval", default=0)
+    usual = 4 if config.kind.startswith(("qwen3_next", "qwen3_5")) else 0
+    every = config.count("full_attention_interval", default=usual)
     if every:
         return tuple(_every(every, every - 1, layers, LayerKind.STATE))
     every = config.count("layer_group_size", default=0)

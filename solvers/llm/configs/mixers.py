@@ -38,7 +38,8 @@ def read_mixers(
 
 def _state_layer(config: ConfigFields, shape: _Shape) -> Mixers:
     """One layer, by the fields that its family states."""
-    if config.has("linear_num_value_heads"):
+    is_qwen = config.kind.startswith(("qwen3_next", "qwen3_5"))
+    if is_qwen or config.has("linear_num_value_heads"):
         return _delta_net(config, shape)
     if config.has("linear_attn_config", "linear_num_heads"):
         return _kimi(config, shape)
@@ -51,8 +52,8 @@ def _state_layer(config: ConfigFields, shape: _Shape) -> Mixers:
 
 def _delta_net(config: ConfigFields, shape: _Shape) -> Mixers:
     """A gated delta network (Qwen3-Next): queries, keys, values and a gate in, values out."""
-    key_heads = config.count("linear_num_key_heads")
-    value_heads = config.count("linear_num_value_heads")
+    key_heads = config.count("linear_num_key_heads", default=16)
+    value_heads = config.count("linear_num_value_heads", default=32)
     keys = key_heads * config.count("linear_key_head_dim", default=128)
     values = value_heads * config.count("linear_value_head_dim", default=128)
     found = shape.hidden * (2.0 * keys + 3.0 * values + 2.0 * value_heads)

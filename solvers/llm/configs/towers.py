@@ -27,6 +27,14 @@ _GATED = (
     "glm_ocr",
 )
 """Towers whose feed-forward layers have a gate: types that begin so."""
+_NAMED: tuple[tuple[str, tuple[int, int, int]], ...] = (
+    ("so400m", (1152, 27, 4304)),
+    ("siglip_large", (1024, 24, 4096)),
+    ("clip-vit-large", (1024, 24, 4096)),
+    ("internvit-300m", (1024, 24, 4096)),
+    ("internvit-6b", (3200, 45, 12800)),
+)
+"""Width, layers and inner width of towers that files state by their names alone."""
 _MERGED = 4
 """Patches that projectors put together, in towers that do."""
 
@@ -34,7 +42,9 @@ _MERGED = 4
 def idle_parameters(config: ConfigFields, layers: int, hidden: int) -> float:
     """All of them together."""
     towers = sum(_tower(each, hidden) for each in _towers(config))
-    return towers + _positions(config, hidden) + layers * _layer_embedding(config)
+    named = _named_tower(config.whole, hidden)
+    tables = _positions(config, hidden) + layers * _layer_embedding(config, hidden)
+    return (towers or named) + tables
 
 
 def _towers(config: ConfigFields) -> Iterator[Fields]:
@@ -50,10 +60,30 @@ def _towers(config: ConfigFields) -> Iterator[Fields]:
                 yield tower
 
 
+def _named_tower(fields: Fields, hidden: int) -> float:
+    """A tower that the file names in a field, or in an object of it; 0 where there is none."""
+    names = [fields.get("mm_vision_tower"), fields.get("vision_tower")]
+    inner = fields.get("img_processor")
+    if isinstance(inner, Mapping):
+        names.append(inner.get("model_name"))
+    return sum(_by_name(name, hidden) for name in names if isinstance(name, str))
+
+
+def _by_name(name: str, hidden: int) -> float:
+    for part, (width, depth, inner) in _NAMED:
+        if part in name.lower():
+            layer = 4.0 * width * width + 2.0 * width * inner
+            return depth * layer + _projector({}, width, hidden)
+    return 0.0
+
+
 def _tower(fields: Fields, hidden: int) -> float:
     """Attention and feed-forward parts of every layer, with the projector; within a few per cent."""
     kind = str(fields.get("model_type", ""))
     known = class_defaults(kind)
+    inside = fields.get("params")
+    if isinstance(inside, Mapping):
+        return _by_name(str(inside.get("model_name", "")), hidden)
     width = _first(fields, _WIDTHS) or known.get("hidden", 0)
     depth = _first(fields, _DEPTHS) or known.get("layers", 0)
     ratio = fields.get("mlp_ratio")
@@ -96,10 +126,11 @@ def _positions(config: ConfigFields, hidden: int) -> float:
     return float(places * hidden)
 
 
-def _layer_embedding(config: ConfigFields) -> float:
+def _layer_embedding(config: ConfigFields, hidden: int) -> float:
     """Gemma 3n and 4 look up a small vector per token for every layer."""
     width = config.count("hidden_size_per_layer_input", default=0)
     vocab = config.count("vocab_size_per_layer_input", default=0)
     if config.kind == "gemma3n_text":
         width, vocab = width or 256, vocab or 262_144
-    return float(width * vocab)
+    # It is projected to, gated and projected back.
+    return float(width * (vocab + 3 * hidden))
