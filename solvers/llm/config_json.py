@@ -133,7 +133,7 @@ _NO_PARTS = dict.fromkeys(
 
 _EXPANDED = ("minicpm3",)
 """Types with compressed keys that vLLM runs without their compressed cache."""
-_TIED = ("minicpm",)
+_TIED = ("minicpm", "phi3small")
 """Types that have no class in transformers, and leave out that embedding and output are one."""
 
 
@@ -149,12 +149,14 @@ def _is_tied(config: ConfigFields) -> bool:
 def _compressed_keys(config: ConfigFields) -> CompressedKeys | None:
     if not config.has("kv_lora_rank") or config.value("use_mla") is False:
         return None
+    nope_dim = config.count("qk_nope_head_dim")
     return CompressedKeys(
         kv_rank=config.count("kv_lora_rank"),
         rope_dim=config.count("qk_rope_head_dim"),
         q_rank=config.count("q_lora_rank", default=0),
-        nope_dim=config.count("qk_nope_head_dim"),
-        v_dim=config.count("v_head_dim"),
+        nope_dim=nope_dim,
+        # Where it is left out, values are as wide as the part of keys without positions.
+        v_dim=config.count("v_head_dim", default=nope_dim),
         is_expanded=config.kind in _EXPANDED,
     )
 

@@ -50,6 +50,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "hidden_dim",
         "inner_hidden_size",
         "decoder_ffn_dim",
+        "ff_intermediate_size",
     ),
     "vocab": ("vocab_size", "padded_vocab_size"),
 }

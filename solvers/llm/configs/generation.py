@@ -81,7 +81,7 @@ def refuse_without_generation(config: ConfigFields) -> None:
     whole_kind = str(config.whole.get("model_type", ""))
     if names and all(_does_other_task(name) for name in names):
         _refuse("architectures", ", ".join(names))
-    if whole_kind in _OTHER_KINDS:
+    if whole_kind in _OTHER_KINDS or whole_kind.endswith("_vision_model"):
         _refuse("model_type", whole_kind)
     is_pair = config.whole.get("is_encoder_decoder") is True or whole_kind in _PAIRS
     if is_pair:

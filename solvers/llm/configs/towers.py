@@ -41,7 +41,8 @@ _MERGED = 4
 
 def idle_parameters(config: ConfigFields, layers: int, hidden: int) -> float:
     """All of them together."""
-    towers = sum(_tower(each, hidden) for each in _towers(config))
+    kind = str(config.whole.get("model_type", ""))
+    towers = sum(_tower(each, kind, hidden) for each in _towers(config))
     named = _named_tower(config.whole, hidden)
     tables = _positions(config, hidden) + layers * _layer_embedding(config, hidden)
     return (towers or named) + tables
@@ -77,15 +78,16 @@ def _by_name(name: str, hidden: int) -> float:
     return 0.0
 
 
-def _tower(fields: Fields, hidden: int) -> float:
+def _tower(fields: Fields, whole_kind: str, hidden: int) -> float:
     """Attention and feed-forward parts of every layer, with the projector; within a few per cent."""
-    kind = str(fields.get("model_type", ""))
+    kind = str(fields.get("model_type", whole_kind))
     known = class_defaults(kind)
     inside = fields.get("params")
     if isinstance(inside, Mapping):
         return _by_name(str(inside.get("model_name", "")), hidden)
     width = _first(fields, _WIDTHS) or known.get("hidden", 0)
     depth = _first(fields, _DEPTHS) or known.get("layers", 0)
+    depth += _first(fields, ("num_global_layers",))
     ratio = fields.get("mlp_ratio")
     inner = _first(fields, _INNER) or known.get("intermediate", 0)
     if isinstance(ratio, int | float) and not _first(fields, _INNER):
