@@ -297,5 +297,5 @@ def _lacking(sized: Sequence[Sized]) -> Iterator[str]:
 def _why(sized: Sized) -> str:
     """Why a way to run it carries nothing, in words."""
     if sized.undivided is not None:
-        return f"an engine does not start: {sized.undivided.words}"
+        return f"an engine does not start: {sized.undivided.reason}"
     return "" if sized.limit is None else _WHY[sized.limit]

@@ -6,7 +6,7 @@ Also from Mistral's `params.json`. What is read, and how engines read it, is in 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from solvers.llm.architecture import Architecture, CompressedKeys, Precision, Split
+from solvers.llm.architecture import Architecture, Precision
 from solvers.llm.configs.attention import Attention, read_attention
 from solvers.llm.configs.context import Context, read_context
 from solvers.llm.configs.feed_forward import FeedForward, read_feed_forward
@@ -14,6 +14,7 @@ from solvers.llm.configs.fields import ConfigFields
 from solvers.llm.configs.generation import refuse_without_generation
 from solvers.llm.configs.layers import layer_count, layer_kinds
 from solvers.llm.configs.mixers import read_mixers
+from solvers.llm.configs.parts import CompressedKeys, Split
 from solvers.llm.configs.quantisation import Quantisation, read_quantisation
 from solvers.llm.configs.towers import idle_parameters
 from solvers.llm.degrees import DENSE, EXPERT
@@ -40,14 +41,6 @@ class StatedNetwork:
 def architecture_from_config(document: object) -> Architecture:
     """The shape that a parsed `config.json` states. Raises InvalidInput, which names the field and the remedy."""
     return read_config(document).architecture
-
-
-def precision_from_config(document: object) -> Precision:
-    """The precision of the weights that a `config.json` states; bf16 where it states none."""
-    config = ConfigFields(document)
-    return read_quantisation(
-        config, config.count("num_hidden_layers", default=0)
-    ).precision
 
 
 def read_config(document: object) -> StatedNetwork:
@@ -120,9 +113,11 @@ def _shape(
 def _vocabulary(config: ConfigFields) -> int:
     if config.value("padded_vocab_size", "vocab_size") is None:
         # Networks of several senses may state it once for all of them.
-        whole = ConfigFields({**config.whole, "num_hidden_layers": 1, **_NO_PARTS})
-        if whole.value("vocab_size") is not None:
-            return whole.count("vocab_size")
+        every_part = ConfigFields(
+            {**config.document, "num_hidden_layers": 1, **_NO_PARTS}
+        )
+        if every_part.value("vocab_size") is not None:
+            return every_part.count("vocab_size")
     return config.known("vocab")
 
 
@@ -138,7 +133,7 @@ _TIED = ("minicpm", "phi3small")
 
 
 def _is_tied(config: ConfigFields) -> bool:
-    for fields in (config.part, config.whole):
+    for fields in (config.part, config.document):
         for name in ("tie_word_embeddings", "tied_embeddings"):
             stated = fields.get(name)
             if isinstance(stated, bool):

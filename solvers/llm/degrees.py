@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from solvers.llm.architecture import Architecture, Split
+from solvers.llm.architecture import Architecture
+from solvers.llm.configs.parts import Split
 
 DENSE, EXPERT = "columns of intermediate_size", "columns of each expert"
 
@@ -16,7 +17,7 @@ class Undivided:
     tp: int
 
     @property
-    def words(self) -> str:
+    def reason(self) -> str:
         """What cannot be divided by what, in words."""
         split, tp = self.split, self.tp
         found = f"{split.count} {split.what}"

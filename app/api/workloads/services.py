@@ -245,7 +245,7 @@ def _check_terms(service: Service, config: Mapping[str, Any]) -> None:
         raise InvalidRequest(message, field="spec.llm.max_model_len") from error
     obstacle = undivided(network.architecture, terms.tp or 1)
     if obstacle is not None:
-        message = f"an engine does not start: {obstacle.words}"
+        message = f"an engine does not start: {obstacle.reason}"
         raise InvalidRequest(message, field="spec.llm.tp")
 
 

@@ -337,7 +337,7 @@ def _why(sized: "Sized") -> str | None:
     if sized.limit is None:
         return None
     if sized.undivided is not None:
-        return sized.undivided.words
+        return sized.undivided.reason
     return _WHY[sized.limit.value]
 
 

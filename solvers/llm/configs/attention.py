@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from solvers.llm.architecture import AttentionGroup
 from solvers.llm.configs.fields import ConfigFields
 from solvers.llm.configs.layers import Kinds, LayerKind
+from solvers.llm.configs.parts import AttentionGroup
 
 _GATED = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
 """Types whose attention has a gate as wide as its queries."""

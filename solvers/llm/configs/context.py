@@ -53,7 +53,7 @@ def read_context(config: ConfigFields) -> Context | None:
 
 
 def _kinds(config: ConfigFields) -> str:
-    return f"{config.whole.get('model_type', '')} {config.kind}"
+    return f"{config.document.get('model_type', '')} {config.kind}"
 
 
 def _stated(config: ConfigFields) -> Context | None:

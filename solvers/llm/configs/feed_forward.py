@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from solvers.llm.architecture import Experts
 from solvers.llm.configs.fields import ConfigFields, checked_count
 from solvers.llm.configs.layers import TWICE, Kinds
+from solvers.llm.configs.parts import Experts
 from solvers.types.errors import InvalidInput
 
 _TWO_MATRICES = frozenset(
@@ -237,10 +237,10 @@ def _expert_marks(config: ConfigFields, layers: int) -> list[bool]:
 
 
 def _stated_marks(config: ConfigFields, layers: int) -> list[bool]:
-    """A word or a 0 or 1 per layer."""
-    words = config.items("mlp_layer_types")
-    if len(words) >= layers:
-        return [word == "sparse" for word in words[:layers]]
+    """A name or a 0 or 1 per layer."""
+    marks = config.items("mlp_layer_types")
+    if len(marks) >= layers:
+        return [mark == "sparse" for mark in marks[:layers]]
     marks = config.items("moe_layer_freq")
     if len(marks) >= layers:
         return [bool(mark) for mark in marks[:layers]]
@@ -251,9 +251,9 @@ def _lettered_marks(config: ConfigFields, layers: int) -> list[bool]:
     pattern = config.text("hybrid_override_pattern")
     if pattern:
         return [letter == "E" for letter in pattern[:layers]]
-    words = config.items("layers_block_type", "layer_types")
-    if config.kind == "nemotron_h" and len(words) >= layers:
-        return [word == "moe" for word in words[:layers]]
+    marks = config.items("layers_block_type", "layer_types")
+    if config.kind == "nemotron_h" and len(marks) >= layers:
+        return [mark == "moe" for mark in marks[:layers]]
     return []
 
 

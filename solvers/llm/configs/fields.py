@@ -82,7 +82,7 @@ class ConfigFields:
         if not isinstance(document, Mapping):
             message = f"must be an object, not {describe(document)}"
             raise InvalidInput("config", message)
-        self.whole: Fields = document
+        self.document: Fields = document
         self.part: Fields = _language_part(document)
         self.notes: list[str] = []
         self._defaults = class_defaults(self.kind)
@@ -90,7 +90,7 @@ class ConfigFields:
     @property
     def kind(self) -> str:
         """The type that the language part states of itself; empty where it states none."""
-        for fields in (self.part, self.whole):
+        for fields in (self.part, self.document):
             kind = fields.get("model_type")
             if isinstance(kind, str):
                 return kind
@@ -99,7 +99,7 @@ class ConfigFields:
     @property
     def architectures(self) -> tuple[str, ...]:
         """Names of the classes that run the network."""
-        for fields in (self.whole, self.part):
+        for fields in (self.document, self.part):
             named = fields.get("architectures")
             if isinstance(named, Sequence) and not isinstance(named, str):
                 return tuple(name for name in named if isinstance(name, str))

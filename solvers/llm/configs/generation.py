@@ -78,15 +78,17 @@ _PAIRS = frozenset(
 def refuse_without_generation(config: ConfigFields) -> None:
     """Raise InvalidInput for a network that generates nothing, or in a way that the laws of steps do not know."""
     names = config.architectures
-    whole_kind = str(config.whole.get("model_type", ""))
+    document_kind = str(config.document.get("model_type", ""))
     if names and all(_does_other_task(name) for name in names):
         _refuse("architectures", ", ".join(names))
-    if whole_kind in _OTHER_KINDS or whole_kind.endswith("_vision_model"):
-        _refuse("model_type", whole_kind)
-    is_pair = config.whole.get("is_encoder_decoder") is True or whole_kind in _PAIRS
+    if document_kind in _OTHER_KINDS or document_kind.endswith("_vision_model"):
+        _refuse("model_type", document_kind)
+    is_pair = (
+        config.document.get("is_encoder_decoder") is True or document_kind in _PAIRS
+    )
     if is_pair:
         message = (
-            f"{', '.join(names) or whole_kind} has an encoder and a decoder, whose steps no law here predicts: "
+            f"{', '.join(names) or document_kind} has an encoder and a decoder, whose steps no law here predicts: "
             "apply a Profile of what was measured"
         )
         raise InvalidInput("config.architectures", message)

@@ -30,7 +30,7 @@ class LayerKind(StrEnum):
         return self in (LayerKind.FULL, LayerKind.WINDOW, LayerKind.BOTH)
 
 
-_WORDS: Mapping[str, LayerKind] = {
+_NAMES: Mapping[str, LayerKind] = {
     "full_attention": LayerKind.FULL,
     "attention": LayerKind.FULL,
     "full": LayerKind.FULL,
@@ -128,14 +128,14 @@ def _with_states(config: ConfigFields, kinds: Kinds) -> Kinds:
 
 def _listed(config: ConfigFields, layers: int) -> Kinds:
     """A word per layer."""
-    words = config.items("layer_types", "layers_block_type")
-    found = tuple(_WORDS.get(str(word)) for word in words)
+    names = config.items("layer_types", "layers_block_type")
+    found = tuple(_NAMES.get(str(name)) for name in names)
     if not found or len(found) < layers:
         return ()
-    unknown = sorted({str(word) for word in words if str(word) not in _WORDS})
-    for word in unknown:
+    unknown = sorted({str(name) for name in names if str(name) not in _NAMES})
+    for name in unknown:
         config.notes.append(
-            f"layers of type {word!r}: taken as attention to all tokens"
+            f"layers of type {name!r}: taken as attention to all tokens"
         )
     return tuple(each or LayerKind.FULL for each in found[:layers])
 

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from solvers.llm.architecture import Split
 from solvers.llm.configs.fields import ConfigFields
 from solvers.llm.configs.layers import Kinds, LayerKind
+from solvers.llm.configs.parts import Split
 
 
 class Mixers(NamedTuple):

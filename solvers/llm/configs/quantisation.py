@@ -119,8 +119,8 @@ def read_quantisation(config: ConfigFields, layers: int) -> Quantisation:
 
 def _stated(config: ConfigFields) -> Fields:
     """The object, wherever publishers put it: at the top, in the language part, or in between."""
-    holders: list[Fields] = [config.whole, config.part]
-    holders += [each for each in config.whole.values() if isinstance(each, Mapping)]
+    holders: list[Fields] = [config.document, config.part]
+    holders += [each for each in config.document.values() if isinstance(each, Mapping)]
     for name in _PLACES:
         for holder in holders:
             found = holder.get(name)
@@ -217,9 +217,9 @@ def _group_weights(stated: Fields) -> Iterator[Fields]:
 
 def _named_format(stated: Fields) -> Precision | None:
     """By the name of a format, anywhere in the object but in its lists of layers."""
-    words = " ".join(_texts(stated)).lower()
+    stated_text = " ".join(_texts(stated)).lower()
     for part, precision in _FORMATS:
-        if part in words:
+        if part in stated_text:
             return precision
     return None
 

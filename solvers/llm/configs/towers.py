@@ -41,17 +41,17 @@ _MERGED = 4
 
 def idle_parameters(config: ConfigFields, layers: int, hidden: int) -> float:
     """All of them together."""
-    kind = str(config.whole.get("model_type", ""))
+    kind = str(config.document.get("model_type", ""))
     towers = sum(_tower(each, kind, hidden) for each in _towers(config))
-    named = _named_tower(config.whole, hidden)
+    named = _named_tower(config.document, hidden)
     tables = _positions(config, hidden) + layers * _layer_embedding(config, hidden)
     return (towers or named) + tables
 
 
 def _towers(config: ConfigFields) -> Iterator[Fields]:
     """Towers of the document, and those of the part that thinks."""
-    holders = [config.whole]
-    thinker = config.whole.get("thinker_config")
+    holders = [config.document]
+    thinker = config.document.get("thinker_config")
     if isinstance(thinker, Mapping):
         holders.append(thinker)
     for holder in holders:
@@ -78,9 +78,9 @@ def _by_name(name: str, hidden: int) -> float:
     return 0.0
 
 
-def _tower(fields: Fields, whole_kind: str, hidden: int) -> float:
+def _tower(fields: Fields, document_kind: str, hidden: int) -> float:
     """Attention and feed-forward parts of every layer, with the projector; within a few per cent."""
-    kind = str(fields.get("model_type", whole_kind))
+    kind = str(fields.get("model_type", document_kind))
     known = class_defaults(kind)
     inside = fields.get("params")
     if isinstance(inside, Mapping):

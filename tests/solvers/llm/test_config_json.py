@@ -351,7 +351,7 @@ def test_why_an_engine_does_not_start_on_so_many_gpus_is_said(
     found = undivided(read(**fields).architecture, tp)
 
     assert found is not None
-    assert found.words == words
+    assert found.reason == words
 
 
 def test_what_a_publisher_leaves_out_is_as_its_class_says_and_noted() -> None:
