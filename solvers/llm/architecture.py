@@ -5,10 +5,11 @@ Counts of parameters follow from the published configuration: attention with gro
 matrices each (SwiGLU) or two, embedding and output, which may be one matrix, and towers for pictures and sound.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from solvers.llm.configs.parts import AttentionGroup, Split
+from solvers.llm.configs.degrees import DENSE, EXPERT, Undivided, first_undivided
+from solvers.llm.configs.parts import AttentionGroup, DividedPart
 from solvers.llm.configs.parts import CompressedKeys as CompressedKeys
 from solvers.llm.configs.parts import Experts as Experts
 from solvers.types.llm import Precision as Precision
@@ -55,7 +56,7 @@ class Architecture:
     """Those of linear layers that stay in bf16, whatever the others are quantised to."""
     idle_parameters: float = 0.0
     """Those that steps of text do not read, also in bf16: towers, and tables that are looked up."""
-    splits: tuple[Split, ...] = ()
+    divided: tuple[DividedPart, ...] = ()
     """What else a replica's GPUs must be able to share out."""
 
     @property
@@ -164,6 +165,29 @@ class Architecture:
         kept = self.linear_parameters - self.quantised_parameters
         quantised = self.quantised_parameters * WEIGHT_BYTES[precision]
         return quantised + kept * WEIGHT_BYTES["bf16"]
+
+    def undivided(self, tp: int) -> Undivided | None:
+        """What keeps an engine from starting on `tp` GPUs; None: nothing."""
+        return first_undivided(self._divided_parts(), tp)
+
+    def _divided_parts(self) -> Iterator[DividedPart]:
+        """Heads first: they are what users know."""
+        for heads, kv_heads in self._head_counts():
+            yield DividedPart(what="heads", count=heads)
+            # Compressed keys serve all heads, and every GPU holds all of them.
+            if self.compressed_keys is None:
+                yield DividedPart(what="KV heads", count=kv_heads, may_be_copied=True)
+        if self.dense_layers and self.dense_intermediate:
+            yield DividedPart(what=DENSE, count=self.dense_intermediate)
+        if self.experts:
+            count = self.experts.count
+            yield DividedPart(what="experts", count=count, may_be_cut=True)
+            yield DividedPart(what=EXPERT, count=self.experts.intermediate)
+        yield from self.divided
+
+    def _head_counts(self) -> Iterator[tuple[int, int]]:
+        groups = [(each.heads, each.kv_heads) for each in self.attention]
+        yield from groups or [(self.heads, self.kv_heads)]
 
     def weight_bytes(self, precision: Precision) -> float:
         """Bytes of all weights together."""

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 from solvers.llm.architecture import Architecture, Precision
 from solvers.llm.configs.attention import Attention, read_attention
-from solvers.llm.configs.context import Context, read_context
+from solvers.llm.configs.context import LongestRequest, read_context
+from solvers.llm.configs.degrees import DENSE, EXPERT
 from solvers.llm.configs.feed_forward import FeedForward, read_feed_forward
 from solvers.llm.configs.fields import ConfigFields
 from solvers.llm.configs.generation import refuse_without_generation
 from solvers.llm.configs.layers import layer_count, layer_kinds
 from solvers.llm.configs.mixers import read_mixers
-from solvers.llm.configs.parts import CompressedKeys, Split
+from solvers.llm.configs.parts import CompressedKeys, DividedPart
 from solvers.llm.configs.quantisation import Quantisation, read_quantisation
 from solvers.llm.configs.towers import idle_parameters
-from solvers.llm.degrees import DENSE, EXPERT
 from solvers.types.errors import InvalidInput
 
 
@@ -27,14 +27,14 @@ class StatedNetwork:
 
     architecture: Architecture
     quantisation: Quantisation
-    context: Context | None
+    context: LongestRequest | None
     """The longest request; None: nothing limits it."""
     notes: tuple[str, ...]
     """What was assumed, in words."""
 
     @property
     def precision(self) -> Precision:
-        """Of its weights."""
+        """Its weights are kept in."""
         return self.quantisation.precision
 
 
@@ -70,7 +70,7 @@ def read_config(document: object) -> StatedNetwork:
         architecture=replace(
             architecture,
             kept_parameters=_kept(architecture, quantisation),
-            splits=(*mixers.splits, *_splits(architecture, quantisation)),
+            divided=(*mixers.divided, *_divided(architecture, quantisation)),
         ),
         quantisation=quantisation,
         context=read_context(config),
@@ -168,19 +168,21 @@ def _kept(network: Architecture, quantisation: Quantisation) -> float:
     return found if quantisation.method else 0.0
 
 
-def _splits(network: Architecture, quantisation: Quantisation) -> Iterator[Split]:
+def _divided(
+    network: Architecture, quantisation: Quantisation
+) -> Iterator[DividedPart]:
     """Widths with blocks that no part may cut through, and what else a family divides."""
     block, experts = quantisation.block, network.experts
     has_heads = not (quantisation.keeps_attention or network.compressed_keys)
     if block > 1 and has_heads:
         head_dim = network.head_dim
         what = f"heads of {head_dim} values"
-        yield Split(what=what, count=network.heads, unit=head_dim, block=block)
+        yield DividedPart(what=what, count=network.heads, unit=head_dim, block=block)
     if block > 1 and network.dense_layers and network.dense_intermediate:
-        yield Split(what=DENSE, count=network.dense_intermediate, block=block)
+        yield DividedPart(what=DENSE, count=network.dense_intermediate, block=block)
     if experts and quantisation.expert_block > 1:
         width = experts.intermediate
-        yield Split(what=EXPERT, count=width, block=quantisation.expert_block)
+        yield DividedPart(what=EXPERT, count=width, block=quantisation.expert_block)
     if experts and experts.shared and not quantisation.keeps_shared_experts:
         what = "columns of the shared expert"
-        yield Split(what=what, count=experts.shared_width, block=block)
+        yield DividedPart(what=what, count=experts.shared_width, block=block)

@@ -8,7 +8,7 @@ from solvers.llm.architecture import Architecture, Precision
 from solvers.llm.belief import INTERVAL, PLANNED, UNMEASURED, StepBelief
 from solvers.llm.calendar import Replica
 from solvers.llm.capacity import capacity_rps, kept_alone, rough_capacity_rps
-from solvers.llm.degrees import Undivided, undivided
+from solvers.llm.configs.degrees import Undivided
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.kv_cache import MEMORY_SHARE, PLANNED_SHARE, EngineLimits, kv_tokens
 from solvers.llm.lengths import LengthTable
@@ -110,7 +110,7 @@ def _sized(
     )
     # The law once, the budgets after it: they change the engine, not its steps.
     law = step_table(engine, RUNTIMES[request.runtime])
-    obstacle = undivided(request.network, tp)
+    obstacle = request.network.undivided(tp)
     if obstacle is not None:
         nothing = _nothing(request, law)
         found = _stated(request, engine, gpu_type, nothing, SizeLimit.DEGREE)

@@ -51,7 +51,6 @@ from app.manifests.parts import Name
 from app.manifests.to_types import to_service
 from solvers.llm.config_json import read_config
 from solvers.llm.configs.context import refuse_longer
-from solvers.llm.degrees import undivided
 from solvers.types.errors import InvalidInput
 from solvers.types.state import Service
 
@@ -243,7 +242,7 @@ def _check_terms(service: Service, config: Mapping[str, Any]) -> None:
             return
         message = f"{error.problem}: lower it"
         raise InvalidRequest(message, field="spec.llm.max_model_len") from error
-    obstacle = undivided(network.architecture, terms.tp or 1)
+    obstacle = network.architecture.undivided(terms.tp or 1)
     if obstacle is not None:
         message = f"an engine does not start: {obstacle.reason}"
         raise InvalidRequest(message, field="spec.llm.tp")

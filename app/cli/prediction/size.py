@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
-from app.catalogue.catalogue import load_gpu_types
+from app.catalogue.catalogue import CatalogueError, load_gpu_types
+from app.catalogue.known_networks import (
+    KnownNetwork,
+    known_network,
+    longest_request,
+    reading_of,
+)
 from app.catalogue.language_models import (
     find_hardware,
     load_hardware,
@@ -24,12 +30,6 @@ from app.cli.common.output import (
     show_items,
     show_table,
     usd,
-)
-from app.cli.prediction.size_network import (
-    KnownNetwork,
-    known_network,
-    longest_request,
-    say_network,
 )
 from app.cli.prediction.size_problem import problem_target, write_problem
 from app.measurements.llm_runs import ServerRun, read_runs
@@ -153,13 +153,11 @@ def size(
         itl=itl.value,
     )
     # All that may be wrong with the options is found before anything takes seconds.
-    known = known_network(network)
-    table = _table(lengths, longest_request(known, max_model_len))
-    hardware = _hardware(gpu_type)
-    asked = _Asked(network, known, precision, hardware, _files(measured or ()))
+    known = _network(network)
+    table = _table(lengths, _longest(known, max_model_len))
+    asked = _Asked(network, known, precision, _hardware(gpu_type), _files(measured))
     target = None if problem is None else problem_target(problem)
     request, found = _sizes(asked, table, slo, cv=cv)
-    say_network(known, request, is_asked=precision is not None)
     if target is not None:
         write_problem(target, network, request, found)
         return
@@ -197,6 +195,9 @@ def _sizes(
         arrival_cv=cv,
         beliefs=_beliefs(asked, architecture, precision, table),
     )
+    # Stdout has the sizes alone.
+    for line in reading_of(asked.known, precision, is_asked=bool(asked.precision)):
+        typer.echo(line, err=True)
     return request, size_of(request, asked.hardware)
 
 
@@ -234,10 +235,10 @@ def _beliefs(
     return dict(zip(places, known, strict=True))
 
 
-def _files(texts: Sequence[str]) -> list[tuple[str, int, tuple[ServerRun, ...]]]:
+def _files(texts: Sequence[str] | None) -> list[tuple[str, int, tuple[ServerRun, ...]]]:
     """The runs that --measured names. Raises CliError."""
     found = []
-    for text in texts:
+    for text in texts or ():
         place, equals, path = text.partition("=")
         gpu_type, _, degree = place.partition("/")
         if not equals or degree not in ("1", "2", "4", "8"):
@@ -261,6 +262,27 @@ def _table(lengths: str, max_model_len: int) -> LengthTable:
         return length_table(_lengths(lengths), longest=max_model_len)
     except InvalidInput as error:
         raise CliError(str(error)) from error
+
+
+def _network(name: str) -> KnownNetwork:
+    """What a file or the catalogue says of it. Raises CliError."""
+    try:
+        return known_network(name)
+    except CatalogueError as error:
+        raise CliError(str(error)) from error
+    except (ValueError, InvalidInput) as error:
+        raise CliError(f"{name}: {error}") from error
+
+
+def _longest(known: KnownNetwork, asked: int | None) -> int:
+    """The longest request, with a note where it is not the usual one. Raises CliError."""
+    try:
+        longest = longest_request(known, asked)
+    except InvalidInput as error:
+        raise CliError(f"--max-model-len: {error.problem}") from error
+    if longest.note:
+        typer.echo(f"Note: --max-model-len is {longest.note}", err=True)
+    return longest.tokens
 
 
 def _lengths(text: str) -> MeanLengths:

@@ -21,14 +21,14 @@ _SCALED = ("su", "longrope", "llama3", "deepseek_yarn", "deepseek_llama_scaling"
 """Kinds of scaling whose files state the scaled length."""
 
 
-class Context(NamedTuple):
+class LongestRequest(NamedTuple):
     """The longest request, and the field that says so."""
 
     tokens: int
     field: str
 
 
-def refuse_longer(context: Context | None, max_model_len: int) -> None:
+def refuse_longer(context: LongestRequest | None, max_model_len: int) -> None:
     """Raise InvalidInput where an engine would not start with so long a context."""
     if context is None or max_model_len <= context.tokens:
         return
@@ -39,7 +39,7 @@ def refuse_longer(context: Context | None, max_model_len: int) -> None:
     raise InvalidInput("max_model_len", message)
 
 
-def read_context(config: ConfigFields) -> Context | None:
+def read_context(config: ConfigFields) -> LongestRequest | None:
     """None where no field says it: an engine takes any length then."""
     stated = _stated(config)
     if stated is None:
@@ -49,26 +49,28 @@ def read_context(config: ConfigFields) -> Context | None:
     if "gemma3" not in _kinds(config):
         for rope in _ropes(config):
             tokens = max(tokens, _scaled(rope, stated.tokens))
-    return Context(int(tokens), stated.field)
+    return LongestRequest(int(tokens), stated.field)
 
 
 def _kinds(config: ConfigFields) -> str:
     return f"{config.document.get('model_type', '')} {config.kind}"
 
 
-def _stated(config: ConfigFields) -> Context | None:
+def _stated(config: ConfigFields) -> LongestRequest | None:
     """The smallest of all fields; `model_max_length` stands above them."""
     own = config.value("model_max_length")
     if own is not None:
-        return Context(checked_count("model_max_length", own), "model_max_length")
+        return LongestRequest(
+            checked_count("model_max_length", own), "model_max_length"
+        )
     found = [
-        Context(checked_count(name, value), name)
+        LongestRequest(checked_count(name, value), name)
         for name in _KEYS
         if (value := config.value(name)) is not None
     ]
     usual = config.assumed("context")
     if not found and usual is not None:
-        return Context(usual, f"the default of {config.kind}")
+        return LongestRequest(usual, f"the default of {config.kind}")
     return min(found, default=None)
 
 

@@ -223,11 +223,11 @@ def _table() -> Mapping[str, Mapping[str, int]]:
     found: dict[str, dict[str, int]] = {}
     kind = ""
     for line in _TABLE.strip().splitlines():
-        words = line.split()
+        cells = line.split()
         # A line that goes on has no type of its own.
         if not line.startswith(" "):
-            kind = words.pop(0)
+            kind = cells.pop(0)
             found[kind] = {}
-        pairs = (word.partition("=") for word in words)
+        pairs = (cell.partition("=") for cell in cells)
         found[kind].update({name: int(value) for name, _, value in pairs})
     return found

@@ -1,4 +1,4 @@
-"""Of which kind each layer of a network is: attention to all tokens, to a window, a state of fixed size, or none."""
+"""The kind of each layer of a network: attention to all tokens, to a window, a state of fixed size, or none."""
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum

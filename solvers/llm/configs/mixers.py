@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 from solvers.llm.configs.fields import ConfigFields
 from solvers.llm.configs.layers import Kinds, LayerKind
-from solvers.llm.configs.parts import Split
+from solvers.llm.configs.parts import DividedPart
 
 
 class Mixers(NamedTuple):
     """All such layers of a network."""
 
     parameters: float
-    splits: tuple[Split, ...]
+    divided: tuple[DividedPart, ...]
     """What the GPUs of a replica share out among each other."""
 
 
@@ -33,7 +33,7 @@ def read_mixers(
     if not states:
         return Mixers(found, ())
     each = _state_layer(config, shape)
-    return Mixers(found + states * each.parameters, each.splits)
+    return Mixers(found + states * each.parameters, each.divided)
 
 
 def _state_layer(config: ConfigFields, shape: _Shape) -> Mixers:
@@ -60,8 +60,8 @@ def _delta_net(config: ConfigFields, shape: _Shape) -> Mixers:
     return Mixers(
         found,
         (
-            Split(what="heads of linear attention", count=key_heads),
-            Split(what="value heads of linear attention", count=value_heads),
+            DividedPart(what="heads of linear attention", count=key_heads),
+            DividedPart(what="value heads of linear attention", count=value_heads),
         ),
     )
 
@@ -79,7 +79,7 @@ def _kimi(config: ConfigFields, shape: _Shape) -> Mixers:
     width = heads * dim
     gates = 2.0 * dim * (shape.hidden + width) + shape.hidden * heads
     found = 4.0 * shape.hidden * width + gates
-    return Mixers(found, (Split(what="heads of linear attention", count=heads),))
+    return Mixers(found, (DividedPart(what="heads of linear attention", count=heads),))
 
 
 def _mamba2(config: ConfigFields, shape: _Shape) -> Mixers:
@@ -95,8 +95,8 @@ def _mamba2(config: ConfigFields, shape: _Shape) -> Mixers:
     return Mixers(
         float(found + kernel * mixed),
         (
-            Split(what="Mamba heads", count=heads),
-            Split(what="Mamba groups", count=groups, may_be_one=True),
+            DividedPart(what="Mamba heads", count=heads),
+            DividedPart(what="Mamba groups", count=groups, may_be_one=True),
         ),
     )
 
@@ -107,11 +107,13 @@ def _mamba(config: ConfigFields, shape: _Shape) -> Mixers:
     state = config.count("mamba_d_state", default=16)
     rank = config.count("mamba_dt_rank", default=-(-shape.hidden // 16))
     found = 3.0 * inner * shape.hidden + inner * (2.0 * rank + 3.0 * state)
-    return Mixers(found, (Split(what="Mamba channels", count=inner),))
+    return Mixers(found, (DividedPart(what="Mamba channels", count=inner),))
 
 
 def _lightning(shape: _Shape) -> Mixers:
     """Linear attention of as many heads as the others (MiniMax-01): five matrices with the gate."""
     width = shape.heads * shape.head_dim
     found = 5.0 * shape.hidden * width
-    return Mixers(found, (Split(what="heads of linear attention", count=shape.heads),))
+    return Mixers(
+        found, (DividedPart(what="heads of linear attention", count=shape.heads),)
+    )

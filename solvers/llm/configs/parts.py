@@ -35,7 +35,7 @@ class Experts:
 
     @property
     def shared_width(self) -> int:
-        """Of all shared experts together."""
+        """The width of all shared experts together."""
         return self.shared * (self.shared_intermediate or self.intermediate)
 
 
@@ -53,7 +53,7 @@ class AttentionGroup:
     gated: bool = False
     """Whether a gate as wide as the queries multiplies what attention gives."""
     sharing: int = 0
-    """Of these layers, those that read the cache of an earlier one."""
+    """How many of these layers read the cache of an earlier one."""
 
     @property
     def caching(self) -> int:
@@ -74,7 +74,7 @@ class AttentionGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class DividedPart:
     """Something of which each GPU of a replica takes an equal part, as engines check when they start."""
 
     what: str

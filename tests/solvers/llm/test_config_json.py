@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from solvers.llm.config_json import StatedNetwork, read_config
-from solvers.llm.degrees import undivided
 from solvers.types.errors import InvalidInput
 
 _FILE = Path(__file__).parents[2] / "data" / "llm_configs.json"
@@ -60,7 +59,7 @@ def test_a_published_configuration_is_read_as_engines_read_it(name: str) -> None
 
     assert network.parameters == pytest.approx(row["parameters"], rel=0.02)
     assert network.kv_bytes_per_token(1) == row["kv_bytes_per_token"]
-    accepted = [tp for tp in _DEGREES if undivided(network, tp) is None]
+    accepted = [tp for tp in _DEGREES if network.undivided(tp) is None]
     assert accepted == row["degrees"]
 
 
@@ -348,7 +347,7 @@ def test_mistrals_own_file_is_read() -> None:
 def test_why_an_engine_does_not_start_on_so_many_gpus_is_said(
     fields: dict[str, object], tp: int, words: str
 ) -> None:
-    found = undivided(read(**fields).architecture, tp)
+    found = read(**fields).architecture.undivided(tp)
 
     assert found is not None
     assert found.reason == words
