@@ -46,7 +46,9 @@ def architecture_from_config(document: object) -> Architecture:
 def read_config(document: object) -> StatedNetwork:
     """Raises InvalidInput, which names the field and the remedy."""
     config = ConfigFields(document)
+    # First: what else is missing in such a file would be no help.
     refuse_without_generation(config)
+    # Hybrid networks may state a mark per layer and no number.
     layers = layer_count(config)
     hidden, heads = config.known("hidden"), config.known("heads")
     _refuse_zeros(
@@ -69,6 +71,7 @@ def read_config(document: object) -> StatedNetwork:
     return StatedNetwork(
         architecture=replace(
             architecture,
+            # What stays in 16 bits depends on the shape, and so do the widths that blocks divide.
             kept_parameters=_kept(architecture, quantisation),
             divided=(*mixers.divided, *_divided(architecture, quantisation)),
         ),
@@ -133,6 +136,7 @@ _TIED = ("minicpm", "phi3small")
 
 
 def _is_tied(config: ConfigFields) -> bool:
+    # The language part knows best; some files say it for all parts at once.
     for fields in (config.part, config.document):
         for name in ("tie_word_embeddings", "tied_embeddings"):
             stated = fields.get(name)
@@ -158,6 +162,7 @@ def _compressed_keys(config: ConfigFields) -> CompressedKeys | None:
 
 def _kept(network: Architecture, quantisation: Quantisation) -> float:
     """Weights that the method leaves in bf16, beside embedding and output."""
+    # Routers and norms stay in 16 bits as well: too few weights to count.
     found = 0.0
     if quantisation.keeps_attention:
         found += network.attention_parameters
@@ -173,6 +178,7 @@ def _divided(
 ) -> Iterator[DividedPart]:
     """Widths with blocks that no part may cut through, and what else a family divides."""
     block, experts = quantisation.block, network.experts
+    # Attention that is not quantised has no blocks, and compressed keys are divided by heads alone.
     has_heads = not (quantisation.keeps_attention or network.compressed_keys)
     if block > 1 and has_heads:
         head_dim = network.head_dim

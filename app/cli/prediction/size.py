@@ -161,7 +161,7 @@ def size(
     if target is not None:
         write_problem(target, network, request, found)
         return
-    rows = [_row(each, table, request) for each in found]
+    rows = _rows(found, table, request)
     if not show_items(rows, output):
         _show(rows)
 
@@ -320,6 +320,13 @@ def _hardware(names: Sequence[str] | None) -> Mapping[str, LlmHardware]:
     return found
 
 
+def _rows(
+    sizes: "Sequence[Sized]", table: LengthTable, request: "SizeRequest"
+) -> Sequence[Mapping[str, object]]:
+    """All of them, as programs read them."""
+    return [_row(each, table, request) for each in sizes]
+
+
 def _row(
     sized: "Sized", table: LengthTable, request: "SizeRequest"
 ) -> Mapping[str, object]:
@@ -365,20 +372,8 @@ def _why(sized: "Sized") -> str | None:
 
 def _show(rows: Sequence[Mapping[str, object]]) -> None:
     """A line per GPU type and degree."""
-    titles = [
-        "GPU type",
-        ">TP",
-        "weights",
-        ">tokens/step",
-        ">rps",
-        "between",
-        ">cache",
-        ">tokens/s",
-        ">USD/M",
-        "known",
-        "why none",
-    ]
-    show_table(titles, [_cells(row) for row in rows])
+    titles = "GPU type,>TP,weights,>tokens/step,>rps,between,>cache,>tokens/s,>USD/M"
+    show_table([*titles.split(","), "known", "why none"], [_cells(row) for row in rows])
 
 
 def _cells(row: Mapping[str, object]) -> Cells:

@@ -37,6 +37,7 @@ def read_attention(
     head_dim = head_dim or config.assumed("head_dim") or max(1, hidden // heads)
     kv_heads = _kv_heads(config, heads)
     full = sum(each in (LayerKind.FULL, LayerKind.BOTH) for each in kinds)
+    # Searched networks state each layer by itself.
     blocks = config.items("block_configs")
     usual = AttentionGroup(
         layers=full,
@@ -48,8 +49,10 @@ def read_attention(
     )
     groups = tuple(_of_blocks(blocks, usual)) or _groups(config, kinds, usual)
     is_compressed = config.has("kv_lora_rank") and config.value("use_mla") is not False
+    # Plain fields suffice there, and keep equal networks equal.
     if is_compressed or _are_alike(groups, usual, len(kinds)):
         groups = ()
+    # Windows fill up: only the other layers' caches grow.
     caching = [each for each in groups if not each.window] or list(groups)
     counted = sum(each.layers for each in caching) if groups else full
     return Attention(
@@ -73,6 +76,7 @@ def _are_alike(
 def _kv_heads(config: ConfigFields, heads: int) -> int:
     """Heads of keys and values; one where queries share all of them."""
     is_new = config.flag("new_decoder_architecture")
+    # The newer Falcons state the flag too, and do not follow it.
     if config.flag("multi_query", default=config.kind == "gpt_bigcode") and not is_new:
         return 1
     if config.text("attn_type") == "multiquery_attention":
@@ -97,6 +101,7 @@ def _groups(
 ) -> tuple[AttentionGroup, ...]:
     """Layers that attend to all tokens, and those with a window."""
     windows = kinds.count(LayerKind.WINDOW)
+    # A layer that reads another's cache has no matrices for keys and values.
     shared = _sharing(config, kinds)
     full = replace(usual, sharing=shared.get(LayerKind.FULL, 0))
     window = replace(
@@ -138,6 +143,7 @@ def _of_blocks(blocks: list[object], usual: AttentionGroup) -> Iterator[Attentio
         attention = block.get("attention") if isinstance(block, Mapping) else None
         if not isinstance(attention, Mapping):
             continue
+        # They state how many queries share a head, not how many heads there are.
         sharers = attention.get("n_heads_in_group")
         if isinstance(sharers, int) and sharers > 0 and not attention.get("no_op"):
             yield replace(usual, layers=1, kv_heads=usual.heads // sharers)

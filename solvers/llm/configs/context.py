@@ -58,6 +58,7 @@ def _kinds(config: ConfigFields) -> str:
 
 def _stated(config: ConfigFields) -> LongestRequest | None:
     """The smallest of all fields; `model_max_length` stands above them."""
+    # Cohere's files state the length before scaling in the other fields.
     own = config.value("model_max_length")
     if own is not None:
         return LongestRequest(
@@ -68,6 +69,7 @@ def _stated(config: ConfigFields) -> LongestRequest | None:
         for name in _KEYS
         if (value := config.value(name)) is not None
     ]
+    # Engines fall back on the class as well, so that the limit is a real one.
     usual = config.assumed("context")
     if not found and usual is not None:
         return LongestRequest(usual, f"the default of {config.kind}")
@@ -80,6 +82,7 @@ def _ropes(config: ConfigFields) -> Iterator[Fields]:
         rope = config.part_of(name)
         if not rope:
             continue
+        # Since transformers 5 there may be one scaling per kind of layer.
         inner = [each for each in rope.values() if isinstance(each, Mapping)]
         yield from inner or [rope]
         return

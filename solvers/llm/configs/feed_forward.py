@@ -84,6 +84,7 @@ class FeedForward:
 def read_feed_forward(config: ConfigFields, hidden: int, kinds: Kinds) -> FeedForward:
     """Raises InvalidInput where a field is wrong."""
     matrices = _matrices(config)
+    # A mean width stands for all: sums over layers come out the same.
     widths = list(_searched_widths(config, hidden))
     if widths:
         mean = sum(widths) / len(widths)

@@ -99,12 +99,14 @@ class ConfigFields:
     @property
     def architectures(self) -> tuple[str, ...]:
         """Names of the classes that run the network."""
+        # The outer class runs the network, whatever the inner one is called.
         for fields in (self.document, self.part):
             named = fields.get("architectures")
             if isinstance(named, Sequence) and not isinstance(named, str):
                 return tuple(name for name in named if isinstance(name, str))
         return ()
 
+    # Null and absent are the same to engines, but for the few fields that ask for more.
     def value(self, *names: str) -> object:
         """The first of these fields that is there and not null, in the language part and its objects."""
         for fields in (self.part, *self._inner()):
@@ -183,6 +185,7 @@ class ConfigFields:
 
 def checked_count(name: str, value: object) -> int:
     """The value as a count. Raises InvalidInput, which names the field."""
+    # Some writers of JSON make 32.0 of 32.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -200,6 +203,7 @@ def _language_part(document: Fields, depth: int = 0) -> Fields:
         nested = document.get(name)
         if isinstance(nested, Mapping) and nested and depth < _MAX_DEPTH:
             return _language_part(nested, depth + 1)
+    # Old files have no parts: the document itself is the network.
     if _has_layers(document) or depth == _MAX_DEPTH:
         return document
     # Publishers invent names of their own: the part that has layers and a vocabulary is the one.

@@ -77,6 +77,7 @@ _PAIRS = frozenset(
 
 def refuse_without_generation(config: ConfigFields) -> None:
     """Raise InvalidInput for a network that generates nothing, or in a way that the laws of steps do not know."""
+    # A file may name several classes: one that generates is enough.
     names = config.architectures
     document_kind = str(config.document.get("model_type", ""))
     if names and all(_does_other_task(name) for name in names):
@@ -95,6 +96,7 @@ def refuse_without_generation(config: ConfigFields) -> None:
 
 
 def _does_other_task(name: str) -> bool:
+    # Tasks first: some names of generating classes end like those of others.
     if any(task in name for task in _OTHER_TASKS):
         return True
     return name.endswith("Model") and not name.endswith(_GENERATING_MODELS)

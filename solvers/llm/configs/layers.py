@@ -78,6 +78,7 @@ TWICE = "longcat_flash"
 
 def layer_count(config: ConfigFields) -> int:
     """As stated, or as many as there are marks of layers. Raises InvalidInput."""
+    # Some hybrids count layers by their marks alone.
     marks = config.text("hybrid_override_pattern") or config.items("layers_block_type")
     if config.value(*NAMES["layers"]) is None and marks:
         return len(marks)
@@ -202,12 +203,14 @@ def _windowed(config: ConfigFields, layers: int) -> Kinds:
     """Windows, with attention to all tokens in some layers or in none."""
     if not _has_window(config):
         return ()
+    # A text gives letters, a number a period.
     letters = config.text("sliding_window_pattern")
     if letters:
         # EXAONE: L is a window, G attends to all; the last layer always does.
         found = [letters[i % len(letters)] == "G" for i in range(layers)]
         found[-1] = True
         return _either(list(found), LayerKind.FULL, LayerKind.WINDOW)
+    # Qwen's windows begin only behind so many layers.
     first = config.count("max_window_layers", default=0)
     if first:
         return tuple(

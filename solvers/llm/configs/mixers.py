@@ -26,6 +26,7 @@ def read_mixers(
 ) -> Mixers:
     """The weights of one layer of each kind, as often as there are such layers."""
     shape = _Shape(hidden, heads, head_dim)
+    # Layers with both parts have all weights of both.
     states = sum(each in (LayerKind.STATE, LayerKind.BOTH) for each in kinds)
     convolutions = kinds.count(LayerKind.CONVOLUTION)
     # Three matrices in and one out (LFM2).
@@ -77,6 +78,7 @@ def _kimi(config: ConfigFields, shape: _Shape) -> Mixers:
         )
     )
     width = heads * dim
+    # Gates go through the width of one head.
     gates = 2.0 * dim * (shape.hidden + width) + shape.hidden * heads
     found = 4.0 * shape.hidden * width + gates
     return Mixers(found, (DividedPart(what="heads of linear attention", count=heads),))
@@ -88,6 +90,7 @@ def _mamba2(config: ConfigFields, shape: _Shape) -> Mixers:
     groups = config.count("mamba_n_groups", "n_groups", default=1)
     state = config.count("mamba_d_state", "ssm_state_size", default=128)
     inner = config.count("mamba_d_ssm", default=heads * head_dim)
+    # The convolution mixes the inner width with both inputs of the state.
     mixed = inner + 2 * groups * state
     # A gate, what the convolution mixes, and a step per head in; the inner width out.
     found = shape.hidden * (inner + mixed + heads) + inner * shape.hidden

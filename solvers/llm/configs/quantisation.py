@@ -102,6 +102,7 @@ def read_quantisation(config: ConfigFields, layers: int) -> Quantisation:
     method = _method(stated)
     precision = _precision(config, stated, method)
     block = _block(stated, method, precision)
+    # Their experts have a kernel that reads smaller groups.
     is_small = method.startswith(("gptq", "awq", "auto_gptq", "auto_awq"))
     patterns = list(_exceptions(stated))
     has_experts_alone = "mxfp4" in method
@@ -119,6 +120,7 @@ def read_quantisation(config: ConfigFields, layers: int) -> Quantisation:
 
 def _stated(config: ConfigFields) -> Fields:
     """The object, wherever publishers put it: at the top, in the language part, or in between."""
+    # Files of several senses keep it at the top, next to the part that it is about.
     holders: list[Fields] = [config.document, config.part]
     holders += [each for each in config.document.values() if isinstance(each, Mapping)]
     for name in _PLACES:
@@ -173,6 +175,7 @@ def _of_bits(
     config: ConfigFields, method: str, bits: float, *, is_float: bool = False
 ) -> Precision:
     """The precision that is the nearest one from above, with a note where it is not the same."""
+    # More than 8 bits have no kernel of their own.
     if bits > 8:
         return "bf16"
     if bits > 4:
@@ -256,11 +259,13 @@ def _block(stated: Fields, method: str, precision: Precision) -> int:
     if shape is None:
         weights = [*_group_weights(stated), stated]
         shape = weights[0].get("block_structure")
+    # Blocks are square in practice; where not, the longer side decides.
     if isinstance(shape, list) and shape and all(isinstance(i, int) for i in shape):
         return max(int(each) for each in shape)
     if method in ("bitsandbytes", "bnb", "torchao", "hqq") or "mx" in method:
         # These are cut anywhere, or padded.
         return 1
+    # Groups run along a row, which row-parallel layers cut.
     size = _group_size(stated)
     if size:
         return size
@@ -288,6 +293,7 @@ def _exceptions(stated: Fields) -> Iterator[str]:
 
 def _covers(patterns: list[str], part: str, layers: int) -> bool:
     """Whether such parts of nearly all layers are excepted: by one pattern, or each by its number."""
+    # Lists name every layer by its number, or all by one expression.
     matching = [each for each in patterns if re.search(part, each)]
     numbered = {found[1] for each in matching if (found := _LAYER.search(each))}
     general = any(

@@ -50,6 +50,7 @@ def idle_parameters(config: ConfigFields, layers: int, hidden: int) -> float:
 
 def _towers(config: ConfigFields) -> Iterator[Fields]:
     """Towers of the document, and those of the part that thinks."""
+    # Omni networks keep their towers with the part that thinks; what talks is not served.
     holders = [config.document]
     thinker = config.document.get("thinker_config")
     if isinstance(thinker, Mapping):
@@ -88,6 +89,7 @@ def _tower(fields: Fields, document_kind: str, hidden: int) -> float:
     width = _first(fields, _WIDTHS) or known.get("hidden", 0)
     depth = _first(fields, _DEPTHS) or known.get("layers", 0)
     depth += _first(fields, ("num_global_layers",))
+    # Older towers state a ratio in place of a width.
     ratio = fields.get("mlp_ratio")
     inner = _first(fields, _INNER) or known.get("intermediate", 0)
     if isinstance(ratio, int | float) and not _first(fields, _INNER):
@@ -99,6 +101,7 @@ def _tower(fields: Fields, document_kind: str, hidden: int) -> float:
 
 def _projector(fields: Fields, width: int, hidden: int) -> float:
     if "spatial_merge_size" in fields:
+        # Patches are joined before they are projected.
         merged = float(width * _MERGED)
         mergers = 1 + len(_list(fields.get("deepstack_visual_indexes")))
         return mergers * merged * (merged + hidden)
