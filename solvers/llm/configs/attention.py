@@ -37,6 +37,10 @@ def read_attention(
     head_dim = head_dim or config.assumed("head_dim") or max(1, hidden // heads)
     kv_heads = _kv_heads(config, heads)
     full = sum(each in (LayerKind.FULL, LayerKind.BOTH) for each in kinds)
+    if config.has("compress_ratios"):
+        config.notes.append(
+            "compress_ratios: tokens are taken as cached without compression"
+        )
     # Searched networks state each layer by itself.
     blocks = config.items("block_configs")
     usual = AttentionGroup(

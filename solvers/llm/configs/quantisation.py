@@ -101,6 +101,10 @@ def read_quantisation(config: ConfigFields, layers: int) -> Quantisation:
         return Quantisation()
     method = _method(stated)
     precision = _precision(config, stated, method)
+    if config.text("expert_dtype") == "fp4":
+        # DeepSeek V4: nearly all weights are those of experts.
+        config.notes.append("experts are in fp4: other layers are taken as fp4, too")
+        precision = "fp4"
     block = _block(stated, method, precision)
     # Their experts have a kernel that reads smaller groups.
     is_small = method.startswith(("gptq", "awq", "auto_gptq", "auto_awq"))

@@ -353,6 +353,19 @@ def test_why_an_engine_does_not_start_on_so_many_gpus_is_said(
     assert found.reason == words
 
 
+def test_experts_of_another_precision_and_a_compressed_cache_are_noted() -> None:
+    network = read(
+        expert_dtype="fp4",
+        compress_ratios=[0, 4, 128],
+        quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]},
+    )
+
+    assert network.precision == "fp4"
+    notes = " ".join(network.notes)
+    assert "experts are in fp4" in notes
+    assert "cached without compression" in notes
+
+
 def test_what_a_publisher_leaves_out_is_as_its_class_says_and_noted() -> None:
     row = published("networks")["google/gemma-3-27b-it"]
     network = read_config(row["config"])
