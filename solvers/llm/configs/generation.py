@@ -73,6 +73,8 @@ _PAIRS = frozenset(
     {"t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "whisper", "m2m_100"}
 )
 """Types with an encoder and a decoder."""
+_STATES = ("mamba", "falcon_mamba", "rwkv", "xlstm", "retnet")
+"""Types whose layers all have a state of fixed size: names that begin so."""
 
 
 def refuse_without_generation(config: ConfigFields) -> None:
@@ -84,6 +86,12 @@ def refuse_without_generation(config: ConfigFields) -> None:
         _refuse("architectures", ", ".join(names))
     if document_kind in _OTHER_KINDS or document_kind.endswith("_vision_model"):
         _refuse("model_type", document_kind)
+    if document_kind.startswith(_STATES):
+        message = (
+            f"{document_kind} has no attention, whose cache decides how many requests a replica holds: such networks "
+            "cannot be sized; apply a Profile of what was measured"
+        )
+        raise InvalidInput("config.model_type", message)
     is_pair = (
         config.document.get("is_encoder_decoder") is True or document_kind in _PAIRS
     )

@@ -382,6 +382,7 @@ def test_what_a_publisher_leaves_out_is_as_its_class_says_and_noted() -> None:
             "an encoder and a decoder",
         ),
         ({"model_type": "bert"}, "bert generates no tokens"),
+        ({"model_type": "mamba2"}, "mamba2 has no attention"),
         ({"layer_types": ["linear_attention"] * 28}, "no layer has attention"),
     ],
 )
