@@ -20,6 +20,8 @@ from solvers.llm.configs.quantisation import Quantisation, read_quantisation
 from solvers.llm.configs.towers import idle_parameters
 from solvers.types.errors import InvalidInput
 
+_MAX_LAYERS = 10_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedNetwork:
@@ -85,6 +87,10 @@ def _refuse_zeros(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
             raise InvalidInput(f"config.{name}", "must be at least 1")
+    # Each layer is looked at by itself.
+    if counts["num_hidden_layers"] > _MAX_LAYERS:
+        message = f"must be at most {_MAX_LAYERS}"
+        raise InvalidInput("config.num_hidden_layers", message)
 
 
 def _shape(

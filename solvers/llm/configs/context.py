@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from solvers.llm.configs.fields import ConfigFields, Fields, checked_count
+from solvers.llm.configs.fields import MAX_COUNT, ConfigFields, Fields, checked_count
 from solvers.types.errors import InvalidInput
 
 _KEYS = (
@@ -49,7 +49,8 @@ def read_context(config: ConfigFields) -> LongestRequest | None:
     if "gemma3" not in _kinds(config):
         for rope in _ropes(config):
             tokens = max(tokens, _scaled(rope, stated.tokens))
-    return LongestRequest(int(tokens), stated.field)
+    # Files may hold any number: no network has a longer context than this.
+    return LongestRequest(int(min(tokens, MAX_COUNT)), stated.field)
 
 
 def _kinds(config: ConfigFields) -> str:
@@ -102,5 +103,5 @@ def _scaled(rope: Fields, tokens: int) -> float:
         # Files state the scaled length, the original one, or both; the larger one is what the network can do.
         original = rope.get("original_max_position_embeddings")
         known = original if isinstance(original, int) else 0
-        return max(float(tokens), factor * known)
+        return max(float(tokens), float(factor) * known)
     return tokens * float(factor)

@@ -43,8 +43,8 @@ def first_undivided(parts: Iterable[DividedPart], tp: int) -> Undivided | None:
 def _fits(part: DividedPart, tp: int) -> bool:
     if part.count == 1 and part.may_be_one:
         return True
-    if part.may_be_cut:
-        return part.count >= tp
+    if part.may_be_cut or not part.count:
+        return not part.count or part.count >= tp
     # With more GPUs than heads of keys, each head is on several GPUs.
     is_copied = part.may_be_copied and part.count < tp
     remainder = tp % part.count if is_copied else part.count % tp

@@ -138,7 +138,8 @@ class ConfigFields:
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return default
-        return float(value)
+        # JSON of Python knows infinity, which is no ratio.
+        return float(value) if 0 <= value <= MAX_COUNT else default
 
     def items(self, *names: str) -> list[object]:
         """A list; empty where there is none."""
@@ -156,7 +157,9 @@ class ConfigFields:
             value = self.value(name)
             # Networks whose layers differ list one figure per layer, the largest of which decides.
             if isinstance(value, list) and value:
-                value = max(each for each in value if isinstance(each, int))
+                value = max(
+                    (each for each in value if isinstance(each, int)), default=None
+                )
             if value is not None:
                 return checked_count(name, value)
         if default is None:

@@ -144,6 +144,8 @@ def _listed(config: ConfigFields, layers: int) -> Kinds:
 def _lettered(config: ConfigFields, layers: int) -> Kinds:
     """A letter per layer."""
     pattern = config.text("hybrid_override_pattern", "hybrid_layer_pattern")
+    if len(pattern) < layers:
+        return ()
     return tuple(_LETTERS.get(each, LayerKind.FULL) for each in pattern[:layers])
 
 
@@ -160,7 +162,8 @@ def _numbered(config: ConfigFields, layers: int) -> Kinds:
     linear = config.part_of("linear_attn_config").get("full_attn_layers")
     if isinstance(linear, list):
         # Kimi counts layers from 1.
-        return _at({int(each) - 1 for each in linear}, layers, LayerKind.STATE)
+        chosen = {checked_count("full_attn_layers", each) - 1 for each in linear}
+        return _at(chosen, layers, LayerKind.STATE)
     for name, other in (
         ("attn_layer_indices", LayerKind.STATE),
         ("full_attn_idxs", LayerKind.CONVOLUTION),

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from solvers.llm.configs.fields import ConfigFields
+from solvers.llm.configs.fields import ConfigFields, checked_count
 from solvers.llm.configs.layers import Kinds, LayerKind
 from solvers.llm.configs.parts import DividedPart
 
@@ -70,13 +70,8 @@ def _delta_net(config: ConfigFields, shape: _Shape) -> Mixers:
 def _kimi(config: ConfigFields, shape: _Shape) -> Mixers:
     """Kimi's delta attention: four wide matrices, and two gates through a narrow one."""
     inner = config.part_of("linear_attn_config")
-    heads, dim = (
-        int(str(inner.get(name, config.count(other, default=default))))
-        for name, other, default in (
-            ("num_heads", "linear_num_heads", shape.heads),
-            ("head_dim", "linear_head_dim", 128),
-        )
-    )
+    heads = checked_count("num_heads", inner.get("num_heads", shape.heads))
+    dim = checked_count("head_dim", inner.get("head_dim", 128))
     width = heads * dim
     # Gates go through the width of one head.
     gates = 2.0 * dim * (shape.hidden + width) + shape.hidden * heads

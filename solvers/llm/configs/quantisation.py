@@ -265,7 +265,7 @@ def _block(stated: Fields, method: str, precision: Precision) -> int:
         shape = weights[0].get("block_structure")
     # Blocks are square in practice; where not, the longer side decides.
     if isinstance(shape, list) and shape and all(isinstance(i, int) for i in shape):
-        return max(int(each) for each in shape)
+        return max(1, *(int(each) for each in shape))
     if method in ("bitsandbytes", "bnb", "torchao", "hqq") or "mx" in method:
         # These are cut anywhere, or padded.
         return 1

@@ -391,3 +391,31 @@ def test_networks_that_no_law_describes_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=words):
         read(**fields)
+
+
+ODD = ("x", -1, 0, 1e308, float("nan"), float("inf"), [], ["x"], [0], {}, True, 10**12)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "moonshotai/Kimi-K2.5",
+        "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+        "XiaomiMiMo/MiMo-V2-Flash",
+        "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        "ai21labs/Jamba-v0.1",
+    ],
+)
+def test_an_odd_value_is_read_or_refused_by_its_field(name: str) -> None:
+    config = published("networks")[name]["config"]
+    part = config.get("text_config", config)
+
+    for field in part:
+        for value in ODD:
+            try:
+                network = read_config({**part, field: value}).architecture
+            except InvalidInput as error:
+                assert error.field.startswith("config")
+            else:
+                network.undivided(4)
+                assert network.weight_bytes("bf16") >= 0.0
