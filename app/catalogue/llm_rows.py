@@ -17,7 +17,8 @@ from app.catalogue.language_models import (
 from app.solver.llm_rows import RowInterval, RowsAnswer, RowsRequest
 from solvers.llm.architecture import Architecture, Precision
 from solvers.llm.belief import StepBelief
-from solvers.llm.config_json import architecture_from_config, precision_from_config
+from solvers.llm.config_json import StatedNetwork, read_config
+from solvers.llm.configs.context import refuse_longer
 from solvers.llm.correction import StepBeliefs
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.lengths import LengthTable, MeanLengths, length_table
@@ -25,7 +26,7 @@ from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.sizing import DEGREES, Sized, SizeLimit, SizeRequest, size
 from solvers.llm.step_law import LlmEngine
 from solvers.types.errors import InvalidInput
-from solvers.types.llm import LlmPoints, LlmRow, Provenance, ServedSpeed
+from solvers.types.llm import LlmNetwork, LlmPoints, LlmRow, Provenance, ServedSpeed
 from solvers.types.plan import ALL_SMS
 from solvers.types.state import GpuType
 
@@ -49,7 +50,10 @@ _WHY = {
 def make_rows(request: RowsRequest) -> RowsAnswer:
     """All ways to run the service: what each carries, how surely, and why others carry nothing."""
     try:
-        network, published = _network(request)
+        stated = stated_network(request.stated)
+        network, published = _network(request, stated)
+        if stated is not None:
+            refuse_longer(stated.context, request.terms.max_model_len)
         lengths = _lengths(request)
     except (CatalogueError, InvalidInput, ValueError) as error:
         return RowsAnswer(lacks=(str(error),))
@@ -141,12 +145,18 @@ def _served_run(
     return MeasuredRun(engine=engine, conditions=conditions, tpot_ms=speed.itl_ms)
 
 
-def _network(request: RowsRequest) -> tuple[Architecture, Precision]:
+def stated_network(stated: LlmNetwork) -> StatedNetwork | None:
+    """What the network's own configuration says; None: it ships. Raises InvalidInput."""
+    return read_config(json.loads(stated.config)) if stated.config else None
+
+
+def _network(
+    request: RowsRequest, stated: StatedNetwork | None
+) -> tuple[Architecture, Precision]:
     """The network and the precision of its published weights."""
-    if not request.stated.config:
+    if stated is None:
         return find_architecture(request.network), "bf16"
-    document = json.loads(request.stated.config)
-    return architecture_from_config(document), precision_from_config(document)
+    return stated.architecture, stated.precision
 
 
 def _lengths(request: RowsRequest) -> LengthTable:
@@ -277,6 +287,15 @@ def _lacking(sized: Sequence[Sized]) -> Iterator[str]:
         of_type = [each for each in sized if each.gpu_type == name]
         if any(each.capacity_rps > 0.0 for each in of_type):
             continue
-        largest = of_type[-1]
+        # A degree that engines refuse says nothing of larger replicas: where others were tried, theirs is the reason.
+        tried = [each for each in of_type if each.undivided is None]
+        largest = (tried or of_type)[-1]
         if largest.limit is not None:
-            yield f"on {largest.tp} × {name} {_WHY[largest.limit]}"
+            yield f"on {largest.tp} × {name} {_why(largest)}"
+
+
+def _why(sized: Sized) -> str:
+    """Why a way to run it carries nothing, in words."""
+    if sized.undivided is not None:
+        return f"an engine does not start: {sized.undivided.reason}"
+    return "" if sized.limit is None else _WHY[sized.limit]

@@ -1,87 +1,85 @@
-"""A network's architecture from the `config.json` that its publisher ships with the weights (Hugging Face)."""
+"""A network's architecture from the `config.json` that its publisher ships with the weights (Hugging Face).
 
-from collections.abc import Mapping
+Also from Mistral's `params.json`. What is read, and how engines read it, is in `solvers.llm.configs`.
+"""
 
-from solvers.llm.architecture import Architecture, CompressedKeys, Experts, Precision
-from solvers.types.documents.strict_json import describe
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from solvers.llm.architecture import Architecture, Precision
+from solvers.llm.configs.attention import Attention, read_attention
+from solvers.llm.configs.context import LongestRequest, read_context
+from solvers.llm.configs.degrees import DENSE, EXPERT
+from solvers.llm.configs.feed_forward import FeedForward, read_feed_forward
+from solvers.llm.configs.fields import ConfigFields
+from solvers.llm.configs.generation import refuse_without_generation
+from solvers.llm.configs.layers import layer_count, layer_kinds
+from solvers.llm.configs.mixers import read_mixers
+from solvers.llm.configs.parts import CompressedKeys, DividedPart
+from solvers.llm.configs.quantisation import Quantisation, read_quantisation
+from solvers.llm.configs.towers import idle_parameters
 from solvers.types.errors import InvalidInput
 
-_MAX = 10_000_000
-"""No field that is read here is larger; a bigger one is no count of anything in a network."""
-_PRECISIONS: Mapping[str, Precision] = {
-    "fp8": "fp8",
-    "compressed-tensors": "fp8",
-    "nvfp4": "fp4",
-    "mxfp4": "fp4",
-    "awq": "int4",
-    "gptq": "int4",
-}
-"""Methods of quantisation by their names in `quantization_config`."""
+_MAX_LAYERS = 10_000
 
 
-class _Config:
-    """Fields by any of the names that publishers give them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedNetwork:
+    """Everything that a configuration says of a network."""
 
-    def __init__(self, document: object) -> None:
-        if not isinstance(document, Mapping):
-            message = f"must be an object, not {describe(document)}"
-            raise InvalidInput("config", message)
-        # Networks that see pictures, too, keep the language part in an object of its own.
-        nested = document.get("text_config")
-        self._document = nested if isinstance(nested, Mapping) else document
+    architecture: Architecture
+    quantisation: Quantisation
+    context: LongestRequest | None
+    """The longest request; None: nothing limits it."""
+    notes: tuple[str, ...]
+    """What was assumed, in words."""
 
-    def has(self, *names: str) -> bool:
-        """Whether one of the fields is there, and says something."""
-        return any(self._document.get(name) not in (None, 0) for name in names)
-
-    def count(self, *names: str, default: int | None = None) -> int:
-        """A whole number above 0, by the first of these names that is there."""
-        for name in names:
-            value = self._document.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                message = f"must be a whole number, not {describe(value)}"
-                raise InvalidInput(f"config.{name}", message)
-            if not 0 <= value <= _MAX:
-                message = f"must be between 0 and {_MAX}, not {describe(value)}"
-                raise InvalidInput(f"config.{name}", message)
-            return value
-        if default is None:
-            message = "is missing: give the config.json that lies beside the weights"
-            raise InvalidInput(f"config.{names[0]}", message)
-        return default
-
-    def text(self, name: str, field: str) -> str:
-        """A text in an object of the configuration; empty where there is none."""
-        own = self._document.get(name)
-        value = own.get(field) if isinstance(own, Mapping) else None
-        return value if isinstance(value, str) else ""
+    @property
+    def precision(self) -> Precision:
+        """Its weights are kept in."""
+        return self.quantisation.precision
 
 
 def architecture_from_config(document: object) -> Architecture:
     """The shape that a parsed `config.json` states. Raises InvalidInput, which names the field and the remedy."""
-    config = _Config(document)
-    layers = config.count("num_hidden_layers", "n_layer")
-    hidden = config.count("hidden_size", "n_embd")
-    heads = config.count("num_attention_heads", "n_head")
+    return read_config(document).architecture
+
+
+def read_config(document: object) -> StatedNetwork:
+    """Raises InvalidInput, which names the field and the remedy."""
+    config = ConfigFields(document)
+    # First: what else is missing in such a file would be no help.
+    refuse_without_generation(config)
+    # Hybrid networks may state a mark per layer and no number.
+    layers = layer_count(config)
+    hidden, heads = config.known("hidden"), config.known("heads")
     _refuse_zeros(
         num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads
     )
-    experts = _experts(config)
-    # Layers without experts stand at the beginning, as in DeepSeek's networks.
-    first = config.count("first_k_dense_replace", default=0)
-    return Architecture(
+    quantisation = read_quantisation(config, layers)
+    kinds = layer_kinds(config, layers)
+    attention = read_attention(config, kinds, hidden=hidden, heads=heads)
+    mixers = read_mixers(
+        config, kinds, hidden=hidden, heads=heads, head_dim=attention.head_dim
+    )
+    feed_forward = read_feed_forward(config, hidden, kinds)
+    shape = _shape(config, attention, feed_forward, hidden=hidden, heads=heads)
+    architecture = replace(
+        shape,
         layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=config.count("num_key_value_heads", default=heads) or heads,
-        head_dim=config.count("head_dim", default=hidden // heads) or hidden // heads,
-        vocab=config.count("vocab_size"),
-        dense_layers=layers if experts is None else min(first, layers),
-        dense_intermediate=config.count("intermediate_size", "n_inner", default=0),
-        experts=experts,
-        compressed_keys=_compressed_keys(config),
+        mixer_parameters=mixers.parameters,
+        idle_parameters=idle_parameters(config, layers, hidden),
+    )
+    return StatedNetwork(
+        architecture=replace(
+            architecture,
+            # What stays in 16 bits depends on the shape, and so do the widths that blocks divide.
+            kept_parameters=_kept(architecture, quantisation),
+            divided=(*mixers.divided, *_divided(architecture, quantisation)),
+        ),
+        quantisation=quantisation,
+        context=read_context(config),
+        notes=tuple(dict.fromkeys(config.notes)),
     )
 
 
@@ -89,34 +87,114 @@ def _refuse_zeros(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
             raise InvalidInput(f"config.{name}", "must be at least 1")
+    # Each layer is looked at by itself.
+    if counts["num_hidden_layers"] > _MAX_LAYERS:
+        message = f"must be at most {_MAX_LAYERS}"
+        raise InvalidInput("config.num_hidden_layers", message)
 
 
-def precision_from_config(document: object) -> Precision:
-    """The precision of the weights that a `config.json` states; bf16 where it states none."""
-    method = _Config(document).text("quantization_config", "quant_method").lower()
-    return _PRECISIONS.get(method, "bf16")
-
-
-def _experts(config: _Config) -> Experts | None:
-    names = ("num_local_experts", "num_experts", "n_routed_experts")
-    if not config.has(*names):
-        return None
-    intermediate = ("moe_intermediate_size", "intermediate_size")
-    return Experts(
-        count=config.count(*names),
-        per_token=config.count("num_experts_per_tok", "experts_per_token"),
-        intermediate=config.count(*intermediate),
-        shared=config.count("n_shared_experts", default=0),
+def _shape(
+    config: ConfigFields,
+    attention: Attention,
+    feed_forward: FeedForward,
+    *,
+    hidden: int,
+    heads: int,
+) -> Architecture:
+    return Architecture(
+        layers=1,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=attention.kv_heads,
+        head_dim=attention.head_dim,
+        vocab=_vocabulary(config),
+        dense_layers=feed_forward.dense_layers,
+        dense_intermediate=feed_forward.dense_intermediate,
+        full_attention_layers=attention.full_layers,
+        experts=feed_forward.experts,
+        compressed_keys=_compressed_keys(config),
+        feed_forward_matrices=feed_forward.matrices,
+        is_tied=_is_tied(config),
+        attention=attention.groups,
     )
 
 
-def _compressed_keys(config: _Config) -> CompressedKeys | None:
-    if not config.has("kv_lora_rank"):
+def _vocabulary(config: ConfigFields) -> int:
+    if config.value("padded_vocab_size", "vocab_size") is None:
+        # Networks of several senses may state it once for all of them.
+        every_part = ConfigFields(
+            {**config.document, "num_hidden_layers": 1, **_NO_PARTS}
+        )
+        if every_part.value("vocab_size") is not None:
+            return every_part.count("vocab_size")
+    return config.known("vocab")
+
+
+_NO_PARTS = dict.fromkeys(
+    ("text_config", "llm_config", "language_config", "thinker_config")
+)
+
+
+_EXPANDED = ("minicpm3",)
+"""Types with compressed keys that vLLM runs without their compressed cache."""
+_TIED = ("minicpm", "phi3small")
+"""Types that have no class in transformers, and leave out that embedding and output are one."""
+
+
+def _is_tied(config: ConfigFields) -> bool:
+    # The language part knows best; some files say it for all parts at once.
+    for fields in (config.part, config.document):
+        for name in ("tie_word_embeddings", "tied_embeddings"):
+            stated = fields.get(name)
+            if isinstance(stated, bool):
+                return stated
+    return bool(config.assumed("tied")) or config.kind in _TIED
+
+
+def _compressed_keys(config: ConfigFields) -> CompressedKeys | None:
+    if not config.has("kv_lora_rank") or config.value("use_mla") is False:
         return None
+    nope_dim = config.count("qk_nope_head_dim")
     return CompressedKeys(
         kv_rank=config.count("kv_lora_rank"),
         rope_dim=config.count("qk_rope_head_dim"),
         q_rank=config.count("q_lora_rank", default=0),
-        nope_dim=config.count("qk_nope_head_dim"),
-        v_dim=config.count("v_head_dim"),
+        nope_dim=nope_dim,
+        # Where it is left out, values are as wide as the part of keys without positions.
+        v_dim=config.count("v_head_dim", default=nope_dim),
+        is_expanded=config.kind in _EXPANDED,
     )
+
+
+def _kept(network: Architecture, quantisation: Quantisation) -> float:
+    """Weights that the method leaves in bf16, beside embedding and output."""
+    # Routers and norms stay in 16 bits as well: too few weights to count.
+    found = 0.0
+    if quantisation.keeps_attention:
+        found += network.attention_parameters
+    if quantisation.keeps_shared_experts:
+        found += network.shared_parameters
+    if quantisation.keeps_mixers:
+        found += network.mixer_parameters
+    return found if quantisation.method else 0.0
+
+
+def _divided(
+    network: Architecture, quantisation: Quantisation
+) -> Iterator[DividedPart]:
+    """Widths with blocks that no part may cut through, and what else a family divides."""
+    block, experts = quantisation.block, network.experts
+    # Attention that is not quantised has no blocks, and compressed keys are divided by heads alone.
+    has_heads = not (quantisation.keeps_attention or network.compressed_keys)
+    if block > 1 and has_heads:
+        head_dim = network.head_dim
+        what = f"heads of {head_dim} values"
+        yield DividedPart(what=what, count=network.heads, unit=head_dim, block=block)
+    if block > 1 and network.dense_layers and network.dense_intermediate:
+        yield DividedPart(what=DENSE, count=network.dense_intermediate, block=block)
+    if experts and quantisation.expert_block > 1:
+        width = experts.intermediate
+        yield DividedPart(what=EXPERT, count=width, block=quantisation.expert_block)
+    if experts and experts.shared and not quantisation.keeps_shared_experts:
+        what = "columns of the shared expert"
+        yield DividedPart(what=what, count=experts.shared_width, block=block)

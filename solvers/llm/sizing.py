@@ -1,13 +1,14 @@
 """What one replica of a language model carries on each GPU type and degree, at the token budget that is best there."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from solvers.llm.architecture import Architecture, Precision
 from solvers.llm.belief import INTERVAL, PLANNED, UNMEASURED, StepBelief
 from solvers.llm.calendar import Replica
 from solvers.llm.capacity import capacity_rps, kept_alone, rough_capacity_rps
+from solvers.llm.configs.degrees import Undivided
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.kv_cache import MEMORY_SHARE, PLANNED_SHARE, EngineLimits, kv_tokens
 from solvers.llm.lengths import LengthTable
@@ -26,6 +27,8 @@ _MIB_PER_GIB = 1024.0
 class SizeLimit(StrEnum):
     """Why a replica carries nothing."""
 
+    DEGREE = "degree"
+    """An engine does not start on so many GPUs: `Sized.undivided` says what they cannot share out."""
     WEIGHTS = "weights"
     """They do not fit beside what the engine needs."""
     CONTEXT = "context"
@@ -73,6 +76,8 @@ class Sized:
     provenance: Provenance
     """`calibrated` where the network was measured on that GPU type and degree."""
     limit: SizeLimit | None
+    undivided: Undivided | None = None
+    """What so many GPUs cannot share out, where `limit` is the degree."""
 
 
 def size(
@@ -105,20 +110,30 @@ def _sized(
     )
     # The law once, the budgets after it: they change the engine, not its steps.
     law = step_table(engine, RUNTIMES[request.runtime])
+    obstacle = request.network.undivided(tp)
+    if obstacle is not None:
+        nothing = _nothing(request, law)
+        found = _stated(request, engine, gpu_type, nothing, SizeLimit.DEGREE)
+        return replace(found, undivided=obstacle)
     belief = request.belief(gpu_type, tp)
     planned = law.times(belief.factor(PLANNED))
     replicas = list(_replicas(request, engine, planned))
     if not replicas:
-        limits = EngineLimits(
-            max_num_batched_tokens=BUDGETS[0], max_num_seqs=request.max_num_seqs
-        )
-        nothing = Replica(table=law, limits=limits, kv_tokens=0.0)
+        nothing = _nothing(request, law)
         return _stated(request, engine, gpu_type, nothing, SizeLimit.WEIGHTS)
     # Few requests tell which budget is best; its capacity is that of many.
     roughly = {each: _rough(request, each) for each in replicas}
     best = _best(roughly, request.running.get((gpu_type, tp)))
     limit = None if roughly[best] > 0.0 else _limit(request, best)
     return _stated(request, engine, gpu_type, best, limit)
+
+
+def _nothing(request: SizeRequest, law: StepTable) -> Replica:
+    """A replica without room for anything."""
+    limits = EngineLimits(
+        max_num_batched_tokens=BUDGETS[0], max_num_seqs=request.max_num_seqs
+    )
+    return Replica(table=law, limits=limits, kv_tokens=0.0)
 
 
 def _best(roughly: Mapping[Replica, float], running: int | None) -> Replica:

@@ -165,6 +165,37 @@ def test_what_cannot_be_planned_says_why_in_one_sentence(api: Api) -> None:
     assert "raise it" in said
 
 
+def test_what_an_engine_would_not_start_with_is_refused_where_it_is_stated(
+    api: Api,
+) -> None:
+    config = {
+        "num_hidden_layers": 28,
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "intermediate_size": 18944,
+        "vocab_size": 152064,
+        "max_position_embeddings": 8192,
+    }
+    metadata = {"name": "own"}
+    network = {"kind": "Network", "metadata": metadata, "spec": {"config": config}}
+    api.put("networks/own", network)
+
+    def refusal(**llm: object) -> str:
+        manifest = service(network="own", llm=llm)
+        answer = api.call("PUT", "services/chat", manifest, **{"If-Match": "*"})
+        assert answer.status_code == 422, answer.text
+        return str(answer.text)
+
+    assert "28 heads cannot be divided by 8" in refusal(tp=8, max_model_len=8192)
+    assert "16384 is more than 8192" in refusal(tp=4)
+    embedding = {**config, "architectures": ["BertModel"]}
+    wrong = {**network, "spec": {"config": embedding}}
+    refused = api.call("PUT", "networks/own", wrong, **{"If-Match": "*"})
+    assert refused.status_code == 422
+    assert "generates no tokens" in refused.text
+
+
 def test_metrics_count_a_replica_that_spans_gpus_once(api: Api) -> None:
     node = hosting_node(api)
     answer = api.sync(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query, Response
 
@@ -49,6 +49,9 @@ from app.learn.choose_forecasts import view_forecast
 from app.manifests import objects as manifests
 from app.manifests.parts import Name
 from app.manifests.to_types import to_service
+from solvers.llm.config_json import read_config
+from solvers.llm.configs.context import refuse_longer
+from solvers.types.errors import InvalidInput
 from solvers.types.state import Service
 
 router = resource_router("services", prefix="/services", route_class=ManifestRoute)
@@ -212,13 +215,37 @@ async def _check_model(
 ) -> None:
     """Raise InvalidRequest where nothing is known of what the language model is made of."""
     found = await profiles.list_networks(connection, name=service.network)
-    if any(row.config for row in found) or is_shipped(service.network):
+    configs = [row.config for row in found if row.config]
+    if configs:
+        _check_terms(service, configs[0])
+        return
+    if is_shipped(service.network):
         return
     message = (
         f"nothing is known of {service.network!r}: apply a Network with its config.json as spec.config, "
         f"or name one that ships: {', '.join(shipped_names())}"
     )
     raise InvalidRequest(message, field="spec.network")
+
+
+def _check_terms(service: Service, config: Mapping[str, Any]) -> None:
+    """Raise InvalidRequest for a context or a degree that an engine would not start with."""
+    terms = service.llm
+    if terms is None:
+        return
+    try:
+        network = read_config(config)
+        refuse_longer(network.context, terms.max_model_len)
+    except InvalidInput as error:
+        # What is wrong with the configuration itself was said when it was applied.
+        if error.field != "max_model_len":
+            return
+        message = f"{error.problem}: lower it"
+        raise InvalidRequest(message, field="spec.llm.max_model_len") from error
+    obstacle = network.architecture.undivided(terms.tp or 1)
+    if obstacle is not None:
+        message = f"an engine does not start: {obstacle.reason}"
+        raise InvalidRequest(message, field="spec.llm.tp")
 
 
 async def _add_model(

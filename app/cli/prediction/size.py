@@ -1,6 +1,5 @@
 """`plimsoll size`: what one replica of a language model carries, by GPU type and tensor-parallel degree."""
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -10,8 +9,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 import typer
 
 from app.catalogue.catalogue import CatalogueError, load_gpu_types
+from app.catalogue.known_networks import (
+    KnownNetwork,
+    known_network,
+    longest_request,
+    reading_of,
+)
 from app.catalogue.language_models import (
-    find_architecture,
     find_hardware,
     load_hardware,
     load_runs,
@@ -30,7 +34,6 @@ from app.cli.common.output import (
 )
 from app.cli.prediction.size_problem import problem_target, write_problem
 from app.measurements.llm_runs import ServerRun, read_runs
-from app.measurements.rows import read_bytes
 from solvers.llm.architecture import Architecture, Precision
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.lengths import NAMED, LengthTable, MeanLengths
@@ -117,9 +120,13 @@ def size(
     ] = "conversation",
     cv: _Cv = 1.0,
     max_model_len: Annotated[
-        int,
-        typer.Option(min=16, max=MAX_CONTEXT, help="Tokens of prompt and answer"),
-    ] = 16_384,
+        int | None,
+        typer.Option(
+            min=16,
+            max=MAX_CONTEXT,
+            help="Tokens of prompt and answer; default: 16384, or what config.json allows",
+        ),
+    ] = None,
     precision: Annotated[
         PrecisionName | None,
         typer.Option(help="Of the weights; default: what config.json says, else bf16"),
@@ -147,14 +154,15 @@ def size(
         itl=itl.value,
     )
     # All that may be wrong with the options is found before anything takes seconds.
-    table = _table(lengths, max_model_len)
-    asked = _Asked(network, precision, _hardware(gpu_type), _files(measured or ()))
+    known = _network(network)
+    table = _table(lengths, _longest(known, max_model_len))
+    asked = _Asked(network, known, precision, _hardware(gpu_type), _files(measured))
     target = None if problem is None else problem_target(problem)
     request, found = _sizes(asked, table, slo, cv=cv)
     if target is not None:
         write_problem(target, network, request, found)
         return
-    rows = [_row(each, table) for each in found]
+    rows = _rows(found, table, request)
     if not show_items(rows, output):
         _show(rows)
 
@@ -163,6 +171,7 @@ class _Asked(NamedTuple):
     """What is to be sized, and on what."""
 
     network: str
+    known: KnownNetwork
     precision: PrecisionName | None
     hardware: Mapping[str, LlmHardware]
     measured: Sequence[tuple[str, int, tuple[ServerRun, ...]]]
@@ -177,8 +186,8 @@ def _sizes(
     from solvers.llm.sizing import SizeRequest
     from solvers.llm.sizing import size as size_of
 
-    architecture, stated = _network(asked.network)
-    precision = asked.precision.value if asked.precision else stated
+    architecture = asked.known.architecture
+    precision = asked.precision.value if asked.precision else asked.known.precision
     request = SizeRequest(
         network=architecture,
         precision=precision,
@@ -187,6 +196,9 @@ def _sizes(
         arrival_cv=cv,
         beliefs=_beliefs(asked, architecture, precision, table),
     )
+    # Stdout has the sizes alone.
+    for line in reading_of(asked.known, precision, is_asked=bool(asked.precision)):
+        typer.echo(line, err=True)
     return request, size_of(request, asked.hardware)
 
 
@@ -224,10 +236,10 @@ def _beliefs(
     return dict(zip(places, known, strict=True))
 
 
-def _files(texts: Sequence[str]) -> list[tuple[str, int, tuple[ServerRun, ...]]]:
+def _files(texts: Sequence[str] | None) -> list[tuple[str, int, tuple[ServerRun, ...]]]:
     """The runs that --measured names. Raises CliError."""
     found = []
-    for text in texts:
+    for text in texts or ():
         place, equals, path = text.partition("=")
         gpu_type, _, degree = place.partition("/")
         if not equals or degree not in ("1", "2", "4", "8"):
@@ -262,21 +274,25 @@ def _table(lengths: str, max_model_len: int) -> LengthTable:
         raise CliError(str(error)) from error
 
 
-def _network(name: str) -> tuple[Architecture, Precision]:
-    """The architecture, and the precision that its publisher states. Raises CliError."""
-    path = Path(name)
-    if not path.is_file():
-        try:
-            return find_architecture(name), "bf16"
-        except CatalogueError as error:
-            raise CliError(str(error)) from error
-    from solvers.llm.config_json import architecture_from_config, precision_from_config
-
+def _network(name: str) -> KnownNetwork:
+    """What a file or the catalogue says of it. Raises CliError."""
     try:
-        document = json.loads(read_bytes(path))
-        return architecture_from_config(document), precision_from_config(document)
+        return known_network(name)
+    except CatalogueError as error:
+        raise CliError(str(error)) from error
     except (ValueError, InvalidInput) as error:
         raise CliError(f"{name}: {error}") from error
+
+
+def _longest(known: KnownNetwork, asked: int | None) -> int:
+    """The longest request, with a note where it is not the usual one. Raises CliError."""
+    try:
+        longest = longest_request(known, asked)
+    except InvalidInput as error:
+        raise CliError(f"--max-model-len: {error.problem}") from error
+    if longest.note:
+        typer.echo(f"Note: --max-model-len is {longest.note}", err=True)
+    return longest.tokens
 
 
 def _lengths(text: str) -> MeanLengths:
@@ -314,7 +330,16 @@ def _hardware(names: Sequence[str] | None) -> Mapping[str, LlmHardware]:
     return found
 
 
-def _row(sized: "Sized", table: LengthTable) -> Mapping[str, object]:
+def _rows(
+    sizes: "Sequence[Sized]", table: LengthTable, request: "SizeRequest"
+) -> Sequence[Mapping[str, object]]:
+    """All of them, as programs read them."""
+    return [_row(each, table, request) for each in sizes]
+
+
+def _row(
+    sized: "Sized", table: LengthTable, request: "SizeRequest"
+) -> Mapping[str, object]:
     """One way to run a replica, as programs read it."""
     from app.catalogue.llm_rows import provenance_of
 
@@ -338,36 +363,37 @@ def _row(sized: "Sized", table: LengthTable) -> Mapping[str, object]:
         "usd_per_million_output_tokens": usd_per_million,
         "provenance": provenance_of(sized.gpu_type, [sized]),
         "limit": None if sized.limit is None else sized.limit.value,
+        "why_none": _why(sized),
+        "precision": request.precision,
+        "parameters": round(request.network.parameters),
+        "weight_bytes": round(request.network.weight_bytes(request.precision)),
+        "kv_bytes_per_token": request.network.kv_bytes_per_token(sized.tp),
     }
+
+
+def _why(sized: "Sized") -> str | None:
+    """Why it carries nothing, in words; None: it carries something."""
+    if sized.limit is None:
+        return None
+    if sized.undivided is not None:
+        return sized.undivided.reason
+    return _WHY[sized.limit.value]
 
 
 def _show(rows: Sequence[Mapping[str, object]]) -> None:
     """A line per GPU type and degree."""
-    titles = [
-        "GPU type",
-        ">TP",
-        ">tokens/step",
-        ">rps",
-        "between",
-        ">cache",
-        ">tokens/s",
-        ">USD/M",
-        "known",
-        "why none",
-    ]
-    show_table(titles, [_cells(row) for row in rows])
+    titles = "GPU type,>TP,weights,>tokens/step,>rps,between,>cache,>tokens/s,>USD/M"
+    show_table([*titles.split(","), "known", "why none"], [_cells(row) for row in rows])
 
 
 def _cells(row: Mapping[str, object]) -> Cells:
-    limit = row["limit"]
+    place = (str(row["gpu_type"]), str(row["tp"]), str(row["precision"]))
     # No figure of what cannot run: a zero would look like a measurement.
-    if limit is not None:
-        why = faint(_WHY[str(limit)])
-        return (str(row["gpu_type"]), str(row["tp"]), *["-"] * 7, why)
+    if row["limit"] is not None:
+        return (*place, *["-"] * 7, faint(str(row["why_none"])))
     low, high = cast(list[float], row["interval_rps"])
     return (
-        str(row["gpu_type"]),
-        str(row["tp"]),
+        *place,
         str(row["max_num_batched_tokens"]),
         amount(cast(float, row["capacity_rps"]), 2),
         f"{amount(low, 2)} to {amount(high, 2)}",

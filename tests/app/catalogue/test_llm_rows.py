@@ -1,5 +1,6 @@
 """How a service may run, by what ships and by what its own replicas say."""
 
+import json
 from dataclasses import replace
 from functools import cache
 
@@ -102,3 +103,40 @@ def test_benchmarks_that_its_owner_states_correct_a_network_before_it_is_served(
     assert (slow < predicted, provenance) == (True, "calibrated")
     # Of a GPU type of which nothing is known nothing can be said.
     assert row("T4")[0] == predicted
+
+
+QWEN2_7B = {
+    "num_hidden_layers": 28,
+    "hidden_size": 3584,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "max_position_embeddings": 8192,
+}
+
+
+def test_a_degree_that_engines_refuse_is_no_way_to_run_a_service() -> None:
+    stated = LlmNetwork(config=json.dumps(QWEN2_7B))
+    terms = replace(REQUEST.terms, tp=None, max_model_len=8192)
+    request = replace(REQUEST, network="own", stated=stated, terms=terms)
+    wide = replace(H100, gpus_per_node=8)
+
+    (points,) = make_rows(replace(request, gpu_types=(wide,))).points
+    assert [row.tp for row in points.rows] == [1, 2, 4]
+
+    eight = replace(request, terms=replace(terms, tp=8), gpu_types=(wide,))
+    answer = make_rows(eight)
+    assert answer.points == ()
+    (words,) = answer.lacks
+    assert words.endswith("an engine does not start: 28 heads cannot be divided by 8")
+
+
+def test_a_context_beyond_the_networks_is_said_to_be_too_long() -> None:
+    stated = LlmNetwork(config=json.dumps(QWEN2_7B))
+    terms = replace(REQUEST.terms, max_model_len=16384)
+
+    answer = make_rows(replace(REQUEST, network="own", stated=stated, terms=terms))
+
+    assert answer.points == ()
+    assert "16384 is more than 8192" in answer.lacks[0]

@@ -6,7 +6,7 @@ import pytest
 
 from app.catalogue.language_models import find_architecture, load_architectures
 from solvers.llm.architecture import Experts, gpu_work
-from solvers.llm.config_json import architecture_from_config, precision_from_config
+from solvers.llm.config_json import architecture_from_config, read_config
 from solvers.types.errors import InvalidInput
 from tests.solvers.llm.models import make_network
 
@@ -92,7 +92,7 @@ def test_experts_and_compressed_keys_are_read() -> None:
     assert network.expert_layers == 29
     # Compressed keys are the same for all heads: every GPU holds all of them.
     assert network.kv_bytes_per_token(8) == 32 * (512 + 64) * 2
-    assert precision_from_config(document) == "fp8"
+    assert read_config(document).precision == "fp8"
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,72 @@ def test_bad_input_names_the_option_and_the_remedy(
     assert words in result.err
 
 
+QWEN2_7B = {
+    "num_hidden_layers": 28,
+    "hidden_size": 3584,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "max_position_embeddings": 8192,
+}
+
+
+def config_file(folder: Path, **fields: object) -> Path:
+    """Qwen2-7B's configuration, with these fields."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**QWEN2_7B, **fields}))
+    return path
+
+
+def test_a_degree_that_engines_refuse_carries_nothing_and_is_not_planned(
+    tmp_path: Path,
+) -> None:
+    path, problem = config_file(tmp_path), tmp_path / "problem.json"
+    asked = ("size", path, *SLO, "--gpu-type", "L40S")
+
+    shown = cli(*asked)
+    cli(*asked, "--problem", f"4={problem}")
+
+    *_, last = shown.out.splitlines()
+    assert last.split()[:2] == ["L40S", "8"]
+    assert last.endswith("28 heads cannot be divided by 8")
+    (points,) = json.loads(problem.read_text())["llm_points"]
+    assert [row[0] for row in points["rows"]] == [1, 2, 4]
+
+
+def test_a_context_beyond_the_networks_is_refused_and_the_usual_one_is_cut(
+    tmp_path: Path,
+) -> None:
+    path = config_file(tmp_path)
+    asked = ("size", path, *SLO, "--gpu-type", "L40S")
+
+    refused = cli(*asked, "--max-model-len", "16384")
+    cut = cli(*asked)
+
+    assert refused.code == 1
+    assert "--max-model-len: 16384 is more than 8192" in refused.err
+    assert cut.code == 0
+    assert "--max-model-len is 8192 in place of 16384" in cut.err
+
+
+def test_the_precision_that_weights_are_read_in_is_shown(tmp_path: Path) -> None:
+    path = config_file(tmp_path, quantization_config={"quant_method": "sorcery"})
+    asked = ("size", path, *SLO, "--gpu-type", "L40S")
+
+    unknown = cli(*asked)
+    # ModelOpt states it in a file of its own.
+    path.write_text(json.dumps(QWEN2_7B))
+    stated = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}
+    path.with_name("hf_quant_config.json").write_text(json.dumps(stated))
+    known = cli(*asked)
+
+    assert "weights in bf16 (as published" in unknown.err
+    assert "sorcery is not known" in unknown.err
+    assert "weights in fp8" in known.err
+    assert {line.split()[2] for line in known.out.splitlines()[1:]} == {"fp8"}
+
+
 def test_a_file_that_is_no_configuration_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text("[]")

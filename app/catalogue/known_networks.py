@@ -1,0 +1,88 @@
+"""A network that a user names: one that ships, or the `config.json` of another."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from app.catalogue.language_models import find_architecture
+from app.measurements.rows import read_bytes
+from solvers.llm.architecture import Architecture, Precision
+from solvers.llm.config_json import read_config
+from solvers.llm.configs.context import LongestRequest, refuse_longer
+
+_USUAL_LONGEST = 16_384
+_GIGA = 1e9
+_KIB = 1024.0
+
+
+class KnownNetwork(NamedTuple):
+    """What is known of a network."""
+
+    architecture: Architecture
+    precision: Precision = "bf16"
+    """As its publisher states."""
+    method: str = ""
+    """The publisher's name of its quantisation."""
+    context: LongestRequest | None = None
+    notes: tuple[str, ...] = ()
+
+
+def known_network(name: str) -> KnownNetwork:
+    """What a file or the catalogue says of it. Raises CatalogueError, or InvalidInput or ValueError of a file."""
+    path = Path(name)
+    if not path.is_file():
+        return KnownNetwork(find_architecture(name))
+    stated = read_config(_document(path))
+    return KnownNetwork(
+        stated.architecture,
+        stated.precision,
+        stated.quantisation.method,
+        stated.context,
+        stated.notes,
+    )
+
+
+def _document(path: Path) -> object:
+    """The configuration, with what ModelOpt writes next to it."""
+    document = json.loads(read_bytes(path))
+    quantised = path.with_name("hf_quant_config.json")
+    if isinstance(document, dict) and quantised.is_file():
+        # Engines look there where the configuration itself says nothing.
+        document.setdefault("quantization_config", json.loads(read_bytes(quantised)))
+    return document
+
+
+class Longest(NamedTuple):
+    """How long requests may be, with their answers."""
+
+    tokens: int
+    note: str = ""
+    """Why it is not the usual length."""
+
+
+def longest_request(network: KnownNetwork, asked: int | None) -> Longest:
+    """As asked for, else the usual length as far as the network goes. Raises InvalidInput for more than that."""
+    context = network.context
+    if asked is not None:
+        refuse_longer(context, asked)
+        return Longest(asked)
+    if context is None or context.tokens >= _USUAL_LONGEST:
+        return Longest(_USUAL_LONGEST)
+    note = f"{context.tokens} in place of {_USUAL_LONGEST}: {context.field} of config.json allows no more"
+    return Longest(context.tokens, note)
+
+
+def reading_of(
+    network: KnownNetwork, precision: Precision, *, is_asked: bool
+) -> Iterator[str]:
+    """How the network was read, and what was assumed: one line each."""
+    shape = network.architecture
+    reason = "by --precision" if is_asked else "as published"
+    if network.method:
+        reason = f"{reason}; quantization_config says {network.method}"
+    yield (
+        f"Network: {shape.parameters / _GIGA:.2f} G parameters; weights in {precision} ({reason}), "
+        f"{shape.weight_bytes(precision) / _GIGA:.1f} GB; {shape.kv_bytes_per_token(1) / _KIB:g} KiB of cache per token"
+    )
+    yield from (f"Note: {note}" for note in network.notes)

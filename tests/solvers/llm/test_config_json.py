@@ -1,0 +1,421 @@
+"""Configurations as engines read them: published networks, quantisation, contexts, and what is refused."""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from solvers.llm.config_json import StatedNetwork, read_config
+from solvers.types.errors import InvalidInput
+
+_FILE = Path(__file__).parents[2] / "data" / "llm_configs.json"
+_DEGREES = (1, 2, 4, 8)
+SMALL: Mapping[str, Any] = {
+    "num_hidden_layers": 28,
+    "hidden_size": 3584,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+}
+LLAMA_8B: Mapping[str, Any] = {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+
+
+@cache
+def published(part: str) -> Mapping[str, Mapping[str, Any]]:
+    """Rows of the file, by the network's name."""
+    rows = json.loads(_FILE.read_text())[part]
+    return {row["name"]: row for row in rows}
+
+
+def read(**fields: object) -> StatedNetwork:
+    """A small network with these fields, read."""
+    return read_config({**SMALL, **fields})
+
+
+def quantised(**fields: object) -> StatedNetwork:
+    """Llama-3.1-8B's shape with this `quantization_config`, read."""
+    return read_config({**LLAMA_8B, "quantization_config": fields})
+
+
+def test_the_table_has_enough_networks() -> None:
+    assert len(published("networks")) >= 60
+
+
+@pytest.mark.parametrize("name", sorted(published("networks")))
+def test_a_published_configuration_is_read_as_engines_read_it(name: str) -> None:
+    row = published("networks")[name]
+    network = read_config(row["config"]).architecture
+
+    assert network.parameters == pytest.approx(row["parameters"], rel=0.02)
+    assert network.kv_bytes_per_token(1) == row["kv_bytes_per_token"]
+    accepted = [tp for tp in _DEGREES if network.undivided(tp) is None]
+    assert accepted == row["degrees"]
+
+
+@pytest.mark.parametrize("name", sorted(published("refused")))
+def test_networks_that_generate_nothing_are_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="generates no tokens"):
+        read_config(published("refused")[name]["config"])
+
+
+@pytest.mark.parametrize(
+    ("stated", "precision", "gigabytes"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8", 9.08),
+        ({"quant_method": "fbgemm_fp8"}, "fp8", 9.08),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8", 9.08),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4", 6.03),
+        ({"quantization": {"quant_algo": "NVFP4", "group_size": 16}}, "fp4", 6.03),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4", 5.80),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "fp8", 9.08),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4", 5.80),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 32}, "fp8", 9.08),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 128}, "int4", 5.80),
+        ({"quant_method": "mxfp4"}, "fp4", None),
+        ({"quant_method": "hqq", "quant_config": {"nbits": 4}}, "int4", 5.80),
+        ({"quant_method": "torchao", "quant_type": "float8_weight_only"}, "fp8", 9.08),
+        ({"quant_method": "torchao", "quant_type": "int4_weight_only"}, "int4", 5.80),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}},
+            },
+            "fp8",
+            9.08,
+        ),
+        ({"quant_method": "auto-round", "bits": 4}, "int4", 5.80),
+    ],
+)
+def test_weights_are_kept_in_what_the_method_says(
+    stated: dict[str, object], precision: str, gigabytes: float | None
+) -> None:
+    network = quantised(**stated)
+
+    assert network.precision == precision
+    if gigabytes is not None:
+        weights = network.architecture.weight_bytes(network.precision) / 1e9
+        assert weights == pytest.approx(gigabytes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("weights", "precision"),
+    [
+        ({"num_bits": 4, "type": "int", "group_size": 128}, "int4"),
+        ({"num_bits": 8, "type": "int"}, "fp8"),
+        ({"num_bits": 8, "type": "float"}, "fp8"),
+        ({"num_bits": 4, "type": "float", "group_size": 16}, "fp4"),
+    ],
+)
+def test_compressed_tensors_state_bits_and_kind_in_their_groups(
+    weights: dict[str, object], precision: str
+) -> None:
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    network = quantised(quant_method="compressed-tensors", config_groups=groups)
+
+    assert network.precision == precision
+
+
+def test_a_method_next_to_the_language_part_holds_for_it() -> None:
+    document = {
+        "text_config": dict(LLAMA_8B),
+        "quantization_config": {"quant_method": "fbgemm_fp8"},
+    }
+
+    assert read_config(document).precision == "fp8"
+
+
+def test_parts_that_are_not_quantised_stay_in_16_bits() -> None:
+    all_parts = quantised(quant_method="fp8").architecture
+    kept = quantised(
+        quant_method="fp8",
+        modules_to_not_convert=["model.layers.*.self_attn", "lm_head"],
+    ).architecture
+
+    # Attention of 32 layers: 4096 · 128 · 2 · (32 + 8) weights each, one byte more each.
+    more = kept.weight_bytes("fp8") - all_parts.weight_bytes("fp8")
+    assert more == 32 * 4096 * 128 * 2 * (32 + 8)
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        (
+            {"quant_method": "sorcery"},
+            "sorcery is not known: weights are taken as bf16",
+        ),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "8-bit weights"),
+        ({"quant_method": "gptq", "bits": 3}, "3-bit weights (gptq): taken as int4"),
+    ],
+)
+def test_what_is_assumed_of_a_method_is_noted(
+    stated: dict[str, object], words: str
+) -> None:
+    assert words in " ".join(quantised(**stated).notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({"max_position_embeddings": 32768}, 32768),
+        ({"n_positions": 1024}, 1024),
+        ({"max_seq_len": 2048}, 2048),
+        ({"seq_length": 8192}, 8192),
+        ({"max_position_embeddings": 8192, "model_max_length": 131072}, 131072),
+        ({"max_position_embeddings": 4096, "max_sequence_length": 2048}, 2048),
+        ({}, None),
+        (
+            {
+                "max_position_embeddings": 4096,
+                "rope_scaling": {"type": "dynamic", "factor": 4.0},
+            },
+            16384,
+        ),
+        (
+            {
+                "max_position_embeddings": 4096,
+                "rope_scaling": {"type": "linear", "factor": 2.0},
+            },
+            8192,
+        ),
+        (
+            {
+                "max_position_embeddings": 32768,
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32768,
+                },
+            },
+            131072,
+        ),
+        (
+            {
+                "max_position_embeddings": 163840,
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 40,
+                    "original_max_position_embeddings": 4096,
+                },
+            },
+            163840,
+        ),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 8192,
+                },
+            },
+            131072,
+        ),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "original_max_position_embeddings": 4096,
+                "rope_scaling": {"type": "longrope", "short_factor": [1.0]},
+            },
+            131072,
+        ),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "model_type": "gemma3_text",
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            },
+            131072,
+        ),
+        (
+            {
+                "max_position_embeddings": 4096,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 2.0},
+                    "sliding_attention": {"rope_type": "default"},
+                },
+            },
+            8192,
+        ),
+    ],
+)
+def test_the_longest_request_is_derived_as_vllm_derives_it(
+    fields: dict[str, object], tokens: int | None
+) -> None:
+    context = read(**fields).context
+
+    assert (None if context is None else context.tokens) == tokens
+
+
+@pytest.mark.parametrize(
+    "name", ["text_config", "llm_config", "language_config", "odd_name"]
+)
+def test_the_language_part_is_found_under_any_name(name: str) -> None:
+    nested = {"vision_config": {"num_hidden_layers": 3}, name: dict(SMALL)}
+    network = read_config(nested).architecture
+
+    assert (network.layers, network.heads) == (28, 28)
+
+
+def test_a_part_within_a_part_is_found() -> None:
+    nested = {"thinker_config": {"text_config": dict(SMALL)}, "talker_config": {}}
+
+    assert read_config(nested).architecture.layers == 28
+
+
+def test_mistrals_own_file_is_read() -> None:
+    params = {
+        "dim": 5120,
+        "n_layers": 40,
+        "head_dim": 128,
+        "hidden_dim": 14336,
+        "n_heads": 32,
+        "n_kv_heads": 8,
+        "vocab_size": 131072,
+    }
+    network = read_config(params).architecture
+
+    # Mistral-Nemo: 12.25 G parameters.
+    assert network.parameters == pytest.approx(12.25e9, rel=0.01)
+    assert network.kv_bytes_per_token(1) == 40 * 2 * 8 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "tp", "words"),
+    [
+        ({}, 8, "28 heads cannot be divided by 8"),
+        (
+            {"num_key_value_heads": 6, "num_attention_heads": 24},
+            4,
+            "6 KV heads can neither be divided by 4 nor copied",
+        ),
+        (
+            {"intermediate_size": 18946, "num_attention_heads": 32},
+            4,
+            "18946 columns of intermediate_size cannot be divided by 4",
+        ),
+        (
+            {
+                "num_attention_heads": 32,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 1024,
+            },
+            8,
+            "4 experts are fewer than 8 GPUs",
+        ),
+        (
+            {
+                "hidden_size": 8192,
+                "num_attention_heads": 64,
+                "intermediate_size": 29568,
+                "quantization_config": {
+                    "quant_method": "gptq",
+                    "bits": 4,
+                    "group_size": 128,
+                },
+            },
+            8,
+            "29568 columns of intermediate_size, divided by 8, cut through the quantisation's blocks of 128",
+        ),
+        (
+            {
+                "num_attention_heads": 32,
+                "num_experts": 128,
+                "num_experts_per_tok": 8,
+                "moe_intermediate_size": 768,
+                "quantization_config": {
+                    "quant_method": "fp8",
+                    "weight_block_size": [128, 128],
+                },
+            },
+            4,
+            "768 columns of each expert, divided by 4, cut through the quantisation's blocks of 128",
+        ),
+    ],
+)
+def test_why_an_engine_does_not_start_on_so_many_gpus_is_said(
+    fields: dict[str, object], tp: int, words: str
+) -> None:
+    found = read(**fields).architecture.undivided(tp)
+
+    assert found is not None
+    assert found.reason == words
+
+
+def test_experts_of_another_precision_and_a_compressed_cache_are_noted() -> None:
+    network = read(
+        expert_dtype="fp4",
+        compress_ratios=[0, 4, 128],
+        quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]},
+    )
+
+    assert network.precision == "fp4"
+    notes = " ".join(network.notes)
+    assert "experts are in fp4" in notes
+    assert "cached without compression" in notes
+
+
+def test_what_a_publisher_leaves_out_is_as_its_class_says_and_noted() -> None:
+    row = published("networks")["google/gemma-3-27b-it"]
+    network = read_config(row["config"])
+
+    assert network.architecture.vocab == 262208
+    assert "vocab_size is not stated: taken as 262208" in " ".join(network.notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"architectures": ["T5ForConditionalGeneration"], "model_type": "t5"},
+            "an encoder and a decoder",
+        ),
+        ({"model_type": "bert"}, "bert generates no tokens"),
+        ({"model_type": "mamba2"}, "mamba2 has no attention"),
+        ({"layer_types": ["linear_attention"] * 28}, "no layer has attention"),
+    ],
+)
+def test_networks_that_no_law_describes_are_refused(
+    fields: dict[str, object], words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        read(**fields)
+
+
+ODD = ("x", -1, 0, 1e308, float("nan"), float("inf"), [], ["x"], [0], {}, True, 10**12)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "moonshotai/Kimi-K2.5",
+        "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+        "XiaomiMiMo/MiMo-V2-Flash",
+        "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        "ai21labs/Jamba-v0.1",
+    ],
+)
+def test_an_odd_value_is_read_or_refused_by_its_field(name: str) -> None:
+    config = published("networks")[name]["config"]
+    part = config.get("text_config", config)
+
+    for field in part:
+        for value in ODD:
+            try:
+                network = read_config({**part, field: value}).architecture
+            except InvalidInput as error:
+                assert error.field.startswith("config")
+            else:
+                network.undivided(4)
+                assert network.weight_bytes("bf16") >= 0.0
