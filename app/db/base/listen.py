@@ -40,8 +40,8 @@ def conninfo(url: str) -> str:
 
 _WHOSE_SESSION = text("SELECT pg_backend_pid()")
 _POOLER = (
-    "the database is behind a pooler that gives each transaction another session, but LISTEN and the leader's lock belong "
-    "to a session: set `pool_mode = session` in PgBouncer, or name PostgreSQL itself in PLIMSOLL_DATABASE_URL"
+    "the database is behind a pooler that gives each transaction another session, but LISTEN and the leader's lock "
+    "belong to a session: set `pool_mode = session` in PgBouncer, or name PostgreSQL itself in PLIMSOLL_DATABASE_URL"
 )
 
 
