@@ -172,6 +172,15 @@ def choose_account(*, files: os.stat_result) -> Account:
     return Account(uid=uid, gid=gid, is_plain_switch=True)
 
 
+def has_name(uid: int) -> bool:
+    """Whether the machine's list of users has that one; platforms of containers make up users that it has not."""
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
+
+
 def _nobody() -> tuple[int, int]:
     try:
         entry = pwd.getpwnam("nobody")

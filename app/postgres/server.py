@@ -47,6 +47,7 @@ from app.postgres.process import (
     check_can_enter,
     choose_account,
     find_binaries,
+    has_name,
     reachable_binaries,
     run,
     spawn,
@@ -232,6 +233,11 @@ def _check_version(layout: DataDirLayout, binaries: Binaries) -> None:
 
 def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> None:
     """Makes the cluster beside its final place and moves it there when it is complete and on disk."""
+    if not has_name(account.uid):
+        raise StartFailed(
+            f"user {account.uid} has no name on this machine, and PostgreSQL's initdb needs one: give it an entry in "
+            "/etc/passwd, or name a database that runs elsewhere in PLIMSOLL_DATABASE_URL"
+        )
     if layout.unfinished.exists():
         shutil.rmtree(layout.unfinished)
     own_directory(layout.unfinished, account)
