@@ -172,13 +172,15 @@ def choose_account(*, files: os.stat_result) -> Account:
     return Account(uid=uid, gid=gid, is_plain_switch=True)
 
 
-def has_name(uid: int) -> bool:
-    """Whether the machine's list of users has that one; platforms of containers make up users that it has not."""
+def check_has_name(account: Account) -> None:
+    """Raises StartFailed for a user of whom the machine knows no name, as platforms of containers make them up."""
     try:
-        pwd.getpwuid(uid)
-    except KeyError:
-        return False
-    return True
+        pwd.getpwuid(account.uid)
+    except KeyError as error:
+        raise StartFailed(
+            f"user {account.uid} has no name on this machine, and PostgreSQL's initdb needs one: give it an entry in "
+            "/etc/passwd, or name a database that runs elsewhere in PLIMSOLL_DATABASE_URL"
+        ) from error
 
 
 def _nobody() -> tuple[int, int]:
