@@ -46,7 +46,7 @@ def replaced(old: str, new: str) -> str:
         (replaced("kind: Service", "kind: Servce"), "x.yaml:2: kind: unknown kind"),
         (
             replaced("kind: Service", "kind: InferenceService"),
-            "x.yaml:2: kind: unknown kind 'InferenceService'; did you mean Service?",
+            "x.yaml:2: kind: unknown kind InferenceService; did you mean Service?",
         ),
         (
             replaced("kind: Service", "kind: PlimsollService"),
