@@ -16,6 +16,10 @@ PRIMAL_SIMPLEX: Final = 4
 """new columns leave it primal feasible."""
 
 
+class SolverFailed(RuntimeError):
+    """HiGHS found no optimum of a program that has one; whoever plans answers with what it has."""
+
+
 def make_program(simplex: int | None = None) -> highspy.Highs:
     """An empty program to minimise; `simplex`: which one, by default HiGHS chooses."""
     program = highspy.Highs()
@@ -28,12 +32,12 @@ def make_program(simplex: int | None = None) -> highspy.Highs:
 
 
 def solve_program(program: highspy.Highs, name: str) -> None:
-    """Solve a linear program that has an optimum. Raises RuntimeError, with its name, when HiGHS finds none."""
+    """Solve a linear program that has an optimum. Raises SolverFailed, with its name, when HiGHS finds none."""
     if not is_solved(program):
         # A basis that many changes of rows and columns left behind may be singular: begin without one.
         program.clearSolver()
         if not is_solved(program):
-            raise RuntimeError(
+            raise SolverFailed(
                 f"HiGHS ended the {name} with {program.getModelStatus().name}"
             )
 
@@ -81,8 +85,10 @@ def solve_whole(
 def is_feasible(program: highspy.Highs) -> bool:
     """Run HiGHS; whether it found any solution, the best one or not."""
     status = program.run()
+    return bool(status != highspy.HighsStatus.kError and has_solution(program))
+
+
+def has_solution(program: highspy.Highs) -> bool:
+    """Whether the last run found a solution, whatever limit ended it."""
     found = program.getInfo().primal_solution_status
-    return bool(
-        status != highspy.HighsStatus.kError
-        and found == highspy.SolutionStatus.kSolutionStatusFeasible
-    )
+    return bool(found == highspy.SolutionStatus.kSolutionStatusFeasible)

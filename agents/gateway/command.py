@@ -69,7 +69,7 @@ def _add_control_plane(parser: argparse.ArgumentParser) -> None:
     reach.add_argument(
         "--state-dir",
         type=Path,
-        default=Path.home() / ".plimsoll" / "gateway",
+        default=_home() / ".plimsoll" / "gateway",
         help="HAProxy's files and socket (default: %(default)s)",
     )
     reach.add_argument(
@@ -80,6 +80,14 @@ def _add_control_plane(parser: argparse.ArgumentParser) -> None:
         help="stop when this process, which started the gateway, has ended",
     )
     add_log_level(reach)
+
+
+def _home() -> Path:
+    """The user's folder; the root directory for users without one, as platforms make them up for containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def _add_callers(parser: argparse.ArgumentParser) -> None:

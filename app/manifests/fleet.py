@@ -97,4 +97,5 @@ class NodeSpec(Strict):
         # Commands name GPUs by their index.
         if len({gpu.index for gpu in gpus}) < len(gpus):
             raise ValueError("two GPUs have the same index")
-        return gpus
+        # In whatever order they are written, they are the same GPUs.
+        return sorted(gpus, key=lambda gpu: gpu.index)

@@ -109,12 +109,15 @@ class SurvivalSpec(Strict):
     )
     survive_share: SurviveShare | None = Field(
         default=None,
+        # So that the default is filled in, and a manifest without it is equal to the object that it makes.
+        validate_default=True,
         description="Part of the forecast rate that is left after the loss; absent: 1, so that the SLO is kept",
     )
 
     @field_validator("survive_share")
     @classmethod
     def _is_of_a_loss(cls, share: float | None, info: ValidationInfo) -> float | None:
-        if share is not None and info.data.get("survive") is None:
+        loss = info.data.get("survive")
+        if share is not None and loss is None:
             raise ValueError("is for a loss: also state survive (gpu, node or zone)")
-        return share
+        return 1.0 if share is None and loss is not None else share

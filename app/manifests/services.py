@@ -39,6 +39,13 @@ class SloSpec(Strict):
         description="Of kind llm: whether itl_ms holds for `percentile` of the tokens (the default), or of the "
         "requests' means",
     )
+
+    @field_validator("itl")
+    @classmethod
+    def _as_kept(cls, itl: str | None) -> str | None:
+        # The control plane prints the default as absent: stated, it is the same.
+        return None if itl == "token" else itl
+
     # Below the median a promise means little; above 0.999 it takes thousands of requests to measure it.
     percentile: Annotated[float, Field(ge=0.5, le=0.999, allow_inf_nan=False)] = 0.99
     budget: ErrorBudget = Field(
@@ -176,7 +183,9 @@ class ServiceSpec(SurvivalSpec):
     )
     slo: SloSpec
     llm: LlmSpec | None = Field(
-        default=None, description="Of kind llm alone, where the defaults do not suit it"
+        default=None,
+        validate_default=True,
+        description="Of kind llm alone, where the defaults do not suit it",
     )
     scaling: ScalingSpec = ScalingSpec()
     priority: float = Field(
@@ -228,7 +237,9 @@ class ServiceSpec(SurvivalSpec):
     ) -> LlmSpec | None:
         if info.data.get("kind") == "inference" and llm is not None:
             raise ValueError("is for services of kind llm: add kind: llm")
-        return llm
+        # Filled in, so that a manifest without it is equal to the object that it makes.
+        is_absent = llm is None and info.data.get("kind") == "llm"
+        return LlmSpec() if is_absent else llm
 
     @field_validator("variants")
     @classmethod
@@ -245,6 +256,11 @@ class ServiceSpec(SurvivalSpec):
         if names and own is not None and own not in names:
             raise ValueError(f"must include {own}, with its accuracy")
         return variants
+
+    @field_validator("anti_affinity")
+    @classmethod
+    def _as_a_set(cls, labels: list[str]) -> list[str]:
+        return sorted(set(labels))
 
     @field_validator("accuracy_floor")
     @classmethod

@@ -46,7 +46,7 @@ def to_service(manifest: manifests.ServiceManifest) -> Service:
         ),
         accuracy_floor=spec.accuracy_floor,
         survival=_survival(spec),
-        anti_affinity=tuple(sorted(set(spec.anti_affinity))),
+        anti_affinity=tuple(spec.anti_affinity),
         # Sorted: the same labels in another order are the same service.
         labels=tuple(sorted(manifest.metadata.labels.items())),
     )

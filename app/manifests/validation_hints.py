@@ -21,6 +21,9 @@ FOREIGN_NAMES = {
     "accelerators": "gpu_types",
 }
 
+CLUSTER_KINDS = ("PlimsollPolicy", "PlimsollPool", "PlimsollService")
+"""Our own kinds in Kubernetes, which `app.kubernetes` follows."""
+
 _SHAPES = {
     "model_type": "an object with fields of its own",
     "dict_type": "an object with fields of its own",
@@ -76,6 +79,8 @@ def unknown_kind(kind: object, known: Sequence[str]) -> str:
     """A kind that is not there, and the one that was probably meant."""
     if kind is None:
         return f"this field is missing; write one of {', '.join(known)}"
+    if kind in CLUSTER_KINDS:
+        return f"{kind} is an object of a Kubernetes cluster: write it there by `kubectl apply`"
     close = get_close_matches(str(kind), known, n=1, cutoff=0.6)
     guess = f"did you mean {close[0]}? The" if close else "the"
     return f"unknown kind {_shown(kind)}; {guess} kinds are {', '.join(known)}"

@@ -172,6 +172,17 @@ def choose_account(*, files: os.stat_result) -> Account:
     return Account(uid=uid, gid=gid, is_plain_switch=True)
 
 
+def check_has_name(account: Account) -> None:
+    """Raises StartFailed for a user of whom the machine knows no name, as platforms of containers make them up."""
+    try:
+        pwd.getpwuid(account.uid)
+    except KeyError as error:
+        raise StartFailed(
+            f"user {account.uid} has no name on this machine, and PostgreSQL's initdb needs one: give it an entry in "
+            "/etc/passwd, or name a database that runs elsewhere in PLIMSOLL_DATABASE_URL"
+        ) from error
+
+
 def _nobody() -> tuple[int, int]:
     try:
         entry = pwd.getpwnam("nobody")

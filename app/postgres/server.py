@@ -35,6 +35,7 @@ from app.postgres.files import (
     start_lock,
     try_flock,
 )
+from app.postgres.keeper import looked_after
 from app.postgres.process import (
     Account,
     Binaries,
@@ -45,6 +46,7 @@ from app.postgres.process import (
     StopFailed,
     VersionMismatch,
     check_can_enter,
+    check_has_name,
     choose_account,
     find_binaries,
     reachable_binaries,
@@ -138,7 +140,7 @@ def start(
 
 @contextmanager
 def in_use(data_dir: Path) -> Iterator[Server]:
-    """The server of `data_dir`, started where it does not run; whoever uses it last stops it.
+    """The server of `data_dir`, started where it does not run and again where it is killed; its last user stops it.
 
     A user that was killed counts no longer, so that the next one to end also ends the server it left behind.
     """
@@ -146,7 +148,9 @@ def in_use(data_dir: Path) -> Iterator[Server]:
         layout = claim(data_dir)
         mine = join(layout.users_lock)
     try:
-        yield start(data_dir)
+        server = start(data_dir)
+        with looked_after(layout, lambda: start(data_dir)):
+            yield server
     finally:
         os.close(mine)
         # Of several users that end at once one gets the lock; the others find it taken, and leave the server to it.
@@ -232,6 +236,7 @@ def _check_version(layout: DataDirLayout, binaries: Binaries) -> None:
 
 def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> None:
     """Makes the cluster beside its final place and moves it there when it is complete and on disk."""
+    check_has_name(account)
     if layout.unfinished.exists():
         shutil.rmtree(layout.unfinished)
     own_directory(layout.unfinished, account)

@@ -33,6 +33,7 @@ from app.postgres.files import claim, try_flock
 from app.postgres.process import DataDirRefused
 from app.serve.api_process import serve_plane
 from app.serve.connections import open_socket
+from app.serve.kept_processes import kept_processes
 from app.serve.local_gateway import LOCAL, LocalGateway, find_gateway
 from app.serve.plane import Plane, make_plane
 
@@ -49,8 +50,6 @@ class Terminal:
 FIRST_ROUTER_PORT = 9411
 """Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
 GATEWAY_TOKEN = "local-gateway"
-AGENT_STOP_S = 10.0
-"""Nodes that are asked to end do so within this time, or are killed."""
 LAUNCH_S = "2"
 """A fake replica's start takes that long: nobody who tries a first service waits for one that is only simulated."""
 NODE_GPU_TYPES = ("T4", "V100-32GB")
@@ -274,14 +273,9 @@ async def _gateway(
     if gateway is None:
         yield
         return
-    process = await asyncio.create_subprocess_exec(
-        *gateway.command(address), start_new_session=True
-    )
     terminal.say(f"requests: {gateway.url}/v2/models/SERVICE/infer (the gateway)")
-    try:
+    async with kept_processes({"gateway": gateway.command(address)}):
         yield
-    finally:
-        await end_processes([process], AGENT_STOP_S)
 
 
 @asynccontextmanager
@@ -290,10 +284,10 @@ async def _agents(
 ) -> AsyncIterator[None]:
     """Simulated nodes as processes of their own; they try until the API answers, and end with it."""
     ports = [free_port(LOCAL, node.usual_port) for node in nodes]
-    processes = [
-        await _start_agent(node, port, address)
+    programs = {
+        f"agent of {node.name}": _agent_command(node, port, address)
         for node, port in zip(nodes, ports, strict=True)
-    ]
+    }
     if nodes:
         taken = sorted({node.usual_port for node in nodes} - {*ports})
         why = (
@@ -302,10 +296,8 @@ async def _agents(
         terminal.say(
             f"simulated nodes: {len(nodes)}, each with 2 GPUs; requests to ports {', '.join(map(str, ports))}{why}"
         )
-    try:
+    async with kept_processes(programs):
         yield
-    finally:
-        await end_processes(processes, AGENT_STOP_S)
 
 
 def free_port(host: str, usual: int) -> int:
@@ -319,32 +311,9 @@ def free_port(host: str, usual: int) -> int:
     raise PlimsollError(f"no free port on {host}")
 
 
-async def end_processes(
-    processes: Sequence[asyncio.subprocess.Process], limit_s: float
-) -> None:
-    """Have them end, all at once; kill those that have not within the limit."""
-    for process in processes:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-    waits = [asyncio.create_task(process.wait()) for process in processes]
-    if not waits:
-        return
-    # One limit for all of them: one after the other, sixteen that hang would take sixteen limits.
-    _, late = await asyncio.wait(waits, timeout=limit_s)
-    if late:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        await asyncio.wait(late)
-
-
-async def _start_agent(
-    node: _LocalNode, port: int, address: str
-) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "agents.main",
+def _agent_command(node: _LocalNode, port: int, address: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "agents.main"),
         *("--url", address, "--node", node.name, "--device", "fake"),
         *("--gpu-type", node.gpu_type, "--gpus", "2"),
         *("--launch-s", LAUNCH_S),
@@ -352,5 +321,4 @@ async def _start_agent(
         *("--parent", str(os.getpid())),
         *("--state-dir", str(node.folder)),
         *("--token-file", str(node.token_file)),
-        start_new_session=True,
-    )
+    ]

@@ -7,6 +7,7 @@ so that every API process can finish what another began, and a code or an ID tok
 import asyncio
 import hashlib
 import hmac
+import os
 import re
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -28,6 +29,7 @@ from joserfc.jws import JWSRegistry
 
 from app.api.http.fairness import FairSeats, SeatRules
 from app.base.errors import Unauthorised, Unavailable
+from app.base.proxies import find_proxy
 from app.base.sign_on import SignOnTerms, is_protected
 from solvers.types.state import Json
 
@@ -122,7 +124,9 @@ class IdentityProvider:
     """The provider of the settings. Its methods raise Unavailable, with the remedy, where it does not answer."""
 
     def __init__(self, terms: SignOnTerms) -> None:
+        """Raises ProxyUnusable where the environment names a proxy for it that cannot be asked."""
         self.terms = terms
+        self._proxy = find_proxy(terms.issuer, os.environ)
         self.seats = FairSeats(SEATS)
         self._metadata: Metadata = {}
         self._until_s = 0.0
@@ -189,6 +193,9 @@ class IdentityProvider:
             code_challenge_method="S256",
             timeout=ANSWERS_WITHIN_S / 2.0,
             verify=self._tls,
+            proxy=self._proxy.url if self._proxy else None,
+            # The library would ask the environment's proxies for this machine, too.
+            trust_env=False,
         )
 
     async def _discover(self, client: AsyncOAuth2Client) -> Metadata:

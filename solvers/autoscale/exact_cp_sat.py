@@ -243,6 +243,8 @@ class _Solve:
         solver.parameters.linearization_level = 2
         solver.parameters.relative_gap_limit = 0.0
         solver.parameters.absolute_gap_limit = 0.0
+        # Signals belong to the process: CP-SAT would end early at Ctrl-C, and leave it at its default afterwards.
+        solver.parameters.catch_sigint_signal = False
         return solver
 
     def _note(self, status: SolveStatus, *, cut_by_work: bool) -> None:
@@ -250,13 +252,15 @@ class _Solve:
         if status is SolveStatus.OPTIMAL:
             return
         self._status = status
-        if status in (SolveStatus.FEASIBLE, SolveStatus.TIME_LIMIT):
-            cut = (
-                "the work limit"
-                if cut_by_work
-                else "the wall clock, so a second run may differ"
-            )
-            self._messages.append(f"cp-sat: stopped by {cut}")
+        if status not in (SolveStatus.FEASIBLE, SolveStatus.TIME_LIMIT):
+            self._messages.append(f"cp-sat: ended as {status.value}")
+            return
+        cut = (
+            "the work limit"
+            if cut_by_work
+            else "the wall clock, so a second run may differ"
+        )
+        self._messages.append(f"cp-sat: stopped by {cut}")
 
 
 def _floor(value: float, scale: float) -> int:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pulp
 
@@ -24,8 +24,12 @@ from solvers.autoscale.program import (
     score,
     serves_all,
 )
+from solvers.highs import has_solution
 from solvers.types.errors import InvalidInput
 from solvers.types.outcome import Budget, SolveStatus
+
+if TYPE_CHECKING:
+    from highspy import Highs
 
 PulpSolver = Literal["cbc", "highs"]
 
@@ -244,9 +248,23 @@ def _run(
     make = _cbc if name == "cbc" else _highs
     try:
         formulation.problem.solve(make(limit_s, nodes, budget.seed % (1 << 31)))
-    except pulp.PulpSolverError as error:
+    # CBC reads and writes files, which a full or read-only disk refuses.
+    except (pulp.PulpSolverError, OSError) as error:
         return SolveStatus.FAILED, str(error)
-    return _STATUS.get(formulation.problem.sol_status, SolveStatus.UNKNOWN), ""
+    except KeyError:
+        # PuLP has no word for some ends of HiGHS, as that at the limit on nodes; the values are in place by then.
+        status = SolveStatus.FEASIBLE
+    else:
+        status = _STATUS.get(formulation.problem.sol_status, SolveStatus.UNKNOWN)
+    if name == "highs" and status is SolveStatus.FEASIBLE:
+        return _cut_short(formulation.problem.solverModel), ""
+    return status, ""
+
+
+def _cut_short(program: "Highs") -> SolveStatus:
+    """The status of a HiGHS that stopped before the proof: PuLP calls each of its limits a solution."""
+    has = has_solution(program)
+    return SolveStatus.FEASIBLE if has else SolveStatus.TIME_LIMIT
 
 
 def _cbc(limit_s: float | None, nodes: int, seed: int) -> pulp.LpSolver:

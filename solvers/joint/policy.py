@@ -45,6 +45,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from solvers.greedy import policy as hetsev_greedy
+from solvers.highs import SolverFailed
 from solvers.joint.drafts import (
     FoundPlan,
     PlanDraft,
@@ -71,6 +72,7 @@ from solvers.joint.shortage import (
 from solvers.joint.solve import estimate, solve, threads, unproven
 from solvers.joint.trim_to_power import trimmed
 from solvers.joint.widen import narrowed, widened
+from solvers.laws.cost import at_ordinary_prices, in_usd
 from solvers.types.outcome import (
     Budget,
     PlanReport,
@@ -103,6 +105,17 @@ def make_plan(
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
+    scaled, unit = at_ordinary_prices(problem)
+    plan, report, kept = _make_plan(scaled, observed, memory, budget)
+    return plan, in_usd(problem, report, unit), kept
+
+
+def _make_plan(
+    problem: Problem,
+    observed: Observed,
+    memory: Json,
+    budget: Budget,
+) -> tuple[Plan, PlanReport, Json]:
     if any(gpu_type.slices for gpu_type in problem.gpu_types):
         # SciPy's optimisers, which nothing else here needs, take half a second to import.
         from solvers.joint.slice_plans import make_slice_plan
@@ -159,10 +172,15 @@ def _planned(
         # Tables with headroom take longer to make, which pays only if a later call uses them.
         warm = WarmStart(problem, has_headroom=has_next)
     call = _Call(problem, observed, budget, warm)
-    if problem.current is None or not problem.current.gpus:
-        found, has_looked = _fresh(call), True
-    else:
-        found, past, has_looked = _replanned(call, past)
+    try:
+        if problem.current is None or not problem.current.gpus:
+            found, has_looked = _fresh(call), True
+        else:
+            found, past, has_looked = _replanned(call, past)
+    except SolverFailed as error:
+        found, has_looked = _unsolved(call, error), False
+        # The program that failed may be part of the warm state.
+        has_next = False
     found = _widened(call, found)
     if has_looked:
         cost = found.draft.cost_usd_per_hour
@@ -351,6 +369,14 @@ def _fresh(call: _Call, *, other: PlanDraft | None = None) -> FoundPlan:
         drafts.append(_greedy(call))
     best = min(drafts, key=lambda draft: draft.merit)
     return FoundPlan(best, solution, step)
+
+
+def _unsolved(call: _Call, error: SolverFailed) -> FoundPlan:
+    """The greedy plan, of which nothing is proven, where the optimisation broke off."""
+    problem, _, _, warm = call
+    draft = replace(_greedy(call), source=f"greedy arrangement: {error}")
+    solution, step = unproven(problem, draft.plan, draft.cost_usd_per_hour, warm)
+    return FoundPlan(draft, solution, step)
 
 
 def _greedy(call: _Call) -> PlanDraft:

@@ -2,11 +2,13 @@
 
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 from typing import TypeAlias
 
 from solvers.laws.operating_rows import SM_PERCENT_DIGITS, OperatingRows
 from solvers.types.errors import InvalidInput
 from solvers.types.llm import LlmReplicaPlan, LlmRow
+from solvers.types.outcome import PlanReport, Prices, SolveReport
 from solvers.types.plan import (
     GpuPlan,
     Plan,
@@ -19,6 +21,12 @@ from solvers.types.problem import Problem
 from solvers.types.state import GpuType
 
 _Processes: TypeAlias = tuple[tuple[str, str, float], ...]
+
+_ORDINARY = (0.01, 1000.0)
+"""USD per hour between which the largest price is left as it is: tolerances of solvers and rounding are made for it."""
+_IN_USD = frozenset({"autoscale", "placement", "llm"})
+"""Techniques whose reports state money; of `joint` only those under `min_cost` do."""
+_W_PER_KW = 1000.0
 
 
 def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
@@ -196,3 +204,86 @@ def process_key(gpu: GpuPlan, replica: ReplicaPlan) -> tuple[str, str, float]:
     """Service, GPU type and SM percent: what a replica cannot change without being started anew."""
     # Rounded as the contract matches figures: a row's 33.3 and a plan's 33.3000001 are the same replica.
     return replica.service, gpu.gpu_type, round(replica.sm_percent, SM_PERCENT_DIGITS)
+
+
+def at_ordinary_prices(problem: Problem) -> tuple[Problem, float]:
+    """The problem in a unit of money in which its largest price is an ordinary one, and that unit in USD.
+
+    Solvers compare costs with tolerances in absolute figures, so prices of 1e-9 or 1e6 USD per hour would be planned
+    carelessly, or not be told apart. The unit is a power of ten, so that the figures of a price list stay.
+    """
+    kwh = problem.energy_price_usd_per_kwh
+    largest = max(
+        (
+            each.price_usd_per_hour + kwh * each.power_cap_w / _W_PER_KW
+            for each in problem.gpu_types
+        ),
+        default=1.0,
+    )
+    if _ORDINARY[0] <= largest <= _ORDINARY[1]:
+        return problem, 1.0
+    unit = 10.0 ** math.floor(math.log10(largest))
+    types = tuple(
+        replace(each, price_usd_per_hour=each.price_usd_per_hour / unit)
+        for each in problem.gpu_types
+    )
+    scaled = replace(
+        problem,
+        gpu_types=types,
+        energy_price_usd_per_kwh=kwh / unit,
+        migration_cost_usd_per_hour=problem.migration_cost_usd_per_hour / unit,
+        start_usd_per_second_and_gpu=problem.start_usd_per_second_and_gpu / unit,
+    )
+    return scaled, unit
+
+
+def in_usd(problem: Problem, report: PlanReport, unit: float) -> PlanReport:
+    """A report whose money is in units of so many USD, in USD."""
+    if unit == 1.0:
+        return report
+    return replace(
+        report,
+        cost_usd_per_hour=unit * report.cost_usd_per_hour,
+        lower_bound_usd_per_hour=_times(unit, report.lower_bound_usd_per_hour),
+        steps=tuple(_step_in_usd(problem, step, unit) for step in report.steps),
+        prices=report.prices and _prices_in_usd(report.prices, unit),
+    )
+
+
+def _step_in_usd(problem: Problem, step: SolveReport, unit: float) -> SolveReport:
+    is_joint = step.technique == "joint" and problem.objective == "min_cost"
+    if not is_joint and step.technique not in _IN_USD:
+        return step
+    return replace(
+        step,
+        objective=_times(unit, step.objective),
+        bound=_times(unit, step.bound),
+    )
+
+
+def _prices_in_usd(prices: Prices, unit: float) -> Prices:
+    if prices.unit != "usd_per_hour":
+        return prices
+    services = tuple(
+        replace(
+            each,
+            per_rps=unit * each.per_rps,
+            per_rps_more=unit * each.per_rps_more,
+            per_replica=unit * each.per_replica,
+        )
+        for each in prices.services
+    )
+    gpu_types = tuple(
+        replace(each, per_gpu=unit * each.per_gpu) for each in prices.gpu_types
+    )
+    relaxation = _times(unit, prices.relaxation_usd_per_hour)
+    return replace(
+        prices,
+        services=services,
+        gpu_types=gpu_types,
+        relaxation_usd_per_hour=relaxation,
+    )
+
+
+def _times(unit: float, value: float | None) -> float | None:
+    return None if value is None else unit * value

@@ -180,6 +180,8 @@ def _solve(
     solver.parameters.max_deterministic_time = limits.work
     # No gap: a placement is called OPTIMAL only where that is proven.
     solver.parameters.relative_gap_limit = 0.0
+    # Signals belong to the process: CP-SAT would end early at Ctrl-C, and leave it at its default afterwards.
+    solver.parameters.catch_sigint_signal = False
     status = STATUS.get(solver.solve(formulation.sat), SolveStatus.UNKNOWN)
     if not status.has_solution:
         return status, None, 0

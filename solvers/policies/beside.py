@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from solvers.laws.cost import (
+    at_ordinary_prices,
     cost_usd_per_hour,
+    in_usd,
     llm_power_w,
     migration_cost_usd_per_hour,
     served_weight,
@@ -69,6 +71,8 @@ def plan_beside(
     past = remembered(memory)
     if not problem.llm_services:
         return make_plan(problem, observed, past.policy, budget)
+    usd_problem = problem
+    problem, unit = at_ordinary_prices(problem)
     part = _part(budget, _MODELS_SHARE)
     models, past = plan_models(_models_of(problem), observed.at_s, past, part)
 
@@ -78,6 +82,7 @@ def plan_beside(
         return _Shared(plan=plan, report=report, memory=kept)
 
     plan, report, kept = _beside(problem, planned, models, budget)
+    report = in_usd(usd_problem, report, unit)
     return plan, report, replace(past, policy=kept).document()
 
 

@@ -28,7 +28,7 @@ from app.postgres.process import (
     reachable_binaries,
 )
 from tests.integration.fault_harness import execute, scalar
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -153,6 +153,26 @@ def test_the_last_user_stops_the_server_also_one_that_a_killed_user_left(
         with postgres.in_use(made_data_dir):
             pass
         assert scalar(left_behind.url, "SELECT 1") == 1
+    assert postgres.attach(made_data_dir) is None
+
+
+def test_a_server_that_is_killed_under_its_users_is_started_again(
+    made_data_dir: Path,
+) -> None:
+    def born() -> str:
+        server = postgres.attach(made_data_dir)
+        try:
+            asked = "SELECT pg_postmaster_start_time()::text"
+            return "" if server is None else str(scalar(server.url, asked))
+        except sqlalchemy.exc.OperationalError:
+            return ""
+
+    with postgres.in_use(made_data_dir) as server:
+        for _ in range(2):
+            before = born()
+            os.kill(_postmaster_pid(made_data_dir), signal.SIGKILL)
+            until(lambda before=before: born() not in ("", before))  # type: ignore[misc]
+        assert scalar(server.url, "SELECT 1") == 1
     assert postgres.attach(made_data_dir) is None
 
 

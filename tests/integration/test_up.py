@@ -129,6 +129,53 @@ def test_a_first_service_is_served_and_again_by_the_next_up_and_one_signal_ends_
 
 
 @pytest.mark.thorough
+def test_whatever_it_started_is_started_again_where_it_is_killed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    home = tmp_path_factory.mktemp("up")
+    data_dir, port, log = home / "data", a_free_port(), home / "log"
+    kept = home / ".config" / "plimsoll" / "token"
+    words = ["up", "--nodes", "1", "--data-dir", str(data_dir)]
+    process = plimsoll(words, home, PLIMSOLL_PORT=str(port))
+    with ended_anyway(process, data_dir):
+        until(kept.exists)
+        token = kept.read_text().strip()
+        until(lambda: is_heard(port, token))
+        postmaster = int(
+            (data_dir / "cluster" / "postmaster.pid").read_text().split()[0]
+        )
+        psutil.Process(postmaster).kill()
+        agents = children_called(process, "agents.main")
+        assert len(agents) == 1
+        agents[0].kill()
+        until(lambda: children_called(process, "agents.main") not in ([], agents))
+        # What a node says after both are back is kept.
+        before = newest_report(port, token) if is_heard(port, token) else ""
+        until(lambda: is_heard(port, token) and newest_report(port, token) > before)
+        assert stop(process, signal.SIGTERM) == 0, log.read_text()
+    assert "the embedded PostgreSQL was started again" in log.read_text()
+    shutil.rmtree(home)
+
+
+def children_called(
+    process: "subprocess.Popen[bytes]", name: str
+) -> list[psutil.Process]:
+    return [
+        each
+        for each in psutil.Process(process.pid).children()
+        if _runs(each) and name in each.cmdline()
+    ]
+
+
+def is_heard(port: int, token: str) -> bool:
+    """Whether the API answers, and knows of a report."""
+    try:
+        return any(each["status"]["last_seen_at"] for each in nodes(port, token))
+    except (OSError, LookupError, AssertionError, httpx2.HTTPError):
+        return False
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_it_still_starts_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals

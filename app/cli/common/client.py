@@ -7,10 +7,12 @@ from email.utils import parsedate_to_datetime
 from itertools import islice
 from types import TracebackType
 from typing import NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import httpx2
 
+from app.base.proxies import Proxy, ProxyUnusable, find_proxy
 from app.cli.common.context import CliContext
 from app.cli.common.errors import CliError
 
@@ -71,6 +73,33 @@ HINTS = {
 }
 
 
+def proxy_of(context: CliContext, url: str) -> Proxy | None:
+    """The proxy that an address is asked through; None: directly. Raises CliError."""
+    # The proxies of the machine must not apply to a test's transport.
+    if context.transport is not None:
+        return None
+    try:
+        return find_proxy(url, context.environment)
+    except ProxyUnusable as error:
+        raise CliError(str(error)) from error
+
+
+def http_client(context: CliContext, url: str, proxy: Proxy | None) -> httpx2.Client:
+    """A client for one address, through the proxy. Raises CliError."""
+    try:
+        return httpx2.Client(
+            base_url=url,
+            transport=context.transport,
+            proxy=proxy.url if proxy else None,
+            # The library itself would make a connection for each proxy that is named, needed or not, and would ask
+            # those for this machine, too. Authorities of the environment are read all the same.
+            trust_env=False,
+            verify=httpx2.create_ssl_context() if url.startswith("https:") else True,
+        )
+    except (httpx2.InvalidURL, ValueError, OSError) as error:
+        raise CliError(f"cannot ask {url}: {error}") from error
+
+
 class Api:
     """A connection to the API. A context manager."""
 
@@ -88,14 +117,11 @@ class Api:
             raise CliError(
                 f"{address!r} ({self._url.origin}) is not an http:// or https:// address"
             )
-        self._http = httpx2.Client(
-            base_url=address.rstrip("/"),
-            headers={"Authorization": f"Bearer {token.value}"} if token.value else {},
-            timeout=TIMEOUT,
-            transport=context.transport,
-            # The proxies of the machine must not apply to a test's transport.
-            trust_env=context.transport is None,
-        )
+        self._proxy = proxy_of(context, address)
+        self._http = http_client(context, address.rstrip("/"), self._proxy)
+        self._http.timeout = TIMEOUT
+        if token.value:
+            self._http.headers["Authorization"] = f"Bearer {token.value}"
 
     def __enter__(self) -> "Api":
         return self
@@ -250,6 +276,8 @@ class Api:
         self, error: httpx2.TransportError, limit_s: float | None = None
     ) -> ControlPlaneUnreachable:
         url = f"{self._url.value} ({self._url.origin})"
+        if self._proxy is not None:
+            return _unreachable_through(self._proxy, url, error)
         # Only where nobody listens does it help to start one.
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             hint = "start one with `plimsoll up`, or set PLIMSOLL_URL to the address of a running one"
@@ -268,9 +296,15 @@ class Api:
         document = _json_object(answer)
         # A proxy's error page, or another program at this port.
         if document is None or "detail" not in document:
+            through = (
+                f", asked through the proxy {self._proxy.place}," if self._proxy else ""
+            )
             return CliError(
-                f"{self._url.value} answered {answer.status_code} {answer.reason_phrase} without a problem document",
-                hint="is this the address of Plimsoll? `plimsoll config show` shows where it comes from",
+                f"{self._url.value}{through} answered {answer.status_code} {answer.reason_phrase} "
+                "without a problem document",
+                hint=_direct(self._url.value or "")
+                if self._proxy
+                else "is this the address of Plimsoll? `plimsoll config show` shows where it comes from",
             )
         detail = str(document["detail"])
         # There are four places where a token may come from; people look in the wrong one first.
@@ -295,6 +329,21 @@ class Api:
                 f"{self._url.value} did not answer {answer.request.url.path} with a JSON object"
             )
         return document
+
+
+def _unreachable_through(
+    proxy: Proxy, url: str, error: httpx2.TransportError
+) -> ControlPlaneUnreachable:
+    """People look for the fault at the address that they gave, not at the proxy that was asked for it."""
+    return ControlPlaneUnreachable(
+        f"the proxy {proxy.place} gave no answer of {url}: {error or type(error).__name__}",
+        hint=_direct(url),
+    )
+
+
+def _direct(url: str) -> str:
+    host = urlsplit(url.partition(" ")[0]).hostname
+    return f"where no proxy is needed, add {host} to NO_PROXY"
 
 
 def _timeout(limit_s: float | None) -> httpx2.Timeout:

@@ -53,7 +53,7 @@ class CliContext:
     @classmethod
     def of_process(cls) -> "CliContext":
         """Those of this process."""
-        return cls(environment=os.environ, home=Path.home())
+        return cls(environment=os.environ, home=_home())
 
     def with_flags(
         self, *, url: str | None, token_file: Path | None, context: str | None
@@ -108,7 +108,8 @@ class CliContext:
         if self._is_url_of_context() and self.named_context().token_file:
             return self._token_of_context()
         path = self.saved_token_path()
-        if path.exists():
+        # Unlike a path's own method, this takes a folder of another user for none.
+        if os.path.exists(path):  # noqa: PTH110
             return Sourced(value=_read_token(path), origin=f"file {path}")
         return Sourced(value=None, origin=f"no {TOKEN_VARIABLE}, no {path}")
 
@@ -151,6 +152,14 @@ class CliContext:
         # The XDG base directory specification; empty counts as unset.
         base = self.environment.get("XDG_CONFIG_HOME")
         return (Path(base) if base else self.home / ".config") / "plimsoll"
+
+
+def _home() -> Path:
+    """The user's folder; the root directory for users without one, as platforms make them up for containers."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def cli_context(context: "typer.Context") -> CliContext:

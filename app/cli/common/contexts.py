@@ -53,9 +53,10 @@ def load_contexts(path: Path) -> ContextFile:
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        return ContextFile()
     except OSError as error:
+        # Also in a folder that this user may not look into, such as another user's home.
+        if not os.path.exists(path):  # noqa: PTH110
+            return ContextFile()
         raise CliError(
             f"cannot read the contexts in {path}: {error.strerror}"
         ) from error

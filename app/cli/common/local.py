@@ -37,10 +37,13 @@ def load_settings(**flags: object) -> Settings:
 
 
 @contextmanager
-def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
+def open_database(
+    settings: Settings, *, create: bool = False, needs_sessions: bool = False
+) -> Iterator[str]:
     """SQLAlchemy's URL of the database. An embedded server runs for as long as anybody uses it.
 
-    `create`: make the embedded database if it is not there. Raises CliError, also for what fails inside.
+    `create`: make the embedded database if it is not there. `needs_sessions`: refuse a pooler that gives connections
+    none of their own. Raises CliError, also for what fails inside.
     """
     # Here: many commands need the settings alone, and the database's libraries take half a second.
     from app.postgres import server as postgres
@@ -49,6 +52,8 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
         url = settings.database_url.get_secret_value()
         # Errors from inside the block come here, too: a server may go away while it is used.
         with _errors_explained(masked(url)):
+            if needs_sessions:
+                _refuse_pooler(url)
             yield url
         return
     if not create and not has_embedded_database(settings):
@@ -65,6 +70,14 @@ def open_database(settings: Settings, *, create: bool = False) -> Iterator[str]:
             yield server.url
     except postgres.PostgresError as error:
         raise CliError(str(error)) from error
+
+
+def _refuse_pooler(url: str) -> None:
+    from app.db.base.listen import check_sessions
+
+    # Two controllers would both lead, and announcements be lost, with nothing said of it.
+    if problem := check_sessions(url):
+        raise CliError(problem)
 
 
 def on_database(work: "Callable[[Engine], Awaitable[Result]]") -> Result:

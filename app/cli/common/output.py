@@ -229,10 +229,11 @@ def plain(value: object) -> str:
 
 
 def time_text(value: object) -> str:
-    """An ISO 8601 time in UTC to the second, or a dash."""
+    """An ISO 8601 time to the second, in UTC and saying so, or a dash."""
     if not isinstance(value, str):
         return "-"
-    return datetime.fromisoformat(value).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    moment = datetime.fromisoformat(value).astimezone(UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _text(cell: str | ColouredCell) -> Text:

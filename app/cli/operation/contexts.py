@@ -115,9 +115,7 @@ def set_context(
     # Later commands start in other folders.
     given = NamedContext(
         url=url,
-        token_file=None
-        if token_file is None
-        else str(token_file.expanduser().absolute()),
+        token_file=None if token_file is None else _absolute(token_file),
         project=project,
     )
     cli = cli_context(context)
@@ -143,6 +141,17 @@ def delete_context(context: typer.Context, name: Name) -> None:
     current = None if found.current == name else found.current
     save_contexts(cli.contexts_path(), ContextFile(current=current, contexts=left))
     show_line(f"Context {name} deleted")
+
+
+def _absolute(token_file: Path) -> str:
+    """Raises CliError for `~` where this user has no home."""
+    try:
+        return str(token_file.expanduser().absolute())
+    except RuntimeError as error:
+        raise CliError(
+            f"cannot tell what {token_file} means: {error}",
+            hint="give the path without ~, or set HOME",
+        ) from error
 
 
 def _check(name: str, url: str | None, project: str | None) -> None:

@@ -230,10 +230,11 @@ def _database(settings: Settings) -> Iterator[ServerFinding]:
             return
     # Here: most machines have no database to look into, and its libraries take half a second.
     from app.db.base import migrate
+    from app.db.base.listen import check_sessions
 
     try:
         with open_database(settings) as url:
-            problem = migrate.check(url)
+            problem = check_sessions(url) or migrate.check(url)
     except CliError as error:
         yield _broken("database", f"{error}; {error.hint}")
         return

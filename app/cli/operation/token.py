@@ -206,10 +206,18 @@ def _save(context: typer.Context, secret: str) -> None:
 
 def _create_locally(wanted: Document) -> str:
     # Only here: the other verbs of tokens need the API alone, and SQLAlchemy takes long to import.
+    from pydantic import ValidationError
+
     from app.api.operations.tokens import TokenRequest, order_of
     from app.cli.common.local import on_database
     from app.db.operations.token_secrets import create_locally
 
     now = datetime.now(UTC)
-    order = order_of(TokenRequest.model_validate(wanted), now)
+    try:
+        order = order_of(TokenRequest.model_validate(wanted), now)
+    except ValidationError as error:
+        # The API would say the same of the field.
+        wrong = error.errors()[0]
+        place = ".".join(map(str, wrong["loc"])) or "token"
+        raise CliError(f"{place}: {wrong['msg']}, not {wrong['input']!r}") from error
     return on_database(lambda engine: create_locally(engine, order, at=now)).secret

@@ -59,7 +59,7 @@ def _begin(settings: Settings) -> None:
 def _database(settings: Settings, command: str, *, upgrade: bool) -> Iterator[str]:
     """The URL of the database, which has this program's schema. Raises CliError."""
     # Without --upgrade an empty database would fail the check anyway, and leave its files behind.
-    with open_database(settings, create=upgrade) as url:
+    with open_database(settings, create=upgrade, needs_sessions=True) as url:
         if upgrade:
             migrate.upgrade(url)
         # Also after an upgrade: the database may be newer than this program.

@@ -22,7 +22,14 @@ from agents.replicas.server_metrics import (
     read_server,
     told,
 )
-from app.cli.common.client import Api, ControlPlaneUnreachable, Document, number
+from app.cli.common.client import (
+    Api,
+    ControlPlaneUnreachable,
+    Document,
+    http_client,
+    number,
+    proxy_of,
+)
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError
 from app.cli.common.output import show_line, show_table
@@ -121,11 +128,13 @@ def _push(api: Api, service: str, window: dict[str, object] | None) -> bool:
 
 
 def _page(url: str, cli: CliContext) -> Page:
+    proxy = proxy_of(cli, url)
     try:
-        with httpx2.Client(transport=cli.transport, timeout=ASK_S) as client:
-            return read_page(client.get(url).raise_for_status().text)
-    except (httpx2.HTTPError, NotAPage) as error:
-        raise CliError(f"{url}: {error}") from error
+        with http_client(cli, url, proxy) as client:
+            return read_page(client.get(url, timeout=ASK_S).raise_for_status().text)
+    except (httpx2.HTTPError, httpx2.InvalidURL, NotAPage) as error:
+        through = f", asked through the proxy {proxy.place}" if proxy else ""
+        raise CliError(f"{url}{through}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

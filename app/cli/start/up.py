@@ -73,7 +73,7 @@ def up(
         # A token that is broken into two lines cannot be copied.
         console.print(message, soft_wrap=True, highlight=False)
 
-    with open_database(settings, create=True) as url:
+    with open_database(settings, create=True, needs_sessions=True) as url:
         # Not the console's own idea of a terminal: some environments make it write colours into logs.
         terminal = Terminal(say=say, is_seen=sys.stdout.isatty())
         run_everything(

@@ -7,7 +7,8 @@ from contextlib import aclosing, asynccontextmanager
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
-from sqlalchemy import func, make_url, select
+from sqlalchemy import Engine, create_engine, func, make_url, pool, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.db.base.engine import (
@@ -35,6 +36,55 @@ def conninfo(url: str) -> str:
     return (
         make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     )
+
+
+_WHOSE_SESSION = text("SELECT pg_backend_pid()")
+_POOLER = (
+    "the database is behind a pooler that gives each transaction another session, but LISTEN and the leader's lock "
+    "belong to a session: set `pool_mode = session` in PgBouncer, or name PostgreSQL itself in PLIMSOLL_DATABASE_URL"
+)
+
+
+_OPTIONS = (
+    "the pooler before the database refuses the settings that sessions begin with: set `ignore_startup_parameters = "
+    "options` in PgBouncer, or name PostgreSQL itself in PLIMSOLL_DATABASE_URL"
+)
+
+
+def check_sessions(url: str) -> str | None:
+    """None where each connection has a session of its own, with settings of ours; else what is wrong and what to do."""
+    try:
+        if _are_shared(url):
+            return _POOLER
+        engine = _plain_engine(url, options=as_options(SERVER_KEEPALIVES))
+        with engine.connect():
+            return None
+    except DBAPIError as error:
+        if "unsupported startup parameter" in str(error.orig):
+            return _OPTIONS
+        # PgBouncer's mode that knows no transactions at all refuses the first BEGIN.
+        if "statement pooling" in str(error.orig):
+            return _POOLER
+        raise
+
+
+def _are_shared(url: str) -> bool:
+    """Whether a pooler gives each transaction whichever session is free."""
+    engine = _plain_engine(url)
+    with engine.connect() as first, engine.connect() as second:
+        first.execution_options(isolation_level="AUTOCOMMIT")
+        own = first.execute(_WHOSE_SESSION).scalar_one()
+        # A transaction stays open on the second connection, so that a pooler cannot use that session for the first.
+        others = second.execute(_WHOSE_SESSION).scalar_one()
+        # Asked of the first only where its session is free: a pooler of one session would let it wait for ever.
+        is_shared = others == own or first.execute(_WHOSE_SESSION).scalar_one() != own
+        return bool(is_shared)
+
+
+def _plain_engine(url: str, **options: str) -> Engine:
+    """Asked once: a pool would only keep connections open."""
+    arguments = {"connect_timeout": CONNECT_TIMEOUT_S, **options}
+    return create_engine(url, poolclass=pool.NullPool, connect_args=arguments)
 
 
 async def wake(connection: AsyncConnection, reason: str) -> None:
@@ -65,7 +115,8 @@ class Listener:
     async def listen(self) -> AsyncIterator[str]:
         """The payload of each notification, RECONNECT first and after every lost connection, STILL_HERE with each beat.
 
-        Ends only when its task is cancelled. Not through a pooler in transaction mode: it drops LISTEN.
+        Ends only when its task is cancelled. Not through a pooler in transaction mode (`check_sessions`): it drops
+        LISTEN.
         """
         while True:
             # Closed with the caller, so that no connection outlives whoever stopped listening.

@@ -106,7 +106,7 @@ class PackingProgram:
             self._highs.changeRowBounds(self._services + row, -INFINITE, float(high))
 
     def solve(self) -> FractionalCover:
-        """The optimum. Raises RuntimeError when HiGHS does not find one, which a correct program always has."""
+        """The optimum. Raises SolverFailed when HiGHS does not find one, which a correct program always has."""
         solve_program(self._highs, "packing program")
         solution = self._highs.getSolution()
         duals = np.array(solution.row_dual)

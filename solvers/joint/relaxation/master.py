@@ -163,7 +163,7 @@ class Master:
         return added
 
     def solve(self) -> Solution:
-        """The optimum. Raises RuntimeError when HiGHS does not find one, which a correct program always has."""
+        """The optimum. Raises SolverFailed when HiGHS does not find one, which a correct program always has."""
         solve_program(self._highs, "master problem")
         return self._solution()
 

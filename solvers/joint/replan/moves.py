@@ -195,7 +195,7 @@ class MoveProgram:
         return bool(new)
 
     def solve(self) -> MoveSolution:
-        """The optimum. Raises RuntimeError when HiGHS finds none: a correct program always has one."""
+        """The optimum. Raises SolverFailed when HiGHS finds none: a correct program always has one."""
         solve_program(self._highs, "moves")
         solution = self._highs.getSolution()
         values = np.array(solution.col_value)

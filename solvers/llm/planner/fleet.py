@@ -16,6 +16,7 @@ from itertools import chain, combinations, islice
 
 import numpy as np
 
+from solvers.highs import SolverFailed
 from solvers.llm.planner.covers import Cover, Kind, ServiceCovers, kinds_of
 from solvers.llm.planner.master import Coupling, CoverMaster
 from solvers.llm.step_law import Reals
@@ -158,7 +159,11 @@ def _relax(master: CoverMaster, is_over: Callable[[], bool]) -> Reals:
     best: Reals = np.zeros(len(master.couplings))
     best_bound = -math.inf
     for number in range(1, _ROUNDS + 1):
-        costs, duals = master.solve()
+        try:
+            costs, duals = master.solve()
+        except SolverFailed:
+            # Covers are chosen among those at hand, and a bound holds at any duals.
+            break
         if not _price(master, duals, costs):
             return duals
         # A bound takes as long as a round: now and then is enough for a search that may be cut short.

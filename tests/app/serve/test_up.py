@@ -1,12 +1,8 @@
 """`plimsoll up`: its data directory before anything is started, and the end of its nodes."""
 
 import asyncio
-import signal
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -18,12 +14,10 @@ from app.serve.local_gateway import find_gateway
 from app.serve.plane import make_plane
 from app.serve.up import (
     Terminal,
-    end_processes,
     first_token,
     free_port,
     run_everything,
 )
-from tests.waiting import run
 
 
 def up_where_the_port_is_taken(data_dir: Path) -> None:
@@ -61,48 +55,6 @@ def test_a_node_s_router_gets_another_port_where_the_usual_one_is_taken() -> Non
         usual = taken.getsockname()[1]
         assert free_port("127.0.0.1", usual) not in (0, usual)
     assert free_port("127.0.0.1", usual) == usual
-
-
-LAGGARD = """
-import signal
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("ready", flush=True)
-signal.pause()
-"""
-
-
-def test_nodes_that_do_not_end_are_killed_within_one_limit_for_all() -> None:
-    async def laggard() -> Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", LAGGARD, stdout=PIPE
-        )
-        assert process.stdout is not None
-        await process.stdout.readline()
-        return process
-
-    async def end() -> None:
-        laggards = [await laggard() for _ in range(4)]
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        with patch.object(loop, "call_later", wraps=loop.call_later) as timers:
-            await end_processes(laggards, limit_s=1.0)
-        assert loop.time() - began_s >= 1.0
-        # One after the other they would take four.
-        assert [each.args[0] for each in timers.call_args_list] == [1.0]
-        assert [each.returncode for each in laggards] == [-signal.SIGKILL] * 4
-
-    run(end())
-
-
-def test_a_node_that_ends_is_not_waited_for() -> None:
-    async def end() -> int | None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", "import signal; signal.pause()"
-        )
-        await end_processes([process], limit_s=600.0)
-        return process.returncode
-
-    assert asyncio.run(end()) == -signal.SIGTERM
 
 
 @pytest.mark.integration

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -277,12 +278,41 @@ def test_work_limit_keeps_the_best_found_so_far_and_says_so() -> None:
     assert broken_limits(problem, solution) == []
 
 
-def test_a_node_limit_keeps_cbcs_best_or_the_greedys_and_says_so() -> None:
+@pytest.mark.parametrize("method", EXACT)
+@pytest.mark.parametrize("work", [1e-4, 1e-2])
+@pytest.mark.parametrize(("services", "gpus"), [(5, 4), (8, 3)])
+def test_a_work_limit_keeps_the_incumbent_or_the_greedys_and_says_so(
+    services: int, gpus: int, work: float, method: Method
+) -> None:
+    for seed in range(4):
+        problem = random_problem(seed, services=services, gpu_types=3, gpus=gpus)
+        budget = Budget(seconds=20.0, work=work)
+        solution, report = solve(problem, budget, method=method)
+        assert broken_limits(problem, solution) == []
+        assert report.status.has_solution
+        if report.status is not SolveStatus.OPTIMAL:
+            prefix = "cp-sat: " if method == "cp_sat" else f"{method}: "
+            assert report.messages and report.messages[0].startswith(prefix)
+
+
+def test_at_its_node_limit_highs_answers_with_its_incumbent() -> None:
     problem = random_problem(2, services=30, gpu_types=4, gpus=12)
-    solution, report = solve(problem, Budget(seconds=20.0, work=1e-4), method="cbc")
-    assert report.status is SolveStatus.FEASIBLE
-    assert report.messages and report.messages[0].startswith("cbc: ")
+    _, report = solve(problem, Budget(seconds=20.0, work=1e-4), method="highs")
+    assert report.status is SolveStatus.FEASIBLE and report.messages
+
+
+@pytest.mark.parametrize("method", ["cbc", "highs"])
+def test_a_disk_that_takes_no_files_leaves_the_greedys_answer(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")
+    monkeypatch.setenv("TMPDIR", "/proc")
+    problem = big_and_small()
+    solution, report = solve(problem, BUDGET, method=method)
+    # HiGHS works in memory; CBC reads and writes files.
+    assert report.method == ("highs" if method == "highs" else "greedy")
     assert broken_limits(problem, solution) == []
+    assert bool(report.messages) is (method == "cbc")
 
 
 @pytest.mark.parametrize("method", EXACT)

@@ -1,6 +1,8 @@
 """Policy `joint`: what it keeps, what it replaces, and what its report proves."""
 
+import math
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
@@ -8,6 +10,8 @@ from solvers.check import violations
 from solvers.check_report import report_violations
 from solvers.greedy.arrange import running_carriers
 from solvers.greedy.routing import route
+from solvers.highs import SolverFailed
+from solvers.joint import policy as joint_policy
 from solvers.joint.policy import make_plan
 from solvers.laws.cost import (
     cost_usd_per_hour,
@@ -194,3 +198,58 @@ def test_a_plan_that_costs_nothing_because_nothing_can_run_has_no_gap() -> None:
         report.lower_bound_usd_per_hour,
         report.gap_percent,
     ) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("has_current", [False, True])
+def test_where_highs_fails_the_greedy_plan_answers_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, *, has_current: bool
+) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise SolverFailed("HiGHS ended the master problem with kUnknown")
+
+    monkeypatch.setattr(joint_policy, "solve", fail)
+    monkeypatch.setattr(joint_policy, "estimate", fail)
+    monkeypatch.setattr(joint_policy, "change", fail)
+    problem = random_problem(3, services=4)
+    if has_current:
+        current, _, _ = policy("hetsev_greedy").make_plan(problem, NOW, None, BUDGET)
+        problem = replace(problem, current=current)
+    _, report = run(problem)
+    assert report.status == "greedy"
+    assert "HiGHS ended the master problem with kUnknown" in report.messages[0]
+    assert report.lower_bound_usd_per_hour is None
+
+
+def priced(problem: Problem, factor: float) -> Problem:
+    """The problem with every price times the factor."""
+    types = tuple(
+        replace(each, price_usd_per_hour=factor * each.price_usd_per_hour)
+        for each in problem.gpu_types
+    )
+    return replace(
+        problem,
+        gpu_types=types,
+        energy_price_usd_per_kwh=factor * problem.energy_price_usd_per_kwh,
+        migration_cost_usd_per_hour=factor * problem.migration_cost_usd_per_hour,
+    )
+
+
+FACTORS = (1e-9, 1e-6, 1e-3, 1e3, 1e6)
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("seed", seeds(6))
+def test_any_unit_of_money_gives_the_same_plan_and_scales_what_is_proven(
+    seed: int, factor: float
+) -> None:
+    problem = random_problem(seed, services=4)
+    budget = Budget(seconds=math.inf, work=0.5)
+    plan, report, _ = make_plan(problem, NOW, None, budget)
+    scaled, report_scaled, _ = make_plan(priced(problem, factor), NOW, None, budget)
+    assert (scaled, report_scaled.status) == (plan, report.status)
+    bounds = (report.lower_bound_usd_per_hour, report_scaled.lower_bound_usd_per_hour)
+    assert bounds[0] is not None and bounds[1] is not None
+    assert bounds[1] == pytest.approx(factor * bounds[0], rel=1e-4)
+    cost = report_scaled.cost_usd_per_hour
+    assert cost == pytest.approx(factor * report.cost_usd_per_hour, rel=1e-9)
+    assert report_violations(priced(problem, factor), scaled, report_scaled) == ()

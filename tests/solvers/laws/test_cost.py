@@ -7,8 +7,10 @@ from hypothesis import given, settings
 
 from solvers.check_report import report_violations
 from solvers.laws.cost import (
+    at_ordinary_prices,
     cost_usd_per_hour,
     gpu_power_w,
+    in_usd,
     launched,
     migration_cost_usd_per_hour,
     served_weight,
@@ -163,3 +165,22 @@ def test_the_checker_recomputes_the_same_cost_and_weight(
             plan,
             replace(report, cost_usd_per_hour=report.cost_usd_per_hour * 1.001),
         )
+
+
+@pytest.mark.parametrize("price", [1e-9, 1e-300, 1e6, 1e300])
+def test_extreme_prices_become_ordinary_and_a_report_is_in_usd_again(
+    price: float,
+) -> None:
+    problem, _, report = example()
+    types = tuple(replace(each, price_usd_per_hour=price) for each in problem.gpu_types)
+    dear = replace(problem, gpu_types=types, energy_price_usd_per_kwh=0.0)
+    scaled, unit = at_ordinary_prices(dear)
+    assert all(1.0 <= each.price_usd_per_hour < 10.01 for each in scaled.gpu_types)
+    again = in_usd(dear, replace(report, cost_usd_per_hour=price / unit), unit)
+    assert again.cost_usd_per_hour == pytest.approx(price)
+
+
+def test_ordinary_prices_stay_as_they_are() -> None:
+    problem, _, report = example()
+    assert at_ordinary_prices(problem) == (problem, 1.0)
+    assert in_usd(problem, report, 1.0) is report

@@ -42,7 +42,7 @@ def show_predictions(predictions: Sequence[Document]) -> None:
             band = percent(number(entry, "band"))
             show_line(
                 bad(
-                    f"{INDENT}{text(entry, 'gpu_type')}: off by more than {band} since {since}; more room is planned"
+                    f"{INDENT}{text(entry, 'gpu_type')}: off by more than {band} since {since}; plans leave room"
                 )
             )
 

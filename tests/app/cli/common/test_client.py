@@ -1,6 +1,9 @@
 """The API client: errors that a person can act on."""
 
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 import httpx2
 import pytest
@@ -121,3 +124,74 @@ def test_a_server_that_is_not_ours_is_suspected(answer: httpx2.Response) -> None
     assert result.code == 1
     assert "without a problem document" in result.err
     assert "is this the address of Plimsoll?" in result.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "get nodes",
+        "apply -f docs/examples/task.yaml",
+        "relay http://gpu:1/metrics --kind vllm",
+        "describe node n",
+        "top",
+        "slo",
+        "token list",
+    ],
+)
+@pytest.mark.parametrize("proxy", ["socks5://proxy:1080", "socks4://proxy:1", "x://y"])
+@pytest.mark.skipif(find_spec("socksio") is not None, reason="socksio is here")
+def test_a_proxy_that_cannot_be_asked_is_an_error_of_one_sentence(
+    command: str, proxy: str
+) -> None:
+    environment = {"ALL_PROXY": proxy, "PLIMSOLL_URL": "http://plane:8080"}
+    result = cli(command, api=None, environment=environment)
+    said = result.out + result.err
+    assert result.code == 1
+    assert "ALL_PROXY" in said and "add " in said and " to NO_PROXY" in said
+
+
+def test_the_proxy_that_gave_no_answer_is_named() -> None:
+    environment = {
+        "HTTP_PROXY": "http://me:secret@127.0.0.1:9",
+        "PLIMSOLL_URL": "http://plane.test:8080",
+    }
+    result = cli("get nodes", api=None, environment=environment)
+    assert result.err == (
+        "Error: the proxy http://me:***@127.0.0.1:9 (HTTP_PROXY) gave no answer of http://plane.test:8080 "
+        "(environment PLIMSOLL_URL): [Errno 111] Connection refused\n"
+        "Hint: where no proxy is needed, add plane.test to NO_PROXY\n"
+    )
+    relayed = cli(
+        "relay http://plane.test/metrics --kind vllm", api=None, environment=environment
+    )
+    assert "proxy http://me:***@127.0.0.1:9 (HTTP_PROXY)" in relayed.err
+
+
+def test_a_proxys_own_answer_names_the_proxy() -> None:
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403, "Forbidden")
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Refuses) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        proxy = f"127.0.0.1:{server.server_port}"
+        environment = {"ALL_PROXY": proxy, "PLIMSOLL_URL": "http://plane.test"}
+        result = cli("get nodes", api=None, environment=environment)
+        server.shutdown()
+        thread.join()
+    assert f"asked through the proxy http://{proxy} (ALL_PROXY), answered 403" in (
+        result.err
+    )
+    assert "add plane.test to NO_PROXY" in result.err
+
+
+def test_no_proxy_is_asked_for_this_machine() -> None:
+    environment = {"HTTP_PROXY": "http://proxy.test:3128", "ALL_PROXY": "socks5://p:1"}
+    result = cli(
+        "--url http://127.0.0.1:9 get nodes", api=None, environment=environment
+    )
+    assert "no control plane answers at http://127.0.0.1:9 (flag --url)" in result.err

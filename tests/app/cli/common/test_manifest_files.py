@@ -44,6 +44,14 @@ def replaced(old: str, new: str) -> str:
         (replaced("  network: bert\n", ""), "x.yaml:5: spec.network: this field is"),
         (replaced("chat", "Chat"), "x.yaml:4: metadata.name: must be 1 to 63"),
         (replaced("kind: Service", "kind: Servce"), "x.yaml:2: kind: unknown kind"),
+        (
+            replaced("kind: Service", "kind: InferenceService"),
+            "x.yaml:2: kind: unknown kind InferenceService; did you mean Service?",
+        ),
+        (
+            replaced("kind: Service", "kind: PlimsollService"),
+            "x.yaml:2: kind: PlimsollService is an object of a Kubernetes cluster: write it there by `kubectl apply`",
+        ),
         (replaced("kind: Service\n", ""), "x.yaml:1: kind: this field is missing"),
         (replaced("/v1", "/v9"), "x.yaml:1: apiVersion: must be 'plimsoll/v1', not"),
         (replaced("apiVersion: plimsoll/v1\n", ""), "x.yaml:1: apiVersion: this field"),

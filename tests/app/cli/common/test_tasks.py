@@ -196,10 +196,10 @@ def test_a_wide_table_has_pace_and_waiting_and_one_task_is_described() -> None:
         " ".join(wide[0].split()[7:])
         == "PROJECT KIND PRIORITY PER S DEADLINE WAITED STARTS SWAPS ENDS"
     )
-    assert "vision   offline         1  25.00  2026-03-01 12:00:25" in wide[1]
+    assert "vision   offline         1  25.00  2026-03-01 12:00:25 UTC" in wide[1]
     described = cli("describe task nightly", api=fleet(RUNNING)).out
     assert "remaining_s:" in described
-    assert "2026-03-01 12:00:25" in described
+    assert "2026-03-01 12:00:25 UTC" in described
 
 
 def test_tasks_are_chosen_by_project_and_label() -> None:

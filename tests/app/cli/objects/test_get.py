@@ -97,8 +97,8 @@ def fleet() -> FakeApi:
         (
             "plans",
             [
-                "ID  AT                   STATE   SOLUTION  COST/H  GAP %  REASON OR METHOD",
-                "12  2026-03-01 11:00:00  target  optimal    $3.06    0.2  "
+                "ID  AT                       STATE   SOLUTION  COST/H  GAP %  REASON OR METHOD",
+                "12  2026-03-01 11:00:00 UTC  target  optimal    $3.06    0.2  "
                 "autoscale cp-sat + sharing cvxpy-clarabel + placement cp-sat",
             ],
         ),
@@ -187,7 +187,7 @@ def test_describe_shows_fields_conditions_and_events() -> None:
     assert "    latency_ms: 50" in lines
     ready = [line for line in lines if line.split()[:2] == ["Ready", "Serving"]]
     assert ready == ["    Ready      Serving  3 replicas serve it"]
-    assert "  2026-03-01 12:00:00  ServiceCreated  token/ann  -" in lines
+    assert "  2026-03-01 12:00:00 UTC  ServiceCreated  token/ann  -" in lines
     assert api.requests[-1].url.params["subject"] == "service/chat"
 
 
@@ -221,7 +221,7 @@ def test_describe_network_shows_the_choice_its_error_and_what_serving_says() -> 
         "    L4         measured   linear_fractional  2.1 %      120  × 1.03  26.2 %",
         "    T4         estimated  -                      -        0       -       -",
         "    V100-32GB  measured   linear_fractional  2.1 %      120  × 1.03   1.2 %",
-        "    L4: off by more than 8.0 % since 2026-03-01 12:00:00; more room is planned",
+        "    L4: off by more than 8.0 % since 2026-03-01 12:00:00 UTC; plans leave room",
     ]
     assert max(map(len, lines)) <= 80
 

@@ -71,7 +71,7 @@ def test_a_service_s_forecast_is_shown_with_what_it_rests_on() -> None:
         "        P50   P95",
         "  rps  48.0  55.7",
         "plans carry 1.10 × the highest median of the downscale delay, and at least 60.5 rps, for bursts",
-        "back-test: 240 forecasts until 2026-03-01 12:00:00, mean 50.0 rps",
+        "back-test: 240 forecasts until 2026-03-01 12:00:00 UTC, mean 50.0 rps",
         "TECHNIQUE        LOSS RPS  OF DEFAULT  BELOW P95  IN 90 %  ERROR",
         "seasonal_daily      1.500      75.0 %     95.1 %   90.0 %  8.0 %  chosen",
         "burst_aware         2.000     100.0 %     95.1 %   90.0 %  8.0 %  default",

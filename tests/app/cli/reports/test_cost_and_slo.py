@@ -161,8 +161,8 @@ def test_events_come_oldest_first() -> None:
     )
     result = cli("events --kind LoopHeld --subject plan/1", api=api)
     assert result.out.splitlines() == [
-        "2026-03-01 12:00:00  LoopHeld          plan/1 by controller: chat: +1 on T4",
-        "2026-03-01 12:00:00  PlanPushed        plan/2 by controller: chat: +1 on T4",
+        "2026-03-01 12:00:00 UTC  LoopHeld          plan/1 by controller: chat: +1 on T4",
+        "2026-03-01 12:00:00 UTC  PlanPushed        plan/2 by controller: chat: +1 on T4",
     ]
     assert dict(api.requests[0].url.params) == {
         "limit": "50",
@@ -187,7 +187,7 @@ def test_following_shows_each_new_event_once_until_interrupted() -> None:
 
     result = cli("events -f", api=api, sleep=sleep)
     assert result.code == 0
-    assert [line.split()[3] for line in result.out.splitlines()] == [
+    assert [line.split()[4] for line in result.out.splitlines()] == [
         "plan/1",
         "plan/2",
         "plan/3",

@@ -1,0 +1,92 @@
+"""Every policy plans the same in every unit of money, and language models beside it too."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from app.solver.process import PlanAnswer, PlanRequest, run_policy
+from solvers.policies.registry import policies
+from solvers.types.outcome import Budget
+from solvers.types.problem import Problem
+from solvers.types.state import Observed
+from tests.solvers.instances import random_problem
+from tests.solvers.llm.models import make_points, make_problem, make_row, make_service
+from tests.solvers.llm.models import make_type as make_llm_type
+
+FACTORS = (1e-9, 1e-6, 1e6)
+
+
+def solved(problem: Problem, policy: str) -> PlanAnswer:
+    request = PlanRequest(
+        policy=policy,
+        problem=problem,
+        observed=Observed(at_s=0.0),
+        memory=None,
+        budget=Budget(seconds=math.inf, work=0.5),
+    )
+    return run_policy(request, now_s=lambda: 0.0)
+
+
+def priced(problem: Problem, factor: float) -> Problem:
+    types = tuple(
+        replace(each, price_usd_per_hour=factor * each.price_usd_per_hour)
+        for each in problem.gpu_types
+    )
+    return replace(
+        problem,
+        gpu_types=types,
+        energy_price_usd_per_kwh=factor * problem.energy_price_usd_per_kwh,
+        migration_cost_usd_per_hour=factor * problem.migration_cost_usd_per_hour,
+        start_usd_per_second_and_gpu=factor * problem.start_usd_per_second_and_gpu,
+    )
+
+
+def assert_alike(problem: Problem, policy: str) -> None:
+    """One plan at all prices, and money in proportion to them."""
+    usual = solved(problem, policy)
+    for factor in FACTORS:
+        answer = solved(priced(problem, factor), policy)
+        assert answer.plan == usual.plan
+        report, expected = answer.report, usual.report
+        assert report.status == expected.status
+        cost = factor * expected.cost_usd_per_hour
+        assert report.cost_usd_per_hour == pytest.approx(cost, rel=1e-9)
+        bound, usual_bound = (
+            report.lower_bound_usd_per_hour,
+            expected.lower_bound_usd_per_hour,
+        )
+        assert (bound is None) is (usual_bound is None)
+        if bound is not None and usual_bound is not None:
+            assert bound == pytest.approx(factor * usual_bound, rel=1e-4)
+
+
+@pytest.mark.parametrize("policy", ["hetsev", "hetsev_greedy", "joint", "k8s_hpa"])
+def test_priced_policies_plan_the_same_in_any_unit_of_money(policy: str) -> None:
+    assert_alike(random_problem(2, services=4), policy)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("policy", policies())
+@pytest.mark.parametrize("seed", [0, 1])
+def test_all_policies_plan_the_same_in_any_unit_of_money(
+    policy: str, seed: int
+) -> None:
+    assert_alike(random_problem(seed, services=4), policy)
+
+
+def test_language_models_are_planned_the_same_in_any_unit_of_money() -> None:
+    types = (
+        make_llm_type("H100", price_usd_per_hour=4.0, count=6),
+        make_llm_type("L40S", price_usd_per_hour=1.5, count=16),
+    )
+    points = (
+        make_points(rows=(make_row(1, 3.0), make_row(2, 6.5))),
+        make_points(gpu_type="L40S", rows=(make_row(1, 1.0), make_row(2, 2.0))),
+    )
+    problem = make_problem(
+        gpu_types=types,
+        llm_services=(make_service(rate_rps=13.0),),
+        llm_points=points,
+    )
+    assert_alike(problem, "joint")
