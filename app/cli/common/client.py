@@ -268,10 +268,7 @@ class Api:
         document = _json_object(answer)
         # A proxy's error page, or another program at this port.
         if document is None or "detail" not in document:
-            return CliError(
-                f"{self._url.value} answered {answer.status_code} {answer.reason_phrase} without a problem document",
-                hint="is this the address of Plimsoll? `plimsoll config show` shows where it comes from",
-            )
+            return self._foreign(answer)
         detail = str(document["detail"])
         # There are four places where a token may come from; people look in the wrong one first.
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
@@ -286,6 +283,16 @@ class Api:
         )
         return ApiProblem(
             answer.status_code, detail, fields, str(document.get("request_id", ""))
+        )
+
+    def _foreign(self, answer: httpx2.Response) -> CliError:
+        said = f"{self._url.value} answered {answer.status_code} {answer.reason_phrase} without a problem document"
+        # A proxy says so while the control plane behind it restarts, which passes.
+        if answer.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
+            return ApiProblem(answer.status_code, said, (), "")
+        return CliError(
+            said,
+            hint="is this the address of Plimsoll? `plimsoll config show` shows where it comes from",
         )
 
     def _document(self, answer: httpx2.Response) -> Document:

@@ -17,6 +17,7 @@ from app.cli.common.output import (
     show_nothing,
     show_table,
 )
+from app.cli.common.patience import Patience
 from app.cli.objects.completion import complete_kinds, complete_names, names_of
 from app.cli.objects.show.jsonpath import JsonPath, parse_jsonpath
 
@@ -127,17 +128,18 @@ def get(
     }
     with Api(cli) as api:
 
-        def show_once() -> None:
+        def load() -> list[Document]:
             if name is None:
-                items = api.first(found.list_path, limit, query)
-                _show(items, found, wanted, is_list=True)
-            else:
-                _show([fetch_one(api, found, name)], found, wanted, is_list=False)
+                return api.first(found.list_path, limit, query)
+            return [fetch_one(api, found, name)]
+
+        def show(items: list[Document]) -> None:
+            _show(items, found, wanted, is_list=name is None)
 
         if watch:
-            _repeat(show_once, cli)
+            _repeat(load, show, cli)
         else:
-            show_once()
+            show(load())
 
 
 def _check_filters(kind: CommandKind, *, is_filtered: bool, shows_all: bool) -> None:
@@ -194,12 +196,18 @@ def _show(
         show_nothing(kind.path)
 
 
-def _repeat(show_once: Callable[[], None], cli: CliContext) -> None:
-    """Show it until the user interrupts, which is how a watch ends well."""
+def _repeat(
+    load: Callable[[], list[Document]],
+    show: Callable[[list[Document]], None],
+    cli: CliContext,
+) -> None:
+    """Show it until the user interrupts, which is how a watch ends well; what is away for a while is waited for."""
+    patience = Patience(period_s=WATCH_S)
+    items = load()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             # In a file the control characters would come between the tables.
             if cli.is_terminal():
                 typer.echo(CLEAR, nl=False)
-            show_once()
-            cli.sleep(WATCH_S)
+            show(items)
+            items = patience.ask(cli.sleep, load)

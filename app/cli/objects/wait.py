@@ -10,7 +10,6 @@ from httpx2 import codes
 from app.cli.common.client import (
     Api,
     ApiProblem,
-    ControlPlaneUnreachable,
     Document,
     documents,
     number,
@@ -21,6 +20,7 @@ from app.cli.common.durations import parse_timeout
 from app.cli.common.errors import CliError, show_error
 from app.cli.common.kinds import NamedObject, parse_objects
 from app.cli.common.output import show_line
+from app.cli.common.patience import may_pass
 from app.cli.objects.completion import complete_references
 from app.cli.objects.get import fetch_one
 from app.cli.objects.show.jsonpath import JsonPath, parse_jsonpath
@@ -280,13 +280,6 @@ def poll(cli: CliContext, look: Callable[[], bool], *, until_s: float) -> bool:
         if cli.monotonic_s() >= until_s:
             return False
         cli.sleep(POLL_S)
-
-
-def may_pass(error: CliError) -> bool:
-    """Whether it may work a moment later."""
-    if isinstance(error, ApiProblem):
-        return error.status in (codes.TOO_MANY_REQUESTS, codes.SERVICE_UNAVAILABLE)
-    return isinstance(error, ControlPlaneUnreachable)
 
 
 def behind(item: Document | None) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ from app.cli.common.output import (
     show_yaml,
     time_text,
 )
+from app.cli.common.patience import Patience
 
 FOLLOW_S = 1.0
 STYLES = {
@@ -81,10 +83,11 @@ def _follow(
     """Show new events until the user interrupts, which is how following ends well."""
     # Where none matches yet, the newest of all: what happened before is not new.
     last = _last_id(seen or api.first("/api/v1/events", 1), 0)
+    patience = Patience(period_s=FOLLOW_S)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            cli.sleep(FOLLOW_S)
-            fresh = _newer_than(api, query, last)
+            newer = partial(_newer_than, api, query, last)
+            fresh = patience.ask(cli.sleep, newer)
             _show_all(fresh, output, follow=True)
             last = _last_id(fresh, last)
 
