@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 import httpx2
 import pytest
 
-from tests.app.cli.fake_api import FakeApi, Json, problem_document
+from tests.app.cli.fake_api import FakeApi, Json
+from tests.app.cli.transients import TRANSIENTS, fail
 from tests.app.runner import Result, cli
 
 METRICS = "http://gpu-7:8000/metrics"
@@ -33,19 +34,15 @@ def page(spec: str) -> str:
 def answer(what: str, request: httpx2.Request) -> httpx2.Response:
     """One answer of a server: its page, or what goes wrong."""
     match what:
-        case "503":
-            return httpx2.Response(503, text="starts")
-        case "reset":
-            raise httpx2.ReadError("connection reset by peer", request=request)
-        case "timeout":
-            raise httpx2.ReadTimeout("timed out", request=request)
-        case "refused":
-            raise httpx2.ConnectError("refused", request=request)
         case "empty":
             return httpx2.Response(200, text="python_info 1\n")
         case "html":
             return httpx2.Response(200, text="<html>")
-    return httpx2.Response(200, text=page(what))
+    return (
+        fail(what, request)
+        if what in TRANSIENTS
+        else httpx2.Response(200, text=page(what))
+    )
 
 
 @dataclass
@@ -77,12 +74,7 @@ class Both:
         if what == "lost":
             self.api(request)
             raise httpx2.ReadTimeout("timed out", request=request)
-        if what.isdecimal():
-            document = problem_document(int(what), "the database restarts")
-            return httpx2.Response(int(what), json=document)
-        if what == "proxy":
-            return httpx2.Response(502, text="<html>Bad Gateway</html>")
-        return answer(what, request)
+        return fail(what, request)
 
     def served(self) -> list[object]:
         """Requests of each window that was stored."""
@@ -104,9 +96,7 @@ def test_each_period_s_counts_are_pushed() -> None:
     assert "10 came, 10 were served, 10 of them in time" in result.out
 
 
-@pytest.mark.parametrize(
-    "away", ["503", "reset", "timeout", "refused", "empty", "html"]
-)
+@pytest.mark.parametrize("away", [*TRANSIENTS, "empty", "html"])
 def test_a_server_that_is_away_loses_nothing(away: str) -> None:
     both = Both(["10", away, away, away, "60"])
     result = relayed(both, windows=1)
@@ -123,9 +113,7 @@ def test_a_server_that_restarts_counts_from_zero(away: str) -> None:
     assert both.served() == [5, 4]
 
 
-@pytest.mark.parametrize(
-    "away", ["503", "429", "500", "proxy", "reset", "timeout", "refused"]
-)
+@pytest.mark.parametrize("away", TRANSIENTS)
 def test_a_control_plane_that_is_away_gets_everything_later(away: str) -> None:
     both = Both(["10", "20", "30", "70"], pushes=[away, away])
     result = relayed(both, windows=2)
