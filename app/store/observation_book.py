@@ -74,6 +74,8 @@ class ObservationBook:
     """The loop's windows, by length and number."""
     _planned_rps: dict[str, float] = field(default_factory=dict)
     """What the newest decision planned for, or foresaw where that is higher, by service."""
+    _decided_rps: dict[str, float] = field(default_factory=dict)
+    """What the newest decision planned for, by service."""
     _readings: deque[tuple[float, str, ReplicaReading]] = field(default_factory=deque)
     """(start of the window, GPU, reading)."""
     _tokens: dict[tuple[str, int], EngineTokens] = field(default_factory=dict)
@@ -131,6 +133,12 @@ class ObservationBook:
         for demand in demands:
             _, high_rps = demand.interval_rps or (0.0, 0.0)
             self._planned_rps[demand.service] = max(demand.arrival_rate_rps, high_rps)
+            self._decided_rps[demand.service] = demand.arrival_rate_rps
+
+    def decided_rps(self, services: Iterable[str]) -> dict[str, float]:
+        """What the newest decision planned for, of those services for which one did."""
+        decided = self._decided_rps
+        return {name: decided[name] for name in services if name in decided}
 
     def load_windows(
         self,

@@ -27,7 +27,7 @@ CLOCKS_S = 5.0
 """By which a source's clock may be ahead of ours."""
 
 MAX_RATE_RPS = 1e6
-"""Of one source: more than one machine can pass on. What is above is the total of a counter, and would plan the fleet."""
+"""Of one source: more than one machine passes on. Above it is the total of a counter, which would plan the fleet."""
 
 Count = Annotated[int, Field(ge=0, le=10**12)]
 
@@ -138,8 +138,8 @@ def _check(context: Context, said: TelemetryPush) -> None:
 def _check_rate(field: str, count: int, window_s: float) -> None:
     if count > MAX_RATE_RPS * window_s:
         raise InvalidRequest(
-            f"{count} in {window_s:g} s are more than {MAX_RATE_RPS:,.0f} requests per second, which no source passes on; "
-            "push what this window alone counted, not the total of a counter",
+            f"{count} in {window_s:g} s are more than {MAX_RATE_RPS:,.0f} requests per second, which no source passes "
+            "on; push what this window alone counted, not the total of a counter",
             field=field,
         )
 
