@@ -32,16 +32,21 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
         yield running
 
 
-def scraped(api: Api, token: str = "viewer") -> dict[str, float]:
-    """Series with their values, of a page that is made anew."""
+def scraped_text(api: Api, token: str = "viewer") -> str:
+    """A page that is made anew."""
     parts: ApiParts = api.client.app.state.parts  # type: ignore[attr-defined]
     parts.cluster_page.made_s = ClusterPage().made_s
     answer = api.call("GET", "metrics", token=token)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain; version=")
+    return answer.text
+
+
+def scraped(api: Api, token: str = "viewer") -> dict[str, float]:
+    """Series with their values."""
     pairs = (
         line.rpartition(" ")
-        for line in answer.text.splitlines()
+        for line in scraped_text(api, token).splitlines()
         if not line.startswith("#")
     )
     return {
