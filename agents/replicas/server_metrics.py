@@ -153,7 +153,7 @@ def read_gpus(page: Page) -> tuple[GpuCounts, ...]:
     found: dict[_GpuKey, dict[str, float]] = defaultdict(dict)
     wanted = [(quantity, name) for quantity, names in GPUS.items() for name in names]
     for quantity, name in wanted:
-        for sample in _known(page, name.name):
+        for sample in _filled(page, name.name):
             # The first name that has a value counts, as in `read_server`.
             found[_gpu_of(sample)].setdefault(quantity, sample.value * name.factor)
     xids = _xids(page)
@@ -187,10 +187,10 @@ def _gpu_of(sample: Sample) -> _GpuKey:
 def _xids(page: Page) -> dict[_GpuKey, set[int]]:
     """All that are told of a GPU: the newest may hide the one that matters."""
     found: dict[_GpuKey, set[int]] = defaultdict(set)
-    for sample in _known(page, XIDS):
+    for sample in _filled(page, XIDS):
         found[_gpu_of(sample)].add(round(sample.value))
     for name in XID_COUNTS:
-        for sample in _known(page, name):
+        for sample in _filled(page, name):
             number = sample.labels.get("xid", "")
             if sample.value > 0 and number.isdecimal():
                 found[_gpu_of(sample)].add(int(number))
@@ -200,7 +200,7 @@ def _xids(page: Page) -> dict[_GpuKey, set[int]]:
     return found
 
 
-def _known(page: Page, name: str) -> Iterator[Sample]:
+def _filled(page: Page, name: str) -> Iterator[Sample]:
     """The samples that say something: neither what is not finite, which JSON cannot hold, nor DCGM's blanks."""
     for sample in _samples(page, name):
         if math.isfinite(sample.value) and not _is_blank(sample.value):
@@ -216,10 +216,10 @@ def _is_blank(value: float) -> bool:
     return value >= 2.0**47 or 2.0**31 - 16 <= value <= 2.0**31 - 13
 
 
-Told: TypeAlias = float | str | tuple[int, ...] | Histogram
+Quantity: TypeAlias = float | str | tuple[int, ...] | Histogram
 
 
-def told(counts: ServerCounts | GpuCounts) -> dict[str, Told]:
+def known(counts: ServerCounts | GpuCounts) -> dict[str, Quantity]:
     """What is known, by name."""
     pairs = ((field.name, getattr(counts, field.name)) for field in fields(counts))
     return {name: value for name, value in pairs if value not in (None, "", ())}

@@ -137,8 +137,11 @@ class ObservationBook:
 
     def decided_rps(self, services: Iterable[str]) -> dict[str, float]:
         """What the newest decision planned for, of those services for which one did."""
-        decided = self._decided_rps
-        return {name: decided[name] for name in services if name in decided}
+        return {
+            name: self._decided_rps[name]
+            for name in services
+            if name in self._decided_rps
+        }
 
     def load_windows(
         self,

@@ -249,7 +249,7 @@ a vLLM that no agent started does, as below:
 * The histogram's buckets say how many were in time, as if requests were spread evenly over a bucket. The SLO is read
   again for each window.
 * Each series is compared with itself, and differences are summed. After a restart, which a new
-  `process_start_time_seconds` tells, everything counts from zero, and so does one engine of several whose counters fell.
+  `process_start_time_seconds` tells, everything counts from zero; so does one engine of several whose counters fell.
   Where counters fall otherwise, two servers answer at the address: `relay` refuses that. Relay each server, or each
   Pod, by an address of its own with a `--source` of its own, never a load balancer's. vLLM with several API processes
   tells no start; there the page after the fall decides.
@@ -267,7 +267,7 @@ operator that sees the service's project:
 It counts like what agents see: forecasts, plans and SLO reports follow. The same window of the same source again
 changes nothing; one that overlaps another with other figures is refused (409). A window must have ended and be younger
 than a day; a service takes 64 sources, each with at most 1,000,000 requests per second: more is the total of a counter,
-which would plan the entire fleet. Count every request that arrived, also those that were refused and whose clients left.
+which would plan the entire fleet. Count every request that arrived, those that were refused or left among them.
 Do not push what an agent's router counts already: it would count twice.
 
 Nothing pushed is not nothing asked: push windows with 0 while nobody asks. While nothing comes, the planned rate stays,

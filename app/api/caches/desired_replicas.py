@@ -44,20 +44,16 @@ async def load_desired(
     advice = await newest_advice(connection) if advised else None
     if advice is None:
         return running
-    heard = await load_heard(connection, [service.name for service in advised])
+    names = [service.name for service in advised]
+    heard = await load_heard(connection, names)
     wanted = _counts(advice, running)
-    known = [
-        service for service in advised if _is_known(service, advice, wanted, heard)
-    ]
-    names = {service.name for service in known}
-    return {
-        **{key: count for key, count in running.items() if key[0] not in names},
-        **{
-            key: wanted[key]
-            for service in known
-            for key in _keys(service, types, wanted)
-        },
-    }
+    desired = dict(running)
+    for service in advised:
+        if _is_known(service, advice, wanted, heard):
+            # What still runs by the plan in force is not what is wanted.
+            for key in _keys(service, types, wanted | running):
+                desired[key] = wanted[key]
+    return desired
 
 
 def _counts(advice: Advice, running: Desired) -> Counter[tuple[str, str]]:
@@ -84,10 +80,13 @@ def _is_known(
 
 
 def _keys(
-    service: Service, types: Set[str], wanted: Mapping[tuple[str, str], int]
+    service: Service,
+    types: Set[str],
+    counted: Mapping[tuple[str, str], int],
 ) -> Iterator[tuple[str, str]]:
+    """Of every GPU type on which the service runs or may run."""
     allowed = service.allowed_gpu_types
-    named = {gpu_type for name, gpu_type in wanted if name == service.name}
-    of_fleet = types if allowed is None else types & set(allowed)
-    for gpu_type in sorted(named | of_fleet):
+    possible = types if allowed is None else types & set(allowed)
+    named = {gpu_type for name, gpu_type in counted if name == service.name}
+    for gpu_type in sorted(possible | named):
         yield service.name, gpu_type

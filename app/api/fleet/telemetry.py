@@ -27,7 +27,7 @@ CLOCKS_S = 5.0
 """By which a source's clock may be ahead of ours."""
 
 MAX_RATE_RPS = 1e6
-"""Of one source: more than one machine passes on. Above it is the total of a counter, which would plan the fleet."""
+"""A source counts no more than one machine can pass on; a higher figure is the total of a counter."""
 
 Count = Annotated[int, Field(ge=0, le=10**12)]
 

@@ -28,6 +28,8 @@ TIMEOUT = httpx2.Timeout(75.0, connect=5.0)
 class ControlPlaneUnreachable(CliError):
     """No control plane answers."""
 
+    may_pass = True
+
 
 class FieldFault(NamedTuple):
     """One field that the control plane does not take."""
@@ -57,6 +59,8 @@ class ApiProblem(CliError):
             "\n  ".join([detail + suffix, *lines]), hint=HINTS.get(status, "")
         )
         self.status = status
+        busy = (httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS)
+        self.may_pass = status in busy or status >= httpx2.codes.INTERNAL_SERVER_ERROR
         self.detail = detail
         self.fields = fields
         self.request_id = request_id
@@ -287,13 +291,12 @@ class Api:
 
     def _foreign(self, answer: httpx2.Response) -> CliError:
         said = f"{self._url.value} answered {answer.status_code} {answer.reason_phrase} without a problem document"
+        error = CliError(said)
         # A proxy says so while the control plane behind it restarts, which passes.
         if answer.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
-            return ApiProblem(answer.status_code, said, (), "")
-        return CliError(
-            said,
-            hint="is this the address of Plimsoll? `plimsoll config show` shows where it comes from",
-        )
+            error = ApiProblem(answer.status_code, said, (), "")
+        error.hint = "is this the address of Plimsoll? `plimsoll config show` shows where it comes from"
+        return error
 
     def _document(self, answer: httpx2.Response) -> Document:
         document = _json_object(answer)

@@ -7,9 +7,8 @@ import typer
 from app.cli.common.client import Api, dig, number
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_duration
-from app.cli.common.errors import CliError
+from app.cli.common.errors import CliError, Patience
 from app.cli.common.output import show_line
-from app.cli.common.patience import Patience
 from app.cli.objects.completion import names_of
 
 Nodes = Annotated[

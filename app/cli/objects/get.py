@@ -8,7 +8,7 @@ import typer
 
 from app.cli.common.client import Api, Document, Query, dig
 from app.cli.common.context import CliContext, cli_context
-from app.cli.common.errors import CliError
+from app.cli.common.errors import CliError, Patience
 from app.cli.common.kinds import CommandKind, find_kind, parse_objects
 from app.cli.common.output import (
     Format,
@@ -17,7 +17,6 @@ from app.cli.common.output import (
     show_nothing,
     show_table,
 )
-from app.cli.common.patience import Patience
 from app.cli.objects.completion import complete_kinds, complete_names, names_of
 from app.cli.objects.show.jsonpath import JsonPath, parse_jsonpath
 

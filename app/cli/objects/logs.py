@@ -14,9 +14,8 @@ import typer
 from app.cli.common.client import Api, Document, Query, documents, number, text
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_moment
-from app.cli.common.errors import CliError, show_error
+from app.cli.common.errors import CliError, Patience, show_error
 from app.cli.common.kinds import NamedObject, parse_objects
-from app.cli.common.patience import Patience
 from app.cli.objects.completion import complete_logged
 
 FOLLOW_S = 1.0

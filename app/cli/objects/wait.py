@@ -20,7 +20,6 @@ from app.cli.common.durations import parse_timeout
 from app.cli.common.errors import CliError, show_error
 from app.cli.common.kinds import NamedObject, parse_objects
 from app.cli.common.output import show_line
-from app.cli.common.patience import may_pass
 from app.cli.objects.completion import complete_references
 from app.cli.objects.get import fetch_one
 from app.cli.objects.show.jsonpath import JsonPath, parse_jsonpath
@@ -275,7 +274,7 @@ def poll(cli: CliContext, look: Callable[[], bool], *, until_s: float) -> bool:
                 return True
             has_answered = True
         except CliError as error:
-            if not (has_answered and may_pass(error)):
+            if not (has_answered and error.may_pass):
                 raise
         if cli.monotonic_s() >= until_s:
             return False

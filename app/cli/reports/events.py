@@ -10,6 +10,7 @@ import typer
 from app.cli.common.client import Api, Document, Query, number, text
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_moment
+from app.cli.common.errors import Patience
 from app.cli.common.options import Output
 from app.cli.common.output import (
     BAD,
@@ -22,7 +23,6 @@ from app.cli.common.output import (
     show_yaml,
     time_text,
 )
-from app.cli.common.patience import Patience
 
 FOLLOW_S = 1.0
 STYLES = {

@@ -15,9 +15,8 @@ from rich.text import Text
 
 from app.cli.common.client import Api, ControlPlaneUnreachable, dig
 from app.cli.common.context import CliContext, cli_context
-from app.cli.common.errors import CliError
+from app.cli.common.errors import CliError, Patience
 from app.cli.common.output import BAD, FAINT, GOOD, WARN, console
-from app.cli.common.patience import Patience
 
 TOPICS = ("header", "fleet", "gauges", "services")
 RETRY_S = 1.0

@@ -21,19 +21,18 @@ from agents.replicas.server_metrics import (
     GpuCounts,
     Histogram,
     NotAPage,
+    Quantity,
     ServerCounts,
-    Told,
+    known,
     read_gpus,
     read_page,
     read_server,
-    told,
 )
 from agents.replicas.server_names import ServerKind
 from app.cli.common.client import Api, number
 from app.cli.common.context import CliContext, cli_context
-from app.cli.common.errors import CliError, show_error
+from app.cli.common.errors import CliError, Patience, show_error
 from app.cli.common.output import show_line, show_table
-from app.cli.common.patience import Patience
 from app.cli.start.relay_windows import (
     MAX_WINDOWS,
     CountedWindow,
@@ -99,7 +98,7 @@ def relay(
         )
     server = MetricsServer(cli=cli, url=url, kind=kind, served_as=served_as or service)
     with Api(cli) as api:
-        plane = TelemetryPush(
+        plane = PushedWindows(
             api=api,
             source=source,
             path=f"/api/v1/services/{service}",
@@ -131,7 +130,7 @@ class MetricsServer:
         found = _page(self.url, self.cli)
         counts = self._counts(None, found)
         # All zero from the start on would look like a service that nobody asks anything.
-        if not told(counts):
+        if not known(counts):
             raise CliError(
                 f"the server says nothing of {self.served_as!r}",
                 hint="--served-as is the server's own name for it",
@@ -165,7 +164,7 @@ class MetricsServer:
 
 
 @dataclass(slots=True, kw_only=True)
-class TelemetryPush:
+class PushedWindows:
     """The control plane, and the windows that it does not have yet."""
 
     api: Api
@@ -226,7 +225,7 @@ class Relay:
     """Reads a server again and again, and pushes what it did since."""
 
     server: MetricsServer
-    plane: TelemetryPush
+    plane: PushedWindows
     patience: Patience
     """With the server."""
     before: ServerPage
@@ -310,7 +309,9 @@ def _show(found_page: ServerPage, kind: Kind, served_as: str) -> None:
     found: tuple[GpuCounts, ...] | tuple[ServerCounts, ...]
     found = read_gpus(page) if kind == "dcgm" else (read_server(page, kind, served_as),)
     rows = [
-        [name, _text(value)] for counts in found for name, value in told(counts).items()
+        [name, _text(value)]
+        for counts in found
+        for name, value in known(counts).items()
     ]
     if not rows:
         raise CliError(
@@ -320,7 +321,7 @@ def _show(found_page: ServerPage, kind: Kind, served_as: str) -> None:
     show_table(["what", ">value"], rows)
 
 
-def _text(value: Told) -> str:
+def _text(value: Quantity) -> str:
     if isinstance(value, Histogram):
         return f"{sum(value.counts)} requests"
     if isinstance(value, tuple):

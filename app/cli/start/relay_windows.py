@@ -94,10 +94,11 @@ def make_windows(
         return ()
     counts = _Counts.of(grown, grown.latency)
     parts = tuple(stretch.parts())
-    return tuple(
-        _window(part, counts.part(number, len(parts)), slo_ms)
-        for number, part in [*enumerate(parts)][-MAX_WINDOWS:]
-    )
+    made = []
+    for number, part in enumerate(parts):
+        share = counts.part(number, len(parts))
+        made.append(_window(part, share, slo_ms))
+    return tuple(made[-MAX_WINDOWS:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +115,14 @@ class _Counts:
         A client that leaves appears in no counter of answers; after its first token it is in that histogram.
         """
         served = sum(latency.counts)
-        more = _amount(grown.waiting) + _amount(grown.running)
+        waiting = _amount(grown.waiting)
+        running = _amount(grown.running)
         begun = sum(grown.first_token.counts) if grown.first_token else 0
-        came = max(served + more, begun + _amount(grown.waiting))
+        came = max(served + waiting + running, begun + waiting)
+        failed = _amount(grown.failed)
         return cls(
             latency=latency,
-            failed=max(0, _amount(grown.failed)),
+            failed=max(0, failed),
             # Where those that waited gave up, fewer wait; whoever was served has arrived all the same.
             others=max(0, came - served),
         )
@@ -128,13 +131,15 @@ class _Counts:
         """One of so many equal parts; together they are all of it."""
 
         def share(count: int) -> int:
-            return count * (number + 1) // parts - count * number // parts
+            below = count * number // parts
+            upto = count * (number + 1) // parts
+            return upto - below
 
-        latency = Histogram(
-            ends_ms=self.latency.ends_ms, counts=tuple(map(share, self.latency.counts))
-        )
+        counts = tuple(map(share, self.latency.counts))
         return _Counts(
-            latency=latency, failed=share(self.failed), others=share(self.others)
+            latency=Histogram(ends_ms=self.latency.ends_ms, counts=counts),
+            failed=share(self.failed),
+            others=share(self.others),
         )
 
 

@@ -8,10 +8,10 @@ from agents.replicas.server_metrics import (
     MAX_LINE,
     Histogram,
     NotAPage,
+    known,
     read_gpus,
     read_page,
     read_server,
-    told,
 )
 from agents.replicas.server_names import ServerKind
 
@@ -162,7 +162,7 @@ def a_histogram(counts: dict[float, int]) -> Histogram:
 def test_each_servers_words_are_read(
     page: str, server: ServerKind, service: str, expected: dict[str, object]
 ) -> None:
-    assert told(read_server(read_page(page), server, service)) == expected
+    assert known(read_server(read_page(page), server, service)) == expected
 
 
 def test_dcgm_is_read_by_old_and_new_names_in_our_units() -> None:
@@ -170,12 +170,12 @@ def test_dcgm_is_read_by_old_and_new_names_in_our_units() -> None:
     used = {"busy_ratio": 0.8, "sm_active_ratio": 0.4}
     on_first = {"index": "0", "uuid": "GPU-a", "host": "n1", **used}
     read = {"power_w": 301.5, "energy_j": 5.0, "memory_used_mib": 2048}
-    assert told(first) == {**on_first, **read, "clock_mhz": 1980}
+    assert known(first) == {**on_first, **read, "clock_mhz": 1980}
     # NaN is not known.
-    known = {"index": "1", "uuid": "GPU-b", "host": "n1", "power_w": 75}
-    assert told(second) == known
+    of_second = {"index": "1", "uuid": "GPU-b", "host": "n1", "power_w": 75}
+    assert known(second) == of_second
     (gpu,) = read_gpus(read_page(DCGM_NEW))
-    assert told(gpu) == {**on_first, "slice": "3", "power_w": 300}
+    assert known(gpu) == {**on_first, "slice": "3", "power_w": 300}
 
 
 BLANKS = [
@@ -193,7 +193,7 @@ def test_what_dcgm_calls_blank_is_absent(blank: float) -> None:
     read = read_gpus(
         read_page("\n".join([*lines, 'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 41', ""]))
     )
-    assert [told(gpu) for gpu in read] == [{"index": "0", "temperature_c": 41}]
+    assert [known(gpu) for gpu in read] == [{"index": "0", "temperature_c": 41}]
 
 
 def test_large_figures_that_are_no_blanks_stay() -> None:
