@@ -89,15 +89,19 @@ def why_not_rejected(judged: JudgedPlan) -> str | None:
 def unpushed(settings: PolicySettings, services: Iterable[Service]) -> tuple[str, ...]:
     """Services whose plans do not come into force by themselves: a person, or another program, carries them out."""
     return tuple(
-        service.name
-        for service in services
-        if {settings.mode, service.mode, *_group_mode(settings, service)} != {Mode.AUTO}
+        service.name for service in services if not _is_pushed(settings, service)
     )
 
 
-def _group_mode(settings: PolicySettings, service: Service) -> tuple[Mode, ...]:
+def _is_pushed(settings: PolicySettings, service: Service) -> bool:
+    modes = {
+        settings.mode,
+        service.mode,
+    }
     group = settings.group_of(service)
-    return () if group is None else (group.mode,)
+    if group is not None:
+        modes.add(group.mode)
+    return modes == {Mode.AUTO}
 
 
 def why_held(settings: PolicySettings) -> str | None:

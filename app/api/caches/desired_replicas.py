@@ -84,7 +84,7 @@ def _keys(
     types: Set[str],
     counted: Mapping[tuple[str, str], int],
 ) -> Iterator[tuple[str, str]]:
-    """Of every GPU type on which the service runs or may run."""
+    """The service with each GPU type on which it runs or may run."""
     allowed = service.allowed_gpu_types
     possible = types if allowed is None else types & set(allowed)
     named = {gpu_type for name, gpu_type in counted if name == service.name}
