@@ -6,8 +6,9 @@ ever did. So each series is compared with itself. What began again counts from z
 * a new process, which says when it started (`process_start_time_seconds`);
 * one engine of several, whose counters fell while those of the others did not.
 
-Everything else that falls is another server: one whose process is no newer than the earlier page is a second one behind
-the same address, and what each of them ever counted would look like new requests, back and forth, for ever.
+Everything else that falls is another server behind the same address, and what each of them ever counted would look like
+new requests, back and forth, for ever. One that started later and ran already when the earlier page was read may have
+taken the other one's place, as in a rolling update; only the next page shows whether both answer.
 """
 
 import math
@@ -42,7 +43,7 @@ class AnotherServer(Exception):
 
 
 class MayBeAnother(Exception):
-    """All counters fell, and the page does not say when the process started: it began again, or it is another one."""
+    """Only the next page can show it: the counters of an unknown process fell, or a process that ran before answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +91,17 @@ def counts_since(
 
 
 def _is_restarted(before: ServerPage, after: ServerPage) -> bool:
-    """Whether it is a new process. Raises AnotherServer for one that ran already when the earlier page was read."""
+    """Whether it is a new process. Raises AnotherServer for an older one, MayBeAnother for one that ran before."""
     then_s, now_s = before.started_s, after.started_s
     if then_s is None or now_s is None or then_s == now_s:
         return False
-    read_s = before.at_s if before.server_s is None else before.server_s
-    if now_s < max(then_s, read_s - CLOCKS_S):
+    if now_s < then_s:
         raise AnotherServer(
             f"one has run since {then_s:.0f} and another one since {now_s:.0f} (Unix seconds)"
         )
+    read_s = before.at_s if before.server_s is None else before.server_s
+    if now_s < read_s - CLOCKS_S:
+        raise MayBeAnother("another process answers, which ran before")
     return True
 
 

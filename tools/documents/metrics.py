@@ -251,8 +251,8 @@ a vLLM that no agent started does, as below:
 * Each series is compared with itself, and differences are summed. After a restart, which a new
   `process_start_time_seconds` tells, everything counts from zero; so does one engine of several whose counters fell.
   Where counters fall otherwise, two servers answer at the address: `relay` refuses that. Relay each server, or each
-  Pod, by an address of its own with a `--source` of its own, never a load balancer's. vLLM with several API processes
-  tells no start; there the page after the fall decides.
+  Pod, by an address of its own with a `--source` of its own, never a load balancer's. In a rolling update the new
+  server is followed from its first page on. vLLM with several API processes tells no start: the next page decides.
 * Once it has begun, `relay` bears that the server or the control plane answers nothing, or 503, or a page without the
   service. It asks less often, up to once a minute, and pushes later what was counted meanwhile, up to a day of it.
 

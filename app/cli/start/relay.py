@@ -272,16 +272,21 @@ class Relay:
             return None
 
     def _resolve(self, doubted: ServerPage, after: ServerPage) -> ServerCounts:
-        """Where the counters went on from where they fell it began again; where the old ones are back there are two."""
+        """Where the doubted process goes on it took the other one's place; where that one is back there are two."""
         with suppress(MayBeAnother):
             self.server.since(self.before, after)
-            raise self.server.refusal(ValueError("its counters fell and came back"))
+            raise self.server.refusal(ValueError("one answered, and then the other"))
         try:
-            self.server.since(doubted, after)
+            grown = self.server.since(doubted, after)
         except MayBeAnother as error:
             raise self.server.refusal(error) from error
         self._doubted = None
-        return self.server.since(None, after)
+        # Without a start its counters fell, so that it began again, at zero.
+        if doubted.started_s is None:
+            return self.server.since(None, after)
+        # What it did before it was seen may be of any age.
+        self.before = doubted
+        return grown
 
 
 def _page(url: str, cli: CliContext) -> ServerPage:

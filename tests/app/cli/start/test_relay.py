@@ -158,9 +158,11 @@ def test_one_engine_that_restarts_adds_what_it_did_since() -> None:
         ["1000000", "500000", "400000"],
         ["500000", "1000000", "500010", "1000010"],
         ["1000000@100", "500000@100"],
-        ["1000000@100", "500000@200"],
+        ["1000000@100", "500000@200", "1000010@100"],
         ["500000@200", "1000000@100"],
-        ["500000@100", "1000000@200"],
+        ["500000@100", "1000000@200", "1000010@200", "500020@100"],
+        # Three.
+        ["500@100", "600@200", "700@300"],
     ],
 )
 def test_two_servers_at_one_address_are_refused(pages: list[str]) -> None:
@@ -171,10 +173,26 @@ def test_two_servers_at_one_address_are_refused(pages: list[str]) -> None:
     assert "by an address of its own" in result.err
 
 
-def test_nothing_that_may_be_another_servers_is_counted() -> None:
-    both = Both(["1000000", "500000", "1000010", "500010"])
+@pytest.mark.parametrize(
+    "pages",
+    [
+        ["1000000", "500000", "1000010", "500010"],
+        ["1000000@100", "500000@200", "1000010@100"],
+        ["500000@100", "1000000@200", "500010@100"],
+    ],
+)
+def test_nothing_that_may_be_another_servers_is_counted(pages: list[str]) -> None:
+    both = Both(pages)
     relayed(both, windows=3)
     assert both.served() == []
+
+
+def test_a_rolling_update_is_followed_from_where_the_new_server_is_seen() -> None:
+    """It started and warmed up while the old one still answered."""
+    both = Both(["1000@100", "7@200", "reset", "9@200", "12@200"])
+    result = relayed(both, windows=2)
+    assert result.code == 0, result.err
+    assert both.served() == [2, 3]
 
 
 def test_a_restart_without_a_start_time_shows_at_the_next_page() -> None:
