@@ -254,7 +254,7 @@ a vLLM that no agent started does, as below:
   Pod, by an address of its own with a `--source` of its own, never a load balancer's. In a rolling update the new
   server is followed from its first page on. vLLM with several API processes tells no start: the next page decides.
 * Once it has begun, `relay` bears that the server or the control plane answers nothing, or 503, or a page without the
-  service. It asks less often, up to once a minute, and pushes later what was counted meanwhile, up to a day of it.
+  service. It asks less often, at least every 30 s, and pushes later what was counted meanwhile, up to a day of it.
 
 ## Services that no agent serves
 

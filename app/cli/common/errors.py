@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-MAX_WAIT_S = 60.0
+MAX_WAIT_S = 30.0
 
 Answer = TypeVar("Answer")
 
@@ -53,7 +53,7 @@ class Patience:
 
     @property
     def wait_s(self) -> float:
-        """Twice as long after each failure, up to a minute."""
+        """Twice as long after each failure, up to MAX_WAIT_S."""
         longest_s = max(MAX_WAIT_S, self.period_s)
         # An exponent without a bound would overflow within a day.
         return min(longest_s, self.period_s * 2.0 ** min(self._failures, 16))

@@ -295,7 +295,9 @@ def _page(url: str, cli: CliContext) -> ServerPage:
             answer = client.get(url).raise_for_status()
             page = read_page(answer.text)
     except (httpx2.HTTPError, NotAPage) as error:
-        raise CliError(f"{url}: {error}") from error
+        # The first line: the others lead to a page about the status.
+        reason, *_ = str(error).splitlines() or [type(error).__name__]
+        raise CliError(f"{url}: {reason}") from error
     return ServerPage(
         at_s=time.time(), page=page, server_s=_date_s(answer.headers.get("Date"))
     )
