@@ -68,7 +68,7 @@ def counts_since(
 ) -> ServerCounts:
     """How much each quantity grew; ratios are as they are now. None: since the server's start.
 
-    Raises AnotherServer, MayBeAnother.
+    Raises AnotherServer, MayBeAnother, and what `read_server` raises.
     """
     if before is None or _is_restarted(before, after):
         return read_server(after.page, kind, served_as)
@@ -115,6 +115,7 @@ def _series(page: Page, kind: ServerKind, served_as: str) -> Mapping[_Key, Sampl
         _key(sample): sample
         for name in _names(kind, quantities)
         for sample in of_service(page.get(name, ()), SERVICE_LABEL[kind], served_as)
+        if math.isfinite(sample.value)
     }
 
 

@@ -137,7 +137,10 @@ def read_page(text: str) -> Page:
 
 
 def read_server(page: Page, kind: ServerKind, served_as: str) -> ServerCounts:
-    """What a server tells of the network that it calls so; sums over its other labels, of ratios the mean."""
+    """What a server tells of the network that it calls so; sums over its other labels, of ratios the mean.
+
+    Raises KeyError, ValueError or OverflowError for a bucket without an end or a count.
+    """
     label = SERVICE_LABEL[kind]
     found: dict[str, float | Histogram | None] = {}
     for quantity, names in SERVERS[kind].items():
@@ -231,11 +234,7 @@ def _samples(page: Page, name: str) -> tuple[Sample, ...]:
 
 def of_service(samples: Iterable[Sample], label: str, value: str) -> list[Sample]:
     """Those of one service; a server that serves one may leave its name out."""
-    return [
-        sample
-        for sample in samples
-        if sample.labels.get(label, value) == value and math.isfinite(sample.value)
-    ]
+    return [sample for sample in samples if sample.labels.get(label, value) == value]
 
 
 def _total(page: Page, name: Name, label: str, value: str) -> float | None:
@@ -253,7 +252,7 @@ def _mean(page: Page, name: Name, label: str, value: str) -> float | None:
 def _histogram(page: Page, name: Name, label: str, value: str) -> Histogram | None:
     below: dict[float, float] = defaultdict(float)
     for sample in of_service(page.get(f"{name.name}_bucket", ()), label, value):
-        below[_end(sample) * name.factor] += sample.value
+        below[float(sample.labels["le"]) * name.factor] += sample.value
     if not below:
         return None
     ends = tuple(sorted(below))
@@ -263,13 +262,6 @@ def _histogram(page: Page, name: Name, label: str, value: str) -> Histogram | No
         max(0, round(upto - before)) for before, upto in pairwise(cumulative)
     )
     return Histogram(ends_ms=ends, counts=counts)
-
-
-def _end(bucket: Sample) -> float:
-    try:
-        return float(bucket.labels["le"])
-    except (KeyError, ValueError) as error:
-        raise NotAPage(f"a bucket of {bucket.name} has no end: {error}") from error
 
 
 _READERS = {

@@ -152,8 +152,8 @@ class MetricsServer:
     def _counts(self, before: ServerPage | None, after: ServerPage) -> ServerCounts:
         try:
             return counts_since(before, after, self.kind, self.served_as)
-        except NotAPage as error:
-            raise CliError(f"{self.url}: {error}") from error
+        except (KeyError, ValueError, OverflowError) as error:
+            raise CliError(f"{self.url}: a bucket cannot be read: {error}") from error
 
     def refusal(self, error: Exception) -> CliError:
         """Why nothing is counted where two servers take turns."""

@@ -164,4 +164,5 @@ def _window(stretch: Stretch, counts: _Counts, slo_ms: float) -> CountedWindow:
 
 
 def _amount(grown: float | None) -> int:
-    return round(grown or 0.0)
+    # Some exporters say NaN of what they do not know.
+    return round(grown) if grown is not None and math.isfinite(grown) else 0

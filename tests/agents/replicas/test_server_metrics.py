@@ -154,8 +154,6 @@ def a_histogram(counts: dict[float, int]) -> Histogram:
             "llama",
             {"waiting": 7, "memory_used_ratio": 0.625, "failed": 9},
         ),
-        # What is not finite says nothing.
-        ('vllm:num_requests_waiting{model_name="m"} NaN\n', "vllm", "m", {}),
         ("", "vllm", "llama", {}),
     ],
 )

@@ -36,6 +36,9 @@ def answer(what: str, request: httpx2.Request) -> httpx2.Response:
     match what:
         case "empty":
             return httpx2.Response(200, text="python_info 1\n")
+        case "bucket":
+            text = page("7").replace('le="+Inf"', 'le="x"')
+            return httpx2.Response(200, text=text)
         case "html":
             return httpx2.Response(200, text="<html>")
     return (
@@ -96,7 +99,7 @@ def test_each_period_s_counts_are_pushed() -> None:
     assert "10 came, 10 were served, 10 of them in time" in result.out
 
 
-@pytest.mark.parametrize("away", [*TRANSIENTS, "empty", "html"])
+@pytest.mark.parametrize("away", [*TRANSIENTS, "empty", "html", "bucket"])
 def test_a_server_that_is_away_loses_nothing(away: str) -> None:
     both = Both(["10", away, away, away, "60"])
     result = relayed(both, windows=1)

@@ -60,6 +60,7 @@ def test_a_window_is_sent_as_the_control_plane_takes_it() -> None:
 @pytest.mark.parametrize(
     ("counts", "arrivals", "served", "rejected"),
     [
+        (grown(3, 0, 0, waiting=math.nan), 3, 3, 0),
         # Refusals came, too.
         (grown(1, 0, 0, failed=4.0), 5, 1, 4),
         # A queue that grows is demand.
