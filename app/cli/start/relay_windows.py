@@ -67,7 +67,10 @@ class CountedWindow:
 
     def plus(self, later: "CountedWindow") -> "CountedWindow | None":
         """Both in one, of which the other one begins where this ends; None: that would be too long."""
-        stretch = Stretch(begin_s=self.stretch.begin_s, end_s=later.stretch.end_s)
+        stretch = Stretch(
+            begin_s=self.stretch.begin_s,
+            end_s=later.stretch.end_s,
+        )
         if stretch.end_s - stretch.begin_s > MAX_WINDOW_S:
             return None
         latency: Counter[float] = Counter(dict(self.latency))
@@ -165,4 +168,6 @@ def _window(stretch: Stretch, counts: _Counts, slo_ms: float) -> CountedWindow:
 
 def _amount(grown: float | None) -> int:
     # Some exporters say NaN of what they do not know.
-    return round(grown) if grown is not None and math.isfinite(grown) else 0
+    if grown is None or not math.isfinite(grown):
+        return 0
+    return round(grown)
