@@ -33,7 +33,8 @@ from agents.replicas.answers import (
     reading,
 )
 from agents.replicas.http_calls import Http
-from agents.replicas.server_metrics import ServerKind, read_page, read_server
+from agents.replicas.server_metrics import read_page, read_server
+from agents.replicas.server_names import ServerKind
 
 BatchOutcome: TypeAlias = Literal["applied_live", "reloading", "needs_restart"]
 

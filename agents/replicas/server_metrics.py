@@ -1,4 +1,4 @@
-"""What other programs' Prometheus metrics mean in our nouns: a table of names, old and new, and how to read by it.
+"""What other programs' Prometheus metrics mean in our nouns, read by the table of names in `server_names`.
 
     page = read_page(text)
     read_server(page, "vllm", "llama-3-8b")     -> ServerCounts, since the server's start
@@ -11,28 +11,31 @@ successor together. A counter is found with and without `_total`. Labels are com
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-ServerKind: TypeAlias = Literal["vllm", "triton", "mlserver"]
+from agents.replicas.server_names import (
+    GPUS,
+    HISTOGRAMS,
+    RATIOS,
+    SERVERS,
+    SERVICE_LABEL,
+    XID_COUNTS,
+    XIDS,
+    Name,
+    ServerKind,
+)
+
 Page: TypeAlias = Mapping[str, tuple[Sample, ...]]
 """Samples by their name."""
 MAX_LINE = 65_536
 """Characters; lines of real pages have some hundred. The parser copies the rest of a line for each of its labels: 1 MiB
 of labels in one line takes it 6.5 s, 0.25 MiB 0.3 s, and 4 MiB in lines of this length 2 s."""
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """One name that a quantity goes by, and what its unit is multiplied by to get ours."""
-
-    name: str
-    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +46,6 @@ class Histogram:
     """Ascending; infinity is the last."""
     counts: tuple[int, ...]
     """How many each bucket holds alone."""
-
-    def since(self, before: "Histogram | None") -> "Histogram":
-        """What came after an earlier reading; all of it where the program started anew."""
-        # Other buckets are another version of the server, whose counts cannot be compared.
-        if before is None or before.ends_ms != self.ends_ms:
-            return self
-        counts = tuple(
-            now - then for now, then in zip(self.counts, before.counts, strict=True)
-        )
-        return (
-            self
-            # A count that fell shows a restart: everything since then is new.
-            if min(counts, default=0) < 0
-            else Histogram(ends_ms=self.ends_ms, counts=counts)
-        )
 
     def within(self, limit_ms: float) -> float:
         """How many took at most so long, as if they were spread evenly over their bucket."""
@@ -87,7 +75,7 @@ class ServerCounts:
     running: float | None = None
     """Now."""
     memory_used_ratio: float | None = None
-    """Used share of the memory for keys and values, now."""
+    """Used share of the memory for keys and values, now; of several engines the mean."""
     prompt_tokens: float | None = None
     found_tokens: float | None = None
     """The part of them that its cache of prefixes had."""
@@ -124,102 +112,8 @@ class GpuCounts:
     clock_mhz: float | None = None
     memory_clock_mhz: float | None = None
     temperature_c: float | None = None
-    newest_xid: float | None = None
-
-
-SERVICE_LABEL: Mapping[ServerKind, str] = {
-    "vllm": "model_name",
-    "triton": "model",
-    "mlserver": "model",
-}
-"""The label that names what is served."""
-
-SERVERS: Mapping[ServerKind, Mapping[str, tuple[Name, ...]]] = {
-    "vllm": {
-        "served": (Name("vllm:request_success"),),
-        # A token that follows another one counts as a batch: their mean time is what steps take.
-        "batches": (
-            Name("vllm:inter_token_latency_seconds_count"),
-            Name("vllm:time_per_output_token_seconds_count"),
-        ),
-        "busy_s": (
-            Name("vllm:inter_token_latency_seconds_sum"),
-            Name("vllm:time_per_output_token_seconds_sum"),
-        ),
-        "waiting": (Name("vllm:num_requests_waiting"),),
-        "running": (Name("vllm:num_requests_running"),),
-        "memory_used_ratio": (
-            Name("vllm:kv_cache_usage_perc"),
-            Name("vllm:gpu_cache_usage_perc"),
-        ),
-        "prompt_tokens": (Name("vllm:prompt_tokens"),),
-        "found_tokens": (
-            Name("vllm:prefix_cache_hits"),
-            Name("vllm:gpu_prefix_cache_hits"),
-        ),
-        "generated_tokens": (Name("vllm:generation_tokens"),),
-        "preemptions": (Name("vllm:num_preemptions"),),
-        "total_s": (Name("vllm:e2e_request_latency_seconds_sum"),),
-        "latency": (Name("vllm:e2e_request_latency_seconds", 1e3),),
-        "first_token": (Name("vllm:time_to_first_token_seconds", 1e3),),
-        "between_tokens": (
-            Name("vllm:inter_token_latency_seconds", 1e3),
-            Name("vllm:time_per_output_token_seconds", 1e3),
-        ),
-        "in_queue": (Name("vllm:request_queue_time_seconds", 1e3),),
-    },
-    "triton": {
-        "served": (Name("nv_inference_request_success"),),
-        "failed": (Name("nv_inference_request_failure"),),
-        "rows": (Name("nv_inference_count"),),
-        "batches": (Name("nv_inference_exec_count"),),
-        "busy_s": (Name("nv_inference_compute_infer_duration_us", 1e-6),),
-        "waiting": (Name("nv_inference_pending_request_count"),),
-        "total_s": (Name("nv_inference_request_duration_us", 1e-6),),
-        "first_token": (Name("nv_inference_first_response_histogram_ms"),),
-    },
-    "mlserver": {
-        "served": (Name("model_infer_request_success"),),
-        "failed": (Name("model_infer_request_failure"),),
-    },
-}
-
-HISTOGRAMS = frozenset({"latency", "first_token", "between_tokens", "in_queue"})
-
-GPUS: Mapping[str, tuple[Name, ...]] = {
-    "power_w": (Name("DCGM_FI_DEV_BOARD_POWER_WATTS"), Name("DCGM_FI_DEV_POWER_USAGE")),
-    "energy_j": (Name("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 1e-3),),
-    "memory_used_mib": (Name("DCGM_FI_DEV_FB_USED"),),
-    "memory_free_mib": (Name("DCGM_FI_DEV_FB_FREE"),),
-    "busy_ratio": (
-        Name("DCGM_FI_DEV_GPU_UTIL_RATIO"),
-        Name("DCGM_FI_DEV_GPU_UTIL", 0.01),
-    ),
-    "sm_active_ratio": (
-        Name("DCGM_FI_PROF_SM_UTIL_RATIO"),
-        Name("DCGM_FI_PROF_SM_ACTIVE"),
-    ),
-    "sm_occupancy_ratio": (
-        Name("DCGM_FI_PROF_SM_OCCUPANCY_RATIO"),
-        Name("DCGM_FI_PROF_SM_OCCUPANCY"),
-    ),
-    "engine_active_ratio": (
-        Name("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO"),
-        Name("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
-    ),
-    "tensor_active_ratio": (
-        Name("DCGM_FI_PROF_TENSOR_UTIL_RATIO"),
-        Name("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),
-    ),
-    "dram_active_ratio": (
-        Name("DCGM_FI_PROF_DRAM_UTIL_RATIO"),
-        Name("DCGM_FI_PROF_DRAM_ACTIVE"),
-    ),
-    "clock_mhz": (Name("DCGM_FI_DEV_SM_CLOCK"),),
-    "memory_clock_mhz": (Name("DCGM_FI_DEV_MEM_CLOCK"),),
-    "temperature_c": (Name("DCGM_FI_DEV_GPU_TEMP"),),
-    "newest_xid": (Name("DCGM_FI_DEV_XID_ERRORS"),),
-}
+    xids: tuple[int, ...] = ()
+    """Numbers of the errors that the driver met, ascending; 0 means none."""
 
 
 class NotAPage(ValueError):
@@ -243,11 +137,14 @@ def read_page(text: str) -> Page:
 
 
 def read_server(page: Page, kind: ServerKind, served_as: str) -> ServerCounts:
-    """What a server tells of the network that it calls so; sums over its other labels."""
+    """What a server tells of the network that it calls so; sums over its other labels, of ratios the mean.
+
+    Raises KeyError, ValueError or OverflowError for a bucket without an end or a count.
+    """
     label = SERVICE_LABEL[kind]
     found: dict[str, float | Histogram | None] = {}
     for quantity, names in SERVERS[kind].items():
-        read = _histogram if quantity in HISTOGRAMS else _total
+        read = _READERS.get(quantity, _total)
         values = (read(page, name, label, served_as) for name in names)
         # An old name and its successor may both be there: adding them would count twice.
         found[quantity] = next((value for value in values if value is not None), None)
@@ -256,57 +153,118 @@ def read_server(page: Page, kind: ServerKind, served_as: str) -> ServerCounts:
 
 def read_gpus(page: Page) -> tuple[GpuCounts, ...]:
     """Every GPU and slice, by host, number and slice."""
-    found: dict[tuple[str, str, str, str], dict[str, float]] = defaultdict(dict)
+    found: dict[_GpuKey, dict[str, float]] = defaultdict(dict)
     wanted = [(quantity, name) for quantity, names in GPUS.items() for name in names]
     for quantity, name in wanted:
-        for sample in _samples(page, name.name):
-            labels = {label.lower(): value for label, value in sample.labels.items()}
-            gpu = tuple(
-                labels.get(each, "") for each in ("hostname", "gpu", "gpu_i_id", "uuid")
-            )
-            # A value that is not finite says nothing, and JSON cannot hold it.
-            if math.isfinite(sample.value):
-                # The first name that has a value counts, as in `read_server`.
-                found[gpu].setdefault(quantity, sample.value * name.factor)  # type: ignore[index]
+        for sample in _filled(page, name.name):
+            # The first name that has a value counts, as in `read_server`.
+            found[_gpu_of(sample)].setdefault(quantity, sample.value * name.factor)
+    xids = _xids(page)
     return tuple(
         GpuCounts(
-            host=host,
-            index=index,
-            slice=mig,
-            uuid=uuid,
-            **found[host, index, mig, uuid],
+            host=gpu.host,
+            index=gpu.number,
+            slice=gpu.mig,
+            uuid=gpu.uuid,
+            xids=tuple(sorted(xids.get(gpu, ()))),
+            **found.get(gpu, {}),
         )
-        for host, index, mig, uuid in sorted(found)
+        for gpu in sorted({*found, *xids})
     )
 
 
-def told(counts: ServerCounts | GpuCounts) -> dict[str, float | str | Histogram]:
+class _GpuKey(NamedTuple):
+    host: str
+    number: str
+    mig: str
+    uuid: str
+
+
+def _gpu_of(sample: Sample) -> _GpuKey:
+    labels = {label.lower(): value for label, value in sample.labels.items()}
+    return _GpuKey(
+        *(labels.get(each, "") for each in ("hostname", "gpu", "gpu_i_id", "uuid"))
+    )
+
+
+def _xids(page: Page) -> dict[_GpuKey, set[int]]:
+    """All that are told of a GPU: the newest may hide the one that matters."""
+    found: dict[_GpuKey, set[int]] = defaultdict(set)
+    for sample in _filled(page, XIDS):
+        found[_gpu_of(sample)].add(round(sample.value))
+    for name in XID_COUNTS:
+        for sample in _filled(page, name):
+            number = sample.labels.get("xid", "")
+            if sample.value > 0 and number.isdecimal():
+                found[_gpu_of(sample)].add(int(number))
+    for numbers in found.values():
+        if len(numbers) > 1:
+            numbers.discard(0)
+    return found
+
+
+def _filled(page: Page, name: str) -> Iterator[Sample]:
+    """The samples that say something: neither what is not finite, which JSON cannot hold, nor DCGM's blanks."""
+    for sample in _samples(page, name):
+        if math.isfinite(sample.value) and not _is_blank(sample.value):
+            yield sample
+
+
+def _is_blank(value: float) -> bool:
+    """Whether DCGM means that it does not know: blank, not found, not supported or not permitted.
+
+    dcgm_structs.h has four numbers in a row for each type: from 2^31 - 16 (32 bits), 2^63 - 16 (64 bits) and 2^47
+    (floating point). No quantity here is ever as large as the last two, and as a float 2^63 - 16 is rounded.
+    """
+    return value >= 2.0**47 or 2.0**31 - 16 <= value <= 2.0**31 - 13
+
+
+Quantity: TypeAlias = float | str | tuple[int, ...] | Histogram
+
+
+def known(counts: ServerCounts | GpuCounts) -> dict[str, Quantity]:
     """What is known, by name."""
     pairs = ((field.name, getattr(counts, field.name)) for field in fields(counts))
-    return {name: value for name, value in pairs if value not in (None, "")}
+    return {name: value for name, value in pairs if value not in (None, "", ())}
 
 
 def _samples(page: Page, name: str) -> tuple[Sample, ...]:
     return page.get(name) or page.get(f"{name}_total") or ()
 
 
-def _of(samples: Iterable[Sample], label: str, value: str) -> list[Sample]:
-    return [sample for sample in samples if sample.labels.get(label) == value]
+def of_service(samples: Iterable[Sample], label: str, value: str) -> list[Sample]:
+    """Those of one service; a server that serves one may leave its name out."""
+    return [sample for sample in samples if sample.labels.get(label, value) == value]
 
 
 def _total(page: Page, name: Name, label: str, value: str) -> float | None:
-    values = [sample.value for sample in _of(_samples(page, name.name), label, value)]
-    return sum(values) * name.factor if values else None
+    found = of_service(_samples(page, name.name), label, value)
+    return sum(each.value for each in found) * name.factor if found else None
+
+
+def _mean(page: Page, name: Name, label: str, value: str) -> float | None:
+    total = _total(page, name, label, value)
+    if total is None:
+        return None
+    return total / len(of_service(_samples(page, name.name), label, value))
 
 
 def _histogram(page: Page, name: Name, label: str, value: str) -> Histogram | None:
     below: dict[float, float] = defaultdict(float)
-    for sample in _of(page.get(f"{name.name}_bucket", ()), label, value):
+    for sample in of_service(page.get(f"{name.name}_bucket", ()), label, value):
         below[float(sample.labels["le"]) * name.factor] += sample.value
     if not below:
         return None
     ends = tuple(sorted(below))
     cumulative = (0.0, *(below[end] for end in ends))
     # Prometheus' buckets are cumulative; ours hold what is in each alone.
-    counts = tuple(round(upto - before) for before, upto in pairwise(cumulative))
+    counts = tuple(
+        max(0, round(upto - before)) for before, upto in pairwise(cumulative)
+    )
     return Histogram(ends_ms=ends, counts=counts)
+
+
+_READERS = {
+    **dict.fromkeys(HISTOGRAMS, _histogram),
+    **dict.fromkeys(RATIOS, _mean),
+}

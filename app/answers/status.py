@@ -100,7 +100,8 @@ def _service_status(
     reading: ServiceObservation | None,
     demand: Demand | None,
 ) -> ServiceStatus:
-    telemetry = _telemetry(reading, snapshot.settings.stale_after_s)
+    kept = "advised" if snapshot.decided_rps.get(service.name) else "planned"
+    telemetry = _telemetry(reading, snapshot.settings.stale_after_s, kept=kept)
     slo_met = _slo_met(service, reading, telemetry)
     replicas = _replicas(snapshot.target, service.name)
     holds = _predictions_hold(snapshot, service, replicas)
@@ -135,20 +136,22 @@ def _condition(
     return Condition(type=kind, status=status, reason=reason, message=message)
 
 
-def _telemetry(reading: ServiceObservation | None, stale_after_s: float) -> Condition:
+def _telemetry(
+    reading: ServiceObservation | None, stale_after_s: float, *, kept: str
+) -> Condition:
     if reading is None:
         return _condition(
             "TelemetryAvailable",
             "False",
             "MetricsMissing",
-            "no node reported this service in the last few minutes",
+            f"nothing was reported of this service in the last few minutes; what is {kept} stays",
         )
     if reading.age_s > stale_after_s:
         return _condition(
             "TelemetryAvailable",
             "False",
             "MetricsStale",
-            f"the newest window is {reading.age_s:.0f} s old (limit {stale_after_s:g})",
+            f"the newest window is {reading.age_s:.0f} s old (limit {stale_after_s:g}); what is {kept} stays",
         )
     return _condition(
         "TelemetryAvailable",

@@ -187,8 +187,10 @@ def _rules(keep: Retention) -> Mapping[str, timedelta]:
         ),
         # Steps and violations go with their plan: their foreign keys cascade.
         "plan WHERE at < :before AND state = 'kept'": timedelta(hours=keep.kept_hours),
-        # Whatever was once in force stays for ever, since reports read costs off it.
-        "plan WHERE at < :before AND NOT EXISTS (SELECT FROM target WHERE target.plan_id = plan.id)": plans,
+        # Whatever was once in force stays for ever, since reports read costs off it. What is proposed is the newest
+        # advice, however old: it is repeated while the same is wanted.
+        "plan WHERE at < :before AND state <> 'proposed' "
+        "AND NOT EXISTS (SELECT FROM target WHERE target.plan_id = plan.id)": plans,
         "plan_content c WHERE used_at < :before "
         "AND NOT EXISTS (SELECT FROM plan p WHERE p.content = c.sha256) "
         "AND NOT EXISTS (SELECT FROM plan p WHERE p.problem = c.sha256)": timedelta(

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.db.base.tables import cluster
 from app.db.decisions import actors, plans, policies
 from app.db.decisions.bindings import StoredBinding, load_bound
+from app.db.decisions.plan_parts import load_decided_rps
 from app.db.fleet import gpu_types, nodes
 from app.db.fleet.launches import load_avoided, load_launch_s, load_launch_times
 from app.db.fleet.tokens import load_token_steps
@@ -25,6 +26,7 @@ from app.store.observation_book import (
     served_speeds,
     stretch,
 )
+from app.store.plan_rules import unpushed
 from app.store.store import Correction, PolicySettings, Proposal, Snapshot
 from app.store.trained_actors import fleet_fingerprint, wants_actor
 from solvers.forecast.choose_technique import TechniqueChoice
@@ -248,6 +250,9 @@ class SnapshotReader:
             settings=settings,
             windows=await load_windows(
                 connection, now, settings.window_s, state.services
+            ),
+            decided_rps=await load_decided_rps(
+                connection, unpushed(settings, state.services)
             ),
             statuses=statuses,
             approved=None if approved is None else approved.plan,

@@ -43,12 +43,15 @@ def make_demands(snapshot: Snapshot) -> tuple[Demand, ...]:
     """One Demand per service. A service that was never observed keeps its planned rate; one whose telemetry stopped
     the higher of that and of what was last known.
 
-    The planned rate is the one that the target serves; without a target it is zero. It does not fall while a node of
-    the service reports what it kept during an outage. For an exceeded budget's sake some services' demands are only a
-    share of what they would be.
+    The planned rate is the one that the target serves; without a target it is zero. Where somebody else carries plans
+    out it is at least what the newest decision was made for: the target says nothing of what runs there. It does not
+    fall while a node of the service reports what it kept during an outage. For an exceeded budget's sake some services'
+    demands are only a share of what they would be.
     """
     windows = windows_by_service(snapshot.windows)
     planned = planned_rates_rps(snapshot.target)
+    for name, decided_rps in snapshot.decided_rps.items():
+        planned[name] = max(planned[name], decided_rps)
     catching_up = _catching_up(snapshot)
     made = (
         _demand(

@@ -155,11 +155,9 @@ class MemoryStore:
         """Everything for one tick."""
         window_s = self.settings.window_s
         numbers = snapshot_numbers(now.timestamp(), window_s, self._services.values())
-        approved_id = max(
-            (key for key, record in self.plans.items() if record.state == "approved"),
-            default=None,
-        )
+        approved_id = plan_rules.newest_id(self.plans, "approved")
         state = self._state(now)
+        unpushed = plan_rules.unpushed(self.settings, state.services)
         return Snapshot(
             at=now,
             state=state,
@@ -167,6 +165,7 @@ class MemoryStore:
             target=self._target,
             settings=self.settings,
             windows=self._observations.load_windows(numbers, window_s),
+            decided_rps=self._observations.decided_rps(unpushed),
             statuses=self._nodes.statuses(now, self._basis().generation),
             approved=None if approved_id is None else self.plans[approved_id].bound,
             approved_id=approved_id,

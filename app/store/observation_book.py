@@ -76,6 +76,8 @@ class ObservationBook:
     """What the newest decision planned for, or foresaw where that is higher, by service."""
     _at_zero: set[str] = field(default_factory=set)
     """Services for which the newest decision plans no replica."""
+    _decided_rps: dict[str, float] = field(default_factory=dict)
+    """What the newest decision planned for, by service."""
     _readings: deque[tuple[float, str, ReplicaReading]] = field(default_factory=deque)
     """(start of the window, GPU, reading)."""
     _tokens: dict[tuple[str, int], EngineTokens] = field(default_factory=dict)
@@ -143,6 +145,15 @@ class ObservationBook:
                 self._at_zero.add(demand.service)
             _, high_rps = demand.interval_rps or (0.0, 0.0)
             self._planned_rps[demand.service] = max(demand.arrival_rate_rps, high_rps)
+            self._decided_rps[demand.service] = demand.arrival_rate_rps
+
+    def decided_rps(self, services: Iterable[str]) -> dict[str, float]:
+        """What the newest decision planned for, of those services for which one did."""
+        return {
+            name: self._decided_rps[name]
+            for name in services
+            if name in self._decided_rps
+        }
 
     def load_windows(
         self,

@@ -1,6 +1,6 @@
 """What may become of plans, for every store: why an approval or a push is refused, and the audit's line of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
@@ -9,7 +9,7 @@ from app.base.errors import Conflict, NotFound
 from app.store.plan_states import UNDECIDED, PlanState
 from app.store.store import AuditEvent, PlanRecord, PolicySettings, Proposal
 from solvers.types.plan import BoundPlan
-from solvers.types.state import Mode
+from solvers.types.state import Mode, Service
 
 HELD = "the loop was paused or put in mode off while it was made"
 NOT_LEADING = "its controller did not lead any more: another one decides"
@@ -84,6 +84,24 @@ def why_not_rejected(judged: JudgedPlan) -> str | None:
     if judged.state in UNDECIDED:
         return None
     return f"plan {judged.id} is {judged.state}; only {' or '.join(UNDECIDED)} plans can become rejected"
+
+
+def unpushed(settings: PolicySettings, services: Iterable[Service]) -> tuple[str, ...]:
+    """Services whose plans do not come into force by themselves: a person, or another program, carries them out."""
+    return tuple(
+        service.name for service in services if not _is_pushed(settings, service)
+    )
+
+
+def _is_pushed(settings: PolicySettings, service: Service) -> bool:
+    modes = {
+        settings.mode,
+        service.mode,
+    }
+    group = settings.group_of(service)
+    if group is not None:
+        modes.add(group.mode)
+    return modes == {Mode.AUTO}
 
 
 def why_held(settings: PolicySettings) -> str | None:
@@ -212,6 +230,11 @@ def newest_fresh(
                 policy_version=record.policy_version,
             )
     return None
+
+
+def newest_id(plans: Mapping[int, PlanRecord], state: PlanState) -> int | None:
+    """The newest plan in that state."""
+    return max((key for key in plans if plans[key].state == state), default=None)
 
 
 def plan_of(plans: Mapping[int, PlanRecord], plan_id: int) -> PlanRecord:

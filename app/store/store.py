@@ -252,6 +252,8 @@ class Snapshot:
     """What exceeded budgets do: which services are planned for less (`app.loop.budgets`)."""
     avoided: tuple[AvoidedGpu, ...] = ()
     """GPUs on which a service's launches failed again and again, by service and GPU."""
+    decided_rps: Mapping[str, float] = field(default_factory=dict)
+    """What the newest decision was made for, by service, where plans are not pushed by themselves."""
     late_too_long: frozenset[str] = frozenset()
     """Nodes whose late windows the forecast waits for no longer; set by the loop (`app.loop.observe.HeardNodes`)."""
     flapping: frozenset[str] = frozenset()

@@ -214,3 +214,16 @@ def test_the_control_plane_runs_as_nobody_in_particular() -> None:
         security = container(kind, name)["securityContext"]
         assert security["readOnlyRootFilesystem"] is True
         assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_keda_takes_no_figure_for_an_error_and_keeps_what_runs() -> None:
+    """Its executor leaves the scale to zero out at an error where there is a fallback above 0."""
+    scaled = yaml.safe_load(
+        (FOLDER / "components" / "keda" / "scaled-object.yaml").read_text()
+    )["spec"]
+    (trigger,) = scaled["triggers"]
+    assert trigger["metadata"]["ignoreNullValues"] == "false"
+    # Several processes of the API say the same.
+    assert trigger["metadata"]["query"].startswith("max(")
+    assert scaled["fallback"]["replicas"] > 0
+    assert scaled["fallback"]["behavior"] == "currentReplicasIfHigher"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -31,16 +32,21 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
         yield running
 
 
-def scraped(api: Api, token: str = "viewer") -> dict[str, float]:
-    """Series with their values, of a page that is made anew."""
+def scraped_text(api: Api, token: str = "viewer") -> str:
+    """A page that is made anew."""
     parts: ApiParts = api.client.app.state.parts  # type: ignore[attr-defined]
     parts.cluster_page.made_s = ClusterPage().made_s
     answer = api.call("GET", "metrics", token=token)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/plain; version=")
+    return answer.text
+
+
+def scraped(api: Api, token: str = "viewer") -> dict[str, float]:
+    """Series with their values."""
     pairs = (
         line.rpartition(" ")
-        for line in answer.text.splitlines()
+        for line in scraped_text(api, token).splitlines()
         if not line.startswith("#")
     )
     return {
@@ -109,8 +115,18 @@ def test_what_is_only_advised_is_shown_for_whoever_follows_it(
     assert f'service_cost_usd_per_hour{{gpu_type="T4",{CHAT}}}' not in shown
 
 
-def test_what_is_advised_no_longer_is_not_shown(api: Api) -> None:
-    """Else whoever follows it would never scale down."""
+def advised(api: Api) -> dict[str, float]:
+    """Replicas that the metrics ask for, by GPU type."""
+    found = [
+        (series, value)
+        for series, value in scraped(api).items()
+        if series.startswith("service_desired_replicas") and CHAT in series
+    ]
+    return {series.split('"')[1]: value for series, value in found}
+
+
+def test_what_is_advised_no_longer_is_shown_as_0(api: Api) -> None:
+    """Else whoever follows it could not tell it from a control plane that is away, and would never scale down."""
     api.put("services/chat", service(mode="advise"))
     sequence = 0
     for arrivals, windows in ((0, 2), (100, 10), (0, 160)):
@@ -122,8 +138,66 @@ def test_what_is_advised_no_longer_is_not_shown(api: Api) -> None:
             api.clock.advance(2.0)
         # The target is an empty plan first: another one would outdate what is proposed by itself.
         api.tick()
-        is_shown = any("service_desired_replicas" in each for each in scraped(api))
-        assert is_shown == bool(arrivals)
+        assert (advised(api)["T4"] > 0) == bool(arrivals)
+
+
+def push(api: Api, *, rate_rps: float, window_s: float = 10.0) -> None:
+    """What a gateway counted in the last seconds."""
+    began = api.clock.now() - timedelta(seconds=window_s)
+    count = round(rate_rps * window_s)
+    body = {
+        "source": "gateway",
+        "window_start": began.isoformat(),
+        "window_s": window_s,
+        **dict.fromkeys(("arrivals", "served", "in_slo"), count),
+    }
+    api.call("POST", "services/chat/telemetry", body, token="operator")
+
+
+def pass_time(
+    api: Api, *, seconds: float, sequence: int, restarted: bool = False
+) -> None:
+    """The node reports of itself alone, not of the service, and the loop ticks, maybe as a new process."""
+    api.clock.advance(seconds)
+    api.sync(
+        sequence=sequence, window_start_s=api.clock.now().timestamp() - 2.0, services=[]
+    )
+    api.tick(restarted=restarted)
+
+
+def test_advice_stays_while_nothing_is_heard(api: Api) -> None:
+    """Ten minutes, with a change of the catalogue that outdates what was proposed, and a restart of the loop."""
+    api.put("services/chat", service(mode="advise", scaling={"min_replicas": 0}))
+    for _ in range(5):
+        api.clock.advance(10.0)
+        push(api, rate_rps=200.0)
+    pass_time(api, seconds=1.0, sequence=1)
+    before = advised(api)
+    assert before["T4"] > 0
+    for minute in range(10):
+        pass_time(api, seconds=60.0, sequence=2 + minute, restarted=minute == 7)
+        assert advised(api) == before, minute
+        if minute == 3:
+            api.put("services/other", service("other"))
+            # Before the next tick, too.
+            assert advised(api) == before
+    status = api.get("services/chat")["status"]
+    (telemetry,) = (
+        each for each in status["conditions"] if each["type"] == "TelemetryAvailable"
+    )
+    assert (telemetry["status"], telemetry["reason"]) == ("False", "MetricsMissing")
+    assert "what is advised stays" in telemetry["message"]
+
+
+def test_of_a_service_that_was_never_heard_no_advice_is_shown(api: Api) -> None:
+    """Its replicas run elsewhere already: 0 would end them before the first figure is pushed."""
+    api.put("services/chat", service(mode="advise", scaling={"min_replicas": 0}))
+    for sequence in (1, 2):
+        pass_time(api, seconds=30.0, sequence=sequence)
+        assert advised(api) == {}
+    push(api, rate_rps=0.0)
+    pass_time(api, seconds=1.0, sequence=3)
+    assert advised(api) == {"T4": 0.0}
 
 
 def test_costs_are_those_of_the_reporting_view(api: Api) -> None:

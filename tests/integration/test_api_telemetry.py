@@ -108,6 +108,9 @@ def test_a_window_that_contradicts_another_is_refused(api: Api) -> None:
         (window(latency_ms=[{"up_to_ms": 5, "count": 99}]), "/latency_ms"),
         (window(window_s=0.5), "/window_s"),
         (window(arrivals=-1), "/arrivals"),
+        (window(arrivals=10**12, window_s=1.0), "/arrivals"),
+        (window(served=10_000_001, arrivals=10_000_000), "/served"),
+        (window(rejected=10_000_001), "/rejected"),
         (window(source="Not a name"), "/source"),
         (window(colour="red"), "/colour"),
         (window(latency_ms=[{"up_to_ms": 0, "count": 1}]), "/latency_ms/0/up_to_ms"),
@@ -129,3 +132,13 @@ def test_the_sources_of_a_service_are_bounded_and_those_that_are_there_go_on(
     status, answer = pushed(api, window(source="one-more"))
     assert (status, "add up their counts" in answer["detail"]) == (409, True)
     assert pushed(api, window(-20.0))[0] == 200
+
+
+def test_the_total_of_a_counter_is_refused_in_words_and_a_busy_gateway_is_not(
+    api: Api,
+) -> None:
+    status, answer = pushed(api, window(arrivals=10**12))
+    assert status == 422
+    assert "more than 1,000,000 requests per second" in answer["detail"]
+    assert "not the total of a counter" in answer["detail"]
+    assert pushed(api, window(arrivals=10_000_000))[0] == 200

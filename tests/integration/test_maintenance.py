@@ -277,6 +277,20 @@ async def test_contents_are_kept_as_long_as_a_plan_has_them(
 
 
 @on_fleet()
+async def test_what_is_advised_stays_however_long_nothing_else_is(
+    store: PostgresStore, engine: AsyncEngine
+) -> None:
+    """The loop proposes it once, and a program may follow it for months."""
+    withdrawn, proposed = [
+        await store.record_plan(replace(make_record(START, None, 1), state=state))
+        for state in ("withdrawn", "proposed")
+    ]
+    await maintain(engine, START + timedelta(days=90))
+    assert await column(engine, "SELECT id FROM plan") == [proposed]
+    assert withdrawn != proposed
+
+
+@on_fleet()
 async def test_a_partition_that_somebody_dropped_is_made_again_by_the_next_observation(
     store: PostgresStore, engine: AsyncEngine
 ) -> None:

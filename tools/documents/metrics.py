@@ -239,10 +239,22 @@ closed set of values."""
 TAIL = """
 ## Metrics of others
 
-`agents/replicas/server_metrics.py` knows what vLLM, Triton, MLServer and DCGM's exporter call things, old names and
+`agents/replicas/server_names.py` knows what vLLM, Triton, MLServer and DCGM's exporter call things, old names and
 new: agents read by it what the servers that they start have done. `plimsoll relay URL --kind dcgm` shows what a page
-of another program means; `plimsoll relay URL --kind vllm --service NAME` pushes what a vLLM that no agent started
-does, as below. Its histogram's buckets say how many were in time, as if requests were spread evenly over a bucket.
+of another program means, without what DCGM marks as blank. `plimsoll relay URL --kind vllm --service NAME` pushes what
+a vLLM that no agent started does, as below:
+
+* A request arrived if it was answered or refused (`vllm:admission_rejections_total`), waits or runs, or got its first
+  token and left. vLLM counts a client that leaves before its first token nowhere, so such requests are missing.
+* The histogram's buckets say how many were in time, as if requests were spread evenly over a bucket. The SLO is read
+  again for each window.
+* Each series is compared with itself, and differences are summed. After a restart, which a new
+  `process_start_time_seconds` tells, everything counts from zero; so does one engine of several whose counters fell.
+  Where counters fall otherwise, two servers answer at the address: `relay` refuses that. Relay each server, or each
+  Pod, by an address of its own with a `--source` of its own, never a load balancer's. In a rolling update the new
+  server is followed from its first page on. vLLM with several API processes tells no start: the next page decides.
+* Once it has begun, `relay` bears that the server or the control plane answers nothing, or 503, or a page without the
+  service. It asks less often, at least every 30 s, and pushes later what was counted meanwhile, up to a day of it.
 
 ## Services that no agent serves
 
@@ -254,7 +266,12 @@ operator that sees the service's project:
 
 It counts like what agents see: forecasts, plans and SLO reports follow. The same window of the same source again
 changes nothing; one that overlaps another with other figures is refused (409). A window must have ended and be younger
-than a day; a service takes 64 sources. Do not push what an agent's router counts already: it would count twice.
+than a day; a service takes 64 sources, each with at most 1,000,000 requests per second: more is the total of a counter,
+which would plan the entire fleet. Count every request that arrived, those that were refused or left among them.
+Do not push what an agent's router counts already: it would count twice.
+
+Nothing pushed is not nothing asked: push windows with 0 while nobody asks. While nothing comes, the planned rate stays,
+in mode `advise` the advised replicas stay, and the service's condition `TelemetryAvailable` is False.
 
 ## Traces
 

@@ -108,7 +108,7 @@ FAMILIES: Final = (
         (*_SERVICE, "gpu_type"),
         {
             "plimsoll_service_desired_replicas": "Replicas by the plan in force, or by the newest one where plans are "
-            "advice only",
+            "advice only; it stays while nothing is heard, and is absent before",
         },
     ),
     *_families(

@@ -13,9 +13,10 @@ from typing import cast
 
 from agents.base.exposition import ScrapePage
 from app.api.caches.cluster_families import FAMILIES, MAX_SERIES
+from app.api.caches.desired_replicas import load_desired
 from app.db.base.tables import AnyRow
 from app.db.base.transaction import Connection, Engine, transaction
-from app.db.decisions import plans, policies
+from app.db.decisions import policies
 from app.db.fleet.windows import load_windows
 from app.db.reports import cluster_figures
 from app.db.reports import fleet_board as board
@@ -23,10 +24,9 @@ from app.db.reports.cluster_figures import Hour
 from app.db.reports.fleet_board import BoardPart
 from app.db.workloads import services, tasks
 from app.db.workloads.services import ServiceRow
-from app.loop.make_commands import modes_of
 from app.loop.observe import make_reading, windows_by_service
 from app.store.store import PolicySettings
-from solvers.types.state import Mode, ServiceObservation
+from solvers.types.state import ServiceObservation
 
 KEPT_S = 5.0
 MIB = 1024.0 * 1024.0
@@ -200,7 +200,11 @@ async def _add_services(page: ScrapePage, connection: Connection, seen: _Seen) -
         _add_reading(page, row, reading, seen.settings.stale_after_s)
     places = await board.load_places(connection, seen.now)
     _add_places(page, places, projects)
-    _add_desired(page, places, await _load_advice(connection, rows, seen), projects)
+    types = {cast(str, gpu.gpu_type) for gpu in seen.gpus}
+    desired = await load_desired(connection, rows, places, seen.settings, types)
+    for (service, gpu_type), count in desired.items():
+        labels = (projects[service], service, gpu_type)
+        page.add("plimsoll_service_desired_replicas", count, *labels)
     _add_replicas(page, seen, projects)
     _add_hour(page, await cluster_figures.load_hour(connection, seen.hour), projects)
 
@@ -246,51 +250,6 @@ def _add_places(
             rate_rps,
             projects[service],
             service,
-        )
-
-
-async def _load_advice(
-    connection: Connection, rows: Sequence[ServiceRow], seen: _Seen
-) -> dict[tuple[str, str], int]:
-    """Replicas by service and GPU type that somebody else is to run: plans are advice only for these services."""
-    advised = {
-        row.service.name
-        for row in rows
-        if Mode.ADVISE in modes_of(row.service, seen.settings)
-    }
-    bound = await plans.newest_advice(connection) if advised else None
-    return Counter(
-        (replica.service, gpu.gpu_type)
-        for gpu in (bound.gpus if bound else ())
-        for replica in gpu.replicas
-        if replica.service in advised
-    )
-
-
-def _add_desired(
-    page: ScrapePage,
-    places: Sequence[AnyRow],
-    advice: Mapping[tuple[str, str], int],
-    projects: Mapping[str, str],
-) -> None:
-    """By the plan in force, or by what is advised beside it."""
-    desired = {
-        (place.service, place.gpu_type): place.replicas
-        for place in places
-        if place.service in projects
-    }
-    advised = {service for service, _ in advice}
-    for key in tuple(desired):
-        if key[0] in advised:
-            del desired[key]
-    desired |= advice
-    for (service, gpu_type), count in desired.items():
-        page.add(
-            "plimsoll_service_desired_replicas",
-            count,
-            projects[service],
-            service,
-            gpu_type,
         )
 
 

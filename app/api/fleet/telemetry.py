@@ -26,6 +26,9 @@ router = resource_router("services", prefix="/services")
 CLOCKS_S = 5.0
 """By which a source's clock may be ahead of ours."""
 
+MAX_RATE_RPS = 1e6
+"""A source counts no more than one machine can pass on; a higher figure is the total of a counter."""
+
 Count = Annotated[int, Field(ge=0, le=10**12)]
 
 
@@ -118,6 +121,8 @@ def _check(context: Context, said: TelemetryPush) -> None:
             f"the window began more than {pushed.OLDEST_S:g} s ago",
             field="window_start",
         )
+    for field in ("arrivals", "served", "rejected"):
+        _check_rate(field, getattr(said, field), said.window_s)
     if said.in_slo > said.served:
         raise InvalidRequest(
             f"{said.in_slo} requests in time are more than {said.served} served",
@@ -127,6 +132,15 @@ def _check(context: Context, said: TelemetryPush) -> None:
         raise InvalidRequest(
             f"the buckets hold {counted} requests, more than {said.served} served",
             field="latency_ms",
+        )
+
+
+def _check_rate(field: str, count: int, window_s: float) -> None:
+    if count > MAX_RATE_RPS * window_s:
+        raise InvalidRequest(
+            f"{count} in {window_s:g} s are more than {MAX_RATE_RPS:,.0f} requests per second, which no source passes "
+            "on; push what this window alone counted, not the total of a counter",
+            field=field,
         )
 
 

@@ -30,6 +30,8 @@ TIMEOUT = httpx2.Timeout(75.0, connect=5.0)
 class ControlPlaneUnreachable(CliError):
     """No control plane answers."""
 
+    may_pass = True
+
 
 class FieldFault(NamedTuple):
     """One field that the control plane does not take."""
@@ -59,6 +61,8 @@ class ApiProblem(CliError):
             "\n  ".join([detail + suffix, *lines]), hint=HINTS.get(status, "")
         )
         self.status = status
+        busy = (httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS)
+        self.may_pass = status in busy or status >= httpx2.codes.INTERNAL_SERVER_ERROR
         self.detail = detail
         self.fields = fields
         self.request_id = request_id
@@ -296,16 +300,7 @@ class Api:
         document = _json_object(answer)
         # A proxy's error page, or another program at this port.
         if document is None or "detail" not in document:
-            through = (
-                f", asked through the proxy {self._proxy.place}," if self._proxy else ""
-            )
-            return CliError(
-                f"{self._url.value}{through} answered {answer.status_code} {answer.reason_phrase} "
-                "without a problem document",
-                hint=_direct(self._url.value or "")
-                if self._proxy
-                else "is this the address of Plimsoll? `plimsoll config show` shows where it comes from",
-            )
+            return self._foreign(answer)
         detail = str(document["detail"])
         # There are four places where a token may come from; people look in the wrong one first.
         if answer.status_code == httpx2.codes.UNAUTHORIZED:
@@ -321,6 +316,22 @@ class Api:
         return ApiProblem(
             answer.status_code, detail, fields, str(document.get("request_id", ""))
         )
+
+    def _foreign(self, answer: httpx2.Response) -> CliError:
+        proxy = self._proxy
+        through = f", asked through the proxy {proxy.place}," if proxy else ""
+        said = (
+            f"{self._url.value}{through} answered {answer.status_code} {answer.reason_phrase} "
+            "without a problem document"
+        )
+        error = CliError(said)
+        # A proxy says so while the control plane behind it restarts, which passes.
+        if answer.status_code >= httpx2.codes.INTERNAL_SERVER_ERROR:
+            error = ApiProblem(answer.status_code, said, (), "")
+        error.hint = "is this the address of Plimsoll? `plimsoll config show` shows where it comes from"
+        if proxy:
+            error.hint = _direct(self._url.value or "")
+        return error
 
     def _document(self, answer: httpx2.Response) -> Document:
         document = _json_object(answer)

@@ -1,4 +1,4 @@
-"""Errors of the command.
+"""Errors of the command, and how those that run for days bear what passes.
 
 CliError              something that the user should read: what went wrong, and what to do
 ├── ManifestErrors    manifests that cannot be used, each with file, line, field and remedy
@@ -11,10 +11,20 @@ Wrong usage is `typer.BadParameter`, which ends with exit code 2.
 """
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+MAX_WAIT_S = 30.0
+
+Answer = TypeVar("Answer")
 
 
 class CliError(Exception):
     """Ends the command with exit code 1; its text is shown as it is, the hint on a line of its own."""
+
+    may_pass = False
+    """Whether the same may work a moment later."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -28,3 +38,53 @@ def show_error(error: Exception) -> None:
     sys.stderr.write(f"Error: {error}\n")
     if isinstance(error, CliError) and error.hint:
         sys.stderr.write(f"Hint: {error.hint}\n")
+
+
+@dataclass(slots=True, kw_only=True)
+class Patience:
+    """How long to wait before the next question to one server: it is asked less often while it does not answer."""
+
+    period_s: float
+    """Between two questions while it answers."""
+    takes_all: bool = False
+    """Whether every error may pass, as of a server that answered well before."""
+    _failures: int = field(default=0, init=False)
+    """In a row."""
+
+    @property
+    def wait_s(self) -> float:
+        """Twice as long after each failure, up to MAX_WAIT_S."""
+        longest_s = max(MAX_WAIT_S, self.period_s)
+        # An exponent without a bound would overflow within a day.
+        return min(longest_s, self.period_s * 2.0 ** min(self._failures, 16))
+
+    def ask(
+        self, sleep: Callable[[float], None], question: Callable[[], Answer]
+    ) -> Answer:
+        """The answer after the next wait, or after as many as it takes. Raises CliError for what will not pass."""
+        while True:
+            sleep(self.wait_s)
+            try:
+                answer = question()
+            except CliError as error:
+                self.failed(error)
+            else:
+                self.answered()
+                return answer
+
+    def failed(self, error: CliError) -> None:
+        """Say the first of several in a row. Raises the error where it will not pass."""
+        is_first = not self._failures
+        self.bear(error)
+        if is_first:
+            show_error(CliError(f"{error}; asked again until it answers"))
+
+    def bear(self, error: CliError) -> None:
+        """The same without a word."""
+        if not (self.takes_all or error.may_pass):
+            raise error
+        self._failures += 1
+
+    def answered(self) -> None:
+        """It does again."""
+        self._failures = 0

@@ -7,7 +7,7 @@ import typer
 from app.cli.common.client import Api, dig, number, objects_of
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_duration
-from app.cli.common.errors import CliError
+from app.cli.common.errors import CliError, Patience
 from app.cli.common.output import show_line
 from app.cli.objects.completion import names_of
 
@@ -105,8 +105,17 @@ def drain(
 def _wait_until_empty(cli: CliContext, api: Api, node: str, until_s: float) -> None:
     """Print what is left whenever that changes. Raises CliError where something stays beyond the deadline."""
     shown = ""
+    patience = Patience(period_s=POLL_S)
     while True:
-        found = api.get(f"/api/v1/nodes/{node}")
+        try:
+            found = api.get(f"/api/v1/nodes/{node}")
+        except CliError as error:
+            if cli.monotonic_s() > until_s:
+                raise
+            patience.failed(error)
+            cli.sleep(patience.wait_s)
+            continue
+        patience.answered()
         if dig(found, "status.drain") is None:
             raise CliError(f"somebody stopped the draining of node {node}")
         replicas = int(number(found, "status.drain.replicas_left") or 0)

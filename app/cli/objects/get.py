@@ -8,7 +8,7 @@ import typer
 
 from app.cli.common.client import Api, Document, Query, dig
 from app.cli.common.context import CliContext, cli_context
-from app.cli.common.errors import CliError
+from app.cli.common.errors import CliError, Patience
 from app.cli.common.kinds import CommandKind, find_kind, parse_objects
 from app.cli.common.output import (
     Format,
@@ -127,17 +127,18 @@ def get(
     }
     with Api(cli) as api:
 
-        def show_once() -> None:
+        def load() -> list[Document]:
             if name is None:
-                items = api.first(found.list_path, limit, query)
-                _show(items, found, wanted, is_list=True)
-            else:
-                _show([fetch_one(api, found, name)], found, wanted, is_list=False)
+                return api.first(found.list_path, limit, query)
+            return [fetch_one(api, found, name)]
+
+        def show(items: list[Document]) -> None:
+            _show(items, found, wanted, is_list=name is None)
 
         if watch:
-            _repeat(show_once, cli)
+            _repeat(load, show, cli)
         else:
-            show_once()
+            show(load())
 
 
 def _check_filters(kind: CommandKind, *, is_filtered: bool, shows_all: bool) -> None:
@@ -194,12 +195,18 @@ def _show(
         show_nothing(kind.path)
 
 
-def _repeat(show_once: Callable[[], None], cli: CliContext) -> None:
-    """Show it until the user interrupts, which is how a watch ends well."""
+def _repeat(
+    load: Callable[[], list[Document]],
+    show: Callable[[list[Document]], None],
+    cli: CliContext,
+) -> None:
+    """Show it until the user interrupts, which is how a watch ends well; what is away for a while is waited for."""
+    patience = Patience(period_s=WATCH_S)
+    items = load()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             # In a file the control characters would come between the tables.
             if cli.is_terminal():
                 typer.echo(CLEAR, nl=False)
-            show_once()
-            cli.sleep(WATCH_S)
+            show(items)
+            items = patience.ask(cli.sleep, load)

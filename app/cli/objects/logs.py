@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -13,10 +14,9 @@ import typer
 from app.cli.common.client import Api, Document, Query, documents, number, text
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_moment
-from app.cli.common.errors import CliError, show_error
+from app.cli.common.errors import CliError, Patience, show_error
 from app.cli.common.kinds import NamedObject, parse_objects
 from app.cli.objects.completion import complete_logged
-from app.cli.objects.wait import may_pass
 
 FOLLOW_S = 1.0
 """Between two requests for what is new; nodes answer about once a second."""
@@ -161,16 +161,11 @@ class LogReader:
 
     def follow(self) -> None:
         """Print what comes, until what is read has ended."""
+        # A control plane that answered once may be away for a while: it restarts in seconds.
+        patience = Patience(period_s=FOLLOW_S)
         while self._logs:
-            self._cli.sleep(FOLLOW_S)
-            try:
-                parts = self._ask_all({})
-            except CliError as error:
-                # A control plane that answered once may be away for a while: it restarts in seconds.
-                if not may_pass(error):
-                    raise
-                continue
-            for log, part in parts:
+            # What was not answered is asked again from where it was read.
+            for log, part in patience.ask(self._cli.sleep, partial(self._ask_all, {})):
                 self._show(log, part)
                 # It goes even if its node is away, because every poll would wait for that node.
                 if _has_ended(log, part):

@@ -10,7 +10,6 @@ from httpx2 import codes
 from app.cli.common.client import (
     Api,
     ApiProblem,
-    ControlPlaneUnreachable,
     Document,
     documents,
     number,
@@ -275,18 +274,11 @@ def poll(cli: CliContext, look: Callable[[], bool], *, until_s: float) -> bool:
                 return True
             has_answered = True
         except CliError as error:
-            if not (has_answered and may_pass(error)):
+            if not (has_answered and error.may_pass):
                 raise
         if cli.monotonic_s() >= until_s:
             return False
         cli.sleep(POLL_S)
-
-
-def may_pass(error: CliError) -> bool:
-    """Whether it may work a moment later."""
-    if isinstance(error, ApiProblem):
-        return error.status in (codes.TOO_MANY_REQUESTS, codes.SERVICE_UNAVAILABLE)
-    return isinstance(error, ControlPlaneUnreachable)
 
 
 def behind(item: Document | None) -> str:

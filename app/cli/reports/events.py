@@ -2,6 +2,7 @@
 
 import contextlib
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from app.cli.common.client import Api, Document, Query, number, text
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_moment
+from app.cli.common.errors import Patience
 from app.cli.common.options import Output
 from app.cli.common.output import (
     BAD,
@@ -81,10 +83,11 @@ def _follow(
     """Show new events until the user interrupts, which is how following ends well."""
     # Where none matches yet, the newest of all: what happened before is not new.
     last = _last_id(seen or api.first("/api/v1/events", 1), 0)
+    patience = Patience(period_s=FOLLOW_S)
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            cli.sleep(FOLLOW_S)
-            fresh = _newer_than(api, query, last)
+            newer = partial(_newer_than, api, query, last)
+            fresh = patience.ask(cli.sleep, newer)
             _show_all(fresh, output, follow=True)
             last = _last_id(fresh, last)
 

@@ -13,12 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.common.client import Api, ApiProblem, ControlPlaneUnreachable, dig
+from app.cli.common.client import Api, ControlPlaneUnreachable, dig
 from app.cli.common.context import CliContext, cli_context
+from app.cli.common.errors import CliError, Patience
 from app.cli.common.output import BAD, FAINT, GOOD, WARN, console
 
 TOPICS = ("header", "fleet", "gauges", "services")
-RETRY_S = 2.0
+RETRY_S = 1.0
+"""Doubled at each failure in a row."""
 BAR_WIDTH = 30
 TIGHT = 0.9
 """Above this share of the SLO's latency a service is near its limit."""
@@ -65,23 +67,23 @@ def top(
         Live(console=screen, screen=True, auto_refresh=False) as live,
         contextlib.suppress(KeyboardInterrupt),
     ):
-        while True:
-            _follow_or_wait(cli, board, live, screen)
+        follow_on(cli, board, live, screen)
 
 
-def _follow_or_wait(
-    cli: CliContext, board: TopicTables, live: Live, screen: Console
-) -> None:
-    """Show the feed until it ends; where the control plane does not answer, the last picture below what is wrong."""
-    try:
-        _follow(cli, board, live, screen)
-    except (ControlPlaneUnreachable, ApiProblem) as error:
-        # A token that is not valid will not become so: only what may pass is tried again.
-        if isinstance(error, ApiProblem) and error.status < 500:
-            raise
-        picture = Group(Text(str(error), style=BAD), frame(board, screen))
-        live.update(picture, refresh=True)
-        cli.sleep(RETRY_S)
+def follow_on(cli: CliContext, board: TopicTables, live: Live, screen: Console) -> None:
+    """Show the feed for ever; while the control plane does not answer, the last picture below what is wrong.
+
+    Raises CliError for what will not pass, such as a token that is not valid.
+    """
+    patience = Patience(period_s=RETRY_S)
+    while True:
+        try:
+            _follow(cli, board, live, screen, patience)
+        except CliError as error:
+            patience.bear(error)
+            picture = Group(Text(str(error), style=BAD), frame(board, screen))
+            live.update(picture, refresh=True)
+            cli.sleep(patience.wait_s)
 
 
 def _take_all(api: Api, board: TopicTables) -> None:
@@ -96,12 +98,24 @@ def _take_all(api: Api, board: TopicTables) -> None:
             break
 
 
-def _follow(cli: CliContext, board: TopicTables, live: Live, screen: Console) -> None:
+def _follow(
+    cli: CliContext,
+    board: TopicTables,
+    live: Live,
+    screen: Console,
+    patience: Patience,
+) -> None:
     """Show the feed until it ends."""
+    is_heard = False
     with Api(cli) as api:
         for topic, change in events(api):
             board.take(topic, change)
             live.update(frame(board, screen), refresh=True)
+            patience.answered()
+            is_heard = True
+    # Asked at once, a feed that always ends so would be asked without a pause.
+    if not is_heard:
+        raise ControlPlaneUnreachable("the control plane's feed ended without a word")
 
 
 def events(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -112,7 +126,16 @@ def events(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
             topic = line.removeprefix("event: ")
         # Server-sent events: a newer control plane may have topics that this one does not know.
         elif line.startswith("data: ") and topic in TOPICS:
-            yield topic, json.loads(line.removeprefix("data: "))
+            yield topic, _parsed(line.removeprefix("data: "))
+
+
+def _parsed(data: str) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise ControlPlaneUnreachable(
+            "the control plane's feed was cut off within a line"
+        ) from error
 
 
 def frame(board: TopicTables, screen: Console, *, is_entire: bool = False) -> Group:

@@ -1,43 +1,47 @@
 """`plimsoll relay`: what a server that no agent started says of itself, told to the control plane."""
 
-import math
 import time
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import partial
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Annotated, Literal
 
 import httpx2
 import typer
 
+from agents.replicas.server_changes import (
+    AnotherServer,
+    MayBeAnother,
+    ServerPage,
+    counts_since,
+)
 from agents.replicas.server_metrics import (
     GpuCounts,
     Histogram,
     NotAPage,
-    Page,
+    Quantity,
     ServerCounts,
-    ServerKind,
+    known,
     read_gpus,
     read_page,
     read_server,
-    told,
 )
-from app.cli.common.client import (
-    Api,
-    ControlPlaneUnreachable,
-    Document,
-    http_client,
-    number,
-    proxy_of,
-)
+from agents.replicas.server_names import ServerKind
+from app.cli.common.client import Api, http_client, number, proxy_of
 from app.cli.common.context import CliContext, cli_context
-from app.cli.common.errors import CliError
+from app.cli.common.errors import CliError, Patience, show_error
 from app.cli.common.output import show_line, show_table
+from app.cli.start.relay_windows import (
+    MAX_WINDOWS,
+    CountedWindow,
+    Stretch,
+    make_windows,
+)
 
 Kind = Literal["vllm", "triton", "mlserver", "dcgm"]
 ASK_S = 5.0
-MAX_WINDOW_S = 3600.0
-"""What the control plane takes."""
 
 
 def relay(
@@ -79,6 +83,9 @@ def relay(
     Reads the server's own Prometheus metrics, names old and new, and pushes one window of counts per period until
     interrupted. vLLM tells enough for that. Without --service it prints once what the metrics mean; so it reads Triton,
     MLServer, and the GPUs of a DCGM exporter, too.
+
+    Once it has begun it bears that the server or the control plane is away, and pushes later what came meanwhile. A
+    server's restart begins at zero; two servers behind one address are refused.
     """
     cli = cli_context(context)
     if service is None:
@@ -89,79 +96,231 @@ def relay(
             "a DCGM exporter tells of GPUs, not of a service",
             hint="leave --service out to see what it says",
         )
-    read = partial(_read, url, cli, kind, served_as or service)
+    server = MetricsServer(cli=cli, url=url, kind=kind, served_as=served_as or service)
     with Api(cli) as api:
-        spec = api.get(f"/api/v1/services/{service}")
-        slo_ms = number(spec, "spec.slo.latency_ms")
-        if slo_ms is None:
-            raise CliError(f"service {service} has no SLO")
-        before = read()
-        pushed = 0
-        while windows is None or pushed < windows:
-            cli.sleep(period_s)
-            after = read()
-            is_pushed = _push(api, service, make_window(source, before, after, slo_ms))
-            pushed += is_pushed
-            # What was not pushed is part of the next window, unless that grew too long to be taken.
-            if is_pushed or after.at_s - before.at_s + period_s > MAX_WINDOW_S:
-                before = after
-
-
-def _push(api: Api, service: str, window: dict[str, object] | None) -> bool:
-    """Whether the control plane has the window; where it does not answer, the next one covers this one, too."""
-    if window is None:
-        raise CliError(
-            "the server does not tell its latencies one by one, so nobody can say what was in time",
-            hint="push what your gateway counts: docs/metrics.md",
+        plane = PushedWindows(
+            api=api,
+            source=source,
+            path=f"/api/v1/services/{service}",
+            patience=Patience(period_s=period_s),
         )
-    try:
-        api.post(f"/api/v1/services/{service}/telemetry", window)
-    except ControlPlaneUnreachable as error:
-        # The server goes on counting; a control plane that comes back learns all of it.
-        show_line(f"{window['window_start']}: not pushed: {error}")
-        return False
-    show_line(
-        f"{window['window_start']}: {window['arrivals']} came, {window['served']} were served, "
-        f"{window['in_slo']} of them in time"
-    )
-    return True
-
-
-def _page(url: str, cli: CliContext) -> Page:
-    proxy = proxy_of(cli, url)
-    try:
-        with http_client(cli, url, proxy) as client:
-            return read_page(client.get(url, timeout=ASK_S).raise_for_status().text)
-    except (httpx2.HTTPError, httpx2.InvalidURL, NotAPage) as error:
-        through = f", asked through the proxy {proxy.place}" if proxy else ""
-        raise CliError(f"{url}{through}: {error}") from error
+        plane.load_slo()
+        begun = Relay(
+            server=server,
+            plane=plane,
+            patience=Patience(period_s=period_s, takes_all=True),
+            before=server.read(),
+        )
+        while windows is None or plane.pushed < windows:
+            cli.sleep(begun.wait_s)
+            begun.step()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerReading:
-    """What a server told at one moment."""
+class MetricsServer:
+    """The server whose page is read."""
 
-    at_s: float
-    """Unix seconds."""
-    counts: ServerCounts
+    cli: CliContext
+    url: str
+    kind: ServerKind
+    served_as: str
 
+    def read(self) -> ServerPage:
+        """What it says now. Raises CliError."""
+        found = _page(self.url, self.cli)
+        counts = self._counts(None, found)
+        # All zero from the start on would look like a service that nobody asks anything.
+        if not known(counts):
+            raise CliError(
+                f"the server says nothing of {self.served_as!r}",
+                hint="--served-as is the server's own name for it",
+            )
+        if counts.served is None or counts.latency is None:
+            raise CliError(
+                "the server does not tell its latencies one by one, so nobody can say what was in time",
+                hint="push what your gateway counts: docs/metrics.md",
+            )
+        return found
 
-def _read(url: str, cli: CliContext, kind: ServerKind, served_as: str) -> ServerReading:
-    counts = read_server(_page(url, cli), kind, served_as)
-    # All zero from the start on would look like a service that nobody asks anything.
-    if not told(counts):
-        raise CliError(
-            f"the server says nothing of {served_as!r}",
-            hint="--served-as is the server's own name for it",
+    def since(self, before: ServerPage | None, after: ServerPage) -> ServerCounts:
+        """What it did between two pages; None: since its start. Raises MayBeAnother, and CliError for two servers."""
+        try:
+            return self._counts(before, after)
+        except AnotherServer as error:
+            raise self.refusal(error) from error
+
+    def _counts(self, before: ServerPage | None, after: ServerPage) -> ServerCounts:
+        try:
+            return counts_since(before, after, self.kind, self.served_as)
+        except (KeyError, ValueError, OverflowError) as error:
+            raise CliError(f"{self.url}: a bucket cannot be read: {error}") from error
+
+    def refusal(self, error: Exception) -> CliError:
+        """Why nothing is counted where two servers take turns."""
+        return CliError(
+            f"two servers answer at {self.url}: {error}",
+            hint="relay each of them by an address of its own, with a --source of its own",
         )
-    return ServerReading(at_s=time.time(), counts=counts)
 
 
-def _show(page: Page, kind: Kind, served_as: str) -> None:
+@dataclass(slots=True, kw_only=True)
+class PushedWindows:
+    """The control plane, and the windows that it does not have yet."""
+
+    api: Api
+    source: str
+    path: str
+    """The service's."""
+    patience: Patience
+    slo_ms: float = 0.0
+    pushed: int = 0
+    _waiting: deque[CountedWindow] = field(
+        default_factory=lambda: deque(maxlen=MAX_WINDOWS), init=False
+    )
+    """Oldest first. The first one may have been stored by a request that lost its answer: it is sent again as it is."""
+
+    def load_slo(self) -> None:
+        """Read the latency that counts as in time, which may change at any time. Raises CliError."""
+        slo_ms = number(self.api.get(self.path), "spec.slo.latency_ms")
+        if slo_ms is None:
+            raise CliError(f"service {self.path.rpartition('/')[2]} has no SLO")
+        self.slo_ms = slo_ms
+
+    def renew_slo(self) -> None:
+        """The same; where the control plane does not answer, the last one counts."""
+        try:
+            self.load_slo()
+        except CliError as error:
+            self.patience.failed(error)
+
+    def add(self, window: CountedWindow) -> None:
+        """Keep a window until it is pushed, in one with the last where that waits, too."""
+        joined = self._waiting[-1].plus(window) if len(self._waiting) > 1 else None
+        if joined is None:
+            self._waiting.append(window)
+        else:
+            self._waiting[-1] = joined
+
+    def push(self) -> None:
+        """Push what waits. Raises CliError for what will not pass."""
+        while self._waiting:
+            window = self._waiting[0]
+            try:
+                self.api.post(f"{self.path}/telemetry", window.document(self.source))
+            except CliError as error:
+                self.patience.failed(error)
+                # The server goes on counting; a control plane that comes back learns all of it.
+                show_line(f"{window.start}: not pushed yet")
+                return
+            self._waiting.popleft()
+            self.patience.answered()
+            self.pushed += 1
+            show_line(
+                f"{window.start}: {window.arrivals} came, {window.served} were served, {window.in_slo} of them in time"
+            )
+
+
+@dataclass(slots=True, kw_only=True)
+class Relay:
+    """Reads a server again and again, and pushes what it did since."""
+
+    server: MetricsServer
+    plane: PushedWindows
+    patience: Patience
+    """With the server."""
+    before: ServerPage
+    """What is counted from."""
+    _doubted: ServerPage | None = field(default=None, init=False)
+    """Read after it, and maybe of another server."""
+
+    @property
+    def wait_s(self) -> float:
+        """Until the next step."""
+        return max(self.patience.wait_s, self.plane.patience.wait_s)
+
+    def step(self) -> None:
+        """Read once, and push what is new. Raises CliError for what will not pass."""
+        try:
+            after = self.server.read()
+        except CliError as error:
+            self.patience.failed(error)
+            return
+        self.patience.answered()
+        grown = self._grown(after)
+        if grown is not None:
+            self._count(after, grown)
+        self.plane.push()
+
+    def _count(self, after: ServerPage, grown: ServerCounts) -> None:
+        self.plane.renew_slo()
+        stretch = Stretch(begin_s=self.before.at_s, end_s=after.at_s)
+        self.before = after
+        # A clock that was set back: no window may be of no length.
+        if stretch.end_s > stretch.begin_s:
+            for window in make_windows(stretch, grown, self.plane.slo_ms):
+                self.plane.add(window)
+
+    def _grown(self, after: ServerPage) -> ServerCounts | None:
+        """What it did since; None where only the next page can tell."""
+        if self._doubted is not None:
+            return self._resolve(self._doubted, after)
+        try:
+            return self.server.since(self.before, after)
+        except MayBeAnother as error:
+            show_error(CliError(f"{self.server.url}: {error}; the next page shows it"))
+            self._doubted = after
+            return None
+
+    def _resolve(self, doubted: ServerPage, after: ServerPage) -> ServerCounts:
+        """Where the doubted process goes on it took the other one's place; where that one is back there are two."""
+        with suppress(MayBeAnother):
+            self.server.since(self.before, after)
+            raise self.server.refusal(ValueError("one answered, and then the other"))
+        try:
+            grown = self.server.since(doubted, after)
+        except MayBeAnother as error:
+            raise self.server.refusal(error) from error
+        self._doubted = None
+        # Without a start its counters fell, so that it began again, at zero.
+        if doubted.started_s is None:
+            return self.server.since(None, after)
+        # What it did before it was seen may be of any age.
+        self.before = doubted
+        return grown
+
+
+def _page(url: str, cli: CliContext) -> ServerPage:
+    proxy = proxy_of(cli, url)
+    try:
+        with http_client(cli, url, proxy) as client:
+            answer = client.get(url, timeout=ASK_S).raise_for_status()
+            page = read_page(answer.text)
+    except (httpx2.HTTPError, httpx2.InvalidURL, NotAPage) as error:
+        # The first line: the others lead to a page about the status.
+        reason, *_ = str(error).splitlines() or [type(error).__name__]
+        through = f", asked through the proxy {proxy.place}" if proxy else ""
+        raise CliError(f"{url}{through}: {reason}") from error
+    return ServerPage(
+        at_s=time.time(), page=page, server_s=_date_s(answer.headers.get("Date"))
+    )
+
+
+def _date_s(date: str | None) -> float | None:
+    try:
+        found: datetime | None = parsedate_to_datetime(date) if date else None
+    except ValueError:
+        return None
+    return None if found is None else found.timestamp()
+
+
+def _show(found_page: ServerPage, kind: Kind, served_as: str) -> None:
+    page = found_page.page
     found: tuple[GpuCounts, ...] | tuple[ServerCounts, ...]
     found = read_gpus(page) if kind == "dcgm" else (read_server(page, kind, served_as),)
     rows = [
-        [name, _text(value)] for counts in found for name, value in told(counts).items()
+        [name, _text(value)]
+        for counts in found
+        for name, value in known(counts).items()
     ]
     if not rows:
         raise CliError(
@@ -171,57 +330,9 @@ def _show(page: Page, kind: Kind, served_as: str) -> None:
     show_table(["what", ">value"], rows)
 
 
-def _text(value: float | str | Histogram) -> str:
+def _text(value: Quantity) -> str:
     if isinstance(value, Histogram):
         return f"{sum(value.counts)} requests"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
     return value if isinstance(value, str) else f"{value:g}"
-
-
-def make_window(
-    source: str, before: ServerReading, after: ServerReading, slo_ms: float
-) -> Document | None:
-    """The window between two readings; None where the server does not tell how many it served and how fast.
-
-    Who came is who was answered or failed, and by how many more wait and run than before. Where the server was started
-    anew between, what it did since then is all that is known.
-    """
-    if after.counts.served is None or after.counts.latency is None:
-        return None
-    latency = after.counts.latency.since(before.counts.latency)
-    # Of one reading: a counter of answers may be a request ahead of the histogram.
-    served = sum(latency.counts)
-    failed = round(_since(after.counts.failed, before.counts.failed))
-    # Who still waits has arrived as well: without them a growing queue would look like falling demand.
-    more = _at_hand(after.counts) - _at_hand(before.counts)
-    return {
-        "source": source,
-        "window_start": datetime.fromtimestamp(before.at_s, UTC).isoformat(),
-        "window_s": after.at_s - before.at_s,
-        "arrivals": max(0, served + failed + round(more)),
-        "served": served,
-        # Within a bucket the number is interpolated; it is rounded down, so that no kept SLO is claimed too many.
-        "in_slo": min(served, math.floor(latency.within(slo_ms))),
-        "rejected": failed,
-        "latency_ms": _buckets(latency),
-    }
-
-
-def _since(now: float | None, before: float | None) -> float:
-    if now is None:
-        return 0.0
-    # A counter that fell was started anew.
-    return now if before is None or now < before else now - before
-
-
-def _at_hand(counts: ServerCounts) -> float:
-    return (counts.waiting or 0.0) + (counts.running or 0.0)
-
-
-def _buckets(latency: Histogram) -> list[Document]:
-    pairs = zip(latency.ends_ms, latency.counts, strict=True)
-    return [
-        # JSON has no infinity: the last bucket has no end.
-        {"count": count} | ({"up_to_ms": end} if math.isfinite(end) else {})
-        for end, count in pairs
-        if count
-    ]

@@ -1,6 +1,8 @@
 """Parts of a plan that have tables of their own: steps, violations and demands."""
 
-from sqlalchemy import insert, select
+from collections.abc import Sequence
+
+from sqlalchemy import insert, select, text
 from sqlalchemy.dialects.postgresql import insert as upserting
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -129,6 +131,26 @@ async def load_demands(connection: AsyncConnection, plan_id: int) -> tuple[Deman
         select(demand).where(demand.c.plan_id == plan_id).order_by(demand.c.service)
     )
     return tuple(as_demand(row) for row in await connection.execute(statement))
+
+
+async def load_decided_rps(
+    connection: AsyncConnection, services: Sequence[str]
+) -> dict[str, float]:
+    """The rate that the newest decision was made for, of those services for which one was."""
+    if not services:
+        return {}
+    found = await connection.execute(text(_DECIDED), {"services": list(services)})
+    return {row.service: row.arrival_rate_rps for row in found}
+
+
+# By the primary key: the newest row of each, however many there are.
+_DECIDED = """
+SELECT s.name AS service, d.arrival_rate_rps
+FROM service s
+CROSS JOIN LATERAL (SELECT at, arrival_rate_rps FROM demand WHERE demand.service = s.name AND method <> 'stated'
+                    ORDER BY at DESC LIMIT 1) AS d
+WHERE s.name = ANY(:services) AND s.deleted_at IS NULL AND d.at >= s.created_at
+"""
 
 
 def as_demand(row: AnyRow) -> Demand:

@@ -1,11 +1,12 @@
 """Plans: what was decided, and why."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
 import msgspec
-from sqlalchemy import exists, insert, select, update
+from sqlalchemy import insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.base.errors import NotFound
@@ -179,28 +180,45 @@ async def newest_proposed(
     )
 
 
-async def newest_advice(connection: AsyncConnection) -> BoundPlan | None:
-    """What the newest plan binds that is only proposed, from the target and catalogue in force.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The newest decision about which replicas there should be, whoever runs them."""
 
-    None: there is none, or a later decision wants just what runs. It still waits for a person then, but whoever follows
-    advice must not keep what nobody needs any more.
+    bound: BoundPlan | None
+    """None: just what runs."""
+    rates_rps: Mapping[str, float]
+    """What it was made for, of every service that it knew."""
+
+
+async def newest_advice(connection: AsyncConnection) -> Advice | None:
+    """The newest decision; None: there was none.
+
+    One that could no longer come into force, as where the catalogue has changed since, counts until the next one: to
+    whoever follows advice, none at all would mean that nothing is needed.
     """
-    columns = (cluster.c.target_generation, cluster.c.catalogue_revision)
-    now = (await connection.execute(select(*columns))).one()
-    found = await newest_proposed(
-        connection,
-        parent=now.target_generation,
-        catalogue_revision=now.catalogue_revision,
-        known=None,
-        base=None,
+    row = (await connection.execute(text(_NEWEST_ADVICE))).one()
+    if row.made is None and row.unchanged is None:
+        return None
+    is_unchanged = row.made is None or (row.unchanged or 0) > row.made
+    demands = await load_demands(connection, max(row.made or 0, row.unchanged or 0))
+    return Advice(
+        bound=None if is_unchanged else await bound_of(connection, row.made),
+        rates_rps={each.service: each.arrival_rate_rps for each in demands},
     )
-    if found is None:
-        return None
-    is_later = (plan.c.id > found.plan_id) & (plan.c.state == "kept")
-    outdated = select(exists().where(is_later, plan.c.reason == UNCHANGED))
-    if (await connection.execute(outdated)).scalar_one():
-        return None
-    return found.bound
+
+
+# State by state, each of which the index finds at once: most plans are kept ones.
+_NEWEST_ADVICE = f"""
+SELECT max(found.id) FILTER (WHERE s.state <> 'kept') AS made,
+    max(found.id) FILTER (WHERE s.state = 'kept') AS unchanged
+FROM unnest(ARRAY['proposed', 'approved', 'target', 'superseded', 'withdrawn', 'lost', 'kept']) AS s (state)
+CROSS JOIN LATERAL (
+    SELECT id FROM plan
+    WHERE plan.state = s.state
+        AND CASE s.state WHEN 'kept' THEN reason = '{UNCHANGED}' ELSE generation IS NOT NULL END
+    ORDER BY id DESC LIMIT 1
+) AS found
+"""
 
 
 async def record(

@@ -61,3 +61,21 @@ async def load_windows(
         )
         for row in found
     )
+
+
+async def load_heard(
+    connection: AsyncConnection, services: Sequence[str]
+) -> frozenset[str]:
+    """Those of the services of which anything was ever reported since they were created."""
+    found = await connection.execute(text(_HEARD), {"services": list(services)})
+    return frozenset(row.name for row in found)
+
+
+# Totals by hour are kept for ever; windows have what came in this moment.
+_HEARD = """
+SELECT s.name FROM service s
+WHERE s.name = ANY(:services) AND s.deleted_at IS NULL AND (
+    EXISTS (SELECT FROM service_hour h WHERE h.service = s.name AND h.hour >= date_trunc('hour', s.created_at))
+    OR EXISTS (SELECT FROM service_window w WHERE w.service = s.name AND w.window_start >= s.created_at)
+)
+"""

@@ -1,13 +1,16 @@
 """Following the control plane's list: what is put in force, and when."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
+import pytest
 from aiohttp import web
 
+from agents.gateway import follow
 from agents.gateway.config import GatewaySettings
 from agents.gateway.follow import Follower, ListSource
 from agents.gateway.table import GatewayTable
@@ -41,9 +44,18 @@ class Plane:
     """The control plane's list, while it answers."""
 
     status: int = 200
+    trouble: str = ""
+    """What happens instead of an answer."""
     nodes: list[str] = field(default_factory=lambda: ["http://10.0.0.1:8081"])
 
-    async def answer(self, _: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
+        if self.trouble == "reset":
+            assert request.transport is not None
+            request.transport.abort()
+        elif self.trouble == "timeout":
+            await asyncio.Event().wait()
+        elif self.trouble == "page":
+            return web.Response(text="<html>", content_type="text/html")
         node = {"weight_rps": 1.0, "planned_replicas": 1, "ready_replicas": 1}
         nodes = [{"url": url, **node} for url in self.nodes]
         items = [{"service": "chat", "nodes": nodes}]
@@ -93,3 +105,26 @@ async def test_what_an_earlier_gateway_left_stays_until_there_is_a_list() -> Non
         plane.status = 200
         assert await follower.step(session)
     assert proxy.is_in_force
+
+
+@pytest.mark.parametrize(
+    ("status", "trouble"),
+    [(503, ""), (429, ""), (502, ""), (200, "reset"), (200, "timeout"), (200, "page")],
+)
+@in_loop
+async def test_whatever_passes_leaves_the_last_table_in_force(
+    monkeypatch: pytest.MonkeyPatch, status: int, trouble: str
+) -> None:
+    monkeypatch.setattr(follow, "ANSWER_TIMEOUT_S", 0.2)
+    plane, proxy = Plane(), Proxy()
+    async with following(plane, proxy) as (follower, session):
+        await follower.step(session)
+        plane.status, plane.trouble = status, trouble
+        assert [await follower.step(session) for _ in range(2)] == [False, False]
+        assert list(proxy.table.weights["chat"]) == [("10.0.0.1", 8081)]
+        # What changed meanwhile is in the first list that comes.
+        plane.status, plane.trouble = 200, ""
+        plane.nodes = ["http://10.0.0.2:8081"]
+        monkeypatch.setattr(follow, "ANSWER_TIMEOUT_S", 60.0)
+        assert await follower.step(session)
+    assert list(proxy.table.weights["chat"]) == [("10.0.0.2", 8081)]

@@ -8,12 +8,12 @@ from agents.replicas.server_metrics import (
     MAX_LINE,
     Histogram,
     NotAPage,
-    ServerKind,
+    known,
     read_gpus,
     read_page,
     read_server,
-    told,
 )
+from agents.replicas.server_names import ServerKind
 
 VLLM_NEW = """\
 # TYPE vllm:num_requests_running gauge
@@ -59,6 +59,22 @@ nv_inference_pending_request_count{model="resnet",version="1"} 3
 nv_inference_request_duration_us{model="resnet",version="1"} 2500000
 nv_inference_compute_infer_duration_us{model="resnet",version="1"} 1500000
 nv_inference_request_success{model="other",version="1"} 9
+"""
+
+MLSERVER = """\
+model_infer_request_success_total{model="iris",version="v1"} 40
+model_infer_request_failure_total{model="iris",version="v1"} 2
+model_infer_request_duration_count{model="iris",version="v1"} 42
+model_infer_request_duration_sum{model="iris",version="v1"} 3.5
+"""
+
+ENGINES = """\
+vllm:num_requests_waiting{engine="0",model_name="llama"} 3
+vllm:num_requests_waiting{engine="1",model_name="llama"} 4
+vllm:kv_cache_usage_perc{engine="0",model_name="llama"} 0.75
+vllm:kv_cache_usage_perc{engine="1",model_name="llama"} 0.5
+vllm:admission_rejections_total{reason="max_num_queued_reqs"} 5
+vllm:admission_rejections_total{reason="max_num_queued_tokens"} 4
 """
 
 DCGM_OLD = """\
@@ -130,13 +146,21 @@ def a_histogram(counts: dict[float, int]) -> Histogram:
             },
         ),
         (TRITON, "triton", "bert", {}),
+        (MLSERVER, "mlserver", "iris", {"served": 40, "failed": 2, "total_s": 3.5}),
+        # Requests of several engines add up, shares of their memories do not.
+        (
+            ENGINES,
+            "vllm",
+            "llama",
+            {"waiting": 7, "memory_used_ratio": 0.625, "failed": 9},
+        ),
         ("", "vllm", "llama", {}),
     ],
 )
 def test_each_servers_words_are_read(
     page: str, server: ServerKind, service: str, expected: dict[str, object]
 ) -> None:
-    assert told(read_server(read_page(page), server, service)) == expected
+    assert known(read_server(read_page(page), server, service)) == expected
 
 
 def test_dcgm_is_read_by_old_and_new_names_in_our_units() -> None:
@@ -144,12 +168,70 @@ def test_dcgm_is_read_by_old_and_new_names_in_our_units() -> None:
     used = {"busy_ratio": 0.8, "sm_active_ratio": 0.4}
     on_first = {"index": "0", "uuid": "GPU-a", "host": "n1", **used}
     read = {"power_w": 301.5, "energy_j": 5.0, "memory_used_mib": 2048}
-    assert told(first) == {**on_first, **read, "clock_mhz": 1980}
+    assert known(first) == {**on_first, **read, "clock_mhz": 1980}
     # NaN is not known.
-    known = {"index": "1", "uuid": "GPU-b", "host": "n1", "power_w": 75}
-    assert told(second) == known
+    of_second = {"index": "1", "uuid": "GPU-b", "host": "n1", "power_w": 75}
+    assert known(second) == of_second
     (gpu,) = read_gpus(read_page(DCGM_NEW))
-    assert told(gpu) == {**on_first, "slice": "3", "power_w": 300}
+    assert known(gpu) == {**on_first, "slice": "3", "power_w": 300}
+
+
+BLANKS = [
+    # 32 bits, 64 bits, floating point: blank, not found, not supported, not permitted.
+    *(2**31 - 16 + kind for kind in range(4)),
+    *(2**63 - 16 + kind for kind in range(4)),
+    *(140737488355328.0 + kind for kind in range(4)),
+]
+
+
+@pytest.mark.parametrize("blank", BLANKS)
+def test_what_dcgm_calls_blank_is_absent(blank: float) -> None:
+    names = ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_XID_ERRORS")
+    lines = [f'{name}{{gpu="0"}} {blank}' for name in names]
+    read = read_gpus(
+        read_page("\n".join([*lines, 'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 41', ""]))
+    )
+    assert [known(gpu) for gpu in read] == [{"index": "0", "temperature_c": 41}]
+
+
+def test_large_figures_that_are_no_blanks_stay() -> None:
+    """Two months at 700 W are 3.6e12 mJ, more than any number of 32 bits."""
+    page = read_page('DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0"} 3600000000000\n')
+    (gpu,) = read_gpus(page)
+    assert gpu.energy_j == 3.6e9
+
+
+@pytest.mark.parametrize(
+    ("lines", "xids"),
+    [
+        (("DCGM_FI_DEV_XID_ERRORS{GPU} 0",), (0,)),
+        (("DCGM_FI_DEV_XID_ERRORS{GPU} 79",), (79,)),
+        # A series each, by the label that says what it means.
+        (
+            (
+                'DCGM_FI_DEV_XID_ERRORS{GPU,err_code="45"} 45',
+                'DCGM_FI_DEV_XID_ERRORS{GPU,err_code="79"} 79',
+            ),
+            (45, 79),
+        ),
+        # How often each came.
+        (
+            (
+                "DCGM_FI_DEV_XID_ERRORS{GPU} 0",
+                'DCGM_EXP_XID_ERRORS_COUNT{GPU,xid="13"} 2',
+                'DCGM_EXP_XID_ERRORS_COUNT{GPU,xid="94"} 0',
+                'DCGM_EXP_XID_ERRORS_TOTAL{GPU,xid="109"} 1',
+            ),
+            (13, 109),
+        ),
+    ],
+)
+def test_all_errors_of_a_gpu_are_told(
+    lines: tuple[str, ...], xids: tuple[int, ...]
+) -> None:
+    text = "\n".join([*lines, ""]).replace("{GPU", '{gpu="0",UUID="u"')
+    (gpu,) = read_gpus(read_page(text))
+    assert gpu.xids == xids
 
 
 @pytest.mark.parametrize(
@@ -159,15 +241,6 @@ def test_dcgm_is_read_by_old_and_new_names_in_our_units() -> None:
 def test_what_is_no_page_is_said_to_be_none(text: str) -> None:
     with pytest.raises(NotAPage):
         read_page(text)
-
-
-def test_a_histogram_counts_from_an_earlier_reading_or_a_restart() -> None:
-    before = a_histogram({10.0: 1, 20.0: 2, math.inf: 3})
-    after = a_histogram({10.0: 5, 20.0: 2, math.inf: 4})
-    assert after.since(before).counts == (4, 0, 1)
-    # Fewer than before: the server was started again.
-    assert before.since(after) == before
-    assert after.since(None) == after
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,35 @@ def test_a_service_that_nobody_heard_of_keeps_its_planned_rate() -> None:
     assert rate_rps((), target=None) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("decided", "windows", "expected_rps"),
+    [
+        # Nothing was heard for so long that no window is left, or only just not.
+        ({"chat": 200.0}, (), 200.0),
+        (
+            {"chat": 200.0},
+            windows_of("chat", [0] * 30, last_ended_s=SETTINGS.stale_after_s + 1.0),
+            200.0,
+        ),
+        # Less than what is in force.
+        ({"chat": 20.0}, (), PLANNED_RPS),
+        # A quiet service is heard.
+        (
+            {"chat": 200.0},
+            windows_of("chat", [0] * 30, last_ended_s=SETTINGS.stale_after_s - 1.0),
+            0.0,
+        ),
+    ],
+)
+def test_where_others_carry_plans_out_the_newest_decision_stays_while_nothing_is_heard(
+    decided: dict[str, float], windows: tuple[ServiceWindow, ...], expected_rps: float
+) -> None:
+    state = a_state(services=(a_service(downscale_delay_s=20.0),))
+    snapshot = a_snapshot(state=state, windows=windows, target=TARGET)
+    (demand,) = make_demands(replace(snapshot, decided_rps=decided))
+    assert demand.arrival_rate_rps == expected_rps
+
+
 def test_a_service_whose_telemetry_stopped_keeps_its_planned_rate_and_a_quiet_one_does_not() -> (
     None
 ):

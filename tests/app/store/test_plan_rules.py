@@ -1,17 +1,21 @@
 """Whether a person may approve a plan, and what to do instead: one table."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.store.plan_rules import (
     ApprovalFacts,
     JudgedPlan,
     PlanBasis,
+    unpushed,
     why_not_approved,
     why_not_rejected,
 )
 from app.store.plan_states import PLAN_STATES, PlanState
-from app.store.store import PolicySettings
+from app.store.store import PolicyGroup, PolicySettings
 from solvers.types.state import Mode
+from tests.app.fleets import a_service
 
 NOW = PlanBasis(generation=4, catalogue_revision=9, policy_version=2)
 NOBODY_WAITS = "no other plan waits; `plimsoll get plans` lists the next one once the loop proposes it"
@@ -95,3 +99,24 @@ def test_a_plan_is_approved_only_where_the_next_tick_would_push_it(
 def test_only_what_may_still_come_into_force_is_rejected(state: PlanState) -> None:
     may = state in ("proposed", "approved")
     assert (why_not_rejected(a_plan(state)) is None) == may
+
+
+@pytest.mark.parametrize(
+    ("policy", "group", "own", "is_pushed"),
+    [
+        (Mode.AUTO, Mode.AUTO, Mode.AUTO, True),
+        (Mode.ADVISE, Mode.AUTO, Mode.AUTO, False),
+        (Mode.APPROVE, Mode.AUTO, Mode.AUTO, False),
+        (Mode.AUTO, Mode.ADVISE, Mode.AUTO, False),
+        (Mode.AUTO, Mode.AUTO, Mode.ADVISE, False),
+    ],
+)
+def test_only_plans_that_no_mode_holds_back_come_into_force_by_themselves(
+    policy: Mode, group: Mode, own: Mode, is_pushed: bool
+) -> None:
+    groups = (
+        PolicyGroup(name="web", policy="joint", projects=("team-a",), mode=group),
+    )
+    settings = PolicySettings(mode=policy, groups=groups)
+    service = replace(a_service(), project="team-a", mode=own)
+    assert (unpushed(settings, (service,)) == ()) == is_pushed

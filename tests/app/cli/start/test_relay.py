@@ -1,117 +1,96 @@
-"""`plimsoll relay`: a server's own metrics become windows of telemetry."""
+"""`plimsoll relay`: it goes on whatever is away for a while, and counts what came meanwhile."""
 
-import math
 from dataclasses import dataclass, field
 
 import httpx2
 import pytest
 
-from agents.replicas.server_metrics import Histogram, ServerCounts
-from app.cli.start.relay import ServerReading, make_window
 from tests.app.cli.fake_api import FakeApi, Json
-from tests.app.runner import cli
+from tests.app.cli.transients import TRANSIENTS, fail
+from tests.app.runner import Result, cli
 
-ENDS = (100.0, 200.0, math.inf)
-START_S = 1_772_366_400.0  # 2026-03-01T12:00:00Z
-
-
-def reading(
-    after_s: float,
-    counts: tuple[int, ...],
-    *,
-    failed: float | None = None,
-    waiting: float | None = None,
-    running: float | None = None,
-) -> ServerReading:
-    found = ServerCounts(
-        served=float(sum(counts)),
-        failed=failed,
-        waiting=waiting,
-        running=running,
-        latency=Histogram(ends_ms=ENDS, counts=counts),
-    )
-    return ServerReading(at_s=START_S + after_s, counts=found)
-
-
-def test_a_window_is_what_happened_between_two_readings() -> None:
-    before, after = (
-        reading(0.0, (10, 5, 1), waiting=2.0, running=4.0),
-        reading(10.0, (20, 9, 2), waiting=5.0, running=4.0),
-    )
-    assert make_window("vllm-1", before, after, 150.0) == {
-        "source": "vllm-1",
-        "window_start": "2026-03-01T12:00:00+00:00",
-        "window_s": 10.0,
-        "arrivals": 15 + 3,
-        "served": 15,
-        "in_slo": 12,  # 10 of the first bucket, half of the second one's 4
-        "rejected": 0,
-        "latency_ms": [
-            {"count": 10, "up_to_ms": 100.0},
-            {"count": 4, "up_to_ms": 200.0},
-            {"count": 1},
-        ],
-    }
-
-
-def test_failures_came_and_are_misses() -> None:
-    window = make_window(
-        "s",
-        reading(0.0, (1, 0, 0), failed=1.0),
-        reading(10.0, (2, 0, 0), failed=4.0),
-        100.0,
-    )
-    assert window is not None
-    assert (window["arrivals"], window["served"], window["rejected"]) == (4, 1, 3)
-
-
-def test_after_a_restart_counts_begin_anew_and_are_never_negative() -> None:
-    window = make_window(
-        "s", reading(0.0, (50, 0, 0), running=9.0), reading(10.0, (2, 0, 0)), 100.0
-    )
-    assert window is not None
-    assert (window["arrivals"], window["served"], window["in_slo"]) == (0, 2, 2)
-
-
-NAME = "vllm:e2e_request_latency_seconds_bucket"
 METRICS = "http://gpu-7:8000/metrics"
 RELAY = f"relay {METRICS} --kind vllm"
 CHAT: Json = {"kind": "Service", "spec": {"slo": {"latency_ms": 100.0}}}
+SENT = "POST services/chat/telemetry"
+
+
+def page(spec: str) -> str:
+    """What engines have counted, such as `1000+1200`, and after a `@` when their process started."""
+    counts, _, started_s = spec.partition("@")
+    lines = [f"process_start_time_seconds {started_s}"] if started_s else []
+    for engine, count in enumerate(counts.split("+")):
+        labels = f'engine="{engine}",model_name="chat"'
+        lines += [
+            f'vllm:request_success_total{{{labels},finished_reason="stop"}} {count}',
+            *(
+                f'vllm:e2e_request_latency_seconds_bucket{{{labels},le="{end}"}} {count}'
+                for end in ("0.1", "+Inf")
+            ),
+        ]
+    return "\n".join([*lines, ""])
+
+
+def answer(what: str, request: httpx2.Request) -> httpx2.Response:
+    """One answer of a server: its page, or what goes wrong."""
+    match what:
+        case "empty":
+            return httpx2.Response(200, text="python_info 1\n")
+        case "bucket":
+            text = page("7").replace('le="+Inf"', 'le="x"')
+            return httpx2.Response(200, text=text)
+        case "html":
+            return httpx2.Response(200, text="<html>")
+    return (
+        fail(what, request)
+        if what in TRANSIENTS
+        else httpx2.Response(200, text=page(what))
+    )
 
 
 @dataclass
 class Both:
-    """A server that has served ten more each time it is asked, and a control plane that may be away at first."""
+    """A server that gives one page after the other, the last one again and again, and a control plane."""
 
-    away: int = 0
-    asked: int = 0
+    pages: list[str]
+    pushes: list[str] = field(default_factory=list)
+    """What goes wrong with the first pushes; `lost`: it is stored, and its answer is lost."""
+    slo_ms: list[float] = field(default_factory=list)
     api: FakeApi = field(
         default_factory=lambda: FakeApi(
-            objects={"services/chat": CHAT},
-            answers={"POST services/chat/telemetry": {"stored": True}},
+            objects={"services/chat": CHAT}, answers={SENT: {"stored": True}}
         )
     )
 
     def __call__(self, request: httpx2.Request) -> httpx2.Response:
         if request.url.host == "gpu-7":
-            self.asked += 1
-            lines = [
-                f'{NAME}{{le="{end}",model_name="chat"}} {10 * self.asked}'
-                for end in ("0.1", "+Inf")
-            ]
-            served = (
-                f'vllm:request_success_total{{model_name="chat"}} {10 * self.asked}'
-            )
-            return httpx2.Response(200, text="\n".join([*lines, served]) + "\n")
-        if request.method == "POST" and self.away:
-            self.away -= 1
-            raise httpx2.ConnectError("refused", request=request)
+            what = self.pages.pop(0) if len(self.pages) > 1 else self.pages[0]
+            return answer(what, request)
+        if request.method == "GET" and self.slo_ms:
+            slo = {"latency_ms": self.slo_ms.pop(0)}
+            return httpx2.Response(200, json={**CHAT, "spec": {"slo": slo}})
+        if request.method == "POST" and self.pushes:
+            return self._fail(self.pushes.pop(0), request)
         return self.api(request)
+
+    def _fail(self, what: str, request: httpx2.Request) -> httpx2.Response:
+        if what == "lost":
+            self.api(request)
+            raise httpx2.ReadTimeout("timed out", request=request)
+        return fail(what, request)
+
+    def served(self) -> list[object]:
+        """Requests of each window that was stored."""
+        return [sent["served"] for sent in self.api.sent("POST")]
+
+
+def relayed(both: Both, *, windows: int) -> Result:
+    return cli(f"{RELAY} --service chat --windows {windows}", api=both)
 
 
 def test_each_period_s_counts_are_pushed() -> None:
-    both = Both()
-    result = cli(f"{RELAY} --service chat --windows 2", api=both)
+    both = Both(["10", "20", "30"])
+    result = relayed(both, windows=2)
     assert result.code == 0, result.err
     assert [
         (sent["source"], sent["served"], sent["in_slo"])
@@ -120,12 +99,122 @@ def test_each_period_s_counts_are_pushed() -> None:
     assert "10 came, 10 were served, 10 of them in time" in result.out
 
 
-def test_what_could_not_be_pushed_goes_with_the_next_window() -> None:
-    both = Both(away=1)
-    result = cli(f"{RELAY} --service chat --windows 1", api=both)
+@pytest.mark.parametrize("away", [*TRANSIENTS, "empty", "html", "bucket"])
+def test_a_server_that_is_away_loses_nothing(away: str) -> None:
+    both = Both(["10", away, away, away, "60"])
+    result = relayed(both, windows=1)
     assert result.code == 0, result.err
-    assert [sent["served"] for sent in both.api.sent("POST")] == [20]
-    assert "not pushed" in result.out
+    assert both.served() == [50]
+    assert result.err.count("asked again until it answers") == 1
+    assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("away", ["503", "reset", "timeout", "refused", "empty"])
+def test_a_server_that_restarts_counts_from_zero(away: str) -> None:
+    both = Both(["1000@100", away, "5@4000000000", "9@4000000000"])
+    result = relayed(both, windows=2)
+    assert result.code == 0, result.err
+    assert both.served() == [5, 4]
+
+
+@pytest.mark.parametrize("away", TRANSIENTS)
+def test_a_control_plane_that_is_away_gets_everything_later(away: str) -> None:
+    both = Both(["10", "20", "30", "70"], pushes=[away, away])
+    result = relayed(both, windows=2)
+    assert result.code == 0, result.err
+    assert both.served() == [10, 50]
+    assert "not pushed yet" in result.out
+
+
+def test_a_push_whose_answer_was_lost_is_repeated_as_it_was() -> None:
+    """Else the same requests would be counted twice, or the window be refused as another one at its place."""
+    both = Both(["10", "20", "30", "40"], pushes=["lost"])
+    assert relayed(both, windows=2).code == 0
+    first, again, *rest = both.api.sent("POST")
+    assert first == again
+    assert [sent["served"] for sent in rest] == [10]
+
+
+def test_waits_grow_while_nothing_answers_and_end_with_it() -> None:
+    both = Both(["10", *["503"] * 8, "60", "70"])
+    waits: list[float] = []
+    command = f"{RELAY} --service chat --windows 2 --period-s 2"
+    assert cli(command, api=both, sleep=waits.append).code == 0
+    assert waits == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0, 30.0, 2.0]
+
+
+def test_the_slo_is_read_again() -> None:
+    """At first all in the first bucket are in time, then half of them."""
+    both = Both(["10", "20", "30"], slo_ms=[100.0, 100.0, 50.0])
+    assert relayed(both, windows=2).code == 0
+    assert [sent["in_slo"] for sent in both.api.sent("POST")] == [10, 5]
+
+
+def test_one_engine_that_restarts_adds_what_it_did_since() -> None:
+    both = Both(["1000+1000", "10+1200"])
+    assert "210 came" in relayed(both, windows=1).out
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        ["1000000", "500000", "1000010", "500010"],
+        ["1000000", "500000", "400000"],
+        ["500000", "1000000", "500010", "1000010"],
+        ["1000000@100", "500000@100"],
+        ["1000000@100", "500000@200", "1000010@100"],
+        ["500000@200", "1000000@100"],
+        ["500000@100", "1000000@200", "1000010@200", "500020@100"],
+        # Three.
+        ["500@100", "600@200", "700@300"],
+    ],
+)
+def test_two_servers_at_one_address_are_refused(pages: list[str]) -> None:
+    both = Both(pages)
+    result = relayed(both, windows=3)
+    assert result.code == 1
+    assert "two servers answer at http://gpu-7:8000/metrics" in result.err
+    assert "by an address of its own" in result.err
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        ["1000000", "500000", "1000010", "500010"],
+        ["1000000@100", "500000@200", "1000010@100"],
+        ["500000@100", "1000000@200", "500010@100"],
+    ],
+)
+def test_nothing_that_may_be_another_servers_is_counted(pages: list[str]) -> None:
+    both = Both(pages)
+    relayed(both, windows=3)
+    assert both.served() == []
+
+
+def test_a_rolling_update_is_followed_from_where_the_new_server_is_seen() -> None:
+    """It started and warmed up while the old one still answered."""
+    both = Both(["1000@100", "7@200", "reset", "9@200", "12@200"])
+    result = relayed(both, windows=2)
+    assert result.code == 0, result.err
+    assert both.served() == [2, 3]
+
+
+def test_a_restart_without_a_start_time_shows_at_the_next_page() -> None:
+    both = Both(["1000", "503", "5", "9", "12"])
+    result = relayed(both, windows=2)
+    assert result.code == 0, result.err
+    assert both.served() == [9, 3]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 409])
+def test_what_will_not_pass_ends_it(status: int) -> None:
+    both = Both(["10", "20"], pushes=[str(status)])
+    assert relayed(both, windows=1).code == 1
+
+
+@pytest.mark.parametrize("first", ["503", "reset", "empty", "html"])
+def test_the_first_reading_ends_it(first: str) -> None:
+    assert relayed(Both([first, "10", "20"]), windows=1).code == 1
 
 
 @pytest.mark.parametrize(
@@ -135,21 +224,43 @@ def test_what_could_not_be_pushed_goes_with_the_next_window() -> None:
             ("--kind", "vllm", "--service", "chat", "--served-as", "llama"),
             "says nothing of 'llama'",
         ),
+        (("--kind", "mlserver", "--service", "chat"), "says nothing of"),
         (("--kind", "dcgm", "--service", "chat"), "not of a service"),
         (("--kind", "dcgm"), "nothing there is known"),
     ],
 )
 def test_what_does_not_fit_is_said(arguments: tuple[str, ...], words: str) -> None:
-    result = cli("relay", METRICS, *arguments, api=Both())
+    result = cli("relay", METRICS, *arguments, api=Both(["10"]))
     assert result.code == 1
     assert words in result.err
 
 
+def test_a_server_without_latencies_is_refused() -> None:
+    text = 'nv_inference_request_success{model="chat"} 5\n'
+
+    def serve(request: httpx2.Request) -> httpx2.Response:
+        both = Both(["10"])
+        return (
+            httpx2.Response(200, text=text)
+            if request.url.host == "gpu-7"
+            else both(request)
+        )
+
+    result = cli(f"relay {METRICS} --kind triton --service chat", api=serve)
+    assert result.code == 1
+    assert "does not tell its latencies" in result.err
+
+
 def test_without_a_service_it_shows_what_the_server_says() -> None:
-    result = cli(f"{RELAY} --served-as chat", api=Both())
+    result = cli(f"{RELAY} --served-as chat", api=Both(["10"]))
     assert (result.code, "10 requests" in result.out) == (0, True)
 
 
-def test_a_server_that_tells_no_latencies_makes_no_window() -> None:
-    told = ServerReading(at_s=START_S, counts=ServerCounts(served=5.0))
-    assert make_window("s", told, told, 100.0) is None
+def test_of_several_errors_of_a_gpu_all_are_shown() -> None:
+    lines = [f'DCGM_FI_DEV_XID_ERRORS{{gpu="0",err_code="{n}"}} {n}' for n in (79, 45)]
+    text = "\n".join([*lines, ""])
+    result = cli(
+        f"relay {METRICS} --kind dcgm",
+        api=lambda _: httpx2.Response(200, text=text),
+    )
+    assert "45, 79" in result.out
