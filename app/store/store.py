@@ -74,8 +74,7 @@ class PolicySettings:
     max_replicas_per_gpu: int = 4
     migration_cost_usd_per_hour: float = 0.0
     target_attainment: float = 0.0
-    """At least this share of every service's requests is to be in time, 0 to 1, or the percentile of its SLO where that
-    is higher; 1 = no error budget is spent on purpose."""
+    """At least this share of a service's requests is to be in time, or its SLO's percentile; 1 = no budget is spent."""
     survive: LossKind = "node"
     survive_share: float = 0.5
     """The loss after which this share is left of services that say nothing, where that takes no replica more."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from itertools import islice
 from types import TracebackType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -14,7 +14,12 @@ import httpx2
 
 from app.base.proxies import Proxy, ProxyUnusable, find_proxy
 from app.cli.common.context import CliContext
-from app.cli.common.errors import CliError
+from app.cli.common.errors import (
+    ApiProblem,
+    CliError,
+    ControlPlaneUnreachable,
+    FieldFault,
+)
 
 Document: TypeAlias = dict[str, object]
 """A JSON object."""
@@ -25,56 +30,6 @@ Query: TypeAlias = Mapping[str, str | int | Sequence[str] | None]
 PAGE_LIMIT = 500
 TIMEOUT = httpx2.Timeout(75.0, connect=5.0)
 """A fit may take 60 s, after which the control plane ends it and says so; a connection is there at once or never."""
-
-
-class ControlPlaneUnreachable(CliError):
-    """No control plane answers."""
-
-    may_pass = True
-
-
-class FieldFault(NamedTuple):
-    """One field that the control plane does not take."""
-
-    place: str
-    """JSON pointer into the body, or the name of a parameter."""
-    detail: str
-    may_force: bool = False
-    """Whether it takes it all the same where one insists."""
-
-
-class ApiProblem(CliError):
-    """The control plane answered with a problem."""
-
-    def __init__(
-        self, status: int, detail: str, fields: tuple[FieldFault, ...], request_id: str
-    ) -> None:
-        lines = [
-            f"{field.place}: {field.detail}"
-            for field in fields
-            # With one fault the detail is that fault already.
-            if field.detail not in detail
-        ]
-        # By it the server's log can be searched; a caller's own mistake needs no search.
-        suffix = f" (request {request_id})" if request_id and status >= 500 else ""
-        super().__init__(
-            "\n  ".join([detail + suffix, *lines]), hint=HINTS.get(status, "")
-        )
-        self.status = status
-        busy = (httpx2.codes.REQUEST_TIMEOUT, httpx2.codes.TOO_MANY_REQUESTS)
-        self.may_pass = status in busy or status >= httpx2.codes.INTERNAL_SERVER_ERROR
-        self.detail = detail
-        self.fields = fields
-        self.request_id = request_id
-
-
-HINTS = {
-    401: "set PLIMSOLL_TOKEN, or create a token with `plimsoll token create --local --save`",
-    403: "an admin's `plimsoll token create` creates a token of another scope or project",
-    412: "somebody else changed it in the meantime; run the command again",
-    429: "the control plane is busy; try again in a moment",
-    503: "the control plane is not ready; try again in a moment, or see `plimsoll doctor`",
-}
 
 
 def proxy_of(context: CliContext, url: str) -> Proxy | None:

@@ -4,8 +4,7 @@ CliError              something that the user should read: what went wrong, and 
 ├── ManifestErrors    manifests that cannot be used, each with file, line, field and remedy
                       (app.cli.common.manifest_files)
 ├── ControlPlaneUnreachable       no control plane answers
-                                  (app.cli.common.client)
-└── ApiProblem        the control plane answered with a problem (RFC 9457)                      (app.cli.common.client)
+└── ApiProblem        the control plane answered with a problem (RFC 9457)
 
 Wrong usage is `typer.BadParameter`, which ends with exit code 2.
 """
@@ -13,7 +12,8 @@ Wrong usage is `typer.BadParameter`, which ends with exit code 2.
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from http import HTTPStatus
+from typing import NamedTuple, TypeVar
 
 MAX_WAIT_S = 30.0
 
@@ -29,6 +29,56 @@ class CliError(Exception):
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class ControlPlaneUnreachable(CliError):
+    """No control plane answers."""
+
+    may_pass = True
+
+
+class FieldFault(NamedTuple):
+    """One field that the control plane does not take."""
+
+    place: str
+    """JSON pointer into the body, or the name of a parameter."""
+    detail: str
+    may_force: bool = False
+    """Whether it takes it all the same where one insists."""
+
+
+class ApiProblem(CliError):
+    """The control plane answered with a problem."""
+
+    def __init__(
+        self, status: int, detail: str, fields: tuple[FieldFault, ...], request_id: str
+    ) -> None:
+        lines = [
+            f"{field.place}: {field.detail}"
+            for field in fields
+            # With one fault the detail is that fault already.
+            if field.detail not in detail
+        ]
+        # By it the server's log can be searched; a caller's own mistake needs no search.
+        suffix = f" (request {request_id})" if request_id and status >= 500 else ""
+        super().__init__(
+            "\n  ".join([detail + suffix, *lines]), hint=HINTS.get(status, "")
+        )
+        self.status = status
+        busy = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+        self.may_pass = status in busy or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        self.detail = detail
+        self.fields = fields
+        self.request_id = request_id
+
+
+HINTS = {
+    401: "set PLIMSOLL_TOKEN, or create a token with `plimsoll token create --local --save`",
+    403: "an admin's `plimsoll token create` creates a token of another scope or project",
+    412: "somebody else changed it in the meantime; run the command again",
+    429: "the control plane is busy; try again in a moment",
+    503: "the control plane is not ready; try again in a moment, or see `plimsoll doctor`",
+}
 
 
 def show_error(error: Exception) -> None:

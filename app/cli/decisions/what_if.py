@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.common.client import Api, ApiProblem, Document
+from app.cli.common.client import Api, Document
 from app.cli.common.context import cli_context
-from app.cli.common.errors import CliError
+from app.cli.common.errors import ApiProblem, CliError
 from app.cli.common.options import Output, PlanningTime, check_planning_time
 from app.cli.common.output import Format, show_document
 from app.cli.common.scenario_flags import FLAGS, Flags, flag_error, read_scenarios

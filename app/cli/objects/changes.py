@@ -7,17 +7,8 @@ from http import HTTPStatus
 
 from pydantic import ValidationError
 
-from app.cli.common.client import (
-    Api,
-    ApiProblem,
-    Document,
-    FieldFault,
-    Query,
-    documents,
-    number,
-    text,
-)
-from app.cli.common.errors import CliError
+from app.cli.common.client import Api, Document, Query, documents, number, text
+from app.cli.common.errors import ApiProblem, CliError, FieldFault
 from app.cli.common.kinds import find_kind
 from app.cli.common.manifest_files import (
     KINDS,

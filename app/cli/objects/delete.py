@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from httpx2 import codes
 
-from app.cli.common.client import Api, ApiProblem
+from app.cli.common.client import Api
 from app.cli.common.context import cli_context
-from app.cli.common.errors import show_error
+from app.cli.common.errors import ApiProblem, show_error
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
 from app.cli.common.manifest_files import read_manifests
 from app.cli.common.options import Yes

@@ -6,17 +6,10 @@ from typing import Annotated, cast
 import typer
 
 from agents.base.plurals import counted
-from app.cli.common.client import (
-    Api,
-    ApiProblem,
-    Document,
-    dig,
-    documents,
-    objects_of,
-    text,
-)
+from app.cli.common.client import Api, Document, dig, documents, objects_of, text
 from app.cli.common.columns import truth_cell
 from app.cli.common.context import cli_context
+from app.cli.common.errors import ApiProblem
 from app.cli.common.kinds import CommandKind
 from app.cli.common.output import (
     Cells,

@@ -4,17 +4,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.cli.common.client import (
-    Api,
-    ApiProblem,
-    ControlPlaneUnreachable,
-    Document,
-    dig,
-    documents,
-    number,
-    text,
-)
-from app.cli.common.errors import CliError
+from app.cli.common.client import Api, Document, dig, documents, number, text
+from app.cli.common.errors import ApiProblem, CliError, ControlPlaneUnreachable
 from app.cli.common.output import (
     Cells,
     amount,

@@ -7,17 +7,10 @@ from typing import Annotated, Protocol, get_args
 import typer
 from httpx2 import codes
 
-from app.cli.common.client import (
-    Api,
-    ApiProblem,
-    Document,
-    documents,
-    number,
-    text,
-)
+from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.durations import parse_timeout
-from app.cli.common.errors import CliError, show_error
+from app.cli.common.errors import ApiProblem, CliError, show_error
 from app.cli.common.kinds import NamedObject, parse_objects
 from app.cli.common.output import show_line
 from app.cli.objects.completion import complete_references

@@ -15,9 +15,9 @@ import typer
 
 from agents.base.plurals import counted
 from app.base.settings import Settings
-from app.cli.common.client import Api, ApiProblem, dig, text
+from app.cli.common.client import Api, dig, text
 from app.cli.common.context import CliContext, cli_context
-from app.cli.common.errors import CliError
+from app.cli.common.errors import ApiProblem, CliError
 from app.cli.common.local import (
     has_embedded_database,
     load_settings,

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.common.client import Api, ApiProblem, Document, documents, number, text
+from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import cli_context
-from app.cli.common.errors import CliError
+from app.cli.common.errors import ApiProblem, CliError
 from app.cli.common.options import Output
 from app.cli.common.output import (
     Cells,

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from app.base.errors import InvalidRequest, no_such
-from app.cli.common.client import Api, ApiProblem, Document, number, text
+from app.cli.common.client import Api, Document, number, text
 from app.cli.common.context import cli_context
+from app.cli.common.errors import ApiProblem
 from app.cli.common.options import Output
 from app.cli.common.output import Format, show_items, show_table
 from app.measurements.csv_files import SampleFiles, read_samples

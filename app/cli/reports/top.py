@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.common.client import Api, ControlPlaneUnreachable, dig
+from app.cli.common.client import Api, dig
 from app.cli.common.context import CliContext, cli_context
-from app.cli.common.errors import CliError, Patience
+from app.cli.common.errors import CliError, ControlPlaneUnreachable, Patience
 from app.cli.common.output import BAD, FAINT, GOOD, WARN, console
 
 TOPICS = ("header", "fleet", "gauges", "services")
