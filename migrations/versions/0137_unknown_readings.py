@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0138"
-down_revision = "0135"
+revision = "0137"
+down_revision = "0136"
 branch_labels = None
 depends_on = None
 
