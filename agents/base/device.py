@@ -254,10 +254,8 @@ class GpuPoll:
 
 
 class Device(Protocol):
-    """One node's GPUs, replicas and router. Implementations: `agents.sim.device` (everything
-    simulated), `agents.fake.device` (real HTTP, no GPU), `agents.gpu.node.device` and
-    `agents.gpu.node.readonly_device` (real GPUs, telemetry only).
-    """
+    """One node's GPUs, replicas and router. Implementations: `agents.sim.device` (everything simulated),
+    `agents.fake.device` (real HTTP, no GPU), `agents.gpu.node.device`, and `readonly_device` there (telemetry only)."""
 
     async def state(self) -> NodeState:
         """What is there now."""
@@ -276,16 +274,12 @@ class Device(Protocol):
     # Apart from `read`: a governor's period is shorter than an observation's window, which reading would cut off.
     async def poll(self, gpu_index: int) -> GpuPoll:
         """What a GPU did since the last poll of it, or since the last `read`; leaves the window of `read` alone.
-
-        Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.
-        """
+        Raises NotSupported where this cannot be measured, UnknownPart or GpuLost."""
         ...
 
     async def peak_power_w(self, gpu_index: int) -> float:
         """A GPU's highest power since the last call; at most the GPU's next poll misses what came before.
-
-        Raises NotSupported where this cannot be measured, UnknownPart or GpuLost.
-        """
+        Raises NotSupported where this cannot be measured, UnknownPart or GpuLost."""
         ...
 
     async def start_replica(self, gpu_index: int, replica: ReplicaCommand) -> None:
@@ -390,11 +384,8 @@ def task_reading(
 
 
 def within(value: float, kind: object) -> float:
-    """The value where it lies within a type of this contract, else 0, which says on the wire: nothing known.
-
-    One number out of its bounds would have the whole observation refused.
-    """
-    # Not cut to the bound: whoever tells such a number has not counted, and the bound would be as wrong.
+    """The value where it lies within a type of this contract, else 0, which says on the wire: nothing known."""
+    # One number out of its bounds would have the observation refused, and the bound itself would be as wrong.
     try:
         found: float = msgspec.convert(value, kind)
     except msgspec.ValidationError:

@@ -31,7 +31,7 @@ from app.store.store import Snapshot
 from solvers.types.llm import LlmDemand
 from solvers.types.plan import WANT_OF_GPUS, BoundPlan, Plan
 from solvers.types.problem import OperatingPoints, Problem, ServiceDemand
-from solvers.types.state import ClusterState, Demand
+from solvers.types.state import ClusterState, Demand, Observed
 
 
 class DecidedOn(NamedTuple):
@@ -206,7 +206,7 @@ async def _decide_for(
                 solver,
                 problem,
                 state,
-                replace(observe(snapshot), waking=waking_services(snapshot)),
+                _observed(snapshot),
                 settings=snapshot.settings,
                 target=snapshot.target,
                 memory=snapshot.memory,
@@ -236,6 +236,10 @@ async def _decide_for(
     if _lacks_foreseen(outcome.decision.plan, outcome.demands):
         outcome = await decide_on(without_headroom(outcome.demands))
     return outcome
+
+
+def _observed(snapshot: Snapshot) -> Observed:
+    return replace(observe(snapshot), waking=waking_services(snapshot))
 
 
 class _MadeFor(NamedTuple):

@@ -62,7 +62,7 @@ async def push_target(
 
 
 @dataclass(slots=True)
-class ToldNodes:
+class GivenCommands:
     """What every node was last found to be told: the target, and what else commands are made from."""
 
     _of: tuple[int, int, frozenset[str]] | None = None

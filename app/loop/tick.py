@@ -38,7 +38,7 @@ from app.loop.plan import Decision, make_record, new_memory, with_messages
 from app.loop.planning.draining import drained_nodes
 from app.loop.planning.llm_rows import ModelRows, SizedModels, with_rows
 from app.loop.planning.reschedule import without_starts_on
-from app.loop.push import ToldNodes, push_target, why_it_stays
+from app.loop.push import GivenCommands, push_target, why_it_stays
 from app.solver.process import Solver
 from app.store.plan_states import PlanState
 from app.store.store import PlanRecord, Proposal, Snapshot, Store
@@ -74,7 +74,7 @@ class Loop:
     """Whether it looked for what waits since it took the lead."""
     planned_points: PlannedPoints = field(default_factory=PlannedPoints)
     models: SizedModels = field(default_factory=SizedModels)
-    told: ToldNodes = field(default_factory=ToldNodes)
+    given: GivenCommands = field(default_factory=GivenCommands)
     layers: tuple[LayerCounts, ...] = ()
     """Layers of training networks; training that was never profiled is judged by them."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -136,7 +136,7 @@ async def tick(loop: Loop) -> TickOutcome:
 
     # 5. Predict, plan, check, bind; what is left over goes to tasks.
     outcome, mode = await _decide(loop, snapshot, demands, rows)
-    outcome, mode = await loop.told.telling(loop.store, snapshot, outcome, mode)
+    outcome, mode = await loop.given.telling(loop.store, snapshot, outcome, mode)
     watch.lap("decide")
 
     # 6. Write the decision down, with what the policy wants to remember.
@@ -373,7 +373,7 @@ async def _push_or_propose(
         )
         return _Pushed("proposed", reason, _generation(snapshot))
     if await push_target(loop.store, snapshot, bound, plan_id):
-        loop.told.note(snapshot, bound.generation)
+        loop.given.note(snapshot, bound.generation)
         return _Pushed("target", "", bound.generation)
     # Nothing is lost: the next tick sees what came first, and decides on top of it.
     return _Pushed("lost", _LOST, _generation(snapshot))

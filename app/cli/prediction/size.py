@@ -1,6 +1,5 @@
 """`plimsoll size`: what one replica of a language model carries, by GPU type and tensor-parallel degree."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -162,9 +161,7 @@ def size(
     if target is not None:
         write_problem(target, network, request, found)
         return
-    rows = _rows(found, table, request)
-    if not show_items(rows, output):
-        _show(rows)
+    _show([_row(each, table, request) for each in found], output)
 
 
 class _Asked(NamedTuple):
@@ -261,7 +258,7 @@ def show_run_notes(runs: Sequence[ServerRun]) -> None:
     """Say on stderr what is to be known of benchmarks; what is made of them may go to stdout."""
     for run in runs:
         if run.note:
-            sys.stderr.write(f"Note: {run.note}\n")
+            typer.echo(f"Note: {run.note}", err=True)
 
 
 def _table(lengths: str, max_model_len: int) -> LengthTable:
@@ -330,13 +327,6 @@ def _hardware(names: Sequence[str] | None) -> Mapping[str, LlmHardware]:
     return found
 
 
-def _rows(
-    sizes: "Sequence[Sized]", table: LengthTable, request: "SizeRequest"
-) -> Sequence[Mapping[str, object]]:
-    """All of them, as programs read them."""
-    return [_row(each, table, request) for each in sizes]
-
-
 def _row(
     sized: "Sized", table: LengthTable, request: "SizeRequest"
 ) -> Mapping[str, object]:
@@ -380,8 +370,10 @@ def _why(sized: "Sized") -> str | None:
     return _WHY[sized.limit.value]
 
 
-def _show(rows: Sequence[Mapping[str, object]]) -> None:
-    """A line per GPU type and degree."""
+def _show(rows: Sequence[Mapping[str, object]], output: Format) -> None:
+    """As programs read them, or a line per GPU type and degree."""
+    if show_items(rows, output):
+        return
     titles = "GPU type,>TP,weights,>tokens/step,>rps,between,>cache,>tokens/s,>USD/M"
     show_table([*titles.split(","), "known", "why none"], [_cells(row) for row in rows])
 

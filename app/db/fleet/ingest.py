@@ -17,12 +17,7 @@ from app.db.base.observation_rows import WindowedObservation, copy_all
 from app.db.base.rows import all_rows
 from app.db.base.tables import AnyRow
 from app.db.decisions import policies
-from app.db.fleet.agent_boots import (
-    fresh_of,
-    load_boots,
-    rivals_of,
-    save_sequences,
-)
+from app.db.fleet.agent_boots import fresh_of, load_boots, rivals_of, save_sequences
 from app.db.fleet.agent_events import note_refusals, note_shared_names
 from app.db.fleet.gpu_health import HealthReport, save_health
 from app.db.fleet.launches import note_failures, note_launch_times
