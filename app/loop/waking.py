@@ -6,6 +6,7 @@ the downscale delay after that. However long a start takes, what starts is there
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from app.loop.observe import age_s, windows_by_service
 from app.store.store import ServiceWindow, Snapshot
@@ -15,8 +16,8 @@ WAKING = "waiting"
 """Method of a demand that is there because requests were, and no forecast."""
 WAKING_RPS = 1.0 / 60.0
 """Any replica carries so little: it takes one, and what comes on top of the first request is the forecast's."""
-MAX_PASSING = 10
-"""Requests of the minute or more that a snapshot holds: up to so many, the service may be at rest in another minute."""
+MAX_PASSING, PASSING_S = 10, 60.0
+"""Up to this number of requests within this time, a service that woke may be at rest again in another minute."""
 
 
 def is_awake(
@@ -40,13 +41,32 @@ def is_awake(
 
 
 def waking_services(snapshot: Snapshot) -> tuple[str, ...]:
-    """Those that would have no replica but for a few requests, sorted."""
+    """Those that would have no replica but for a few requests, and that have woken just now, sorted."""
     windows = windows_by_service(snapshot.windows)
-    return tuple(
-        sorted(
-            each.name
-            for each in snapshot.state.services
-            if sum(window.arrivals for window in windows[each.name]) <= MAX_PASSING
-            and is_awake(each, windows[each.name], snapshot)
+    gpus = () if snapshot.target is None else snapshot.target.gpus
+    planned = {each.service for gpu in gpus for each in gpu.replicas}
+
+    def wakes(service: Service) -> bool:
+        mine = windows[service.name]
+        passing = (w.arrivals for w in mine if age_s(w, snapshot.at) < PASSING_S)
+        return (
+            is_awake(service, mine, snapshot)
+            and sum(passing) <= MAX_PASSING
+            and (service.name not in planned or _has_waited(service, mine, snapshot))
         )
-    )
+
+    return tuple(sorted(each.name for each in snapshot.state.services if wakes(each)))
+
+
+def _has_waited(
+    service: Service, windows: Sequence[ServiceWindow], snapshot: Snapshot
+) -> bool:
+    """Whether requests have waited for a first replica within the downscale delay.
+
+    One that is served steadily by its replica is not woken by each request, though one may be under way at the end of
+    any window: then it is answered in the next.
+    """
+    delay_s = service.scaling.downscale_delay_s
+    newest = (w for w in windows if age_s(w, snapshot.at) <= delay_s)
+    waited = [bool(w.pending) and not w.served for w in newest]
+    return any(one and other for one, other in pairwise(waited))

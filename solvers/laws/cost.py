@@ -220,7 +220,8 @@ def at_ordinary_prices(problem: Problem) -> tuple[Problem, float]:
         ),
         default=1.0,
     )
-    if _ORDINARY[0] <= largest <= _ORDINARY[1]:
+    # Without any price there is nothing to tell apart.
+    if largest <= 0.0 or _ORDINARY[0] <= largest <= _ORDINARY[1]:
         return problem, 1.0
     unit = 10.0 ** math.floor(math.log10(largest))
     types = tuple(

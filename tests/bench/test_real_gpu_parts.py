@@ -197,9 +197,7 @@ def test_the_reading_side_of_nvml_has_no_writer() -> None:
     writers = {"limit_power_w", "lock_clock_mhz", "unlock_clock"}
     assert writers <= set(dir(Nvml))
     # Another writer of NVML would have another name: whatever is added is looked at here.
-    readers = (
-        "gpus driver_version sample power_w processes process_use check watched_xids"
-    )
+    readers = "gpus driver_version sample power_w processes process_use check recovery watched_xids"
     own = {name for name in dir(ReadNvml) if not name.startswith("_")}
     assert own == {*readers.split(), "close", "without_processes"}
 

@@ -112,7 +112,7 @@ def test_objects_are_applied_listed_described_changed_and_deleted(
     assert plimsoll("delete", "service", "chat", "-y").out == "Service chat deleted\n"
     gone = plimsoll("get", "service", "chat")
     assert (gone.code, gone.err) == (1, "Error: no service is called 'chat'\n")
-    found = [line.split()[2] for line in plimsoll("events").out.splitlines()]
+    found = [line.split()[3] for line in plimsoll("events").out.splitlines()]
     assert found[-3:] == ["ServiceChanged", "NodeCordoned", "ServiceDeleted"]
 
 

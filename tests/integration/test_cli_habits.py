@@ -41,9 +41,10 @@ def planned(api: Api) -> None:
     assert api.tick().state == "target"
 
 
-def followed(api: Api) -> None:
+def followed(api: Api, *, generation: int = 1) -> None:
     """The node has put the plan in force, and its replicas are ready."""
-    api.observe(2, {}, generation=1, replicas=ready_replicas(api, "n1"))
+    replicas = ready_replicas(api, "n1")
+    api.observe(generation + 1, {}, generation=generation, replicas=replicas)
 
 
 def test_a_rollout_is_followed_from_the_manifest_to_the_node(api: Api) -> None:
@@ -79,12 +80,13 @@ def test_what_was_ready_is_waited_for_again_after_a_change(api: Api) -> None:
     rollout = typed(
         api,
         *("rollout", "status", "service/chat"),
-        steps=[lambda: api.tick(), lambda: None],
+        steps=[lambda: api.tick(), lambda: followed(api, generation=2), lambda: None],
     )
     assert rollout.code == 0
-    assert rollout.out.startswith(
-        "Waiting: the plan in force was made for generation 1"
-    )
+    first, second, _ = rollout.out.splitlines()
+    assert first.startswith("Waiting: the plan in force was made for generation 1")
+    # Routers judge requests by the SLO, so that nodes are told of another one.
+    assert second == "Waiting: generation 2 is not yet on n1 (RollingOut)"
     assert api.get("services/chat")["status"]["observed_generation"] == 2
     assert typed(api, *ready, steps=[lambda: None]).code == 0
 

@@ -1,13 +1,13 @@
 """Scale to zero: nodes know a service without a replica, its first request starts one, which then stays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from agents.base.protocol import Observation, ReplicaReading, Route, ServiceReading
 from app.loop.forecast import make_demands
-from app.loop.waking import WAKING, WAKING_RPS
+from app.loop.waking import WAKING, WAKING_RPS, waking_services
 from app.store.store import ServiceWindow
 from app.store.windows import sums_of
 from solvers.forecast.choose_technique import TechniqueChoice
@@ -16,10 +16,18 @@ from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 from solvers.types.state import Demand, Mode, Service, Slo
 from tests.app.fleets import Answering, Fleet, a_fleet, a_node, a_service, on_half_gpus
-from tests.app.snapshots import a_snapshot, a_state, windows_of
+from tests.app.snapshots import a_bound_plan, a_replica, a_snapshot, a_state, windows_of
 from tests.waiting import run
 
 CHAT = {"chat": 20.0}
+
+
+def waiting_for(windows: Sequence[ServiceWindow]) -> tuple[ServiceWindow, ...]:
+    """The same where a request has no answer at the end of each."""
+    return tuple(replace(each, pending=1) for each in windows)
+
+
+UNDER_WAY = waiting_for(windows_of("chat", [1], served=0))
 
 
 def without_quiet(problem: Problem) -> Plan:
@@ -166,6 +174,44 @@ def test_what_waits_or_starts_is_demand_however_long_ago_it_came(
         ) is is_demand
 
 
+@pytest.mark.parametrize(
+    ("windows", "is_planned", "wakes"),
+    [
+        # The first request to a service without a replica.
+        (windows_of("chat", [0] * 30 + [1], served=0), False, True),
+        # It waits while the replica starts, and for the downscale delay after that.
+        (waiting_for(windows_of("chat", [1] + [0] * 20, served=0)), True, True),
+        (
+            (
+                *waiting_for(windows_of("chat", [1, 0], served=0, last_ended_s=38.0)),
+                *windows_of("chat", [0] * 19),
+            ),
+            True,
+            True,
+        ),
+        # Asked six times a minute and served by its replica: nothing wakes, though a request is under way now and then.
+        (windows_of("chat", [1, 0, 0, 0, 0] * 6), True, False),
+        (
+            (*windows_of("chat", [0] * 9, last_ended_s=2.0), *UNDER_WAY),
+            True,
+            False,
+        ),
+        # Too much to be at rest soon, also where older windows are not counted.
+        (windows_of("chat", [0] * 29 + [11], served=0), False, False),
+        (windows_of("chat", [11] + [0] * 39 + [1], served=0), False, True),
+    ],
+)
+def test_a_service_wakes_for_its_first_requests_alone(
+    windows: tuple[ServiceWindow, ...], is_planned: bool, wakes: bool
+) -> None:
+    service = a_service("chat", downscale_delay_s=40.0)
+    target = a_bound_plan([a_replica("chat-1")]) if is_planned else None
+    snapshot = a_snapshot(
+        state=a_state(services=(service,)), windows=windows, target=target
+    )
+    assert waking_services(snapshot) == (("chat",) if wakes else ())
+
+
 def test_a_service_that_never_rests_is_forecast_as_before() -> None:
     pending = tuple(replace(each, pending=1) for each in windows_of("chat", [0] * 60))
     for scaling in ({"min_replicas": 1}, {"buffer_replicas": 1}):
@@ -213,4 +259,5 @@ def test_the_policy_is_told_who_is_awake_for_a_few_requests() -> None:
     solver = fleet.loop.solver
     assert isinstance(solver, Answering)
     told = [each.observed.waking for each in solver.asked[-4:]]
-    assert told == [(), ("doze",), ("doze",), ()]
+    # Once it has its replica, which answers, nothing wakes any more.
+    assert told == [(), ("doze",), (), ()]

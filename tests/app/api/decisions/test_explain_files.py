@@ -15,7 +15,7 @@ PLAN = EXAMPLE.parent / "example_plan.json"
 
 @pytest.fixture(scope="module")
 def told() -> list[str]:
-    result = cli("explain --problem", EXAMPLE, "--plan", PLAN)
+    result = cli("explain --problem", EXAMPLE, "--plan", PLAN, "--time-limit", "60")
     assert (result.code, result.err) == (0, "")
     return result.out.splitlines()
 
