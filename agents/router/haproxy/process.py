@@ -124,12 +124,21 @@ class HaProxy:
             for service, weights in wanted.items()
             if not weights
         }
-        self._socket.run(commands)
-        self._socket.run(fill_places(before.only("w").by_backend(), waiting))
-        known = {each: traits.get(each, ServerTraits()) for each in needed}
-        maps = self._maps(routes, wanted) | self._traits_maps(
-            {needed[each]: trait for each, trait in known.items()}
+        maps = self._maps(routes, wanted)
+        places = before.only("w").by_backend()
+        mine = {each: places.pop(each) for each in waiting if each in places}
+        # Together: a request in between would go to a replica by a path for where it waits, or the other way round.
+        self._socket.run(
+            [
+                *fill_places(mine, waiting),
+                *commands,
+                *fill_places(places, {}),
+                *self._plan_maps(maps),
+            ]
         )
+        known = {each: traits.get(each, ServerTraits()) for each in needed}
+        of_traits = {needed[each]: trait for each, trait in known.items()}
+        maps |= self._traits_maps(of_traits)
         self._socket.run(self._plan_maps(maps))
         # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state().only("s"), wanted)

@@ -11,6 +11,7 @@ import pytest
 
 from agents.base.device import ServiceRoute
 from agents.router.haproxy.router import HaProxyRouter
+from agents.router.haproxy.runtime_socket import RuntimeSocket
 from agents.router.haproxy.state import BackendServer
 from agents.router.haproxy.supervised import PLACES
 from agents.router.haproxy.waiting import fill_places
@@ -103,6 +104,30 @@ class TestReal:
                 assert answer.status == 504
             (counted,) = await read_all(router)
             assert counted.arrivals >= 1
+
+    @in_loop
+    async def test_a_service_wakes_and_rests_by_one_line_of_commands(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lines: list[str] = []
+        ask = RuntimeSocket.ask
+
+        def noted(self: RuntimeSocket, line: str) -> str:
+            lines.append(line)
+            return ask(self, line)
+
+        monkeypatch.setattr(RuntimeSocket, "ask", noted)
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            for shares in ((), (("a", 1.0),), ()):
+                lines.clear()
+                await router.switch_routes((a_route(*shares),), node.addresses)
+                (line,) = (each for each in lines if " state ready" in each)
+                # A request between the two would come to its replica by the path of the place where it waits.
+                assert "waiting.map" in line
+                # At no moment there is neither a replica nor a place to wait.
+                opened = line.index("s1 state ready" if shares else "w1 state ready")
+                closed = line.find("w1 state maint" if shares else "s1 state drain")
+                assert closed == -1 or opened < closed
 
     @in_loop
     async def test_it_is_left_when_the_agent_ends(self, tmp_path: Path) -> None:
