@@ -125,17 +125,9 @@ class HaProxy:
             if not weights
         }
         maps = self._maps(routes, wanted)
-        places = before.only("w").by_backend()
-        mine = {each: places.pop(each) for each in waiting if each in places}
+        places = fill_places(before.only("w").by_backend(), waiting)
         # Together: a request in between would go to a replica by a path for where it waits, or the other way round.
-        self._socket.run(
-            [
-                *fill_places(mine, waiting),
-                *commands,
-                *fill_places(places, {}),
-                *self._plan_maps(maps),
-            ]
-        )
+        self._socket.run([*commands, *places, *self._plan_maps(maps)])
         known = {each: traits.get(each, ServerTraits()) for each in needed}
         of_traits = {needed[each]: trait for each, trait in known.items()}
         maps |= self._traits_maps(of_traits)

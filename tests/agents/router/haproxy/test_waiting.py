@@ -8,6 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from agents.base.device import ServiceRoute
 from agents.router.haproxy.router import HaProxyRouter
@@ -16,7 +17,7 @@ from agents.router.haproxy.state import BackendServer
 from agents.router.haproxy.supervised import PLACES
 from agents.router.haproxy.waiting import fill_places
 from tests.agents.router.haproxy.test_router import a_node
-from tests.agents.router_harness import a_route, read_all
+from tests.agents.router_harness import a_route, read_all, served
 from tests.waiting import in_loop
 
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
@@ -124,10 +125,30 @@ class TestReal:
                 (line,) = (each for each in lines if " state ready" in each)
                 # A request between the two would come to its replica by the path of the place where it waits.
                 assert "waiting.map" in line
-                # At no moment there is neither a replica nor a place to wait.
-                opened = line.index("s1 state ready" if shares else "w1 state ready")
-                closed = line.find("w1 state maint" if shares else "s1 state drain")
-                assert closed == -1 or opened < closed
+
+    @in_loop
+    async def test_a_refusal_is_not_asked_for_again_where_there_is_only_one_to_ask(
+        self, tmp_path: Path
+    ) -> None:
+        asked = 0
+
+        async def refuse(request: web.Request) -> web.Response:
+            nonlocal asked
+            is_check = request.path.endswith("/ready")
+            asked += not is_check
+            return web.Response(status=200 if is_check else 503)
+
+        busy = web.Application()
+        busy.router.add_route("*", "/{path:.*}", refuse)
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            async with served(busy) as url:
+                await router.switch_routes((a_route(("a", 1.0)),), {"a": url})
+                assert (await node.post(), asked) == (503, 1)
+            router._waiting._router._answer_timeout_s = 0.01
+            await router.switch_routes((a_route(),), {})
+            assert await node.post() == 503
+            counts = router._waiting._router.total("chat")
+            assert counts.arrivals == 1
 
     @in_loop
     async def test_it_is_left_when_the_agent_ends(self, tmp_path: Path) -> None:
