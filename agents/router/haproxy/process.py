@@ -58,6 +58,8 @@ class HaProxy:
         self._settings = settings
         self.waits_at: Address = ("127.0.0.1", 1)
         """Where requests of services without a replica are held."""
+        self.secret = "1"
+        """What those requests show there."""
         self._routes: tuple[ServiceRoute, ...] = ()
         self._addresses: dict[str, Address] = {}
 
@@ -147,6 +149,10 @@ class HaProxy:
             each: where for each, where in self._addresses.items() if where in busy
         } | needed
 
+    def end_waiting(self) -> None:
+        """Send nothing more to where requests wait: another process may get its port. Raises HaProxyError."""
+        self._socket.run(fill_places(self.state().only("w").by_backend(), {}))
+
     def in_flight(self, replica_id: str, state: ProxyState | None = None) -> int:
         """Requests that a replica has or that wait for it, in this state or now; 0 also for one never routed to."""
         address = self._addresses.get(replica_id)
@@ -179,7 +185,9 @@ class HaProxy:
         return {
             **self._slo_maps(routes),
             self._settings.waiting_path: {
-                service: "1" for service, weights in wanted.items() if not weights
+                service: self.secret
+                for service, weights in wanted.items()
+                if not weights
             },
             self._settings.leaving_path: {
                 route.service: "1" for route in routes if route.is_leaving

@@ -9,6 +9,7 @@ HAProxy is asked in a thread, one question at a time: the agent goes on meanwhil
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -51,7 +52,10 @@ class HaProxyRouter:
         """Remembered over failed restarts, because a fresh HAProxy begins without routes."""
         self._addresses: dict[str, str] = {}
         self._traits: Mapping[str, ServerTraits] = NO_TRAITS
-        self._waiting = WaitingRoom(queue_limit=settings.queue_limit)
+        self._waiting = WaitingRoom(
+            queue_limit=settings.queue_limit,
+            asks_for_keys=settings.access.keys is not None,
+        )
         self._waiting.on_wait = lambda: self.on_wait()
         self.on_wait: Callable[[], None] = lambda: None
         """As of `agents.router.request_router`."""
@@ -73,6 +77,7 @@ class HaProxyRouter:
     async def open(self) -> None:
         await self._waiting.open()
         self._proxy.waits_at = self._waiting.address
+        self._proxy.secret = self._waiting.secret
         if await self._server.open():
             # What it counted before is the earlier agent's, which has reported it.
             self._counter = Counter(await asyncio.to_thread(read_counts, self._proxy))
@@ -140,6 +145,9 @@ class HaProxyRouter:
 
     async def close(self, *, keep: bool) -> None:
         """Let it run on for the next agent, or finish what it has and end."""
+        if keep:
+            with contextlib.suppress(HaProxyError):
+                await asyncio.to_thread(self._proxy.end_waiting)
         await self._server.close(keep=keep)
         await self._waiting.close()
 

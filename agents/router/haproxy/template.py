@@ -71,10 +71,11 @@ frontend node
     http-request set-var(txn.is_counted) bool(1) if is_inference
     http-request set-var(txn.is_counted) bool(1) if is_openai
     http-request return {leaves} if is_ready {{ var(txn.service),map({leaving}) -m found }}
+    http-request set-var(txn.waits) bool(1) if {{ var(txn.service),map({waiting}) -m found }}
+    http-request set-header {secret} %[var(txn.service),map({waiting})] if {{ var(txn.waits) -m bool }}
 {keys}    http-request set-var(txn.backend) var(txn.service),map({map})
     http-request return {unknown_service} unless {{ var(txn.backend) -m found }}
     {models} if is_models METH_GET
-    http-request set-var(txn.waits) bool(1) if {{ var(txn.service),map({waiting}) -m found }}
     http-request return {unready} if is_ready {{ var(txn.waits) -m bool }}
     acl is_counted var(txn.is_counted) -m bool
     http-request set-var(txn.is_stream) bool(1) if is_counted {{ var(txn.backend) -m beg {streaming} }}

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import gzip
+import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 from aiohttp import web
 
 from agents.base.device import ServiceRoute
+from agents.router.access import RouterAccess
+from agents.router.haproxy.config import SECRET_HEADER
 from agents.router.haproxy.router import HaProxyRouter
 from agents.router.haproxy.runtime_socket import RuntimeSocket
 from agents.router.haproxy.state import BackendServer
@@ -149,6 +153,45 @@ class TestReal:
             assert await node.post() == 503
             counts = router._waiting._router.total("chat")
             assert counts.arrivals == 1
+
+    @in_loop
+    async def test_only_what_came_by_haproxy_may_wait_and_its_key_goes_on_with_it(
+        self, tmp_path: Path
+    ) -> None:
+        keys = {"chat": frozenset({hashlib.sha256(b"K").hexdigest()})}
+        seen: list[tuple[str | None, bool, bytes]] = []
+
+        async def take(request: web.Request) -> web.Response:
+            head, body = request.headers, await request.read()
+            seen.append((head.get("Authorization"), SECRET_HEADER in head, body))
+            return web.Response()
+
+        peer, packed = web.Application(), gzip.compress(b"{}")
+        peer.router.add_route("*", "/{path:.*}", take)
+        async with a_node(tmp_path) as node, served(peer) as url:
+            node.settings = replace(node.settings, access=RouterAccess(keys=keys))
+            async with node.haproxy(keep=True) as router:
+                await router.switch_routes((replace(a_route(), is_starting=True),), {})
+                host, port = router._waiting.address
+                around = f"http://{host}:{port}/v2/models/chat/infer"
+                async with node.client.post(around, data=b"{}") as answer:
+                    assert answer.status == 403
+                headers = {"Authorization": "Bearer K", "Content-Encoding": "gzip"}
+                asked = asyncio.create_task(
+                    node.client.post(node.url, data=packed, headers=headers)
+                )
+                await until_queued(router, 1)
+                await router.switch_routes((), {})
+                router.pass_on("chat", (url,))
+                assert (await asked).status == 200
+                await router.switch_routes((a_route(),), {})
+                proxy = router._proxy
+            # To a port that is another process's soon nothing may go.
+            assert not any(each.is_ready for each in proxy.state().only("w").places)
+            async with node.haproxy():
+                pass
+        # The queue has opened the body, as the own router's does.
+        assert seen == [("Bearer K", False, b"{}")]
 
     @in_loop
     async def test_it_is_left_when_the_agent_ends(self, tmp_path: Path) -> None:
