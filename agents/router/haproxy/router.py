@@ -78,7 +78,12 @@ class HaProxyRouter:
         await self._waiting.open()
         self._proxy.waits_at = self._waiting.address
         self._proxy.secret = self._waiting.secret
-        if await self._server.open():
+        try:
+            is_kept = await self._server.open()
+        except BaseException:
+            await self._waiting.close()
+            raise
+        if is_kept:
             # What it counted before is the earlier agent's, which has reported it.
             self._counter = Counter(await asyncio.to_thread(read_counts, self._proxy))
         log.info(

@@ -17,7 +17,7 @@ from agents.router.access import RouterAccess
 from agents.router.haproxy.config import SECRET_HEADER
 from agents.router.haproxy.router import HaProxyRouter
 from agents.router.haproxy.runtime_socket import RuntimeSocket
-from agents.router.haproxy.state import BackendServer
+from agents.router.haproxy.state import BackendServer, HaProxyError
 from agents.router.haproxy.supervised import PLACES
 from agents.router.haproxy.waiting import fill_places
 from tests.agents.router.haproxy.test_router import a_node
@@ -192,6 +192,19 @@ class TestReal:
                 pass
         # The queue has opened the body, as the own router's does.
         assert seen == [("Bearer K", False, b"{}")]
+
+    @in_loop
+    async def test_its_port_is_closed_where_haproxy_cannot_be_started(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node:
+            router = HaProxyRouter(node.settings)
+            (tmp_path / "haproxy.json").write_text("{")
+            with pytest.raises(HaProxyError, match=r"haproxy\.json"):
+                await router.open()
+        host, port = router._waiting.address
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, port)
 
     @in_loop
     async def test_it_is_left_when_the_agent_ends(self, tmp_path: Path) -> None:
