@@ -207,6 +207,27 @@ class TestReal:
             await asyncio.open_connection(host, port)
 
     @in_loop
+    async def test_what_waits_when_its_service_leaves_is_counted_with_what_comes_late(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            await router.switch_routes((replace(a_route(), is_starting=True),), {})
+            first = asyncio.create_task(node.post())
+            await until_queued(router, 1)
+            await router.switch_routes((), {})
+            late = asyncio.create_task(node.post())
+            await until_queued(router, 2)
+            assert router.routes == ()
+            router.pass_on("chat", (node.addresses["a"],))
+            assert [await first, await late] == [200, 200]
+            served_there = 0
+            # When all is counted, the service is let go of.
+            while readings := await router.read_services():
+                served_there += readings[0].served
+            assert served_there == 2
+            assert await node.post() == 404
+
+    @in_loop
     async def test_it_is_left_when_the_agent_ends(self, tmp_path: Path) -> None:
         async with a_node(tmp_path) as node:
             async with node.haproxy(keep=True) as router:
