@@ -150,7 +150,7 @@ class HaProxyRouter:
         return readings
 
     async def _let_go(self, readings: Sequence[ServiceReading]) -> None:
-        """Of services that left, once all that waited is answered and counted."""
+        """Give up the services that left and of which all that waited is answered and counted."""
         queued = {each.service for each in readings if each.queued}
         over = self._held - queued - {*self._waiting.stranded}
         if not over:
