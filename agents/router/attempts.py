@@ -6,7 +6,15 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from agents.router.forward import Busy, Forwarder, Outcome, RouterJob, expired
+from agents.router.forward import (
+    PEER,
+    Busy,
+    Forwarder,
+    Outcome,
+    RouterJob,
+    expired,
+    peer_refuses,
+)
 from agents.router.pool import NotConnected
 from agents.router.router_answers import come_again
 from agents.router.service_queue import Overloaded, ServiceQueue
@@ -56,6 +64,8 @@ async def serve(
             forwarder.note_failure(
                 service_queue, replica_id, str(error), is_unreachable=True
             )
+            if replica_id.startswith(PEER):
+                refused[replica_id] = peer_refuses()
             reason = f"replica {replica_id} cannot be connected to: {error}"
             if not service_queue.has_other(replica_id):
                 break

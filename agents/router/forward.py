@@ -24,13 +24,15 @@ from agents.router.pool import (
 from agents.router.request_router import LONGEST_START_S
 from agents.router.service_queue import ServiceQueue
 from agents.router.streams import EVENT_STREAM, AnswerTail, TokenMeter, answered_tokens
-from agents.serving.http_problems import RETRY_AFTER_S, problem
+from agents.serving.http_problems import PROBLEM_TYPE, RETRY_AFTER_S, problem
 
 PROBE_TIMEOUT_S = 1.0
 METADATA_TIMEOUT_S = 5.0
 PEER = "node "
 """With it begin ids of other nodes' routers, to which requests go as they came."""
 MAX_METADATA = 1024 * 1024
+_PEERS_OWN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
+"""Another node's router so refuses a client's key or its own sender's address, or knows no such service."""
 
 Outcome: TypeAlias = Literal["served"] | Reason
 
@@ -132,17 +134,25 @@ class Forwarder:
             answer = await pool.ask(head, job.body, timeout_s=left_s)
         except LateAnswer:
             if job.deadline_ms is not None and job.left_s(self._now_s()) <= 0.0:
-                return expired(f"while replica {replica_id} had the request"), "expired"
+                return expired(
+                    f"while {shown_name(replica_id)} had the request"
+                ), "expired"
             self._blame(job, replica_id, "no answer in time")
             return problem(
                 HTTPStatus.BAD_GATEWAY,
-                f"replica {replica_id} did not answer in {left_s:g} s",
+                f"{shown_name(replica_id)} did not answer in {left_s:g} s",
             ), "lost"
         except WorkerAnswerLost as error:
             self._blame(job, replica_id, str(error))
+            reason = "the connection was lost" if is_peer else str(error)
             return problem(
-                HTTPStatus.BAD_GATEWAY, f"replica {replica_id} did not answer: {error}"
+                HTTPStatus.BAD_GATEWAY,
+                f"{shown_name(replica_id)} did not answer: {reason}",
             ), "lost"
+        # A replica behind it would answer in words of its own.
+        if is_peer and answer.status in _PEERS_OWN and _has_type(answer, PROBLEM_TYPE):
+            answer.close()
+            raise Busy(peer_refuses())
         if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
             raise Busy(await _refusal(answer))
         return await self._pass_answer(job, replica_id, answer)
@@ -191,7 +201,7 @@ class Forwarder:
     ) -> tuple[web.StreamResponse, Outcome]:
         """The answer as the client gets it; its status tells how the replica does."""
         self._note_status(job, replica_id, answer.status)
-        if job.service_queue.is_model and _is_stream(answer):
+        if job.service_queue.is_model and _has_type(answer, EVENT_STREAM):
             job.meter = TokenMeter(job.came_s)
         if answer.body is None:
             return await self._pass_pieces(job, replica_id, answer)
@@ -329,10 +339,22 @@ def _passed_headers(request: web.Request) -> RawHeaders:
     return tuple(each for each in headers if each[0].lower() != b"authorization")
 
 
-def _is_stream(answer: WorkerAnswer) -> bool:
-    """Whether it is one of server-sent events."""
+def shown_name(replica_id: str) -> str:
+    """As clients may know it: other nodes' addresses are none of theirs."""
+    return "another node" if replica_id.startswith(PEER) else f"replica {replica_id}"
+
+
+def peer_refuses() -> web.Response:
+    """503: another node does not take what was passed on to it; the client did nothing wrong."""
+    return problem(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "the service has left this node, and the next one does not take requests yet",
+    )
+
+
+def _has_type(answer: WorkerAnswer, content_type: str) -> bool:
     return any(
-        name.lower() == "content-type" and value.lower().startswith(EVENT_STREAM)
+        name.lower() == "content-type" and value.lower().startswith(content_type)
         for name, value in answer.headers
     )
 

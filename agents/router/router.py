@@ -215,11 +215,11 @@ class Router:
     def read(self) -> tuple[ServiceReading, ...]:
         """Every service's counts since the last reading, by service."""
         readings = [service_queue.read() for service_queue in self._queues]
-        self._retired = [
-            service_queue
-            for service_queue in self._retired
-            if not service_queue.is_empty
-        ]
+        for service_queue in self._retired:
+            # Else replicas that fail would be asked for ever when they are ready.
+            if service_queue.is_empty:
+                service_queue.close()
+        self._retired = [each for each in self._retired if not each.is_empty]
         return tuple(sorted(readings, key=lambda reading: reading.service))
 
     async def switch_routes(

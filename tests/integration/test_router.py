@@ -110,7 +110,9 @@ async def test_an_overloaded_service_answers_at_once_with_503_and_when_to_come_a
         assert response.headers["Retry-After"] == "1"
         assert response.content_type == "application/problem+json"
         assert "3 requests of service chat are already waiting" in answer["detail"]
+    # They wait for a node where the service starts, until it is known that there is none.
     node.router.switch((), {})
+    node.router.pass_on("chat", ())
     assert Counter(await asyncio.gather(*waiting)) == {503: 3}
     readings = node.router.read()
     assert sum(reading.rejected for reading in readings) == 4

@@ -31,6 +31,8 @@ BINARY = "binary_tensor_data"
 BUFFER_BYTES = 64 * 1024
 """A request that fits in is tried at another replica when one is busy."""
 IN_SLO_TABLE = "answers_in_slo"
+SECRET_HEADER = "Plimsoll-Waits"
+"""By it the place where requests wait knows that they came by HAProxy, which has asked for keys."""
 VERSION_VARIABLE = "PLIMSOLL_VERSION"
 """HAProxy's process has it: in the configuration, the version would part a kept HAProxy from the next agent."""
 MAX_BODY = 64 * 1024 * 1024
@@ -120,7 +122,8 @@ class HaProxySettings:
 
     @property
     def waiting_path(self) -> Path:
-        """The map of services without a replica, whose requests are held (`agents.router.haproxy.waiting`)."""
+        """The map of services without a replica, whose requests are held (`agents.router.haproxy.waiting`):
+        its secret."""
         return self.folder / "waiting.map"
 
     @property
@@ -191,6 +194,7 @@ def make_config(settings: HaProxySettings) -> str:
         bufsize=BUFFER_BYTES,
         again=RETRY_AFTER_S,
         waiting=settings.waiting_path,
+        secret=SECRET_HEADER,
         unready=_unready(),
         leaves=reply(
             HTTPStatus.SERVICE_UNAVAILABLE, "the service is leaving this node"
@@ -321,8 +325,8 @@ def _key_rules(settings: HaProxySettings) -> Iterator[str]:
     )
     has_key = f"{{ var(txn.pair),map({settings.keys_path}) -m found }}"
     yield f"http-request return {refused} hdr WWW-Authenticate Bearer if !is_ready !{has_key}"
-    # No replica needs to see it.
-    yield "http-request del-header Authorization"
+    # No replica needs to see it; what waits may go on to a node that asks for it.
+    yield "http-request del-header Authorization unless { var(txn.waits) -m bool }"
 
 
 def _readiness(settings: HaProxySettings) -> Iterator[str]:

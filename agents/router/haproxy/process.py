@@ -58,6 +58,8 @@ class HaProxy:
         self._settings = settings
         self.waits_at: Address = ("127.0.0.1", 1)
         """Where requests of services without a replica are held."""
+        self.secret = "1"
+        """What those requests show there."""
         self._routes: tuple[ServiceRoute, ...] = ()
         self._addresses: dict[str, Address] = {}
 
@@ -124,12 +126,13 @@ class HaProxy:
             for service, weights in wanted.items()
             if not weights
         }
-        self._socket.run(commands)
-        self._socket.run(fill_places(before.only("w").by_backend(), waiting))
+        maps = self._maps(routes, wanted)
+        places = fill_places(before.only("w").by_backend(), waiting)
+        # Together: a request in between would go to a replica by a path for where it waits, or the other way round.
+        self._socket.run([*commands, *places, *self._plan_maps(maps)])
         known = {each: traits.get(each, ServerTraits()) for each in needed}
-        maps = self._maps(routes, wanted) | self._traits_maps(
-            {needed[each]: trait for each, trait in known.items()}
-        )
+        of_traits = {needed[each]: trait for each, trait in known.items()}
+        maps |= self._traits_maps(of_traits)
         self._socket.run(self._plan_maps(maps))
         # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state().only("s"), wanted)
@@ -145,6 +148,10 @@ class HaProxy:
         self._addresses = {
             each: where for each, where in self._addresses.items() if where in busy
         } | needed
+
+    def end_waiting(self) -> None:
+        """Send nothing more to where requests wait: another process may get its port. Raises HaProxyError."""
+        self._socket.run(fill_places(self.state().only("w").by_backend(), {}))
 
     def in_flight(self, replica_id: str, state: ProxyState | None = None) -> int:
         """Requests that a replica has or that wait for it, in this state or now; 0 also for one never routed to."""
@@ -178,7 +185,9 @@ class HaProxy:
         return {
             **self._slo_maps(routes),
             self._settings.waiting_path: {
-                service: "1" for service, weights in wanted.items() if not weights
+                service: self.secret
+                for service, weights in wanted.items()
+                if not weights
             },
             self._settings.leaving_path: {
                 route.service: "1" for route in routes if route.is_leaving

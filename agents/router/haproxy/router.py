@@ -9,10 +9,12 @@ HAProxy is asked in a thread, one question at a time: the agent goes on meanwhil
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from agents.base.device import NotSupported, ServerTraits, ServiceRoute
 from agents.base.protocol import ServiceReading
@@ -51,7 +53,12 @@ class HaProxyRouter:
         """Remembered over failed restarts, because a fresh HAProxy begins without routes."""
         self._addresses: dict[str, str] = {}
         self._traits: Mapping[str, ServerTraits] = NO_TRAITS
-        self._waiting = WaitingRoom(queue_limit=settings.queue_limit)
+        self._held: frozenset[str] = frozenset()
+        """Services that have left the table and whose requests still wait, or run on another node."""
+        self._waiting = WaitingRoom(
+            queue_limit=settings.queue_limit,
+            asks_for_keys=settings.access.keys is not None,
+        )
         self._waiting.on_wait = lambda: self.on_wait()
         self.on_wait: Callable[[], None] = lambda: None
         """As of `agents.router.request_router`."""
@@ -63,7 +70,9 @@ class HaProxyRouter:
     @property
     def routes(self) -> tuple[ServiceRoute, ...]:
         """The table that was put in force last by this agent."""
-        return self._proxy.routes
+        return tuple(
+            each for each in self._proxy.routes if each.service not in self._held
+        )
 
     @property
     def pid(self) -> int:
@@ -73,7 +82,13 @@ class HaProxyRouter:
     async def open(self) -> None:
         await self._waiting.open()
         self._proxy.waits_at = self._waiting.address
-        if await self._server.open():
+        self._proxy.secret = self._waiting.secret
+        try:
+            is_kept = await self._server.open()
+        except BaseException:
+            await self._waiting.close()
+            raise
+        if is_kept:
             # What it counted before is the earlier agent's, which has reported it.
             self._counter = Counter(await asyncio.to_thread(read_counts, self._proxy))
         log.info(
@@ -91,9 +106,18 @@ class HaProxyRouter:
         """As `HaProxy.switch`."""
         async with self._asking:
             self._seen_s = -math.inf
-            await asyncio.to_thread(self._proxy.switch, routes, addresses, traits)
             self._waiting.switch(routes, addresses, traits)
+            held = {
+                each.service: replace(each, shares=(), is_starting=True)
+                for each in self._proxy.routes
+                if each.service in {*self._waiting.stranded, *self._held}
+            }
+            for route in routes:
+                held.pop(route.service, None)
+            table = (*routes, *held.values())
+            await asyncio.to_thread(self._proxy.switch, table, addresses, traits)
             self._table, self._traits = routes, traits
+            self._held = frozenset(held)
             self._addresses = {
                 each: addresses[each] for route in routes for each, _ in route.shares
             }
@@ -121,7 +145,21 @@ class HaProxyRouter:
         except HaProxyError as error:
             log.warning("%s", error)
             return ()
-        return self._counter.read(counts, self._state.backends)
+        readings = self._counter.read(counts, self._state.backends)
+        await self._let_go(readings)
+        return readings
+
+    async def _let_go(self, readings: Sequence[ServiceReading]) -> None:
+        """Give up the services that left and of which all that waited is answered and counted."""
+        queued = {each.service for each in readings if each.queued}
+        over = self._held - queued - {*self._waiting.stranded}
+        if not over:
+            return
+        self._held -= over
+        try:
+            await self.switch_routes(self._table, self._addresses, self._traits)
+        except HaProxyError as error:
+            log.warning("%s", error)
 
     def total(self, service: str) -> Counts:
         """Nothing that governors need. Raises NotSupported."""
@@ -140,6 +178,9 @@ class HaProxyRouter:
 
     async def close(self, *, keep: bool) -> None:
         """Let it run on for the next agent, or finish what it has and end."""
+        if keep:
+            with contextlib.suppress(HaProxyError):
+                await asyncio.to_thread(self._proxy.end_waiting)
         await self._server.close(keep=keep)
         await self._waiting.close()
 

@@ -7,6 +7,8 @@ from agents.router.request_router import LONGEST_START_S
 # The first answer comes when a replica has started. Without a check: the agent, which is there, or nothing is.
 WAITING = f"""\
     http-request set-timeout server {int(LONGEST_START_S) + 60}s if {{ var(txn.waits) -m bool }}
+    # Who refused would be asked again: the one replica, or the place where what waits was given up.
+    http-request disable-l7-retry if {{ nbsrv lt 2 }}
     server w1 127.0.0.1:1 disabled no-check backup maxconn 0 maxqueue 0 observe none
 """
 # Without delay: HAProxy would hold a token back for what may follow it.
@@ -69,10 +71,11 @@ frontend node
     http-request set-var(txn.is_counted) bool(1) if is_inference
     http-request set-var(txn.is_counted) bool(1) if is_openai
     http-request return {leaves} if is_ready {{ var(txn.service),map({leaving}) -m found }}
+    http-request set-var(txn.waits) bool(1) if {{ var(txn.service),map({waiting}) -m found }}
+    http-request set-header {secret} %[var(txn.service),map({waiting})] if {{ var(txn.waits) -m bool }}
 {keys}    http-request set-var(txn.backend) var(txn.service),map({map})
     http-request return {unknown_service} unless {{ var(txn.backend) -m found }}
     {models} if is_models METH_GET
-    http-request set-var(txn.waits) bool(1) if {{ var(txn.service),map({waiting}) -m found }}
     http-request return {unready} if is_ready {{ var(txn.waits) -m bool }}
     acl is_counted var(txn.is_counted) -m bool
     http-request set-var(txn.is_stream) bool(1) if is_counted {{ var(txn.backend) -m beg {streaming} }}

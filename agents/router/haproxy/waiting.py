@@ -5,13 +5,20 @@ the agent's router at a port of the node's loopback address. It hands them to th
 comes from then on HAProxy sends to the replica itself. HAProxy counts all of them, so nothing is counted here.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from agents.base.device import ServerTraits, ServiceRoute
+from agents.router.access import ASKS_FOR_KEYS
+from agents.router.haproxy.config import SECRET_HEADER
 from agents.router.haproxy.state import Address, BackendServer
 from agents.router.router import Router
+from agents.serving.http_problems import problem
+from agents.serving.request_bodies import IS_RAW
 
 _END_S = 0.1
 """For an agent that ends: what waits here has no replica to wait for any more."""
@@ -20,20 +27,28 @@ _END_S = 0.1
 class WaitingRoom:
     """The router and its port. `open` comes first."""
 
-    def __init__(self, *, queue_limit: int) -> None:
+    def __init__(self, *, queue_limit: int, asks_for_keys: bool) -> None:
+        self._asks_for_keys = asks_for_keys
         self._router = Router(queue_limit=queue_limit)
         self._router.on_wait = lambda: self.on_wait()
         self.on_wait: Callable[[], None] = lambda: None
         self._runner: web.AppRunner | None = None
         self.address: Address = ("127.0.0.1", 1)
+        self.secret = secrets.token_hex(16)
+        """What shows that a request came by HAProxy."""
 
     async def open(self) -> None:
         """Take requests. Raises OSError."""
+        app = self._router.make_app()
+        app[ASKS_FOR_KEYS] = self._asks_for_keys
+        app[IS_RAW] = True
+        app.middlewares.append(_admit(self.secret))
         # A caller who leaves gives his place up.
         runner = web.AppRunner(
-            self._router.make_app(),
+            app,
             access_log=None,
             handler_cancellation=True,
+            auto_decompress=False,
             shutdown_timeout=_END_S,
         )
         await runner.setup()
@@ -70,6 +85,26 @@ class WaitingRoom:
     def in_flight(self, replica_id: str) -> int:
         """Requests that waited here and that a replica has not answered."""
         return self._router.in_flight(replica_id)
+
+
+def _admit(secret: str) -> Middleware:
+    """Refuse what did not come by HAProxy, which has asked for keys; the secret goes no further."""
+
+    @web.middleware
+    async def admit(
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        shown = request.headers.getall(SECRET_HEADER, [])
+        if not any(map(secrets.compare_digest, shown, (secret,))):
+            return problem(
+                HTTPStatus.FORBIDDEN, "only this node's HAProxy sends requests here"
+            )
+        headers = request.headers.copy()
+        del headers[SECRET_HEADER]
+        return await handler(request.clone(headers=headers))
+
+    return admit
 
 
 def fill_places(

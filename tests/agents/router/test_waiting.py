@@ -4,15 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from ipaddress import ip_network
 
 import aiohttp
 import pytest
 
 from agents.base.device import ServiceRoute
 from agents.router import attempts
+from agents.router.access import RouterAccess, guard
 from agents.router.router import Router
 from tests.agents.router.test_router_http import Worker
 from tests.agents.router_harness import a_route, opened, served, tick_until
+from tests.ports import a_free_port
 
 pytestmark = pytest.mark.integration
 SHORT_S = 0.01
@@ -152,3 +155,51 @@ async def test_a_service_that_comes_back_has_what_waited_for_it(
     nodes.here.switch((), {})
     nodes.here.switch((SERVED,), nodes.urls)
     assert (nodes.here.stranded, await asked) == ((), (200, "w:2"))
+
+
+@on_two_nodes
+async def test_nodes_that_do_not_answer_are_asked_for_no_longer_than_for_what_waits(
+    nodes: TwoNodes,
+) -> None:
+    nodes.here._answer_timeout_s = 60.0
+    nodes.here.switch((a_route(),), {})
+    asked = nodes.ask()
+    await nodes.until_waiting()
+    nodes.here.switch((), {})
+    (retired,) = nodes.here._retired
+    unreachable = f"http://127.0.0.1:{a_free_port()}"
+    nodes.here.pass_on("chat", (unreachable, nodes.urls["w"]))
+    assert (await asked)[0] == 200
+    assert retired.out
+    while nodes.here.read():
+        pass
+    assert not retired.out
+
+
+@pytest.mark.parametrize("kind", ["unknown service", "address", "key", "unreachable"])
+@on_two_nodes
+async def test_what_another_node_refuses_may_come_again(
+    nodes: TwoNodes, kind: str
+) -> None:
+    access = {
+        "address": RouterAccess(allow=(ip_network("10.9.0.0/16"),)),
+        "key": RouterAccess(keys={}),
+    }
+    there = Router().make_app()
+    if kind in access:
+        there.middlewares.append(guard(access[kind]))
+    nodes.here._answer_timeout_s = 60.0
+    nodes.here.switch((a_route(),), {})
+    asked = nodes.ask()
+    await nodes.until_waiting()
+    nodes.here.read()
+    nodes.here.switch((), {})
+    async with served(there) as url:
+        if kind == "unreachable":
+            url = f"http://127.0.0.1:{a_free_port()}"
+        nodes.here.pass_on("chat", (url,))
+        status, text = await asked
+    assert (status, url in text) == (503, False)
+    assert "the next one does not take requests yet" in text
+    (reading,) = nodes.here.read()
+    assert (reading.served, reading.rejected) == (0, 1)

@@ -2,20 +2,26 @@
 
 import asyncio
 import contextlib
+import gzip
+import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from agents.base.device import ServiceRoute
+from agents.router.access import RouterAccess
+from agents.router.haproxy.config import SECRET_HEADER
 from agents.router.haproxy.router import HaProxyRouter
-from agents.router.haproxy.state import BackendServer
+from agents.router.haproxy.runtime_socket import RuntimeSocket
+from agents.router.haproxy.state import BackendServer, HaProxyError
 from agents.router.haproxy.supervised import PLACES
 from agents.router.haproxy.waiting import fill_places
 from tests.agents.router.haproxy.test_router import a_node
-from tests.agents.router_harness import a_route, read_all
+from tests.agents.router_harness import a_route, read_all, served
 from tests.waiting import in_loop
 
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
@@ -103,6 +109,123 @@ class TestReal:
                 assert answer.status == 504
             (counted,) = await read_all(router)
             assert counted.arrivals >= 1
+
+    @in_loop
+    async def test_a_service_wakes_and_rests_by_one_line_of_commands(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lines: list[str] = []
+        ask = RuntimeSocket.ask
+
+        def noted(self: RuntimeSocket, line: str) -> str:
+            lines.append(line)
+            return ask(self, line)
+
+        monkeypatch.setattr(RuntimeSocket, "ask", noted)
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            for shares in ((), (("a", 1.0),), ()):
+                lines.clear()
+                await router.switch_routes((a_route(*shares),), node.addresses)
+                (line,) = (each for each in lines if " state ready" in each)
+                # A request between the two would come to its replica by the path of the place where it waits.
+                assert "waiting.map" in line
+
+    @in_loop
+    async def test_a_refusal_is_not_asked_for_again_where_there_is_only_one_to_ask(
+        self, tmp_path: Path
+    ) -> None:
+        asked = 0
+
+        async def refuse(request: web.Request) -> web.Response:
+            nonlocal asked
+            is_check = request.path.endswith("/ready")
+            asked += not is_check
+            return web.Response(status=200 if is_check else 503)
+
+        busy = web.Application()
+        busy.router.add_route("*", "/{path:.*}", refuse)
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            async with served(busy) as url:
+                await router.switch_routes((a_route(("a", 1.0)),), {"a": url})
+                assert (await node.post(), asked) == (503, 1)
+            router._waiting._router._answer_timeout_s = 0.01
+            await router.switch_routes((a_route(),), {})
+            assert await node.post() == 503
+            counts = router._waiting._router.total("chat")
+            assert counts.arrivals == 1
+
+    @in_loop
+    async def test_only_what_came_by_haproxy_may_wait_and_its_key_goes_on_with_it(
+        self, tmp_path: Path
+    ) -> None:
+        keys = {"chat": frozenset({hashlib.sha256(b"K").hexdigest()})}
+        seen: list[tuple[str | None, bool, bytes]] = []
+
+        async def take(request: web.Request) -> web.Response:
+            head, body = request.headers, await request.read()
+            seen.append((head.get("Authorization"), SECRET_HEADER in head, body))
+            return web.Response()
+
+        peer, packed = web.Application(), gzip.compress(b"{}")
+        peer.router.add_route("*", "/{path:.*}", take)
+        async with a_node(tmp_path) as node, served(peer) as url:
+            node.settings = replace(node.settings, access=RouterAccess(keys=keys))
+            async with node.haproxy(keep=True) as router:
+                await router.switch_routes((replace(a_route(), is_starting=True),), {})
+                host, port = router._waiting.address
+                around = f"http://{host}:{port}/v2/models/chat/infer"
+                async with node.client.post(around, data=b"{}") as answer:
+                    assert answer.status == 403
+                headers = {"Authorization": "Bearer K", "Content-Encoding": "gzip"}
+                asked = asyncio.create_task(
+                    node.client.post(node.url, data=packed, headers=headers)
+                )
+                await until_queued(router, 1)
+                await router.switch_routes((), {})
+                router.pass_on("chat", (url,))
+                assert (await asked).status == 200
+                await router.switch_routes((a_route(),), {})
+                proxy = router._proxy
+            # To a port that is another process's soon nothing may go.
+            assert not any(each.is_ready for each in proxy.state().only("w").places)
+            async with node.haproxy():
+                pass
+        # The queue has opened the body, as the own router's does.
+        assert seen == [("Bearer K", False, b"{}")]
+
+    @in_loop
+    async def test_its_port_is_closed_where_haproxy_cannot_be_started(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node:
+            router = HaProxyRouter(node.settings)
+            (tmp_path / "haproxy.json").write_text("{")
+            with pytest.raises(HaProxyError, match=r"haproxy\.json"):
+                await router.open()
+        host, port = router._waiting.address
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(host, port)
+
+    @in_loop
+    async def test_what_waits_when_its_service_leaves_is_counted_with_what_comes_late(
+        self, tmp_path: Path
+    ) -> None:
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            await router.switch_routes((replace(a_route(), is_starting=True),), {})
+            first = asyncio.create_task(node.post())
+            await until_queued(router, 1)
+            await router.switch_routes((), {})
+            late = asyncio.create_task(node.post())
+            await until_queued(router, 2)
+            assert router.routes == ()
+            router.pass_on("chat", (node.addresses["a"],))
+            assert [await first, await late] == [200, 200]
+            served_there = 0
+            # When all is counted, the service is let go of.
+            while readings := await router.read_services():
+                served_there += readings[0].served
+            assert served_there == 2
+            assert await node.post() == 404
 
     @in_loop
     async def test_it_is_left_when_the_agent_ends(self, tmp_path: Path) -> None:
