@@ -136,7 +136,12 @@ async def tick(loop: Loop) -> TickOutcome:
 
     # 5. Predict, plan, check, bind; what is left over goes to tasks.
     outcome, mode = await _decide(loop, snapshot, demands, rows)
-    outcome, mode = await loop.given.telling(loop.store, snapshot, outcome, mode)
+    renewal = await loop.given.renewal(loop.store, snapshot, outcome, mode)
+    if renewal is not None and mode is not None:
+        snapshot, outcome = await _tell_first(loop, snapshot, outcome, renewal)
+    elif renewal is not None:
+        # A person need not approve what is in force.
+        outcome, mode = outcome._replace(decision=renewal), Mode.AUTO
     watch.lap("decide")
 
     # 6. Write the decision down, with what the policy wants to remember.
@@ -196,6 +201,27 @@ async def _decide(
     decision = _unless_proposed(loop, snapshot, complete)
     mode = None if decision.bound is None else complete.mode
     return outcome._replace(decision=decision), mode
+
+
+async def _tell_first(
+    loop: Loop, snapshot: Snapshot, outcome: DecidedOn, renewal: Decision
+) -> tuple[Snapshot, DecidedOn]:
+    """Put the plan in force there again; what is decided, which waits for a person, then follows on that."""
+    assert renewal.bound is not None
+    assert outcome.decision.bound is not None
+    told = outcome._replace(decision=renewal)
+    plan_id = await loop.store.record_plan(_record(snapshot, told, Mode.AUTO))
+    pushed = await _push_or_propose(loop, snapshot, renewal.bound, plan_id, Mode.AUTO)
+    if pushed.state != "target":
+        return snapshot, outcome
+    target = renewal.bound
+    bound = replace(
+        outcome.decision.bound,
+        generation=target.generation + 1,
+        parent=target.generation,
+    )
+    decision = replace(outcome.decision, bound=bound)
+    return replace(snapshot, target=target), outcome._replace(decision=decision)
 
 
 def _record(snapshot: Snapshot, outcome: DecidedOn, mode: Mode | None) -> PlanRecord:
