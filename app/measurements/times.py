@@ -1,4 +1,4 @@
-"""Columns of times, whatever they are called and counted in, as seconds; and what the values beside them are.
+"""Columns of times, whatever they are called and counted in, as seconds; and what the other values are.
 
 A time is a date (ISO 8601, UTC where it has no zone), a number in the unit that the column's name ends in (`t_ms`,
 `Time (min)`), else seconds: from the beginning of the trace, or since 1970, where a number too large for seconds is in

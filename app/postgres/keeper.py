@@ -63,7 +63,7 @@ def look_after(
     start_again: Callable[[], object],
     is_over: Callable[[float], bool],
 ) -> None:
-    """Start the server again whenever it is gone; `is_over`: waits so many seconds and says whether to go on."""
+    """Start the server again whenever it is gone; `is_over`: waits for some seconds and says whether that is all."""
     back_off, began_s = BackOff(), time.monotonic()
     while not is_over(LOOK_S):
         if _runs(layout):

@@ -31,7 +31,7 @@ def a_server(layout: DataDirLayout) -> Iterator[None]:
 def pauses(
     layout: DataDirLayout, looks: int, *, starts: int = 0
 ) -> tuple[list[float], int]:
-    """How long it waits in so many waits, and how often it starts; the first `starts` fail."""
+    """How long it waits in each of some waits, and how often it starts; the first `starts` fail."""
     waited: list[float] = []
     begun = 0
 
