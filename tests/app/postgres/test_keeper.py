@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from agents.base.backoff import BackOff
 from app.postgres.files import DataDirLayout, try_flock
-from app.postgres.keeper import LOOK_S, BackOff, look_after
+from app.postgres.keeper import LOOK_S, look_after
 from app.postgres.process import StartFailed
 
 
