@@ -12,8 +12,8 @@ from app.loop.demand_fallbacks import DecidedOn
 from app.loop.events import pushed_event
 from app.loop.fill import wants_same
 from app.loop.make_commands import make_commands, nodes_for_waiting, services_on
-from app.loop.plan import Decision, again, keep
-from app.store.store import Proposal, Snapshot, Store
+from app.loop.plan import Decision, again, keep, make_record, new_memory
+from app.store.store import PlanRecord, Proposal, Snapshot, Store
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Mode
 
@@ -59,6 +59,27 @@ async def push_target(
     commands = await asyncio.to_thread(make_commands, bound, snapshot.state)
     line = await asyncio.to_thread(pushed_event, snapshot, bound, plan_id)
     return await store.push_target(plan_id, bound, commands, snapshot.at, line=line)
+
+
+def record_of(snapshot: Snapshot, outcome: DecidedOn, mode: Mode | None) -> PlanRecord:
+    """The decision as it is written down, with what the policy wants to remember."""
+    problem, decision, demands, *_ = outcome
+    # A loop that keeps its plan would store the same problem in every tick.
+    stored = None if decision.state == "kept" else problem
+    record = make_record(snapshot, decision, demands, stored)
+    return replace(
+        record,
+        waits=mode not in (None, Mode.AUTO),
+        memory=new_memory(snapshot, decision),
+    )
+
+
+def following(decision: Decision, target: BoundPlan) -> Decision:
+    """The decision with its plan made to come after this target, which is the one it was made from, given again."""
+    assert decision.bound is not None
+    generation = target.generation
+    bound = replace(decision.bound, generation=generation + 1, parent=generation)
+    return replace(decision, bound=bound)
 
 
 @dataclass(slots=True)

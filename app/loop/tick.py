@@ -34,14 +34,20 @@ from app.loop.observe import (
     describe_late,
     silent_nodes,
 )
-from app.loop.plan import Decision, make_record, new_memory, with_messages
+from app.loop.plan import Decision, with_messages
 from app.loop.planning.draining import drained_nodes
 from app.loop.planning.llm_rows import ModelRows, SizedModels, with_rows
 from app.loop.planning.reschedule import without_starts_on
-from app.loop.push import GivenCommands, push_target, why_it_stays
+from app.loop.push import (
+    GivenCommands,
+    following,
+    push_target,
+    record_of,
+    why_it_stays,
+)
 from app.solver.process import Solver
 from app.store.plan_states import PlanState
-from app.store.store import PlanRecord, Proposal, Snapshot, Store
+from app.store.store import Proposal, Snapshot, Store
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport, Reason, Violation
 from solvers.types.plan import BoundPlan
@@ -145,7 +151,7 @@ async def tick(loop: Loop) -> TickOutcome:
     watch.lap("decide")
 
     # 6. Write the decision down, with what the policy wants to remember.
-    plan_id = await loop.store.record_plan(_record(snapshot, outcome, mode))
+    plan_id = await loop.store.record_plan(record_of(snapshot, outcome, mode))
     watch.lap("record")
 
     # 7. Push it where the mode says so.
@@ -208,32 +214,13 @@ async def _tell_first(
 ) -> tuple[Snapshot, DecidedOn]:
     """Put the plan in force there again; what is decided, which waits for a person, then follows on that."""
     assert renewal.bound is not None
-    assert outcome.decision.bound is not None
     told = outcome._replace(decision=renewal)
-    plan_id = await loop.store.record_plan(_record(snapshot, told, Mode.AUTO))
+    plan_id = await loop.store.record_plan(record_of(snapshot, told, Mode.AUTO))
     pushed = await _push_or_propose(loop, snapshot, renewal.bound, plan_id, Mode.AUTO)
     if pushed.state != "target":
         return snapshot, outcome
-    target = renewal.bound
-    bound = replace(
-        outcome.decision.bound,
-        generation=target.generation + 1,
-        parent=target.generation,
-    )
-    decision = replace(outcome.decision, bound=bound)
-    return replace(snapshot, target=target), outcome._replace(decision=decision)
-
-
-def _record(snapshot: Snapshot, outcome: DecidedOn, mode: Mode | None) -> PlanRecord:
-    problem, decision, demands, *_ = outcome
-    # A loop that keeps its plan would store the same problem in every tick.
-    stored = None if decision.state == "kept" else problem
-    record = make_record(snapshot, decision, demands, stored)
-    return replace(
-        record,
-        waits=mode not in (None, Mode.AUTO),
-        memory=new_memory(snapshot, decision),
-    )
+    decision = following(outcome.decision, renewal.bound)
+    return replace(snapshot, target=renewal.bound), outcome._replace(decision=decision)
 
 
 def _unless_proposed(
