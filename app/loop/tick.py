@@ -204,9 +204,8 @@ async def _decide(
         promises_may_break=loop.promises_may_break,
     )
     await record_refused_tasks(loop, snapshot, complete.decision)
-    decision = _unless_proposed(loop, snapshot, complete)
-    mode = None if decision.bound is None else complete.mode
-    return outcome._replace(decision=decision), mode
+    kept = _unless_proposed(loop, snapshot, complete)
+    return outcome._replace(decision=kept), complete.mode if kept.bound else None
 
 
 async def _tell_first(
@@ -214,13 +213,14 @@ async def _tell_first(
 ) -> tuple[Snapshot, DecidedOn]:
     """Put the plan in force there again; what is decided, which waits for a person, then follows on that."""
     assert renewal.bound is not None
-    told = outcome._replace(decision=renewal)
-    plan_id = await loop.store.record_plan(record_of(snapshot, told, Mode.AUTO))
+    record = record_of(snapshot, outcome._replace(decision=renewal), Mode.AUTO)
+    plan_id = await loop.store.record_plan(record)
     pushed = await _push_or_propose(loop, snapshot, renewal.bound, plan_id, Mode.AUTO)
-    if pushed.state != "target":
-        return snapshot, outcome
-    decision = following(outcome.decision, renewal.bound)
-    return replace(snapshot, target=renewal.bound), outcome._replace(decision=decision)
+    if pushed.state == "target":
+        snapshot = replace(snapshot, target=renewal.bound)
+        decision = following(outcome.decision, renewal.bound)
+        outcome = outcome._replace(decision=decision)
+    return snapshot, outcome
 
 
 def _unless_proposed(
