@@ -311,9 +311,8 @@ async def _push_approved(
     assert snapshot.approved_id is not None
     # Whether it wins or loses, it no longer waits: the next plan is made from what is in force then.
     loop.proposed = None
-    won = await push_target(
-        loop.store, snapshot, snapshot.approved, snapshot.approved_id
-    )
+    plan_id = snapshot.approved_id
+    won = await push_target(loop.store, snapshot, snapshot.approved, plan_id)
     return TickOutcome(
         state="target" if won else "lost",
         reason="" if won else _LOST,
@@ -392,8 +391,8 @@ async def _push_or_propose(
     return _Pushed("lost", _LOST, _generation(snapshot))
 
 
+# The audit and the plan itself say which.
 _LOST = "what the plan was made from changed, or another plan goes first; the next tick decides again"
-"""The audit and the plan itself say which."""
 
 
 def _generation(snapshot: Snapshot) -> int:
