@@ -17,7 +17,7 @@ PRIMAL_SIMPLEX: Final = 4
 
 
 class SolverFailed(RuntimeError):
-    """HiGHS found no optimum of a program that has one; whoever plans answers with what it has."""
+    """HiGHS found no optimum of a program that has one; the caller answers with what it has."""
 
 
 def make_program(simplex: int | None = None) -> highspy.Highs:

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 from agents.base.device import NodeState, Part
 from agents.base.protocol import ReplicaState, TaskState
@@ -32,6 +34,23 @@ def retry_s(failures: int, random: Random, *, asked_s: float = 0.0) -> float:
         delay_s(failures, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S), random
     )
     return max(own_s, asked_s * random.uniform(1.0, 2.0))
+
+
+@dataclass(slots=True)
+class BackOff:
+    """Seconds before a process that ended is started again; twice as many where it did not run for long."""
+
+    FIRST_S: ClassVar[float] = 0.5
+    LONGEST_S: ClassVar[float] = 30.0
+    STEADY_S: ClassVar[float] = 60.0
+    """What ran for as long did not end for want of something that is there now."""
+    ends: int = 0
+    """In a row, without a long run between."""
+
+    def after(self, ran_s: float) -> float:
+        """The pause after it ran for `ran_s`."""
+        self.ends = 1 if ran_s >= self.STEADY_S else self.ends + 1
+        return delay_s(self.ends, first_s=self.FIRST_S, longest_s=self.LONGEST_S)
 
 
 class Restarts:

@@ -263,7 +263,7 @@ class Device(Protocol):
 
     def on_change(self, notify: Callable[[], None]) -> None:
         """Call `notify` from now on whenever a replica or task has come up, been moved, ended, failed or gone, or a
-        first request waits for a replica; where nobody knows, never."""
+        first request waits for a replica; where that is not known, never."""
         ...
 
     # One call for the entire node: counts of GPUs that were read one after another would be of different windows.

@@ -102,3 +102,8 @@ async def metrics_port(host: str, port: int, read: Read) -> AsyncIterator[None]:
         yield
     finally:
         await runner.cleanup()
+
+
+def times(value: float | None, factor: float) -> float | None:
+    """The value in another unit; None where it is not known, and then shown by no series."""
+    return None if value is None else value * factor

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from agents.base.exposition import Family, ScrapePage
+from agents.base.exposition import Family, ScrapePage, times
 from agents.base.protocol import (
     GpuCommand,
     GpuReading,
@@ -260,20 +260,15 @@ class MeteredTransport:
         await self._transport.close()
 
 
-def _times(value: float | None, factor: float) -> float | None:
-    """The value in another unit; None where it is not known, and then shown by no series."""
-    return None if value is None else value * factor
-
-
 def _add_gpu(page: ScrapePage, gpu: GpuReading, energy_j: float) -> None:
     labels = (str(gpu.index), gpu.gpu_type)
     page.add("plimsoll_agent_gpu_healthy", gpu.healthy, *labels)
     page.add("plimsoll_agent_gpu_power_watts", gpu.power_w, *labels)
     page.add("plimsoll_agent_gpu_energy_joules_total", energy_j, *labels)
-    page.add("plimsoll_agent_gpu_clock_hertz", _times(gpu.clock_mhz, MHZ), *labels)
+    page.add("plimsoll_agent_gpu_clock_hertz", times(gpu.clock_mhz, MHZ), *labels)
     if gpu.busy_percent is not None:
         page.add("plimsoll_agent_gpu_busy_ratio", gpu.busy_percent / 100.0, *labels)
-    used_bytes = _times(gpu.memory_used_mib, MIB)
+    used_bytes = times(gpu.memory_used_mib, MIB)
     page.add("plimsoll_agent_gpu_memory_used_bytes", used_bytes, *labels)
     page.add("plimsoll_agent_gpu_memory_bytes", gpu.memory_mib * MIB, *labels)
 

@@ -28,7 +28,7 @@ def objections(
     """Why this node must not carry the command out, in words; empty = nothing speaks against it.
 
     The checker of the control plane has already seen the plan; this catches a command for another machine: one that
-    was renamed, rebuilt with other GPUs, or is out of step with the catalogue. A GPU that is missing beside others is
+    was renamed, rebuilt with other GPUs, or is out of step with the catalogue. A GPU that is missing among others is
     no objection, but what `missing_gpus` says: the command is carried out for those that are there.
     """
     # Nothing else is looked at then: a command for another node fits its GPUs, not these.

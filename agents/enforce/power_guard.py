@@ -109,7 +109,7 @@ class PowerGuard:
             hold.message = ""
 
     def _unwatched(self, gpu: GpuState, hold: _Hold, error: NotSupported) -> None:
-        """Nobody can tell the power: the board alone may keep the cap, where it takes a limit."""
+        """The power is not known: the board alone may keep the cap, where it takes a limit."""
         if gpu.has_power_limit:
             hold.message = ""
         else:

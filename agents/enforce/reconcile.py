@@ -131,15 +131,15 @@ class Enforcing:
 
     def note_ready_elsewhere(self, reply: SyncReply) -> bool:
         """The control plane says which services need not be served on here; whether one of them was. What waits here
-        for one of them is passed on."""
+        for one of them is passed on where the control plane says to whom: one at rest, it starts somewhere first."""
         found = frozenset(reply.ready_elsewhere or ())
         self._ready_elsewhere |= found
         # Only devices that take requests have what waits.
         router: PassesOn | None = getattr(self._device, "router", None)
         carriers = reply.carriers or {}
-        for service in sorted(found & self._stranded):
+        for service in sorted(carriers.keys() & found & self._stranded):
             if router is not None:
-                router.pass_on(service, carriers.get(service, ()))
+                router.pass_on(service, carriers[service])
         return bool(found & self._moving)
 
     async def enforce(self, in_force: Callable[[], NodeCommand], now_s: float) -> None:

@@ -73,14 +73,14 @@ def counts_since(
     if before is None or _is_restarted(before, after):
         return read_server(after.page, kind, served_as)
     then, now = (_series(each.page, kind, served_as) for each in (before, after))
-    anew = _began_again(
+    restarted = _began_again(
         then,
         now,
         frozenset(_names(kind, _JUDGED)),
         is_start_known=after.started_s is not None,
     )
     grown = partial(
-        _grown, then=then, anew=anew, gauges=frozenset(_names(kind, _GAUGES))
+        _grown, then=then, restarted=restarted, gauges=frozenset(_names(kind, _GAUGES))
     )
     names = {sample.name for sample in now.values()}
     page = {
@@ -159,12 +159,12 @@ def _grown(
     sample: Sample,
     *,
     then: Mapping[_Key, Sample],
-    anew: Set[_Engine],
+    restarted: Set[_Engine],
     gauges: Set[str],
 ) -> Sample:
     before = then.get(_key(sample))
     # One that was not there has counted from zero.
-    if before is None or _engine(sample) in anew:
+    if before is None or _engine(sample) in restarted:
         return sample
     is_new = sample.value < before.value and sample.name not in gauges
     return sample if is_new else sample._replace(value=sample.value - before.value)

@@ -252,7 +252,7 @@ def node_applied(
     """Whether a node follows the newest command that this control plane made for it, and carries it out.
 
     `held`: the generation that it has in force; `wanted`: of its newest command; 0 = there is none. `is_renumbered`:
-    generations began anew after a restore, and no plan was pushed since. `said`: what its agent acknowledged of that
+    generations began again after a restore, and no plan was pushed since. `said`: what its agent acknowledged of that
     command, with the reason.
     """
     if held > wanted:

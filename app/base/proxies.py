@@ -123,7 +123,7 @@ def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None
 
 
 def _parts(url: str) -> SplitResult:
-    """Those of an address; none of what is no address, which its user is told by whoever asks it."""
+    """Those of an address; none of what is no address, of which the client that asks it tells its user."""
     try:
         return urlsplit(url)
     except ValueError:

@@ -55,12 +55,12 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
         if gpu.id in index_of:
             by_node[gpu.node].append(gpu)
     routes = _routes(bound, state)
-    running = _services_on(bound.gpus)
+    running = services_on(bound.gpus)
     waiting = routes.keys() - running
     waited_at = nodes_for_waiting(state)
 
     def routes_of(node: str) -> tuple[Route, ...]:
-        here = _services_on(by_node[node])
+        here = services_on(by_node[node])
         names = here & routes.keys()
         if node in waited_at:
             names |= waiting
@@ -201,7 +201,8 @@ def _routes(bound: BoundPlan, state: ClusterState) -> dict[str, Route]:
     }
 
 
-def _services_on(gpus: Iterable[BoundGpu]) -> set[str]:
+def services_on(gpus: Iterable[BoundGpu]) -> set[str]:
+    """Services with a replica on one of them."""
     return {replica.service for gpu in gpus for replica in gpu.replicas}
 
 

@@ -5,15 +5,15 @@ changes, nodes may still have to be told: of a service without a replica, whose 
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from app.loop.demand_fallbacks import DecidedOn
 from app.loop.events import pushed_event
 from app.loop.fill import wants_same
-from app.loop.make_commands import make_commands, nodes_for_waiting
-from app.loop.plan import again, keep
-from app.store.store import Proposal, Snapshot, Store
+from app.loop.make_commands import make_commands, nodes_for_waiting, services_on
+from app.loop.plan import Decision, again, keep, make_record, new_memory
+from app.store.store import PlanRecord, Proposal, Snapshot, Store
 from solvers.types.plan import BoundPlan
 from solvers.types.state import Mode
 
@@ -61,6 +61,27 @@ async def push_target(
     return await store.push_target(plan_id, bound, commands, snapshot.at, line=line)
 
 
+def record_of(snapshot: Snapshot, outcome: DecidedOn, mode: Mode | None) -> PlanRecord:
+    """The decision as it is written down, with what the policy wants to remember."""
+    problem, decision, demands, *_ = outcome
+    # A loop that keeps its plan would store the same problem in every tick.
+    stored = None if decision.state == "kept" else problem
+    record = make_record(snapshot, decision, demands, stored)
+    return replace(
+        record,
+        waits=mode not in (None, Mode.AUTO),
+        memory=new_memory(snapshot, decision),
+    )
+
+
+def following(decision: Decision, target: BoundPlan) -> Decision:
+    """The decision with its plan made to come after this target, which is the one it was made from, given again."""
+    assert decision.bound is not None
+    generation = target.generation
+    bound = replace(decision.bound, generation=generation + 1, parent=generation)
+    return replace(decision, bound=bound)
+
+
 @dataclass(slots=True)
 class GivenCommands:
     """What every node was last found to be told: the target, and what else commands are made from."""
@@ -71,40 +92,53 @@ class GivenCommands:
         """The commands of this generation were made from the snapshot, and given."""
         self._of = _made_from(snapshot, generation)
 
-    async def telling(
+    async def renewal(
         self,
         store: Store,
         snapshot: Snapshot,
         outcome: DecidedOn,
         mode: Mode | None,
-    ) -> tuple[DecidedOn, Mode | None]:
-        """What is decided, and how far the loop may go; where that tells nodes nothing now and they have to be told of
-        services and nodes that changed, the plan in force again: all else is decided again in the next tick."""
+    ) -> Decision | None:
+        """The plan in force again, where nodes have to be told of services and nodes that changed and what is decided
+        tells them nothing now; None: they need not be told, or not yet. `mode`: how far the loop may go with that."""
         # Advice gives no commands, whatever changed.
         if mode is Mode.AUTO or snapshot.settings.mode is Mode.ADVISE:
-            return outcome, mode
-        if snapshot.target is None or not await self._are_behind(store, snapshot):
-            return outcome, mode
+            return None
+        # A new target would outdate the very plan that a person reads; its approval tells the nodes as well.
+        if mode is None and snapshot.proposal is not None:
+            return None
         decision = outcome.decision
+        if snapshot.target is None or not await self._are_behind(
+            store, snapshot, decision.bound
+        ):
+            return None
         if decision.state != "kept":
             decision = keep(
                 outcome.problem, snapshot.target, reason="", memory=snapshot.memory
             )
-        renewed = again(decision, snapshot.target, "services or nodes changed")
-        # A person need not approve what is in force.
-        return outcome._replace(decision=renewed), Mode.AUTO
+        return again(decision, snapshot.target, "services or nodes changed")
 
-    async def _are_behind(self, store: Store, snapshot: Snapshot) -> bool:
-        """Whether the target, as it is, makes other commands than nodes were given."""
-        target = snapshot.target
+    async def _are_behind(
+        self, store: Store, snapshot: Snapshot, proposed: BoundPlan | None
+    ) -> bool:
+        """Whether the target, as it is, makes other commands than nodes were given; services that a plan starts which
+        a person has yet to approve aside."""
+        target, state = snapshot.target, snapshot.state
         # Looked up after a change alone: to make all commands of a large fleet takes long.
         if target is None or self._of == _made_from(snapshot, target.generation):
             return False
-        commands = await asyncio.to_thread(make_commands, target, snapshot.state)
-        if not await store.has_given(commands):
+        commands = await asyncio.to_thread(make_commands, target, state)
+        if await store.has_given(commands):
+            self.note(snapshot, target.generation)
+            return False
+        if proposed is None:
             return True
-        self.note(snapshot, target.generation)
-        return False
+        starting = services_on(proposed.gpus) - services_on(target.gpus)
+        known = [each for each in state.services if each.name not in starting]
+        rest = replace(state, services=tuple(known))
+        return not await store.has_given(
+            await asyncio.to_thread(make_commands, target, rest)
+        )
 
 
 def _made_from(snapshot: Snapshot, generation: int) -> tuple[int, int, frozenset[str]]:

@@ -34,14 +34,20 @@ from app.loop.observe import (
     describe_late,
     silent_nodes,
 )
-from app.loop.plan import Decision, make_record, new_memory, with_messages
+from app.loop.plan import Decision, with_messages
 from app.loop.planning.draining import drained_nodes
 from app.loop.planning.llm_rows import ModelRows, SizedModels, with_rows
 from app.loop.planning.reschedule import without_starts_on
-from app.loop.push import GivenCommands, push_target, why_it_stays
+from app.loop.push import (
+    GivenCommands,
+    following,
+    push_target,
+    record_of,
+    why_it_stays,
+)
 from app.solver.process import Solver
 from app.store.plan_states import PlanState
-from app.store.store import PlanRecord, Proposal, Snapshot, Store
+from app.store.store import Proposal, Snapshot, Store
 from solvers.predict.data.samples import LayerCounts
 from solvers.types.outcome import PlanReport, Reason, Violation
 from solvers.types.plan import BoundPlan
@@ -136,11 +142,16 @@ async def tick(loop: Loop) -> TickOutcome:
 
     # 5. Predict, plan, check, bind; what is left over goes to tasks.
     outcome, mode = await _decide(loop, snapshot, demands, rows)
-    outcome, mode = await loop.given.telling(loop.store, snapshot, outcome, mode)
+    renewal = await loop.given.renewal(loop.store, snapshot, outcome, mode)
+    if renewal is not None and mode is not None:
+        snapshot, outcome = await _tell_first(loop, snapshot, outcome, renewal)
+    elif renewal is not None:
+        # A person need not approve what is in force.
+        outcome, mode = outcome._replace(decision=renewal), Mode.AUTO
     watch.lap("decide")
 
     # 6. Write the decision down, with what the policy wants to remember.
-    plan_id = await loop.store.record_plan(_record(snapshot, outcome, mode))
+    plan_id = await loop.store.record_plan(record_of(snapshot, outcome, mode))
     watch.lap("record")
 
     # 7. Push it where the mode says so.
@@ -193,21 +204,23 @@ async def _decide(
         promises_may_break=loop.promises_may_break,
     )
     await record_refused_tasks(loop, snapshot, complete.decision)
-    decision = _unless_proposed(loop, snapshot, complete)
-    mode = None if decision.bound is None else complete.mode
-    return outcome._replace(decision=decision), mode
+    kept = _unless_proposed(loop, snapshot, complete)
+    return outcome._replace(decision=kept), complete.mode if kept.bound else None
 
 
-def _record(snapshot: Snapshot, outcome: DecidedOn, mode: Mode | None) -> PlanRecord:
-    problem, decision, demands, *_ = outcome
-    # A loop that keeps its plan would store the same problem in every tick.
-    stored = None if decision.state == "kept" else problem
-    record = make_record(snapshot, decision, demands, stored)
-    return replace(
-        record,
-        waits=mode not in (None, Mode.AUTO),
-        memory=new_memory(snapshot, decision),
-    )
+async def _tell_first(
+    loop: Loop, snapshot: Snapshot, outcome: DecidedOn, renewal: Decision
+) -> tuple[Snapshot, DecidedOn]:
+    """Put the plan in force there again; what is decided, which waits for a person, then follows on that."""
+    assert renewal.bound is not None
+    record = record_of(snapshot, outcome._replace(decision=renewal), Mode.AUTO)
+    plan_id = await loop.store.record_plan(record)
+    pushed = await _push_or_propose(loop, snapshot, renewal.bound, plan_id, Mode.AUTO)
+    if pushed.state == "target":
+        snapshot = replace(snapshot, target=renewal.bound)
+        decision = following(outcome.decision, renewal.bound)
+        outcome = outcome._replace(decision=decision)
+    return snapshot, outcome
 
 
 def _unless_proposed(
@@ -298,9 +311,8 @@ async def _push_approved(
     assert snapshot.approved_id is not None
     # Whether it wins or loses, it no longer waits: the next plan is made from what is in force then.
     loop.proposed = None
-    won = await push_target(
-        loop.store, snapshot, snapshot.approved, snapshot.approved_id
-    )
+    plan_id = snapshot.approved_id
+    won = await push_target(loop.store, snapshot, snapshot.approved, plan_id)
     return TickOutcome(
         state="target" if won else "lost",
         reason="" if won else _LOST,
@@ -379,8 +391,8 @@ async def _push_or_propose(
     return _Pushed("lost", _LOST, _generation(snapshot))
 
 
+# The audit and the plan itself say which.
 _LOST = "what the plan was made from changed, or another plan goes first; the next tick decides again"
-"""The audit and the plan itself say which."""
 
 
 def _generation(snapshot: Snapshot) -> int:

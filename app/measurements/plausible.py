@@ -18,7 +18,7 @@ _ROUNDING = 1.01
 _SAME = 1.1
 """Two ways to one figure, such as requests by time and the rate, may differ so: tools leave out warm-ups."""
 _LITTLE = 1.2
-"""Requests under way are at most the clients; windows that cut requests off make them look so many more."""
+"""Requests under way are at most the clients; windows that cut requests off make them look more."""
 _SERVER = 1.05
 """Parts of a server's time are means over other requests than the clients', each rounded."""
 _PACE = 2.0
@@ -102,7 +102,7 @@ def _level(level: float) -> str:
 def server_problem(
     parts: Iterable[float], client: float, quantiles: Quantiles, *, unit: str
 ) -> str:
-    """Why a server's own time cannot be true beside its clients'; nothing where it can.
+    """Why a server's own time cannot be true given its clients'; nothing where it can.
 
     parts: of the server's mean time, NaN where one is not known. client: their mean, NaN where it is not known.
     """

@@ -14,6 +14,8 @@ from app.measurements.rows import CheckHeader, Rows, open_rows, refusal
 from solvers.types.documents.strict_json import MAX_NUMBER
 
 Reals = npt.NDArray[np.float64]
+NO_VALUE = frozenset(("", "nan", "null", "none", "undefined", "n/a", "na", "-"))
+"""How programs write that there is no value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Columns of times, whatever they are called and counted in, as seconds; and what the values beside them are.
+"""Columns of times, whatever they are called and counted in, as seconds; and what the other values are.
 
 A time is a date (ISO 8601, UTC where it has no zone), a number in the unit that the column's name ends in (`t_ms`,
 `Time (min)`), else seconds: from the beginning of the trace, or since 1970, where a number too large for seconds is in
@@ -7,14 +7,16 @@ milli-, micro- or nanoseconds.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+import numpy as np
+
 from app.base.errors import no_such
 from app.measurements.rows import refusal
-from app.measurements.tables import NumberRange
+from app.measurements.tables import CsvTable, NumberRange, Reals
 
 
 def listed(names: str) -> tuple[str, ...]:
@@ -213,3 +215,18 @@ def clock_hint(reader: TimeReader, fall_s: float) -> str:
         "; the times have no zone, and local times repeat or leave out an hour when summer time ends or begins: write "
         "their zone, such as 2026-10-25T02:30:00+02:00, or export them in UTC"
     )
+
+
+def times_of(
+    table: CsvTable, reader: TimeReader, *, no_value: Set[str] = frozenset()
+) -> Reals:
+    """(N,) seconds, since 1970 for dates; NaN for cells of `no_value`, in lower case. Raises InvalidRequest."""
+    times_s = np.full(len(table), math.nan)
+    for row, cell in enumerate(table.cells[reader.column]):
+        if cell.casefold() in no_value:
+            continue
+        try:
+            times_s[row] = reader.seconds(cell)
+        except ValueError as error:
+            raise table.refusal(str(error), row=row, column=reader.column) from error
+    return times_s

@@ -15,8 +15,14 @@ import numpy.typing as npt
 
 from app.base.errors import InvalidRequest
 from app.measurements.rows import refusal
-from app.measurements.tables import NOT_NEGATIVE, CsvTable, Reals, read_table
-from app.measurements.times import TimeReader, clock_hint, find_column, time_column
+from app.measurements.tables import NOT_NEGATIVE, Reals, read_table
+from app.measurements.times import (
+    TimeReader,
+    clock_hint,
+    find_column,
+    time_column,
+    times_of,
+)
 from solvers.forecast.seasons import COARSE_S, DAY_S, coarsen
 from solvers.forecast.types import RequestSeries
 
@@ -62,7 +68,7 @@ def read_trace(
     table = read_table(source, check)
     times, value_column = header
     reader = TimeReader(column=times)
-    times_s = _times_s(table, reader)
+    times_s = times_of(table, reader)
     places, step_s = find_steps(
         times_s,
         lambda problem, row: table.refusal(problem, row=row, column=times),
@@ -189,14 +195,3 @@ def _integer_steps(
             int(np.argmax(uneven)) + 1,
         )
     return np.concatenate([[0], np.cumsum(rounded)]).astype(np.int64)
-
-
-def _times_s(table: CsvTable, reader: TimeReader) -> Reals:
-    """(N,) seconds; since 1970 for dates."""
-    times_s = np.empty(len(table))
-    for row, cell in enumerate(table.cells[reader.column]):
-        try:
-            times_s[row] = reader.seconds(cell)
-        except ValueError as error:
-            raise table.refusal(str(error), row=row, column=reader.column) from error
-    return times_s

@@ -5,10 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import structlog
 
+from agents.base.backoff import BackOff
 from app.postgres.files import DataDirLayout, try_flock
 from app.postgres.process import PostgresError
 
@@ -16,24 +16,6 @@ LOOK_S = 0.5
 """How often a server is looked at; to start it takes as long."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class BackOff:
-    """Seconds before a process that ended is started again; twice as many where it did not run for long."""
-
-    first_s: float = 0.5
-    longest_s: float = 30.0
-    steady_s: float = 60.0
-    """What ran for so long did not end for want of something that is there now."""
-    pause_s: float = 0.0
-
-    def after(self, ran_s: float) -> float:
-        """The pause after it ran for so long."""
-        is_steady = self.pause_s == 0.0 or ran_s >= self.steady_s
-        doubled_s = min(self.longest_s, 2.0 * self.pause_s)
-        self.pause_s = self.first_s if is_steady else doubled_s
-        return self.pause_s
 
 
 @contextmanager
@@ -63,7 +45,7 @@ def look_after(
     start_again: Callable[[], object],
     is_over: Callable[[float], bool],
 ) -> None:
-    """Start the server again whenever it is gone; `is_over`: waits so many seconds and says whether to go on."""
+    """Start the server again whenever it is gone; `is_over`: waits for some seconds and says whether that is all."""
     back_off, began_s = BackOff(), time.monotonic()
     while not is_over(LOOK_S):
         if _runs(layout):

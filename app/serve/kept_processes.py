@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from app.postgres.keeper import BackOff
+from agents.base.backoff import BackOff
 
 STOP_S = 10.0
 """Programs that are asked to end do so within this time, or are killed."""

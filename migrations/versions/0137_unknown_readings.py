@@ -9,7 +9,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Nobody was acquitted before, and what a driver did not tell was 0."""
+    """No GPU was acquitted before, and what a driver did not tell was 0."""
     op.execute(
         """
         ALTER TABLE gpu ADD COLUMN acquitted_at timestamptz;

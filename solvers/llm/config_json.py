@@ -167,7 +167,7 @@ def _compressed_keys(config: ConfigFields) -> CompressedKeys | None:
 
 
 def _kept(network: Architecture, quantisation: Quantisation) -> float:
-    """Weights that the method leaves in bf16, beside embedding and output."""
+    """Weights that the method leaves in bf16, other than embedding and output."""
     # Routers and norms stay in 16 bits as well: too few weights to count.
     found = 0.0
     if quantisation.keeps_attention:

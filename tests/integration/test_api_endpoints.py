@@ -208,8 +208,12 @@ def test_nodes_know_a_service_without_a_replica_as_soon_as_it_is_applied(
         assert "doze" in [each["service"] for each in command["routes"]]
     api.clock.advance(1.0)
     api.tick()
-    told = report(api, "n1", "", 4, generation=command["generation"])
+    # A node that is none of those where it waits any more keeps what waits until a replica is ready; of a service that
+    # is gone nothing need be kept.
+    awaited = {"awaited": ["doze", "gone"], "passes_on": True}
+    told = report(api, "n1", "", 4, generation=command["generation"], **awaited)
     assert told["command"] is None
+    assert told["carriers"] == {"gone": []}
     # Its first request, which still waits, is a reason to start it.
     waits = [{"service": "doze", "arrivals": 1, "served": 0, "in_slo": 0, "queued": 1}]
     report(api, "n1", "", 5, generation=command["generation"], services=waits)

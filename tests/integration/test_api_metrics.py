@@ -33,7 +33,7 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
 
 
 def scraped_text(api: Api, token: str = "viewer") -> str:
-    """A page that is made anew."""
+    """A page that is made again."""
     parts: ApiParts = api.client.app.state.parts  # type: ignore[attr-defined]
     parts.cluster_page.made_s = ClusterPage().made_s
     answer = api.call("GET", "metrics", token=token)
@@ -126,7 +126,7 @@ def advised(api: Api) -> dict[str, float]:
 
 
 def test_what_is_advised_no_longer_is_shown_as_0(api: Api) -> None:
-    """Else whoever follows it could not tell it from a control plane that is away, and would never scale down."""
+    """Else what follows it could not tell it from a control plane that is away, and would never scale down."""
     api.put("services/chat", service(mode="advise"))
     sequence = 0
     for arrivals, windows in ((0, 2), (100, 10), (0, 160)):

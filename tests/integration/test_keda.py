@@ -40,7 +40,7 @@ TRIGGER: dict[str, str] = SCALED["triggers"][0]["metadata"]
 
 @dataclass(slots=True)
 class Scraper:
-    """A real Prometheus, and the page that it finds; None: nobody answers it."""
+    """A real Prometheus, and the page that it finds; None: nothing answers it."""
 
     url: str
     page: str | None = None

@@ -270,7 +270,7 @@ than a day; a service takes 64 sources, each with at most 1,000,000 requests per
 which would plan the entire fleet. Count every request that arrived, those that were refused or left among them.
 Do not push what an agent's router counts already: it would count twice.
 
-Nothing pushed is not nothing asked: push windows with 0 while nobody asks. While nothing comes, the planned rate stays,
+Nothing pushed is not nothing asked: push windows of 0 requests, too. While nothing comes, the planned rate stays,
 in mode `advise` the advised replicas stay, and the service's condition `TelemetryAvailable` is False.
 
 ## Traces

@@ -47,7 +47,7 @@ def missing_of(
 ) -> tuple[GpuIdentity, ...]:
     """The known devices of GPUs that do not answer; `entire`: UUIDs of the whole GPUs that do, sliced or not.
 
-    None of a place that another GPU has taken: the driver counts anew when a GPU is gone at its start.
+    None of a place that another GPU has taken: the driver counts from the first again when a GPU is gone at its start.
     """
     taken = {gpu.index for gpu in present}
     return tuple(

@@ -227,7 +227,7 @@ class GpuNodeSettings:
     type_of: Callable[[GpuIdentity], str] = lambda gpu: gpu.name
     """The catalogue's name of a whole GPU's type; `agents.gpu.nvml.mig_types` has that of its slices."""
     memory_mib: Callable[[GpuIdentity], float] | None = None
-    """Memory of a whole GPU whose driver does not tell it; raises DeviceError where nobody knows."""
+    """Memory of a whole GPU whose driver does not tell it; raises DeviceError where it is not known."""
     uses_mps: bool = True
     """False: GPUs are shared by turns, without limits."""
     pods: PodSettings | None = None

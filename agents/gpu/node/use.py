@@ -168,13 +168,9 @@ class GpuUse:
     ) -> Sequence[PartUse]:
         shared = self._gpus[reading.index]
         # The reading has a window of its own, which other reads made a little longer or shorter than ours.
-        power_w = reading.power_w or 0.0
-        if power_w > 0.0:
-            seconds = reading.energy_j / power_w
-        # A busy GPU shows no idle power, so the lowest window seen so far stands for it.
-        idle_w = self._idle_w[reading.index] = min(
-            self._idle_w.get(reading.index, power_w), power_w
-        )
+        if reading.power_w:
+            seconds = reading.energy_j / reading.power_w
+        idle_w = self._idle(reading)
         try:
             # A GPU whose processes are not told is left out: its energy would all seem to be nobody's.
             processes = self._driver.processes(shared.gpu)
@@ -195,6 +191,16 @@ class GpuUse:
             ),
             [each.part for each in placed],
         )
+
+    def _idle(self, reading: GpuReading) -> float:
+        """A busy GPU shows no idle power, so the lowest window seen so far stands for it."""
+        known = self._idle_w.get(reading.index)
+        # A window whose power the driver did not tell is not one without power.
+        if reading.power_w is None:
+            return known or 0.0
+        lowest_w = reading.power_w if known is None else min(known, reading.power_w)
+        self._idle_w[reading.index] = lowest_w
+        return lowest_w
 
     def _process_use(self, shared: SharedGpu) -> dict[int, float] | None:
         """Percent of time by PID since the last reading; None where the driver does not measure processes."""

@@ -307,7 +307,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
     ) -> _Found:
         """What `act` makes of the GPU's handle, with NVML's errors translated."""
         doing = f"{doing} GPU {gpu.index} ({gpu.uuid})"
-        # By UUID and anew each time: indices may change, and handles are void, when the library starts again.
+        # By UUID and again each time: indices may change, and handles are void, when the library starts again.
         return self._ask(doing, lambda: act(_handle_of(gpu, doing)))
 
     def _ask(self, doing: str, act: Callable[[], _Found]) -> _Found:

@@ -143,7 +143,7 @@ class XidWatch(contextlib.AbstractContextManager["XidWatch"]):
             }
 
     def renew(self) -> None:
-        """Listen anew, also to GPUs that did not answer when the watch began."""
+        """Listen again, also to GPUs that did not answer when the watch began."""
         self._renewed.set()
 
     def _run(self) -> None:

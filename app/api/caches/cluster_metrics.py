@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import cast
 
-from agents.base.exposition import ScrapePage
+from agents.base.exposition import ScrapePage, times
 from app.api.caches.cluster_families import FAMILIES, MAX_SERIES
 from app.api.caches.desired_replicas import load_desired
 from app.db.base.tables import AnyRow
@@ -169,10 +169,10 @@ def _add_gauges(
         gauge = gauges[gpu.id]
         labels = (gpu.node, gpu.id, gpu.gpu_type)
         page.add("plimsoll_gpu_power_watts", gauge.power_w, *labels)
-        page.add("plimsoll_gpu_clock_hertz", _times(gauge.clock_mhz, MHZ), *labels)
+        page.add("plimsoll_gpu_clock_hertz", times(gauge.clock_mhz, MHZ), *labels)
         if gauge.busy_percent is not None:
             page.add("plimsoll_gpu_busy_ratio", gauge.busy_percent / 100.0, *labels)
-        used_bytes = _times(gauge.memory_used_mib, MIB)
+        used_bytes = times(gauge.memory_used_mib, MIB)
         page.add("plimsoll_gpu_memory_used_bytes", used_bytes, *labels)
 
 
@@ -182,10 +182,6 @@ def _gpu_state(gpu: AnyRow, *, is_used: bool) -> str:
     if is_used:
         return "used"
     return "cordoned" if gpu.cordoned else "free"
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
 
 
 async def _add_services(page: ScrapePage, connection: Connection, seen: _Seen) -> None:
@@ -228,7 +224,7 @@ def _add_reading(
     if not is_stale:
         for name, value in (
             ("arrivals_per_second", reading.arrival_rate_rps),
-            ("latency_seconds", _times(reading.latency_ms, 0.001)),
+            ("latency_seconds", times(reading.latency_ms, 0.001)),
             ("slo_compliance_ratio", reading.attainment),
         ):
             page.add(f"plimsoll_service_{name}", value, *labels)

@@ -33,7 +33,11 @@ from app.api.http.parts import Context
 from app.base.errors import InvalidRequest, NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
 from app.db.fleet import acquittals, nodes
-from app.db.reports.endpoints import load_carriers, services_ready_elsewhere
+from app.db.reports.endpoints import (
+    load_carriers,
+    load_resting,
+    services_ready_elsewhere,
+)
 from app.manifests.parts import Name
 from app.store.store import AuditEvent
 
@@ -238,12 +242,15 @@ async def _carriers(
     observation: Observation,
     services: tuple[str, ...] | UnsetType,
 ) -> dict[str, tuple[str, ...]] | UnsetType:
-    """Where other nodes take the requests of services that are ready there, for those that wait at this one."""
+    """Where other nodes take the requests of services that are ready there, for those that wait at this one.
+
+    A service at rest is left out: what waits for it starts it. One that is gone has no address."""
     if not services or not _takes("carriers", request):
         return UNSET
     with translated():
         async with context.transaction() as connection:
             rows = await load_carriers(connection, services, context.now())
+            resting = await load_resting(connection, services, rows)
     return {
         service: tuple(
             row.router_url
@@ -254,6 +261,7 @@ async def _carriers(
             and row.node != observation.node
         )
         for service in services
+        if service not in resting
     }
 
 

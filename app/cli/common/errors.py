@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
+from agents.base.backoff import delay_s
+
 MAX_WAIT_S = 30.0
 
 Answer = TypeVar("Answer")
@@ -105,8 +107,7 @@ class Patience:
     def wait_s(self) -> float:
         """Twice as long after each failure, up to MAX_WAIT_S."""
         longest_s = max(MAX_WAIT_S, self.period_s)
-        # An exponent without a bound would overflow within a day.
-        return min(longest_s, self.period_s * 2.0 ** min(self._failures, 16))
+        return delay_s(self._failures + 1, first_s=self.period_s, longest_s=longest_s)
 
     def ask(
         self, sleep: Callable[[float], None], question: Callable[[], Answer]

@@ -129,7 +129,7 @@ class MetricsServer:
         """What it says now. Raises CliError."""
         found = _page(self.url, self.cli)
         counts = self._counts(None, found)
-        # All zero from the start on would look like a service that nobody asks anything.
+        # All zero from the start on would look like a service without requests.
         if not known(counts):
             raise CliError(
                 f"the server says nothing of {self.served_as!r}",
@@ -137,7 +137,7 @@ class MetricsServer:
             )
         if counts.served is None or counts.latency is None:
             raise CliError(
-                "the server does not tell its latencies one by one, so nobody can say what was in time",
+                "the server does not tell its latencies one by one, so what was in time is not known",
                 hint="push what your gateway counts: docs/metrics.md",
             )
         return found
@@ -232,6 +232,8 @@ class Relay:
     """What is counted from."""
     _doubted: ServerPage | None = field(default=None, init=False)
     """Read after it, and maybe of another server."""
+    _back: ServerPage | None = field(default=None, init=False)
+    """Read after that one: the old server's, or a new one's that has counted more than the old one by now."""
 
     @property
     def wait_s(self) -> float:
@@ -262,6 +264,8 @@ class Relay:
 
     def _grown(self, after: ServerPage) -> ServerCounts | None:
         """What it did since; None where only the next page can tell."""
+        if self._back is not None:
+            return self._settle(self._back, after)
         if self._doubted is not None:
             return self._resolve(self._doubted, after)
         try:
@@ -271,15 +275,15 @@ class Relay:
             self._doubted = after
             return None
 
-    def _resolve(self, doubted: ServerPage, after: ServerPage) -> ServerCounts:
+    def _resolve(self, doubted: ServerPage, after: ServerPage) -> ServerCounts | None:
         """Where the doubted process goes on it took the other one's place; where that one is back there are two."""
-        with suppress(MayBeAnother):
-            self.server.since(self.before, after)
-            raise self.server.refusal(ValueError("one answered, and then the other"))
-        try:
-            grown = self.server.since(doubted, after)
-        except MayBeAnother as error:
-            raise self.server.refusal(error) from error
+        grown = self._same(doubted, after)
+        if self._goes_on(after):
+            if doubted.started_s is not None:
+                error = ValueError("one answered, and then the other")
+                raise self.server.refusal(error)
+            self._back = after
+            return None
         self._doubted = None
         # Without a start its counters fell, so that it began again, at zero.
         if doubted.started_s is None:
@@ -287,6 +291,26 @@ class Relay:
         # What it did before it was seen may be of any age.
         self.before = doubted
         return grown
+
+    def _settle(self, back: ServerPage, after: ServerPage) -> ServerCounts:
+        """Counters that fall again are those of two; others are counted from where they are surely one server's."""
+        grown = self._same(back, after)
+        self._doubted = self._back = None
+        self.before = back
+        return grown
+
+    def _goes_on(self, after: ServerPage) -> bool:
+        """Whether it may be the server of before the doubt."""
+        with suppress(MayBeAnother):
+            self.server.since(self.before, after)
+            return True
+        return False
+
+    def _same(self, before: ServerPage, after: ServerPage) -> ServerCounts:
+        try:
+            return self.server.since(before, after)
+        except MayBeAnother as error:
+            raise self.server.refusal(error) from error
 
 
 def _page(url: str, cli: CliContext) -> ServerPage:

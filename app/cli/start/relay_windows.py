@@ -126,12 +126,12 @@ class _Counts:
         return cls(
             latency=latency,
             failed=max(0, failed),
-            # Where those that waited gave up, fewer wait; whoever was served has arrived all the same.
+            # Where those that waited gave up, fewer wait; those that were served have arrived all the same.
             others=max(0, came - served),
         )
 
     def part(self, number: int, parts: int) -> "_Counts":
-        """One of so many equal parts; together they are all of it."""
+        """One of `parts` equal parts; together they are all of it."""
 
         def share(count: int) -> int:
             below = count * number // parts

@@ -182,7 +182,7 @@ async def newest_proposed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The newest decision about which replicas there should be, whoever runs them."""
+    """The newest decision about which replicas there should be, under any launcher."""
 
     bound: BoundPlan | None
     """None: just what runs."""
@@ -194,7 +194,7 @@ async def newest_advice(connection: AsyncConnection) -> Advice | None:
     """The newest decision; None: there was none.
 
     One that could no longer come into force, as where the catalogue has changed since, counts until the next one: to
-    whoever follows advice, none at all would mean that nothing is needed.
+    a program that follows advice, none at all would mean that nothing is needed.
     """
     row = (await connection.execute(text(_NEWEST_ADVICE))).one()
     if row.made is None and row.unchanged is None:

@@ -1,7 +1,7 @@
 """Which GPUs are healthy, by what their nodes' agents report, and by what these no longer report.
 
 reading of a GPU                          healthy or not, as it says
-none, of a GPU that was reported before   not healthy: at once where the agent was started anew meanwhile, for it
+none, of a GPU that was reported before   not healthy: at once where the agent was restarted meanwhile, for it
                                           has not found the GPU; else after UNREPORTED_AFTER
 none, of one that was never reported      not healthy after NEVER_AFTER: somebody registered it who should know
 no reading at all, and the agent says     not healthy after BLIND_AFTER

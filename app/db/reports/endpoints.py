@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from agents.base.protocol import Observation
@@ -54,6 +55,8 @@ SELECT v.service FROM service_version v JOIN service s ON s.name = v.service AND
 WHERE v.llm IS NOT NULL AND v.service = ANY(CAST(:services AS text[]))
 """
 
+_EXISTING = "SELECT name FROM service WHERE name = ANY(CAST(:services AS text[]))"
+
 _ROUTERS = """
 SELECT id AS node, router_url FROM node
 WHERE router_url <> '' AND last_seen_at >= :since
@@ -76,6 +79,14 @@ async def load_models(
     """Those of these services that are language models'."""
     rows = await all_rows(connection, _MODELS, services=list(services))
     return frozenset(row.service for row in rows)
+
+
+async def load_resting(
+    connection: AsyncConnection, services: Sequence[str], carriers: Sequence[AnyRow]
+) -> frozenset[str]:
+    """Those of these services that exist, and that none of the rows of `load_carriers` is about."""
+    found = await connection.execute(text(_EXISTING), {"services": list(services)})
+    return frozenset(found.scalars()) - {row.service for row in carriers}
 
 
 async def services_ready_elsewhere(

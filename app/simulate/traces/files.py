@@ -85,7 +85,7 @@ def check_trace_columns(place: str, names: Sequence[str]) -> None:
     time = time_column(place, names)
     if len(names) < 2:
         raise refusal(
-            f"beside {time} there must be a column for each series", file=place
+            f"next to {time} there must be a column for each series", file=place
         )
 
 

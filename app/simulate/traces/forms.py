@@ -1,7 +1,7 @@
 """Published traces and job lists: how their files are recognised, and whom to cite.
 
 Each form is recognised by columns, so that a file may be imported under any name. Sources: the README or the schema
-that is published beside each set.
+that is published with each set.
 """
 
 from collections.abc import Sequence

@@ -276,7 +276,7 @@ def _wanted(opened: Rows, time: str, options: ImportOptions) -> Sequence[str]:
         columns,
     )
     if not wanted:
-        problem = f"beside {time} there must be a column for each series"
+        problem = f"next to {time} there must be a column for each series"
         raise refusal(problem, file=opened.header_place)
     return wanted
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from app.measurements.rows import Rows, refusal
-from app.measurements.tables import NOT_NEGATIVE, CsvTable, Reals, make_table
-from app.measurements.times import TimeReader, listed
+from app.measurements.tables import NO_VALUE, NOT_NEGATIVE, CsvTable, Reals, make_table
+from app.measurements.times import TimeReader, listed, times_of
 from app.simulate.traces.forms import column_of
 from app.simulate.traces.jobs import JobList
 
@@ -40,7 +40,6 @@ _NAMES = listed(
     "name, job_name, jobid, job_id, pod, pod_name, instance_sn, instance, id"
 )
 _CLUSTERS = ("virtual_cluster", "vc")
-_NOTHING = frozenset(("", "nan", "none", "null", "na", "n/a"))
 
 Flags = npt.NDArray[np.bool_]
 
@@ -51,7 +50,7 @@ def read_job_list(rows: Rows) -> JobList:
     table = make_table(rows)
 
     def times_s(what: str) -> Reals:
-        return _times_s(table, TimeReader(column=columns[what]))
+        return times_of(table, TimeReader(column=columns[what]), no_value=NO_VALUE)
 
     started = "start" in columns and "end" in columns
     ran_s = (
@@ -120,23 +119,6 @@ def _hint(rows: Rows) -> str:
     )
 
 
-def _times_s(table: CsvTable, reader: TimeReader) -> Reals:
-    """(N,) seconds; NaN for what has no time."""
-    found = np.full(len(table), math.nan)
-    for row, cell in enumerate(table.cells[reader.column]):
-        if cell.casefold() in _NOTHING:
-            continue
-        try:
-            found[row] = reader.seconds(cell)
-        except ValueError as error:
-            raise table.refusal(
-                str(error),
-                row=row,
-                column=reader.column,
-            ) from error
-    return found
-
-
 def _duration_s(table: CsvTable, column: str) -> Reals:
     return _numbers(table, column) * (TimeReader(column=column).unit_s or 1.0)
 
@@ -144,7 +126,7 @@ def _duration_s(table: CsvTable, column: str) -> Reals:
 def _numbers(table: CsvTable, column: str) -> Reals:
     """(N,) numbers of at least 0; NaN for empty cells."""
     cells = [
-        "" if cell.casefold() in _NOTHING else cell for cell in table.cells[column]
+        "" if cell.casefold() in NO_VALUE else cell for cell in table.cells[column]
     ]
     cleaned = replace(table, cells={column: cells})
     return cleaned.numbers(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from app.base.errors import InvalidRequest, no_such
 from app.measurements.rows import Rows, refusal
-from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
+from app.measurements.tables import NO_VALUE, NOT_NEGATIVE, Reals, parse_number
 from app.measurements.times import (
     CLOCK_FALL_S,
     TimeReader,
@@ -23,8 +23,6 @@ from app.measurements.traces import find_steps
 from app.simulate.traces.trace import MAX_VALUES, RATE_SUFFIX, RateTrace, check_size
 from solvers.types.documents.strict_json import MAX_NUMBER
 
-_NOTHING = frozenset(("", "nan", "null", "none", "undefined", "n/a", "na", "-"))
-"""How programs write that there is no value."""
 _THOUSANDS = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "Mil": 1e6, "B": 1e9, "Bil": 1e9}
 _CELL = re.compile(
     r"([+-]?[\d.,]+(?:[eE][+-]?\d+)?)\s*(Mil|Bil|[kKMB])?(?:\s+|(?=/)|$)(.*)"
@@ -298,7 +296,7 @@ class _CellReader:
         return values
 
     def _number(self, name: str, cell: str) -> float:
-        if cell.casefold() in _NOTHING:
+        if cell.casefold() in NO_VALUE:
             if self._or_missing:
                 return math.nan
             nothing = "the cell is empty" if not cell else f"{cell} is no value"

@@ -25,7 +25,7 @@ class Experts:
     per_token: int
     intermediate: int
     shared: int = 0
-    """Experts that every token uses beside its own."""
+    """Experts that every token uses in addition to its own."""
     shared_intermediate: int = 0
     """How wide each of those is; 0: as the others."""
     layers: int | None = None

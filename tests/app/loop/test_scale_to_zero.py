@@ -98,6 +98,59 @@ def test_nodes_are_told_of_services_at_rest_as_soon_as_these_are_applied(
     assert routes(fleet, "n3").keys() == {"nap"}
 
 
+MANY = ("n1", "n2", *(f"m{number}" for number in range(10, 30)))
+"""More than know of services at rest: the last one of those, by name, is m25."""
+BUSY = {**CHAT, "late": 20.0}
+
+
+def a_proposing_fleet() -> tuple[Fleet, int]:
+    """A plan waits for a person who approves it, and a service is at rest; the plan's id."""
+    fleet = a_serving_fleet(mode=Mode.APPROVE)
+    for name in MANY:
+        fleet.store.put_node(*a_node(name), at=fleet.clock.now())
+    fleet.store.put_services([a_service("doze"), a_service("late", min_replicas=1)])
+    fleet.pass_time(rates_rps=BUSY, heard=MANY)
+    outcome = fleet.tick()
+    assert (outcome.state, outcome.generation) == ("proposed", 2)
+    assert outcome.plan_id is not None
+    return fleet, outcome.plan_id
+
+
+def test_nodes_are_told_in_the_tick_that_proposes_a_plan_which_can_be_approved() -> (
+    None
+):
+    fleet, plan_id = a_proposing_fleet()
+    assert "doze" in routes(fleet, "m25")
+    fleet.store.approve(plan_id)
+    assert fleet.tick().state == "target"
+    assert {"chat", "late"} == {each.service for each in fleet.replicas()}
+
+
+def test_nodes_are_not_told_at_once_of_a_service_that_a_proposed_plan_starts() -> None:
+    fleet = a_serving_fleet(mode=Mode.APPROVE)
+    fleet.store.put_services([a_service("late", min_replicas=1)])
+    fleet.pass_time(rates_rps=BUSY)
+    outcome = fleet.tick()
+    assert (outcome.state, outcome.generation) == ("proposed", 1)
+    fleet.store.reject(outcome.plan_id or 0)
+    fleet.pass_time(rates_rps=BUSY)
+    assert fleet.tick().generation == 2
+    assert "late" in routes(fleet, "n2")
+
+
+def test_nodes_that_change_places_are_told_once_a_person_decided_on_the_plan() -> None:
+    fleet, plan_id = a_proposing_fleet()
+    heard = [name for name in MANY if name != "m25"]
+    for _ in range(12):
+        fleet.pass_time(rates_rps=BUSY, heard=heard)
+        fleet.tick()
+    assert fleet.store.plans[plan_id].state == "proposed"
+    assert "doze" not in routes(fleet, "m26")
+    fleet.store.approve(plan_id)
+    assert fleet.tick().plan_id == plan_id
+    assert "doze" in routes(fleet, "m26")
+
+
 def test_a_slo_that_changes_no_plan_reaches_the_replicas_router() -> None:
     fleet = a_serving_fleet()
     chat = a_service("chat", min_replicas=1)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from agents.base.backoff import BackOff
 from app.postgres.files import DataDirLayout, try_flock
-from app.postgres.keeper import LOOK_S, BackOff, look_after
+from app.postgres.keeper import LOOK_S, look_after
 from app.postgres.process import StartFailed
 
 
@@ -31,7 +32,7 @@ def a_server(layout: DataDirLayout) -> Iterator[None]:
 def pauses(
     layout: DataDirLayout, looks: int, *, starts: int = 0
 ) -> tuple[list[float], int]:
-    """How long it waits in so many waits, and how often it starts; the first `starts` fail."""
+    """How long it waits in each of some waits, and how often it starts; the first `starts` fail."""
     waited: list[float] = []
     begun = 0
 

@@ -86,7 +86,7 @@ class Node:
     def read(
         self,
         *views: ReplicaView,
-        power_w: float = 100.0,
+        power_w: float | None = 100.0,
         healthy: bool = True,
         tasks: Sequence["ATask"] = (),
     ) -> dict[str, UseReading]:
@@ -97,7 +97,7 @@ class Node:
             memory_mib=16384.0,
             memory_used_mib=0.0,
             power_w=power_w,
-            energy_j=power_w,
+            energy_j=power_w or 0.0,
             clock_mhz=1000.0,
             busy_percent=0.0,
             healthy=healthy,
@@ -197,6 +197,16 @@ def test_memory_and_use_of_a_replica_are_those_of_all_its_processes() -> None:
     assert found["(others)"].energy_j == 10.0
     assert found["(idle)"].energy_j == 36.0
     assert not found["r1"].is_estimated
+
+
+def test_a_window_without_a_power_reading_is_not_taken_for_idle_power() -> None:
+    node = Node()
+    with _Started("") as (stranger, _):
+        node.driver.listed = (a_process(stranger),)
+        node.driver.used = (ProcessUse(pid=stranger, sm_percent=10.0),)
+        for power_w in (None, 60.0, None, 100.0):
+            found = node.read(power_w=power_w)
+    assert found["(idle)"].energy_j == 60.0
 
 
 def test_under_mps_the_share_of_time_that_a_server_tells_is_kept_between_its_counts() -> (

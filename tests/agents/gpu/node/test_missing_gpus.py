@@ -147,7 +147,7 @@ def test_a_place_that_another_gpu_took_is_forgotten_and_a_damaged_file_costs_not
         save_inventory(tmp_path, Devices(nvml).gpus())
         known = load_inventory(tmp_path)
         assert [gpu.uuid for gpu in known] == ["GPU-0", "GPU-1"]
-        # The driver counts anew: what was GPU 1 is GPU 0 now, and a third GPU is lost.
+        # The driver counts from the first again: what was GPU 1 is GPU 0 now, and a third GPU is lost.
         fake.gpu(0).uuid, fake.gpu(1).lost = b"GPU-1", LOST
         found = Devices(nvml, known=known)
         assert [(gpu.index, gpu.uuid) for gpu in found.gpus()] == [(0, "GPU-1")]

@@ -160,7 +160,7 @@ def test_one_engine_that_restarts_adds_what_it_did_since() -> None:
     [
         ["1000000", "500000", "1000010", "500010"],
         ["1000000", "500000", "400000"],
-        ["500000", "1000000", "500010", "1000010"],
+        ["500000", "1000000", "500010", "1000010", "500020"],
         ["1000000@100", "500000@100"],
         ["1000000@100", "500000@200", "1000010@100"],
         ["500000@200", "1000000@100"],
@@ -204,6 +204,13 @@ def test_a_restart_without_a_start_time_shows_at_the_next_page() -> None:
     result = relayed(both, windows=2)
     assert result.code == 0, result.err
     assert both.served() == [9, 3]
+
+
+def test_a_restart_that_has_passed_the_old_counts_is_counted_from_there() -> None:
+    both = Both(["10", "3", "20", "25", "32"])
+    result = relayed(both, windows=2)
+    assert result.code == 0, result.err
+    assert both.served() == [5, 7]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 409])
