@@ -328,7 +328,7 @@ def _request_headers(job: RouterJob) -> RawHeaders:
     headers = _passed_headers(job.request)
     if not job.service_queue.is_model:
         return headers
-    # Of an answer that is compressed nobody on the way could read the tokens.
+    # The tokens of a compressed answer could not be read on the way.
     return tuple(each for each in headers if each[0].lower() != b"accept-encoding")
 
 

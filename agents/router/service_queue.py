@@ -212,7 +212,7 @@ class ServiceQueue:
         return max(MIN_RETRY_S, min(MAX_RETRY_S, seconds))
 
     def take(self, but: Collection[str] = ()) -> str | None:
-        """A replica with room, where nobody waits for one; none of those that have refused the request."""
+        """A replica with room, where no request waits for one; none of those that have refused this one."""
         # Whoever came first goes first, so nobody passes those who wait.
         return None if self._waiting else self._choose(but)
 
@@ -252,7 +252,7 @@ class ServiceQueue:
         self.finish(max(0.0, took_ms - later_ms), tokens=tokens)
 
     def finish_unmeasured(self, took_ms: float) -> None:
-        """Count a stream of which nobody can tell when its first token came: served, and not in time."""
+        """Count a stream whose first token cannot be told from other events: served, and not in time."""
         in_slo = self._counts.in_slo
         self.finish(took_ms)
         self._counts.in_slo = in_slo

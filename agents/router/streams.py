@@ -23,7 +23,7 @@ EVENT_STREAM = "text/event-stream"
 EVENT_LIMIT = 256 * 1024
 """Bytes of one event. The last event of OpenAI's responses repeats the entire answer."""
 _TAIL_BYTES = 16 * 1024
-"""Usage is within so many bytes of the end, also where an API's metadata follow it."""
+"""Usage is within these last bytes, also where an API's metadata follow it."""
 _EVENT_END = b"\n\n"
 _STATED = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,9})\b')
 """Within a text that was generated the quotes have backslashes before them."""

@@ -239,7 +239,7 @@ def at_ordinary_prices(problem: Problem) -> tuple[Problem, float]:
 
 
 def in_usd(problem: Problem, report: PlanReport, unit: float) -> PlanReport:
-    """A report whose money is in units of so many USD, in USD."""
+    """A report whose money is in units of that many USD, in USD."""
     if unit == 1.0:
         return report
     return replace(

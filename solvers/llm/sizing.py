@@ -28,7 +28,7 @@ class SizeLimit(StrEnum):
     """Why a replica carries nothing."""
 
     DEGREE = "degree"
-    """An engine does not start on so many GPUs: `Sized.undivided` says what they cannot share out."""
+    """An engine does not start on this number of GPUs: `Sized.undivided` says what they cannot share out."""
     WEIGHTS = "weights"
     """They do not fit beside what the engine needs."""
     CONTEXT = "context"
@@ -77,7 +77,7 @@ class Sized:
     """`calibrated` where the network was measured on that GPU type and degree."""
     limit: SizeLimit | None
     undivided: Undivided | None = None
-    """What so many GPUs cannot share out, where `limit` is the degree."""
+    """What this number of GPUs cannot share out, where `limit` is the degree."""
 
 
 def size(

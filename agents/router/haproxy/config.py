@@ -161,7 +161,7 @@ def find_proxy_user(workers: Sequence[WorkerUser]) -> ProxyUser | None:
 
 
 def access_files(settings: HaProxySettings) -> dict[Path, bytes]:
-    """What it takes beside the configuration: for TLS, for keys, and to count. Raises OSError."""
+    """The files that the configuration names: for TLS, for keys, and to count. Raises OSError."""
     access, found = settings.access, {settings.meter_path: METER}
     if access.certificate is not None and access.private_key is not None:
         chain, key = access.certificate.read_bytes(), access.private_key.read_bytes()

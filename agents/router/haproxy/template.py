@@ -86,7 +86,7 @@ frontend node
     http-request track-sc0 var(txn.backend) table {table} if is_counted
     http-request set-var(txn.asks_model) bool(1) if is_openai
     http-request replace-path /services/[^/]+(/v1/.*) \\1 if is_openai !{{ var(txn.waits) -m bool }}
-    # Of an answer that is compressed nobody on the way could read the tokens.
+    # The tokens of a compressed answer could not be read on the way.
     http-request del-header Accept-Encoding if is_stream
     http-response set-var(txn.is_answered) bool(1)
     http-response set-header Retry-After {again} if {{ status 503 }} !{{ res.hdr(Retry-After) -m found }}

@@ -10,7 +10,7 @@ DENSE, EXPERT = "columns of intermediate_size", "columns of each expert"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undivided:
-    """The first thing that so many GPUs cannot share out."""
+    """The first thing that this number of GPUs cannot share out."""
 
     part: DividedPart
     tp: int

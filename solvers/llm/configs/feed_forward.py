@@ -68,7 +68,7 @@ _SHARED_WIDTHS = (
 )
 _SEARCHED_STEP = 256
 _USUAL_RATIO = 4
-"""A feed-forward layer is so many times as wide as the network where nothing else is stated."""
+"""Width of a feed-forward layer over the network's where nothing else is stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +271,7 @@ def _placed_marks(config: ConfigFields, layers: int) -> list[bool]:
 
 
 def _periodic_marks(config: ConfigFields, layers: int) -> list[bool]:
-    """One layer in so many has experts."""
+    """One layer in this number has experts."""
     for rule in (_interleaved, _stepped, _offset, _between):
         found = rule(config)
         if found is not None:
@@ -283,7 +283,7 @@ _IsExpert = Callable[[int], bool]
 
 
 def _interleaved(config: ConfigFields) -> _IsExpert | None:
-    """Llama 4 and Arctic: the last layer of so many."""
+    """Llama 4 and Arctic: the last layer of each group."""
     usual = 2 if config.kind == TWICE else 0
     step = config.count(
         "interleave_moe_layer_step", "moe_layer_frequency", default=usual
@@ -292,7 +292,7 @@ def _interleaved(config: ConfigFields) -> _IsExpert | None:
 
 
 def _stepped(config: ConfigFields) -> _IsExpert | None:
-    """Qwen: the last of so many, without some that are listed."""
+    """Qwen: the last of each group, without some that are listed."""
     step = config.count("decoder_sparse_step", default=0)
     dense = {
         checked_count("mlp_only_layers", i) for i in config.items("mlp_only_layers")
@@ -304,7 +304,7 @@ def _stepped(config: ConfigFields) -> _IsExpert | None:
 
 
 def _offset(config: ConfigFields) -> _IsExpert | None:
-    """Jamba: one in so many, from an offset on."""
+    """Jamba: one of each group, from an offset on."""
     period = config.count(
         "expert_layer_period", default=2 if config.kind == "jamba" else 0
     )
@@ -313,7 +313,7 @@ def _offset(config: ConfigFields) -> _IsExpert | None:
 
 
 def _between(config: ConfigFields) -> _IsExpert | None:
-    """ERNIE: the last of so many between two layers."""
+    """ERNIE: the last of each group between two layers."""
     if not config.has("moe_layer_interval", "moe_layer_end_index"):
         return None
     every = max(1, config.count("moe_layer_interval", default=1))
@@ -323,7 +323,7 @@ def _between(config: ConfigFields) -> _IsExpert | None:
 
 
 def _from_first(config: ConfigFields, layers: int) -> list[bool]:
-    """All layers after the first dense ones, or one in so many of them."""
+    """All layers after the first dense ones, or one of each group of them."""
     first = config.count(
         "first_k_dense_replace", "num_dense_layers", "moe_layer_num_skipped", default=0
     )

@@ -69,7 +69,7 @@ _PERIODS: Mapping[str, int] = {
     "llama4": 4,
     "olmo3": 4,
 }
-"""Types whose last layer of so many attends to all tokens."""
+"""Types whose last layer of each group attends to all tokens."""
 
 
 TWICE = "longcat_flash"
@@ -185,7 +185,7 @@ def _at(places: set[int], layers: int, other: LayerKind) -> Kinds:
 
 
 def _spaced(config: ConfigFields, layers: int) -> Kinds:
-    """One layer in so many attends to all tokens; the others have a state."""
+    """One layer of each group of this size attends to all tokens; the others have a state."""
     usual = 4 if config.kind.startswith(("qwen3_next", "qwen3_5")) else 0
     every = config.count("full_attention_interval", default=usual)
     if every:
@@ -213,7 +213,7 @@ def _windowed(config: ConfigFields, layers: int) -> Kinds:
         found = [letters[i % len(letters)] == "G" for i in range(layers)]
         found[-1] = True
         return _either(list(found), LayerKind.FULL, LayerKind.WINDOW)
-    # Qwen's windows begin only behind so many layers.
+    # Qwen's first layers have no windows.
     first = config.count("max_window_layers", default=0)
     if first:
         return tuple(

@@ -82,7 +82,7 @@ class DividedPart:
     unit: int = 1
     """Values that each of the `count` has."""
     block: int = 1
-    """No part may cut through so many values, which have one scale."""
+    """No part may cut through a block of this many values, which have one scale."""
     may_be_copied: bool = False
     """Whether each GPU may hold one alone, where there are more GPUs than there are of them."""
     may_be_one: bool = False

@@ -74,7 +74,7 @@ _FORMATS: tuple[tuple[str, Precision], ...] = (
 )
 """Parts of names of formats, the first that is found decides."""
 _SMALL_BLOCK = 32
-"""Experts of GPTQ and AWQ are read in groups that are halved as far as needed, down to so many values."""
+"""Experts of GPTQ and AWQ are read in groups that are halved as far as needed, down to this many values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
