@@ -3,8 +3,8 @@
 #
 # Versions: scipy 1.17.1 (it brings its own HiGHS), numpy 2.4.6.
 # Guess: 5e-10 * x <= 1 is dropped, and both report success with x = 1e12, where x = 2e9 is right.
-# Seen: just so, however little one wants to believe it: linprog and milp drop what is below 1e-9, say "Optimization terminated successfully" with status 0, and
-#   answer x = 1e12, which breaks the constraint 500 times over. HiGHS itself warns, and SciPy does not pass it on.
+# Seen: just so: linprog and milp drop what is below 1e-9, say "Optimization terminated successfully" with status 0,
+#   and answer x = 1e12, which breaks the constraint 500 times over. HiGHS itself warns, and SciPy does not pass it on.
 #   Ten times the coefficient and ten times the bound, which is the same constraint, is answered right.
 # Why it matters here: a capacity per request in units that are too large looks just like this.
 set -euo pipefail
