@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
-from agents.base.backoff import delay_s
-
 MAX_WAIT_S = 30.0
 
 Answer = TypeVar("Answer")
@@ -107,7 +105,8 @@ class Patience:
     def wait_s(self) -> float:
         """Twice as long after each failure, up to MAX_WAIT_S."""
         longest_s = max(MAX_WAIT_S, self.period_s)
-        return delay_s(self._failures + 1, first_s=self.period_s, longest_s=longest_s)
+        # As `agents.base.backoff`, which no `--help` should load; without a bound the exponent would overflow in a day.
+        return min(longest_s, self.period_s * 2.0 ** min(self._failures, 16))
 
     def ask(
         self, sleep: Callable[[float], None], question: Callable[[], Answer]
