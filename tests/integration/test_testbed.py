@@ -16,7 +16,7 @@ from tests.app.runner import cli
 from tests.integration.fault_harness import rows
 from tests.integration.testbed import Composed, until_healthy
 from tests.ports import alone
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -63,7 +63,8 @@ def bring_up(bed: Composed) -> None:
 def answers(bed: Composed) -> bool:
     """Whether a request through the node's router comes back with what its own input asks for."""
     address = f"{bed.address('agent-h100')}/v2/models/label/infer"
-    answer = httpx2.post(address, json=inputs(41.0), timeout=10.0)
+    # It waits for the first replica.
+    answer = httpx2.post(address, json=inputs(41.0), timeout=PATIENCE_S)
     return answer.status_code == 200 and bool(
         answer.json()["outputs"][0]["data"] == [42.0]
     )
