@@ -35,7 +35,7 @@ from app.serve.api_process import serve_plane
 from app.serve.connections import open_socket
 from app.serve.kept_processes import kept_processes
 from app.serve.local_gateway import LOCAL, LocalGateway, find_gateway
-from app.serve.plane import Plane, make_plane
+from app.serve.plane import Plane, make_plane, on_stop_signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,10 @@ def run_everything(
         migrate.upgrade(url)
         plane = make_plane(settings, url)
         start = _LocalStart(nodes=nodes, token_path=token_path, gateway=gateway)
-        uvloop.run(_run(plane, listening, start, terminal))
+        try:
+            uvloop.run(_run(plane, listening, start, terminal))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
 
 
 @contextlib.contextmanager
@@ -121,6 +124,10 @@ async def _run(
     start: "_LocalStart",
     terminal: Terminal,
 ) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    # An exception of a signal handler would be lost where the interpreter ignores those, as while it forks.
+    on_stop_signals(task.cancel)
     say, gateway = terminal.say, start.gateway
     engine = make_engine(plane.url, pool_size=2, application="plimsoll-up")
     try:
