@@ -7,39 +7,29 @@ from typing import NamedTuple
 
 from app.catalogue.language_models import find_architecture
 from app.measurements.rows import read_bytes
-from solvers.llm.architecture import Architecture, Precision
-from solvers.llm.config_json import read_config
-from solvers.llm.configs.context import LongestRequest, refuse_longer
+from solvers.llm.architecture import Precision
+from solvers.llm.config_json import StatedNetwork, read_config
+from solvers.llm.configs.context import refuse_longer
+from solvers.llm.configs.quantisation import Quantisation
 
 _USUAL_LONGEST = 16_384
 _GIGA = 1e9
 _KIB = 1024.0
 
 
-class KnownNetwork(NamedTuple):
-    """What is known of a network."""
-
-    architecture: Architecture
-    precision: Precision = "bf16"
-    """As its publisher states."""
-    method: str = ""
-    """The publisher's name of its quantisation."""
-    context: LongestRequest | None = None
-    notes: tuple[str, ...] = ()
-
-
-def known_network(name: str) -> KnownNetwork:
+def known_network(name: str) -> StatedNetwork:
     """What a file or the catalogue says of it. Raises CatalogueError, or InvalidInput or ValueError of a file."""
     path = Path(name)
-    if not path.is_file():
-        return KnownNetwork(find_architecture(name))
-    stated = read_config(_document(path))
-    return KnownNetwork(
-        stated.architecture,
-        stated.precision,
-        stated.quantisation.method,
-        stated.context,
-        stated.notes,
+    return read_config(_document(path)) if path.is_file() else shipped_network(name)
+
+
+def shipped_network(name: str) -> StatedNetwork:
+    """One of the catalogue, whose weights are published in bf16. Raises CatalogueError."""
+    return StatedNetwork(
+        architecture=find_architecture(name),
+        quantisation=Quantisation(),
+        context=None,
+        notes=(),
     )
 
 
@@ -61,7 +51,7 @@ class Longest(NamedTuple):
     """Why it is not the usual length."""
 
 
-def longest_request(network: KnownNetwork, asked: int | None) -> Longest:
+def longest_request(network: StatedNetwork, asked: int | None) -> Longest:
     """As asked for, else the usual length as far as the network goes. Raises InvalidInput for more than that."""
     context = network.context
     if asked is not None:
@@ -74,13 +64,14 @@ def longest_request(network: KnownNetwork, asked: int | None) -> Longest:
 
 
 def reading_of(
-    network: KnownNetwork, precision: Precision, *, is_asked: bool
+    network: StatedNetwork, precision: Precision, *, is_asked: bool
 ) -> Iterator[str]:
     """How the network was read, and what was assumed: one line each."""
     shape = network.architecture
     reason = "by --precision" if is_asked else "as published"
-    if network.method:
-        reason = f"{reason}; quantization_config says {network.method}"
+    method = network.quantisation.method
+    if method:
+        reason = f"{reason}; quantization_config says {method}"
     yield (
         f"Network: {shape.parameters / _GIGA:.2f} G parameters; weights in {precision} ({reason}), "
         f"{shape.weight_bytes(precision) / _GIGA:.1f} GB; {shape.kv_bytes_per_token(1) / _KIB:g} KiB of cache per token"

@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import cache, lru_cache
 
 from app.catalogue.catalogue import CatalogueError
+from app.catalogue.known_networks import shipped_network
 from app.catalogue.language_models import (
     SLICE_MARK,
-    find_architecture,
     find_hardware,
     load_runs,
     stated_runs,
@@ -26,7 +26,7 @@ from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.sizing import DEGREES, Sized, SizeLimit, SizeRequest, size
 from solvers.llm.step_law import LlmEngine
 from solvers.types.errors import InvalidInput
-from solvers.types.llm import LlmNetwork, LlmPoints, LlmRow, Provenance, ServedSpeed
+from solvers.types.llm import LlmPoints, LlmRow, Provenance, ServedSpeed
 from solvers.types.plan import ALL_SMS
 from solvers.types.state import GpuType
 
@@ -50,14 +50,13 @@ _WHY = {
 def make_rows(request: RowsRequest) -> RowsAnswer:
     """All ways to run the service: what each carries, how surely, and why others carry nothing."""
     try:
-        stated = stated_network(request.stated)
-        network, published = _network(request, stated)
-        if stated is not None:
-            refuse_longer(stated.context, request.terms.max_model_len)
+        stated = _network(request)
+        refuse_longer(stated.context, request.terms.max_model_len)
         lengths = _lengths(request)
     except (CatalogueError, InvalidInput, ValueError) as error:
         return RowsAnswer(lacks=(str(error),))
-    precision = request.terms.precision or published
+    network = stated.architecture
+    precision = request.terms.precision or stated.precision
     hardware = _hardware(request.gpu_types)
     asked = SizeRequest(
         network=network,
@@ -145,18 +144,12 @@ def _served_run(
     return MeasuredRun(engine=engine, conditions=conditions, tpot_ms=speed.itl_ms)
 
 
-def stated_network(stated: LlmNetwork) -> StatedNetwork | None:
-    """What the network's own configuration says; None: it ships. Raises InvalidInput."""
-    return read_config(json.loads(stated.config)) if stated.config else None
-
-
-def _network(
-    request: RowsRequest, stated: StatedNetwork | None
-) -> tuple[Architecture, Precision]:
-    """The network and the precision of its published weights."""
-    if stated is None:
-        return find_architecture(request.network), "bf16"
-    return stated.architecture, stated.precision
+def _network(request: RowsRequest) -> StatedNetwork:
+    """By its own configuration, else the one that ships."""
+    config = request.stated.config
+    return (
+        read_config(json.loads(config)) if config else shipped_network(request.network)
+    )
 
 
 def _lengths(request: RowsRequest) -> LengthTable:

@@ -26,7 +26,6 @@ _ORDINARY = (0.01, 1000.0)
 """USD per hour between which the largest price is left as it is: tolerances of solvers and rounding are made for it."""
 _IN_USD = frozenset({"autoscale", "placement", "llm"})
 """Techniques whose reports state money; of `joint` only those under `min_cost` do."""
-_W_PER_KW = 1000.0
 
 
 def cost_usd_per_hour(problem: Problem, plan: Plan) -> float:
@@ -212,10 +211,9 @@ def at_ordinary_prices(problem: Problem) -> tuple[Problem, float]:
     Solvers compare costs with tolerances in absolute figures, so prices of 1e-9 or 1e6 USD per hour would be planned
     carelessly, or not be told apart. The unit is a power of ten, so that the figures of a price list stay.
     """
-    kwh = problem.energy_price_usd_per_kwh
     largest = max(
         (
-            each.price_usd_per_hour + kwh * each.power_cap_w / _W_PER_KW
+            _gpu_usd_per_hour(problem, each, each.power_cap_w)
             for each in problem.gpu_types
         ),
         default=1.0,
@@ -231,7 +229,7 @@ def at_ordinary_prices(problem: Problem) -> tuple[Problem, float]:
     scaled = replace(
         problem,
         gpu_types=types,
-        energy_price_usd_per_kwh=kwh / unit,
+        energy_price_usd_per_kwh=problem.energy_price_usd_per_kwh / unit,
         migration_cost_usd_per_hour=problem.migration_cost_usd_per_hour / unit,
         start_usd_per_second_and_gpu=problem.start_usd_per_second_and_gpu / unit,
     )

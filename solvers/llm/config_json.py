@@ -11,7 +11,7 @@ from solvers.llm.configs.attention import Attention, read_attention
 from solvers.llm.configs.context import LongestRequest, read_context
 from solvers.llm.configs.degrees import DENSE, EXPERT
 from solvers.llm.configs.feed_forward import FeedForward, read_feed_forward
-from solvers.llm.configs.fields import ConfigFields
+from solvers.llm.configs.fields import NAMES, ConfigFields, checked_count
 from solvers.llm.configs.generation import refuse_without_generation
 from solvers.llm.configs.layers import layer_count, layer_kinds
 from solvers.llm.configs.mixers import read_mixers
@@ -63,10 +63,8 @@ def read_config(document: object) -> StatedNetwork:
         config, kinds, hidden=hidden, heads=heads, head_dim=attention.head_dim
     )
     feed_forward = read_feed_forward(config, hidden, kinds)
-    shape = _shape(config, attention, feed_forward, hidden=hidden, heads=heads)
     architecture = replace(
-        shape,
-        layers=layers,
+        _shape(config, attention, feed_forward, layers=layers, hidden=hidden),
         mixer_parameters=mixers.parameters,
         idle_parameters=idle_parameters(config, layers, hidden),
     )
@@ -98,13 +96,13 @@ def _shape(
     attention: Attention,
     feed_forward: FeedForward,
     *,
+    layers: int,
     hidden: int,
-    heads: int,
 ) -> Architecture:
     return Architecture(
-        layers=1,
+        layers=layers,
         hidden=hidden,
-        heads=heads,
+        heads=attention.heads,
         kv_heads=attention.kv_heads,
         head_dim=attention.head_dim,
         vocab=_vocabulary(config),
@@ -120,19 +118,11 @@ def _shape(
 
 
 def _vocabulary(config: ConfigFields) -> int:
-    if config.value("padded_vocab_size", "vocab_size") is None:
-        # Networks of several senses may state it once for all of them.
-        every_part = ConfigFields(
-            {**config.document, "num_hidden_layers": 1, **_NO_PARTS}
-        )
-        if every_part.value("vocab_size") is not None:
-            return every_part.count("vocab_size")
+    # Networks of several senses may state it once for all of them.
+    for_all = config.document.get("vocab_size")
+    if for_all is not None and config.value(*NAMES["vocab"]) is None:
+        return checked_count("vocab_size", for_all)
     return config.known("vocab")
-
-
-_NO_PARTS = dict.fromkeys(
-    ("text_config", "llm_config", "language_config", "thinker_config")
-)
 
 
 _EXPANDED = ("minicpm3",)
@@ -176,7 +166,7 @@ def _kept(network: Architecture, quantisation: Quantisation) -> float:
         found += network.shared_parameters
     if quantisation.keeps_mixers:
         found += network.mixer_parameters
-    return found if quantisation.method else 0.0
+    return found
 
 
 def _divided(

@@ -71,7 +71,6 @@ def plan_beside(
     past = remembered(memory)
     if not problem.llm_services:
         return make_plan(problem, observed, past.policy, budget)
-    usd_problem = problem
     problem, unit = at_ordinary_prices(problem)
     part = _part(budget, _MODELS_SHARE)
     models, past = plan_models(_models_of(problem), observed.at_s, past, part)
@@ -82,7 +81,7 @@ def plan_beside(
         return _Shared(plan=plan, report=report, memory=kept)
 
     plan, report, kept = _beside(problem, planned, models, budget)
-    report = in_usd(usd_problem, report, unit)
+    report = in_usd(problem, report, unit)
     return plan, report, replace(past, policy=kept).document()
 
 

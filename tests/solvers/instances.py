@@ -192,6 +192,21 @@ def with_rates(problem: Problem, factor: float) -> Problem:
     return replace(problem, services=tuple(services))
 
 
+def priced(problem: Problem, factor: float) -> Problem:
+    """The problem with every price times the factor."""
+    types = tuple(
+        replace(each, price_usd_per_hour=factor * each.price_usd_per_hour)
+        for each in problem.gpu_types
+    )
+    return replace(
+        problem,
+        gpu_types=types,
+        energy_price_usd_per_kwh=factor * problem.energy_price_usd_per_kwh,
+        migration_cost_usd_per_hour=factor * problem.migration_cost_usd_per_hour,
+        start_usd_per_second_and_gpu=factor * problem.start_usd_per_second_and_gpu,
+    )
+
+
 def replica_counts(plan: Plan | None) -> Counter[tuple[str, str, float]]:
     """Replicas by (service, GPU type, SM percent): what must be started anew when it changes."""
     counts: Counter[tuple[str, str, float]] = Counter()

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 import typer
 
 from app.catalogue.catalogue import CatalogueError, load_gpu_types
-from app.catalogue.known_networks import (
-    KnownNetwork,
-    known_network,
-    longest_request,
-    reading_of,
-)
+from app.catalogue.known_networks import known_network, longest_request, reading_of
 from app.catalogue.language_models import (
     find_hardware,
     load_hardware,
@@ -34,6 +29,7 @@ from app.cli.common.output import (
 from app.cli.prediction.size_problem import problem_target, write_problem
 from app.measurements.llm_runs import ServerRun, read_runs
 from solvers.llm.architecture import Architecture, Precision
+from solvers.llm.config_json import StatedNetwork
 from solvers.llm.hardware import LlmHardware
 from solvers.llm.lengths import NAMED, LengthTable, MeanLengths
 from solvers.llm.measured import RunConditions
@@ -168,7 +164,7 @@ class _Asked(NamedTuple):
     """What is to be sized, and on what."""
 
     network: str
-    known: KnownNetwork
+    known: StatedNetwork
     precision: PrecisionName | None
     hardware: Mapping[str, LlmHardware]
     measured: Sequence[tuple[str, int, tuple[ServerRun, ...]]]
@@ -271,7 +267,7 @@ def _table(lengths: str, max_model_len: int) -> LengthTable:
         raise CliError(str(error)) from error
 
 
-def _network(name: str) -> KnownNetwork:
+def _network(name: str) -> StatedNetwork:
     """What a file or the catalogue says of it. Raises CliError."""
     try:
         return known_network(name)
@@ -281,7 +277,7 @@ def _network(name: str) -> KnownNetwork:
         raise CliError(f"{name}: {error}") from error
 
 
-def _longest(known: KnownNetwork, asked: int | None) -> int:
+def _longest(known: StatedNetwork, asked: int | None) -> int:
     """The longest request, with a note where it is not the usual one. Raises CliError."""
     try:
         longest = longest_request(known, asked)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from solvers.llm.configs.fields import ConfigFields
+from solvers.llm.configs.fields import NAMES, ConfigFields
 from solvers.llm.configs.layers import Kinds, LayerKind
 from solvers.llm.configs.parts import AttentionGroup
 
@@ -15,6 +15,7 @@ _GATED = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_t
 class Attention:
     """What all layers have in common, and the groups in which they differ."""
 
+    heads: int
     kv_heads: int
     head_dim: int
     full_layers: int | None
@@ -27,13 +28,7 @@ def read_attention(
     config: ConfigFields, kinds: Kinds, *, hidden: int, heads: int
 ) -> Attention:
     """Raises InvalidInput where a field is wrong."""
-    head_dim = config.count(
-        "head_dim",
-        "attention_head_dim",
-        "hidden_size_per_head",
-        "kv_channels",
-        default=0,
-    )
+    head_dim = config.count(*NAMES["head_dim"], default=0)
     head_dim = head_dim or config.assumed("head_dim") or max(1, hidden // heads)
     kv_heads = _kv_heads(config, heads)
     full = sum(each in (LayerKind.FULL, LayerKind.BOTH) for each in kinds)
@@ -60,6 +55,7 @@ def read_attention(
     caching = [each for each in groups if not each.window] or list(groups)
     counted = sum(each.layers for each in caching) if groups else full
     return Attention(
+        heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         full_layers=None if counted == len(kinds) else counted or None,
@@ -87,16 +83,7 @@ def _kv_heads(config: ConfigFields, heads: int) -> int:
         return 1
     if config.flag("multi_query_attention"):
         return config.count("multi_query_group_num", default=1) or 1
-    found = config.count(
-        "n_head_kv",
-        "num_kv_heads",
-        "num_key_value_heads",
-        "n_kv_heads",
-        "kv_n_heads",
-        "num_attention_groups",
-        "num_query_groups",
-        default=0,
-    )
+    found = config.count(*NAMES["kv_heads"], default=0)
     return found or config.assumed("kv_heads") or heads
 
 

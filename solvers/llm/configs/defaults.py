@@ -204,7 +204,6 @@ _SAME = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
-    "deepseek_v32": "deepseek_v3",
     "kimi_k2": "deepseek_v3",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",

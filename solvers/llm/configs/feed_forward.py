@@ -134,7 +134,7 @@ def _rounded_up(width: float, step: int) -> int:
 
 def _matrices(config: ConfigFields) -> int:
     activation = config.text("mlp_hidden_act", "hidden_act", "activation_function")
-    if config.kind in _TWO_MATRICES or activation in _ONE_WAY[:1]:
+    if config.kind in _TWO_MATRICES or activation == "relu2":
         return 2
     # Without a type, a network of an older form says it by its activation.
     return 2 if not config.kind and activation in _ONE_WAY else 3

@@ -28,9 +28,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "decoder_attention_heads",
     ),
     "kv_heads": (
-        "num_key_value_heads",
-        "num_kv_heads",
         "n_head_kv",
+        "num_kv_heads",
+        "num_key_value_heads",
         "n_kv_heads",
         "kv_n_heads",
         "num_attention_groups",

@@ -30,6 +30,7 @@ from tests.solvers.instances import (
     a_service,
     a_type,
     gpu_plan,
+    priced,
     random_problem,
     replica_counts,
     replica_on,
@@ -218,20 +219,6 @@ def test_where_highs_fails_the_greedy_plan_answers_and_says_why(
     assert report.status == "greedy"
     assert "HiGHS ended the master problem with kUnknown" in report.messages[0]
     assert report.lower_bound_usd_per_hour is None
-
-
-def priced(problem: Problem, factor: float) -> Problem:
-    """The problem with every price times the factor."""
-    types = tuple(
-        replace(each, price_usd_per_hour=factor * each.price_usd_per_hour)
-        for each in problem.gpu_types
-    )
-    return replace(
-        problem,
-        gpu_types=types,
-        energy_price_usd_per_kwh=factor * problem.energy_price_usd_per_kwh,
-        migration_cost_usd_per_hour=factor * problem.migration_cost_usd_per_hour,
-    )
 
 
 FACTORS = (1e-9, 1e-6, 1e-3, 1e3, 1e6)

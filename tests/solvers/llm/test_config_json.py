@@ -174,6 +174,8 @@ def test_what_is_assumed_of_a_method_is_noted(
         ({"max_position_embeddings": 8192, "model_max_length": 131072}, 131072),
         ({"max_position_embeddings": 4096, "max_sequence_length": 2048}, 2048),
         ({}, None),
+        # By the default of its class.
+        ({"model_type": "deepseek_v32"}, 163840),
         (
             {
                 "max_position_embeddings": 4096,

@@ -1,7 +1,6 @@
-"""Every policy plans the same in every unit of money, and language models beside it too."""
+"""Every policy plans the same in every unit of money, with and without language models."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -10,7 +9,7 @@ from solvers.policies.registry import policies
 from solvers.types.outcome import Budget
 from solvers.types.problem import Problem
 from solvers.types.state import Observed
-from tests.solvers.instances import random_problem
+from tests.solvers.instances import priced, random_problem
 from tests.solvers.llm.models import make_points, make_problem, make_row, make_service
 from tests.solvers.llm.models import make_type as make_llm_type
 
@@ -26,20 +25,6 @@ def solved(problem: Problem, policy: str) -> PlanAnswer:
         budget=Budget(seconds=math.inf, work=0.5),
     )
     return run_policy(request, now_s=lambda: 0.0)
-
-
-def priced(problem: Problem, factor: float) -> Problem:
-    types = tuple(
-        replace(each, price_usd_per_hour=factor * each.price_usd_per_hour)
-        for each in problem.gpu_types
-    )
-    return replace(
-        problem,
-        gpu_types=types,
-        energy_price_usd_per_kwh=factor * problem.energy_price_usd_per_kwh,
-        migration_cost_usd_per_hour=factor * problem.migration_cost_usd_per_hour,
-        start_usd_per_second_and_gpu=factor * problem.start_usd_per_second_and_gpu,
-    )
 
 
 def assert_alike(problem: Problem, policy: str) -> None:
