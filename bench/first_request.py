@@ -1,7 +1,7 @@
 """From `plimsoll apply` of a first service to its first answer, on a `plimsoll up` that has just started.
 
     python -m bench.first_request [--runs 3]
-    python -m bench.first_request zero [--runs 20] [--start-s 75] [--path node|gateway|haproxy]
+    python -m bench.first_request zero [--runs 20] [--start-s 2] [--path node|gateway|haproxy]
 
 `zero` is in `bench.from_zero`. Each run is an `up` of its own with two nodes and a new database; kernels are
 compiled, as after `make install`. All processes are real; the GPUs are fake, and a replica's start takes 2 s of the

@@ -1,6 +1,6 @@
 """Scale to zero: from the first request of a service without a replica to its answer.
 
-    python -m bench.first_request zero [--runs 20] [--start-s 75] [--path node|gateway|haproxy]
+    python -m bench.first_request zero [--runs 20] [--start-s 2] [--path node|gateway|haproxy]
 
 A control plane and two nodes, all real processes; the GPUs are fake, and a replica's start takes `--start-s`. Every run
 is a service of its own: applied, asked as soon as a node knows it, then left alone until it is at rest, and asked once

@@ -175,7 +175,7 @@ class Router:
         for route in routes:
             self._service_queues[route.service].switch(route)
         for service_queue in self._retired:
-            # What waits is for a replica that starts on another node, as far as anybody here knows.
+            # What waits is for a replica that starts on another node, as far as is known here.
             service_queue.strand() if service_queue.waiting else service_queue.close()
 
     @property
@@ -186,12 +186,18 @@ class Router:
     def pass_on(self, service: str, urls: Sequence[str]) -> None:
         """As of `agents.router.request_router`."""
         peers = {PEER + url: url for url in urls if url.startswith("http://")}
-        for service_queue in self._retired:
-            if service_queue.service == service and service_queue.waiting:
-                self._connect(self._addresses | peers, self._traits)
-                service_queue.pass_on(peers)
-                if not peers:
-                    service_queue.close()
+        if (service_queue := self._stranded(service)) is not None:
+            self._connect(self._addresses | peers, self._traits)
+            service_queue.pass_on(peers)
+            if not peers:
+                service_queue.close()
+
+    def _stranded(self, service: str) -> ServiceQueue | None:
+        """The queue of a service that has left the table while requests wait for it."""
+        for each in self._retired:
+            if each.service == service and each.waiting:
+                return each
+        return None
 
     @property
     def _queues(self) -> tuple[ServiceQueue, ...]:
@@ -296,7 +302,8 @@ class Router:
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         service = request.match_info["service"]
-        service_queue = self._queue_of(service)
+        # Also where others still wait for what starts elsewhere: who comes now may not have heard of that.
+        service_queue = self._service_queues.get(service) or self._stranded(service)
         if service_queue is None:
             self._unknown += 1
             return unknown(service)
@@ -343,11 +350,6 @@ class Router:
             return await self._counted(job)
         finally:
             self._held_bytes -= held_bytes
-
-    def _queue_of(self, service: str) -> ServiceQueue | None:
-        """Also where others still wait for what starts elsewhere: who comes now may not have heard of that."""
-        waiting = {each.service: each for each in self._retired if each.waiting}
-        return self._service_queues.get(service) or waiting.get(service)
 
     async def _body(self, request: web.Request) -> bytes | None:
         """None: it did not come in time."""

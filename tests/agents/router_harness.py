@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -71,10 +72,14 @@ async def served(
         shutdown_timeout=0.1,
     )
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+    listening = socket.create_server(("127.0.0.1", port))
+    await web.SockSite(runner, listening, ssl_context=tls).start()
     try:
         yield f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
+        # Python 3.11 leaves open what it accepted in the turn before the server's end, such as HAProxy's checks.
+        asyncio.get_running_loop().remove_reader(listening)
+        await asyncio.sleep(0)
         await runner.cleanup()
 
 

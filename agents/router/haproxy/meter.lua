@@ -72,7 +72,8 @@ local function facts_of(event)
     return { failed = true }
   end
   if data:find('"choices"%s*:%s*%[') then
-    return { token = has_chosen(data), tokens = stated(data, "completion_tokens") }
+    local index = data:match('"choices"%s*:%s*%[%s*{%s*"index"%s*:%s*(%d+)')
+    return { token = has_chosen(data), tokens = stated(data, "completion_tokens"), answers = 1 + (tonumber(index) or 0) }
   end
   local kind = kind_of(event, data)
   if kind == nil then return nil end
@@ -94,7 +95,7 @@ Meter.flags = filter.FLT_CFG_FL_HTX
 Meter.__index = Meter
 
 function Meter:new()
-  return setmetatable({ rest = "", events = 0 }, Meter)
+  return setmetatable({ rest = "", events = 0, answers = 1 }, Meter)
 end
 
 function Meter:start_analyze(txn, channel)
@@ -142,6 +143,7 @@ function Meter:take(event, at_ms)
   if facts == nil then return end
   self.is_known = true
   self.has_failed = self.has_failed or facts.failed
+  self.answers = math.max(self.answers, facts.answers or 1)
   self.stated = facts.tokens or self.stated
   if facts.token then
     self:note_token(at_ms)
@@ -193,7 +195,7 @@ function Meter:finish_stream(took_ms)
     return
   end
   note(self.backend, "tokens", tokens)
-  local gaps = tokens - 1
+  local gaps = tokens / self.answers - 1
   local is_steady = gaps < 1 or 1000 * (self.last_ms - self.first_ms) / gaps <= self.itl_us
   if self.first_ms - self.came_ms <= self.slo_ms and is_steady then note(self.backend, "in_slo") end
 end

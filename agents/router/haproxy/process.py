@@ -130,13 +130,13 @@ class HaProxy:
         places = fill_places(before.only("w").by_backend(), waiting)
         # Together: a request in between would go to a replica by a path for where it waits, or the other way round.
         self._socket.run([*commands, *places, *self._plan_maps(maps)])
-        known = {each: traits.get(each, ServerTraits()) for each in needed}
-        of_traits = {needed[each]: trait for each, trait in known.items()}
-        maps |= self._traits_maps(of_traits)
-        self._socket.run(self._plan_maps(maps))
+        traits_maps = self._traits_maps(
+            {where: traits.get(each, ServerTraits()) for each, where in needed.items()}
+        )
+        self._socket.run(self._plan_maps(traits_maps))
         # The answers to the commands are not looked at: the state says whether they were done.
         problems = differences(after := self.state().only("s"), wanted)
-        if left := self._plan_maps(maps):
+        if left := self._plan_maps(maps | traits_maps):
             problems.append(f"it did not do {left[0]!r}")
         if problems:
             raise HaProxyError(
@@ -175,7 +175,7 @@ class HaProxy:
     def _maps(
         self, routes: tuple[ServiceRoute, ...], wanted: Wanted
     ) -> dict[Path, dict[str, str]]:
-        """What the maps shall hold beside the one of backends."""
+        """What the maps shall hold, apart from the one of backends and those of servers."""
         # One with the largest weight: who gets nothing may be about to leave.
         asked = {
             service: max(weights, key=weights.__getitem__)
@@ -212,13 +212,18 @@ class HaProxy:
     ) -> dict[Path, dict[str, str]]:
         """What the maps shall hold of servers: their places are those that they have now."""
         usual = ServerTraits().ready_path
+        own = {
+            each: trait.ready_path
+            for each, trait in traits.items()
+            if trait.ready_path != usual
+        }
         lacks_binary = not all(each.is_binary for each in traits.values())
         return {
             self._settings.ready_path: {
-                f"{place.backend}/{place.name}": trait.ready_path
-                for place in self.state().places
-                if (trait := traits.get(place.address)) is not None
-                and trait.ready_path != usual
+                f"{place.backend}/{place.name}": own[place.address]
+                # Usually there is none to look for.
+                for place in (self.state().places if own else ())
+                if place.address in own
             },
             self._settings.limits_path: {BINARY: "1"} if lacks_binary else {},
         }

@@ -26,7 +26,7 @@ from tests.agents.router.api_streams import (
     chunk,
 )
 from tests.agents.router.routers import Door, both, front
-from tests.agents.router_harness import served
+from tests.agents.router_harness import raw_worker, read_request, served
 from tests.waiting import eventually, in_loop
 
 pytestmark = pytest.mark.integration
@@ -74,12 +74,12 @@ class Replica:
 
 @asynccontextmanager
 async def a_model(
-    kind: str, folder: Path, *, ttft_ms: float = 60_000.0
+    kind: str, folder: Path, **slo_ms: float
 ) -> AsyncIterator[tuple[Door, Replica]]:
     """A router of that kind, and the one replica behind it."""
     replica = Replica()
     async with front(kind, folder) as door, served(replica.make_app()) as url:
-        await door.switch(a_route("r1", ttft_ms=ttft_ms), r1=url)
+        await door.switch(a_route("r1", **slo_ms), r1=url)
         yield door, replica
 
 
@@ -93,11 +93,13 @@ async def engine(base_ms: float) -> AsyncIterator[str]:
         yield url
 
 
-def a_route(*names: str, ttft_ms: float = 60_000.0) -> ServiceRoute:
+def a_route(
+    *names: str, ttft_ms: float = 60_000.0, itl_ms: float = 60_000.0
+) -> ServiceRoute:
     return ServiceRoute(
         service="chat",
         slo_ms=ttft_ms,
-        slo_itl_ms=60_000.0,
+        slo_itl_ms=itl_ms,
         shares=tuple((name, 1.0) for name in names),
     )
 
@@ -134,6 +136,20 @@ async def test_a_first_token_that_comes_late_is_no_answer_in_time(
         assert (await door.post(f"/services/chat{said.path}")).status == 200
         reading = await door.reading()
         assert (reading.served, reading.in_slo) == (1, 0)
+
+
+@both
+@in_loop
+async def test_several_answers_to_one_request_have_their_own_gaps(
+    kind: str, tmp_path: Path
+) -> None:
+    # Two answers of two tokens, LATE_S apart; of one answer of four tokens the gap would be a third of that.
+    async with a_model(kind, tmp_path, itl_ms=600.0 * LATE_S) as (door, replica):
+        pair = tuple(chunk({"content": "a"}, index=index) for index in (0, 1))
+        replica.before, replica.events, replica.pause_s = pair, (*pair, DONE), LATE_S
+        assert (await door.post(PATH)).status == 200
+        reading = await door.reading()
+        assert (reading.served, reading.in_slo, reading.output_tokens) == (1, 0, 4)
 
 
 @pytest.mark.parametrize("events", UNKNOWN.values(), ids=UNKNOWN.keys())
@@ -272,15 +288,15 @@ async def test_nothing_in_a_path_becomes_another_request(
     async def answer(
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        head, _ = await read_request(reader)
+        # HAProxy asks whether it is ready at any moment.
+        if head.startswith(b"POST"):
+            heads.append(head)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server, front(kind, tmp_path) as door:
-        port = server.sockets[0].getsockname()[1]
-        await door.switch(a_route("r1"), r1=f"http://127.0.0.1:{port}")
+    async with raw_worker(answer) as worker, front(kind, tmp_path) as door:
+        await door.switch(a_route("r1"), r1=worker.url)
         for sent in ("x%20HTTP/1.1?a=%0D%0AX-Evil:1", "..%2F?b=%20c"):
             target = URL(f"{door.url}/services/chat/v1/{sent}", encoded=True)
             async with door.client.post(target, json={}) as answered:

@@ -22,7 +22,7 @@ from agents.router.haproxy.supervised import PLACES
 from agents.router.haproxy.waiting import fill_places
 from tests.agents.router.haproxy.test_router import a_node
 from tests.agents.router_harness import a_route, read_all, served
-from tests.waiting import in_loop
+from tests.waiting import eventually, in_loop
 
 PROGRAM = shutil.which("haproxy") or shutil.which("haproxy", path=PLACES)
 HERE, THERE = ("127.0.0.1", 9000), ("127.0.0.1", 9001)
@@ -50,9 +50,12 @@ def test_places_where_requests_wait_are_filled_moved_and_emptied() -> None:
 
 
 async def until_queued(router: HaProxyRouter, count: int) -> None:
-    """Until so many requests of the service wait or run; what is read on the way is gone."""
-    while (await router.read_services())[0].queued != count:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    """Until this number of the service's requests waits or runs; what is read on the way is gone."""
+
+    async def is_so() -> bool:
+        return (await router.read_services())[0].queued == count
+
+    await eventually(is_so)
 
 
 @pytest.mark.integration
@@ -77,8 +80,7 @@ class TestReal:
             await until_queued(router, 2)
             goes_on = node.worker.hold = asyncio.Event()
             await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
-            while router.in_flight("a") != 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await eventually(lambda: router.in_flight("a") == 2)
             async with node.client.get(ready) as answer:
                 assert answer.status == 200
             goes_on.set()
@@ -108,7 +110,7 @@ class TestReal:
             async with node.client.post(url, json={}, headers=headers) as answer:
                 assert answer.status == 504
             (counted,) = await read_all(router)
-            assert counted.arrivals >= 1
+            assert (counted.arrivals, counted.rejected) == (1, 1)
 
     @in_loop
     async def test_a_service_wakes_and_rests_by_one_line_of_commands(
