@@ -381,8 +381,7 @@ class NodeAgent:
                 reason = f"the command cannot be saved to disk: {error}"
         if reason:
             log.error("generation %d is refused: %s", command.generation, reason)
-            detail = reason[:MAX_TEXT]
-            self._notes.refuse(command.generation, detail)
+            self._notes.refuse(command.generation, reason[:MAX_TEXT])
             return
         log.info("generation %d is in force", command.generation)
         # What failed under the old command may work under the new one, and must not wait for its back-off.

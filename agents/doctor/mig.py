@@ -5,7 +5,7 @@ read_mig(nvml, gpu)   -> MigFacts, None where the GPU is not in MIG mode       c
 
 from collections.abc import Iterator
 
-from agents.base.device import NotSupported
+from agents.base.device import NotPermitted, NotSupported
 from agents.doctor.types import GpuFacts, MigFacts, NodeFinding
 from agents.gpu.mig.layout import room
 from agents.gpu.nvml.mig_types import slice_index
@@ -20,8 +20,8 @@ def read_mig(nvml: Nvml, gpu: GpuIdentity) -> MigFacts | None:
     try:
         if not nvml.is_sliced(gpu):
             return None
-    # A GPU that cannot have MIG is reported as one with MIG switched off.
-    except NotSupported:
+    # A GPU that cannot have MIG, or may not be asked, as of a virtual one, is reported as one with MIG switched off.
+    except (NotSupported, NotPermitted):
         return None
     profiles = nvml.mig_profiles(gpu)
     # Some drivers tell how much room is left only to users who may change the layout.

@@ -17,6 +17,7 @@ from agents.base.protocol import (
     TaskCommand,
 )
 from app.loop.planning.language_models import llm_terms_of
+from app.store.plan_rules import modes_of
 from app.store.store import PolicySettings
 from solvers.governors.registry import GOVERNORS
 from solvers.types.llm import LlmEngineSettings, LlmTerms
@@ -285,13 +286,6 @@ def advised_services(
         # The policy's own mode is another answer's matter: it stops all plans, whatever they change.
         if Mode.ADVISE in modes_of(service, settings)[1:]
     )
-
-
-def modes_of(service: Service, settings: PolicySettings) -> tuple[Mode, ...]:
-    """The modes that count for a service: the policy's, its own, and its group's."""
-    group = settings.group_of(service)
-    own = (settings.mode, service.mode)
-    return own if group is None else (*own, group.mode)
 
 
 def changed_services(target: BoundPlan | None, bound: BoundPlan) -> set[str]:

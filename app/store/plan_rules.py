@@ -89,19 +89,17 @@ def why_not_rejected(judged: JudgedPlan) -> str | None:
 def unpushed(settings: PolicySettings, services: Iterable[Service]) -> tuple[str, ...]:
     """Services whose plans do not come into force by themselves: a person, or another program, carries them out."""
     return tuple(
-        service.name for service in services if not _is_pushed(settings, service)
+        service.name
+        for service in services
+        if set(modes_of(service, settings)) != {Mode.AUTO}
     )
 
 
-def _is_pushed(settings: PolicySettings, service: Service) -> bool:
-    modes = {
-        settings.mode,
-        service.mode,
-    }
+def modes_of(service: Service, settings: PolicySettings) -> tuple[Mode, ...]:
+    """The modes that count for a service: the policy's, its own, and its group's."""
     group = settings.group_of(service)
-    if group is not None:
-        modes.add(group.mode)
-    return modes == {Mode.AUTO}
+    own = (settings.mode, service.mode)
+    return own if group is None else (*own, group.mode)
 
 
 def why_held(settings: PolicySettings) -> str | None:

@@ -102,12 +102,12 @@ class FailingTasks(Protocol):
         ...
 
 
-class Condemning(Protocol):
+class GpuErrors(Protocol):
     """The part of `agents.gpu.nvml.xid_watch.XidWatch` that is needed."""
 
     @property
     def problem(self) -> str:
-        """Why no errors are told."""
+        """Why no errors are told at present."""
         ...
 
     def condemned(self) -> dict[str, str]:
@@ -115,7 +115,7 @@ class Condemning(Protocol):
         ...
 
     def acquit(self, uuid: str) -> None:
-        """Forget what was told of a whole GPU."""
+        """Forget what was told of a GPU."""
         ...
 
     def close(self) -> None:
@@ -262,7 +262,7 @@ class Devices:
 class SliceErrors:
     """Critical errors by device: what condemns a GPU condemns its slices."""
 
-    def __init__(self, errors: Condemning, gpus: tuple[GpuIdentity, ...]) -> None:
+    def __init__(self, errors: GpuErrors, gpus: tuple[GpuIdentity, ...]) -> None:
         """`errors`: of the whole GPUs; closed with this."""
         self._errors, self._gpus = errors, gpus
 

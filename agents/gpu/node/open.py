@@ -35,6 +35,7 @@ from agents.gpu.node import use as gpu_use
 from agents.gpu.node.device import GpuDevice
 from agents.gpu.node.devices import (
     Devices,
+    GpuErrors,
     SliceChanges,
     SliceErrors,
     Slices,
@@ -43,7 +44,7 @@ from agents.gpu.node.devices import (
 )
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.node.inventory import load_inventory, save_inventory
-from agents.gpu.node.parts import DEFAULT_LOOKS, GpuErrors, GpuParts, Looks
+from agents.gpu.node.parts import DEFAULT_LOOKS, GpuParts, Looks
 from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.gpu.node.starts import GpuStarts, StartedGpu
 from agents.gpu.node.use import GpuUse, shared_gpus

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from agents.gpu.knobs.applied_knobs import Turnable
 from agents.gpu.mps.gpu_sharing import Sharing
-from agents.gpu.node.devices import Slices
+from agents.gpu.node.devices import GpuErrors, Slices
 from agents.gpu.node.foreign_memory import ForeignMemory
 from agents.gpu.node.readonly_device import ReadOnlyDevice
 from agents.gpu.node.use import GpuUse
@@ -23,27 +22,6 @@ COUNTS_S = 5.0
 """Between two questions to a replica's server for its counts, each of which takes a millisecond of the agent's time."""
 POLL_LIMIT_S = 2.0
 """For the servers of a GPU to tell what they did: governors and the guard of power caps wait for whoever polls."""
-
-
-class GpuErrors(Protocol):
-    """The part of `agents.gpu.nvml.xid_watch.XidWatch` that is needed."""
-
-    @property
-    def problem(self) -> str:
-        """Why no errors are told at present."""
-        ...
-
-    def condemned(self) -> dict[str, str]:
-        """Why each condemned GPU must not be used, by UUID."""
-        ...
-
-    def acquit(self, uuid: str) -> None:
-        """Forget what was told of a device."""
-        ...
-
-    def close(self) -> None:
-        """Watch no more."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

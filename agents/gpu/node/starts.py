@@ -18,12 +18,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 from agents.base.backoff import delay_s, jittered
 from agents.base.device import DeviceError, LaunchFailed
 from agents.base.protocol import ReplicaCommand, TaskCommand
 from agents.gpu.mps.gpu_sharing import Sharing
+from agents.gpu.node.devices import GpuErrors
 from agents.gpu.nvml.types import GpuCapabilities, GpuIdentity
 from agents.replicas.replica import Proof
 
@@ -38,27 +38,6 @@ class StartedGpu:
 
     sharing: Sharing
     capabilities: GpuCapabilities
-
-
-class StartErrors(Protocol):
-    """The part of `agents.gpu.nvml.xid_watch.XidWatch` that is needed."""
-
-    @property
-    def problem(self) -> str:
-        """Why no errors are told at present."""
-        ...
-
-    def condemned(self) -> dict[str, str]:
-        """Why each condemned GPU must not be used, by UUID."""
-        ...
-
-    def acquit(self, uuid: str) -> None:
-        """Forget what was told of a device."""
-        ...
-
-    def close(self) -> None:
-        """Watch no more."""
-        ...
 
 
 class NotStarted:
@@ -100,7 +79,7 @@ class GpuStarts:
 
     def __init__(
         self,
-        errors: StartErrors,
+        errors: GpuErrors,
         start: Callable[[GpuIdentity], Awaitable[StartedGpu]],
         *,
         on_late: Callable[[], None] = lambda: None,

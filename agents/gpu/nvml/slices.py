@@ -12,15 +12,10 @@ from collections.abc import Iterator
 import pynvml
 
 from agents.gpu.nvml.mig_types import MigInstance, MigProfile, MigSlice, Placement
-from agents.gpu.nvml.reading import Handle
+from agents.gpu.nvml.reading import Handle, or_none
 
 _MAX_PLACEMENTS = 64
 _MAX_COMPUTE = 16
-_CLOSED = (
-    pynvml.NVMLError_NotSupported,
-    pynvml.NVMLError_FunctionNotFound,
-    pynvml.NVMLError_NoPermission,
-)
 
 
 def is_sliced(handle: Handle) -> bool:
@@ -121,14 +116,11 @@ def _profile_infos(
 def _profile(
     handle: Handle, info: "pynvml.c_nvmlGpuInstanceProfileInfo_v2_t"
 ) -> MigProfile:
-    free_count: int | None = None
-    places: tuple[Placement, ...] = ()
-    with contextlib.suppress(*_CLOSED):
-        # Both need the right to change instances; without it the profile is still worth listing.
-        free_count = int(
-            pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id)
-        )
-        places = _placements(handle, info.id)
+    # Both need the right to change instances; without it the profile is still worth listing.
+    free_count = or_none(
+        lambda: int(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, info.id))
+    )
+    places = or_none(lambda: _placements(handle, info.id))
     return MigProfile(
         id=int(info.id),
         name=str(info.name).removeprefix("MIG ").strip(),
@@ -137,7 +129,7 @@ def _profile(
         memory_mib=float(info.memorySizeMB),
         max_count=int(info.instanceCount),
         free_count=free_count,
-        placements=places,
+        placements=places or (),
     )
 
 

@@ -13,7 +13,7 @@ from app.db.base.transaction import Connection
 from app.db.decisions.plans import Advice, newest_advice
 from app.db.fleet.windows import load_heard
 from app.db.workloads.services import ServiceRow
-from app.loop.make_commands import modes_of
+from app.store.plan_rules import modes_of
 from app.store.store import PolicySettings
 from solvers.types.state import Mode, Service
 

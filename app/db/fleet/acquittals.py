@@ -22,21 +22,17 @@ async def acquit(
 
     Raises NotFound.
     """
-    gpus = (await nodes.get(connection, name, at)).gpus
-    if unknown := sorted(set(indices or ()) - {each.index for each in gpus}):
-        present = [each.index for each in gpus]
+    present = [each.index for each in (await nodes.get(connection, name, at)).gpus]
+    wanted = present if indices is None else indices
+    if unknown := sorted(set(wanted) - set(present)):
         raise NotFound(f"node {name!r} has no GPU {unknown[0]}; it has {present}")
-    ill = [
-        each
-        for each in gpus
-        if not each.healthy and (indices is None or each.index in indices)
-    ]
-    await connection.execute(
+    ill = await connection.execute(
         update(gpu)
-        .where(gpu.c.id.in_([each.id for each in ill]))
+        .where(gpu.c.node == name, gpu.c.index.in_(wanted), ~gpu.c.healthy)
         .values(acquitted_at=at)
+        .returning(gpu.c.index)
     )
-    return tuple(sorted(each.index for each in ill))
+    return tuple(sorted(ill.scalars()))
 
 
 async def load_acquitted(

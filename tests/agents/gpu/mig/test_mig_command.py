@@ -388,6 +388,14 @@ def test_the_doctor_tells_slices_and_what_they_go_without(library: Path) -> None
         ] == ["pass"]
 
 
+def test_the_doctor_takes_a_gpu_that_may_not_be_asked_for_one_without_slices(
+    library: Path,
+) -> None:
+    with doctor_node(library) as node:
+        node.fake.fail("nvmlDeviceGetMigMode", 4)
+        assert node.levels()["GPU 0"] == ["pass", "warn", "pass"]
+
+
 def a_slice(profile: str, *, instance: int, start: int = 0, size: int = 4) -> Slice:
     return Slice(
         uuid=f"MIG-{instance}".encode(),
