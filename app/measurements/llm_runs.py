@@ -21,6 +21,7 @@ from app.measurements.plausible import (
 )
 from app.measurements.records import read_json_records
 from app.measurements.rows import file_name
+from app.measurements.times import by_name
 from app.measurements.vllm import flat_figures, flat_quantiles
 from solvers.types.errors import InvalidInput
 
@@ -31,13 +32,15 @@ _MIN_BUSY_SHARE = 0.8
 """Clients at a limited rate count as a fixed number only where they were busy for so much of the time."""
 _STREAM = "measure with streaming"
 _CLIENTS = "measure with a fixed number of clients, such as --concurrency 8"
-_MS_PER = {
-    **dict.fromkeys(("ns", "nanoseconds"), 1e-6),
-    **dict.fromkeys(("us", "µs", "\N{GREEK SMALL LETTER MU}s", "microseconds"), 1e-3),
-    **dict.fromkeys(("ms", "milliseconds"), 1.0),
-    **dict.fromkeys(("s", "sec", "seconds"), 1e3),
-}
-_TOKENS = {"": 1.0, "token": 1.0, "tokens": 1.0, "count": 1.0}
+_MS_PER = by_name(
+    {
+        "ns, nanoseconds": 1e-6,
+        "us, µs, \N{GREEK SMALL LETTER MU}s, microseconds": 1e-3,
+        "ms, milliseconds": 1.0,
+        "s, sec, seconds": 1e3,
+    }
+)
+_TOKENS = by_name({", token, tokens, count": 1.0})
 _PER_S = re.compile(r"(?:.*/\s*)?(s|sec|second|min|minute)(?:/user)?")
 
 

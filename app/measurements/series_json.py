@@ -26,22 +26,9 @@ def rows_of_document(file: str, document: object) -> Rows | None:
     if result is not None:
         return _prometheus_rows(file, result)
     if isinstance(document, list) and document and _is_philly(document[0]):
-        rows = (
-            _job_row(
-                file,
-                at,
-                job,
-            )
-            for at, job in enumerate(document, start=1)
-        )
+        rows = (_job_row(file, at, job) for at, job in enumerate(document, start=1))
         place = f"{file}: entry"
-        return Rows(
-            file=place,
-            names=_JOB,
-            notes=(),
-            rows=rows,
-            written_by=PHILLY,
-        )
+        return Rows(file=place, names=_JOB, notes=(), rows=rows, written_by=PHILLY)
     return None
 
 
@@ -162,11 +149,7 @@ def _is_philly(entry: object) -> bool:
 def _job_row(file: str, at: int, job: object) -> Row:
     """One job: how long its attempts held GPUs together, and how many the largest one had."""
     if not _is_philly(job) or not isinstance(job, dict):
-        raise refusal(
-            "is no job with attempts",
-            file=f"{file}: entry",
-            line=at,
-        )
+        raise refusal("is no job with attempts", file=f"{file}: entry", line=at)
     attempts = job["attempts"] if isinstance(job["attempts"], list) else []
     runs = [each for each in attempts if isinstance(each, dict)]
     # An attempt without its end was still running, or was logged wrongly: its length is not known.
