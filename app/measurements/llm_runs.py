@@ -17,6 +17,7 @@ from app.measurements.plausible import (
     failure_note,
     failure_problem,
     find_contradiction,
+    known_number,
     order_problem,
 )
 from app.measurements.records import read_json_records
@@ -99,23 +100,19 @@ class Place:
     """An object in a file, which says where a figure is missing."""
 
     def __init__(self, path: str, value: object) -> None:
-        self._path, self._value = path, value
+        self._path = path
+        self.fields = value if isinstance(value, Mapping) else {}
 
     def at(self, *names: str) -> object:
         """What is at these names, one below the other; None where nothing is."""
-        value = self._value
+        value: object = self.fields
         for name in names:
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
     def number(self, *names: str) -> float:
         """A number of at least 0 at these names; NaN where there is none."""
-        value = self.at(*names)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        # NaN fails both comparisons.
-        if not is_number or not 0.0 <= float(value) <= MAX_FIGURE:  # type: ignore[arg-type]
-            return math.nan
-        return float(value)  # type: ignore[arg-type]
+        return known_number(self.at(*names), at_most=MAX_FIGURE)
 
     def figure(self, *names: str, remedy: str = _STREAM) -> float:
         """A number above 0 at these names. Raises InvalidInput."""
@@ -176,8 +173,7 @@ class Place:
 
 
 def _vllm(place: Place) -> ServerRun:
-    fields = place.at()
-    figures = flat_figures(fields if isinstance(fields, Mapping) else {})
+    figures = flat_figures(place.fields)
     # Failures first: they are why the other figures are missing.
     if problem := failure_problem(figures):
         raise place.refusal(problem)
@@ -194,9 +190,7 @@ def _vllm(place: Place) -> ServerRun:
     if is_limited and not figures.under_way >= _MIN_BUSY_SHARE * clients:
         problem = f"was {rate}, so that fewer than {clients:g} clients were under way: measure with --request-rate inf"
         raise place.refusal(problem, "request_rate")
-    for name, (levels, mean) in flat_quantiles(
-        fields if isinstance(fields, Mapping) else {}
-    ).items():
+    for name, (levels, mean) in flat_quantiles(place.fields).items():
         place.check_order(f"{name}_ms", levels, mean)
     return place.run(figures, prompt=place.figure("total_input_tokens") / completed)
 
@@ -229,11 +223,10 @@ def _guidellm(place: Place) -> ServerRun:
 
 def _guidellm_levels(percentiles: object) -> Mapping[float, float]:
     """Levels and values of `p05` and `p999`, which are 0.05 and 0.999."""
-    found = percentiles if isinstance(percentiles, Mapping) else {}
     return {
-        float(f"0.{name[1:]}"): float(value)
-        for name, value in found.items()
-        if re.fullmatch(r"p\d{2,}", str(name)) and isinstance(value, int | float)
+        float(f"0.{name[1:]}"): known_number(value)
+        for name, value in Place("", percentiles).fields.items()
+        if re.fullmatch(r"p\d{2,}", str(name))
     }
 
 

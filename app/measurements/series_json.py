@@ -6,10 +6,9 @@ Sources: Prometheus' HTTP API, "Range vectors"; README.md of msr-fiddle/philly-t
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from math import isfinite
 
 from app.measurements.rows import Row, Rows, refusal
-from solvers.types.documents.strict_json import describe
+from solvers.types.documents.strict_json import MAX_NUMBER, describe
 
 PROMETHEUS, PHILLY = "prometheus", "philly"
 MAX_SERIES = 1000
@@ -127,7 +126,8 @@ def _points(file: str, series: object) -> Iterator[tuple[float, str]]:
             problem = f"a value must be [time, number], not {describe(point)}"
             raise refusal(problem, file=file)
         moment, value = point
-        if not isinstance(moment, int | float) or not isfinite(moment):
+        # NaN fails the comparison, and an integer of 400 digits is too large for a float.
+        if not isinstance(moment, int | float) or not abs(moment) <= MAX_NUMBER:
             problem = f"a time must be a number of seconds, not {describe(moment)}"
             raise refusal(problem, file=file)
         yield float(moment), str(value)

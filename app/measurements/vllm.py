@@ -23,6 +23,7 @@ from app.measurements.plausible import (
     failure_note,
     failure_problem,
     find_contradiction,
+    known_number,
     order_problem,
 )
 from app.measurements.records import JsonRecord, read_json_records
@@ -140,12 +141,10 @@ def _has(result: JsonRecord, name: str) -> bool:
 def _number(result: JsonRecord, name: str, allowed: NumberRange = POSITIVE) -> float:
     """A field's number. Raises InvalidRequest, which names line and column of the field."""
     value = result.fields.get(name)
-    # In Python a bool is an int, which no latency is.
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number = known_number(value)
+    if not allowed.holds_one(number):
         raise result.refusal(f"must be a number {allowed}, not {describe(value)}", name)
-    if not math.isfinite(value) or not allowed.holds_one(float(value)):
-        raise result.refusal(f"must be {allowed}, not {value}", name)
-    return float(value)
+    return number
 
 
 def _refuse_failures(result: JsonRecord) -> None:
@@ -221,6 +220,4 @@ def _failed(fields: Mapping[str, object], completed: float) -> float:
 
 def _known(fields: Mapping[str, object], name: str) -> float:
     """A number of at least 0; NaN where there is none."""
-    value = fields.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value >= 0.0 else math.nan  # type: ignore[operator, arg-type]
+    return known_number(fields.get(name))
