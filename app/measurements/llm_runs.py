@@ -13,6 +13,7 @@ from pathlib import Path
 
 from app.base.errors import InvalidRequest
 from app.measurements.plausible import (
+    Quantiles,
     RunFigures,
     failure_note,
     failure_problem,
@@ -149,9 +150,7 @@ class Place:
         field = ".".join(names)
         return InvalidInput(f"{self._path}: {field}" if field else self._path, problem)
 
-    def check_order(
-        self, name: str, levels: Mapping[float, float], mean: float
-    ) -> None:
+    def check_order(self, name: str, levels: Quantiles, mean: float) -> None:
         """Raises InvalidInput for quantiles that contradict each other."""
         if problem := order_problem(name, levels, mean=mean):
             raise self.refusal(f"{problem}; such figures cannot be used")
@@ -221,7 +220,7 @@ def _guidellm(place: Place) -> ServerRun:
     )
 
 
-def _guidellm_levels(percentiles: object) -> Mapping[float, float]:
+def _guidellm_levels(percentiles: object) -> Quantiles:
     """Levels and values of `p05` and `p999`, which are 0.05 and 0.999."""
     return {
         float(f"0.{name[1:]}"): known_number(value)
@@ -277,7 +276,7 @@ def _aiperf(place: Place) -> ServerRun:
     )
 
 
-def _levels(place: Place, metric: str) -> Mapping[float, float]:
+def _levels(place: Place, metric: str) -> Quantiles:
     found = {
         level / 100.0: place.number(metric, f"p{level}")
         for level in (1, 5, 10, 25, 50, 75, 90, 95, 99)

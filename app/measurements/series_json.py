@@ -10,7 +10,8 @@ from datetime import datetime
 from app.measurements.rows import Row, Rows, refusal
 from solvers.types.documents.strict_json import MAX_NUMBER, describe
 
-PROMETHEUS, PHILLY = "prometheus", "philly"
+PROMETHEUS = "prometheus"
+PHILLY = "philly"
 MAX_SERIES = 1000
 _TIME = "timestamp"
 _LABELS = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
@@ -78,8 +79,11 @@ def _range_of(file: str, document: object) -> Sequence[object] | None:
     data = document.get("data") if "status" in document else document
     if not isinstance(data, dict) or "resultType" not in data:
         return None
-    result = data.get("result")
-    return result if isinstance(result, list) else []
+    return _list_of(data.get("result"))
+
+
+def _list_of(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else []
 
 
 def _prometheus_rows(file: str, result: Sequence[object]) -> Rows:
@@ -150,8 +154,7 @@ def _job_row(file: str, at: int, job: object) -> Row:
     """One job: how long its attempts held GPUs together, and how many the largest one had."""
     if not _is_philly(job) or not isinstance(job, dict):
         raise refusal("is no job with attempts", file=f"{file}: entry", line=at)
-    attempts = job["attempts"] if isinstance(job["attempts"], list) else []
-    runs = [each for each in attempts if isinstance(each, dict)]
+    runs = [each for each in _list_of(job["attempts"]) if isinstance(each, dict)]
     # An attempt without its end was still running, or was logged wrongly: its length is not known.
     duration_s = sum(_seconds(each) for each in runs)
     gpus = max((_gpus(each) for each in runs), default=0)
@@ -171,6 +174,5 @@ def _seconds(attempt: Mapping[str, object]) -> float:
 
 
 def _gpus(attempt: Mapping[str, object]) -> int:
-    detail = attempt.get("detail")
-    hosts = detail if isinstance(detail, list) else []
+    hosts = _list_of(attempt.get("detail"))
     return sum(len(host.get("gpus") or ()) for host in hosts if isinstance(host, dict))

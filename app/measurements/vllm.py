@@ -19,6 +19,7 @@ from app.measurements.benchmarks import (
     required,
 )
 from app.measurements.plausible import (
+    Quantiles,
     RunFigures,
     failure_note,
     failure_problem,
@@ -42,7 +43,8 @@ def read_vllm(
 ) -> Imported:
     """Samples from vLLM's result files. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.REQUEST, Latency.TOKEN), "vLLM")
-    rows, notes = [], []
+    rows = []
+    notes = []
     for result in list(read_json_records(source)):
         rows.append(_row(result, conditions, latency))
         if note := failure_note(flat_figures(result.fields)):
@@ -170,7 +172,7 @@ _ENDS = {"min": 0.0, "median": 0.5, "max": 1.0}
 
 def flat_quantiles(
     fields: Mapping[str, object],
-) -> Mapping[str, tuple[Mapping[float, float], float]]:
+) -> Mapping[str, tuple[Quantiles, float]]:
     """Quantiles and mean of each quantity, such as those of `p99_ttft_ms` and `mean_ttft_ms`."""
     levels: dict[str, dict[float, float]] = {}
     for name in fields:
@@ -215,7 +217,7 @@ def _failed(fields: Mapping[str, object], completed: float) -> float:
         failed = max(0.0, _known(fields, "num_prompts") - completed)
     errors = fields.get("errors")
     listed = sum(bool(each) for each in errors) if isinstance(errors, list) else 0
-    return max(float(listed), failed) if failed > 0.0 else float(listed)
+    return max(float(listed), failed)
 
 
 def _known(fields: Mapping[str, object], name: str) -> float:

@@ -52,10 +52,9 @@ def read_job_list(rows: Rows) -> JobList:
     def times_s(what: str) -> Reals:
         return times_of(table, TimeReader(column=columns[what]), no_value=NO_VALUE)
 
-    started = "start" in columns and "end" in columns
-    ran_s = (
-        times_s("end") - times_s("start") if started else np.full(len(table), math.nan)
-    )
+    ran_s = np.full(len(table), math.nan)
+    if "start" in columns and "end" in columns:
+        ran_s = times_s("end") - times_s("start")
     if "duration" in columns:
         duration_s = _duration_s(table, columns["duration"])
         ran_s = np.where(np.isnan(duration_s), ran_s, duration_s)
@@ -99,12 +98,9 @@ def _lacking(found: Mapping[str, str | None]) -> list[str]:
 
 def _hint(rows: Rows) -> str:
     # The three tables of one set look alike, and only one of them can be used.
-    is_other_table = "inst_id" in rows.names and "job_name" in rows.names
-    return (
-        ". Of Alibaba's tables of 2020 take pai_task_table.csv"
-        if is_other_table
-        else ""
-    )
+    if "inst_id" in rows.names and "job_name" in rows.names:
+        return ". Of Alibaba's tables of 2020 take pai_task_table.csv"
+    return ""
 
 
 def _duration_s(table: CsvTable, column: str) -> Reals:
@@ -138,11 +134,9 @@ def _job_names(table: CsvTable, columns: Mapping[str, str]) -> Sequence[str]:
     if "name" in columns:
         return table.names(columns["name"])
     # Some sets have no names of their own.
-    prefixes = (
-        table.names(columns["cluster"])
-        if "cluster" in columns
-        else ["job"] * len(table)
-    )
+    prefixes: Sequence[str] = ["job"] * len(table)
+    if "cluster" in columns:
+        prefixes = table.names(columns["cluster"])
     return [f"{prefix}-{number}" for number, prefix in enumerate(prefixes, start=1)]
 
 

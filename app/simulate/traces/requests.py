@@ -59,7 +59,9 @@ class _Collector:
     """Takes the rows of a file, and keeps a number of each."""
 
     def __init__(self, opened: Rows, form: KnownForm, options: RequestOptions) -> None:
-        self._opened, self._form, self.options = opened, form, options
+        self._opened = opened
+        self._form = form
+        self.options = options
         self.reader = _time_reader(opened, form, options)
         self._time = opened.names.index(self.reader.column)
         self._by = _places_by(opened, form, options)
@@ -106,7 +108,8 @@ class _Collector:
     def seconds(self) -> tuple[Reals, list[str]]:
         """(N,) seconds, and what was assumed of their unit."""
         times_s = np.array(self.times_s)
-        column, form = self.reader.column, self._form
+        column = self.reader.column
+        form = self._form
         if self.options.unit is not None or self.reader.is_dated:
             return times_s, []
         if form.unit is None:
@@ -122,8 +125,8 @@ class _Collector:
 
     def refusal(self, problem: str, row: int) -> InvalidRequest:
         """The error that names a row's time."""
-        line, column = self.lines[row], self.reader.column
-        return self._opened.refusal(problem, line=line, column=column)
+        column = self.reader.column
+        return self._opened.refusal(problem, line=self.lines[row], column=column)
 
     def notes(self) -> list[str]:
         """What else is to be known of the requests."""

@@ -120,7 +120,9 @@ def read_cells(
     time_place = rows.names.index(time.column)
     reader = _CellReader(rows, wanted, or_missing=missing is not Missing.REFUSE)
     # Arrays of machine numbers: lists of Python's would take four times the memory for twenty million values.
-    lines, times_s, values = array("L"), array("d"), array("d")
+    lines = array("L")
+    times_s = array("d")
+    values = array("d")
     for line, cells in rows.rows:
         lines.append(line)
         times_s.append(_moment_s(rows, time, line, cells[time_place]))
@@ -209,7 +211,9 @@ class _CellReader:
     """Reads the cells of series, and remembers the units that stand behind numbers."""
 
     def __init__(self, rows: Rows, names: Sequence[str], *, or_missing: bool) -> None:
-        self._rows, self._names, self._or_missing = rows, names, or_missing
+        self._rows = rows
+        self._names = names
+        self._or_missing = or_missing
         self.units = dict.fromkeys(names, "")
 
     def numbers(self, line: int, cells: Sequence[str]) -> list[float]:
