@@ -13,14 +13,17 @@ from pathlib import Path
 
 from app.base.errors import InvalidRequest
 from app.measurements.plausible import (
+    Quantiles,
     RunFigures,
     failure_note,
     failure_problem,
     find_contradiction,
+    known_number,
     order_problem,
 )
 from app.measurements.records import read_json_records
 from app.measurements.rows import file_name
+from app.measurements.times import by_name
 from app.measurements.vllm import flat_figures, flat_quantiles
 from solvers.types.errors import InvalidInput
 
@@ -31,13 +34,15 @@ _MIN_BUSY_SHARE = 0.8
 """Clients at a limited rate count as a fixed number only where they were busy for so much of the time."""
 _STREAM = "measure with streaming"
 _CLIENTS = "measure with a fixed number of clients, such as --concurrency 8"
-_MS_PER = {
-    **dict.fromkeys(("ns", "nanoseconds"), 1e-6),
-    **dict.fromkeys(("us", "µs", "\N{GREEK SMALL LETTER MU}s", "microseconds"), 1e-3),
-    **dict.fromkeys(("ms", "milliseconds"), 1.0),
-    **dict.fromkeys(("s", "sec", "seconds"), 1e3),
-}
-_TOKENS = {"": 1.0, "token": 1.0, "tokens": 1.0, "count": 1.0}
+_MS_PER = by_name(
+    {
+        "ns, nanoseconds": 1e-6,
+        "us, µs, \N{GREEK SMALL LETTER MU}s, microseconds": 1e-3,
+        "ms, milliseconds": 1.0,
+        "s, sec, seconds": 1e3,
+    }
+)
+_TOKENS = by_name({", token, tokens, count": 1.0})
 _PER_S = re.compile(r"(?:.*/\s*)?(s|sec|second|min|minute)(?:/user)?")
 
 
@@ -96,23 +101,19 @@ class Place:
     """An object in a file, which says where a figure is missing."""
 
     def __init__(self, path: str, value: object) -> None:
-        self._path, self._value = path, value
+        self._path = path
+        self.fields = value if isinstance(value, Mapping) else {}
 
     def at(self, *names: str) -> object:
         """What is at these names, one below the other; None where nothing is."""
-        value = self._value
+        value: object = self.fields
         for name in names:
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
     def number(self, *names: str) -> float:
         """A number of at least 0 at these names; NaN where there is none."""
-        value = self.at(*names)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        # NaN fails both comparisons.
-        if not is_number or not 0.0 <= float(value) <= MAX_FIGURE:  # type: ignore[arg-type]
-            return math.nan
-        return float(value)  # type: ignore[arg-type]
+        return known_number(self.at(*names), at_most=MAX_FIGURE)
 
     def figure(self, *names: str, remedy: str = _STREAM) -> float:
         """A number above 0 at these names. Raises InvalidInput."""
@@ -149,9 +150,7 @@ class Place:
         field = ".".join(names)
         return InvalidInput(f"{self._path}: {field}" if field else self._path, problem)
 
-    def check_order(
-        self, name: str, levels: Mapping[float, float], mean: float
-    ) -> None:
+    def check_order(self, name: str, levels: Quantiles, mean: float) -> None:
         """Raises InvalidInput for quantiles that contradict each other."""
         if problem := order_problem(name, levels, mean=mean):
             raise self.refusal(f"{problem}; such figures cannot be used")
@@ -173,8 +172,7 @@ class Place:
 
 
 def _vllm(place: Place) -> ServerRun:
-    fields = place.at()
-    figures = flat_figures(fields if isinstance(fields, Mapping) else {})
+    figures = flat_figures(place.fields)
     # Failures first: they are why the other figures are missing.
     if problem := failure_problem(figures):
         raise place.refusal(problem)
@@ -191,9 +189,7 @@ def _vllm(place: Place) -> ServerRun:
     if is_limited and not figures.under_way >= _MIN_BUSY_SHARE * clients:
         problem = f"was {rate}, so that fewer than {clients:g} clients were under way: measure with --request-rate inf"
         raise place.refusal(problem, "request_rate")
-    for name, (levels, mean) in flat_quantiles(
-        fields if isinstance(fields, Mapping) else {}
-    ).items():
+    for name, (levels, mean) in flat_quantiles(place.fields).items():
         place.check_order(f"{name}_ms", levels, mean)
     return place.run(figures, prompt=place.figure("total_input_tokens") / completed)
 
@@ -224,13 +220,12 @@ def _guidellm(place: Place) -> ServerRun:
     )
 
 
-def _guidellm_levels(percentiles: object) -> Mapping[float, float]:
+def _guidellm_levels(percentiles: object) -> Quantiles:
     """Levels and values of `p05` and `p999`, which are 0.05 and 0.999."""
-    found = percentiles if isinstance(percentiles, Mapping) else {}
     return {
-        float(f"0.{name[1:]}"): float(value)
-        for name, value in found.items()
-        if re.fullmatch(r"p\d{2,}", str(name)) and isinstance(value, int | float)
+        float(f"0.{name[1:]}"): known_number(value)
+        for name, value in Place("", percentiles).fields.items()
+        if re.fullmatch(r"p\d{2,}", str(name))
     }
 
 
@@ -281,7 +276,7 @@ def _aiperf(place: Place) -> ServerRun:
     )
 
 
-def _levels(place: Place, metric: str) -> Mapping[float, float]:
+def _levels(place: Place, metric: str) -> Quantiles:
     found = {
         level / 100.0: place.number(metric, f"p{level}")
         for level in (1, 5, 10, 25, 50, 75, 90, 95, 99)

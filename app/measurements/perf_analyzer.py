@@ -22,6 +22,7 @@ from app.measurements.benchmarks import (
     required,
 )
 from app.measurements.plausible import (
+    Quantiles,
     RunFigures,
     find_contradiction,
     order_problem,
@@ -44,7 +45,8 @@ _COMPUTE = ("Server Compute Input", "Server Compute Infer", "Server Compute Outp
 _COMPUTE_ONCE = ("Server Compute",)
 _SERVER_PARTS = ("Server Queue", *_COMPUTE, *_COMPUTE_ONCE)
 _CLIENT = ("Avg latency", "p50 latency")
-_POWER, _MEMORY = "Avg GPU Power Usage", "Max GPU Memory Usage"
+_POWER = "Avg GPU Power Usage"
+_MEMORY = "Max GPU Memory Usage"
 US_PER_MS = 1000.0
 # Bytes are more than the largest number that Plimsoll counts in its own units.
 _BYTES_OR_W = NumberRange(at_least=0.0, at_most=1e15)
@@ -180,7 +182,7 @@ def _client_problem(cells: Mapping[str, float], batch: float) -> str:
     return f"{found}; is --batch the tool's -b?" if found else ""
 
 
-def _levels(cells: Mapping[str, float]) -> Mapping[float, float]:
+def _levels(cells: Mapping[str, float]) -> Quantiles:
     return {
         level / 100.0: cells.get(f"p{level} latency", math.nan)
         for level in (50, 90, 95, 99)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from agents.base.plurals import counted
+from solvers.types.documents.strict_json import MAX_NUMBER
 
 MAX_FAILED_SHARE = 0.1
 """From this share of failed requests on the others were measured on a server in trouble, or with fewer under way."""
@@ -27,6 +28,14 @@ _MS_PER_S = 1000.0
 
 Quantiles = Mapping[float, float]
 """Level from 0 (the minimum) to 1 (the maximum) → value."""
+
+
+def known_number(value: object, *, at_most: float = MAX_NUMBER) -> float:
+    """A number of at least 0; NaN where there is none."""
+    # In Python a bool is an int, and an integer of 400 digits is too large for a float.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    return float(value) if 0.0 <= value <= at_most else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,11 +32,7 @@ _BOM = b"\xef\xbb\xbf"
 _JSON = (b"{", b"[")
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderlessForm:
     """A published CSV file without a header, and how its first line is recognised."""
 
@@ -45,11 +41,7 @@ class HeaderlessForm:
     """Columns that hold numbers, or nothing."""
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JsonRecord:
     """One JSON object of a file, and where it starts."""
 
@@ -63,19 +55,8 @@ class JsonRecord:
         # The first occurrence behind the object's start: a decoder keeps no positions of its own.
         at = self.text.find(f'"{name}"', self.start)
         offset = at if at >= 0 and name in self.fields else self.start
-        line = (
-            self.text.count(
-                "\n",
-                0,
-                offset,
-            )
-            + 1
-        )
-        column = offset - self.text.rfind(
-            "\n",
-            0,
-            offset,
-        )
+        line = self.text.count("\n", 0, offset) + 1
+        column = offset - self.text.rfind("\n", 0, offset)
         return InvalidRequest(problem, f"{self.file}:{line}:{column}: {name}")
 
 
@@ -93,12 +74,7 @@ def open_records(
     file = file_name(source)
     above, lines = _above_and_lines(byte_lines(source))
     if above and above[-1].removeprefix(_BOM).lstrip().startswith(_JSON):
-        rows = _json_rows(
-            file,
-            lines,
-            above[-1],
-            len(above),
-        )
+        rows = _json_rows(file, lines, above[-1], len(above))
         check_header(rows.file, rows.names)
         return rows
     texts = text_lines(file, lines)
@@ -108,12 +84,7 @@ def open_records(
         if text.strip():
             break
     names = _names_of(read[-1] if read else "", headerless)
-    return rows_of(
-        file,
-        chain(read, texts),
-        check_header,
-        header=names,
-    )
+    return rows_of(file, chain(read, texts), check_header, header=names)
 
 
 def _above_and_lines(lines: Iterator[bytes]) -> tuple[list[bytes], Iterator[bytes]]:
@@ -141,12 +112,7 @@ def read_json_records(source: Path) -> Iterator[JsonRecord]:
         # `vllm bench sweep` and others write one list of what is else one file each.
         for each in value if isinstance(value, list) else [value]:
             fields = each if isinstance(each, dict) else {}
-            record = JsonRecord(
-                file=file,
-                text=text,
-                start=start,
-                fields=fields,
-            )
+            record = JsonRecord(file=file, text=text, start=start, fields=fields)
             if not isinstance(each, dict):
                 problem = f"must be an object, not {describe(each)}"
                 raise record.refusal(problem, "document")
@@ -160,13 +126,7 @@ def _names_of(
     cells = [cell.strip() for cell in next(csv.reader([first]), [])]
     for form in headerless:
         if len(cells) == len(form.names):
-            kept = dict(
-                zip(
-                    form.names,
-                    cells,
-                    strict=True,
-                )
-            )
+            kept = dict(zip(form.names, cells, strict=True))
             if all(_is_number_or_empty(kept[name]) for name in form.numbers):
                 return form.names
     return None
@@ -184,11 +144,7 @@ def _json_rows(file: str, lines: Iterator[bytes], first: bytes, number: int) -> 
     line = _object_or_none(first)
     if line is not None and rows_of_document(file, line) is None:
         # One object per line: read one by one, since such a file may have millions.
-        rows = _line_rows(
-            file,
-            lines,
-            number,
-        )
+        rows = _line_rows(file, lines, number)
         return _rows_of_records(file, rows)
     # A document cannot be read line by line: its first line says little of its form.
     text = _document_text(file, lines)
@@ -224,11 +180,7 @@ def _line_rows(
             yield number, json.loads(text)
         except (ValueError, RecursionError) as error:
             problem = f"not JSON: {error}; every line must be one object"
-            raise refusal(
-                problem,
-                file=file,
-                line=number,
-            ) from error
+            raise refusal(problem, file=file, line=number) from error
 
 
 def _records_of(values: Sequence[object]) -> Sequence[object]:
@@ -254,30 +206,16 @@ def _rows_of_records(file: str, records: Iterator[tuple[int, object]]) -> Rows:
 
     def rows() -> Iterator[Row]:
         for number, value in chain([first], records):
-            fields = _fields(
-                file,
-                number,
-                value,
-            )
+            fields = _fields(file, number, value)
             yield number, [fields.get(name, "") for name in names]
 
-    return Rows(
-        file=file,
-        names=names,
-        notes=(),
-        rows=rows(),
-        written_by="json",
-    )
+    return Rows(file=file, names=names, notes=(), rows=rows(), written_by="json")
 
 
 def _fields(file: str, number: int, value: object) -> dict[str, str]:
     if not isinstance(value, dict) or not value:
         problem = f"must be an object with fields, not {describe(value)}"
-        raise refusal(
-            problem,
-            file=file,
-            line=number,
-        )
+        raise refusal(problem, file=file, line=number)
     return dict(_flat("", value))
 
 

@@ -50,12 +50,7 @@ Row = tuple[int, list[str]]
 """The line of the file on which a row ends, and its cells, stripped."""
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-    eq=False,
-)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
     """A CSV file that is open: its header, and the rows below, to be taken once."""
 
@@ -75,15 +70,17 @@ class Rows:
         """Where errors about columns are."""
         return f"{self.file}:{self.header_line}"
 
+    def refusal(
+        self, problem: str, *, line: int | None = None, column: str = ""
+    ) -> InvalidRequest:
+        """The error that names the file, or a place in it."""
+        return refusal(problem, file=self.file, line=line, column=column)
+
 
 def open_rows(source: Path, check_header: CheckHeader) -> Rows:
     """The rows of a CSV file, or of stdin for `-`; blank lines are passed over. Raises InvalidRequest."""
     file = file_name(source)
-    return rows_of(
-        file,
-        text_lines(file, byte_lines(source)),
-        check_header,
-    )
+    return rows_of(file, text_lines(file, byte_lines(source)), check_header)
 
 
 def rows_of(
@@ -96,11 +93,7 @@ def rows_of(
     """The rows of CSV lines. header: names of the columns where the file has none. Raises InvalidRequest."""
     notes, lines = _split_notes(file, lines)
     reader = csv.reader(lines, strict=True)
-    rows = _filled_rows(
-        file,
-        reader,
-        len(notes),
-    )
+    rows = _filled_rows(file, reader, len(notes))
     place, names = (1, header) if header is not None else next(rows, (0, None))
     if names is None:
         raise refusal(
@@ -112,11 +105,7 @@ def rows_of(
         file=file,
         names=names,
         notes=notes,
-        rows=_even_rows(
-            file,
-            rows,
-            len(names),
-        ),
+        rows=_even_rows(file, rows, len(names)),
         header_line=place,
     )
 
@@ -176,11 +165,7 @@ def _check_separator_and_repeats(place: str, names: Sequence[str]) -> None:
         raise refusal(problem, file=place)
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise refusal(
-                "the header names this column twice",
-                file=place,
-                column=name,
-            )
+            raise refusal("the header names this column twice", file=place, column=name)
 
 
 def _filled_rows(file: str, reader: "Reader", lines_above: int) -> Iterator[Row]:
@@ -206,11 +191,7 @@ def _even_rows(file: str, rows: Iterator[Row], width: int) -> Iterator[Row]:
             problem = (
                 f"the row has {len(cells)} cells, the header names {width} columns"
             )
-            raise refusal(
-                problem,
-                file=file,
-                line=line,
-            )
+            raise refusal(problem, file=file, line=line)
         is_empty = False
         yield line, cells
     if is_empty:
@@ -230,11 +211,7 @@ def text_lines(file: str, lines: Iterator[bytes]) -> Iterator[str]:
             text = line.removeprefix(_BOM).decode() if number == 1 else line.decode()
         except UnicodeDecodeError as error:
             problem = f"not UTF-8 text: {error.reason} at byte {error.start + 1} of the line; save it as UTF-8"
-            raise refusal(
-                problem,
-                file=file,
-                line=number,
-            ) from error
+            raise refusal(problem, file=file, line=number) from error
         yield _first_line(file, text) if number == 1 else text
 
 

@@ -6,12 +6,12 @@ Sources: Prometheus' HTTP API, "Range vectors"; README.md of msr-fiddle/philly-t
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from math import isfinite
 
 from app.measurements.rows import Row, Rows, refusal
-from solvers.types.documents.strict_json import describe
+from solvers.types.documents.strict_json import MAX_NUMBER, describe
 
-PROMETHEUS, PHILLY = "prometheus", "philly"
+PROMETHEUS = "prometheus"
+PHILLY = "philly"
 MAX_SERIES = 1000
 _TIME = "timestamp"
 _LABELS = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
@@ -26,22 +26,9 @@ def rows_of_document(file: str, document: object) -> Rows | None:
     if result is not None:
         return _prometheus_rows(file, result)
     if isinstance(document, list) and document and _is_philly(document[0]):
-        rows = (
-            _job_row(
-                file,
-                at,
-                job,
-            )
-            for at, job in enumerate(document, start=1)
-        )
+        rows = (_job_row(file, at, job) for at, job in enumerate(document, start=1))
         place = f"{file}: entry"
-        return Rows(
-            file=place,
-            names=_JOB,
-            notes=(),
-            rows=rows,
-            written_by=PHILLY,
-        )
+        return Rows(file=place, names=_JOB, notes=(), rows=rows, written_by=PHILLY)
     return None
 
 
@@ -92,8 +79,11 @@ def _range_of(file: str, document: object) -> Sequence[object] | None:
     data = document.get("data") if "status" in document else document
     if not isinstance(data, dict) or "resultType" not in data:
         return None
-    result = data.get("result")
-    return result if isinstance(result, list) else []
+    return _list_of(data.get("result"))
+
+
+def _list_of(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else []
 
 
 def _prometheus_rows(file: str, result: Sequence[object]) -> Rows:
@@ -140,7 +130,8 @@ def _points(file: str, series: object) -> Iterator[tuple[float, str]]:
             problem = f"a value must be [time, number], not {describe(point)}"
             raise refusal(problem, file=file)
         moment, value = point
-        if not isinstance(moment, int | float) or not isfinite(moment):
+        # NaN fails the comparison, and an integer of 400 digits is too large for a float.
+        if not isinstance(moment, int | float) or not abs(moment) <= MAX_NUMBER:
             problem = f"a time must be a number of seconds, not {describe(moment)}"
             raise refusal(problem, file=file)
         yield float(moment), str(value)
@@ -162,13 +153,8 @@ def _is_philly(entry: object) -> bool:
 def _job_row(file: str, at: int, job: object) -> Row:
     """One job: how long its attempts held GPUs together, and how many the largest one had."""
     if not _is_philly(job) or not isinstance(job, dict):
-        raise refusal(
-            "is no job with attempts",
-            file=f"{file}: entry",
-            line=at,
-        )
-    attempts = job["attempts"] if isinstance(job["attempts"], list) else []
-    runs = [each for each in attempts if isinstance(each, dict)]
+        raise refusal("is no job with attempts", file=f"{file}: entry", line=at)
+    runs = [each for each in _list_of(job["attempts"]) if isinstance(each, dict)]
     # An attempt without its end was still running, or was logged wrongly: its length is not known.
     duration_s = sum(_seconds(each) for each in runs)
     gpus = max((_gpus(each) for each in runs), default=0)
@@ -188,6 +174,5 @@ def _seconds(attempt: Mapping[str, object]) -> float:
 
 
 def _gpus(attempt: Mapping[str, object]) -> int:
-    detail = attempt.get("detail")
-    hosts = detail if isinstance(detail, list) else []
+    hosts = _list_of(attempt.get("detail"))
     return sum(len(host.get("gpus") or ()) for host in hosts if isinstance(host, dict))

@@ -7,7 +7,7 @@ milli-, micro- or nanoseconds.
 
 import math
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -24,6 +24,11 @@ def listed(names: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(","))
 
 
+def by_name(values: Mapping[str, float]) -> Mapping[str, float]:
+    """The value of each name, from values by lists of names with commas."""
+    return {name: value for names, value in values.items() for name in listed(names)}
+
+
 NATIVE = ("second", "t_s", "t_min", "timestamp")
 """Time columns of our own files, which go before all others; no series is called so."""
 SINCE_1970_S = 1e8
@@ -33,16 +38,16 @@ CLOCK_FALL_S = 3600.0
 """How far local clocks go back when summer time ends."""
 _EPOCH_UNITS = ((1e11, 1.0), (1e14, 1e-3), (1e17, 1e-6), (1e20, 1e-9))
 """Up to which number a moment is in seconds, and one since 1970 in milli-, micro- and nanoseconds."""
-_SECONDS_PER = {
-    **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-9),
-    **dict.fromkeys(
-        ("us", "µs", "\N{GREEK SMALL LETTER MU}s", "microsecond", "microseconds"), 1e-6
-    ),
-    **dict.fromkeys(("ms", "millisecond", "milliseconds", "millis"), 1e-3),
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
-}
+_SECONDS_PER = by_name(
+    {
+        "ns, nanosecond, nanoseconds": 1e-9,
+        "us, µs, \N{GREEK SMALL LETTER MU}s, microsecond, microseconds": 1e-6,
+        "ms, millisecond, milliseconds, millis": 1e-3,
+        "s, sec, secs, second, seconds": 1.0,
+        "m, min, mins, minute, minutes": 60.0,
+        "h, hour, hours": 3600.0,
+    }
+)
 _NAMES = frozenset(
     listed(
         "time, timestamp, ts, t, datetime, date, epoch, moment, arrival, arrived_at, arrival_time, arrival_timestamp, "
@@ -101,13 +106,18 @@ def find_column(names: Sequence[str], wanted: str) -> str | None:
     return next((name for name in names if name.casefold() == folded), None)
 
 
+def require_column(place: str, names: Sequence[str], wanted: str) -> str:
+    """The column of that name. Raises InvalidRequest where there is none."""
+    found = find_column(names, wanted)
+    if found is None:
+        raise refusal(no_such("column", wanted, names), file=place)
+    return found
+
+
 def time_column(place: str, names: Sequence[str], wanted: str | None = None) -> str:
     """The one column of a header that holds times. Raises InvalidRequest."""
     if wanted is not None:
-        found = find_column(names, wanted)
-        if found is None:
-            raise refusal(no_such("column", wanted, names), file=place)
-        return found
+        return require_column(place, names, wanted)
     native = [name for name in NATIVE if name in names]
     candidates = native or [name for name in names if _is_time(name)]
     if len(candidates) != 1:

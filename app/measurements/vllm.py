@@ -19,10 +19,12 @@ from app.measurements.benchmarks import (
     required,
 )
 from app.measurements.plausible import (
+    Quantiles,
     RunFigures,
     failure_note,
     failure_problem,
     find_contradiction,
+    known_number,
     order_problem,
 )
 from app.measurements.records import JsonRecord, read_json_records
@@ -41,7 +43,8 @@ def read_vllm(
 ) -> Imported:
     """Samples from vLLM's result files. Raises InvalidRequest."""
     refuse_latency(latency, (Latency.REQUEST, Latency.TOKEN), "vLLM")
-    rows, notes = [], []
+    rows = []
+    notes = []
     for result in list(read_json_records(source)):
         rows.append(_row(result, conditions, latency))
         if note := failure_note(flat_figures(result.fields)):
@@ -140,12 +143,10 @@ def _has(result: JsonRecord, name: str) -> bool:
 def _number(result: JsonRecord, name: str, allowed: NumberRange = POSITIVE) -> float:
     """A field's number. Raises InvalidRequest, which names line and column of the field."""
     value = result.fields.get(name)
-    # In Python a bool is an int, which no latency is.
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    number = known_number(value)
+    if not allowed.holds_one(number):
         raise result.refusal(f"must be a number {allowed}, not {describe(value)}", name)
-    if not math.isfinite(value) or not allowed.holds_one(float(value)):
-        raise result.refusal(f"must be {allowed}, not {value}", name)
-    return float(value)
+    return number
 
 
 def _refuse_failures(result: JsonRecord) -> None:
@@ -171,7 +172,7 @@ _ENDS = {"min": 0.0, "median": 0.5, "max": 1.0}
 
 def flat_quantiles(
     fields: Mapping[str, object],
-) -> Mapping[str, tuple[Mapping[float, float], float]]:
+) -> Mapping[str, tuple[Quantiles, float]]:
     """Quantiles and mean of each quantity, such as those of `p99_ttft_ms` and `mean_ttft_ms`."""
     levels: dict[str, dict[float, float]] = {}
     for name in fields:
@@ -216,11 +217,9 @@ def _failed(fields: Mapping[str, object], completed: float) -> float:
         failed = max(0.0, _known(fields, "num_prompts") - completed)
     errors = fields.get("errors")
     listed = sum(bool(each) for each in errors) if isinstance(errors, list) else 0
-    return max(float(listed), failed) if failed > 0.0 else float(listed)
+    return max(float(listed), failed)
 
 
 def _known(fields: Mapping[str, object], name: str) -> float:
     """A number of at least 0; NaN where there is none."""
-    value = fields.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value >= 0.0 else math.nan  # type: ignore[operator, arg-type]
+    return known_number(fields.get(name))

@@ -20,10 +20,7 @@ from app.simulate.traces.trace import RateTrace
 from solvers.llm.lengths import Counts
 from solvers.types.llm import MAX_CONTEXT
 
-_TOKENS = NumberRange(
-    at_least=0.0,
-    at_most=float(MAX_CONTEXT),
-)
+_TOKENS = NumberRange(at_least=0.0, at_most=float(MAX_CONTEXT))
 
 
 def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
@@ -31,11 +28,7 @@ def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
     shape = _read(folder / ref.file).shape(ref.column)
     # Between two steps a part of a step would have to be drawn, whose requests nobody knows.
     begin = round(ref.start_s / shape.step_s)
-    if not math.isclose(
-        begin * shape.step_s,
-        ref.start_s,
-        abs_tol=1e-6,
-    ):
+    if not math.isclose(begin * shape.step_s, ref.start_s, abs_tol=1e-6):
         raise InvalidRequest(
             f"{ref.file} has steps of {shape.step_s:g} s, so it cannot begin at {ref.start_s:g} s"
         )
@@ -45,18 +38,13 @@ def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
             f"{ref.file} ends at {end_s:g} s, so it cannot begin at {ref.start_s:g} s"
         )
     return TraceShape(
-        rates_rps=shape.rates_rps[begin:] * ref.scale,
-        step_s=shape.step_s,
+        rates_rps=shape.rates_rps[begin:] * ref.scale, step_s=shape.step_s
     )
 
 
 def request_lengths(ref: RequestsRef, folder: Path) -> tuple[Counts, Counts]:
     """(R,) tokens of prompts and of answers, in the order of the file. Raises InvalidRequest."""
-    return _read_lengths(
-        folder / ref.file,
-        ref.prompt,
-        ref.output,
-    )
+    return _read_lengths(folder / ref.file, ref.prompt, ref.output)
 
 
 # Every run of a scenario reads the same traces.
@@ -66,24 +54,8 @@ def _read_lengths(
 ) -> tuple[Counts, Counts]:
     table = read_records(file)
     return (
-        _tokens(
-            table,
-            _column(
-                table,
-                prompt,
-                PROMPTS,
-                "prompt",
-            ),
-        ),
-        _tokens(
-            table,
-            _column(
-                table,
-                output,
-                ANSWERS,
-                "output",
-            ),
-        ),
+        _tokens(table, _column(table, prompt, PROMPTS, "prompt")),
+        _tokens(table, _column(table, output, ANSWERS, "output")),
     )
 
 

@@ -33,9 +33,8 @@ def read_azure_functions(rows: Rows, *, top: int, trigger: str = "") -> RateTrac
         top, _functions(rows, trigger), key=lambda function: function[:2]
     )
     if not kept:
-        raise refusal(
+        raise rows.refusal(
             f"there is no function with the trigger {trigger!r}",
-            file=rows.file,
             column=_TRIGGER,
         )
     rates_rps = np.column_stack([by_minute for *_, by_minute in kept]) / MINUTE_S
@@ -66,9 +65,8 @@ def _numbers(rows: Rows, line: int, cells: Sequence[str]) -> Reals:
             try:
                 parse_number(cell, NOT_NEGATIVE)
             except ValueError as error:
-                raise refusal(
+                raise rows.refusal(
                     str(error),
-                    file=rows.file,
                     line=line,
                     column=str(minute),
                 ) from error

@@ -27,47 +27,24 @@ def read_any(source: Path) -> RateTrace | JobList:
 
 
 def read_trace(
-    source: Path,
-    *,
-    columns: Sequence[str] = (),
-    missing: Missing = Missing.REFUSE,
+    source: Path, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE
 ) -> RateTrace:
     """The trace of a file. columns: those to take; none = all. Raises InvalidRequest."""
     return make_trace(
-        open_rows(source, check_trace_columns),
-        columns=columns,
-        missing=missing,
+        open_rows(source, check_trace_columns), columns=columns, missing=missing
     )
 
 
 def make_trace(
-    opened: Rows,
-    *,
-    columns: Sequence[str] = (),
-    missing: Missing = Missing.REFUSE,
+    opened: Rows, *, columns: Sequence[str] = (), missing: Missing = Missing.REFUSE
 ) -> RateTrace:
     """The trace of a file that is open. Raises InvalidRequest."""
     time = TimeReader(column=time_column(opened.header_place, opened.names))
-    wanted = wanted_columns(
-        opened,
-        time.column,
-        columns,
-    )
-    cells = read_cells(
-        opened,
-        time,
-        wanted,
-        missing,
-    )
+    wanted = wanted_columns(opened, time.column, columns)
+    cells = read_cells(opened, time, wanted, missing)
     # Only the suffix counts here: a series of our own may have any name, and its cells are counts.
     are_rates = [name.endswith(RATE_SUFFIX) for name in wanted]
-    return make_rates(
-        opened,
-        cells,
-        time,
-        missing,
-        are_rates=are_rates,
-    )
+    return make_rates(opened, cells, time, missing, are_rates=are_rates)
 
 
 def trace_rows(trace: RateTrace) -> Iterator[Sequence[str]]:

@@ -16,7 +16,7 @@ _CC_BY = "CC BY 4.0 as published"
 _APACHE = "Apache-2.0 as published"
 _UNSTATED = "none stated as published"
 _AZURE = "AzurePublicDataset; cite"
-_AZURE_LLM = ("timestamp", "contexttokens", "generatedtokens")
+_AZURE_LLM = listed("timestamp, contexttokens, generatedtokens")
 
 
 class RowMeaning(StrEnum):
@@ -31,11 +31,7 @@ class RowMeaning(StrEnum):
     JOBS = "jobs"
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Where a set comes from, and under which licence."""
 
@@ -43,11 +39,7 @@ class Origin:
     licence: str = _CC_BY
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KnownForm:
     """The files of one set, or of one program."""
 
@@ -84,14 +76,10 @@ AZURE_LLM_UNDATED = Origin(
     source=f"Azure LLM inference trace, {_AZURE} the paper of its year: Splitwise (2023), DynamoLLM (2024), "
     "ModServe (2025)"
 )
-_JSON_LENGTHS = ("timestamp", "input_length", "output_length")
+_JSON_LENGTHS = listed("timestamp, input_length, output_length")
 
 FORMS = (
-    KnownForm(
-        rows=RowMeaning.SERIES,
-        needs=(),
-        written_by=PROMETHEUS,
-    ),
+    KnownForm(rows=RowMeaning.SERIES, needs=(), written_by=PROMETHEUS),
     KnownForm(
         rows=RowMeaning.JOBS,
         needs=(),
@@ -106,7 +94,7 @@ FORMS = (
     # Minutes 1 and 1440 are enough to know a day by; the reader checks those between.
     KnownForm(
         rows=RowMeaning.MINUTES,
-        needs=("hashfunction", "trigger", "1", "1440"),
+        needs=listed("hashfunction, trigger, 1, 1440"),
         origin=Origin(
             source=f"Azure Functions trace 2019, {_AZURE} Shahrad et al., Serverless in the Wild, ATC 2020"
         ),
@@ -114,7 +102,7 @@ FORMS = (
     KnownForm(
         rows=RowMeaning.REQUESTS,
         # A row says when an invocation ended, so its duration is taken away.
-        needs=("app", "func", "end_timestamp", "duration"),
+        needs=listed("app, func, end_timestamp, duration"),
         time="end_timestamp",
         unit=TimeUnit.S,
         duration="duration",
@@ -167,7 +155,7 @@ FORMS = (
     ),
     KnownForm(
         rows=RowMeaning.JOBS,
-        needs=("job_id", "vc", "gpu_num", "submit_time", "duration"),
+        needs=listed("job_id, vc, gpu_num, submit_time, duration"),
         origin=Origin(
             source="Helios traces, SenseTime; cite Hu et al., Characterization and Prediction of Deep Learning "
             "Workloads in Large-Scale GPU Datacenters, SC 2021",
@@ -177,7 +165,7 @@ FORMS = (
     KnownForm(
         rows=RowMeaning.JOBS,
         # Published without a header; HEADERLESS gives it these names.
-        needs=("job_name", "inst_num", "start_time", "end_time", "plan_gpu"),
+        needs=listed("job_name, inst_num, start_time, end_time, plan_gpu"),
         origin=Origin(
             source="Alibaba cluster-trace-gpu-v2020; cite Weng et al., MLaaS in the Wild, NSDI 2022",
             licence=_UNSTATED,
@@ -185,7 +173,7 @@ FORMS = (
     ),
     KnownForm(
         rows=RowMeaning.JOBS,
-        needs=("instance_sn", "app_name", "gpu_request", "creation_time"),
+        needs=listed("instance_sn, app_name, gpu_request, creation_time"),
         origin=Origin(
             source="Alibaba cluster-trace-gpu-v2025; cite Yang et al., GPU-Disaggregated Serving, NSDI 2025",
             licence=_UNSTATED,
@@ -202,30 +190,29 @@ FORMS = (
     ),
     KnownForm(
         rows=RowMeaning.JOBS,
-        needs=("submit_s", "duration_s", "num_gpus", "virtual_cluster"),
+        needs=listed("submit_s, duration_s, num_gpus, virtual_cluster"),
         origin=philly,
     ),
 )
 """The first one whose columns a file has is its form."""
 
+_START_AND_END = ("start_time", "end_time")
 HEADERLESS = (
     HeaderlessForm(
-        names=(
-            *("job_name", "task_name", "inst_num", "status", "start_time"),
-            *("end_time", "plan_cpu", "plan_mem", "plan_gpu", "gpu_type"),
+        names=listed(
+            "job_name, task_name, inst_num, status, start_time, end_time, plan_cpu, plan_mem, plan_gpu, gpu_type"
         ),
-        numbers=("inst_num", "start_time", "end_time", "plan_cpu", "plan_gpu"),
+        numbers=listed("inst_num, start_time, end_time, plan_cpu, plan_gpu"),
     ),
     HeaderlessForm(
-        names=(
-            *("job_name", "task_name", "inst_name", "worker_name", "inst_id"),
-            *("status", "start_time", "end_time", "machine"),
+        names=listed(
+            "job_name, task_name, inst_name, worker_name, inst_id, status, start_time, end_time, machine"
         ),
-        numbers=("start_time", "end_time"),
+        numbers=_START_AND_END,
     ),
     HeaderlessForm(
-        names=("job_name", "inst_id", "user", "status", "start_time", "end_time"),
-        numbers=("start_time", "end_time"),
+        names=listed("job_name, inst_id, user, status, start_time, end_time"),
+        numbers=_START_AND_END,
     ),
 )
 """The tables of Alibaba's PAI, 2020: tasks, instances and jobs. Only tasks say how many GPUs they hold."""

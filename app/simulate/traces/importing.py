@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.base.errors import InvalidRequest
 from app.measurements.records import open_records
-from app.measurements.rows import Rows, refusal
+from app.measurements.rows import Rows
 from app.measurements.series_json import (
     PROMETHEUS,
     counter_of,
@@ -18,13 +18,7 @@ from app.measurements.series_json import (
     labels_of,
     series_names,
 )
-from app.measurements.times import (
-    TimeReader,
-    TimeUnit,
-    Values,
-    time_column,
-    values_of,
-)
+from app.measurements.times import TimeReader, TimeUnit, Values, time_column, values_of
 from app.simulate.traces.azure_functions import read_azure_functions
 from app.simulate.traces.forms import (
     ANSWERS,
@@ -74,11 +68,7 @@ class FileKind(StrEnum):
     ALIBABA = "alibaba"
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
     """What a kind of file leaves open; each option is read by the kinds that its line names."""
 
@@ -114,46 +104,28 @@ _ROWS = {
     FileKind.ALIBABA: RowMeaning.JOBS,
 }
 
+_ANY_REQUESTS = KnownForm(rows=RowMeaning.REQUESTS, needs=())
+"""What is known of a file of requests whose columns tell no set."""
+
 
 def import_file(
-    kind: FileKind,
-    source: Path,
-    options: ImportOptions,
+    kind: FileKind, source: Path, options: ImportOptions
 ) -> RateTrace | JobList:
     """What a file holds (`-` = stdin, .gz = packed). Raises InvalidRequest, which names file, line and column."""
     opened = open_records(source, headerless=HEADERLESS)
     form = find_form(opened.names, opened.written_by)
-    rows = _meaning(
-        opened,
-        form,
-        kind,
-        options,
-    )
+    rows = _meaning(opened, form, kind, options)
     origin = form.origin if form else None
     if origin is None and kind is FileKind.AZURE_LLM:
         origin = AZURE_LLM_UNDATED
     if rows is RowMeaning.REQUESTS:
         requests = read_requests(
-            opened,
-            form,
-            _request_options(options),
+            opened, form or _ANY_REQUESTS, _request_options(options)
         )
         if form is not None and requests.year is not None:
             origin = origin_in(form, requests.year)
-        return _noted(
-            requests.trace,
-            origin,
-            options,
-        )
-    return _noted(
-        _read_others(
-            rows,
-            opened,
-            options,
-        ),
-        origin,
-        options,
-    )
+        return _noted(requests.trace, origin, options)
+    return _noted(_read_others(rows, opened, options), origin, options)
 
 
 def _read_others(
@@ -162,11 +134,7 @@ def _read_others(
     if rows is RowMeaning.JOBS:
         return read_job_list(opened)
     if rows is RowMeaning.MINUTES:
-        return read_azure_functions(
-            opened,
-            top=options.top,
-            trigger=options.trigger,
-        )
+        return read_azure_functions(opened, top=options.top, trigger=options.trigger)
     return _read_series(opened, options)
 
 
@@ -219,40 +187,19 @@ def _request_options(options: ImportOptions) -> RequestOptions:
 
 
 def _read_series(opened: Rows, options: ImportOptions) -> RateTrace:
-    column = time_column(
-        opened.header_place,
-        opened.names,
-        options.time,
-    )
+    column = time_column(opened.header_place, opened.names, options.time)
     unit_s = options.unit.seconds if options.unit else None
-    time = TimeReader(
-        column=column,
-        unit_s=unit_s,
-    )
+    time = TimeReader(column=column, unit_s=unit_s)
     if options.by is not None:
         # The pivot names the series by their values, so that all of them are wanted.
         opened = pivoted(opened, column, options.by, options.columns)
         options = replace(options, columns=())
-    wanted = _wanted(
-        opened,
-        column,
-        options,
-    )
+    wanted = _wanted(opened, column, options)
     names = _series_names(opened, wanted)
-    cells = read_cells(
-        opened,
-        time,
-        wanted,
-        options.missing,
-    )
+    cells = read_cells(opened, time, wanted, options.missing)
     from_dashboard = column == _DASHBOARD_TIME or opened.written_by == PROMETHEUS
     are_rates = [
-        _is_rate(
-            name,
-            options.values,
-            from_dashboard=from_dashboard,
-        )
-        for name in wanted
+        _is_rate(name, options.values, from_dashboard=from_dashboard) for name in wanted
     ]
     trace = make_rates(
         opened, cells, time, options.missing, are_rates=are_rates, names=names
@@ -260,24 +207,16 @@ def _read_series(opened: Rows, options: ImportOptions) -> RateTrace:
     notes = _unit_notes(cells)
     # With steps of a second a rate and a count are the same.
     if trace.step_s != 1.0 and options.values is None:
-        notes += _value_notes(
-            cells,
-            are_rates,
-            trace.step_s,
-        )
+        notes += _value_notes(cells, are_rates, trace.step_s)
     return replace(trace, notes=(*trace.notes, *notes))
 
 
 def _wanted(opened: Rows, time: str, options: ImportOptions) -> Sequence[str]:
     columns = options.columns or ([ALL] if _is_counted(opened.names) else [])
-    wanted = wanted_columns(
-        opened,
-        time,
-        columns,
-    )
+    wanted = wanted_columns(opened, time, columns)
     if not wanted:
         problem = f"next to {time} there must be a column for each series"
-        raise refusal(problem, file=opened.header_place)
+        raise opened.refusal(problem, line=opened.header_line)
     return wanted
 
 
@@ -287,7 +226,7 @@ def _series_names(opened: Rows, wanted: Sequence[str]) -> Sequence[str] | None:
     known = [each for each in labels if each is not None]
     for each in known:
         if counter := counter_of(each):
-            raise refusal(counter_problem(counter), file=opened.header_place)
+            raise opened.refusal(counter_problem(counter), line=opened.header_line)
     return series_names(known) if len(known) == len(wanted) else None
 
 
@@ -302,11 +241,7 @@ def _is_rate(name: str, values: Values | None, *, from_dashboard: bool) -> bool:
 def _unit_notes(cells: SeriesCells) -> list[str]:
     return [
         f"{READ}{name}: cells are in {unit}"
-        for name, unit in zip(
-            cells.names,
-            cells.units,
-            strict=True,
-        )
+        for name, unit in zip(cells.names, cells.units, strict=True)
         if unit
     ]
 
@@ -321,12 +256,7 @@ def _value_notes(
         False: f"{of_step}; --values {Values.RATES} takes them as requests per second",
     }
     said: dict[bool, list[str]] = {True: [], False: []}
-    for name, is_rate, unit in zip(
-        cells.names,
-        are_rates,
-        cells.units,
-        strict=True,
-    ):
+    for name, is_rate, unit in zip(cells.names, are_rates, cells.units, strict=True):
         if not unit and not name.endswith(RATE_SUFFIX):
             said[is_rate].append(name)
     return [

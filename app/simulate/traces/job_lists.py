@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from app.measurements.rows import Rows, refusal
+from app.measurements.rows import Rows
 from app.measurements.tables import NO_VALUE, NOT_NEGATIVE, CsvTable, Reals, make_table
 from app.measurements.times import TimeReader, listed, times_of
 from app.simulate.traces.forms import column_of
@@ -52,29 +52,16 @@ def read_job_list(rows: Rows) -> JobList:
     def times_s(what: str) -> Reals:
         return times_of(table, TimeReader(column=columns[what]), no_value=NO_VALUE)
 
-    started = "start" in columns and "end" in columns
-    ran_s = (
-        times_s("end") - times_s("start") if started else np.full(len(table), math.nan)
-    )
+    ran_s = np.full(len(table), math.nan)
+    if "start" in columns and "end" in columns:
+        ran_s = times_s("end") - times_s("start")
     if "duration" in columns:
         duration_s = _duration_s(table, columns["duration"])
-        ran_s = np.where(
-            np.isnan(duration_s),
-            ran_s,
-            duration_s,
-        )
+        ran_s = np.where(np.isnan(duration_s), ran_s, duration_s)
     # Alibaba's tasks of 2020 have no time of submission: they count from their start.
     submit_s = times_s("submit" if "submit" in columns else "start")
-    jobs = _Jobs(
-        submit_s=submit_s,
-        duration_s=ran_s,
-        gpus=_gpus(table, columns),
-    )
-    return _job_list(
-        rows,
-        _job_names(table, columns),
-        jobs,
-    )
+    jobs = _Jobs(submit_s=submit_s, duration_s=ran_s, gpus=_gpus(table, columns))
+    return _job_list(rows, _job_names(table, columns), jobs)
 
 
 def _columns(rows: Rows) -> Mapping[str, str]:
@@ -93,7 +80,7 @@ def _columns(rows: Rows) -> Mapping[str, str]:
     found = {what: column_of(rows.names, names) for what, names in known.items()}
     if lacking := _lacking(found):
         problem = f"a job list needs columns for {', '.join(lacking)}; it has {', '.join(rows.names)}{_hint(rows)}"
-        raise refusal(problem, file=rows.header_place)
+        raise rows.refusal(problem, line=rows.header_line)
     return {what: name for what, name in found.items() if name is not None}
 
 
@@ -111,12 +98,9 @@ def _lacking(found: Mapping[str, str | None]) -> list[str]:
 
 def _hint(rows: Rows) -> str:
     # The three tables of one set look alike, and only one of them can be used.
-    is_other_table = "inst_id" in rows.names and "job_name" in rows.names
-    return (
-        ". Of Alibaba's tables of 2020 take pai_task_table.csv"
-        if is_other_table
-        else ""
-    )
+    if "inst_id" in rows.names and "job_name" in rows.names:
+        return ". Of Alibaba's tables of 2020 take pai_task_table.csv"
+    return ""
 
 
 def _duration_s(table: CsvTable, column: str) -> Reals:
@@ -129,11 +113,7 @@ def _numbers(table: CsvTable, column: str) -> Reals:
         "" if cell.casefold() in NO_VALUE else cell for cell in table.cells[column]
     ]
     cleaned = replace(table, cells={column: cells})
-    return cleaned.numbers(
-        column,
-        NOT_NEGATIVE,
-        or_empty=True,
-    )
+    return cleaned.numbers(column, NOT_NEGATIVE, or_empty=True)
 
 
 def _gpus(table: CsvTable, columns: Mapping[str, str]) -> Reals:
@@ -144,15 +124,7 @@ def _gpus(table: CsvTable, columns: Mapping[str, str]) -> Reals:
     if "shares" in columns:
         milli = _numbers(table, columns["shares"])
         # A pod that names no share takes complete GPUs.
-        gpus = (
-            gpus
-            * np.where(
-                np.isnan(milli),
-                1000.0,
-                milli,
-            )
-            / 1000.0
-        )
+        gpus = gpus * np.where(np.isnan(milli), 1000.0, milli) / 1000.0
     if "instances" in columns:
         gpus = gpus * np.nan_to_num(_numbers(table, columns["instances"]), nan=1.0)
     return gpus
@@ -162,20 +134,13 @@ def _job_names(table: CsvTable, columns: Mapping[str, str]) -> Sequence[str]:
     if "name" in columns:
         return table.names(columns["name"])
     # Some sets have no names of their own.
-    prefixes = (
-        table.names(columns["cluster"])
-        if "cluster" in columns
-        else ["job"] * len(table)
-    )
+    prefixes: Sequence[str] = ["job"] * len(table)
+    if "cluster" in columns:
+        prefixes = table.names(columns["cluster"])
     return [f"{prefix}-{number}" for number, prefix in enumerate(prefixes, start=1)]
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-    eq=False,
-)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Jobs:
     """What the columns say of each job; NaN where a cell says nothing."""
 
@@ -212,7 +177,7 @@ def _job_list(rows: Rows, names: Sequence[str], jobs: _Jobs) -> JobList:
     """What ran on GPUs, by submission, from the first of them on."""
     taken = jobs.are_taken
     if not taken.any():
-        raise refusal("no job needs a GPU and has a duration", file=rows.file)
+        raise rows.refusal("no job needs a GPU and has a duration")
     # Stable, so that jobs of the same moment keep the file's order.
     order = np.flatnonzero(taken)[np.argsort(jobs.submit_s[taken], kind="stable")]
     left_out = [jobs.left_out()] if len(order) < len(names) else []

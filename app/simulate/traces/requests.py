@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from agents.base.plurals import counted
-from app.base.errors import InvalidRequest, no_such
-from app.measurements.rows import Rows, refusal
+from app.base.errors import InvalidRequest
+from app.measurements.rows import Rows
 from app.measurements.tables import NOT_NEGATIVE, Reals, parse_number
 from app.measurements.times import (
     CLOCK_FALL_S,
@@ -18,7 +18,7 @@ from app.measurements.times import (
     TimeReader,
     TimeUnit,
     clock_hint,
-    find_column,
+    require_column,
     time_column,
 )
 from app.measurements.traces import MAX_STEPS
@@ -33,11 +33,7 @@ Seconds = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
     """What the user says of a file of requests."""
 
@@ -50,12 +46,7 @@ class RequestOptions:
     """How many of the busiest series."""
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-    eq=False,
-)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestTrace:
     """The rates, and when the first request came."""
 
@@ -67,24 +58,16 @@ class RequestTrace:
 class _Collector:
     """Takes the rows of a file, and keeps a number of each."""
 
-    def __init__(
-        self, opened: Rows, form: KnownForm | None, options: RequestOptions
-    ) -> None:
-        self._opened, self._form, self._options = opened, form, options
-        self.reader = _time_reader(
-            opened,
-            form,
-            options,
-        )
+    def __init__(self, opened: Rows, form: KnownForm, options: RequestOptions) -> None:
+        self._opened = opened
+        self._form = form
+        self.options = options
+        self.reader = _time_reader(opened, form, options)
         self._time = opened.names.index(self.reader.column)
-        self._by = _places_by(
-            opened,
-            form,
-            options,
-        )
+        self._by = _places_by(opened, form, options)
         self._answer = _place(opened, ANSWERS)
         # Where the row says when the request ended, this is how long it took.
-        self._duration = _place(opened, [form.duration or ""] if form else [])
+        self._duration = _place(opened, [form.duration or ""])
         self.lines = array("L")
         self.times_s = array("d")
         self.series = array("L")
@@ -98,11 +81,7 @@ class _Collector:
             self._take(line, cells)
             if len(self.lines) > MAX_VALUES:
                 problem = f"more than {MAX_VALUES:,} requests; import a part of it"
-                raise refusal(
-                    problem,
-                    file=self._opened.file,
-                    line=line,
-                )
+                raise self._opened.refusal(problem, line=line)
 
     def _take(self, line: int, cells: Sequence[str]) -> None:
         moment_s = self._moment_s(line, cells)
@@ -124,17 +103,16 @@ class _Collector:
             return moment_s - parse_number(cells[place], NOT_NEGATIVE)
         except ValueError as error:
             column = self._opened.names[place]
-            raise refusal(
-                str(error), file=self._opened.file, line=line, column=column
-            ) from error
+            raise self._opened.refusal(str(error), line=line, column=column) from error
 
     def seconds(self) -> tuple[Reals, list[str]]:
         """(N,) seconds, and what was assumed of their unit."""
         times_s = np.array(self.times_s)
-        column, form = self.reader.column, self._form
-        if self._options.unit is not None or self.reader.is_dated:
+        column = self.reader.column
+        form = self._form
+        if self.options.unit is not None or self.reader.is_dated:
             return times_s, []
-        if form is None or form.unit is None:
+        if form.unit is None:
             is_unsaid = self.reader.is_relative
             return times_s, [_unit_note(column, "in seconds")] if is_unsaid else []
         # Integers that span more than twice what a set is long are milliseconds.
@@ -144,6 +122,11 @@ class _Collector:
         if form.unit is TimeUnit.MS:
             return times_s, [_unit_note(column, "in milliseconds, as Mooncake writes")]
         return times_s, []
+
+    def refusal(self, problem: str, row: int) -> InvalidRequest:
+        """The error that names a row's time."""
+        column = self.reader.column
+        return self._opened.refusal(problem, line=self.lines[row], column=column)
 
     def notes(self) -> list[str]:
         """What else is to be known of the requests."""
@@ -156,47 +139,21 @@ class _Collector:
 
 
 def read_requests(
-    opened: Rows, form: KnownForm | None, options: RequestOptions
+    opened: Rows, form: KnownForm, options: RequestOptions
 ) -> RequestTrace:
     """The rates from the first second on. Raises InvalidRequest, which names file, line and column."""
-    found = _Collector(
-        opened,
-        form,
-        options,
-    )
+    found = _Collector(opened, form, options)
     found.take_all()
     moments_s, notes = found.seconds()
-    _check_clock(
-        opened,
-        moments_s,
-        found.lines,
-        found.reader,
-    )
+    _check_clock(moments_s, found)
     seconds = np.floor(moments_s).astype(np.int64)
-    _check_span(
-        opened,
-        seconds,
-        found.lines,
-        found.reader.column,
-    )
-    series = _busiest(
-        opened,
-        seconds,
-        found,
-        options.top,
-    )
-    notes = [*opened.notes, *notes, *series.notes, *found.notes()]
+    _check_span(seconds, found)
     try:
-        trace = RateTrace(
-            names=series.names, rates_rps=series.counts, step_s=1.0, notes=tuple(notes)
-        )
+        trace = _busiest(seconds, found, [*opened.notes, *notes])
     except InvalidRequest as error:
-        raise refusal(str(error), file=opened.file) from error
+        raise opened.refusal(str(error)) from error
     year = _year(float(moments_s.min())) if found.reader.is_dated else None
-    return RequestTrace(
-        trace=trace,
-        year=year,
-    )
+    return RequestTrace(trace=trace, year=year)
 
 
 def _year(moment_s: float) -> int:
@@ -208,68 +165,37 @@ def _place(opened: Rows, known: Sequence[str]) -> int | None:
     return None if column is None else opened.names.index(column)
 
 
-def _time_reader(
-    opened: Rows, form: KnownForm | None, options: RequestOptions
-) -> TimeReader:
-    wanted = options.time or (form.time if form else None)
-    column = time_column(
-        opened.header_place,
-        opened.names,
-        wanted,
-    )
+def _time_reader(opened: Rows, form: KnownForm, options: RequestOptions) -> TimeReader:
+    wanted = options.time or form.time
+    column = time_column(opened.header_place, opened.names, wanted)
     # A column that the user names need not be the one that the set describes.
-    unit = options.unit or (form.unit if form and options.time is None else None)
-    return TimeReader(
-        column=column,
-        unit_s=unit.seconds if unit else None,
-    )
+    unit = options.unit or (form.unit if options.time is None else None)
+    return TimeReader(column=column, unit_s=unit.seconds if unit else None)
 
 
-def _places_by(
-    opened: Rows, form: KnownForm | None, options: RequestOptions
-) -> list[int]:
+def _places_by(opened: Rows, form: KnownForm, options: RequestOptions) -> list[int]:
     """Where the columns are that tell the series apart."""
-    names = (options.by,) if options.by else (form.by if form else ())
-    places = []
-    for name in names:
-        column = find_column(opened.names, name)
-        if column is None:
-            raise refusal(
-                no_such(
-                    "column",
-                    name,
-                    opened.names,
-                ),
-                file=opened.file,
-            )
-        places.append(opened.names.index(column))
-    return places
+    names = (options.by,) if options.by else form.by
+    columns = [require_column(opened.file, opened.names, name) for name in names]
+    return [opened.names.index(column) for column in columns]
 
 
 def _unit_note(column: str, unit: str) -> str:
     return f"read: {column}: {unit}; --time-unit says otherwise"
 
 
-def _check_clock(
-    opened: Rows, times_s: Reals, lines: Sequence[int], reader: TimeReader
-) -> None:
+def _check_clock(times_s: Reals, found: _Collector) -> None:
     """Refuses local times in which an hour comes twice: rows need no order, but such a fall is the clock's."""
     falls_s = -np.diff(times_s)
     back = (falls_s > CLOCK_FALL_S / 2.0) & (falls_s <= CLOCK_FALL_S)
-    if reader.is_local and np.sum(falls_s > 60.0) == np.sum(back) == 1:
+    is_one_fall = np.sum(falls_s > 60.0) == np.sum(back) == 1
+    if found.reader.is_local and is_one_fall:
+        hint = clock_hint(found.reader, CLOCK_FALL_S)
         row = int(np.argmax(back)) + 1
-        problem = f"comes before the row above{clock_hint(reader, CLOCK_FALL_S)}"
-        raise refusal(
-            problem,
-            file=opened.file,
-            line=lines[row],
-            column=reader.column,
-        )
+        raise found.refusal(f"comes before the row above{hint}", row)
 
 
-def _check_span(
-    opened: Rows, seconds: Seconds, lines: Sequence[int], column: str
-) -> None:
+def _check_span(seconds: Seconds, found: _Collector) -> None:
     """One wrong date would otherwise make a trace of years, second by second."""
     if np.ptp(seconds) < MAX_STEPS:
         return
@@ -278,53 +204,36 @@ def _check_span(
     row = len(far) - 1 - int(np.argmax(far[::-1]))
     hint = "" if seconds[row] >= SINCE_1970_S else "; milliseconds? say --time-unit ms"
     problem = f"more than {MAX_STEPS:,} s from the earliest request to the latest{hint}"
-    raise refusal(
-        problem,
-        file=opened.file,
-        line=lines[row],
-        column=column,
-    )
+    raise found.refusal(problem, row)
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-    eq=False,
-)
-class _Busiest:
-    """The series with the highest numbers of requests, the busiest first."""
-
-    names: tuple[str, ...]
-    counts: Reals
-    """(T, S) requests by the second."""
-    notes: tuple[str, ...]
-
-
-def _busiest(opened: Rows, seconds: Seconds, found: _Collector, top: int) -> _Busiest:
+def _busiest(seconds: Seconds, found: _Collector, notes: Sequence[str]) -> RateTrace:
+    """The series with the highest numbers of requests, the busiest first. Raises InvalidRequest."""
     series = np.array(found.series, dtype=np.int64)
     sizes = np.bincount(series, minlength=len(found.keys))
     # Stable, so that the first of equals is kept.
-    order = np.argsort(-sizes, kind="stable")[:top]
+    order = np.argsort(-sizes, kind="stable")[: found.options.top]
     rest = len(seconds) - int(sizes[order].sum())
     others = len(found.keys) - len(order)
-    left_out = f"left out: {rest:,} requests of {others:,} less busy series"
-    return _Busiest(
+    left_out = (
+        [f"left out: {rest:,} requests of {others:,} less busy series"]
+        if others
+        else []
+    )
+    return RateTrace(
         names=_series_names([list(found.keys)[each] for each in order]),
-        counts=_counts(
-            opened,
-            seconds,
-            [series == each for each in order],
-        ),
-        notes=(left_out,) if others else (),
+        rates_rps=_counts(seconds, [series == each for each in order]),
+        step_s=1.0,
+        notes=(*notes, *left_out, *found.notes()),
     )
 
 
-def _counts(opened: Rows, seconds: Seconds, members: Sequence[Flags]) -> Reals:
+def _counts(seconds: Seconds, members: Sequence[Flags]) -> Reals:
+    """(T, S) requests by the second. Raises InvalidRequest."""
     steps = int(np.ptp(seconds)) + 1
     if steps * len(members) > MAX_VALUES:
         problem = f"{steps:,} seconds of {len(members)} series are too many; take fewer by --top"
-        raise refusal(problem, file=opened.file)
+        raise InvalidRequest(problem)
     # From the first second on, so that a trace since 1970 has no empty years.
     at = seconds - seconds.min()
     columns = [np.bincount(at[each], minlength=steps) for each in members]

@@ -10,32 +10,35 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from app.base.errors import InvalidRequest, no_such
-from app.measurements.rows import Rows, refusal
+from app.base.errors import InvalidRequest
+from app.measurements.rows import Rows
 from app.measurements.tables import NO_VALUE, NOT_NEGATIVE, Reals, parse_number
 from app.measurements.times import (
     CLOCK_FALL_S,
     TimeReader,
+    by_name,
     clock_hint,
-    find_column,
+    require_column,
 )
 from app.measurements.traces import find_steps
 from app.simulate.traces.trace import MAX_VALUES, RATE_SUFFIX, RateTrace, check_size
 from solvers.types.documents.strict_json import MAX_NUMBER
 
-_THOUSANDS = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "Mil": 1e6, "B": 1e9, "Bil": 1e9}
+_THOUSANDS = by_name({"K, k": 1e3, "M, Mil": 1e6, "B, Bil": 1e9})
 _CELL = re.compile(
     r"([+-]?[\d.,]+(?:[eE][+-]?\d+)?)\s*(Mil|Bil|[kKMB])?(?:\s+|(?=/)|$)(.*)"
 )
 _GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
-_PER_SECOND = {
-    **dict.fromkeys(("req/s", "reqs/s", "requests/s", "requests/sec", "req/sec"), 1.0),
-    **dict.fromkeys(("reqps", "rps", "qps", "r/s", "q/s", "/s", "hz", "cps"), 1.0),
-    **dict.fromkeys(("ops/s", "ops", "c/s", "rd/s", "wr/s", "io/s", "iops"), 1.0),
-    **dict.fromkeys(("req/m", "reqs/min", "req/min", "requests/min"), 1.0 / 60.0),
-    **dict.fromkeys(("rpm", "reqpm", "opm", "ops/m", "c/m", "/m", "/min"), 1.0 / 60.0),
-    **dict.fromkeys(("req/h", "requests/h", "c/h", "/h"), 1.0 / 3600.0),
-}
+_PER_SECOND = by_name(
+    {
+        "req/s, reqs/s, requests/s, requests/sec, req/sec": 1.0,
+        "reqps, rps, qps, r/s, q/s, /s, hz, cps": 1.0,
+        "ops/s, ops, c/s, rd/s, wr/s, io/s, iops": 1.0,
+        "req/m, reqs/min, req/min, requests/min": 1.0 / 60.0,
+        "rpm, reqpm, opm, ops/m, c/m, /m, /min": 1.0 / 60.0,
+        "req/h, requests/h, c/h, /h": 1.0 / 3600.0,
+    }
+)
 """Units of rates as dashboards write them behind a value; those of Grafana's formats `throughput` are among them."""
 
 
@@ -49,12 +52,7 @@ class Missing(StrEnum):
     """The rate stayed what it was."""
 
 
-@dataclass(
-    frozen=True,
-    slots=True,
-    kw_only=True,
-    eq=False,
-)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeriesCells:
     """The cells of several series as the file has them."""
 
@@ -78,20 +76,7 @@ class SeriesCells:
 def wanted_columns(opened: Rows, time: str, columns: Sequence[str]) -> list[str]:
     """The columns that are asked for; all but the time where none is named. Raises InvalidRequest."""
     series = [name for name in opened.names if name != time]
-    found = []
-    for name in columns:
-        column = find_column(series, name)
-        if column is None:
-            raise refusal(
-                no_such(
-                    "column",
-                    name,
-                    series,
-                ),
-                file=opened.file,
-            )
-        found.append(column)
-    return found or series
+    return [require_column(opened.file, series, name) for name in columns] or series
 
 
 def pivoted(opened: Rows, time: str, by: str, columns: Sequence[str]) -> Rows:
@@ -106,7 +91,7 @@ def pivoted(opened: Rows, time: str, by: str, columns: Sequence[str]) -> Rows:
     ]
     if len(values) != 1:
         problem = f"say by --columns which one of {', '.join(values)} holds the values"
-        raise refusal(problem, file=opened.header_place)
+        raise opened.refusal(problem, line=opened.header_line)
     places = [opened.names.index(name) for name in (time, by_column, values[0])]
     table: dict[str, dict[str, str]] = {}
     lines: dict[str, int] = {}
@@ -117,7 +102,7 @@ def pivoted(opened: Rows, time: str, by: str, columns: Sequence[str]) -> Rows:
         # Two values cannot both be the series', and their sum may mean nothing.
         if name in table.setdefault(moment, {}):
             problem = f"{name} has two values at {moment}"
-            raise refusal(problem, file=opened.file, line=line, column=by_column)
+            raise opened.refusal(problem, line=line, column=by_column)
         table[moment][name] = value
         series[name] = None
     rows = (
@@ -133,31 +118,18 @@ def read_cells(
     """The cells of the wanted columns. Raises InvalidRequest, which names file, line and column."""
     places = [rows.names.index(name) for name in wanted]
     time_place = rows.names.index(time.column)
-    reader = _CellReader(
-        rows.file,
-        wanted,
-        or_missing=missing is not Missing.REFUSE,
-    )
+    reader = _CellReader(rows, wanted, or_missing=missing is not Missing.REFUSE)
     # Arrays of machine numbers: lists of Python's would take four times the memory for twenty million values.
-    lines, times_s, values = array("L"), array("d"), array("d")
+    lines = array("L")
+    times_s = array("d")
+    values = array("d")
     for line, cells in rows.rows:
         lines.append(line)
-        times_s.append(
-            _moment_s(
-                rows,
-                time,
-                line,
-                cells[time_place],
-            )
-        )
+        times_s.append(_moment_s(rows, time, line, cells[time_place]))
         values.extend(reader.numbers(line, [cells[place] for place in places]))
         if len(values) > MAX_VALUES:
             problem = f"more than {MAX_VALUES:,} values; take fewer columns"
-            raise refusal(
-                problem,
-                file=rows.file,
-                line=line,
-            )
+            raise rows.refusal(problem, line=line)
     return SeriesCells(
         names=tuple(wanted),
         lines=lines,
@@ -171,9 +143,7 @@ def _moment_s(rows: Rows, time: TimeReader, line: int, cell: str) -> float:
     try:
         return time.seconds(cell)
     except ValueError as error:
-        raise refusal(
-            str(error), file=rows.file, line=line, column=time.column
-        ) from error
+        raise rows.refusal(str(error), line=line, column=time.column) from error
 
 
 def make_rates(
@@ -189,24 +159,11 @@ def make_rates(
 
     names: of the series; None = the columns without `_rps`. Raises InvalidRequest.
     """
-    places = _places(
-        opened,
-        cells,
-        time,
-        missing,
-    )
+    places = _places(opened, cells, time, missing)
     # Over the entire trace: the difference of two rows has the rounding of what was written.
     step_s = float((cells.times_s[-1] - cells.times_s[0]) / places[-1])
-    plain = np.where(
-        np.asarray(are_rates),
-        1.0,
-        1.0 / step_s,
-    )
-    per_cell = np.where(
-        np.isnan(cells.per_second),
-        plain,
-        cells.per_second,
-    )
+    plain = np.where(np.asarray(are_rates), 1.0, 1.0 / step_s)
+    per_cell = np.where(np.isnan(cells.per_second), plain, cells.per_second)
     try:
         # Before the grid is made: two rows that are years apart would fill the memory.
         check_size(int(places[-1]) + 1, len(cells.names))
@@ -220,7 +177,7 @@ def make_rates(
             notes=opened.notes,
         )
     except InvalidRequest as error:
-        raise refusal(str(error), file=opened.file) from error
+        raise opened.refusal(str(error)) from error
 
 
 def _places(
@@ -230,18 +187,9 @@ def _places(
 
     def refuse(problem: str, row: int) -> InvalidRequest:
         line = cells.lines[row]
-        return refusal(
-            problem,
-            file=opened.file,
-            line=line,
-            column=time.column,
-        )
+        return opened.refusal(problem, line=line, column=time.column)
 
-    places, _ = find_steps(
-        cells.times_s,
-        refuse,
-        time,
-    )
+    places, _ = find_steps(cells.times_s, refuse, time)
     gaps = np.diff(places)
     if missing is not Missing.REFUSE or not (gaps > 1).any():
         return places
@@ -262,10 +210,11 @@ def _gap_problem(steps: int, hint: str) -> str:
 class _CellReader:
     """Reads the cells of series, and remembers the units that stand behind numbers."""
 
-    def __init__(self, file: str, names: Sequence[str], *, or_missing: bool) -> None:
-        self._file, self._names, self._or_missing = file, names, or_missing
+    def __init__(self, rows: Rows, names: Sequence[str], *, or_missing: bool) -> None:
+        self._rows = rows
+        self._names = names
+        self._or_missing = or_missing
         self.units = dict.fromkeys(names, "")
-        self._has_units: dict[str, bool] = {}
 
     def numbers(self, line: int, cells: Sequence[str]) -> list[float]:
         """The values of one row, NaN for those that are missing. Raises InvalidRequest."""
@@ -282,17 +231,11 @@ class _CellReader:
 
     def _slowly(self, line: int, cells: Sequence[str]) -> list[float]:
         values = []
-        for name, cell in zip(
-            self._names,
-            cells,
-            strict=True,
-        ):
+        for name, cell in zip(self._names, cells, strict=True):
             try:
                 values.append(self._number(name, cell))
             except ValueError as error:
-                raise refusal(
-                    str(error), file=self._file, line=line, column=name
-                ) from error
+                raise self._rows.refusal(str(error), line=line, column=name) from error
         return values
 
     def _number(self, name: str, cell: str) -> float:
@@ -308,14 +251,9 @@ class _CellReader:
             return parse_number(_ungrouped(cell), NOT_NEGATIVE)
         # Dashboards write the same unit in capitals and small letters.
         unit = match[3].strip().casefold()
-        self._keep_unit(
-            name,
-            cell,
-            unit,
-        )
-        return (
-            parse_number(_ungrouped(match[1]), NOT_NEGATIVE)
-            * _THOUSANDS[match[2] or ""]
+        self._keep_unit(name, cell, unit)
+        return parse_number(_ungrouped(match[1]), NOT_NEGATIVE) * _THOUSANDS.get(
+            match[2], 1.0
         )
 
     def _keep_unit(self, name: str, cell: str, unit: str) -> None:
@@ -342,17 +280,6 @@ def _filled(grid: Reals, missing: Missing) -> Reals:
     if missing is Missing.HOLD:
         # The number of the last step that has a value, for every step; 0 before the first one, which stays NaN.
         steps = np.arange(len(grid))[:, None]
-        last = np.maximum.accumulate(
-            np.where(
-                np.isnan(grid),
-                0,
-                steps,
-            ),
-            axis=0,
-        )
-        grid = np.take_along_axis(
-            grid,
-            last,
-            axis=0,
-        )
+        last = np.maximum.accumulate(np.where(np.isnan(grid), 0, steps), axis=0)
+        grid = np.take_along_axis(grid, last, axis=0)
     return grid if missing is Missing.REFUSE else np.nan_to_num(grid)

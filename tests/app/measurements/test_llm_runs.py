@@ -68,6 +68,7 @@ def test_each_tools_result_is_the_same_run(tmp_path: Path, document: object) -> 
         ({**VLLM, "max_concurrency": None}, "run.json: max_concurrency", "is missing"),
         ({**VLLM, "completed": 0}, "run.json: completed", "no number above 0"),
         ({**VLLM, "mean_tpot_ms": True}, "run.json: mean_tpot_ms", "is missing"),
+        ({**VLLM, "mean_tpot_ms": 10**400}, "run.json: mean_tpot_ms", "is missing"),
         (
             {"benchmarks": [{"metrics": {}}]},
             "run.json: benchmarks[0]: metrics.request_concurrency.successful.mean",

@@ -92,6 +92,12 @@ def test_a_known_form_without_header_is_known_by_its_first_row(
         ("[]", "f", "there are no records"),
         ('[{"a": 1},', "f", "f:1:11: not JSON"),
         ("[" * 100_000, "f", "not JSON that can be read"),
+        # An integer that no float can hold.
+        (
+            '[{"metric": {"job": "a"}, "values": [[1' + "0" * 400 + ', "1"]]}]',
+            "f",
+            "f: a time must be a number of seconds",
+        ),
         (b"\xff\xfet\x00", "f.csv", "save it as UTF-8"),
         ("a;b\n1;2\n", "f.csv", "export it with commas"),
     ],

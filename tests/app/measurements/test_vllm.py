@@ -80,7 +80,13 @@ def test_a_request_of_one_token_ends_with_its_first(tmp_path: Path) -> None:
         ),
         (
             '{"request_throughput": 2, "mean_e2el_ms": NaN, "model_id": "m"}',
-            "run.json:1:27: mean_e2el_ms: must be abo",
+            "run.json:1:27: mean_e2el_ms: must be a number abo",
+        ),
+        (
+            '{"request_throughput": 2, "model_id": "m", "mean_e2el_ms": 1'
+            + "0" * 400
+            + "}",
+            "run.json:1:44: mean_e2el_ms: must be a number abo",
         ),
         (
             '{"request_throughput": 2, "mean_e2el_ms": 5}',
