@@ -186,16 +186,17 @@ class Router:
     def pass_on(self, service: str, urls: Sequence[str]) -> None:
         """As of `agents.router.request_router`."""
         peers = {PEER + url: url for url in urls if url.startswith("http://")}
-        if (service_queue := self._stranded(service)) is not None:
+        service_queue = self._retired_queue(service)
+        if service_queue is not None and service_queue.waiting:
             self._connect(self._addresses | peers, self._traits)
             service_queue.pass_on(peers)
             if not peers:
                 service_queue.close()
 
-    def _stranded(self, service: str) -> ServiceQueue | None:
-        """The queue of a service that has left the table while requests wait for it."""
+    def _retired_queue(self, service: str) -> ServiceQueue | None:
+        """The queue of a service that has left the table and has requests that wait or were passed on, if there is one."""
         for each in self._retired:
-            if each.service == service and each.waiting:
+            if each.service == service and (each.waiting or each.members):
                 return each
         return None
 
@@ -222,8 +223,8 @@ class Router:
         """Every service's counts since the last reading, by service."""
         readings = [service_queue.read() for service_queue in self._queues]
         for service_queue in self._retired:
-            # Else replicas that fail would be asked for ever when they are ready.
-            if service_queue.is_empty:
+            # Else replicas that fail would be asked for ever when they are ready, and other nodes for what is theirs.
+            if not service_queue.waiting and not service_queue.running:
                 service_queue.close()
         self._retired = [each for each in self._retired if not each.is_empty]
         return tuple(sorted(readings, key=lambda reading: reading.service))
@@ -302,8 +303,9 @@ class Router:
 
     async def _infer(self, request: web.Request) -> web.StreamResponse:
         service = request.match_info["service"]
-        # Also where others still wait for what starts elsewhere: who comes now may not have heard of that.
-        service_queue = self._service_queues.get(service) or self._stranded(service)
+        # Also where it starts elsewhere: a client who comes now may not have heard of that.
+        service_queue = self._service_queues.get(service)
+        service_queue = service_queue or self._retired_queue(service)
         if service_queue is None:
             self._unknown += 1
             return unknown(service)

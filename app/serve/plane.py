@@ -81,7 +81,7 @@ def settle_memory() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
-def on_stop_signals(act: Callable[[], None]) -> None:
+def on_stop_signals(act: Callable[[], object]) -> None:
     """Do that when this process is asked to end, in place of ending at once."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

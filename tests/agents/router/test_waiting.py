@@ -117,8 +117,11 @@ async def test_what_waits_is_passed_on_to_the_node_where_the_replica_starts(
     nodes.here.pass_on("chat", ("https://10.0.0.1:1", nodes.urls["there"]))
     assert [await asked, await late] == [(200, "w:2"), (200, "w:2")]
     assert not nodes.here.stranded
+    # Nor has who comes before the next reading.
+    assert (await nodes.post())[0] == 200
+    nodes.here.read()
     assert (await nodes.post())[0] == 404
-    assert [each.served for each in nodes.there.read()] == [2]
+    assert [each.served for each in nodes.there.read()] == [3]
 
 
 @on_two_nodes
