@@ -194,7 +194,7 @@ class Router:
                 service_queue.close()
 
     def _retired_queue(self, service: str) -> ServiceQueue | None:
-        """The queue of a service that has left the table and has requests that wait or were passed on, if there is one."""
+        """The queue of a service that has left the table and has requests that wait or are passed on, if any."""
         for each in self._retired:
             if each.service == service and (each.waiting or each.members):
                 return each
