@@ -2,7 +2,8 @@
 
 A forecast of a service that is asked once an hour says 0, and is right. So the newest windows themselves decide whether
 the one replica runs that such a service needs: from its first request on, while anything waits, runs or starts, and for
-the downscale delay after that. However long a start takes, what starts is therefore not given up before it is ready.
+the downscale delay after that. However long a start takes, what starts is therefore not given up before it is ready;
+what fails to start is, once it was tried some times (`app.store.windows`) and none waits for it any more.
 """
 
 from collections.abc import Sequence

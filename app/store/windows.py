@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from agents.base.protocol import Observation
+from app.store.launch_book import FAILURES
 from app.store.store import ServiceWindow
 from solvers.types.llm import ServedLengths
 from solvers.types.state import Service
@@ -167,9 +168,12 @@ def parts_of(
 
 def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
     """The counts of every service in one observation."""
-    # A replica that starts was asked for: the requests that it is for may have given up meanwhile, and come again.
+    # A replica that starts was asked for: the requests that it is for may have given up meanwhile, and come again. One
+    # that starts again and again is for them only while they wait, or it would be kept by its own failing for ever.
     starting = Counter(
-        each.service for each in observation.replicas if each.state == "starting"
+        each.service
+        for each in observation.replicas
+        if each.state == "starting" and each.restarts < FAILURES
     )
     # Copies: what a book adds up must not change the reading that it came with.
     for reading in observation.services:
