@@ -43,7 +43,12 @@ def is_awake(
 
 def waking_services(snapshot: Snapshot) -> tuple[str, ...]:
     """Those that would have no replica but for a few requests, and that have woken just now, sorted."""
-    windows = windows_by_service(snapshot.windows)
+    sleepers = {
+        each.name: each for each in snapshot.state.services if each.scaling.may_be_zero
+    }
+    if not sleepers:
+        return ()
+    windows = windows_by_service(w for w in snapshot.windows if w.service in sleepers)
     gpus = () if snapshot.target is None else snapshot.target.gpus
     planned = {each.service for gpu in gpus for each in gpu.replicas}
 
@@ -56,7 +61,7 @@ def waking_services(snapshot: Snapshot) -> tuple[str, ...]:
             and (service.name not in planned or _has_waited(service, mine, snapshot))
         )
 
-    return tuple(sorted(each.name for each in snapshot.state.services if wakes(each)))
+    return tuple(name for name, each in sorted(sleepers.items()) if wakes(each))
 
 
 def _has_waited(

@@ -11,7 +11,7 @@ from app.loop.forecast import make_demands
 from app.loop.waking import WAKING, WAKING_RPS, waking_services
 from app.store.launch_book import FAILURES
 from app.store.store import ServiceWindow
-from app.store.windows import sums_of
+from app.store.windows import parts_of
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import TECHNIQUES
 from solvers.types.plan import Plan
@@ -306,7 +306,8 @@ def test_requests_without_an_answer_and_replicas_that_start_are_pending() -> Non
         services=tuple(services),
         replicas=(a_reading("starts", "starting"), a_reading("runs", "ready"), *again),
     )
-    pending = {service: sums.pending for service, sums in sums_of(observation)}
+    parts = parts_of(observation, end_s=1.0, window_s=1.0)
+    pending = {service: sums.pending for (service, _), sums in parts}
     assert pending == {"waits": 2, "starts": 2, "runs": 0, "fails": 0}
 
 
