@@ -103,6 +103,7 @@ class ReplicaReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     execution_ms: Amount = 0.0
     """Mean execution time of those batches."""
     tokens: TokenCounts | None = None
+    restarts: Count = 0  # how often it was started again while it was commanded
 
 
 class TaskReading(Wire, frozen=True, kw_only=True):

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 TAKES_HEADER = "Plimsoll-Takes"
-"""Fields that the sender takes and earlier versions refused: of agents some of a reply, of control planes some of a
-service's reading."""
+"""Fields that the sender takes and earlier versions refused: of agents some of a reply, of control planes some of the
+readings of services and replicas."""
 REPLY_FIELDS = ("acquitted", "carriers", "logs")
-READING_FIELDS = ("gone", "unmeasured")
+SERVICE_FIELDS, REPLICA_FIELDS = ("gone", "unmeasured"), ("restarts",)
+READING_FIELDS = (*SERVICE_FIELDS, *REPLICA_FIELDS)
 
 
 def agent_version() -> str:

@@ -151,6 +151,7 @@ class NodeAgent:
         self._progress.note(readings.tasks, self.command)
         self._sequence += 1
         acks = (*self._notes.refusals, *((ack,) if ack else ()))
+        launches = self._enforcing.failed_launches
         start_s = max(self._window_start_s, now_s - MAX_WINDOW_S)
         observation = Observation(
             node=self.settings.node,
@@ -161,7 +162,7 @@ class NodeAgent:
             generation=self._ledger.generation,
             command_digest=self._ledger.digest,
             gpus=readings.gpus,
-            replicas=as_commanded(readings.replicas),
+            replicas=launches.counted(as_commanded(readings.replicas)),
             services=readings.services,
             tasks=readings.tasks,
             acks=acks,
@@ -169,7 +170,7 @@ class NodeAgent:
             problems=within_limits((*readings.problems, *self._problems())),
             repartition=self._governing.asks(),
             uses=readings.uses,
-            failures=self._enforcing.failed_launches.take(readings.problems),
+            failures=launches.take(readings.problems),
             launches=self._enforcing.launch_timer.take(),
             awaited=tuple(sorted(self._enforcing.awaited)),
         )

@@ -6,7 +6,7 @@ started.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from agents.base.protocol import (
     MAX_LAUNCHES,
     MAX_TEXT,
     LaunchFailure,
+    ReplicaReading,
     ReplicaState,
     TaskState,
 )
@@ -34,6 +35,8 @@ class FailedLaunches:
     _up_since_s: dict[Part, float] = field(default_factory=dict)
     _launched: set[Part] = field(default_factory=set)
     """Those that this agent started and that have not failed since: an earlier agent's may have served for days."""
+    _starts: dict[Part, int] = field(default_factory=dict)
+    """How often each was started since it was commanded, whatever became of it."""
 
     def look(self, state: NodeState, wanted: Collection[Part], now_s: float) -> None:
         """Judge what is there; `wanted`: what the command has, as others may fail while they end."""
@@ -45,6 +48,9 @@ class FailedLaunches:
                 elif each.state == "failed" and each.part in self._launched:
                     self._launched.remove(each.part)
                     self._judge(each, gpu.index, wanted, now_s)
+        self._starts = {
+            part: count for part, count in self._starts.items() if part in wanted
+        }
         present = {each.part for gpu in state.gpus for each in _present(gpu)}
         self._launched &= present
         self._up_since_s = {
@@ -68,8 +74,20 @@ class FailedLaunches:
 
     def start(self, part: Part) -> None:
         """A launch begins: it may fail again."""
+        kind, name = part
+        base: Part = (kind, base_id(name))
+        self._starts[base] = self._starts.get(base, 0) + 1
         self._launched.add(part)
         self._up_since_s.pop(part, None)
+
+    def counted(self, readings: Iterable[ReplicaReading]) -> tuple[ReplicaReading, ...]:
+        """The readings of commanded replicas, each with how often its replica was started again."""
+        return tuple(
+            structs.replace(each, restarts=starts - 1)
+            if (starts := self._starts.get(("replica", each.id), 0)) > 1
+            else each
+            for each in readings
+        )
 
     def note(self, name: str, service: str, gpu_index: int, detail: str) -> None:
         """One more; of too many the oldest are forgotten, since the newest say best what goes on."""

@@ -9,18 +9,24 @@ Errors:
 """
 
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from msgspec import structs
 
-from agents.base.protocol import TIME_HEADER, Observation, SyncReply
-from agents.base.version import READING_FIELDS, TAKES_HEADER, taken
+from agents.base.protocol import (
+    TIME_HEADER,
+    Observation,
+    ReplicaReading,
+    ServiceReading,
+    SyncReply,
+)
+from agents.base.version import REPLICA_FIELDS, SERVICE_FIELDS, TAKES_HEADER, taken
 
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
@@ -34,6 +40,9 @@ _REFUSED = (
 
 Handler: TypeAlias = Callable[[Observation, float], Awaitable[SyncReply]]
 """(observation, seconds that the answer may wait for a newer command) → reply."""
+
+
+_Reading = TypeVar("_Reading", ServiceReading, ReplicaReading)
 
 
 class TransportError(Exception):
@@ -117,7 +126,7 @@ class HttpTransport:
         """Sent with every request; it may be replaced at any time."""
         self._speed = speed
         self._taken: frozenset[str] = frozenset()
-        """Fields of READING_FIELDS that the control plane has said that it takes."""
+        """Fields of readings that the control plane has said that it takes."""
         self._session: aiohttp.ClientSession | None = None
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
@@ -161,16 +170,12 @@ class HttpTransport:
             self._session = None
 
     def _sendable(self, observation: Observation) -> Observation:
-        """What the control plane does not refuse. These fields explain counts, and none of the others needs them."""
-        unknown = {each: 0 for each in READING_FIELDS if each not in self._taken}
-        if not any(
-            getattr(reading, name)
-            for reading in observation.services
-            for name in unknown
-        ):
+        """What the control plane does not refuse. These fields explain others, and none of those needs them."""
+        services = _without(observation.services, set(SERVICE_FIELDS) - self._taken)
+        replicas = _without(observation.replicas, set(REPLICA_FIELDS) - self._taken)
+        if services is observation.services and replicas is observation.replicas:
             return observation
-        services = (structs.replace(each, **unknown) for each in observation.services)
-        return structs.replace(observation, services=tuple(services))
+        return structs.replace(observation, services=services, replicas=replicas)
 
     def _headers(self) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self.token}", **self._addresses}
@@ -193,6 +198,14 @@ class HttpTransport:
                 connector=aiohttp.TCPConnector(ssl=self._tls or True),
             )
         return self._session
+
+
+def _without(readings: tuple[_Reading, ...], names: Set[str]) -> tuple[_Reading, ...]:
+    """The readings with these counts at 0, which is not sent; the same ones where all are."""
+    if not any(getattr(each, name) for each in readings for name in names):
+        return readings
+    nothing = dict.fromkeys(names, 0)
+    return tuple(structs.replace(each, **nothing) for each in readings)
 
 
 class _Problem(msgspec.Struct):

@@ -60,10 +60,13 @@ async def decide_with_fallbacks(
     that, what failed stays where it is.
     """
 
+    # Once for all attempts, and in a thread: it goes through the windows of all services.
+    observed = await asyncio.to_thread(_observed, snapshot)
     decide_for = partial(
         _decide_for,
         solver,
         snapshot,
+        observed=observed,
         demands=demands,
         points=points,
         promises_may_break=promises_may_break,
@@ -170,6 +173,7 @@ async def _decide_for(
     snapshot: Snapshot,
     fleet: _Fleet,
     *,
+    observed: Observed,
     demands: tuple[Demand, ...],
     points: tuple[OperatingPoints, ...],
     promises_may_break: bool,
@@ -206,7 +210,7 @@ async def _decide_for(
                 solver,
                 problem,
                 state,
-                _observed(snapshot),
+                observed,
                 settings=snapshot.settings,
                 target=snapshot.target,
                 memory=snapshot.memory,

@@ -161,7 +161,9 @@ def _demand(
     if is_blind:
         return replace(kept, arrival_rate_rps=needed_rps, method=newest.technique)
     if needed_rps < WAKING_RPS and is_awake(service, windows, snapshot):
-        newest, needed_rps = replace(newest, technique=WAKING), WAKING_RPS
+        newest = replace(newest, technique=WAKING)
+        # None of it is headroom, which is given up where GPUs are short: who waits is there.
+        needed_rps = followed_rps = WAKING_RPS
     # The floor replaces what is missing, it is not added on top: the forecast may exceed it already.
     reserve_rps = max(0.0, room.floor_rps - needed_rps)
     return Demand(

@@ -2,7 +2,8 @@
 
 A forecast of a service that is asked once an hour says 0, and is right. So the newest windows themselves decide whether
 the one replica runs that such a service needs: from its first request on, while anything waits, runs or starts, and for
-the downscale delay after that. However long a start takes, what starts is therefore not given up before it is ready.
+the downscale delay after that. However long a start takes, what starts is therefore not given up before it is ready;
+what fails to start is, once it was tried some times (`app.store.windows`) and none waits for it any more.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,12 @@ def is_awake(
 
 def waking_services(snapshot: Snapshot) -> tuple[str, ...]:
     """Those that would have no replica but for a few requests, and that have woken just now, sorted."""
-    windows = windows_by_service(snapshot.windows)
+    sleepers = {
+        each.name: each for each in snapshot.state.services if each.scaling.may_be_zero
+    }
+    if not sleepers:
+        return ()
+    windows = windows_by_service(w for w in snapshot.windows if w.service in sleepers)
     gpus = () if snapshot.target is None else snapshot.target.gpus
     planned = {each.service for gpu in gpus for each in gpu.replicas}
 
@@ -55,7 +61,7 @@ def waking_services(snapshot: Snapshot) -> tuple[str, ...]:
             and (service.name not in planned or _has_waited(service, mine, snapshot))
         )
 
-    return tuple(sorted(each.name for each in snapshot.state.services if wakes(each)))
+    return tuple(name for name, each in sorted(sleepers.items()) if wakes(each))
 
 
 def _has_waited(

@@ -143,7 +143,7 @@ class ServiceWindow:
     in_slo: int
     rejected: int
     pending: int = 0
-    """Requests without an answer at the end of each reading, and replicas that were starting; above 0: not at rest."""
+    """Requests without an answer at the end of each reading, and first starts of replicas; above 0: not at rest."""
     # Counts by bucket, not quantiles: counts add up over nodes and windows.
     latency_buckets: tuple[tuple[int, int], ...] = ()
 

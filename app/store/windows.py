@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from agents.base.protocol import Observation
+from app.store.launch_book import FAILURES
 from app.store.store import ServiceWindow
 from solvers.types.llm import ServedLengths
 from solvers.types.state import Service
@@ -156,7 +157,15 @@ def parts_of(
     covered = max(1, round(observation.window_s / window_s))
     rows_each = max(1, len(observation.services))
     limit = max(1, min(covered, MAX_WINDOWS, MAX_ROWS // rows_each))
+    # A replica that starts was asked for: the requests that it is for may have given up meanwhile, and come again. One
+    # that starts again and again is for them only while they wait, or it would be kept by its own failing for ever.
+    starting = Counter(
+        each.service
+        for each in observation.replicas
+        if each.state == "starting" and each.restarts < FAILURES
+    )
     for service, counts in sums_of(observation):
+        counts.pending += starting[service]
         # From the newest backwards, so that the limit cuts the oldest.
         for part in range(limit):
             yield (
@@ -167,10 +176,6 @@ def parts_of(
 
 def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
     """The counts of every service in one observation."""
-    # A replica that starts was asked for: the requests that it is for may have given up meanwhile, and come again.
-    starting = Counter(
-        each.service for each in observation.replicas if each.state == "starting"
-    )
     # Copies: what a book adds up must not change the reading that it came with.
     for reading in observation.services:
         yield (
@@ -182,7 +187,7 @@ def sums_of(observation: Observation) -> Iterator[tuple[str, Sums]]:
                 rejected=reading.rejected,
                 gone=reading.gone,
                 unmeasured=reading.unmeasured,
-                pending=reading.queued + starting[reading.service],
+                pending=reading.queued,
                 output_tokens=reading.output_tokens,
                 latency_buckets=dict(reading.latency_buckets),
             ),

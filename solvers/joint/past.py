@@ -26,6 +26,10 @@ MUCH_COSTLIER = 1.25
 _WAKING_DWELLS = 10.0
 """Looks are so much rarer while a service is awake for a request or two; not left out, since one may always be."""
 
+MEDIANS = "medians"
+"""Where the memory of the softened problem is kept within that of the problem."""
+_SETTLED = "settled_usd_per_hour"
+
 Kept: TypeAlias = dict[str, Json]
 """What is remembered, as it is stored."""
 
@@ -90,7 +94,7 @@ def load_past(memory: Json) -> Past:
     return Past(
         token=token if isinstance(token, str) else None,
         looked_s=_number(memory.get("looked_s")),
-        settled_usd_per_hour=_number(memory.get("settled_usd_per_hour")),
+        settled_usd_per_hour=_number(memory.get(_SETTLED)),
         narrowed_s=_number(memory.get("narrowed_s")),
     )
 
@@ -105,6 +109,19 @@ def dump_past(past: Past) -> Kept:
         "version": MEMORY_VERSION,
         "looked_s": past.looked_s,
         "warm": past.token,
-        "settled_usd_per_hour": past.settled_usd_per_hour,
+        _SETTLED: past.settled_usd_per_hour,
         "narrowed_s": past.narrowed_s,
     }
+
+
+def with_money(memory: Json, factor: float) -> Json:
+    """What is to be remembered, or was, with its money times a factor."""
+    if factor == 1.0 or not isinstance(memory, Mapping):
+        return memory
+    changed = dict(memory)
+    settled = _number(memory.get(_SETTLED))
+    if settled is not None:
+        changed[_SETTLED] = factor * settled
+    if MEDIANS in memory:
+        changed[MEDIANS] = with_money(memory[MEDIANS], factor)
+    return changed

@@ -59,7 +59,15 @@ from solvers.joint.drafts import (
     stillest,
 )
 from solvers.joint.heuristics.fluid import is_too_fine
-from solvers.joint.past import Kept, Past, dump_past, is_wasteful, load_past
+from solvers.joint.past import (
+    MEDIANS,
+    Kept,
+    Past,
+    dump_past,
+    is_wasteful,
+    load_past,
+    with_money,
+)
 from solvers.joint.replan.change import MOVE_SHARES, change
 from solvers.joint.replan.warm_start import WarmStart, load_warm_start, store_warm_start
 from solvers.joint.reserved import merged, split
@@ -106,8 +114,10 @@ def make_plan(
 ) -> tuple[Plan, PlanReport, Json]:
     """The plan, its report with proven bounds, and what to remember."""
     scaled, unit = at_ordinary_prices(problem)
-    plan, report, kept = _make_plan(scaled, observed, memory, budget)
-    return plan, in_usd(problem, report, unit), kept
+    past = with_money(memory, 1.0 / unit)
+    plan, report, kept = _make_plan(scaled, observed, past, budget)
+    # Prices may be in another unit at the next call, so that what it is given is in USD.
+    return plan, in_usd(problem, report, unit), with_money(kept, unit)
 
 
 def _make_plan(
@@ -144,9 +154,9 @@ def _by_medians(
 
     # The softened problem is planned tick after tick as well, so it has a memory of its own.
     softened = at_medians(problem, found.draft.plan)
-    past = memory.get("medians") if isinstance(memory, Mapping) else None
+    past = memory.get(MEDIANS) if isinstance(memory, Mapping) else None
     other, kept_too = _planned(softened, observed, past, budget)
-    kept = {**kept, "medians": kept_too}
+    kept = {**kept, MEDIANS: kept_too}
     plan = as_promised(problem, other.draft.plan)
     if not is_valid(problem, plan):
         return found, kept

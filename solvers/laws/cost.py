@@ -222,18 +222,24 @@ def at_ordinary_prices(problem: Problem) -> tuple[Problem, float]:
     if largest <= 0.0 or _ORDINARY[0] <= largest <= _ORDINARY[1]:
         return problem, 1.0
     unit = 10.0 ** math.floor(math.log10(largest))
+    return in_units(problem, unit), unit
+
+
+def in_units(problem: Problem, unit: float) -> Problem:
+    """The problem with its money in units of that many USD, or of what it was in."""
+    if unit == 1.0:
+        return problem
     types = tuple(
         replace(each, price_usd_per_hour=each.price_usd_per_hour / unit)
         for each in problem.gpu_types
     )
-    scaled = replace(
+    return replace(
         problem,
         gpu_types=types,
         energy_price_usd_per_kwh=problem.energy_price_usd_per_kwh / unit,
         migration_cost_usd_per_hour=problem.migration_cost_usd_per_hour / unit,
         start_usd_per_second_and_gpu=problem.start_usd_per_second_and_gpu / unit,
     )
-    return scaled, unit
 
 
 def in_usd(problem: Problem, report: PlanReport, unit: float) -> PlanReport:

@@ -21,6 +21,7 @@ from typing import TypeAlias
 from solvers.laws.cost import (
     at_ordinary_prices,
     cost_usd_per_hour,
+    in_units,
     in_usd,
     llm_power_w,
     migration_cost_usd_per_hour,
@@ -77,7 +78,10 @@ def plan_beside(
 
     def planned(asked: Problem) -> _Shared:
         part = _part(budget, _POLICY_SHARE)
-        plan, report, kept = make_plan(asked, observed, past.policy, part)
+        # In USD: what a policy remembers of costs would else be in another unit whenever prices change it.
+        priced = in_units(asked, 1.0 / unit)
+        plan, report, kept = make_plan(priced, observed, past.policy, part)
+        report = in_usd(asked, report, 1.0 / unit)
         return _Shared(plan=plan, report=report, memory=kept)
 
     plan, report, kept = _beside(problem, planned, models, budget)

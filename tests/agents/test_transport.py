@@ -9,6 +9,7 @@ from msgspec import structs
 from agents.base.protocol import (
     GpuReading,
     Observation,
+    ReplicaReading,
     ServiceReading,
     SyncReply,
     UseReading,
@@ -67,9 +68,20 @@ def test_the_first_observation_arrives_whole_also_what_is_not_known() -> None:
 def test_what_an_earlier_control_plane_refuses_is_left_out_until_one_takes_it() -> None:
     counted = ServiceReading(service="chat", arrivals=3, served=1, in_slo=1)
     left = structs.replace(counted, gone=2, unmeasured=1)
+    fresh = ReplicaReading(
+        id="chat-1",
+        service="chat",
+        gpu_index=0,
+        state="starting",
+        sm_percent=50.0,
+        batch=1,
+        memory_mib=100.0,
+    )
+    again = structs.replace(fresh, restarts=4)
+    seen = an_observation(services=(left,), replicas=(again, fresh))
     told: list[Observation] = []
     # The first one is of before, the next ones take the fields, as they say in their answers.
-    takes = iter(("", "gone, unmeasured", "unmeasured", ""))
+    takes = iter(("", "gone, unmeasured, restarts", "unmeasured", ""))
 
     async def answer(request: web.Request) -> web.Response:
         told.append(msgspec.json.decode(await request.read(), type=Observation))
@@ -83,7 +95,7 @@ def test_what_an_earlier_control_plane_refuses_is_left_out_until_one_takes_it() 
         async with served(app) as url:
             transport = HttpTransport(url, "token")
             for _ in range(4):
-                await transport.exchange(an_observation(services=(left,)), wait_s=0.0)
+                await transport.exchange(seen, wait_s=0.0)
             await transport.close()
 
     asyncio.run(play())
@@ -93,3 +105,5 @@ def test_what_an_earlier_control_plane_refuses_is_left_out_until_one_takes_it() 
         left,
         structs.replace(left, gone=0),
     ]
+    plain = (fresh, fresh)
+    assert [each.replicas for each in told] == [plain, plain, seen.replicas, plain]

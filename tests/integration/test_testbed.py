@@ -49,7 +49,7 @@ def bring_up(bed: Composed) -> None:
     address = f"{bed.address('control-plane')}/api/v1/policies/default"
     headers = {"Authorization": f"Bearer {bed.admin_token()}", "If-Match": "*"}
     assert (
-        httpx2.put(address, json=QUICK, headers=headers, timeout=30.0).status_code
+        httpx2.put(address, json=QUICK, headers=headers, timeout=PATIENCE_S).status_code
         == 200
     )
     bed.run("deploy")

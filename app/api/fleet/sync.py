@@ -132,6 +132,7 @@ class QuickSync(Route):
         }
 
 
+_TAKES = {TAKES_HEADER: takes(READING_FIELDS)}
 _QUICK_QUERY = re.compile(rb"(?:wait_s=([0-9]{1,3}(?:\.[0-9]{1,9})?))?")
 
 
@@ -179,7 +180,7 @@ async def _answer(
     )
     if command is not None:
         context.parts.metrics.commands.inc()
-    headers = {TAKES_HEADER: takes(READING_FIELDS)}
+    headers = dict(_TAKES)
     if skew_s is not None:
         headers[SKEW_HEADER] = f"{skew_s:.1f}"
     return Response(

@@ -19,6 +19,7 @@ _KEYS = (
 )
 _SCALED = ("su", "longrope", "llama3", "deepseek_yarn", "deepseek_llama_scaling")
 """Kinds of scaling whose files state the scaled length."""
+_ORIGINAL = "original_max_position_embeddings"
 
 
 class LongestRequest(NamedTuple):
@@ -48,7 +49,7 @@ def read_context(config: ConfigFields) -> LongestRequest | None:
     # Gemma 3 states a length that is scaled already.
     if "gemma3" not in _kinds(config):
         for rope in _ropes(config):
-            tokens = max(tokens, _scaled(rope, stated.tokens))
+            tokens = max(tokens, _scaled(config, rope, stated.tokens))
     # Files may hold any number: no network has a longer context than this.
     return LongestRequest(int(min(tokens, MAX_COUNT)), stated.field)
 
@@ -89,7 +90,7 @@ def _ropes(config: ConfigFields) -> Iterator[Fields]:
         return
 
 
-def _scaled(rope: Fields, tokens: int) -> float:
+def _scaled(config: ConfigFields, rope: Fields, tokens: int) -> float:
     """The length with this scaling."""
     kind = str(rope.get("rope_type") or rope.get("type") or "yarn")
     factor = rope.get("factor")
@@ -101,7 +102,11 @@ def _scaled(rope: Fields, tokens: int) -> float:
         return float(tokens)
     if kind.endswith("yarn"):
         # Files state the scaled length, the original one, or both; the larger one is what the network can do.
-        original = rope.get("original_max_position_embeddings")
-        known = original if isinstance(original, int) else 0
-        return max(float(tokens), float(factor) * known)
+        original = rope.get(_ORIGINAL) or config.value(_ORIGINAL)
+        if isinstance(original, int):
+            return max(float(tokens), float(factor) * original)
+        config.notes.append(
+            f"rope_scaling: yarn does not state {_ORIGINAL}: {tokens} is taken for the scaled length"
+        )
+        return float(tokens)
     return tokens * float(factor)

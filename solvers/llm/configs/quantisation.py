@@ -105,7 +105,7 @@ def read_quantisation(config: ConfigFields, layers: int) -> Quantisation:
         # DeepSeek V4: nearly all weights are those of experts.
         config.notes.append("experts are in fp4: other layers are taken as fp4, too")
         precision = "fp4"
-    block = _block(stated, method, precision)
+    block = _block(config, stated, method, precision)
     # Their experts have a kernel that reads smaller groups.
     is_small = method.startswith(("gptq", "awq", "auto_gptq", "auto_awq"))
     patterns = list(_exceptions(stated))
@@ -257,7 +257,9 @@ def _bits(stated: Fields, depth: int = 0) -> float | None:
     return None
 
 
-def _block(stated: Fields, method: str, precision: Precision) -> int:
+def _block(
+    config: ConfigFields, stated: Fields, method: str, precision: Precision
+) -> int:
     """How many values of a row have one scale, where a part of a GPU may not cut through them."""
     shape = stated.get("weight_block_size")
     if shape is None:
@@ -265,7 +267,12 @@ def _block(stated: Fields, method: str, precision: Precision) -> int:
         shape = weights[0].get("block_structure")
     # Blocks are square in practice; where not, the longer side decides.
     if isinstance(shape, list) and shape and all(isinstance(i, int) for i in shape):
-        return max(1, *(int(each) for each in shape))
+        longer = max(1, *(int(each) for each in shape))
+        if len(set(shape)) > 1:
+            config.notes.append(
+                f"blocks of {' × '.join(map(str, shape))} values: degrees cut through none of {longer}"
+            )
+        return longer
     if method in ("bitsandbytes", "bnb", "torchao", "hqq") or "mx" in method:
         # These are cut anywhere, or padded.
         return 1

@@ -8,6 +8,7 @@ from agents.base.device import Part
 from agents.base.protocol import (
     MAX_LAUNCHES,
     LaunchFailure,
+    ReplicaReading,
     ReplicaState,
     TaskState,
 )
@@ -107,6 +108,37 @@ def test_more_failures_than_an_observation_holds_are_forgotten_oldest_first() ->
         launches.note("r1", "chat", 0, str(number))
     taken = launches.take(())
     assert (len(taken), taken[0].detail) == (MAX_LAUNCHES, "3")
+
+
+def test_a_replica_says_how_often_it_was_started_again_while_it_is_commanded() -> None:
+    def restarts(launches: FailedLaunches) -> list[int]:
+        readings = [
+            ReplicaReading(
+                id=name,
+                service="chat",
+                gpu_index=0,
+                state="starting",
+                sm_percent=10.0,
+                batch=4,
+                memory_mib=1000.0,
+            )
+            for name in ("r1", "r2")
+        ]
+        return [each.restarts for each in launches.counted(readings)]
+
+    launches = a_tracker()
+    assert restarts(launches) == [0, 0]
+    # Whatever became of it: one that had served for long is not asked for again by its own end.
+    for count, (start, end) in enumerate(
+        (("r1", "failed"), ("r1", "ready"), ("r1~8", "ready"), ("r1", "failed"))
+    ):
+        see(launches, end, 100.0 * count)  # type: ignore[arg-type]
+        launches.start(("replica", start))
+        assert restarts(launches) == [count + 1, 0]
+    # It rests, and is started for another request later.
+    launches.look(an_empty_node(), set(), 900.0)
+    launches.start(("replica", "r1"))
+    assert restarts(launches) == [0, 0]
 
 
 def test_no_failure_says_more_than_the_wire_takes() -> None:

@@ -46,6 +46,8 @@ class Replica:
         """Between the two."""
         self.document: object = None
         """An answer that comes at once."""
+        self.read: asyncio.Event | None = None
+        """What the pause waits for."""
         self.hold: asyncio.Event | None = None
         """What the end of a stream waits for."""
         self.headers: dict[str, str] = {}
@@ -64,6 +66,8 @@ class Replica:
         await response.prepare(request)
         for event in self.before:
             await response.write(event)
+        if self.read is not None:
+            await self.read.wait()
         await asyncio.sleep(self.pause_s)
         for event in self.events:
             await response.write(event)
@@ -147,7 +151,12 @@ async def test_several_answers_to_one_request_have_their_own_gaps(
     async with a_model(kind, tmp_path, itl_ms=600.0 * LATE_S) as (door, replica):
         pair = tuple(chunk({"content": "a"}, index=index) for index in (0, 1))
         replica.before, replica.events, replica.pause_s = pair, (*pair, DONE), LATE_S
-        assert (await door.post(PATH)).status == 200
+        replica.read = asyncio.Event()
+        async with door.client.post(door.url + PATH, data=b"{}") as answer:
+            await answer.content.readexactly(len(b"".join(pair)))
+            # Before the router has seen the first two it would see all four at once, where it stood still.
+            replica.read.set()
+            assert (answer.status, await answer.read() != b"") == (200, True)
         reading = await door.reading()
         assert (reading.served, reading.in_slo, reading.output_tokens) == (1, 0, 4)
 

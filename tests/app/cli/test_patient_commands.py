@@ -189,7 +189,10 @@ def test_top_bears_a_feed_that_is_cut_within_a_line() -> None:
     def serve(_: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, text='event: services\ndata: {"set": {"a"')
 
-    assert followed(serve, Sleeps(last=3)).tables == {}
+    sleeps = Sleeps(last=3)
+    assert followed(serve, sleeps).tables == {}
+    # It was asked again and again, as one that is away.
+    assert sleeps.waits == [2.0, 4.0, 8.0]
 
 
 def test_top_ends_where_its_token_is_refused() -> None:

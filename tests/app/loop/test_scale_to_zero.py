@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from agents.base.protocol import Observation, ReplicaReading, Route, ServiceReading
 from app.loop.forecast import make_demands
 from app.loop.waking import WAKING, WAKING_RPS, waking_services
+from app.store.launch_book import FAILURES
 from app.store.store import ServiceWindow
-from app.store.windows import sums_of
+from app.store.windows import parts_of
 from solvers.forecast.choose_technique import TechniqueChoice
 from solvers.forecast.techniques import TECHNIQUES
 from solvers.types.plan import Plan
@@ -219,6 +221,8 @@ def test_what_waits_or_starts_is_demand_however_long_ago_it_came(
     pending = tuple(replace(each, pending=1) for each in quiet)
     demand = demand_of(pending, technique=technique)
     assert (demand.arrival_rate_rps, demand.method) == (WAKING_RPS, WAKING)
+    # Where GPUs are short, who waits is not taken for room for what may come.
+    assert demand.headroom_rps == 0.0
     # Once it is answered, or ready, the downscale delay begins.
     for since, is_demand in ((19, True), (22, False)):
         rested = (*pending[:-since], *quiet[-since:])
@@ -286,7 +290,11 @@ def test_requests_without_an_answer_and_replicas_that_start_are_pending() -> Non
 
     services = [
         ServiceReading(service=name, arrivals=0, served=0, in_slo=0, queued=queued)
-        for name, queued in (("waits", 2), ("starts", 0), ("runs", 0))
+        for name, queued in (("waits", 2), ("starts", 0), ("runs", 0), ("fails", 0))
+    ]
+    again = [
+        structs.replace(a_reading(service, "starting"), restarts=restarts)
+        for service, restarts in (("starts", FAILURES - 1), ("fails", FAILURES))
     ]
     observation = Observation(
         node="n1",
@@ -296,10 +304,11 @@ def test_requests_without_an_answer_and_replicas_that_start_are_pending() -> Non
         window_s=1.0,
         generation=0,
         services=tuple(services),
-        replicas=(a_reading("starts", "starting"), a_reading("runs", "ready")),
+        replicas=(a_reading("starts", "starting"), a_reading("runs", "ready"), *again),
     )
-    pending = {service: sums.pending for service, sums in sums_of(observation)}
-    assert pending == {"waits": 2, "starts": 1, "runs": 0}
+    parts = parts_of(observation, end_s=1.0, window_s=1.0)
+    pending = {service: sums.pending for (service, _), sums in parts}
+    assert pending == {"waits": 2, "starts": 2, "runs": 0, "fails": 0}
 
 
 def test_the_policy_is_told_who_is_awake_for_a_few_requests() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from solvers.check import violations
+from solvers.joint.past import MUCH_COSTLIER, with_money
 from solvers.joint.policy import make_plan
 from solvers.laws.cost import cost_usd_per_hour, started
 from solvers.types.outcome import Budget, PlanReport, Stability
@@ -21,6 +22,7 @@ from tests.solvers.instances import (
     a_service,
     a_type,
     gpu_plan,
+    priced,
     random_problem,
     replica_on,
     with_rates,
@@ -109,6 +111,34 @@ def test_what_costs_what_the_load_needs_is_not_looked_at_again() -> None:
     assert (gpus_of(plan), started(problem, plan)) == (2, 0)
     assert isinstance(memory, dict)
     assert (memory["looked_s"], memory["settled_usd_per_hour"]) == (0.0, 2.0)
+
+
+@pytest.mark.parametrize(("before", "now"), [(1e-9, 1e-9), (900.0, 1100.0), (1e6, 1.0)])
+def test_what_is_remembered_of_costs_is_in_usd_whatever_the_prices(
+    before: float, now: float
+) -> None:
+    # The last look ended with one GPU at the prices of then, in a unit that today's may not have.
+    single = priced(wasteful(services=1, rate_rps=40.0), before)
+    plan, report, memory = tick(replace(single, current=None))
+    assert isinstance(memory, dict)
+    assert (gpus_of(plan), memory["looked_s"]) == (1, 0.0)
+    settled = memory["settled_usd_per_hour"]
+    assert settled == pytest.approx(report.cost_usd_per_hour) == pytest.approx(before)
+
+    # Two where one would do: what they cost is compared with that in the same money.
+    plan, _, memory = tick(priced(wasteful(), now), at_s=1.0, memory=memory)
+    assert isinstance(memory, dict)
+    is_dearer = 2.0 * now > MUCH_COSTLIER * before
+    assert (gpus_of(plan), memory["looked_s"]) == ((1, 1.0) if is_dearer else (2, 0.0))
+    assert memory["settled_usd_per_hour"] == pytest.approx(now if is_dearer else before)
+
+
+def test_money_of_the_softened_problem_is_in_usd_too() -> None:
+    medians = {"settled_usd_per_hour": 2.0, "looked_s": 5.0}
+    memory = {"version": 1, "settled_usd_per_hour": None, "medians": medians}
+    changed = with_money(memory, 1e3)
+    assert changed == {**memory, "medians": {**medians, "settled_usd_per_hour": 2e3}}
+    assert with_money(None, 1e3) is None and with_money("of another", 1e3)
 
 
 def test_a_load_that_grows_is_answered_before_costs_are_looked_at() -> None:

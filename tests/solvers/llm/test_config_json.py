@@ -260,6 +260,31 @@ def test_the_longest_request_is_derived_as_vllm_derives_it(
 
 
 @pytest.mark.parametrize(
+    ("fields", "tokens", "is_noted"),
+    [
+        ({}, 32768, True),
+        ({"original_max_position_embeddings": 32768}, 131072, False),
+    ],
+)
+def test_a_yarn_scaling_without_an_original_length_extends_nothing_and_is_noted(
+    fields: dict[str, object], tokens: int, *, is_noted: bool
+) -> None:
+    found = read(
+        max_position_embeddings=32768,
+        rope_scaling={"type": "yarn", "factor": 4.0},
+        **fields,
+    )
+    assert found.context is not None and found.context.tokens == tokens
+    assert ("taken for the scaled length" in " ".join(found.notes)) is is_noted
+
+
+def test_of_blocks_that_are_not_square_the_longer_side_decides_and_is_noted() -> None:
+    for shape, is_noted in (([128, 128], False), ([1, 128], True)):
+        found = quantised(quant_method="fp8", weight_block_size=shape)
+        assert ("blocks of 1 × 128" in " ".join(found.notes)) is is_noted
+
+
+@pytest.mark.parametrize(
     "name", ["text_config", "llm_config", "language_config", "odd_name"]
 )
 def test_the_language_part_is_found_under_any_name(name: str) -> None:

@@ -5,13 +5,17 @@ import math
 import pytest
 
 from app.solver.process import PlanAnswer, PlanRequest, run_policy
+from solvers.joint import policy as joint
+from solvers.policies.beside import plan_beside
 from solvers.policies.registry import policies
-from solvers.types.outcome import Budget
+from solvers.types.outcome import Budget, PlanReport
+from solvers.types.plan import Plan
 from solvers.types.problem import Problem
-from solvers.types.state import Observed
+from solvers.types.state import Json, Observed
 from tests.solvers.instances import priced, random_problem
 from tests.solvers.llm.models import make_points, make_problem, make_row, make_service
 from tests.solvers.llm.models import make_type as make_llm_type
+from tests.solvers.policies.test_beside import mixed
 
 FACTORS = (1e-9, 1e-6, 1e6)
 
@@ -60,7 +64,7 @@ def test_all_policies_plan_the_same_in_any_unit_of_money(
     assert_alike(random_problem(seed, services=4), policy)
 
 
-def test_language_models_are_planned_the_same_in_any_unit_of_money() -> None:
+def a_language_model() -> Problem:
     types = (
         make_llm_type("H100", price_usd_per_hour=4.0, count=6),
         make_llm_type("L40S", price_usd_per_hour=1.5, count=16),
@@ -69,9 +73,38 @@ def test_language_models_are_planned_the_same_in_any_unit_of_money() -> None:
         make_points(rows=(make_row(1, 3.0), make_row(2, 6.5))),
         make_points(gpu_type="L40S", rows=(make_row(1, 1.0), make_row(2, 2.0))),
     )
-    problem = make_problem(
+    return make_problem(
         gpu_types=types,
         llm_services=(make_service(rate_rps=13.0),),
         llm_points=points,
     )
-    assert_alike(problem, "joint")
+
+
+def test_language_models_are_planned_the_same_in_any_unit_of_money() -> None:
+    assert_alike(a_language_model(), "joint")
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_a_policy_beside_language_models_is_asked_and_remembers_in_usd(
+    factor: float,
+) -> None:
+    asked: list[Problem] = []
+
+    def make_plan(
+        problem: Problem, observed: Observed, memory: Json, budget: Budget
+    ) -> tuple[Plan, PlanReport, Json]:
+        asked.append(problem)
+        return joint.make_plan(problem, observed, memory, budget)
+
+    problem = priced(mixed(count=6), factor)
+    budget = Budget(seconds=math.inf, work=0.5)
+    _, report, _ = plan_beside(make_plan, problem, Observed(at_s=0.0), None, budget)
+    prices = [each.price_usd_per_hour for each in asked[0].gpu_types]
+    assert prices == pytest.approx(
+        [each.price_usd_per_hour for each in problem.gpu_types], rel=1e-9
+    )
+    _, usual, _ = plan_beside(
+        joint.make_plan, mixed(count=6), Observed(at_s=0.0), None, budget
+    )
+    cost = factor * usual.cost_usd_per_hour
+    assert report.cost_usd_per_hour == pytest.approx(cost, rel=1e-9)

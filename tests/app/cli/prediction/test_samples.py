@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis.strategies import floats, integers, sampled_from
 
 from app.cli.common.manifest_files import read_manifests
@@ -129,6 +129,7 @@ def test_benchmarks_of_a_language_model_become_a_network(tmp_path: Path) -> None
     tpot_ms=floats(1e-7, 1e8),
     name=sampled_from(["llama", "Llama-3.1-70B", "a b", "", "x" * 300]),
 )
+@example(clients=8.0, completed=100, prompt=8e2, output=1e2, tpot_ms=20.0, name="llama")
 @settings(max_examples=examples(40), deadline=None)
 def test_a_manifest_is_printed_only_if_it_would_be_applied(
     clients: float,
