@@ -342,7 +342,7 @@ class MemoryStore:
             return False
         for row in rows:
             known = self._fit_health.get(row.group)
-            # Whoever has read further wins: two processes may learn at the same time.
+            # The one that has read further wins: two processes may learn at the same time.
             if row.group in self._points and (
                 known is None or known.now.seen_until_s < row.now.seen_until_s
             ):

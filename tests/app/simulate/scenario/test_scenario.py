@@ -101,7 +101,7 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         (with_policy(name="two\nlines"), "policies[0].name: Value error, must be"),
         (with_policy(name=" "), "policies[0].name: Value error, must be printable"),
         ({"loop": {"mode": "advise"}}, "loop.mode: must be auto, not advise"),
-        ({"loop": {"paused": True}}, "loop.paused: must be false: nobody here"),
+        ({"loop": {"paused": True}}, "loop.paused: must be false: no one here"),
         (with_settings(mode="off", paused=True), "mode: must be auto, not"),
         (with_service(mode="approve"), "services[0].mode: must be auto, not approve"),
         (
