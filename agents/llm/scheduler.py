@@ -33,7 +33,7 @@ class EngineRequest:
     id: str
     prompt_tokens: int
     output_tokens: int
-    """It ends with so many."""
+    """It ends with this number."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -195,5 +195,5 @@ async def refuse_foreign(watch: GpuWatch, site: Site) -> None:
     if foreign := await watch.foreign():
         raise DeviceError(
             f"GPU {site.gpu.index} is not free: processes {', '.join(foreign)} compute on it. Stop them first (the "
-            "node's agent and its MPS daemon, too): what is measured beside them is worth nothing"
+            "node's agent and its MPS daemon, too): what is measured next to them is worth nothing"
         )

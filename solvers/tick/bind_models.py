@@ -1,10 +1,10 @@
-"""Language models' replicas on physical GPUs, each on as many of one node as it spans, and nothing beside it.
+"""Language models' replicas on physical GPUs, each on as many of one node as it spans, and nothing next to it.
 
 What runs as the plan wants it stays where it is. The others are placed from the largest on, which leaves room for the
 smaller ones wherever the rule of slots holds (`solvers.check_llm`): on the node where they displace the fewest
 replicas, so that what is replaced serves until then; of equal ones on one that has less than half of the service's, so
 that no loss of a node takes all of it; then on that with the fewest free GPUs, so that whole nodes stay whole. Where
-what stays is in the way of a large one, all are placed anew.
+what stays is in the way of a large one, all are placed again.
 
 A service whose team asked that it survives the loss of a node or a zone is spread as evenly as there is room: its
 replicas are placed where the fewest requests would be lost. While a loss would leave less than is needed, those that

@@ -108,7 +108,7 @@ def test_the_layout_that_is_there_is_left_alone_and_a_dry_run_changes_nothing(
     [
         (
             "3g.71gb,3g.71gb,1g.18gb",
-            "3g.71gb,3g.71gb would fit; beside that there is room for nothing",
+            "3g.71gb,3g.71gb would fit; besides that there is room for nothing",
         ),
         ("3g.40gb", "this GPU has no slice 3g.40gb; it can have 7g.141gb (at most 1)"),
     ],

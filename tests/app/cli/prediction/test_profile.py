@@ -61,7 +61,7 @@ def test_a_plan_names_networks_neighbours_and_clocks(tmp_path: Path) -> None:
     cells, _ = make_cells(wanted(networks=(), plan=plan, clocks="900"))
     assert [str(cell) for cell in cells] == [
         "a batch 1 at 50 %, 900 MHz",
-        "a batch 2 at 25 % beside b batch 4 at 75 %, 900 MHz",
+        "a batch 2 at 25 % next to b batch 4 at 75 %, 900 MHz",
     ]
     unlocked, notes = make_cells(wanted(networks=(), plan=plan))
     assert {cell.clock_mhz for cell in unlocked} == {None}
