@@ -2,7 +2,7 @@
 
     python -m bench.predict_techniques [--shared ../shared]
 
-A random quarter of the rows is held out, or all but so many rows of every network; the technique learns from the rest
+A random quarter of the rows is held out, or all but a few rows of every network; the technique learns from the rest
 and there is no choice. Error = |predicted − measured| / measured over the held-out rows of all draws; `unanswered` is
 the share of them in groups that the technique could not learn. (With the automatic choice: `bench.predict`.)
 """

@@ -231,7 +231,7 @@ def _max_depth(body: Iterable[ast.stmt]) -> int:
 
 
 def _depth(statement: ast.stmt) -> int:
-    """Levels of compound statements, this one included; definitions within it begin anew."""
+    """Levels of compound statements, this one included; definitions within it begin again."""
     if not isinstance(statement, _COMPOUND):
         return 0
     if isinstance(statement, ast.If):

@@ -18,7 +18,7 @@ class RowOptions:
     seconds: float
     """No fault is made after so long."""
     kills: int = 1000
-    """Nor after so many, where the row kills."""
+    """Nor after this number, where the row kills."""
     nodes: int = 4
     seed: int = 7
     calls: int | None = None

@@ -20,7 +20,7 @@ from solvers.types.problem import CapacityLaw, Problem
 
 MEDIAN = 0.5
 STRETCH = 1.2
-"""Of what its percentile allows, a service is planned for at most this multiple: a replica that it allows nearly nothing
+"""A service is planned for at most this multiple of what its percentile allows: a replica with next to no allowance
 would be given next to no requests."""
 
 _Row = tuple[tuple[float, ...], ...]

@@ -142,7 +142,7 @@ def optimum(
 
 
 def after(calls: int) -> Callable[[], bool]:
-    """Over after so many questions."""
+    """Over after `calls` questions."""
     asked = itertools.count(1)
     return lambda: next(asked) > calls
 

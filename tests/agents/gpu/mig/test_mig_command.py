@@ -179,7 +179,7 @@ def test_a_replica_on_record_and_an_agent_at_work_keep_the_layout(
     )
     with agent_at(tmp_path / "s") as records:
         records.save(a_record(records, identity=OURS, gpu_index=1))
-    assert mig("clear").code == 0, "a replica of GPU 1 is in nobody's way"
+    assert mig("clear").code == 0, "a replica of GPU 1 is in no one's way"
 
 
 def test_a_task_on_record_keeps_the_layout_though_its_memory_is_away_and_one_that_is_done_does_not(

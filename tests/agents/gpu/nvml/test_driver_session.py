@@ -1,4 +1,4 @@
-"""A driver's library that goes away: who asks anew, how often, and who must be waited for."""
+"""A driver's library that goes away: who asks again, how often, and who must be waited for."""
 
 import threading
 

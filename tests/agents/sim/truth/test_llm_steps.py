@@ -1,4 +1,4 @@
-"""Steps of simulated engines: against the kernels that they are made of, by hand, and what nobody measured."""
+"""Steps of simulated engines: against the kernels that they are made of, by hand, and what was not measured."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""First latencies of what nobody has measured: how near, how sure, and in which order the sources are asked."""
+"""First latencies of what was never measured: how near, how sure, and in which order the sources are asked."""
 
 from collections.abc import Mapping
 from dataclasses import replace
