@@ -200,7 +200,7 @@ def _full(entry: Observation, draw: Random) -> Observation:
 async def _opened(
     session: aiohttp.ClientSession, secret: str, pages: int
 ) -> AsyncIterator[None]:
-    """So many browsers' streams, read as they come."""
+    """`pages` browsers' streams, read as they come."""
     tasks = [asyncio.create_task(_look(session, secret)) for _ in range(pages)]
     try:
         yield

@@ -46,7 +46,7 @@ SERVICES = {
 }
 """Network, SLO in ms and mean rate in rps without crowds."""
 ROOMS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
-"""So many times what is expected, of all services alike."""
+"""Multiples of what is expected, of all services alike."""
 MIN_POINTS = -0.3
 """By so much the worst service may miss its percentile."""
 OURS = "joint"

@@ -46,7 +46,7 @@ def held_quarter(samples: Samples, seed: int) -> Split:
 
 
 def kept_few(samples: Samples, seed: int, *, count: int) -> Split:
-    """So many random rows of every network learned, the others held out."""
+    """`count` random rows of every network learned, the others held out."""
     random = np.random.default_rng(seed)
     learned = np.sort(
         np.concatenate(

@@ -133,7 +133,7 @@ def pairs(
 def at_most(
     cells: Sequence[MeasurementCell], number: int, *, seed: int
 ) -> tuple[MeasurementCell, ...]:
-    """So many of the cells, the same for the same seed, in their order."""
+    """`number` of the cells, the same for the same seed, in their order."""
     if len(cells) <= number:
         return tuple(cells)
     # A string as seed does not depend on PYTHONHASHSEED, and "/choice" keeps this draw apart from that of the order.

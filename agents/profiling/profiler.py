@@ -35,7 +35,7 @@ class ProfileListener(Protocol):
     """Who shows how far it is."""
 
     def begun(self, *, cells: int, done: int) -> None:
-        """So many cells, of which some were measured before."""
+        """A profile of `cells` cells begins, of which some were measured before."""
         ...
 
     def measured(self, measurement: Measurement) -> None:

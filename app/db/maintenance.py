@@ -38,7 +38,7 @@ class Retention:
     served_samples_days: int = 30
     """Measurements that were read off served executions; those that people sent are kept for ever."""
     served_samples: int = 5000
-    """So many are kept of a network on a GPU type, the newest: a plan that changes all day makes new ones."""
+    """The number kept of a network on a GPU type, the newest: a plan that changes all day makes new ones."""
     old_fits_days: int = 90
     """Fits that are no longer in force."""
     tokens_days: int = 90
@@ -46,7 +46,7 @@ class Retention:
     tasks_days: int = 90
     """Tasks that are over; what they cost stays in the reports."""
     tasks: int = 10_000
-    """So many of those are kept, the newest."""
+    """The number of those that are kept, the newest."""
 
 
 async def load_time(engine: AsyncEngine) -> datetime:

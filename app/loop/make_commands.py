@@ -28,7 +28,7 @@ NET = 1.1
 """The board's own limit over the power cap where a governor holds the cap: it must see a breach to answer it, and a
 breach between two of its steps must stay small."""
 WAITING_NODES = 16
-"""So many nodes know the services that run nowhere: of thousands not all need be told whenever one comes to rest."""
+"""How many nodes know the services that run nowhere: of thousands not all are told whenever one comes to rest."""
 _MIN_DRAIN_S, _MAX_DRAIN_S = 30.0, 1800.0
 """Streams of language models are cut no earlier, and no later, than this after their replica got its last request."""
 _HEARD_S = 10.0

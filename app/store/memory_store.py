@@ -66,7 +66,7 @@ class MemoryStore:
     choices: dict[str, TechniqueChoice] = field(default_factory=dict)
     """How services are forecast."""
     max_plans: int | None = None
-    """So many plans are kept with what they were made from, the newest; None = all. `pushed` keeps every target."""
+    """The number of plans kept with what they were made from, the newest; None = all. `pushed` keeps every target."""
     tasks: TaskBook = field(default_factory=TaskBook)
     samples: dict[SampleRow, datetime] = field(default_factory=dict)
     """Measurements, and when each came in."""

@@ -22,7 +22,7 @@ class RowOptions:
     nodes: int = 4
     seed: int = 7
     calls: int | None = None
-    """So many fuzzed calls and as many syncs; None: as many as fit, of which the row promises some a second."""
+    """The number of fuzzed calls, and of syncs; None: as many as fit, of which the row promises some a second."""
     hours: float = 24.0
     """Simulated, of the row that lives through a day in its seconds."""
 

@@ -235,7 +235,7 @@ def _worth_beside(
     free = _fitting(mode, members)
     items = np.column_stack([np.tile(members, (len(free), 1)), free])
     carried = capacities(mode, tables.law, items)
-    # A newcomer may push a neighbour beyond its SLO, so all of them are looked at.
+    # A new service may push a neighbour beyond its SLO, so all of them are looked at.
     is_lawful = ((carried > 0.0) | mode.may_idle[items]).all(axis=1)
     earned = valuation.earned(mode.service[items], carried)
     energy = mode.watt_price * mode.power[free]

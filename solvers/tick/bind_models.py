@@ -260,7 +260,7 @@ class _FreeGpus:
                 self._by_node[gpu.gpu_type, gpu.node].append(gpu.id)
 
     def take(self, wanted: _Wanted, losses: ModelLosses) -> tuple[GpuId, ...]:
-        """So many GPUs of one node as it spans, by id; none where no node has them."""
+        """As many GPUs of one node as it spans, by id; none where no node has them."""
         offers = list(self._offers(wanted, losses))
         return self._taken(min(offers)) if offers else ()
 
@@ -306,7 +306,7 @@ class _FreeGpus:
     def _offer(
         self, place: tuple[str, NodeId], tp: int, avoided: Set[GpuId]
     ) -> tuple[GpuId, ...]:
-        """So many of a node's GPUs, those first on which nothing runs; none where it has too few."""
+        """`tp` of a node's GPUs, those first on which nothing runs; none where it has too few."""
         usable = [gpu for gpu in self._by_node[place] if gpu not in avoided]
         if len(usable) < tp:
             return ()

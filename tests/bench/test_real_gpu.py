@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_S, until
 
 __all__ = ["library"]
 pytestmark = pytest.mark.integration
-# So many that a busy machine, which looks at the table late, still finds the command at work.
+# Enough cells that a busy machine, which looks at the table late, still finds the command at work.
 SIX_CELLS = ("solo", "--shares", "10,20,30,50,75,100")
 
 

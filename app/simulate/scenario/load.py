@@ -105,7 +105,7 @@ class RequestsRef(Strict):
 
 
 class ClientStep(Strict):
-    """So many clients from a moment on, until the next one."""
+    """A number of clients from a moment on, until the next one."""
 
     start_s: Seconds
     clients: int = Field(ge=0, le=100_000)

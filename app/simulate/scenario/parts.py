@@ -163,7 +163,7 @@ class TaskList(Strict):
         default=100,
         ge=1,
         le=2000,
-        description="So many jobs; those after the end are left out",
+        description="Number of jobs; those after the end are left out",
     )
     start_s: Seconds = Field(default=0.0, description="When the first one is submitted")
     time_scale: Positive = Field(

@@ -53,7 +53,7 @@ _DECIMALS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IntegerPlan:
-    """So many GPUs of each column, and what they cost and leave short."""
+    """The number of GPUs of each column, and what they cost and leave short."""
 
     counts: Mapping[int, int]
     """Column number → GPUs, > 0."""

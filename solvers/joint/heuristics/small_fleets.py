@@ -48,7 +48,7 @@ _MAX_PROGRAMS = 2_000
 _PHASES = (PHASES[0], Phase(effort=Effort(4, 0, 3, 5e-4), min_gain=1e-3))
 """Efforts of relaxations that are to give prices and columns, not bounds."""
 _NOTHING = 1e-6
-"""So many GPUs, or USD per hour, are rounding."""
+"""A difference of this number of GPUs, or of USD per hour, is rounding."""
 _LIMIT_PRICE_OVER_COST = 2.0
 """A GPU that a fleet lacks costs this many times the cost that a plan must be below."""
 _SHORTAGE_OVER_DUAL = 3.0

@@ -98,7 +98,7 @@ def gpu_plan(
     count: int,
     share: Reals,
 ) -> GpuPlan:
-    """So many GPUs that run a column, each service with its share of what its replicas carry, (S,)."""
+    """`count` GPUs that run a column, each service with its share of what its replicas carry, (S,)."""
     mode = tables.modes[column.pattern.mode]
     # SM percents are read from the rows: as numbers of SM steps they would come back with rounding.
     replicas = (

@@ -39,7 +39,7 @@ _LONG = 1000
 ROOT_CELLS = 6
 """Intervals of pressure per number of replicas, before any is halved."""
 _UNCAPPED_NODES = 30
-"""So many times as many nodes: with as few as elsewhere bounds of 100 GPUs stay 10 % too low, in as much time."""
+"""This multiple of the nodes: with as few as elsewhere bounds of 100 GPUs stay 10 % too low, in as much time."""
 MAX_HALVINGS = 7
 """A cell can be halved this often, which is what the pool has room for: 6 · 2^7 = 768 intervals of pressure then."""
 

@@ -35,7 +35,7 @@ _SHORTAGE = 20.0
 _FEW_SHORT = 0.04
 """When no more than this share of the services is short, only GPUs near them are looked at."""
 _NEAR_GPUS = 24
-"""So many of them at most."""
+"""The maximum number of them."""
 _COLUMNS = 4000
 """Looked at where every GPU may change: to scan all that were ever made takes longer than new ones do."""
 _START_COLUMNS = 600

@@ -289,7 +289,7 @@ def _replicas(
 
 
 def _replica(service: str, kind: Kind, number: int, load: float) -> LlmReplicaPlan:
-    """So many replicas of a kind, each with that part of what it can carry."""
+    """`number` replicas of a kind, each with that part of what it can carry."""
     return LlmReplicaPlan(
         service=service,
         gpu_type=kind.gpu_type,

@@ -64,7 +64,7 @@ def packed(
     carrier_of: CarrierOf,
     wanted: Mapping[str, int],
 ) -> list[Carrier]:
-    """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
+    """The wanted replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
     packing = _Packing(stage, tenants, carrier_of)
     # Widest first, as bin packing goes by falling size: narrow knees fill what wide ones leave.
     for name in sorted(tenants, key=lambda name: (-tenants[name].knee_percent, name)):

@@ -28,7 +28,7 @@ OWN = np.random.default_rng(3).normal(0.0, 0.15, len(SIZES))
 
 
 def layers_of(name: str, size: int, *, gmacs: bool = True) -> LayerCounts:
-    """So many convolutions and half as many activations; parameters and operations in proportion."""
+    """`size` convolutions and half as many activations; parameters and operations in proportion."""
     counts = {"convolution": size, "activation": size // 2}
     return LayerCounts(
         network=name,
