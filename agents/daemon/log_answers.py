@@ -58,7 +58,7 @@ class LogTransport:
         try:
             await self._reach.post(path, await self._read(request))
         except TransportError as error:
-            # The one who waits is told that the node did not answer, and asks again.
+            # The caller that waits is told that the node did not answer, and asks again.
             log.warning("the log of %s cannot be sent: %s", request.name, error)
         finally:
             del self._answers[request.id]

@@ -169,7 +169,7 @@ def main(arguments: list[str]) -> int:
     """Wait for the end of standard input, then see to everything; the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     duties = msgspec.json.decode(arguments[0], type=Duties)
-    # One who ends a whole group of processes must not end this one: its work begins then.
+    # A signal that ends a whole group of processes must not end this one: its work begins then.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):

@@ -29,7 +29,7 @@ PIECES_LIMIT = 512 * 1024
 IDLE_S = 3.0
 MAX_IDLE = 256
 CONNECT_TIMEOUT_S = 2.0
-"""Workers are on this machine: one that takes longer does not take connections any more."""
+"""Workers are on this machine: a worker that takes longer does not take connections any more."""
 _STALL_S = 0.1
 """Given to a connection after its time, so that a process that stood still sees what came meanwhile."""
 _JOINED_LIMIT = 64 * 1024
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
         self._report()
 
     def _report(self) -> None:
-        """Tell the one that waits what has come."""
+        """Tell the waiting request what has come."""
         parser = self._parser
         if self._answered is None:
             self._wake()

@@ -213,7 +213,7 @@ class ServiceQueue:
 
     def take(self, but: Collection[str] = ()) -> str | None:
         """A replica with room, where no request waits for one; none of those that have refused this one."""
-        # Who came first goes first, so no request passes those that wait.
+        # The first to come goes first, so no request passes those that wait.
         return None if self._waiting else self._choose(but)
 
     async def acquire(self) -> str:

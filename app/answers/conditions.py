@@ -184,7 +184,7 @@ def _uncovered(facts: PlanFacts) -> Condition:
 
 def _left_out(facts: PlanFacts) -> str:
     message = "; ".join(map(_unserved_text, facts.unserved))
-    # What waits may serve it: who looks for a remedy should know.
+    # What waits may serve it: anyone who looks for a remedy should know.
     if facts.awaited is not None and facts.awaited.replicas > facts.replicas:
         message += f"; {waits_text(facts.awaited)}"
     return message

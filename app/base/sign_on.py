@@ -55,7 +55,7 @@ def grants_of(groups: Iterable[str], grants: Mapping[str, Grant]) -> tuple[Grant
     held = [grants[group] for group in groups if group in grants]
     choices: list[Grant] = []
     for scope in reversed(PERSON_SCOPES):
-        # Who may operate a project may look at it, too.
+        # A person who may operate a project may look at it, too.
         enough = [
             each
             for each in held

@@ -152,7 +152,7 @@ def _note_lines(
         for key, value in node.value:
             inner = (*path, str(key.value))
             line = key.start_mark.line + 1
-            # YAML takes the last one; who wrote both meant something else.
+            # YAML takes the last one; an author of both meant something else.
             if inner in lines:
                 complain(
                     line,

@@ -211,7 +211,7 @@ def _accounts(summary: Summary) -> Text:
         f"  worst service in SLO {100 * worst:.2f} % to {100 * rivals:.2f} %\n",
         "",
     )
-    # Who reads one figure alone must know whom it is about.
+    # A reader of one figure alone must know whom it is about.
     text.append(
         "  (k8s_hpa has the GPU type, parts of GPUs and target for each service that\n"
         "  hindsight finds cheapest for this load; bench.demo compares over seeds)\n",

@@ -252,7 +252,7 @@ class _Demo:
             "  plimsoll get services; plimsoll explain; plimsoll cost --by service",
             soft_wrap=True,
         )
-        # For the person who starts a second one.
+        # For anyone who starts a second one.
         self.lock.write_text(
             f"{where} with the token in {self.token_path} (process {os.getpid()})",
             encoding="utf-8",

@@ -261,7 +261,7 @@ class SolverWorker:
                 ) from error
 
     async def close(self) -> None:
-        """End the worker for good, whatever it is at; who waits for its answer gets SolverUnavailable."""
+        """End the worker for good, whatever it is at; a caller that waits for its answer gets SolverUnavailable."""
         self._is_closed = True
         # Before its turn, which a request may have for a minute, and a start for three: stopping would wait.
         if self._process is not None:

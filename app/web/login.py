@@ -2,7 +2,7 @@
 
 Who logs in at an identity provider comes in by `sign_on`, and out by the same way as everybody.
 
-A token comes from the form alone, which a person fills in: who could log a visitor in by a link, under a token of
+A token comes from the form alone, which a person fills in: one who could log in a visitor by a link, with a token of
 their own, would see all that the visitor then enters.
 """
 
@@ -78,7 +78,7 @@ async def enter(paper: Paper, request: Request) -> Response:
 async def leave(
     paper: Paper, provider: "IdentityProvider | None", request: Request
 ) -> Response:
-    """Log out; who logged in at the identity provider is sent there to log out, too."""
+    """Log out; a person from the identity provider is sent there to log out, too."""
     require_own_page(request.method, request.headers.raw)
     context: Context = request.scope["plimsoll.context"]
     answer = RedirectResponse("/login", status_code=303)
@@ -163,7 +163,7 @@ async def _holder(request: Request, secret: str) -> Context:
 
 def first_page(caller: TokenRow, wanted: str) -> str:
     """The page that somebody sees first."""
-    # Only the default is changed: who came by a link gets the page of the link.
+    # Only the default is changed: a visitor who came by a link gets the page of the link.
     is_bound = caller.projects is not None and wanted == FIRST_PAGE
     return FIRST_OF_PROJECT if is_bound else wanted
 

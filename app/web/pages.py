@@ -167,7 +167,7 @@ class Paper:
                 for each in PAGES
                 if each.is_in_navigation and _reaches(context, each)
             ],
-            # Who may not see the page is told where to look instead, by a page with the same frame.
+            # A caller that may not see the page is told where to look instead, by a page with the same frame.
             script=page.name if _reaches(context, page) else "elsewhere",
             argument=argument,
             caller=context.caller,

@@ -81,7 +81,7 @@ class SignOn:
         except PlimsollError as error:
             # Who is forbidden was noted by name; a provider that is not there refuses no one.
             if isinstance(error, Unauthorised):
-                # Without its words: who comes back can make up what the provider is said to have said.
+                # Without its words: a visitor who comes back can make up what the provider is said to have said.
                 await _note_denial(request, "the provider's answer was not accepted")
             answer = self._refusal(request, error, attempt.wanted)
         # Gone whatever came of it: an attempt is answered once.

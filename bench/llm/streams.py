@@ -366,7 +366,7 @@ def _measure(
         found.used.setdefault(whose, []).append(percent)
     found.streams += client.measured
     found.events_per_s.append(client.events / (ended_s - begun_s))
-    # One that is behind gets rid of what was left.
+    # A client that is behind gets rid of what was left.
     time.sleep(PAUSE_S)
 
 

@@ -1,7 +1,7 @@
 """The source keeps its structure, and what is not yet as the style guide asks gets no worse.
 
-Each `MAX_` and `MIN_` is a ratchet: the figure of today, which a change may improve and not worsen. Who improves
-one puts the new figure here; `python -m tools.house --ratchets` prints the block.
+Each `MAX_` and `MIN_` is a ratchet: the figure of today, which a change may improve and not worsen. A change for
+the better puts the new figure here; `python -m tools.house --ratchets` prints the block.
 """
 
 import ast

@@ -5,7 +5,7 @@
 
 An agent that runs must be stopped first, since it lists its devices when it starts; with --keep-replicas those on other
 GPUs go on. A task whose memory is in the host's is on no driver's list, and would be lost with its slice all the same:
-what counts is its record. Processes of other users can be hidden from who has no right to see them: the driver then
+what counts is its record. Processes of other users can be hidden from callers without a right: the driver then
 refuses to destroy their slices.
 """
 
@@ -47,7 +47,7 @@ class OnRecord:
 def held(state_dir: Path) -> Iterator[OnRecord]:
     """The records of the node's replicas and tasks, with which no agent can start.
 
-    Raises DeviceError while one runs. Nothing is made here: who changes slices is root, and the agent often is not.
+    Raises DeviceError while one runs. Nothing is made here: slices are changed by root, and the agent often is not.
     """
     if not state_dir.is_dir():
         raise DeviceError(

@@ -63,7 +63,7 @@ class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
             # awake for nothing.
             self._wanted.wait()
             for gpu in self._watched():
-                # One that does not answer says so to its reader.
+                # A GPU that does not answer says so to its reader.
                 with contextlib.suppress(DeviceError):
                     self._note(gpu, self._power_w(gpu))
 

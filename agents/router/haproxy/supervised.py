@@ -208,7 +208,7 @@ class ProxyServer:
                 await self._start()
                 await self._restore()
             except (DeviceError, OSError) as error:
-                # The one that gives it its tables finds out that it has none, and gives it one.
+                # The caller that gives it its tables finds out that it has none, and gives it one.
                 log.error("HAProxy could not be restarted with its tables: %s", error)
 
     async def _start(self) -> None:

@@ -44,7 +44,7 @@ class ClusterPage:
     async def load(self, engine: Engine, now: datetime) -> bytes:
         """The page, at most KEPT_S old. Raises Unavailable."""
         async with self.turn:
-            # Looked at under the lock: who waited for the page that another one made takes it as it is.
+            # Looked at under the lock: a caller that waited for a page that another made takes it as it is.
             clock_s = asyncio.get_running_loop().time()
             if clock_s - self.made_s > KEPT_S:
                 self.text = await make_page(engine, now)

@@ -1,8 +1,8 @@
 """Snapshots of the cluster for people's requests: one load serves all that asked before it began.
 
 A snapshot is some twenty queries. Where each of fifty requests a second loaded one of its own, they kept the event loop
-busy, and every node's sync waited. No request gets one that was begun before it came, so who changed something sees
-it.
+busy, and every node's sync waited. No request gets one that was begun before it came, so a caller sees its own
+change.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class SharedSnapshots:
         self._store = store
         self._clock = clock
         self._next: asyncio.Task[Snapshot] | None = None
-        """It has not begun to read: who asks now may share it."""
+        """It has not begun to read: a request that comes now may share it."""
         self._running: asyncio.Task[Snapshot] | None = None
         """Kept, since nothing else refers to it once all who asked have given up."""
         self._rested = asyncio.Lock()

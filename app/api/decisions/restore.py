@@ -159,6 +159,6 @@ async def _calm(context: Context, connection: Connection, plan_id: int) -> Mode:
 async def _record(
     connection: Connection, record: PlanRecord, packed: PackedProblem
 ) -> int:
-    """As approved at once: who restores it has decided already, and the loop pushes what is approved."""
+    """As approved at once: the person who restores it has decided already, and the loop pushes what is approved."""
     await save_parts(connection, packed.parts)
     return await plans.record(connection, record, packed)

@@ -131,7 +131,7 @@ class Tokens:
         """Ask the database again for these tokens, and for unknown ones."""
         self._forgotten += 1
         self._unknown.clear()
-        # They stay known: else one who logs out would make all agents wait behind unknown tokens.
+        # They stay known: else a person who logs out would make all agents wait behind unknown tokens.
         for known in self._known.values():
             if is_meant(known.row):
                 known.until_s = 0.0

@@ -229,7 +229,7 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
 
 def _headers(error: Exception, kind: ProblemKind) -> Mapping[str, str]:
     if isinstance(error, TooMany):
-        # Rounded up: who came a moment too early would be refused again.
+        # Rounded up: a request that came a moment too early would be refused again.
         return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
     headers = kind.headers or {}
     return {**RETRY, **headers} if kind.status in TRANSIENT_STATUSES else headers

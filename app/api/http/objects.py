@@ -93,7 +93,7 @@ class Preconditions:
     def check(self, present: BaseModel | None) -> None:
         """Raises PreconditionFailed, or PreconditionRequired for a change that names no state."""
         if present is None:
-            # Who names a state expects an object: creating another one would hide that it was deleted.
+            # A caller that names a state expects an object: creating another one would hide that it was deleted.
             if self.match is not None:
                 raise PreconditionFailed(
                     "there is no such object, but If-Match was sent; omit it to create the object"

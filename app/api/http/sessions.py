@@ -67,7 +67,7 @@ async def log_in(
     parts: ApiParts, caller: TokenRow, response: Response, *, secure: bool
 ) -> None:
     """Begin a session for the holder of a valid token. `secure`: the browser sends the cookie over HTTPS only."""
-    # The database has its hash only, as of tokens: who reads the table can log in nowhere.
+    # The database has its hash only, as of tokens: a reader of the table can log in nowhere.
     cookie = secrets.token_urlsafe(32)
     now = parts.clock.now()
     until = (

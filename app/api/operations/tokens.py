@@ -272,7 +272,7 @@ def _expiry(wanted: TokenRequest, now: datetime) -> datetime | None:
     # A token that is expired when it is made would only be noticed by its first use.
     if wanted.expires_at is not None and wanted.expires_at <= now:
         raise InvalidRequest("is in the past", field="expires_at")
-    # Who finds a forgotten one would be let in as a node.
+    # Anyone who finds a forgotten one would be let in as a node.
     if wanted.expires_at is None and wanted.scope == "join":
         raise InvalidRequest("a join token must expire", field="expires_at")
     return wanted.expires_at

@@ -12,12 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 # A statement that runs longer than this would hold a snapshot open for many ticks; reports and syncs stay far below.
 STATEMENT_TIMEOUT_MS = 30_000
-# Every transaction of ours is short: who waits longer for a lock meets a stuck one, and an error says so.
+# Every transaction of ours is short: one that waits longer for a lock meets a stuck one, and an error says so.
 LOCK_TIMEOUT_MS = 5_000
 # A transaction that its client forgot would stop vacuum; every step of ours ends within seconds.
 IDLE_IN_TRANSACTION_MS = 60_000
 
-# SQLAlchemy's own 30 s are longer than agents wait for an answer; who finds no connection free is to come again.
+# SQLAlchemy's own 30 s are longer than agents wait for an answer; without a free connection they are to come again.
 POOL_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5
 """A whole number, as libpq has it."""

@@ -59,7 +59,7 @@ async def push(
     policy = await policies.load_current(connection)
     leads = await holds_lead(connection, epoch)
     if policy.holds or not leads:
-        # What a person approved waits for one who may push it.
+        # What a person approved waits for a leader that may push it.
         if row.state == "proposed":
             why = HELD if policy.holds else NOT_LEADING
             await _lose(connection, plan.c.id == plan_id, why, at)

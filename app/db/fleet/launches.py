@@ -123,7 +123,7 @@ async def _known_gpus(connection: AsyncConnection, gpus: set[GpuId]) -> set[GpuI
 async def _load(
     connection: AsyncConnection, gpus: set[GpuId]
 ) -> dict[tuple[str, GpuId], LaunchRecord]:
-    # Without a lock of its own: who writes of a GPU has locked its node.
+    # Without a lock of its own: a writer of a GPU has locked its node.
     rows = await all_rows(connection, _OF_GPUS, gpus=sorted(gpus))
     return {
         (row.service, GpuId(row.gpu)): LaunchRecord(

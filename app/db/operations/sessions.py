@@ -45,7 +45,7 @@ async def create(
 async def token_of_person(
     connection: AsyncConnection, wanted: TokenOrder, *, at: datetime
 ) -> TokenRow:
-    """The token of who logged in at the identity provider; one of an earlier login with the same rights lasts on.
+    """The token of a login at the identity provider; one of an earlier login with the same rights lasts on.
 
     One for all browsers of a person: it is listed, limited and revoked once.
     """

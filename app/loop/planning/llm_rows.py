@@ -97,7 +97,7 @@ class SizedModels:
     _kept: dict[RowsRequest, RowsAnswer] = field(default_factory=dict)
 
     async def sized(self, solver: Solver, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the ways to run all its language models, for who waits. Raises SolverUnavailable."""
+        """The snapshot with the ways to run all its language models, waited for. Raises SolverUnavailable."""
         return with_rows(snapshot, await self.of(solver, snapshot, at_most=None))
 
     async def of(

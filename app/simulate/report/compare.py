@@ -77,7 +77,7 @@ def is_shown(difference: SeedMean) -> bool:
 def favourite(report: SimulationReport, candidates: Sequence[str]) -> str:
     """The cheapest of these policies that keeps every SLO on average.
 
-    Where none does: the cheapest of those that the seeds cannot tell from the one that misses least. One that left most
+    Where none does: the cheapest of those that the seeds cannot tell from what misses least. A policy that left most
     requests unserved in some seed is only chosen where all did.
     """
     lazy = {run.policy for run in report.runs if not works(run)}

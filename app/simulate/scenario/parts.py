@@ -212,7 +212,7 @@ class FaultSpec(Strict):
             raise ValueError(
                 f"it ends at {self.end_s:g} s, but begins at {self.start_s:g} s only"
             )
-        # Fields that another kind would ignore are refused: who writes them expects something of them.
+        # Fields that another kind would ignore are refused: an author expects something of them.
         if self.kind == "straggler" and self.factor == 1.0:
             raise ValueError(
                 "a straggler needs a factor other than 1: everything takes this many times as long"

@@ -96,7 +96,7 @@ class _Channel:
         # Others look already: what they see is as new as the last load.
         if self._is_loaded:
             listener.add(self._key, self.everything())
-        # The one that comes first starts the loading, for all who come after.
+        # The first listener starts the loading, for all who come after.
         if self.task is None:
             self.task = asyncio.create_task(
                 self._run(), name=f"plimsoll-feed-{self._topic.name}"
@@ -108,7 +108,7 @@ class _Channel:
         if not self.listeners and self.task is not None:
             self.task.cancel()
             self.task = None
-            # The one that comes next must not get what was loaded before the pause.
+            # The next listener must not get what was loaded before the pause.
             self._is_loaded = False
 
     @property

@@ -12,7 +12,7 @@ execution time rises), and j carries no less than i did. So patterns of undomina
 What is carried next to any neighbours is compared on knots of pressure 0 = P_0 < … < P_K that no neighbours exceed, for
 every number of replicas that launch delays tell from others: what j carries at P_{k+1} is no less than what i carries
 at P_k. Between the two, j carries no less than at the upper knot and i no more than at the lower. That loses little,
-because one that carries the whole rate carries no more than it.
+because a replica that carries the whole rate carries no more than it.
 """
 
 from collections.abc import Iterator, Sequence

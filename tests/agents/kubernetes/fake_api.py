@@ -155,7 +155,7 @@ class FakeApi:
         if grace_s is None and key.resource == "pods":
             grace_s = one["spec"].get("terminationGracePeriodSeconds", 30)
         if grace_s or metadata.get("finalizers"):
-            # In two steps: who ends it, as kubelet does with Pods, deletes once more or takes its finalizer away.
+            # In two steps: a caller, as kubelet does with Pods, deletes once more or takes its finalizer away.
             metadata.setdefault("deletionTimestamp", now())
             metadata["deletionGracePeriodSeconds"] = grace_s or 0
             self._note("MODIFIED", key, one)

@@ -176,7 +176,7 @@ async def test_a_damaged_record_is_told_and_its_worker_ended(node: Node) -> None
 
 @in_loop
 async def test_a_forged_record_leads_to_no_process(process_node: Node) -> None:
-    """One who can put a file there must not make a root agent end any process."""
+    """A user who can put a file there must not make a root agent end any process."""
     async with process_node.workers(keep=True) as workers:
         await started(workers)
     change_record(process_node, pid=1)

@@ -159,7 +159,7 @@ def test_arguments_out_of_range_are_refused(
 
 
 def test_a_queue_that_refuses_is_erlangs_where_nobody_may_wait() -> None:
-    # Ratio 1: one that comes during an execution is refused; a request in 1 + a is served.
+    # Ratio 1: a request that comes during an execution is refused; a request in 1 + a is served.
     for load in (0.1, 1.0, 3.0):
         share = refused_share(1, utilisation=load, slo_ratio=1.0)
         assert share == pytest.approx(load / (1.0 + load))
