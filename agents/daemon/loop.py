@@ -89,7 +89,7 @@ class NodeAgent:
         self._skew = ClockSkew()
         self._governing, self._acquittals = Governing(device), Acquittals(device)
         self._hands = asyncio.Lock()
-        """Held by what is setting the device: what one of them has read must not change under it. Starts go without:
+        """Held by the step that sets the device: what one of them has read must not change under it. Starts go without:
         they may take long, and change nothing that another sets."""
         self._notes = AgentNotes()
         self._steps = Steps(clock)

@@ -98,7 +98,7 @@ class TaskProcess:
     """The newest that its hook said."""
     doom: str = ""
     doomed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Why it must be ended, set by what finds that out."""
+    """Why it must be ended, set where that is found out."""
     is_stopping: bool = False
     job: "asyncio.Task[None] | None" = None
     """Its life, or its end."""

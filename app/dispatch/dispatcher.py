@@ -50,7 +50,7 @@ class JobDispatcher:
     store: Store
     clock: ControlClock
     turn: asyncio.Lock
-    """Held by what reads, decides and pushes in this process: the tick or a round."""
+    """Held by the step that reads, decides and pushes in this process: the tick or a round."""
     kernel_ratios: Mapping[str, float] = field(default_factory=dict)
     """Compute to memory by network, of those whose kernels were profiled."""
     layers: Sequence[LayerCounts] = ()

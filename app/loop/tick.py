@@ -84,7 +84,7 @@ class Loop:
     layers: tuple[LayerCounts, ...] = ()
     """Layers of training networks; training that was never profiled is judged by them."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by what decides in this process, the tick or the dispatcher of jobs, so that neither's plan is lost."""
+    """Held by the decider in this process, the tick or the dispatcher of jobs, so that neither's plan is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

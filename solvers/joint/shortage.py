@@ -1,7 +1,7 @@
 """Best effort: where GPUs are too few for the SLOs' percentiles, an arrangement in which every median is in time.
 
 What serves most of all weight may leave out one service altogether, the one that takes most of a GPU for a request,
-though the GPUs would do for all of them with some requests late. So what arranges for the control loop asks first
+though the GPUs would do for all of them with some requests late. So the control loop's policy asks first
 whether its arrangement has all medians in time (`keeps_medians`), and else arranges for the medians (`at_medians`).
 Promised and reported is what the percentiles allow there (`as_promised`): the plan obeys the capacity law as any other
 one does, and says what exceeds it.

@@ -140,7 +140,7 @@ class JobBatch:
     gpu: GpuId
     members: tuple[PlacedJob, ...]
     tuned: str | None = None
-    """The one whose setting was raised to fill what was left; None = none was."""
+    """The one whose setting was raised to fill what was left; None = no setting was."""
     limits: DispatchLimits | None = None
     """Under which it was formed; None = its dispatcher has none."""
 

@@ -232,7 +232,7 @@ def check_owner(
     wanted: manifests.Metadata | None = None,
 ) -> None:
     """Raise Conflict where the cluster keeps the object, InvalidRequest where a caller says so of one of its own."""
-    # Outside of a cluster nothing is kept by it, so that what is left of one can be changed.
+    # Outside of a cluster no object is kept by one, so that what is left of one can be changed.
     if not context.parts.is_in_cluster or context.caller.root == CLUSTER:
         return
     owner = None if before is None else metadata_of(before).annotations.get(OWNER)

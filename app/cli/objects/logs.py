@@ -48,7 +48,7 @@ def logs(
     ] = False,
     tail: Annotated[
         int | None,
-        typer.Option(min=1, max=100_000, help="The last lines: their maximum number"),
+        typer.Option(min=1, max=100_000, help="Maximum number of lines, the last ones"),
     ] = None,
     since: Annotated[
         str | None,

@@ -30,7 +30,7 @@ class ProjectQuota:
     max_gpus: int | None = None
     """The maximum that all services and tasks may hold: each replica and each task that is not over one."""
     max_simulations: int | None = None
-    """Those that may wait or run. None: the project's own tokens ask for none, and others for it without a ceiling."""
+    """How many may wait or run. None: the project's own tokens ask for none, and others for it without a ceiling."""
 
     @classmethod
     def of(cls, row: AnyRow) -> "ProjectQuota":

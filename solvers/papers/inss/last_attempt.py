@@ -30,7 +30,7 @@ SAME = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One question to what proposes provisions."""
+    """One question to the proposer of provisions."""
 
     fingerprint: str
     """A hash of all that must be equal."""
