@@ -113,7 +113,7 @@ test-kubernetes: install
 IMAGES ?= $(TESTBED)/ctr
 test-kubernetes-node: install
 	@test -x $(TESTBED)/bin/kubelet && test -f $(IMAGES)/fake-gpus.tar || { \
-	  echo "make test-kubernetes-node needs root, TESTBED=DIR with kubelet beside the rest (TARGETS=kubelet build.sh," \
+	  echo "make test-kubernetes-node needs root, TESTBED=DIR with kubelet, too (TARGETS=kubelet build.sh," \
 	    "node.sh fetch) and IMAGES=DIR with fake-gpus.tar, router.tar and pause.tar (images.sh)"; exit 2; }
 	$(BIN)/python -m bench.pods_node --testbed $(TESTBED) --images $(IMAGES) --scripts $(KUBERNETES) --away-s 60
 
@@ -132,7 +132,7 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tools.audit $(AUDIT_ARGS)
 
-# What a release is made of, for whoever runs it; see docs/security.md.
+# What a release is made of, for those who run it; see docs/security.md.
 sbom: $(INSTALLED)
 	@$(BIN)/python -m tools.sbom --key '$(SBOM_KEY)'
 

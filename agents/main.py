@@ -310,7 +310,7 @@ def _read_token(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
     # Imported late, like what runs the agent.
     from agents.sync.node_token import FILE, is_exchanged, read_token
 
-    # Another's, such as that of whoever started this: what this process starts has no business with it.
+    # Another's, such as that of the process that started this: what this process starts has no business with it.
     os.environ.pop(TOKEN_VARIABLE, None)
     token = ""
     try:

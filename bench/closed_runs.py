@@ -103,7 +103,7 @@ def run_closed(
         world=world,
         clock=clock,
         solver=InlineSolver(policies),
-        # Baselines promise no percentile; whoever breaks one pays for it in attainment.
+        # Baselines promise no percentile; one that breaks its promise pays for it in attainment.
         promises_may_break=True,
     )
 

@@ -173,7 +173,7 @@ async def measure() -> list[Figures]:
     added = [whole - start for whole, start in switches]
     return [
         _figures("batch applied", batches, goal_ms=200.0),
-        _figures("share switched, beside the worker's start", added, goal_ms=500.0),
+        _figures("share switched, besides the worker's start", added, goal_ms=500.0),
         _figures("the worker's start", [start for _, start in switches], goal_ms=None),
     ]
 

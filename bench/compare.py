@@ -1,4 +1,4 @@
-"""What papers claim beside what the simulator finds: HetSev's three experiments, and forecasts against foresight.
+"""What papers claim next to what the simulator finds: HetSev's three experiments, and forecasts against foresight.
 
 Run: `make bench-compare`, or `python -m bench.compare [NAMES] [--jobs N]`; NAMES are files of bench/scenarios without
 their ending. Every scenario states what the paper fixes and what is assumed. All policies of a scenario face the same

@@ -3,8 +3,8 @@
     python -m bench.dashboard [--open 50] [--seconds 20]
 
 1,000 GPUs on 125 nodes with three replicas each and 200 services; every node reports each second, and the gauges of
-every GPU change each time. `plimsoll serve` runs beside an embedded PostgreSQL with the loop off. Prints the API
-process's share of a core with no dashboard and with so many open on the overview, their difference per page, and the
+every GPU change each time. `plimsoll serve` runs with an embedded PostgreSQL with the loop off. Prints the API
+process's share of a core with no dashboard and with some open on the overview, their difference per page, and the
 time from the acknowledgement of an observation to its event in a browser's stream. With Playwright and Chromium also
 every page's weight over the wire and its first paint.
 """
@@ -200,7 +200,7 @@ def _full(entry: Observation, draw: Random) -> Observation:
 async def _opened(
     session: aiohttp.ClientSession, secret: str, pages: int
 ) -> AsyncIterator[None]:
-    """So many browsers' streams, read as they come."""
+    """`pages` browsers' streams, read as they come."""
     tasks = [asyncio.create_task(_look(session, secret)) for _ in range(pages)]
     try:
         yield

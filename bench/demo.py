@@ -285,7 +285,7 @@ def main() -> None:
     options = _options()
     numbers = range(1, options.seeds + 1)
     seeds = []
-    # Spawned: a child that was forked beside compiled kernels may hang.
+    # Spawned: a child that was forked with compiled kernels may hang.
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for found in pool.map(run_seed, numbers):
             seeds.append(found)

@@ -1,4 +1,4 @@
-"""Tasks on what services leave over: the program of `joint` beside the greedy; `python -m bench.fill`.
+"""Tasks on what services leave over: the program of `joint` next to the greedy; `python -m bench.fill`.
 
 Random fleets of the laws in `tests/solvers/factories.py`, which can be followed by hand: replicas at random rates,
 a fifth of the GPUs idle, tasks of random priority, weight, deadline and waiting time. Counts how much weighted progress
@@ -30,7 +30,7 @@ Fill = Callable[[FillProblem], tuple[BoundGpu, ...]]
 
 
 def random_case(gpus: int, tasks: int, seed: int, *, is_plain: bool) -> FillProblem:
-    """Nothing runs yet but replicas; plain: nothing is due, and nobody has waited, so that only progress counts."""
+    """Nothing runs yet but replicas; plain: nothing is due, and none has waited, so that only progress counts."""
     draw = random.Random(f"{gpus} {tasks} {seed}")
     fleet = [
         a_gpu(number, draw.choice(("cheap", "cheap", "dear"))) for number in range(gpus)

@@ -1,4 +1,4 @@
-"""What first plans cost where services come one after the other, as `plimsoll apply` sends them, beside the best plan.
+"""What first plans cost where services come one after the other, as `plimsoll apply` sends them, next to the best plan.
 
 Run: `python -m bench.first_plans`. Prints a table and writes bench/results/first_plans.json.
 

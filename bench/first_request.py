@@ -93,7 +93,7 @@ async def measure(folder: Path) -> Figures:
 
 
 async def _quietly(ask: Callable[[], Awaitable[int]]) -> int:
-    """Its answer; 0 while nobody answers, or there is no such thing."""
+    """Its answer; 0 while nothing answers, or there is no such thing."""
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
         return await ask()
     return 0

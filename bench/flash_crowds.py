@@ -4,7 +4,7 @@
 
 Half an hour of eight services on twelve V100 and twelve T4 that start a replica in 10 s, with a tick each 15 s and
 measured truth. Each seed draws a trace of its own (`plimsoll trace generate flash-crowds` with its defaults): a slow
-wave, noise that is half shared, and crowds of 1.5 to 5 times the rate that most services join. Beside `joint` with its
+wave, noise that is half shared, and crowds of 1.5 to 5 times the rate that most services join. Next to `joint` with its
 defaults stand other policies, and all of them with one room for all services at all times in place of what is learned.
 One claim is ours: the worst service's attainment is at most 0.3 points below its percentile. `cost_to_uniform` compares
 with `joint` at the cheapest uniform room that keeps it so, `cost_to_widest` with `joint` at the widest one,
@@ -46,7 +46,7 @@ SERVICES = {
 }
 """Network, SLO in ms and mean rate in rps without crowds."""
 ROOMS = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
-"""So many times what is expected, of all services alike."""
+"""Multiples of what is expected, of all services alike."""
 MIN_POINTS = -0.3
 """By so much the worst service may miss its percentile."""
 OURS = "joint"
@@ -127,7 +127,7 @@ def scenario(
 def jobs(
     seeds: int, folder: Path, policies: Sequence[Entry] = POLICIES
 ) -> tuple[SimulationRun, ...]:
-    """Every policy with so many seeds."""
+    """Every policy with `seeds` seeds."""
     made: list[SimulationRun] = []
     for seed in range(1, seeds + 1):
         wanted = scenario(seed, write_trace(seed, folder), policies)

@@ -35,7 +35,7 @@ HORIZON_S = 5.0
 STRETCH_S = 60.0
 """Between two choices, in windows of a second; the longest traces of them last an hour, the shortest five minutes."""
 STRETCHES = 60
-"""For longer windows the trace is cut into so many."""
+"""For longer windows the trace is cut into this number."""
 GENERATED_DAYS = 14
 
 

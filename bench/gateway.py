@@ -113,7 +113,7 @@ def is_settled(nodes: list[Any]) -> bool:
 
 
 def only_on(names: set[str], count: int = 1) -> Callable[[list[Any]], bool]:
-    """Whether it is settled on so many of these nodes and no other."""
+    """Whether it is settled on `count` of these nodes and no other."""
     return lambda nodes: (
         is_settled(nodes)
         and len(nodes) == count
@@ -146,7 +146,7 @@ def process(folder: Path, name: str, *words: str, **more: str) -> Iterator[None]
 async def control_plane(
     folder: Path, **settings: str
 ) -> AsyncIterator[GatewayDeployment]:
-    """`plimsoll up` without nodes, which answers; its gateway's address is known, and nobody listens there yet."""
+    """`plimsoll up` without nodes, which answers; its gateway's address is known, and nothing listens there yet."""
     url, gateway = (f"http://127.0.0.1:{a_free_port()}" for _ in range(2))
     words = ("-c", RUN, "up", "--nodes", "0", "--data-dir", str(folder / "data"))
     settings |= {"PLIMSOLL_PORT": url.rpartition(":")[-1]}
@@ -199,7 +199,7 @@ async def start_agent(
     launch_s: float = 1.0,
     gpus: int = 1,
 ) -> contextlib.AbstractContextManager[None]:
-    """A node with so many fake GPUs, whose replicas take so long to start."""
+    """A node with fake GPUs, whose replicas take so long to start."""
     asked = {"name": node, "scope": "agent", "node": node}
     token = await made.call("POST", "tokens", asked)
     (folder / f"{node}.token").write_text(token["secret"])

@@ -29,7 +29,7 @@ UNANSWERED = "none"
 
 
 def shared_folder(description: str | None) -> Path | None:
-    """The folder that the command line names, or the one beside the repository; None, with a line, without data."""
+    """The folder that the command line names, or the one next to the repository; None, with a line, without data."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

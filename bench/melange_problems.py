@@ -6,7 +6,7 @@ the loads of a type's pieces, added up, need: Σ rate / throughput ≤ count. Wh
 so that a piece may be spread over several.
 
 As a planner problem: a class is a service, and what shares a GPU's time shares its SMs. A replica with x % of the SMs
-carries x % of the throughput; nobody slows its neighbours, memory and watts do not bind, and the SLO, which is in the
+carries x % of the throughput; none slows its neighbours, memory and watts do not bind, and the SLO, which is in the
 throughputs already, is met by all. Rows are shares for 64ths of a class (or of a GPU, where the class needs more), for
 64ths of a 64th, and for what the class needs beyond whole GPUs; each is rounded up to a multiple of `SM_PERCENT_STEP`,
 so that a plan loses that much to Mélange per replica at most. On the other hand, its rates may be cut where Mélange's

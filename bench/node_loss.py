@@ -97,7 +97,7 @@ def losses_of(seed: int) -> list[dict[str, Any]]:
 def jobs(
     scenario: SimulationScenario, seeds: int, asked: Asked = ASKED[1]
 ) -> tuple[SimulationRun, ...]:
-    """Every policy with so many seeds, each with its own losses."""
+    """Every policy with `seeds` seeds, each with its own losses."""
     catalogue = shipped_catalogue(scenario)
     document = scenario.model_dump(mode="json")
     services = [

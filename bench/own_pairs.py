@@ -1,6 +1,6 @@
 """What pairs that `bench.real_gpu` measured say of the law by which partners slow each other; rows of `bench.partners`.
 
-Under SM limits, for a network i beside j, which may use P_j percent of the SMs, whether they serve or are trained:
+Under SM limits, for a network i next to j, which may use P_j percent of the SMs, whether they serve or are trained:
 
     slowdown_ij = 1 + s_i · w_j · (P_j / 50)^η
 
@@ -26,7 +26,7 @@ _SWEEPS = 200
 
 
 class Pair(NamedTuple):
-    """A network beside another process."""
+    """A network next to another process."""
 
     network: str
     other: str
@@ -77,7 +77,7 @@ def _figures(pairs: Sequence[Pair]) -> Iterator[tuple[str, float]]:
     capped = [each for each in pairs if each.is_capped]
     kinds = (
         ("capped", [each for each in capped if not each.has_training]),
-        ("beside training", [each for each in capped if _is_training(each.other)]),
+        ("next to training", [each for each in capped if _is_training(each.other)]),
         ("training", [each for each in capped if _is_training(each.network)]),
         ("all of these", capped),
     )
@@ -87,20 +87,20 @@ def _figures(pairs: Sequence[Pair]) -> Iterator[tuple[str, float]]:
         law, both = fit(rows), fit(rows, tells_neighbours=True)
         median = 100.0 * float(np.median(law.sensitivities))
         yield f"{name} ({len(rows)} rows), exponent of the SM percent", law.exponent
-        yield f"{name}, median excess beside half of the SMs, %", median
+        yield f"{name}, median excess next to half of the SMs, %", median
         yield f"{name}, error of a sensitivity per network, %", law.error_percent
         yield f"{name}, error with a pressure per neighbour, %", both.error_percent
     beside = [each for each in pairs if _is_training(each.other)]
     for name, percent in (("half of the SMs", 50.0), ("all SMs", 100.0)):
         stalls_ms = [each.stall_ms for each in beside if each.other_percent == percent]
         if stalls_ms:
-            what = f"beside training with {name}, the 99th percentile gains"
+            what = f"next to training with {name}, the 99th percentile gains"
             yield f"{what}, median, ms", float(np.nanmedian(stalls_ms))
     serving = [each for each in pairs if not each.has_training]
     worst = max(serving, key=lambda each: each.slowdown)
     for each in pairs:
         if (each.network, each.other) == (worst.network, worst.other):
-            both_named = f"{each.network} beside {each.other}"
+            both_named = f"{each.network} next to {each.other}"
             percents = f"{each.sm_percent:g} and {each.other_percent:g} %"
             alone_ms = each.latency_ms / each.slowdown
             yield f"{both_named}, {percents}: alone, ms", alone_ms

@@ -41,7 +41,7 @@ from solvers.types.problem import CapacityLaw, OperatingPoint
 
 SERVICES, MAX_SHARERS, PERCENTILE = 14, 3, 0.98
 SLO_RATIOS = (3.0, 8.0)
-"""An SLO is so many times a batch's time on a third of the GPU; near 2 no replica could share one."""
+"""An SLO is this multiple of a batch's time on a third of the GPU; near 2 no replica could share one."""
 RANDOM_COMBINATIONS = 60
 WORLDS = (("V100-16GB", True), ("A100-40GB", True), ("A100-40GB", False))
 """GPU type, and whether SM limits hold: else all replicas may use the whole GPU."""
@@ -64,7 +64,7 @@ class StakeScenario:
     rates_rps: FloatArray
 
     def placed(self, combination: Combination, service: int) -> RunningPart:
-        """One of the services beside the others."""
+        """One of the services next to the others."""
         percent = 100.0 / len(combination) if self.is_capped else 100.0
         return RunningPart(
             network=self.networks[service],
@@ -263,7 +263,7 @@ def _two_segments(truth: Truth, scenario: StakeScenario, alone: Times) -> Times:
 
 
 def stakes(truth: Truth, scenario: StakeScenario) -> Iterator[tuple[str, Stake]]:
-    """What each belief comes to, and combinations that nobody chose."""
+    """What each belief comes to, and combinations that none chose."""
     true = capacities(scenario, lambda placed: truth.execution_ms(placed, BATCH))
     known = beliefs(truth, scenario)
     for name, times_ms in known.items():
@@ -272,7 +272,7 @@ def stakes(truth: Truth, scenario: StakeScenario) -> Iterator[tuple[str, Stake]]
         yield name, judge(scenario, gpus, believed, true)
     sizes = np.array([len(each) for each in all_combinations()])
     random = np.random.default_rng(len(scenario.networks))
-    # Only where everybody carries something: nobody would share a GPU otherwise.
+    # Only where everybody carries something: no policy would share a GPU otherwise.
     shared = np.flatnonzero((sizes > 1) & ((true > 0.0).sum(axis=0) == sizes))
     for name, usable in (
         ("one service per GPU", np.flatnonzero(sizes == 1)),

@@ -3,7 +3,7 @@
     python -m bench.partners [--shared ../shared/data]
 
 Errors are means of |predicted / measured factor − 1|, in percent. Rows that the truth reads off its own tables
-(iGniter's pairs, ResNet-50 beside itself) are left out one by one; Abacus, ParvaGPU and the copies are held against
+(iGniter's pairs, ResNet-50 next to itself) are left out one by one; Abacus, ParvaGPU and the copies are held against
 laws that saw none of them. Then: how much partners differ, what the best law of one number per network leaves, and how
 far the catalogue's belief lies from the truth on pairs that were not profiled. Pairs of our own are in `own_pairs`.
 """
@@ -54,7 +54,7 @@ def data_rows(shared: Path) -> Iterator[Figures]:
         ),
         "resnet50_pairs_mps/pairs.csv": (
             _resnet50_pairs,
-            "ResNet-50 beside itself, capped, A100",
+            "ResNet-50 next to itself, capped, A100",
             3.0,
         ),
         "abacus_a100/pair_makespan.csv": (_abacus_pairs, "pairs, uncapped, A100", 8.0),
@@ -230,7 +230,7 @@ def spread_rows(truth: Truth) -> Iterator[Figures]:
 
 
 def _factor_table(truth: Truth, gpu_type: str, percent: float) -> FloatArray:
-    """(N, N) each inference network beside each other one; NaN beside itself."""
+    """(N, N) each inference network next to each other one; NaN next to itself."""
     names = truth.networks
     table = np.full((len(names), len(names)), np.nan)
     for own, other in permutations(range(len(names)), 2):

@@ -3,7 +3,7 @@
 Run: `python -m bench.plan [--only PART] [--quick] [--threads N]`. Prints a table per part as it goes, and how many
 figures are as aimed at, as they must be, or not; after each part writes what there is, with more columns, to
 bench/results/plan.json (plan_PART.json with --only, plan_quick.json with --quick). About 18 minutes; --quick takes
-four, on the smaller problems. Without `../shared` beside the checkout only generated problems are planned.
+four, on the smaller problems. Without `../shared` next to the checkout only generated problems are planned.
 
 `met`: `aim`, `must`, `no`, `short` of the aim where nothing must be, `-` where nothing is demanded. With a fault a plan
 meets nothing: it breaks a rule or leaves something unserved (`broken`), costs less than what is called proven
@@ -43,7 +43,7 @@ def main() -> int:
     warm_up()
     if not FOLDER.is_dir():
         print(
-            "No shared problems beside this checkout: only generated ones are planned."
+            "No shared problems next to this checkout: only generated ones are planned."
         )
     rows: list[Figures] = []
     name = "_".join(

@@ -110,7 +110,7 @@ def _bound_row(case: str, known: Known, made: Run) -> Figures:
 
 
 def _below_lp(known: Known, threads: int) -> Rows:
-    """How far the bound is below the relaxation's optimum after so many seconds.
+    """How far the bound is below the relaxation's optimum after a number of seconds.
 
     The optimum is that of a longer run; where that run did not end either, its lowest objective is above the optimum,
     and the distance is overstated.

@@ -96,7 +96,7 @@ class Run:
         return 100.0 * (self.cost / self.bound - 1.0) if self.bound > 0.0 else None
 
     def figures(self, known: Known | None = None) -> Figures:
-        """What stands in the table beside the figure that has a goal."""
+        """What stands in the table next to the figure that has a goal."""
         return {
             "bound": self.bound,
             **(
@@ -113,7 +113,7 @@ class Run:
 
 
 def run(problem: Problem, limit_s: float, threads: int) -> Run:
-    """Plan the problem from nothing, within so many seconds of wall-clock time."""
+    """Plan the problem from nothing, within `limit_s` of wall-clock time."""
     began_s = time.perf_counter()
     budget = Budget(
         seconds=limit_s, threads=threads, elapsed=lambda: time.perf_counter() - began_s

@@ -56,7 +56,7 @@ def validity(threads: int, *, is_quick: bool) -> Rows:  # noqa: ARG001  the prob
 def _row(
     case: str, template: Problem, objective: Objective | None, count: int
 ) -> Figures:
-    """So many problems that are like the template; without an objective the template itself."""
+    """`count` problems that are like the template; without an objective the template itself."""
     seconds, statuses, broken = [], Counter[str](), 0
     for seed in range(count):
         draw = random.Random(f"{objective} {seed}")

@@ -1,4 +1,4 @@
-"""What it costs that replicas are Pods: starts beside those of processes, crashes, deletions by others, adoption.
+"""What it costs that replicas are Pods: starts next to those of processes, crashes, deletions by others, adoption.
 
 Run: `python -m bench.pods`. Prints a table and writes bench/results/pods.json.
 

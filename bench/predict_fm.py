@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def accuracy_rows(samples: Samples) -> list[Figures]:
-    """Every method after so many rows, next to the paper's figures."""
+    """Every method after each number of rows, next to the paper's figures."""
     methods: dict[str, Predictor] = {
         "factorisation machine": one_pass,
         "matrix factorisation": matrix_factorisation,

@@ -99,7 +99,7 @@ def igniter_rows(shared: Path, techniques: Sequence[Technique]) -> list[Figures]
 def stranger_rows(
     name: str, samples: Samples, alone_ms: Reals, techniques: Sequence[Technique]
 ) -> list[Figures]:
-    """Every network in turn is nobody's neighbour among the samples, and everybody's among the held-out ones."""
+    """Every network in turn is no one's neighbour among the samples, and everybody's among the held-out ones."""
     other = np.array([neighbours[0].network for neighbours in samples.at.neighbours])
     splits = [
         (np.flatnonzero(other != held), np.flatnonzero(other == held))

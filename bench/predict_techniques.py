@@ -2,7 +2,7 @@
 
     python -m bench.predict_techniques [--shared ../shared]
 
-A random quarter of the rows is held out, or all but so many rows of every network; the technique learns from the rest
+A random quarter of the rows is held out, or all but a few rows of every network; the technique learns from the rest
 and there is no choice. Error = |predicted − measured| / measured over the held-out rows of all draws; `unanswered` is
 the share of them in groups that the technique could not learn. (With the automatic choice: `bench.predict`.)
 """
@@ -46,7 +46,7 @@ def held_quarter(samples: Samples, seed: int) -> Split:
 
 
 def kept_few(samples: Samples, seed: int, *, count: int) -> Split:
-    """So many random rows of every network learned, the others held out."""
+    """`count` random rows of every network learned, the others held out."""
     random = np.random.default_rng(seed)
     learned = np.sort(
         np.concatenate(

@@ -83,7 +83,7 @@ def _measure(seed: int, *, options: argparse.Namespace) -> Figures:
 def attainment(
     problem: Problem, plan: Plan, requests: int, *, seed: int
 ) -> dict[str, float]:
-    """By service with a rate: the share of so many requests that are in time."""
+    """By service with a rate: the share of `requests` that are in time."""
     tallies: dict[str, ServiceTally] = defaultdict(ServiceTally)
     for number, station in enumerate(stations(problem, plan)):
         random = np.random.default_rng([seed, number])
@@ -141,7 +141,7 @@ def _placed(problem: Problem, gpu: GpuPlan, place: int) -> RunningPart:
 def _serve(
     station: Station, requests: int, tally: ServiceTally, random: np.random.Generator
 ) -> None:
-    """Let one replica serve so many Poisson arrivals."""
+    """Let one replica serve a number of Poisson arrivals."""
     queue, now_s = ReplicaQueue(capacity=1_000_000, noise=np.ones(1)), 0.0
     while requests > 0:
         drawn = min(requests, CHUNK)

@@ -294,7 +294,7 @@ def _summary(
     figures: dict[str, Figure] = {}
     for name in ("new_command_s", "full_answer_s", "first_late_s", "late_to_force_s"):
         found = [value for row in rows if isinstance(value := row[name], float)]
-        # A jump that made nobody late has no time from there on; a command that never came has none at all.
+        # A jump that made no request late has no time from there on; a command that never came has none at all.
         is_whole = len(found) == len(rows) or name in (
             "first_late_s",
             "late_to_force_s",

@@ -6,7 +6,7 @@ One process is the router, two are timed workers that answer at once, this one s
 soon as it was answered. `rps_per_core` divides the answers by the router's own processor time, so that senders and
 workers on the same cores do not count; `to_direct` is the same load's rate through the router over that straight to a
 worker. Second table: replicas are switched under load, `last_request_ms` after the call the old one got its last. Where
-HAProxy is installed it is measured beside the router.
+HAProxy is installed it is measured next to the router.
 """
 
 import argparse
@@ -191,7 +191,7 @@ async def _serve_router(pipe: Connection, workers: dict[str, str]) -> None:
         called_s = time.monotonic()
         router.switch(_table(name), addresses)
         returned_s = time.monotonic()
-        while any(map(router.in_flight, old)):  # noqa: ASYNC110  drained is a state, nobody tells of it
+        while any(map(router.in_flight, old)):  # noqa: ASYNC110  drained is a state, nothing tells of it
             await asyncio.sleep(0.0005)
         pipe.send((called_s, returned_s, time.monotonic()))
     await runner.cleanup()
@@ -296,7 +296,7 @@ def _haproxy(stack: contextlib.ExitStack, program: str, urls: dict[str, str]) ->
 
 
 def make_request(padding: int) -> bytes:
-    """A whole request with so many bytes of padding in its body."""
+    """A whole request with `padding` bytes of padding in its body."""
     filler = "p" * padding
     body = (
         b'{"id":"%s","inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1.0]}]}'
@@ -321,7 +321,7 @@ async def send(port: int, padding: int, seconds: float) -> Load:
 
 
 def measure_rates(parts: Processes, front: Front, seconds: float) -> list[Figures]:
-    """One row per size of body: through the front, with the direct rate beside it."""
+    """One row per size of body: through the front, with the direct rate next to it."""
     rows: list[Figures] = []
     for name, padding in BODIES.items():
         asyncio.run(

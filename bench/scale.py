@@ -7,9 +7,9 @@ PostgreSQL with fsync and the solver's process are real; nodes of four GPUs are 
 follows its newest command at once and says what its replicas serve, every five seconds. A slope is that of a figure's
 logarithm over the fleet's from one size to the next: 1 is a cost in proportion to the fleet.
 
-    first tick      everything is placed anew, within the policy's seconds
+    first tick      everything is placed again, within the policy's seconds
     kept tick       rates as before
-    changed tick    each rate drawn anew within 10 % of its mean
+    changed tick    each rate drawn again within 10 % of its mean
     overview, explain  what the dashboard's first page shows of all GPUs; why the first plan is as it is
     batch           a job is dispatched to one GPU: what stays of its plan, target and commands; the first one after a
                     new plan writes what the next ones share with it

@@ -1,4 +1,4 @@
-"""Parts of `bench.scale` beside the loop: what a batch of jobs leaves in the database, what people's questions take."""
+"""Parts of `bench.scale` besides the loop: what a batch of jobs leaves in a database, what people's questions take."""
 
 import asyncio
 import time

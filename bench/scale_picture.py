@@ -1,4 +1,4 @@
-"""Part of `bench.scale`: its figures over the fleet, beside the line along which they would be in proportion to it."""
+"""Part of `bench.scale`: its figures over the fleet, next to the line along which they would be in proportion to it."""
 
 from collections.abc import Sequence
 from itertools import cycle

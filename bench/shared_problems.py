@@ -4,7 +4,7 @@
 
 Budgets are of work, not of time, so a plan is the same on every machine and on every day: two trees plan alike when
 their digests are equal. Run it in one tree, keep bench/results/shared_problems.json, and give it to `--compare` in the
-other: rows that differ are listed, and the exit status is 1. Needs the folder `../shared/problems` beside the checkout.
+other: rows that differ are listed, and the exit status is 1. Needs the folder `../shared/problems` by the checkout.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     known = [one for one in known_problems().values() if options.problems in one.name]
     if not known:
-        print("no such shared problem beside this checkout")
+        print("no such shared problem next to this checkout")
         return 0
     # Before the minutes of planning, and before it is written: both may be the same file.
     before = _plans_in(options.compare) if options.compare else None

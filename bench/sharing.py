@@ -1,8 +1,8 @@
-"""SM shares: linear programmes in CVXPY beside exact searches, for limits of single replicas and for a whole GPU.
+"""SM shares: linear programmes in CVXPY next to exact searches, for limits of single replicas and for a whole GPU.
 
 Run: `python -m bench.sharing`. Prints two tables, writes bench/results/sharing.json: the smallest SM percents that keep
-limits (`solvers.sharing.exact` beside the scan of rows), and the division of a GPU for the most that its replicas do
-together under SM percent and watts (`solvers.sharing.division` beside the linear programme over mixtures of rows, which
+limits (`solvers.sharing.exact` next to the scan of rows), and the division of a GPU for the most that its replicas do
+together under SM percent and watts (`solvers.sharing.division` with the linear programme over mixtures of rows, which
 is its bound, and what rounding the mixtures down to rows leaves).
 """
 

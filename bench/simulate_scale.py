@@ -142,7 +142,7 @@ def make_scenario(
     work: float = 1.0,
     busy: float = 0.3,
 ) -> SimulationScenario:
-    """A fleet of so many GPUs (a multiple of 16 is met exactly) under load; one policy, one seed."""
+    """A fleet of `gpus` GPUs (a multiple of 16 is met exactly) under load; one policy, one seed."""
     nodes = math.ceil(gpus / GPUS_PER_NODE / len(TYPES))
     fleet = [
         {

@@ -1,4 +1,4 @@
-"""How many observations per second the API makes durable, over real HTTP, with PostgreSQL and the load beside it.
+"""How many observations per second the API makes durable, over real HTTP, with PostgreSQL and the load next to it.
 
 Run: `python -m bench.sync [--rates 500 1000 ...] [--seconds 15] [--nodes 500] [--servers 1]`. Prints a table, writes
 bench/results/sync.json; with other numbers sync_NODES.json and sync_servers_SERVERS.json.

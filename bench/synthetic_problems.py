@@ -209,7 +209,7 @@ def _network(number: int, draw: random.Random) -> _Network:
 def _points(network: _Network, kind: _Kind, draw: random.Random) -> OperatingPoints:
     """Rows by clock, share, batch."""
     gpu_type = kind.gpu_type
-    # Networks differ in what they make of a GPU; whoever is slower there needs more of it to be slow no more.
+    # Networks differ in what they make of a GPU; one that is slower there needs more of it to be slow no more.
     slowness = kind.slowness * draw.lognormvariate(0.0, 0.18)
     base, slope = (
         kind.base_pressure * draw.uniform(0.1, 1.0),

@@ -8,12 +8,12 @@ rate at its SLO, by the capacity law with the true time of a batch and an SLO th
 is placed *without harm* where its service is not broken.
 
     sets        s services, each with a GPU; t tasks
-    parameters  c_st what the service carries beside the task, by belief; λ_s its rate
+    parameters  c_st what the service carries next to the task, by belief; λ_s its rate
     variables   x_st 0 or 1: the task goes to that GPU
     objective   max Σ x_st · (1 + a hundredth of the room c_st / λ_s − 1, at most 1) over pairs with c_st ≥ λ_s
     constraints at most one task per GPU, one GPU per task
 
-Beliefs are read beside one service drawn for each network: the factor as a ratio of mean times of a batch, the stall
+Beliefs are read next to one service drawn for each network: the factor as a ratio of mean times of a batch, the stall
 as what the 99th percentile gains beyond that factor.
 """
 
@@ -37,9 +37,9 @@ from solvers.types.problem import CapacityLaw
 
 GPU_TYPE, COUNT, PERCENTILE = "A100-40GB", 24, 0.99
 TASK_SHARES = (100.0, 50.0, 30.0)
-"""SM percents of the task; at 100 nobody has a limit."""
+"""SM percents of the task; at 100 none has a limit."""
 SLO_RATIOS = (3.0, 8.0)
-"""An SLO is so many times a batch's time on half of the GPU, alone."""
+"""An SLO is this multiple of a batch's time on half of the GPU, alone."""
 LOADS = (0.2, 0.7)
 """A rate is such a part of what the service carries on half of the GPU, alone."""
 _ROOM_WEIGHT = 0.01
@@ -66,7 +66,7 @@ class TaskScenario:
     rates_rps: FloatArray
 
     def beside(self, service: str, task: str | None) -> RunningPart:
-        """A replica of that network beside a task of that one, or with that share alone."""
+        """A replica of that network next to a task of that one, or with that share alone."""
         is_capped = self.task_share < 100.0
         neighbours = () if task is None else (self._task(task),)
         return RunningPart(
@@ -106,7 +106,7 @@ class TaskScenario:
         return self.truth.execution_ms(part, BATCH) / alone_ms, float(stall_ms)
 
     def room(self, costs: list[list[Cost]]) -> FloatArray:
-        """(S, T) what a service carries beside a task over its rate, at those costs."""
+        """(S, T) what a service carries next to a task over its rate, at those costs."""
         return np.array(
             [
                 [self._room(at, factor, stall_ms) for factor, stall_ms in of_service]
@@ -144,7 +144,7 @@ def draw_task_scenario(truth: Truth, seed: int, task_share: float) -> TaskScenar
 
 
 def read_costs(scenario: TaskScenario, random: np.random.Generator) -> Costs:
-    """What each training network costs, as read from some thousand batches beside one service and alone."""
+    """What each training network costs, as read from some thousand batches next to one service and alone."""
     found = {}
     for task in scenario.truth.training_networks:
         service = str(random.choice(scenario.truth.networks))

@@ -2,7 +2,7 @@
 
 Run: `python -m bench.tick`. Prints a table and writes bench/results/tick.json.
 
-Every tick sees new rates (seeded: each service's rate is drawn anew between half and one and a half times its mean),
+Every tick sees new rates (seeded: each service's rate is drawn again between half and one and a half times its mean),
 so that the policy has something to decide. Policy `joint` has two kinds of ticks, which are counted apart: most keep or
 change what runs; once per `min_dwell_s` it looks for something cheaper, for as long as `solve_seconds` at most. Ticks
 of the first kind that pushed nothing are left out, since they were short; a look counts whatever came of it.

@@ -104,7 +104,7 @@ class KubernetesSearch:
                     option = PodOptions(gpu_type=gpu_type, parts=parts, target=target)
                     pods = self._pods(option)
                     tried.append((pods, self._run(pods)))
-                    # A lower target costs no less, so that nobody would choose it here.
+                    # A lower target costs no less, so that it would never be chosen here.
                     if self._is_beaten(tried, required):
                         break
         return tried
@@ -198,7 +198,7 @@ def run_pods(plan: ClusterPlan, duration_s: float, pods: Pods) -> ClosedRun:
 
 
 def search(plan: ClusterPlan, duration_s: float) -> KubernetesSearch:
-    """A search on a cluster's own load for so many seconds of it."""
+    """A search on a cluster's own load for `duration_s` of it."""
 
     def trial(pods: Pods) -> ClosedRun:
         return run_pods(plan, duration_s, pods)

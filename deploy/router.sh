@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs HAProxy with the configuration in FOLDER, as soon as the node's agent has written one. It ends when HAProxy does,
-# and whoever started it starts it again.
+# and what started it starts it again.
 #   plimsoll-router FOLDER
 set -eu
 until [ -s "$1/haproxy.cfg" ]; do sleep 0.2; done

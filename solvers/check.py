@@ -127,7 +127,7 @@ def _anti_affinity(
         if name == last:
             yield broken("anti_affinity", where, f"a second replica of {last!r}")
         elif common := lookup.labels(last) & lookup.labels(name):
-            words = f"{last!r} beside {name!r}; both have the label {min(common)!r}"
+            words = f"{last!r} next to {name!r}; both have the label {min(common)!r}"
             yield broken("anti_affinity", where, words)
 
 
@@ -182,7 +182,7 @@ def _resources(
     power_w = gpu_type.idle_w + sum(row.power_w for row in rows if row)
 
     # The tolerance is absolute: SM percents are multiples of a step, so what is summed is off by rounding alone.
-    # In slices they are of the slice, which nobody else has.
+    # In slices they are of the slice, which no other replica has.
     has_limits = not is_sliced and gpu_type.overload is None
     if has_limits and not sm_percent <= 100.0 + SM_PERCENT_TOLERANCE:
         yield broken("sm", where, f"{sm_percent:g} % of the SMs are given away")
@@ -270,7 +270,7 @@ def _capacity_rps(
 
 
 def _launch_growth(gpu_type: GpuType, replicas: int) -> float:
-    # A replica alone waits for nobody's kernel launches: the linear law holds from two replicas on.
+    # A replica alone waits for no other kernel launches: the linear law holds from two replicas on.
     if replicas < 2:
         return 0.0
     return gpu_type.launch_per_neighbour * replicas + gpu_type.launch_base

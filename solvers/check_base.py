@@ -3,7 +3,7 @@
 from solvers.types.outcome import Violation
 
 PROMISES = frozenset({"capacity", "demand"})
-"""A baseline may break these rules in a simulation; every other rule is physical, and nobody may break it."""
+"""A baseline may break these rules in a simulation; every other rule is physical, and no policy may break it."""
 
 RELATIVE_TOLERANCE = 1e-6
 """Memory, power, capacity, demand and reported figures may exceed their limit by this share of it."""

@@ -111,7 +111,7 @@ def _served_weight(service: ServiceDemand, plan: Plan) -> float:
         for replica in gpu.replicas
         if replica.service == service.name
     )
-    # Capacity beyond the demand serves nobody, so it adds no weight.
+    # Capacity beyond the demand serves no request, so it adds no weight.
     return service.priority * min(sum(rates), service.arrival_rate_rps)
 
 

@@ -1,4 +1,4 @@
-"""The rules that must hold with tasks beside a GPU's replicas, by the same checker as the plan's own."""
+"""The rules that must hold with tasks next to a GPU's replicas, by the same checker as the plan's own."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -15,7 +15,7 @@ def can_be_cut(wanted: Sequence[SliceProfile]) -> bool:
 
 
 def _has_places(wanted: Sequence[SliceProfile], taken: int) -> bool:
-    """The same beside the memory slices that are taken, a bit each."""
+    """The same next to the memory slices that are taken, a bit each."""
     if not wanted:
         return True
     first = wanted[0]

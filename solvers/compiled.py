@@ -4,8 +4,8 @@ numba keeps machine code on disk by function and looks only at the function's ow
 kernel contains the machine code of those that it calls in other files, so an upgraded installation could run old code.
 Here every kernel's entry carries one stamp: a digest of all sources that kernels are made of.
 
-The cache is where numba finds room for it: the directory NUMBA_CACHE_DIR, else beside the source, else the user's cache
-directory. Where none can be written, kernels are compiled anew by each process.
+Numba puts its cache where it finds room: the directory NUMBA_CACHE_DIR, else next to the source, else the user's cache
+directory. Where none can be written, kernels are compiled again by each process.
 """
 
 import hashlib

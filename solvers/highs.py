@@ -1,4 +1,4 @@
-"""HiGHS as planners use it: silent, on one thread, and begun anew where a basis turns out to be singular."""
+"""HiGHS as planners use it: silent, on one thread, and begun again where a basis turns out to be singular."""
 
 from collections.abc import Callable
 from typing import Final
@@ -24,7 +24,7 @@ def make_program(simplex: int | None = None) -> highspy.Highs:
     """An empty program to minimise; `simplex`: which one, by default HiGHS chooses."""
     program = highspy.Highs()
     program.setOptionValue("output_flag", False)
-    # HiGHS has one pool of threads in a process, made by whoever asks first.
+    # HiGHS has one pool of threads in a process, made by the first caller.
     program.setOptionValue("threads", 1)
     if simplex is not None:
         program.setOptionValue("simplex_strategy", simplex)
@@ -57,7 +57,7 @@ def solve_whole(
     nodes: int,
     is_over: Callable[[], bool] | None = None,
 ) -> bool:
-    """Look for whole numbers at these columns in at most so many nodes; whether any were found. They stay whole.
+    """Look for whole numbers at these columns in at most `nodes` nodes; whether any were found. They stay whole.
 
     A node may take a second: where `is_over` is given, it is asked all along.
     """

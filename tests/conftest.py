@@ -180,7 +180,7 @@ def demo_fleet(
 
 @contextmanager
 def copied_database(server: postgres.Server, *, template: str) -> Iterator[str]:
-    """The SQLAlchemy URL of a uniquely named copy of a database that nobody is connected to; dropped at the end."""
+    """The SQLAlchemy URL of a uniquely named copy of a database without connections; dropped at the end."""
     name = f"t_{uuid4().hex}"
     create = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
         sql.Identifier(name), sql.Identifier(template)

@@ -34,7 +34,7 @@ def tried(count: int) -> int:
 
 
 def seeds(count: int, *, first: int = 0) -> Sequence[pytest.ParameterSet]:
-    """So many seeds from `first` on, the second half of them only in `make test-all`."""
+    """`count` seeds from `first` on, the second half of them only in `make test-all`."""
     in_both = max(1, count // 2)
     return [
         pytest.param(

@@ -1,8 +1,8 @@
 """What a test process gives those that it starts, so that tests run side by side, in one session or in several.
 
-    FIRST_PORT = own_ports()        # PORTS ports that nobody else's tests use while this process lives
+    FIRST_PORT = own_ports()        # PORTS ports that no one else's tests use while this process lives
     with alone("what"): ...         # no other test process does this meanwhile
-    port = a_free_port()            # one of this process's that nobody listens at
+    port = a_free_port()            # one of this process's that nothing listens at
     env = own_environment()         # this process's variables without settings of ours
 
 A range is held by a socket with an abstract name: names are given out once in a network namespace, as ports are, and

@@ -1,4 +1,4 @@
-"""The folder `../shared` beside the checkout; tests that need a part of it are skipped where that part is missing."""
+"""The folder `../shared` next to the checkout; tests that need a part of it are skipped where that part is missing."""
 
 from pathlib import Path
 
@@ -11,5 +11,5 @@ def needs(*parts: str) -> pytest.MarkDecorator:
     """Skip a test where one of these files or folders of `../shared` is missing."""
     missing = [part for part in parts if not (SHARED / part).exists()]
     return pytest.mark.skipif(
-        bool(missing), reason=f"not beside this checkout: {', '.join(missing)}"
+        bool(missing), reason=f"not next to this checkout: {', '.join(missing)}"
     )

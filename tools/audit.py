@@ -26,7 +26,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
-# 170 questions take some 10 s; whoever has a slow line must not wait for minutes in `make check`.
+# 170 questions take some 10 s; a slow line must not mean a wait for minutes in `make check`.
 _LIMIT_S = 120.0
 # How pip-audit ends when it reaches no service; anything else that ends it is a fault that must be seen.
 _UNREACHABLE = re.compile(r"Could not connect|requests\.exceptions\.|ServiceError")

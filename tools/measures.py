@@ -37,6 +37,9 @@ _UNWANTED_ANYWHERE = re.compile(
 _UNWANTED_IN_NAMES = re.compile(
     r"\b(?:desk|door|tells?|told|words|kit|taking|whole|left of|rest of|fewest)\b|^(?:most|least)\b"
 )
+# Refused in comments and docstrings: say "no one" or who is meant, "again", "next to", "besides", or the number.
+_UNWANTED_IN_PROSE = re.compile(r"\b(?:nobody|whoever|anew|so\s+many|beside)\b")
+_CODE_IN_PROSE = re.compile(r"`[^`]*`|\{[^}]*\}")
 _NAME_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _COMPOUND = (
@@ -231,7 +234,7 @@ def _max_depth(body: Iterable[ast.stmt]) -> int:
 
 
 def _depth(statement: ast.stmt) -> int:
-    """Levels of compound statements, this one included; definitions within it begin anew."""
+    """Levels of compound statements, this one included; definitions within it begin again."""
     if not isinstance(statement, _COMPOUND):
         return 0
     if isinstance(statement, ast.If):
@@ -267,12 +270,16 @@ def _depth_of_else(statement: ast.If) -> int:
 def _find_unwanted_words(
     path: str, tokens: Iterable[tokenize.TokenInfo]
 ) -> Iterator[Finding]:
-    """Each unwanted name once per file, and each comment that holds an unwanted word."""
+    """Each unwanted name once per file, and each comment or text that holds an unwanted word."""
     seen: set[str] = set()
     for token in tokens:
         if token.type == tokenize.COMMENT:
             prose = re.sub(r"[-_]", " ", token.string.lower())
-            is_unwanted = _UNWANTED_ANYWHERE.search(prose) is not None
+            is_unwanted = _UNWANTED_ANYWHERE.search(
+                prose
+            ) is not None or is_unwanted_prose(prose)
+        elif token.type == tokenize.STRING:
+            is_unwanted = is_unwanted_prose(token.string)
         # Once per file: a name counts by where it has to be changed, not by how often it is written.
         elif token.type == tokenize.NAME and token.string not in seen:
             seen.add(token.string)
@@ -281,6 +288,12 @@ def _find_unwanted_words(
             continue
         if is_unwanted:
             yield Finding(path=path, line=token.start[0], text=token.string)
+
+
+def is_unwanted_prose(text: str) -> bool:
+    """Whether a sentence holds a word that it should not; names in backquotes or braces, and single words, may."""
+    prose = _CODE_IN_PROSE.sub("", text.lower())
+    return " " in prose.strip() and _UNWANTED_IN_PROSE.search(prose) is not None
 
 
 @cache

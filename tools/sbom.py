@@ -46,7 +46,7 @@ def write_sbom(
 
 
 def sign(path: Path, key: Path) -> Path:
-    """Write a signature beside a file, and return where. Raises CalledProcessError where the key signs nothing."""
+    """Write a signature next to a file, and return where. Raises CalledProcessError where the key signs nothing."""
     signature = path.with_name(f"{path.name}.sig")
     command = ["openssl", "dgst", "-sha256", "-sign", str(key)]
     subprocess.run([*command, "-out", str(signature), str(path)], check=True)

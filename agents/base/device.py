@@ -92,7 +92,7 @@ class UnknownPart(DeviceError, LookupError):
 
 ASLEEP_SHARE = 1 / 9
 """The part of its memory that a replica may hold while it sleeps: engines take nine tenths of a GPU, so that the next
-one has room beside what CUDA contexts and graphs still hold."""
+one has room next to what CUDA contexts and graphs still hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class RunningReplica:
     """Whether it drains, or sleeps, and may take requests again."""
     can_sleep: bool = False
     """Whether its server can give the GPU's memory back and keep its weights in the host's."""
-    # Not None: it is compared with the UID that is wanted, which no -1 equals, so that what nobody knows is replaced.
+    # Not None: it is compared with the UID that is wanted, which no -1 equals, so that an unknown one is replaced.
     uid: int = -1
     """Who it runs as; -1 = not known."""
 
@@ -159,7 +159,7 @@ class GpuState:
     clocks_mhz: tuple[float, ...] = ()
     """Clocks that can be locked, ascending; none = not known."""
     has_clock_lock: bool = True
-    """Whether the clock can be locked here at all; False: nobody asks."""
+    """Whether the clock can be locked here at all; False: it is not asked."""
     has_power_limit: bool = True
     """The same of the power limit."""
     foreign_mib: float = 0.0
@@ -301,7 +301,7 @@ class Device(Protocol):
         ...
 
     async def sleep(self, replica_id: str) -> None:
-        """Begin to put a drained replica to sleep; where that fails, or nobody wakes it for long, it is stopped."""
+        """Begin to put a drained replica to sleep; where that fails, or it is not woken for long, it is stopped."""
         ...
 
     async def wake(self, replica_id: str) -> None:
@@ -348,7 +348,7 @@ class Device(Protocol):
 
 def running_task(command: TaskCommand, state: TaskState) -> RunningTask:
     """The task as enforcement sees it."""
-    # Without a UID: only real processes have a user, and whoever runs them adds it.
+    # Without a UID: only real processes have a user, and their launcher adds it.
     return RunningTask(
         name=command.name,
         network=command.network,

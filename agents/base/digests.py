@@ -18,7 +18,7 @@ SCHEMA = _hash(msgspec.json.schema(NodeCommand), 4)
 
 
 def digest_of(command: NodeCommand | None) -> str:
-    """What tells commands of one generation apart: a database that was restored counts anew. Empty: no command.
+    """What tells commands of one generation apart: a database that was restored counts again. Empty: no command.
 
     Digests can be compared where both begin with the same `SCHEMA`.
     """

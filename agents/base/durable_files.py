@@ -1,6 +1,6 @@
 """What a node keeps on disk: files that are the old or the new after any death, lines that tell when they were damaged.
 
-replace_file(path, content)     written beside its place, synced, renamed; durable when it returns
+replace_file(path, content)     written next to its place, synced, renamed; durable when it returns
 write_synced(path, content)     the first half of it, for who renames by rules of his own
 sync_directory(directory)       after names in it have changed
 lock(path, wait_s)              held by one process at a time; gone with it

@@ -1,4 +1,4 @@
-"""Tables of metrics and the pages that are made from them, for figures that are read anew with every scrape.
+"""Tables of metrics and the pages that are made from them, for figures that are read again with every scrape.
 
 A page holds what is there now: what is gone has no series, and nothing must be forgotten by hand.
 
@@ -79,7 +79,7 @@ async def metrics_port(host: str, port: int, read: Read) -> AsyncIterator[None]:
     if not port:
         yield
         return
-    # Late: whoever only makes pages has a server of its own.
+    # Late: a caller that only makes pages has a server of its own.
     from aiohttp import web
 
     async def answer(_: web.Request) -> web.Response:

@@ -137,7 +137,7 @@ class ServiceReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     queued: Count = 0
     """Requests that wait at the end of the window."""
     output_tokens: Count = 0
-    """Tokens in a language model's answers that finished; 0 of other services, and where nobody counts them."""
+    """Tokens in a language model's answers that finished; 0 of other services, and where they are not counted."""
     latency_buckets: Annotated[
         tuple[tuple[Bucket, Count], ...], Meta(max_length=BUCKET_COUNT)
     ] = ()
@@ -158,7 +158,7 @@ class UseReading(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """What one part of a GPU used over the window; the energies of a GPU's parts add up to its own."""
 
     kind: Literal["replica", "task", "others", "idle"]
-    """`others`: processes that are not the node's; `idle`: what nobody used."""
+    """`others`: processes that are not the node's; `idle`: what was not used."""
     name: Name
     gpu_index: GpuIndex
     service: Annotated[str, Meta(max_length=253)] = ""
@@ -323,7 +323,7 @@ class GpuCommand(Wire, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Route(Wire, frozen=True, kw_only=True, omit_defaults=True):
-    """What a router needs to know of a service beside its replicas on this node."""
+    """What a router needs to know of a service besides its replicas on this node."""
 
     service: Name
     slo_ms: Amount
@@ -360,7 +360,7 @@ class LogRequest(Wire, frozen=True, kw_only=True, omit_defaults=True):
     kind: Literal["replica", "task"]
     name: Name
     lines: Ordinal | None = None
-    """At most so many, the last ones; None: as many as there is room for."""
+    """The maximum number, the last ones; None: as many as there is room for."""
     age_s: Amount | None = None
     """Only what was written since so long ago, to a few seconds."""
     after: Position | None = None

@@ -1,7 +1,7 @@
 """Successors: how a replica gets another batch whose server takes no other batch while it runs.
 
 The control plane keeps a replica's id when only its batch changes, and two processes cannot have one id. So the node
-starts a successor beside it under a name of its own, `r1~8` for `r1` at batch 8, and the shadow switch of
+starts a successor next to it under a name of its own, `r1~8` for `r1` at batch 8, and the shadow switch of
 `agents.enforce.diff` does the rest. Nothing is remembered: who is whose successor stands in the id.
 
     with_successors(wanted, actual)    -> the command, with the ids that its replicas have, or will have, here
@@ -68,7 +68,7 @@ def _id_here(
         is_leaving = each.state == "draining" and not each.can_return
         if not is_leaving and (each.has_live_batch or each.batch == want.batch):
             return each.id
-    # Whoever has the id and could take any batch is replaced for another reason, under its own id.
+    # A replica that has the id and could take any batch is replaced for another reason, under its own id.
     if want.id not in running or running[want.id].has_live_batch:
         return want.id
     return f"{want.id}~{want.batch}"
@@ -97,6 +97,6 @@ def _together(replica_id: str, parts: list[ReplicaReading]) -> ReplicaReading:
 
 
 def _sum_of_tokens(parts: Iterable[TokenCounts | None]) -> TokenCounts | None:
-    """What several counted together; None where nobody did."""
+    """What several counted together; None where none did."""
     known = [each for each in parts if each is not None]
     return TokenCounts(*map(sum, zip(*known, strict=True))) if known else None

@@ -55,7 +55,7 @@ async def cancel(*tasks: "asyncio.Task[object] | None") -> None:
 
 @contextlib.asynccontextmanager
 async def stop_event(parent: int) -> AsyncIterator[asyncio.Event]:
-    """Set when this process must end: by a signal, or because process `parent` has ended (0: nobody's)."""
+    """Set when this process must end: by a signal, or because process `parent` has ended (0: of none)."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     # Both end it in good order.
@@ -71,7 +71,7 @@ async def stop_event(parent: int) -> AsyncIterator[asyncio.Event]:
 
 async def _stop_without(parent: int, stop: asyncio.Event) -> None:
     """Stop when the process that started this one has ended, however that happened."""
-    while os.getppid() == parent:  # noqa: ASYNC110  the kernel tells nobody in a portable way
+    while os.getppid() == parent:  # noqa: ASYNC110  the kernel has no portable notice of it
         await asyncio.sleep(PARENT_LOOK_S)
     log.warning("process %d, which started this one, has ended", parent)
     stop.set()

@@ -131,7 +131,7 @@ async def _run(options: argparse.Namespace, *, token: str, boot: str) -> int:
 def own_addresses(
     options: argparse.Namespace, access: RouterAccess, router_port: int
 ) -> dict[str, str]:
-    """What the control plane is told of this agent's ports, as headers; nothing of those that nobody else can reach."""
+    """What the control plane is told of this agent's ports, as headers; nothing of those that no one else can reach."""
     metrics = advertised(options.metrics_host, options.metrics_port, options.url)
     router = advertised(access.host, router_port, options.url)
     scheme = "https" if access.certificate else "http"

@@ -1,4 +1,4 @@
-"""Answering for logs: what a sync reply asks for is read on this node and sent, beside the syncs.
+"""Answering for logs: what a sync reply asks for is read on this node and sent, next to the syncs.
 
 LogTransport(reach, node=…, logs=…)     a transport whose replies' log requests are answered
 """
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class DocumentTransport(Transport, Protocol):
-    """A way to the control plane that takes other documents beside observations."""
+    """A way to the control plane that takes other documents besides observations."""
 
     async def post(self, path: str, document: object) -> bytes:
         """The answer to a document that is sent to a path below `/api/v1`. Raises TransportError."""
@@ -58,7 +58,7 @@ class LogTransport:
         try:
             await self._reach.post(path, await self._read(request))
         except TransportError as error:
-            # Whoever waits is told that the node did not answer, and asks again.
+            # The caller that waits is told that the node did not answer, and asks again.
             log.warning("the log of %s cannot be sent: %s", request.name, error)
         finally:
             del self._answers[request.id]

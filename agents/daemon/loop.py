@@ -60,7 +60,7 @@ class AgentSettings:
     """From observation to observation."""
     enforce_period_s: float = 1.0
     migration_limit_s: float = 120.0
-    """How long replicas that moved to another node serve on here, where nobody says that their successors are ready."""
+    """How long replicas that moved to another node serve on here, where their successors are not said to be ready."""
     leaving_s: float = 0.0
     """How long a service that leaves the node is served after the node says that it is not ready for it."""
 
@@ -89,7 +89,7 @@ class NodeAgent:
         self._skew = ClockSkew()
         self._governing, self._acquittals = Governing(device), Acquittals(device)
         self._hands = asyncio.Lock()
-        """Held by whoever is setting the device: what one of them has read must not change under it. Starts go without:
+        """Held by the step that sets the device: what one of them has read must not change under it. Starts go without:
         they may take long, and change nothing that another sets."""
         self._notes = AgentNotes()
         self._steps = Steps(clock)
@@ -263,7 +263,7 @@ class NodeAgent:
         loops = [self._observe_loop, self._sync_loop, self._enforce_loop]
         loops += [self._govern_loop, self._guard_loop]
         tasks = [asyncio.create_task(each()) for each in loops]
-        # Waiting for `stop` beside the loops ends them at once, not at their next turn.
+        # Waiting for `stop` together with the loops ends them at once, not at their next turn.
         stopper = asyncio.create_task(stop.wait())
         try:
             done, _ = await asyncio.wait(
@@ -297,7 +297,7 @@ class NodeAgent:
             await self._observe_anyway()
 
     async def _observe_anyway(self) -> None:
-        """Observe; where that raises what nobody foresaw, report the window without readings."""
+        """Observe; where that raises what was not foreseen, report the window without readings."""
         now_s = self._clock.now_s()
         if not await self._steps.take("observing", self.observe):
             # A node that tells nothing gets no command, not even the one that would end the cause.

@@ -1,4 +1,4 @@
-"""What the next observation of an agent must tell beside the readings of its device."""
+"""What the next observation of an agent must tell besides the readings of its device."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ READINGS = (
 
 @dataclass(slots=True)
 class AgentNotes:
-    """What the next observation must tell beside the readings."""
+    """What the next observation must tell besides the readings."""
 
     refusals: "deque[Ack]" = field(default_factory=lambda: deque(maxlen=16))
     sync_problem: str = ""
@@ -60,7 +60,7 @@ class AgentNotes:
 
 
 def within_limits(problems: Iterable[str]) -> tuple[str, ...]:
-    """The problems as an observation may have them: a longer one would be refused with the counts beside it."""
+    """The problems as an observation may have them: a longer one would be refused with the counts next to it."""
     return tuple(
         plain(problem)[:MAX_TEXT] for problem in islice(problems, MAX_PROBLEMS)
     )

@@ -5,7 +5,7 @@
 An agent that opens the port itself closes it when it ends: until the next one has opened it connections are refused.
 systemd can hold the port instead (`plimsoll-agent.socket`) and hand it over as file descriptor 3, as sd_listen_fds(3)
 says. Then nothing is refused: what comes between two agents waits in the kernel. The agent that leaves takes no new
-connection, answers for a moment longer whoever has one already, and tells them to come by a new one; the agent that
+connection, answers for a moment longer those that have one already, and tells them to come by a new one; the agent that
 comes takes requests once the routes of its last command are in force, so that none is told of an unknown service.
 """
 

@@ -196,9 +196,7 @@ def check_modes(gpu: GpuFacts, facts: ModeFacts, *, uses_mps: bool) -> NodeFindi
             remedy=f"nvidia-smi -i {gpu.uuid} -c 0",
         )
     if persistence.lower() == "disabled":
-        words = (
-            f"{words}: the driver may forget clocks and limits when nobody uses the GPU"
-        )
+        words = f"{words}: the driver may forget clocks and limits when nothing uses the GPU"
         return NodeFinding(
             check=name, level="warn", words=words, remedy="run nvidia-persistenced"
         )

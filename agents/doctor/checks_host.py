@@ -30,7 +30,7 @@ MIN_PYTHON = (3, 11)
 OPEN_FILES = 16384
 """NVIDIA's guide to MPS asks for as many; below, its daemon may fail to make shared memory for its clients."""
 MIN_FREE_MIB, GOOD_FREE_MIB = 64.0, 1024.0
-"""Free room in the state directory: logs of replicas are cut, cores and downloads beside them are not."""
+"""Free room in the state directory: logs of replicas are cut, cores and downloads next to them are not."""
 GOOD_SHARED_MIB = 1024.0
 MIN_FREE_PORTS = 64
 """A node of eight GPUs with eight replicas each."""
@@ -181,7 +181,7 @@ def _check_workers(facts: StateFacts) -> NodeFinding:
     words = (
         f"{counted(len(facts.running), 'replica')} running, {len(facts.ended)} ended"
     )
-    # Replicas may outlive their agent on purpose (--keep-replicas), but then nobody watches them.
+    # Replicas may outlive their agent on purpose (--keep-replicas), but then nothing watches them.
     if facts.is_held or not facts.running:
         return NodeFinding(check="workers", level="pass", words=words)
     # Three are enough to recognise them; a node may run hundreds.

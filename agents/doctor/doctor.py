@@ -2,7 +2,7 @@
 
     plimsoll-agent doctor --state-dir DIR --templates FILE --mps-dir DIR --url URL --token-file FILE
 
-Takes the agent's own arguments, changes nothing, and may run beside an agent. Without an argument its checks are
+Takes the agent's own arguments, changes nothing, and may run alongside an agent. Without an argument its checks are
 skipped. Prints one line for each check and, indented below it, what to do:
 
     pass   it is well                          fail   something that was asked for does not work

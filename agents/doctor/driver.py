@@ -4,7 +4,7 @@
     ask_modes(here)          -> ModeFacts      by nvidia-smi, since agents.gpu.nvml.session reads no compute mode
     answer_of(command, ...)  -> str            output of a program; raises Silent
 
-A driver that hangs holds whoever asks it in the kernel, where not even SIGKILL reaches: so nobody waits for that one.
+A driver that hangs holds its callers in the kernel, where not even SIGKILL reaches: so that one is not waited for.
 
 Nothing is written to a GPU unless that is asked for, and then only while no agent works with the state directory and
 its journal is empty: what is in force would else be read, changed by the agent, and written again as it was.

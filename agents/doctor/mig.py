@@ -1,4 +1,4 @@
-"""What the doctor says of a GPU in MIG mode: read beside the driver's other facts, judged without it.
+"""What the doctor says of a GPU in MIG mode: read next to the driver's other facts, judged without it.
 
 read_mig(nvml, gpu)   -> MigFacts, None where the GPU is not in MIG mode       check_mig(gpu, facts) -> findings
 """

@@ -129,7 +129,7 @@ class GpuFacts:
     lacks: tuple[Lack, ...] = ()
     """What it does not let this process do."""
     untried: tuple[Capability, ...] = ()
-    """Knobs that nobody tried to turn."""
+    """Knobs that were not tried."""
     mig: MigFacts | None = None
     """None: MIG mode is off."""
     ability_count: int = 0

@@ -112,7 +112,7 @@ def actions(
     }
     serving = still_serving(commanded, gpus, migrating) - early
     last = last_serving(gpus, serving, leaving=leaving)
-    # The table is made before drains, so that nobody who is drained is still routed to.
+    # The table is made before drains, so that none that is drained is still routed to.
     routes = routes_for_now(
         wanted, actual, gpus, serving | last.keys(), leaving=last.values()
     )
@@ -204,7 +204,7 @@ def _all_starts(
 def _starts(
     gpu: GpuDiff, taken: set[str], held: Collection[str]
 ) -> Iterator[StartReplica]:
-    """Missing replicas that fit beside everything that is alive; `taken` are the ids in use anywhere on the node."""
+    """Missing replicas that fit next to everything that is alive; `taken` are the ids in use anywhere on the node."""
     free_mib, slots = free_room(gpu, taken)
     for want in gpu.missing if gpu.actual.healthy else ():
         if want.id in held or want.id in taken:
@@ -219,7 +219,7 @@ class _Need:
     """What the replicas that cannot start yet on one GPU lack, and whose place they could take."""
 
     services: frozenset[str]
-    """The services of the replicas that wait; none = nobody waits."""
+    """The services of the replicas that wait; none = no replica waits."""
     short_mib: float
     short_slots: int
     olds: tuple[RunningReplica, ...]

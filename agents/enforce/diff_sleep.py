@@ -1,6 +1,6 @@
 """Language models' replicas that sleep: their weights are in the host's memory, the GPU's is another's meanwhile.
 
-What has drained sleeps for as long as all that is wanted of its GPUs has room beside it, and nobody waits for that
+What has drained sleeps for as long as all that is wanted of its GPUs has room next to it, and none waits for that
 room. A sleeping replica that is wanted as it is again is woken, in the place and by the rules of a start.
 """
 
@@ -72,7 +72,7 @@ def returning_ids(gpus: tuple[GpuDiff, ...], node: NodeState) -> set[str]:
 
 
 def woken_now(gpus: tuple[GpuDiff, ...], returning: Collection[str]) -> set[str]:
-    """Those with room beside all that is there: what is being stopped holds memory until it is gone."""
+    """Those with room next to all that is there: what is being stopped holds memory until it is gone."""
     short = set()
     for gpu in gpus:
         ids = {each.id for each in gpu.actual.replicas}

@@ -3,13 +3,13 @@
 A replica always comes before a task:
 
 * a task starts, or returns from the host's memory, only on a GPU where every wanted replica is there and no retired one
-  is alive, and only where there is room beside everything that holds memory;
+  is alive, and only where there is room next to everything that holds memory;
 * tasks leave, last in the command first and only as many as needed, where a wanted replica lacks memory, before any
   old replica is drained early for it. One that runs is swapped out, one that is still starting is stopped: it has
   done nothing yet. They come back by the first rule.
 
-A task whose network, batch, memory, SM percent, user or GPU changes is stopped at once and started anew from the
-command's `done_iterations`: nobody waits for it, and the share of a running process cannot be changed. One that has
+A task whose network, batch, memory, SM percent, user or GPU changes is stopped at once and started again from the
+command's `done_iterations`: no request waits for it, and the share of a running process cannot be changed. One that has
 finished stays listed until it is no more wanted, whatever is wanted of it, so that its end is reported.
 
 A failed task stays visible, and is not started again, while it is held back. One that is being swapped is left alone

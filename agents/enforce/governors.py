@@ -7,7 +7,7 @@ and turns further. A period counts only when it began with the knobs as they sho
 While a governor acts, the board's own limit is the command's `power_limit_w`, a net above the cap: under the cap itself
 a throttling board would hide every breach. Before its first step, and when the device cannot be measured or turned, the
 board holds the cap. Knobs last as long as the GPU's command asks for the same (but for its rates); they are not kept on
-disk, and a restarted agent begins anew. A governor that has a start of its own begins there with its first measurement,
+disk, and a restarted agent begins again. A governor with a start of its own begins there with its first measurement,
 and goes on from where it is when the same replicas get other limits.
 """
 
@@ -122,7 +122,7 @@ class Governing:
     async def _step(
         self, index: int, seat: _Seat, turn: asyncio.Lock, now_s: float
     ) -> None:
-        # Due anew before it acts: a GPU that fails is asked again a period later, not at once.
+        # Due again before it acts: a GPU that fails is asked again a period later, not at once.
         seat.due_s = now_s + seat.task.governor.period_s
         poll = await self._device.poll(index)
         # One GPU at a time, and at once after its poll: the period that begins must be the new knobs'.

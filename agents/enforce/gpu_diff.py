@@ -102,8 +102,8 @@ def is_same(running: RunningReplica, want: ReplicaCommand) -> bool:
 
 
 def free_room(gpu: GpuDiff, taken: set[str]) -> tuple[float, int]:
-    """Memory in MiB and replica slots that are left beside the replicas in `taken`, of which a failed one holds no
-    memory, beside all tasks, stopped ones until they are gone, and beside what foreign processes hold."""
+    """Memory in MiB and replica slots that are left next to the replicas in `taken`, of which a failed one holds no
+    memory, next to all tasks, stopped ones until they are gone, and what foreign processes hold."""
     alive = [replica for replica in gpu.actual.replicas if replica.id in taken]
     used_mib = sum(replica.memory_mib for replica in alive if replica.state != "failed")
     used_mib += sum(task.memory_mib for task in gpu.actual.tasks if task.holds_memory)

@@ -1,6 +1,6 @@
 """How far tasks have come on this node: one that has to be started again goes on from there, not from its command.
 
-It is kept beside the command in the state directory (`progress.json`), so that a restarted agent knows it, too.
+It is kept next to the command in the state directory (`progress.json`), so that a restarted agent knows it, too.
 """
 
 import contextlib

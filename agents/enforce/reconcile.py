@@ -6,7 +6,7 @@
 
 `agents.enforce.diff` says what is to be done; here it is done, and what fails is held back for a while. Starts come
 last and without `hands`: one may wait long for the MPS of its GPU, and governors and the guard of power caps act
-meanwhile. What is in force is asked anew in each round, so that what they have turned stays turned.
+meanwhile. What is in force is asked again in each round, so that what they have turned stays turned.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class MoveLimits(Protocol):
 
     @property
     def migration_limit_s(self) -> float:
-        """Those that moved to another node, where nobody says that their successors are ready."""
+        """Those that moved to another node, where it is not said that their successors are ready."""
         ...
 
     @property
@@ -162,7 +162,7 @@ class Enforcing:
                 )
             # Starts may take long, so they do not keep governors and guard from the device.
             await self._start(starts, now_s)
-            # A round that failed would fail again at once; the next enforcement tries anew.
+            # A round that failed would fail again at once; the next enforcement tries again.
             if failures or not todo:
                 break
         if todo:
@@ -237,7 +237,7 @@ class Enforcing:
     def _migrating(
         self, command: NodeCommand, state: NodeState, now_s: float
     ) -> set[str]:
-        """Old replicas whose successors are not known to be ready; a newer command does not start their time anew."""
+        """Old replicas whose successors are not known to be ready; a newer command does not restart their time."""
         wanted = {replica.id for gpu in command.gpus for replica in gpu.replicas}
         unwanted = {
             each.id: each

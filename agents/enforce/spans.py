@@ -33,7 +33,7 @@ def spanned(command: NodeCommand) -> NodeCommand:
 
 
 def _beside_own(command: NodeCommand) -> Iterator[tuple[int, ReplicaCommand]]:
-    """(GPU, replica) of the GPUs that replicas span beside that of their entry."""
+    """(GPU, replica) of the GPUs that replicas span besides that of their entry."""
     spanning = (
         (gpu.index, replica) for gpu in command.gpus for replica in gpu.replicas
     )

@@ -49,7 +49,7 @@ _ANSWER = aiohttp.ClientTimeout(total=5.0)
 NO_POWER = "fake GPUs draw no power that could be measured"
 
 ExecutionTime: TypeAlias = Callable[[ReplicaCommand, GpuState, int], float]
-"""(replica, its GPU as it is now, rows of the batch) → seconds. Raises LaunchFailed where nobody knows."""
+"""(replica, its GPU as it is now, rows of the batch) → seconds. Raises LaunchFailed where it is unknown."""
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class FakeDevice:
             raise LaunchFailed(
                 f"replica {replica.id} needs {replica.memory_mib:g} MiB, GPU {gpu_index} has {free_mib:g}"
             )
-        # A network that nobody measured must fail here, not in a batch.
+        # A network that was not measured must fail here, not in a batch.
         if replica.engine is None:
             self._execution_s(replica, gpu, replica.batch)
         worker = FakeWorker(
@@ -288,7 +288,7 @@ class FakeDevice:
         )
 
     def _free_mib(self, gpu_index: int) -> float:
-        """What nobody holds, with the rounding that sums may carry."""
+        """What is not held, with the rounding that sums may carry."""
         gpu = self._filled(self._gpu(gpu_index))
         # What was granted counts, not what is used, as on a real GPU: a replica may take all of it at any time.
         held_mib = sum(

@@ -22,7 +22,7 @@ from agents.base.device import (
 from agents.base.protocol import TaskCommand, TaskReading, TaskState
 
 IterationTime: TypeAlias = Callable[[TaskCommand, GpuState], float]
-"""(task, its GPU as it is now) → seconds. Raises LaunchFailed where nobody knows."""
+"""(task, its GPU as it is now) → seconds. Raises LaunchFailed where it is unknown."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class FakeTasks:
         _require_room(task, gpu.index, free_mib)
         self._iteration_s(
             task, gpu
-        )  # A network that nobody measured must fail here, not while it runs.
+        )  # A network that was not measured must fail here, not while it runs.
         now_s = self._clock.now_s()
         self._tasks[task.name] = _Task(
             command=task,

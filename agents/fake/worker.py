@@ -137,5 +137,5 @@ class FakeWorker:
     async def _serving(self, _: web.Application) -> AsyncIterator[None]:
         running = asyncio.create_task(self._replica.run())
         yield
-        # Whoever waits is told at once, and does not run into its own timeout.
+        # A caller that waits is told at once, and does not run into its own timeout.
         await cancel(running)

@@ -206,7 +206,7 @@ async def _run(options: argparse.Namespace, token: str) -> int:
         await server.open()
         try:
             log.info("requests are taken at %s port %d", settings.host, settings.port)
-            # An error that nobody foresaw ends it, too.
+            # An unforeseen error ends it, too.
             await first(stop.wait(), Follower(source, proxy, settings).run())
         finally:
             await server.close(keep=False)

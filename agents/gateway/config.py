@@ -91,7 +91,7 @@ def make_gateway_config(settings: GatewaySettings) -> str:
     certificate = tls_file(settings)
     tls = f" ssl crt {settings.tls_path} alpn h2,http/1.1" if certificate else ""
     head = _HEAD.format(
-        # With another certificate it is another configuration, for which HAProxy is started anew.
+        # With another certificate it is another configuration, for which HAProxy is started again.
         contents=hashlib.sha256(certificate).hexdigest(),
         socket=settings.socket_path,
         map=settings.map_path,

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class FollowedProxy(Protocol):
-    """Whoever puts tables in force."""
+    """A proxy that puts tables in force."""
 
     @property
     def table(self) -> GatewayTable:

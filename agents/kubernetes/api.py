@@ -174,7 +174,7 @@ class KubernetesApi:
                 async for each in self._follow_from(place, path, kind, query):
                     failures = 0
                     yield each
-            # The server keeps some minutes of changes; who comes later has to look at everything anew.
+            # The server keeps some minutes of changes; who comes later has to look at everything again.
             except _Expired:
                 place.version = ""
             except (ApiRefused, ApiAway, msgspec.MsgspecError) as error:

@@ -1,4 +1,4 @@
-"""Replicas and tasks as Pods: the second launcher, beside the one for processes.
+"""Replicas and tasks as Pods: the second launcher, next to the one for processes.
 
     launcher = PodLauncher(KubernetesApi(…), PodSettings(…))
     await launcher.open()        follows the Pods of this node
@@ -57,7 +57,7 @@ class PodLauncher:
         self._directories: set[str] = set()
         """Beginnings of the marks of directories whose records have been read."""
         self._recorded: set[str] = set()
-        """Marks that are in records of which nobody has asked yet."""
+        """Marks that are in records that were not asked for yet."""
         self._assumed: set[str] = set()
         """Pods that were adopted while the API was away, and may be gone."""
         self._is_listed = False
@@ -76,7 +76,7 @@ class PodLauncher:
 
     async def close(self) -> None:
         """The Pods go on, but for those that have been ended."""
-        # Their processes have ended, and only the API still has them: nobody else would delete them soon.
+        # Their processes have ended, and only the API still has them: nothing else would delete them soon.
         orphans = tuple(self._orphans.values())
         if orphans:
             await asyncio.wait(orphans, timeout=LEAVE_S)
@@ -107,7 +107,7 @@ class PodLauncher:
     async def adopt(self, record: Recorded, log: Path) -> Running | None:
         name = pod_name(self._settings.node, record.id, record.mark)
         self._recorded.discard(record.mark)
-        # While the API is away nobody knows better than the record.
+        # While the API is away nothing is better known than the record.
         if self._is_listed and name not in self._there:
             return None
         pod = self._there.get(name)

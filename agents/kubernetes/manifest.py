@@ -143,7 +143,7 @@ def _container(prepared: Prepared, settings: PodSettings) -> dict[str, object]:
         variables["NVIDIA_VISIBLE_DEVICES"] = gpu
     claims: dict[str, object] = {}
     if settings.gpu_claim:
-        # All of the node's, of which CUDA uses one. The toolkit must not add any beside them.
+        # All of the node's, of which CUDA uses one. The toolkit must not add any to them.
         claims["claims"] = [{"name": GPU_CLAIM}]
         variables["NVIDIA_VISIBLE_DEVICES"] = "void"
     return {
@@ -160,7 +160,7 @@ def _container(prepared: Prepared, settings: PodSettings) -> dict[str, object]:
             ),
         ],
         # A Pod that cannot exceed the memory it has asked for is among the last to be evicted. With a limit of CPU the
-        # kernel would stop it in the middle of a batch, whatever is idle beside it.
+        # kernel would stop it in the middle of a batch, whatever is idle next to it.
         "resources": {
             "requests": pod.resources,
             "limits": {

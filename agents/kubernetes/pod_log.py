@@ -4,7 +4,7 @@
     log.copy()        append what is new to the target, which `agents.processes.logs` keeps short
     log.close()
 
-Kubelet's file begins anew when it has grown too long; the old one is read to its end first. The target's time of
+Kubelet's file begins again when it has grown too long; the old one is read to its end first. The target's time of
 change is that of the last line in it, so that a later agent goes on behind it.
 """
 

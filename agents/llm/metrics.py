@@ -25,7 +25,7 @@ class EngineMetrics:
 
     def __init__(self, served_as: str, scheduler: LlmScheduler) -> None:
         self._model = served_as
-        # Not the global registry: several stand-ins live in one process on nodes without GPUs.
+        # Not the global registry: several fake engines live in one process on nodes without GPUs.
         self._registry = CollectorRegistry()
         self._gauge("num_requests_running", lambda: scheduler.running)
         self._gauge("num_requests_waiting", lambda: scheduler.waiting)

@@ -33,7 +33,7 @@ class EngineRequest:
     id: str
     prompt_tokens: int
     output_tokens: int
-    """It ends with so many."""
+    """The number with which it ends."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -39,7 +39,7 @@ class StepTime:
     per_cached_token: float = 1e-5
     per_pair: float = 1e-6
     speed: float = 1.0
-    """It takes so many times less."""
+    """Times are divided by this."""
 
     def seconds(self, step: Step) -> float:
         """That one step takes."""

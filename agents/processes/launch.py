@@ -177,7 +177,7 @@ class Ports:
         self._first, self._count, self._next = first, count, 0
 
     def take(self, number: int, taken: Collection[int]) -> tuple[int, ...]:
-        """Ports on which nobody listens and that are not `taken`. Raises LaunchFailed when there are too few."""
+        """Ports on which nothing listens and that are not `taken`. Raises LaunchFailed when there are too few."""
         found: list[int] = []
         for _ in range(self._count):
             if len(found) == number:
@@ -241,7 +241,7 @@ class Crashes:
 
 
 def _is_free(port: int) -> bool:
-    """Whether nobody listens there; connections that are over and still fade do not matter."""
+    """Whether nothing listens there; connections that are over and still fade do not matter."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -13,7 +13,7 @@ LIMIT_BYTES = 4 * 1024 * 1024
 """A log's limit; with the copy of the one before it a replica has twice as much, and what comes between two looks."""
 TAIL_LINES = 12
 TAIL_CHARACTERS = 900
-"""What a message of the wire, of 2000, can hold beside the rest."""
+"""What a message of the wire, of 2000, can hold besides the rest."""
 EXCERPT_CHARACTERS = 300
 """As much of an answer as fits a message that may quote several."""
 

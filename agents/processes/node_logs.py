@@ -1,4 +1,4 @@
-"""What replicas and tasks wrote, for whoever asks the node for it: the end of a log, or what came after a position.
+"""What replicas and tasks wrote, for those who ask the node for it: the end of a log, or what came after a position.
 
     NodeLogs(state_dir)      the agent's
         .note_sizes()        how long each log is by now, so that a later request can say "since"
@@ -95,14 +95,14 @@ class NodeLogs:
     def _note(self, path: Path) -> None:
         found = path.stat()
         notes = self._notes.setdefault(path, deque(maxlen=MAX_NOTES))
-        # A log that was rotated begins anew, and what was noted before says nothing of it.
+        # A log that was rotated begins again, and what was noted before says nothing of it.
         if notes and notes[-1].size > found.st_size:
             notes.clear()
         if not notes or notes[-1].size < found.st_size:
             notes.append(SizeNote(written_s=found.st_mtime, size=found.st_size))
 
     def _size_at(self, path: Path, moment_s: float) -> int:
-        """How long the log was at that moment; 0 where nobody noted it, which shows too much rather than too little."""
+        """How long the log was at that moment; 0 where it is not noted, which shows too much rather than too little."""
         notes = self._notes.get(path, ())
         return max(
             (each.size for each in notes if each.written_s < moment_s), default=0

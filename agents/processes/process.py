@@ -141,7 +141,7 @@ class WorkerProcess:
             handle = os.pidfd_open(identity.pid)
         except OSError:
             return None
-        # The handle holds whoever has the number now; only then is it looked at who that is.
+        # The handle holds what has the number now; only then is it looked at who that is.
         if is_alive(identity):
             return cls(identity, mark, handle)
         os.close(handle)
@@ -265,7 +265,7 @@ async def _kill(search: "WorkerSearch", ending: Ending) -> bool:
 
 
 def _kill_one(pid: int, search: "WorkerSearch") -> None:
-    """SIGKILL for a process that still is searched for when nobody else can get its number any more."""
+    """SIGKILL for a process that still is searched for when no other can get its number any more."""
     with contextlib.suppress(OSError):
         handle = os.pidfd_open(pid)
         try:

@@ -57,7 +57,7 @@ def members(mark: str, leader: Identity | None = None) -> tuple[int, ...]:
     """Living processes that carry the mark in their environment, or belong to the session of that leader; by number.
 
     The mark finds those that made a session of their own, the session those that wrote over their environment. An agent
-    that runs as root could kill anything: nobody of its own session is ever among them, and neither is the kernel's.
+    that runs as root could kill anything: none of its own session is ever among them, and neither is the kernel's.
     """
     return WorkerSearch(mark=mark, leader=leader).all()
 
@@ -78,7 +78,7 @@ class WorkerSearch:
 
     def _has(self, pid: int, session: int | None) -> bool:
         stat = _stat(pid)
-        # Kernel threads, and whoever came from outside the PID namespace, show session 0.
+        # Kernel threads, and those that came from outside the PID namespace, show session 0.
         if stat is None or stat.state in "ZX" or stat.session in (0, os.getsid(0)):
             return False
         return (

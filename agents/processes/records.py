@@ -10,7 +10,7 @@
         .folder(replica_id)      the replica's own directory; `.log(replica_id)`: its log
         .close()                 gives the directory back
 
-One file per replica, written beside its place, synced and renamed. A worker is recognised by its process id together
+One file per replica, written next to its place, synced and renamed. A worker is recognised by its process id together
 with the time at which the kernel started it and the boot that this happened in; never by its name. Tasks have records
 of their own kind, in a directory of their own (`agents.tasks.tasks`); what is said of replicas here holds for them.
 """
@@ -211,7 +211,7 @@ class Records(Generic[R]):
             except OSError as error:
                 log.warning("what was removed is still on disk: %s", error)
             except asyncio.CancelledError:
-                # Whoever closes the records tidies once more, and would find nothing to do.
+                # Closing the records tidies once more, and would find nothing to do.
                 self._is_untidy = True
                 raise
 
@@ -234,7 +234,7 @@ class Records(Generic[R]):
             each.unlink(missing_ok=True)
             each.with_suffix(".log.1").unlink(missing_ok=True)
         sizes_bytes = await asyncio.to_thread(_sizes, self._old_folders())
-        # Listed anew, because a task may have been started in its old folder meanwhile.
+        # Listed again, because a task may have been started in its old folder meanwhile.
         left = {each: sizes_bytes.get(each, 0) for each in self._old_folders()}
         for each in self._too_old(left):
             self._set_aside(each)

@@ -1,4 +1,4 @@
-"""The node's file of runtime templates: read, checked, and put beside the built-in ones.
+"""The node's file of runtime templates: read, checked, and put next to the built-in ones.
 
 load_templates(path | None) -> Templates      the built-in templates and those of the file
 """
@@ -176,7 +176,7 @@ def _require(
 
 
 def _read(path: Path) -> dict[str, object]:
-    """The file as TOML; nobody but its owner and group may write it, since it says what the agent runs."""
+    """The file as TOML; only its owner and group may write it, since it says what the agent runs."""
     try:
         facts = path.stat()
         # One byte more than is allowed shows that the file is too long.

@@ -125,7 +125,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodVolume:
-    """A folder that a Pod gets beside its own."""
+    """A folder that a Pod gets besides its own."""
 
     path: str
     """In the Pod."""
@@ -187,7 +187,7 @@ class Template:
     @property
     def can_sleep(self) -> bool:
         """Whether its server gives the GPU's memory back when it is asked to."""
-        # Without the variable nobody can ask it to.
+        # Without the variable it cannot be asked to.
         is_set = self.environment.get(SLEEP_VARIABLE) == "1"
         return self.server == "vllm" and SLEEP_OPTION in self.command and is_set
 

@@ -6,7 +6,7 @@
 
 By `rm` and `du`: Python 3.11's `shutil.rmtree`, `os.walk` and `Path.rglob` call themselves once per level, and 1000
 folders in each other raise RecursionError; they also reach no path of more than 4096 bytes. Both take as long as the
-worker's folder asks for, up to a limit, so that whoever has an event loop calls them in a thread.
+worker's folder asks for, up to a limit, so that callers with an event loop use a thread.
 """
 
 import contextlib
@@ -86,7 +86,7 @@ def _run(
             env=tool_environment(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            # With 100,000 files that do not go there are as many lines, which nobody reads.
+            # With 100,000 files that do not go there are as many lines, which are not read.
             stderr=subprocess.DEVNULL,
             timeout=limit_s,
             check=False,

@@ -171,7 +171,7 @@ def _lacking() -> list[str]:
 
 
 def workers_folders(state_dir: Path) -> Path:
-    """Where another user's folders lie: beside the state directory, which is closed to all others."""
+    """Where another user's folders lie: next to the state directory, which is closed to all others."""
     state_dir = state_dir.absolute()
     return state_dir.with_name(f"{state_dir.name}-workers")
 

@@ -184,7 +184,7 @@ class EngineBench:
         while (
             wait_s := order.start_s - self.now_s()
         ) > 0.0 and not self.orders.is_over.is_set():
-            # All benches of a cell share one clock and begin together; a millisecond is short beside the part
+            # All benches of a cell share one clock and begin together; a millisecond is short next to the part
             # that is skipped.
             time.sleep(min(0.001, wait_s))
         counts_s = order.start_s + order.skip_s
@@ -254,7 +254,7 @@ _ANY = TensorType(name="x", datatype="UINT8", row_shape=(16,))
 
 
 def make_inputs(signature: Signature, rows: int, *, seed: int = 0) -> Sequence[Tensors]:
-    """One to four sets of inputs with so many rows."""
+    """One to four sets of inputs with this number of rows."""
     kinds = signature.inputs or (_ANY,)
     random = Random(f"{seed}/{rows}")
     set_bytes = sum(byte_count(each.datatype, _shape(each, rows)) for each in kinds)
@@ -278,7 +278,7 @@ def _tensor(kind: TensorType, rows: int, random: Random) -> Tensor:
 
 
 def _number(datatype: str, random: Random) -> float:
-    """A normally distributed number; for integers one from 0 to 99, as embeddings have at least so many rows."""
+    """A normally distributed number; for integers one from 0 to 99, as embeddings have at least that number of rows."""
     if datatype.startswith("FP"):
         return random.gauss(0.0, 1.0)
     return bool(random.getrandbits(1)) if datatype == "BOOL" else random.randrange(100)

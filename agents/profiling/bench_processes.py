@@ -168,7 +168,7 @@ async def open_benches(
 
 @dataclass(slots=True, kw_only=True)
 class BenchPool:
-    """Benches that stay up for later sets: starting one takes seconds, and a bench without work disturbs nobody.
+    """Benches that stay up for later sets: starting one takes seconds, and a bench without work disturbs no other.
 
     None of their processes is left behind `async with`.
     """
@@ -262,7 +262,7 @@ class BenchPool:
             await self.end([bench])
 
     def _find(self, bench_set: BenchSet) -> list[BenchProcess | None]:
-        """Who is up for each place of the set; a process has one place, also where a network is beside itself."""
+        """Who is up for each place of the set; a process has one place, also where a network is next to itself."""
         free, found = list(self._up), []
         for settings in bench_set:
             bench = next((each for each in free if each.settings == settings), None)
@@ -295,7 +295,7 @@ def bench_command(command: tuple[str, ...]) -> tuple[str, ...]:
         if command[place - 1 : place + 1] == ("-m", WORKER):
             return (*command[:place], BENCH, *command[place + 1 :])
         if Path(command[place - 1]).name == "plimsoll" and command[place] == "worker":
-            # The interpreter of the same installation lies beside the script.
+            # The interpreter of the same installation lies next to the script.
             python = str(Path(command[place - 1]).with_name("python"))
             return (*command[: place - 1], python, "-m", BENCH, *command[place + 1 :])
     raise LaunchFailed(

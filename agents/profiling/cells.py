@@ -3,7 +3,7 @@
     Member(network, batch, sm_percent)         one bench of a cell
     Cell(members, clock_mhz)                   measured in the same windows; one member = alone
     grid(networks, shares, batches, clocks)    every network alone
-    pairs(networks, splits, batches, clocks)   two networks side by side, also a network beside itself
+    pairs(networks, splits, batches, clocks)   two networks side by side, also a network next to itself
     by_bench_set(cells, seed) -> [(set, cells)] cells by the benches that they need, shuffled, pairs last
 
 Starting a process takes seconds and changing its batch none, so cells of the same processes follow each other. Their
@@ -60,7 +60,7 @@ class MeasurementCell:
 
     def __str__(self) -> str:
         clock = "" if self.clock_mhz is None else f", {self.clock_mhz:g} MHz"
-        return " beside ".join(map(str, self.members)) + clock
+        return " next to ".join(map(str, self.members)) + clock
 
 
 BenchSet: TypeAlias = tuple[BenchSettings, ...]
@@ -71,7 +71,7 @@ def make_cell(
     members: Iterable[Member], clock_mhz: float | None = None
 ) -> MeasurementCell:
     """A cell whose members are in order. Raises OutOfRange where it cannot be measured."""
-    # In order, so that a beside b and b beside a are one cell.
+    # In order, so that a with b and b with a are one cell.
     ordered = tuple(sorted(members))
     if not 1 <= len(ordered) <= MAX_MEMBERS:
         raise OutOfRange(
@@ -133,7 +133,7 @@ def pairs(
 def at_most(
     cells: Sequence[MeasurementCell], number: int, *, seed: int
 ) -> tuple[MeasurementCell, ...]:
-    """So many of the cells, the same for the same seed, in their order."""
+    """`number` of the cells, the same for the same seed, in their order."""
     if len(cells) <= number:
         return tuple(cells)
     # A string as seed does not depend on PYTHONHASHSEED, and "/choice" keeps this draw apart from that of the order.

@@ -62,7 +62,7 @@ async def keeping(
     try:
         process = await _start(duties, environment)
     except BaseException:
-        # Without a cleanup process nobody else removes it.
+        # Without a cleanup process nothing else removes it.
         remove(Path(duties.directory))
         raise
     try:
@@ -100,7 +100,7 @@ async def keep(duties: Duties) -> bool:
     mps = Mps(duties.gpu_uuid, Path(duties.mps_dir))
 
     async def terminate_clients(pids: tuple[int, ...]) -> bool:
-        # Without a daemon nobody is a client any more; killing the process is enough then.
+        # Without a daemon nothing is a client any more; killing the process is enough then.
         if not await mps.is_alive():
             return True
         clients = set(pids).intersection(await mps.client_pids())
@@ -169,7 +169,7 @@ def main(arguments: list[str]) -> int:
     """Wait for the end of standard input, then see to everything; the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(message)s")
     duties = msgspec.json.decode(arguments[0], type=Duties)
-    # Whoever ends a whole group of processes must not end this one: its work begins then.
+    # A signal that ends a whole group of processes must not end this one: its work begins then.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 4096):

@@ -83,7 +83,7 @@ class Journal:
     """The journal of one profile, held open."""
 
     def __init__(self, path: Path, header: Header, *, resumes: bool) -> None:
-        """Raises DeviceError: it is of another profile, somebody has it open, or it is there and nobody resumes it."""
+        """Raises DeviceError: it is of another profile, somebody has it open, or it is there and is not resumed."""
         self.path = path
         self.dropped = 0
         """Lines that were torn or altered."""
@@ -163,12 +163,12 @@ class Journal:
                 self._done[found.cell] = found
         if self._done and not headers:
             raise DeviceError(
-                f"{self.path} has lost its first line, so nobody knows of what its cells are; remove it"
+                f"{self.path} has lost its first line, so it is unknown what its cells are of; remove it"
             )
         return headers
 
     def _rewrite(self, header: Header) -> None:
-        """Write the file anew without its torn lines: a torn end must not swallow the next line."""
+        """Write the file again without its torn lines: a torn end must not swallow the next line."""
         content = _line(header) + b"".join(map(_line, self._done.values()))
         fresh = self.path.with_name(f"{self.path.name}.new")
         try:

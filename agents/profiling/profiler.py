@@ -35,7 +35,7 @@ class ProfileListener(Protocol):
     """Who shows how far it is."""
 
     def begun(self, *, cells: int, done: int) -> None:
-        """So many cells, of which some were measured before."""
+        """A profile of `cells` cells begins, of which some were measured before."""
         ...
 
     def measured(self, measurement: Measurement) -> None:
@@ -195,5 +195,5 @@ async def refuse_foreign(watch: GpuWatch, site: Site) -> None:
     if foreign := await watch.foreign():
         raise DeviceError(
             f"GPU {site.gpu.index} is not free: processes {', '.join(foreign)} compute on it. Stop them first (the "
-            "node's agent and its MPS daemon, too): what is measured beside them is worth nothing"
+            "node's agent and its MPS daemon, too): what is measured next to them is worth nothing"
         )

@@ -19,7 +19,7 @@ from agents.gpu.nvml.types import GpuIdentity, GpuProcess, GpuSample
 
 SAMPLE_PERIOD_S = 0.2
 CLOCK_TOLERANCE_MHZ = 30.0
-"""Two steps of 15 MHz: what a locked clock may read beside its value."""
+"""Two steps of 15 MHz: how far a locked clock may read off its value."""
 
 
 class ProfileDriver(Protocol):

@@ -219,7 +219,7 @@ class TritonAdapter(_Server):
         url = f"{endpoint.url}/v2/models/{endpoint.served_as}/config"
         config = read_object(await self._http.demand("GET", url), url)
         now = config.get("max_batch_size")
-        # A reload takes seconds, in which the replica answers nobody.
+        # A reload takes seconds, in which the replica does not answer.
         if now == batch:
             return "applied_live"
         if not isinstance(now, int) or now < 1:

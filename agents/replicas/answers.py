@@ -34,8 +34,8 @@ def reading(where: str) -> Iterator[None]:
         yield
     except ServerUnanswered:
         raise
-    # So broad because the server is not our code: an answer may break a parser in ways that nobody foresaw, and
-    # whoever asks expects DeviceErrors alone.
+    # So broad because the server is not our code: an answer may break a parser in ways that were not foreseen, and
+    # the caller expects DeviceErrors alone.
     except Exception as error:
         said = f"{type(error).__name__}: {error_text(error)}"
         raise ServerUnanswered(f"{where} cannot be read: {said}") from error

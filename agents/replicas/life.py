@@ -35,7 +35,7 @@ class ReplicaLives:
     notify: Callable[[], None]
     """Called whenever a replica has become ready, failed or gone."""
     sleep_limit_s: float
-    """One that nobody wakes for so long is ended."""
+    """One that is not woken for so long is ended."""
     free_host_mib: Callable[[], float]
     falling_asleep: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -173,7 +173,7 @@ class ReplicaLives:
             )
 
     async def _rest(self, each: ReplicaProcess) -> None:
-        """Sleep until it is woken or stopped, which cancels this; one that nobody wakes for long, or dies, is ended."""
+        """Sleep until it is woken or stopped, which cancels this; one that is not woken for long, or dies, is ended."""
         assert each.process is not None
         each.state, each.message, each.is_falling_asleep = "asleep", "", False
         each.held_share = ASLEEP_SHARE

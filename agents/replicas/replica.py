@@ -143,7 +143,7 @@ class ReplicaProcess:
         its own for life."""
         record = self.record
         is_process = record.identity is not None
-        # A start would be another one by now, so nobody is to get this one back.
+        # A start would be another one by now, so no one is to get this one back.
         return (
             record.template.can_sleep
             and self._is_model
@@ -198,7 +198,7 @@ class ReplicaProcess:
         return Endpoint(
             url=self._url(ports["port"]),
             served_as=record.served_as,
-            # A server without a port of its own for metrics has them beside its requests.
+            # A server without a port of its own for metrics has them next to its requests.
             metrics_url=f"{self._url(ports.get('metrics_port', ports['port']))}/metrics",
             readiness_path=record.readiness_path,
             directory=records.folder(record.id),

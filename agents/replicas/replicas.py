@@ -74,7 +74,7 @@ class WorkersSettings:
     """Below 32768, where the kernel takes ports for connections from."""
     port_count: int = 2000
     sleep_limit_s: float = 1800.0
-    """One that nobody wakes for so long is ended: the host's memory is others' as well, and the control plane takes
+    """One that is not woken for so long is ended: the host's memory is others' as well, and the control plane takes
     readings of what has left a plan for an hour, drains included."""
 
 
@@ -116,7 +116,7 @@ class Workers:
         self._records = records = Records(
             self._settings.directory, Record, users=self._settings.users
         )
-        # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a worker.
+        # Those asked are on this machine: no proxy, no cookies, no pool that outlives a worker.
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -140,7 +140,7 @@ class Workers:
         )
         found = records.load()
         self.problems = records.problems
-        # Before anything is adopted: what nobody has a record of may hold a port or memory that others need.
+        # Before anything is adopted: what has no record may hold a port or memory that others need.
         await self._launcher.end_unrecorded(
             records.mark, {record.mark for record in found}, self._hooks.terminate
         )
@@ -216,7 +216,7 @@ class Workers:
         each = self._find(replica_id)
         if each.state == "failed":
             self._alive().forget(each)
-        # A second stop would cancel the first one, and begin its grace anew.
+        # A second stop would cancel the first one, and begin its grace again.
         elif not each.is_stopping:
             has_drained = _is_draining(each)
             self._alive().leave(each)
@@ -293,7 +293,7 @@ class Workers:
 
     async def close(self, *, keep: bool) -> None:
         """Give the state directory back; `keep`: the workers go on for the next agent, else all are ended first."""
-        # Nobody would end those that sleep if no agent came.
+        # Nothing would end those that sleep if no agent came.
         kept = {
             each.record.id
             for each in self._replicas.values()

@@ -5,7 +5,7 @@
     tls_context(access), guard(access)    of the agent's own router; `agents.router.haproxy.config` has HAProxy's
 
 The file of keys has one line per key, `SERVICE = SHA-256 of the key in hexadecimal`; two lines of one service are valid
-at once, so that keys can be exchanged. A service without a line answers nobody.
+at once, so that keys can be exchanged. A service without a line answers no request.
 """
 
 import argparse
@@ -44,7 +44,7 @@ class RouterAccess:
     host: str = LOOPBACK
     """Its own IP address; `0.0.0.0` and `::` are all that it has."""
     allow: tuple[Network, ...] = ()
-    """Networks of those who may send; empty: whoever reaches the address."""
+    """Networks of those who may send; empty: all who reach the address."""
     certificate: Path | None = None
     """Chain in PEM; None: no TLS."""
     private_key: Path | None = None

@@ -13,7 +13,7 @@ Reason: TypeAlias = Literal["full", "expired", "lost", "gone"]
 
 @dataclass(slots=True)
 class Counts:
-    """What was counted; whoever is served or rejected is so once per arrival."""
+    """What was counted; a request is served or rejected once per arrival."""
 
     arrivals: int = 0
     served: int = 0

@@ -108,7 +108,7 @@ class Forwarder:
         self._pools = kept
 
     async def close(self) -> None:
-        """Connect to nobody any more."""
+        """Connect to no replica any more."""
         probes = tuple(self._probes.values())
         for probe in probes:
             probe.cancel()
@@ -160,7 +160,7 @@ class Forwarder:
     async def forward_metadata(
         self, request: web.Request, replica_ids: Iterable[str]
     ) -> web.StreamResponse:
-        """What a replica answers to a GET: the first of these that does. It counts nowhere, and blames nobody."""
+        """What a replica answers to a GET: the first of these that does. It counts nowhere, and blames no replica."""
         reason = "there is no replica"
         # For all of them together: one that hangs is no reason to wait for as long at each other one.
         due_s = time.monotonic() + METADATA_TIMEOUT_S

@@ -36,7 +36,7 @@ HOP_BY_HOP = frozenset(
         "host",
     )
 )
-"""RFC 9110 §7.6.1: these belong to one connection and are not passed on (Host is made anew)."""
+"""RFC 9110 §7.6.1: these belong to one connection and are not passed on (Host is made again)."""
 
 
 class BadAnswer(DeviceError):
@@ -77,12 +77,12 @@ class AnswerParser:
 
     @property
     def buffered(self) -> int:
-        """Bytes of the body that nobody has taken yet."""
+        """Bytes of the body that were not taken yet."""
         return self._buffered
 
     @property
     def has_rest(self) -> bool:
-        """Whether bytes follow the answer's end, which nobody has asked for."""
+        """Whether bytes follow the answer's end, which were not asked for."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> None:
@@ -189,7 +189,7 @@ class AnswerParser:
         return data[len(_LINE) :]
 
     def _take_trailers(self, data: bytes) -> bytes:
-        """Trailers are dropped: nobody downstream was promised any."""
+        """Trailers are dropped: none were promised downstream."""
         if data.startswith(_LINE):
             self.is_done = True
             return data[len(_LINE) :]

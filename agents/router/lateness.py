@@ -56,11 +56,11 @@ class Lateness:
         self._planned_rps = planned_rps
         self._slo_ms = slo_ms
         # Each replica has a batch that runs and one that waits. A plan for a low rate promises little within the SLO,
-        # but whoever joins the waiting batch is served as soon as in any plan.
+        # but a request that joins the waiting batch is served as soon as in any plan.
         self._joinable = 2 * batch_sum
 
     def note_answers(self, answers: int, now_s: float) -> None:
-        """Replicas answered so many requests well."""
+        """Replicas answered this number of requests well."""
         self._rate.note(answers, now_s)
 
     def note_miss(self, now_s: float) -> None:

@@ -11,7 +11,7 @@ comes piece by piece for as long as it likes, where no pause is longer than the 
 slowly slows the worker down, no more than PIECES_LIMIT (and one read) waits here.
 A connection is used again only when its answer was whole, nothing is left of its request, and it has not been idle for
 longer than IDLE_S, less than usual servers keep it (uvicorn: 5 s): a request must not meet a server that closes at that
-moment, because nobody could tell whether it was taken.
+moment, because it would be unknown whether it was taken.
 
 Of aiohttp's client this keeps what a node needs; it costs a third of its time per request (`bench.router`).
 """
@@ -29,7 +29,7 @@ PIECES_LIMIT = 512 * 1024
 IDLE_S = 3.0
 MAX_IDLE = 256
 CONNECT_TIMEOUT_S = 2.0
-"""Workers are on this machine: whoever takes longer does not take connections any more."""
+"""Workers are on this machine: a worker that takes longer does not take connections any more."""
 _STALL_S = 0.1
 """Given to a connection after its time, so that a process that stood still sees what came meanwhile."""
 _JOINED_LIMIT = 64 * 1024
@@ -166,7 +166,7 @@ class ConnectionPool:
             connecting.add_done_callback(_close_unused)
             raise
         finally:
-            # Nobody else waits for it, whether it is late or this request was given up.
+            # Nothing else waits for it, whether it is late or this request was given up.
             connecting.cancel()
         if not connecting.done():
             raise NotConnected(
@@ -259,9 +259,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if (
-            not self._is_busy
-        ):  # nobody asked: whatever it is, the next answer would be taken for another
+        if not self._is_busy:  # without a request: whatever it is, the next answer would be taken for another
             self._transport.abort()
             return
         self._heard_s = self._loop.time()
@@ -285,7 +283,7 @@ class Connection(asyncio.Protocol):
         self._report()
 
     def _report(self) -> None:
-        """Whoever waits learns what has come."""
+        """Tell the waiting request what has come."""
         parser = self._parser
         if self._answered is None:
             self._wake()

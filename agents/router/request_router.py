@@ -1,4 +1,4 @@
-"""What a device needs of whoever carries its requests: `router` in this process, or `haproxy`.
+"""What a device needs of the program that carries its requests: `router` in this process, or `haproxy`.
 
 Whatever may have to ask another process is waited for, so that nothing else of the agent waits with it.
 """

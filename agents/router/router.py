@@ -289,7 +289,7 @@ class Router:
         service_queue = self._service_queues.get(service)
         if service_queue is None:
             return unknown(service)
-        # Whoever only asks is no demand, so it neither waits nor counts.
+        # A client that only asks is no demand, so it neither waits nor counts.
         if not (replica_ids := service_queue.answering):
             return without_replica(service)
         return await self._forwarder.forward_metadata(request, replica_ids)

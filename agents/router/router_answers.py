@@ -73,7 +73,7 @@ def unknown(service: str) -> web.Response:
 
 
 def without_replica(service: str) -> web.Response:
-    """503: nobody is there to ask."""
+    """503: there is no replica to ask."""
     return problem(
         HTTPStatus.SERVICE_UNAVAILABLE,
         f"service {service} has no ready replica on this node",

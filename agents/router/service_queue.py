@@ -203,7 +203,7 @@ class ServiceQueue:
         return any(each.replica_id != replica_id for each in self._open)
 
     def retry_after_s(self) -> int:
-        """When whoever is turned away should come again: when the queue has gone by, as fast as answers came lately."""
+        """When a rejected request should come again: when the queue has gone by, as fast as answers came lately."""
         rps = self._lateness.answered_rps(self._now_s())
         # Without a recent answer nothing says how fast the queue goes by.
         if rps <= 0.0:
@@ -213,7 +213,7 @@ class ServiceQueue:
 
     def take(self, but: Collection[str] = ()) -> str | None:
         """A replica with room, where no request waits for one; none of those that have refused this one."""
-        # Whoever came first goes first, so nobody passes those who wait.
+        # The first to come goes first, so no request passes those that wait.
         return None if self._waiting else self._choose(but)
 
     async def acquire(self) -> str:
@@ -246,7 +246,7 @@ class ServiceQueue:
         self._hand_out()
 
     def finish_at_once(self, took_ms: float, tokens: int) -> None:
-        """Count a language model's answer of so many tokens that came all at once."""
+        """Count a language model's answer of `tokens` tokens that came all at once."""
         itl_ms = self._route.slo_itl_ms or 0.0
         later_ms = itl_ms * max(0, tokens - 1)
         self.finish(max(0.0, took_ms - later_ms), tokens=tokens)

@@ -149,7 +149,7 @@ class Batcher:
         self._changed.set()
 
     def hurry(self, *, is_hurried: bool) -> None:
-        """Whether batches go without waiting to become full: nobody else will come."""
+        """Whether batches go without waiting to become full: no other will come."""
         self._is_hurried = is_hurried
         self._changed.set()
 

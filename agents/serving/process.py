@@ -176,7 +176,7 @@ async def _drain(
 
 
 def _announce(runner: web.AppRunner) -> None:
-    """Say where it listens: whoever started the worker reads one line."""
+    """Say where it listens: the starter of the worker reads one line."""
     host, port = runner.addresses[0][:2]
     shown = f"[{host}]" if ":" in host else host
     line = msgspec.json.encode({"url": f"http://{shown}:{port}", "pid": os.getpid()})

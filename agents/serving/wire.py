@@ -177,7 +177,7 @@ def _inputs(asked: list[WireInput], rest: bytes) -> Tensors:
     inputs, start = [], 0
     for each in asked:
         size = _binary_size(each)
-        # Both kinds may stand in one request, so each input advances only by what is its own.
+        # One request may have both kinds, so each input advances only by what is its own.
         data = _json_data(each) if size is None else rest[start : start + size]
         start += size or 0
         inputs.append(_tensor(each, data))

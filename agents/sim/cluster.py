@@ -94,7 +94,7 @@ class SimulatedCluster:
     @property
     def home(self) -> SimNode:
         """The node that counts the requests of services without a replica: the first by name that is not lost."""
-        # What a lost node counts reaches nobody, and then no plan would know of these requests.
+        # What a lost node counts is never received, and then no plan would know of these requests.
         nodes = list(self.nodes.values())
         present = (
             each for each in nodes if not self._faults.is_node_lost(each.spec.name)
@@ -167,7 +167,7 @@ class SimulatedCluster:
         return self._now_s
 
     def _layout(self) -> WorkLayout:
-        """Who serves what now; looked up anew after changes alone."""
+        """Who serves what now; looked up again after changes alone."""
         changes = sum(node.changes for node in self.nodes.values())
         # Looking everything up in each step would take longer than the steps.
         if changes != self._laid_out.changes:
@@ -296,7 +296,7 @@ class SimulatedCluster:
         window: tuple[float, float],
         weights: Sequence[float],
     ) -> HandOut:
-        """A service's requests over targets of these weights; what goes to lost nodes beside them is lost."""
+        """A service's requests over targets of these weights; what goes to lost nodes among them is lost."""
         lost = self._faults.lost_targets(service, window[0])
         handed = self._balancers[service].step(
             *window, [*weights, *(each.weight for each in lost)]

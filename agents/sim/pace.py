@@ -108,7 +108,7 @@ def draw_noise(random: np.random.Generator, deviation: float) -> Floats:
 
 
 def draw_stalls(random: np.random.Generator) -> Floats:
-    """(NOISE_DRAWS,) what batches stall beside training, over the mean stall: 0 for all but the share `STALLED`."""
+    """(NOISE_DRAWS,) what batches stall next to training, over the mean stall: 0 for all but the share `STALLED`."""
     stalls = random.standard_exponential(NOISE_DRAWS)
     return np.where(random.random(NOISE_DRAWS) < STALLED, stalls, 0.0)
 
@@ -271,7 +271,7 @@ class PaceMaker:
 def _remembered(
     memo: dict[Key, Found], key: Key, look_up: Callable[[Key], Found]
 ) -> Found:
-    """What was found of it before, or is looked up; a full memo begins anew."""
+    """What was found of it before, or is looked up; a full memo begins again."""
     if key not in memo:
         if len(memo) >= _MAX_FOUND:
             # Cleared entirely, which is rare, and simpler than forgetting the oldest.

@@ -1,4 +1,4 @@
-"""What one node's GPUs did since somebody last polled them, beside the windows of the device's readings.
+"""What one node's GPUs did since somebody last polled them, next to the windows of the device's readings.
 
 Counters run from reading to reading; a poll is the difference to the poll before, whatever readings lie between.
 
@@ -28,7 +28,7 @@ _Key = tuple[str, str]
 
 
 class PollWindows:
-    """Windows of polls of the GPUs of one node. A GPU that nobody polls costs nothing."""
+    """Windows of polls of the GPUs of one node. A GPU that is not polled costs nothing."""
 
     def __init__(self, node: SimNode) -> None:
         self._node = node
@@ -38,7 +38,7 @@ class PollWindows:
         """Counts of windows that ended since the last poll; by GPU."""
 
     def end_window(self) -> None:
-        """Keep what the counters say before they begin anew."""
+        """Keep what the counters say before they begin again."""
         for index in self._marks:
             # Each reading resets the counters, which must not cut the window of a poll.
             self._carried[index] = dict(self._since(self._node.gpus[index]))

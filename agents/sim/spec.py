@@ -41,8 +41,8 @@ class Fault:
     """Something that goes wrong between two moments of trace time.
 
     gpu_lost: the GPU stops, its replicas fail and lose their requests. node_lost: all GPUs of the node, and its agent
-    reaches nobody. launch_failure: a replica that should become ready fails. straggler: everything on the GPU takes
-    `factor` times as long. silent: the agent reaches nobody. stale: what the agent reports arrives `delay_s` late.
+    is cut off. launch_failure: a replica that should become ready fails. straggler: everything on the GPU takes
+    `factor` times as long. silent: the agent is cut off. stale: what the agent reports arrives `delay_s` late.
     """
 
     kind: FaultKind

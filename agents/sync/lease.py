@@ -13,7 +13,7 @@ Without a lease the command holds for ever. When one ends:
 
 The control plane's next answer ends either. `now_s` is the agent's clock, which no step of the machine's clock moves.
 `lease.json` lets a restarted agent count on: by the machine's uptime while it is the same start of the machine, else
-from what was left, since nobody knows how long it was off. It is written at most every tenth of the lease, and grants
+from what was left, since it is unknown how long it was off. It is written at most every tenth of the lease, and grants
 that tenth on top, so that a restart never ends a lease early.
 """
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uptime:
-    """A clock that every process of the machine reads alike, and that nobody sets."""
+    """A clock that every process of the machine reads alike, and that is never set."""
 
     boot_id: str
     """The start of the machine from which it counts; empty = not known, then no time passes between two agents."""

@@ -2,7 +2,7 @@
 
 Two files in the state directory, `command.json` and the one before it, `command.previous.json`, each an HMAC-SHA-256
 of the rest in hexadecimal, a newline, and the command as JSON. The key is `ledger.key` there, made at the first start
-and readable by the agent's user alone, so that nobody else can put a command in force. A file is written beside its
+and readable by the agent's user alone, so that no one else can put a command in force. A file is written next to its
 place, synced, renamed, and the directory synced; a torn or altered file fails its check, and the other one counts. A
 file of an earlier version, which had no key, fails it as well: the agent then waits for the control plane's answer.
 """
@@ -122,7 +122,7 @@ def _key(path: Path) -> bytes:
     """The directory's key, made at its first use. Raises OSError, or DeviceError where it is none."""
     if not path.exists():
         fresh = path.with_name(f"{KEY}.new")
-        # Its mode first: nobody may open it in between, also where the directory cannot be closed.
+        # Its mode first: no one may open it in between, also where the directory cannot be closed.
         fresh.touch(mode=0o600)
         write_synced(fresh, secrets.token_bytes(KEY_BYTES))
         fresh.replace(path)

@@ -31,7 +31,7 @@ from agents.base.version import REPLICA_FIELDS, SERVICE_FIELDS, TAKES_HEADER, ta
 ANSWER_TIMEOUT_S = 10.0
 """Wall seconds for an answer, beyond the wait that was asked for."""
 MAX_RETRY_AFTER_S = 60.0
-"""Nobody can send an agent away for longer."""
+"""An agent is never sent away for longer."""
 _REFUSED = (
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -27,7 +27,7 @@ class HookClient:
     """Calls to the hooks of all tasks; made within a running loop."""
 
     def __init__(self) -> None:
-        # Whoever is asked is on this machine: no proxy, no cookies, no pool that outlives a task.
+        # Those asked are on this machine: no proxy, no cookies, no pool that outlives a task.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),

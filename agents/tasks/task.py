@@ -98,7 +98,7 @@ class TaskProcess:
     """The newest that its hook said."""
     doom: str = ""
     doomed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Why it must be ended, set by whoever finds that out."""
+    """Why it must be ended, set where that is found out."""
     is_stopping: bool = False
     job: "asyncio.Task[None] | None" = None
     """Its life, or its end."""
@@ -129,12 +129,12 @@ class TaskProcess:
 
     def running_task(self) -> RunningTask:
         """As enforcement sees it."""
-        # From the record, not the process: an adopted task must show who it was started as, whoever the agent is now.
+        # From the record, not the process: an adopted task must show who it was started as, not who the agent is now.
         running = running_task(self.record.command, self.state)
         return replace(running, uid=self.record.uid)
 
     def holder(self) -> TaskHolder:
-        """Beside replicas, as those who give memory out see it."""
+        """The task next to replicas, as those who give memory out see it."""
         running = self.running_task()
         return TaskHolder(
             gpu_index=self.record.gpu_index,
@@ -200,8 +200,8 @@ class TaskProcess:
         return "" if is_done else self.process.how
 
     def doom_by(self, reason: str) -> None:
-        """Let whoever watches it end it."""
-        # The reason first: whoever wakes reads it at once.
+        """Let its watcher end it."""
+        # The reason first: the watcher reads it at once.
         self.doom = reason
         self.doomed.set()
 

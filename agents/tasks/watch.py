@@ -38,7 +38,7 @@ class TaskWatch:
         while True:
             try:
                 await self.look(each)
-                # Asked anew each time: the program may still be starting processes of its own.
+                # Asked again each time: the program may still be starting processes of its own.
                 pids = await asyncio.to_thread(each.process.members)
                 objection = await self.prove(each.proof(pids))
             except (DeviceError, OSError) as error:

@@ -18,7 +18,7 @@ which does not return while memory is swapped out. PUT /offload and PUT /resume 
 where the loop is not in the right state, and 503 where it came to no boundary in time (it moves at the next one).
 GET /status says the state, how many boundaries were passed and in what time, and how many iterations are done and kept:
 a loop that goes on from a checkpoint gives `start_iterations`, and calls `note_checkpoint` when all done so far is on
-disk. What was not kept is done again by whoever starts the program anew.
+disk. What was not kept is done again by the next start of the program.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ START_S = 30.0
 BOUNDARY_TIMEOUT_S = 120.0
 """For a step to end and the memory to be moved."""
 LEAVE_LOOK_S = 0.2
-"""Between two looks whether to leave: a signal handler may come just before the wait, and then wakes nobody."""
+"""Between two looks whether to leave: a signal handler may come just before the wait, and then wakes no thread."""
 
 
 class SwapStatus(msgspec.Struct):
@@ -192,7 +192,7 @@ class SwapHooks:
     def _is_to_resume(self) -> bool:
         """Return when the memory is asked back; False: the loop is to leave before that."""
         with self._changed:
-            # The wait has a limit, because a signal handler that runs just before it wakes nobody.
+            # The wait has a limit, because a signal handler that runs just before it wakes no thread.
             while not self._changed.wait_for(
                 lambda: self._state == "resuming" or self._is_leaving, LEAVE_LOOK_S
             ):

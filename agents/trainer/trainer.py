@@ -5,7 +5,7 @@
 
 When it listens for its hooks it prints one line of JSON, {"url": ..., "pid": ...}; logs go to stderr. With --checkpoint
 it goes on where an earlier process of the task stopped, on any node that sees the file. The file is a line of JSON that
-says how many iterations are kept; PyTorch's state lies beside it as FILE.pt. Without one training begins anew, and what
+says how many iterations are kept; PyTorch's state lies next to it as FILE.pt. Without one, training begins at 0; what
 carries nothing from step to step goes on from --done-iterations.
 
 SIGTERM keeps a checkpoint at the end of the step, wherever the memory is then. Exit codes: 0 after all iterations, 143
@@ -189,7 +189,7 @@ def run_trainer(options: argparse.Namespace, work: Work) -> int:
     kept_s = time.monotonic()
     with hooks:
         sys.stdout.write(json.dumps({"url": hooks.url, "pid": os.getpid()}) + "\n")
-        # Whoever started this waits for the line, which a buffer would hold back.
+        # The starter of this waits for the line, which a buffer would hold back.
         sys.stdout.flush()
         while done < options.iterations and not is_stopping:
             work.step()

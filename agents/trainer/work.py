@@ -1,4 +1,4 @@
-"""What a trainer's work is, and what it keeps between processes: a note beside its checkpoint."""
+"""What a trainer's work is, and what it keeps between processes: a note next to its checkpoint."""
 
 import argparse
 import logging
@@ -31,7 +31,7 @@ class Work(Protocol):
         ...
 
     def keep(self, done_iterations: int) -> None:
-        """Put on disk, beside the note that the caller writes, what another process needs."""
+        """Put on disk, next to the note that the caller writes, what another process needs."""
         ...
 
     def offload(self) -> None:

@@ -95,7 +95,7 @@ async def compare_policies(
 
 def present_problem(snapshot: Snapshot) -> tuple[Problem, Observed]:
     """What the next tick would decide on: the present rates, from what runs."""
-    # As the tick does: GPUs that nobody hears of are not planned with.
+    # As the tick does: GPUs that are not heard of are not planned with.
     state = usable_state(snapshot)
     points = PlannedPoints().of(snapshot)
     problem = make_problem(

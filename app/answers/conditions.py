@@ -56,7 +56,7 @@ _FIRST_READ: tuple[ConditionType, ...] = (
 
 
 def first_trouble(conditions: Iterable[Condition]) -> Condition | None:
-    """The condition that does not hold and that the others follow from; None: all hold, or nobody knows."""
+    """The condition that does not hold and that the others follow from; None: all hold, or it is not known."""
     # `Ready` is left out: it only repeats another one.
     broken = {each.type: each for each in conditions if each.status == "False"}
     return next((broken[kind] for kind in _FIRST_READ if kind in broken), None)
@@ -80,7 +80,7 @@ class PlanFacts:
     is_off: bool = False
     """Whether its mode is off, so plans leave it out."""
     wanted_rps: float | None = None
-    """What the newest decision expected, or what arrives; None: nobody has looked at the service yet."""
+    """What the newest decision expected, or what arrives; None: the service has not been looked at yet."""
     min_replicas: int = 0
     generation: int | None = None
     """The number of the plan in force; None: there is none."""
@@ -184,7 +184,7 @@ def _uncovered(facts: PlanFacts) -> Condition:
 
 def _left_out(facts: PlanFacts) -> str:
     message = "; ".join(map(_unserved_text, facts.unserved))
-    # What waits may serve it: whoever looks for a remedy should know.
+    # What waits may serve it: anyone who looks for a remedy should know.
     if facts.awaited is not None and facts.awaited.replicas > facts.replicas:
         message += f"; {waits_text(facts.awaited)}"
     return message
@@ -247,7 +247,7 @@ def _on_followers(facts: PlanFacts) -> Condition:
 
 def _ready(facts: PlanFacts, feasible: Condition, applied: Condition) -> Condition:
     """The sum of the others: the plan serves all of it, the nodes have it, and somebody runs it."""
-    # What is wrong comes before what nobody knows; and whether it can be served before whether it was rolled out.
+    # What is wrong comes before what is unknown; and whether it can be served before whether it was rolled out.
     for status in ("False", "Unknown"):
         for part in (feasible, applied):
             if part.status == status:

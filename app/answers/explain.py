@@ -43,9 +43,9 @@ class ReplicaGroup:
     arrival_rate_rps: float
     """Rate routed to each."""
     capacity_rps: float | None
-    """The most that each may take beside its neighbours; None where the record kept no problem."""
+    """The most that each may take next to its neighbours; None where the record kept no problem."""
     execution_ms: float | None
-    """Execution time of one batch beside its neighbours; None of language models, whose steps differ."""
+    """Execution time of one batch next to its neighbours; None of language models, whose steps differ."""
     neighbours: tuple[str, ...]
     tp: int = 1
     """GPUs of one node that each spans."""
@@ -145,7 +145,7 @@ def explain(
     changes = () if report.status == "kept" else diff(_before(problem), plan)
     reader = None if problem is None else NeighbourReader(problem)
     prices = report.prices if findings is None else findings.prices
-    # Without the problem nobody knows what the prices are prices of.
+    # Without the problem it is unknown what the prices are prices of.
     sources = _Sources(
         plan, demands, problem, reader, None if problem is None else prices
     )
@@ -196,7 +196,7 @@ def _moves(
     problem: Problem | None, plan: Plan, changes: Sequence[PlanChange]
 ) -> TransitionCost:
     more = [change.after - change.before for change in changes]
-    # A first plan has to start everything, which nobody counts as moves.
+    # A first plan has to start everything, which does not count as moves.
     cost = (
         0.0
         if problem is None or problem.current is None
@@ -331,7 +331,7 @@ def _is_for_losses(
     count: int,
     problem: Problem | None,
 ) -> bool:
-    """Whether so many are more than the team's own minimum, which goals that limit something remember."""
+    """Whether this number is above the team's own minimum, which goals that limit something remember."""
     goals = problem.survival if problem else ()
     return any(
         goal.service == name and goal.rate_rps and goal.min_replicas < count

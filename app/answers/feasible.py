@@ -44,7 +44,7 @@ def infeasibility(
     lowest = min_slo(service, allowed, points)
     if lowest is not None and lowest.latency_ms <= service.slo.latency_ms:
         return None
-    # The service may use types that nobody owns; the message is about what is there, if any of it may be used.
+    # The service may use types that are not owned; the message is about what is there, if any of it may be used.
     shown = [gpu_type for gpu_type in allowed if gpu_type.name in present] or allowed
     names = ", ".join(gpu_type.name for gpu_type in shown)
     lowest = min_slo(service, shown, points)
@@ -95,7 +95,7 @@ def _usable_rows(
             continue
         for row in entry.rows:
             if (
-                # Alone on the GPU: whoever does not fit then fits nowhere.
+                # Alone on the GPU: what does not fit then fits nowhere.
                 row.memory_mib <= gpu_type.memory_mib
                 and gpu_type.idle_w + row.power_w <= gpu_type.power_cap_w
             ):

@@ -37,7 +37,7 @@ class Losses:
 
 
 MAX_LOSSES = 5
-"""So many GPUs, and so many nodes, are named: the worst ones."""
+"""The number of GPUs, and of nodes, that are named: the worst ones."""
 
 
 def explain_losses(

@@ -54,7 +54,7 @@ class PreviewChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What would be decided, beside what is in force."""
+    """What would be decided, next to what is in force."""
 
     decision: Decision
     demands: tuple[Demand, ...]

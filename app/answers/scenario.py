@@ -20,7 +20,7 @@ _LOOSER_SLO = 1.1
 _MORE_DEMAND = 1.2
 _RELAXED_SLO = 1.5
 MAX_ALTERNATIVES = 3
-"""`alternatives` has no more than so many."""
+"""The maximum length of `alternatives`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def _check_all_names(
 ) -> None:
     # A new service is known here as well: a question may bring it together with its rate.
     of_services: dict[str, Collection[str]] = {
-        # Rates and SLOs of all services at once would make them equal, which nobody asks.
+        # Rates and SLOs of all services at once would make them equal, which is never asked.
         "demand_factor": [*services, ALL],
         "demand_rps": services,
         "slo_ms": services,
@@ -193,7 +193,7 @@ def _other_types(
 
 
 def max_suggested(problem: Problem) -> int:
-    """`suggested` has no more than so many."""
+    """The maximum length of `suggested`."""
     return (
         1
         + 2 * sum(gpu_type.count is not None for gpu_type in problem.gpu_types)

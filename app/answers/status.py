@@ -66,7 +66,7 @@ def service_statuses(
 
 
 def _without_passing(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without a proposal that waits for nobody: the tick that made it pushes it a moment later."""
+    """The snapshot without a proposal that waits for no person: the tick that made it pushes it a moment later."""
     if snapshot.proposal is None:
         return snapshot
     mode = effective_mode(
@@ -306,7 +306,7 @@ def _survives(
         service.name,
         reading.arrival_rate_rps if reading is not None else 0.0,
         survival=service.survival,
-        # The policy's default asks for no replica more, so that nobody is told what it could not do.
+        # The policy's default asks for no replica more, so that no user is told what it could not do.
         default=Survival(loss="none"),
     )
     if goal is None or target is None:
@@ -384,7 +384,7 @@ def _predictions_hold(
 def _slo_met(
     service: Service, reading: ServiceObservation | None, telemetry: Condition
 ) -> Condition:
-    # Old figures would show an SLO as met that nobody watches.
+    # Old figures would show an SLO as met that is not watched.
     if reading is None or telemetry.status != "True":
         return _condition("SLOMet", "Unknown", telemetry.reason, telemetry.message)
     if reading.attainment is None:

@@ -1,4 +1,4 @@
-"""What-if: the same fleet under several scenarios, each planned, and ranked. Whoever asks brings the solver.
+"""What-if: the same fleet under several scenarios, each planned, and ranked. The caller brings the solver.
 
 Plans are found within a budget, so one scenario's may happen to be worse than another's that would do here, too. Every
 scenario therefore takes the cheapest of all plans made that keeps its rules and serves its demand: one GPU more never
@@ -108,7 +108,7 @@ class ScenarioAnswer:
     saving_per_usd: float | None = None
     """What the plan saves against today for each USD of that price; None: none are added."""
     unmeasured: tuple[Unmeasured, ...] = ()
-    """Services that might use the added GPUs, and that nobody has measured or predicted on them."""
+    """Services that might use the added GPUs, and that were neither measured nor predicted on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class FollowUp:
     """What the costliest of these services would cost with less of a promise, or on another GPU type."""
 
     def max_questions(self, problem: Problem) -> int:
-        """There are no more than so many."""
+        """The maximum number of questions."""
         return (max_suggested(problem) if self.suggest else 0) + (
             MAX_ALTERNATIVES if self.alternatives_of else 0
         )
@@ -135,7 +135,7 @@ class FollowUp:
 
 
 MakePlan = Callable[[Problem, float], Awaitable[tuple[Plan, PlanReport]]]
-"""Makes the plan of a problem within so many seconds."""
+"""Makes the plan of a problem within this number of seconds."""
 
 
 async def ask(

@@ -32,7 +32,7 @@ class WallClock(agent_clock.ScaledClock):
 class ManualControlClock(agent_clock.ManualClock):
     """Time that stands still until somebody moves it; for tests and simulations."""
 
-    # Whoever moves it by hand sets its pace.
+    # The caller that moves it by hand sets its pace.
     speed = 1.0
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:

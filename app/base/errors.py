@@ -15,7 +15,7 @@ HTTP codes are given only in `app.api.http.errors`; `solvers.types.errors.Invali
 from collections.abc import Collection, Sequence
 
 _MAX_NAMES = 30
-"""In a message: of thousands nobody reads all."""
+"""In a message: thousands would not be read."""
 
 
 class PlimsollError(Exception):

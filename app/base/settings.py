@@ -163,7 +163,7 @@ class Settings(BaseSettings):
     oidc_groups: dict[str, str] = Field(
         default={},
         description="Scopes of the provider's groups, as JSON: "
-        '`{"ml-team": "operator@search", "sre": "admin"}`; nobody else has access',
+        '`{"ml-team": "operator@search", "sre": "admin"}`; no one else has access',
     )
     oidc_groups_claim: str = Field(
         default="groups", description="The claim that lists a person's groups"

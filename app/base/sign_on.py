@@ -55,7 +55,7 @@ def grants_of(groups: Iterable[str], grants: Mapping[str, Grant]) -> tuple[Grant
     held = [grants[group] for group in groups if group in grants]
     choices: list[Grant] = []
     for scope in reversed(PERSON_SCOPES):
-        # Whoever may operate a project may look at it, too.
+        # A person who may operate a project may look at it, too.
         enough = [
             each
             for each in held
@@ -66,7 +66,7 @@ def grants_of(groups: Iterable[str], grants: Mapping[str, Grant]) -> tuple[Grant
         everywhere = any(each.projects is None for each in enough)
         projects = frozenset(name for each in enough for name in each.projects or ())
         choice = Grant(scope=scope, projects=None if everywhere else projects)
-        # It reaches at least what the scope above does; where it is the same, nobody would choose it.
+        # It reaches at least what the scope above does; where it is the same, there is no reason to choose it.
         if not choices or choices[-1].projects != choice.projects:
             choices.append(choice)
     return tuple(choices)
@@ -103,7 +103,7 @@ def check_root_url(url: str, name: str) -> str:
 
 
 def is_protected(parts: SplitResult) -> bool:
-    """Whether nobody else can read or answer what is asked at an address."""
+    """Whether no one else can read or answer what is asked at an address."""
     # Nothing leaves the machine on loopback.
     return parts.scheme == "https" or (
         parts.scheme == "http" and parts.hostname in LOOPBACK

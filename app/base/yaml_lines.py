@@ -9,7 +9,7 @@ import yaml
 FieldPath = tuple[str | int, ...]
 
 MAX_DEPTH = 100
-"""Fields within fields: whoever walks through a document needs a few calls for each."""
+"""Fields within fields: a walk through a document needs a few calls for each."""
 MAX_DIGITS = 1000
 """Python refuses to write larger whole numbers down, as complaints do."""
 MAX_REPEATED = 1_000_000
@@ -87,7 +87,7 @@ def line_of_alias(text: str) -> int | None:
             if isinstance(event, yaml.AliasEvent):
                 return event.start_mark.line + 1 if event.start_mark else 1
     except (yaml.YAMLError, RecursionError):
-        # Whoever reads the text says what is wrong with it.
+        # The reader of the text says what is wrong with it.
         pass
     return None
 
@@ -152,7 +152,7 @@ def _note_lines(
         for key, value in node.value:
             inner = (*path, str(key.value))
             line = key.start_mark.line + 1
-            # YAML takes the last one; whoever wrote both meant something else.
+            # YAML takes the last one; an author of both meant something else.
             if inner in lines:
                 complain(
                     line,

@@ -47,7 +47,7 @@ def load_architectures() -> Mapping[str, Architecture]:
 
 def load_hardware() -> Mapping[str, LlmHardware]:
     """What language models find on each shipped GPU type, by the type's name."""
-    # A type whose kernels nobody measured borrows those of its generation, or has none.
+    # A type whose kernels were not measured borrows those of its generation, or has none.
     kernels = _efficiencies()
     return {
         row["name"]: _hardware(row, kernels.get(row["kernels"]))
@@ -58,7 +58,7 @@ def load_hardware() -> Mapping[str, LlmHardware]:
 def find_hardware(name: str) -> LlmHardware | None:
     """What a shipped GPU type of that name offers, or a slice of one (MIG), such as `H100-MIG-3g.40gb`; None: no such.
 
-    Nobody has measured language models in slices: they are taken for as many parts of the GPU as their names say.
+    Language models were not measured in slices: they are taken for as many parts of the GPU as their names say.
     """
     gpu_type, _, profile = name.partition(SLICE_MARK)
     gpu = load_hardware().get(gpu_type)

@@ -74,7 +74,7 @@ def make_rows(request: RowsRequest) -> RowsAnswer:
 
 
 def usual_start_s(network: Architecture, precision: Precision) -> float:
-    """Seconds until a replica serves, where nobody has seen one start."""
+    """Seconds until a replica serves, where no start was observed."""
     return _ENGINE_START_S + network.weight_bytes(precision) / _READ_BYTES_PER_S
 
 
@@ -132,7 +132,7 @@ def _served_run(
     hardware: LlmHardware,
     usual: RunConditions,
 ) -> MeasuredRun:
-    """What a service's own replicas were measured at, as if by so many clients."""
+    """What a service's own replicas were measured at, as if by that number of clients."""
     conditions = replace(
         usual,
         clients=speed.sequences,
@@ -248,7 +248,7 @@ def provenance_of(gpu_type: str, sized: Iterable[Sized]) -> Provenance:
     kinds = {each.provenance for each in sized}
     if kinds == {"calibrated"}:
         return "calibrated"
-    # Nobody has measured a language model in a slice, of whatever network and type.
+    # A language model was never measured in a slice, whatever its network and type.
     if SLICE_MARK in gpu_type:
         return "unmeasured"
     return "predicted"

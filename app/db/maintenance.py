@@ -34,11 +34,11 @@ class Retention:
     pushed_days: int = 2
     """Windows that were pushed; older ones are not taken any more, so nothing can repeat them."""
     rates_days: int = 28
-    """Arrivals in steps of five minutes, which seasons are made from, and choices of a forecast that nobody renews."""
+    """Arrivals in steps of five minutes, which seasons come from, and choices of a forecast that are not renewed."""
     served_samples_days: int = 30
     """Measurements that were read off served executions; those that people sent are kept for ever."""
     served_samples: int = 5000
-    """So many are kept of a network on a GPU type, the newest: a plan that changes all day makes new ones."""
+    """The number kept of a network on a GPU type, the newest: a plan that changes all day makes new ones."""
     old_fits_days: int = 90
     """Fits that are no longer in force."""
     tokens_days: int = 90
@@ -46,7 +46,7 @@ class Retention:
     tasks_days: int = 90
     """Tasks that are over; what they cost stays in the reports."""
     tasks: int = 10_000
-    """So many of those are kept, the newest."""
+    """The number of those that are kept, the newest."""
 
 
 async def load_time(engine: AsyncEngine) -> datetime:
@@ -158,7 +158,7 @@ def _telemetry_rules(keep: Retention) -> Mapping[str, timedelta]:
         "token_step WHERE start < :before": windows,
         "pushed_window WHERE window_start < :before": timedelta(days=keep.pushed_days),
         "service_rate WHERE start < :before": rates,
-        # A choice is renewed with every judgement, so an old one belongs to a service that nobody judges any more.
+        # A choice is renewed with every judgement, so an old one belongs to a service that is not judged any more.
         "forecast_choice WHERE at < :before": rates,
         f"sample WHERE source = '{SERVED}' AND received_at < :before": timedelta(
             days=keep.served_samples_days
@@ -247,7 +247,7 @@ ON CONFLICT (gpu, hour) DO UPDATE SET observed_s = excluded.observed_s, busy_s =
     energy_j = excluded.energy_j, memory_mib_s = excluded.memory_mib_s
 """
 
-# Not every use has a memory and an SM figure: how long each was known is summed beside it, for the means of reports.
+# Not every use has a memory and an SM figure: how long each was known is summed next to it, for the means of reports.
 _SUM_USES = """
 INSERT INTO use_hour (gpu, hour, kind, name, service, observed_s, memory_mib_s, memory_known_s, sm_percent_s,
                       sm_known_s, energy_j, estimated_j)

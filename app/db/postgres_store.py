@@ -237,7 +237,7 @@ class PostgresStore:
                 await events.add(connection, lines[name])
 
     async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
-        """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
+        """End what goes on at nodes that have fallen silent and are not heard of any more: overuse."""
         async with self._engine.begin() as connection:
             await lose_overuses(connection, nodes, at, why="since its node fell silent")
 

@@ -137,7 +137,7 @@ class _Memory:
                 entry.group: entry.performance.latency_sigma for entry in loaded
             }
             known = replace(known, points=points, latency_sigma=latency_sigma)
-        # The same object where nothing changed: planned times are computed anew for every other one.
+        # The same object where nothing changed: planned times are computed again for every other one.
         same = {correction.group: correction for correction in self.known.corrections}
         read = [row.planned for row in await health.load_all(connection)]
         corrections = tuple(

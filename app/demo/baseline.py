@@ -91,7 +91,7 @@ class BaselineBody:
             if outcome is not None and outcome.state == "target":
                 at, target = closed.store.pushed[-1]
                 send(pipe, BaselineTarget(at=at, plan=target))
-            # Nobody knows yet how far the demo's own simulation, which it is compared with, will come.
+            # It is not known yet how far the demo's own simulation, which it is compared with, will come.
             if round(step * plan.agent_period_s) % MINUTE_S == 0:
                 now = clock.now()
                 migrated = make_bill(migrations.changes, plan.gpu_types, now)

@@ -1,4 +1,4 @@
-"""The demo's closing report: what was served, what it cost beside the baseline, how long decisions took."""
+"""The demo's closing report: what was served, what it cost next to the baseline, how long decisions took."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ class DemoServiceSummary:
 
     @property
     def is_kept(self) -> bool:
-        """Whether so many requests met the SLO as it promises."""
+        """Whether enough requests met the SLO as it promises."""
         return self.attainment >= self.percentile
 
 
@@ -120,7 +120,7 @@ def _headline(summary: Summary) -> Text:
     """The load and the time; on a busy machine, that some of the load is missing and why."""
     minutes, of_minutes = summary.trace_s / 60, summary.duration_s / 60
     text = Text(
-        f"{minutes:.0f} minutes of load in {summary.wall_s:.0f} s: `joint` beside `k8s_hpa` on the same requests",
+        f"{minutes:.0f} minutes of load in {summary.wall_s:.0f} s: `joint` next to `k8s_hpa` on the same requests",
         style="bold",
     )
     if round(minutes) < round(of_minutes):
@@ -185,7 +185,7 @@ def _milliseconds(latency_ms: float | None) -> str:
 
 
 def _verdict(summary: Summary) -> Text:
-    """One line, of `joint` alone: the baseline's SLOs are nobody's promise."""
+    """One line, of `joint` alone: the baseline's SLOs are not promised."""
     if not summary.missed:
         return Text("\nverdict: every SLO was kept", style="bold green")
     missed = ", ".join(
@@ -205,13 +205,13 @@ def _attained(attainment: float, wanted: float) -> Text:
 def _accounts(summary: Summary) -> Text:
     worst = min((each.attainment for each in summary.services), default=0.0)
     rivals = min((each.baseline_attainment for each in summary.services), default=0.0)
-    text = Text("\njoint beside k8s_hpa\n", style="bold")
+    text = Text("\njoint next to k8s_hpa\n", style="bold")
     text.append(
         f"  cost                 {_difference(summary.cost_usd, summary.baseline_usd)}, whole GPUs\n"
         f"  worst service in SLO {100 * worst:.2f} % to {100 * rivals:.2f} %\n",
         "",
     )
-    # Whoever reads one figure alone must know whom it is about.
+    # A reader of one figure alone must know whom it is about.
     text.append(
         "  (k8s_hpa has the GPU type, parts of GPUs and target for each service that\n"
         "  hindsight finds cheapest for this load; bench.demo compares over seeds)\n",

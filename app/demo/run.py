@@ -55,8 +55,8 @@ INTERRUPTED = 128 + signal.SIGINT
 DEPLOY_S = 60.0
 """For one answer to what the demo deploys: a machine that is busy with other work takes more than five."""
 LIMIT_S = 240.0
-"""On the wall, for the simulation: half as long is enough on two cores that nobody else uses. On a busy machine the
-report is of the minutes of load that were simulated by then, so that nobody waits for it longer than six minutes."""
+"""On the wall, for the simulation: half as long is enough on two cores without other load. On a busy machine the
+report is of the minutes of load that were simulated by then, so that no one waits for it longer than six minutes."""
 DATABASE_STOPS = (
     "(the database stops with the demo; `plimsoll up --demo --keep` leaves it running)"
 )
@@ -109,7 +109,7 @@ async def _run(server: postgres.Server, demo: "_Demo") -> None:
     assert task is not None
     # By itself SIGTERM would end this process at once and leave PostgreSQL behind.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    # A database of its own, made anew: the figures at the end are of this run alone.
+    # A new database of its own: the figures at the end are of this run alone.
     await databases.recreate(server.url, DATABASE)
     url = server.database_url(DATABASE)
     await asyncio.to_thread(migrate.upgrade, url)
@@ -238,7 +238,7 @@ class _Demo:
             )
         order = TokenOrder(name="demo", scope="admin")
         made = await create_locally(engine, order, at=at)
-        # Beside the user's own token, not in its place: the demo's database is thrown away.
+        # Next to the user's own token, not in its place: the demo's database is thrown away.
         is_seen = self.console.file.isatty()
         about = keep_token(self.token_path, made.secret, is_seen=is_seen)
         self.console.print(f"admin token, {about}", soft_wrap=True, highlight=False)
@@ -252,7 +252,7 @@ class _Demo:
             "  plimsoll get services; plimsoll explain; plimsoll cost --by service",
             soft_wrap=True,
         )
-        # For whoever starts a second one.
+        # For anyone who starts a second one.
         self.lock.write_text(
             f"{where} with the token in {self.token_path} (process {os.getpid()})",
             encoding="utf-8",

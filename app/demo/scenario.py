@@ -1,6 +1,6 @@
 """The demo's fleet, services and load: HetSev's cluster and SLOs (its section 6), with measured networks.
 
-Networks that nobody published measurements of have named substitutes of like size: EfficientNet-B4 for SSD-ResNet50,
+Networks without published measurements have named substitutes of like size: EfficientNet-B4 for SSD-ResNet50,
 RegNetX-8GF for the Transformer. Latencies on the T4 are scaled from the V100 and marked so in the catalogue.
 """
 
@@ -100,7 +100,7 @@ def demo_nodes() -> tuple[SimulatedNodeSpec, ...]:
             memory_mib=memory_mib[gpu_type],
             launch_s=LAUNCH_S,
         )
-        # A slow and cheap type beside a fast one: which of them serves a request best depends on its SLO.
+        # A slow and cheap type next to a fast one: which of them serves a request best depends on its SLO.
         for label, gpu_type in (("t4", "T4"), ("v100", "V100-32GB"))
         for number in range(1, 5)
     )

@@ -1,4 +1,4 @@
-"""The demo's live terminal view: services, GPUs, and what it costs beside the baseline."""
+"""The demo's live terminal view: services, GPUs, and what it costs next to the baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""The dispatcher of offline jobs beside the tick (OLTunes)."""
+"""The dispatcher of offline jobs next to the tick (OLTunes)."""

@@ -1,7 +1,7 @@
-"""Dispatch beside the checker: what it refuses keeps nobody else from a GPU, and is not proposed there again.
+"""Dispatch with the checker: what it refuses keeps no other job from a GPU, and is not proposed there again.
 
-A refused batch is taken apart. Settings that break a rule by themselves beside what stands on the GPU are struck out
-there, whoever's they are, until something else stands there; where only the jobs of the batch together break one, its
+A refused batch is taken apart. Settings that break a rule by themselves next to what stands on the GPU are struck out
+there, of whichever job, until something else stands there; where only the jobs of the batch together break one, its
 last job leaves the GPU for this round. Then the queue is scheduled again, at most MAX_TRIES times; a GPU whose batch
 is refused in the last try takes none in this round.
 """
@@ -262,7 +262,7 @@ def _groups(
 
 def _waited_for(attempt: Attempt, refusals: Refusals) -> Iterator[GpuId]:
     """GPUs that take none until their jobs are done: one for each job that has waited for too long, that is refused
-    beside them, and that would not be without them."""
+    next to them, and that would not be without them."""
     views = [
         view for view in attempt.views if view.id in refusals.by_gpu and view.residents
     ]
@@ -271,7 +271,7 @@ def _waited_for(attempt: Attempt, refusals: Refusals) -> Iterator[GpuId]:
         view.id: refusals.for_good(view.id, attempt.standing).keys() for view in views
     }
     taken: set[GpuId] = set()
-    # Whoever waited longest chooses first.
+    # The job that waited longest chooses first.
     for job in sorted(_late(attempt), key=lambda job: (job.queued_s, job.name)):
         for view in views:
             own = {point_of(setting) for setting in _with_room(job, view)}

@@ -1,4 +1,4 @@
-"""Dispatch: the event loop that gives offline jobs their GPUs, beside the tick and at most every PERIOD_S.
+"""Dispatch: the event loop that gives offline jobs their GPUs, next to the tick and at most every PERIOD_S.
 
 Woken by new and finished tasks, it reads a snapshot, lets `round` decide, checks and pushes a target by the
 same compare-and-set as the tick. The two take turns in their process, so that neither makes the other's plan lose; a
@@ -50,7 +50,7 @@ class JobDispatcher:
     store: Store
     clock: ControlClock
     turn: asyncio.Lock
-    """Held by whoever reads, decides and pushes in this process: the tick or a round."""
+    """Held by the step that reads, decides and pushes in this process: the tick or a round."""
     kernel_ratios: Mapping[str, float] = field(default_factory=dict)
     """Compute to memory by network, of those whose kernels were profiled."""
     layers: Sequence[LayerCounts] = ()
@@ -149,7 +149,7 @@ def _awaits_approval(snapshot: Snapshot) -> bool:
     """Whether a plan waits for a person's approval.
 
     Not one that is only advice, nor one of a policy that was given up for the target's, nor what a push that failed
-    left: for these nobody waits.
+    left: these are not waited for.
     """
     settings = snapshot.settings
     if snapshot.proposal is None or snapshot.target is None:

@@ -4,9 +4,9 @@ The live dispatcher has profiles, and learns how many times as long jobs take as
 has none, and learns milliseconds.
 
 The predictor is `solvers.predict.latency.factorisation_learner` (FM by FTRL-Proximal): every finished job is one row.
-The evaluator (OLTunes, section 3.3) watches the error of what was predicted; above θ it trains anew on the latest rows,
+The evaluator (OLTunes, section 3.3) watches the error of what was predicted; above θ it retrains on the latest rows,
 since the learner itself forgets nothing. (When everything on a GPU takes three times as long from one row to the next,
-the learner follows within 40 rows either way: to train anew is for what it cannot follow.)
+the learner follows within 40 rows either way: to retrain is for what it cannot follow.)
 """
 
 import math
@@ -24,7 +24,7 @@ from solvers.types.problem import OperatingPoint, OperatingPoints
 from solvers.types.state import Task
 
 THETA = 0.25
-"""θ: smoothed error of ln latency above which it trains anew; the paper names no value."""
+"""θ: smoothed error of ln latency above which it retrains; the paper names no value."""
 LATEST = 1400
 """Rows that it is trained on then: as many as the paper's tables have."""
 SMOOTHING = 0.05
@@ -32,10 +32,10 @@ SMOOTHING = 0.05
 MIN_SEEN = 20
 """Errors before the first judgement, and after every training."""
 MAX_FACTOR = 4.0
-"""What is learned and foreseen is at most so many times the profile's time, and at least that part of it: nodes that
-report nonsense spoil nobody's jobs beyond that."""
+"""What is learned and foreseen is at most this multiple of the profile's time, and at least that part of it: nodes that
+report nonsense spoil no jobs beyond that."""
 REFRESH_ROWS = 20
-"""Rows that are learned before what is foreseen counts, and then before the settings of waiting jobs are found anew."""
+"""Rows that are learned before what is foreseen counts, and then before the settings of waiting jobs are renewed."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Foresight:
     error: float = 0.0
     """Smoothed |ln(measured / predicted)|."""
     trainings: int = 0
-    """How often it trained anew."""
+    """How often it retrained."""
     revision: int = 0
     """Grows with every row that is learned."""
     _seen: int = 0
@@ -68,7 +68,7 @@ class Foresight:
             self._update(conditions, latency_ms)
 
     def observe(self, conditions: ServedConditions, latency_ms: float) -> bool:
-        """A measured batch; whether the error made it train anew."""
+        """A measured batch; whether the error made it retrain."""
         predicted_ms = float(self.predict_ms([conditions])[0])
         error = abs(math.log(latency_ms / predicted_ms))
         self.error = (
@@ -133,7 +133,7 @@ class JobForesight:
         self._paces_ms = {name: job.iteration_ms for name, job in running.items()}
 
     def catch_up(self) -> bool:
-        """Let what is known now count; whether that is enough more than before to find settings anew."""
+        """Let what is known now count; whether that is enough more than before to renew settings."""
         if self.foresight.revision - self._used < REFRESH_ROWS:
             return False
         self._used = self.foresight.revision

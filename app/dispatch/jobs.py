@@ -1,7 +1,7 @@
 """Jobs of the dispatcher: which tasks they are, and with which settings they queue.
 
 Who is dispatched: offline tasks whose policy, that of their project's group or the cluster's, dispatches jobs. A job's
-settings are found when it comes, from the operating points in force and the GPU types that are there, and anew when
+settings are found when it comes, from the operating points in force and the GPU types that are there, and again when
 these change or its team changes what it wants.
 """
 
@@ -148,7 +148,7 @@ def queues_of(
 ) -> Queues:
     """The waiting tasks, given with the longest wait first, as jobs: the first MAX_WAITING of those that can run.
 
-    Those that no GPU type of the fleet can run wait outside, and take nobody's place.
+    Those that no GPU type of the fleet can run wait outside, and take no other job's place.
     """
     _forget(snapshot, memory, {task.name for task in waiting}, points)
     by_network: dict[str, list[OperatingPoints]] = defaultdict(list)
@@ -225,7 +225,7 @@ def _gpu_facts(gpu_type: GpuType) -> JobGpuFacts:
 
 
 def _facts(task: Task, now_s: float) -> JobFacts:
-    # Rounded: what is left until a deadline is computed anew in every round.
+    # Rounded: what is left until a deadline is computed again in every round.
     deadline_s = math.inf if task.due_in_s is None else round(now_s + task.due_in_s, 1)
     return JobFacts(variants_of(task), _inputs(task), task.weight, deadline_s)
 
@@ -277,7 +277,7 @@ def _options(
     points: Mapping[str, Sequence[OperatingPoints]],
     top_mhz: Mapping[str, float],
 ) -> Iterator[JobOption]:
-    """Operating points of its variants at the highest clocks: at any other one nobody dispatches."""
+    """Operating points of its variants at the highest clocks: nothing is dispatched at any other one."""
     rows = (
         (variant, entry, row)
         for variant in variants_of(task)

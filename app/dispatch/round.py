@@ -1,4 +1,4 @@
-"""One round of job dispatch: a snapshot and what is remembered in, the next target out; a function beside `plan`.
+"""One round of job dispatch: a snapshot and what is remembered in, the next target out; a function next to `plan`.
 
 Of the tasks that are dispatched each that has no place in the target is a job of `solvers.types.jobs`; each that has
 one is a resident of its GPU. Replicas, training and other tasks stay as they are; what they leave of a GPU is what jobs
@@ -86,7 +86,7 @@ def dispatch(
     kernel_ratios: Mapping[str, float],
     layers: Sequence[LayerCounts] = (),
 ) -> Dispatched:
-    """One round. Jobs that the checker refuses on a GPU are not deployed there, and keep nobody else from it.
+    """One round. Jobs that the checker refuses on a GPU are not deployed there, and keep no other job from it.
 
     `layers`: of training networks, by which training that was never profiled is judged.
     """
@@ -120,7 +120,7 @@ def _inputs(snapshot: Snapshot, layers: Sequence[LayerCounts]) -> _Inputs | None
     state = usable_state(snapshot, is_patient=True)
     placed = _alive_places(snapshot.target, state)
     jobs = [task for task in state.tasks if is_dispatched(task, snapshot.settings)]
-    # Whoever runs keeps its GPU: only jobs without a place are offered.
+    # What runs keeps its GPU: only jobs without a place are offered.
     waiting = sorted(
         (task for task in jobs if task.name not in placed),
         key=lambda task: (-task.waiting_s, task.name),
@@ -129,7 +129,7 @@ def _inputs(snapshot: Snapshot, layers: Sequence[LayerCounts]) -> _Inputs | None
 
 
 def _alive_places(target: BoundPlan, state: ClusterState) -> set[str]:
-    """Tasks on GPUs that answer: on any other one a job is lost, and begins anew elsewhere."""
+    """Tasks on GPUs that answer: on any other one a job is lost, and begins again elsewhere."""
     alive = {gpu.id for gpu in state.gpus if gpu.healthy}
     return {name for name, place in task_places(target).items() if place[0] in alive}
 
@@ -144,7 +144,7 @@ def _attempt(
     snapshot = inputs.snapshot
     state = inputs.state
     target = inputs.target
-    # The target's own rates, not the demand of now: services are planned anew by the tick alone.
+    # The target's own rates, not the demand of now: services are planned again by the tick alone.
     demands = tuple(
         Demand(service=name, arrival_rate_rps=rate)
         for name, rate in planned_rates_rps(target).items()
@@ -299,6 +299,6 @@ def _following(
         target,
         generation=target.generation + 1,
         parent=target.generation,
-        # A GPU with nothing on it has no place in a plan: it is idle, and nobody pays for it.
+        # A GPU with nothing on it has no place in a plan: it is idle, and is not paid for.
         gpus=tuple(gpu for _, gpu in sorted(gpus.items()) if not gpu.is_empty),
     )

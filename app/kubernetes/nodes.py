@@ -18,7 +18,7 @@ from app.kubernetes.objects import ClusterNode
 from solvers.types.state import Node
 
 DRAIN = timedelta(days=7)
-"""Nothing has to leave by itself before; set anew in time for as long as the cluster keeps Pods off the node."""
+"""Nothing has to leave by itself before; set again in time for as long as the cluster keeps Pods off the node."""
 AGAIN_BEFORE = timedelta(days=6)
 
 
@@ -85,7 +85,7 @@ async def change_nodes(
             continue
         until = context.now() + DRAIN
         await nodes.set_drain(connection, name, until=until)
-        # Set anew it is no news.
+        # Set again it is no news.
         if row.node.drain_in_s is None:
             await context.audit(
                 connection,

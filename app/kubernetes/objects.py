@@ -9,7 +9,7 @@ import msgspec
 from agents.kubernetes.api import ObjectMetadata
 
 GROUP = "gpu.plimsoll"
-"""A group's name must have a dot; nobody else can have a domain under this one."""
+"""A group's name must have a dot; no one else can have a domain under this one."""
 API_VERSION = f"{GROUP}/v1"
 GROUP_PATH = f"/apis/{API_VERSION}"
 FIELD_MANAGER = "plimsoll"

@@ -1,7 +1,7 @@
 """Owners and budgets of replicas' Pods. Pure: what is planned and what there is → what has to be changed.
 
-An agent creates Pods that nobody owns, so that it needs no right but for Pods. Each gets its service's PlimsollPool as
-owner here, and beside the pool a PodDisruptionBudget: evictions, as of `kubectl drain`, never leave fewer ready
+An agent creates Pods without an owner, so that it needs no right but for Pods. Each gets its service's PlimsollPool as
+owner here, and with the pool a PodDisruptionBudget: evictions, as of `kubectl drain`, never leave fewer ready
 replicas than the plan has. Pods of tasks have one pool together and no budget: a task goes on elsewhere.
 """
 
@@ -104,7 +104,7 @@ def _ownership(pod: Pod, pool: Pool) -> Request:
         "kind": "PlimsollPool",
         "name": pool.metadata.name,
         "uid": pool.metadata.uid,
-        # Else `kubectl drain` takes the Pod for one that nobody would start elsewhere.
+        # Else `kubectl drain` takes the Pod for one that nothing would start elsewhere.
         "controller": True,
     }
     metadata = pod.metadata

@@ -85,7 +85,7 @@ class ClusterSync:
             while True:
                 try:
                     await self._take_turn()
-                # Broad by intent: whatever fails here ends neither this nor the API, beside which it runs.
+                # Broad by intent: whatever fails here ends neither this nor the API, next to which it runs.
                 except Exception as error:
                     await self._note({f"{type(error).__name__}: {error}"})
                 await asyncio.sleep(RETRY_S)

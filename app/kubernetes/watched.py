@@ -32,7 +32,7 @@ class Watched(Generic[K]):
 
     @property
     def objects(self) -> dict[str, K]:
-        """As they are now: whoever goes through them may wait meanwhile, and more may come."""
+        """As they are now: a loop over them may wait meanwhile, and more may come."""
         return dict(self._objects)
 
     async def run(self) -> None:

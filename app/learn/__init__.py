@@ -1,1 +1,1 @@
-"""What changes beliefs beside the tick: corrections, samples, forecasts' techniques, refits."""
+"""What changes beliefs next to the tick: corrections, samples, forecasts' techniques, refits."""

@@ -1,4 +1,4 @@
-"""Which technique forecasts each service: judged beside the tick, a few services at a time, on what really came.
+"""Which technique forecasts each service: judged next to the tick, a few services at a time, on what really came.
 
 Every window is judged once: the back-test of a service covers what came since the last one (at most an hour of it), and
 its scores are added to the earlier ones, which count less from day to day. The tick only applies the choice.
@@ -220,7 +220,7 @@ class ForecastView:
     room: Room
     """What plans carry of what they follow."""
     telemetry: Literal["heard", "stopped", "never"]
-    """stopped, never: nobody reports of the service lately, or ever did; the planned rate stays."""
+    """stopped, never: the service was not reported lately, or ever; the planned rate stays."""
     silent_for_s: float | None
     """Since the end of the newest window; None: never heard in the windows that the loop looks at."""
     horizon_s: float
@@ -257,7 +257,7 @@ def view_forecast(
 def _shown_rates(
     windows: Sequence[ServiceWindow], snapshot: Snapshot, choice: TechniqueChoice
 ) -> tuple[float, ...]:
-    # Where nobody reports there is no forecast: the loop keeps the planned rate, and guesses nothing.
+    # Where nothing is reported there is no forecast: the loop keeps the planned rate, and guesses nothing.
     if not is_heard(windows, snapshot):
         return ()
     history = History(

@@ -1,6 +1,6 @@
 """Learn: every few seconds, what replicas executed corrects what their operating points state.
 
-Beside the tick, not in it: a plan waits for nothing here, and a fault costs one period. All that is learned is in the
+Next to the tick, not in it: a plan waits for nothing here, and a fault costs one period. All that is learned is in the
 store, so that a new leader continues where the last one ended. A period is read once: the end of the last one is kept
 with what was learned from it, so that a repeated reading changes nothing and a late one is let go.
 """
@@ -51,7 +51,7 @@ FALL, FALL_AFTER_S = 0.05, 60.0
 MAX_GPUS = 400
 """GPUs that are looked at in one round, in turn: of 2,000 GPUs with four replicas each a round takes 50 ms of CPU."""
 FORGET_AFTER_S = 86400.0
-"""A network that was slow on a GPU type is planned elsewhere, and nobody would ever learn that it is slow no more."""
+"""A network that was slow on a GPU type is planned elsewhere, and it would never be learned that it is slow no more."""
 GOLDEN_RATIO = (math.sqrt(5.0) - 1.0) / 2.0
 SAMPLE_EVERY_S = 60.0
 """Samples are made of what is served this often, see `served_samples.EVERY_S`."""

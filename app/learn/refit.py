@@ -76,7 +76,7 @@ class RefitRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefitCandidate:
-    """Operating points that a fit makes, beside the error of those in force."""
+    """Operating points that a fit makes, with the error of those in force."""
 
     performance: Performance
     technique: str
@@ -189,7 +189,7 @@ def _estimate(request: RefitRequest, fits: Fits, gpu_type: GpuType) -> RefitCand
         performance=make_performance(known, group, make_grid(facts), facts),
         technique=GPU_TYPE_RATIO if is_moved else LAYER_COUNTS,
         sample_count=0,
-        # Nothing was held out, so that nobody knows; infinite loses against every measured error.
+        # Nothing was held out, so that it is unknown; infinite loses against every measured error.
         error=math.inf,
         present_error=None,
         is_estimated=True,
@@ -252,7 +252,7 @@ def _candidate(
         gpu_type=gpu_type,
         is_training=request.is_training,
         present=present,
-        # A network that was only ever measured beside neighbours is known where it had neighbours.
+        # A network that was only ever measured next to neighbours is known where it had neighbours.
         sampled=own.at if len(own) else everything.at,
         neighbours=_neighbours_of(request.samples, fits, gpu_type.name),
         other_profiles=_profiled_on(request, gpu_type),
@@ -310,7 +310,7 @@ def _alone(samples: Samples) -> Samples:
 
 
 def _neighbours_of(samples: Samples, fits: Fits, gpu_type: str) -> Coefficients | None:
-    """The pressure law of a GPU type; None where nothing was sampled beside neighbours there."""
+    """The pressure law of a GPU type; None where nothing was sampled next to neighbours there."""
     rows = np.array(
         [row for row, name in enumerate(samples.at.gpu_type) if name == gpu_type],
         dtype=np.intp,

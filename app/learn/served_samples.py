@@ -52,7 +52,7 @@ def served_samples(
 def _sampled(
     gpu: BoundGpu, executed: Mapping[str, Execution], period_s: float
 ) -> Iterator[BoundReplica]:
-    """Replicas whose time is worth a sample: they executed enough, beside neighbours that were busy."""
+    """Replicas whose time is worth a sample: they executed enough, next to neighbours that were busy."""
     # Engines count tokens, not batches: their speed is learned elsewhere (`app.store.observation_book`).
     if gpu.is_models_own or not runs_as_planned(gpu, executed):
         return

@@ -27,7 +27,7 @@ admin raised it) gives everything back at once; while a period runs, spending ne
 period. A budget of an hour gives back one step at a time, at most one each RESTORE_S, and only where the plan costs no
 more than RESTORE_SHARE of the budget.
 
-A demand that is kept from the present plan because nobody reports of the service stays as it is: that plan may have
+A demand that is kept from the present plan because the service is not reported stays as it is: that plan may have
 been degraded already, and a share of a share of a share would come to nothing.
 """
 

@@ -54,7 +54,7 @@ class Lead(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowJob:
-    """Work beside the tick that only the leader does; a failed run is logged, and tried again at its next time."""
+    """Work next to the tick that only the leader does; a failed run is logged, and tried again at its next time."""
 
     name: str
     period_s: float
@@ -70,7 +70,7 @@ class Wakeups(Protocol):
 
 
 def _ignore(outcome: TickOutcome) -> None:
-    """Nobody watches."""
+    """Take the outcome where nothing watches."""
 
 
 async def _until_cancelled(run: Callable[[], Awaitable[None]]) -> None:
@@ -168,7 +168,7 @@ class Controller:
                 await self._start_solver()
                 await self._safely_maintain()
             if self.leads:
-                # The dispatcher of jobs pushes targets, too; whoever is second would lose its plan.
+                # The dispatcher of jobs pushes targets, too; the second one would lose its plan.
                 async with self._loop.turn:
                     self.last = await tick(self._loop)
                 self._stop_silence()
@@ -211,7 +211,7 @@ class Controller:
             self._silence = None
 
     async def _note_lead(self) -> None:
-        """Say in the audit that this process decides, and why nobody could before: while that lasted nobody wrote."""
+        """Say in the audit that this process decides, and why none could before: while that lasted none wrote."""
         # Only after a tick that went well, since ticks that fail again and again must not fill the audit.
         if not self._is_noted:
             event = led_event(self._clock.now(), self._fault)

@@ -306,7 +306,7 @@ def _is_short(decision: Decision) -> bool:
 
 
 def _shortage(decision: Decision) -> tuple[bool, float, int]:
-    """Orders decisions by what they leave out: rates first, then replicas that nobody asks anything yet."""
+    """Orders decisions by what they leave out: rates first, then replicas that get no requests yet."""
     missing = sum(entry.replicas_missing for entry in decision.plan.unserved)
     return bool(decision.unplaced), unserved_rps(decision.plan), missing
 

@@ -1,4 +1,4 @@
-"""Fill: what a decision leaves over is given to training and offline tasks. A pure function beside `plan`.
+"""Fill: what a decision leaves over is given to training and offline tasks. A pure function next to `plan`.
 
 Services are planned as if there were no tasks; then tasks take what is left, or give it back. Solver proposes, checker
 disposes here too: what `fill` proposes is dropped, loudly, when the independent check finds a broken rule.

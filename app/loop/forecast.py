@@ -121,7 +121,7 @@ def make_series(windows: Sequence[ServiceWindow]) -> RequestSeries:
     """The arrivals of one service from its windows, oldest first, at least one; NaN where a window is missing."""
     window_s = windows[0].window_s
     start_s = windows[0].start.timestamp()
-    # Windows are placed by time, since a window in which nobody reported is missing from the list.
+    # Windows are placed by time, since a window without reports is missing from the list.
     places = [
         round((window.start.timestamp() - start_s) / window_s) for window in windows
     ]

@@ -38,7 +38,7 @@ def with_leftovers(
 ) -> CompleteDecision:
     """The decision with tasks on what it leaves over. `state`: the GPUs that may be used.
 
-    Where the decision would wait for a person and tasks need nobody's approval, these go first, beside what runs: the
+    Where the decision would wait for a person and tasks need no approval, these go first, next to what runs: the
     change of services is decided again in the next tick.
     """
 
@@ -101,7 +101,7 @@ def _mode(snapshot: Snapshot, decision: Decision) -> Mode | None:
 
 
 def _changes_tasks_only(snapshot: Snapshot, decision: Decision) -> bool:
-    """Where nothing runs yet, tasks have nowhere to go beside it."""
+    """Where nothing runs yet, tasks have nowhere to go next to it."""
     target, bound = snapshot.target, decision.bound
     return (
         target is not None

@@ -28,7 +28,7 @@ NET = 1.1
 """The board's own limit over the power cap where a governor holds the cap: it must see a breach to answer it, and a
 breach between two of its steps must stay small."""
 WAITING_NODES = 16
-"""So many nodes know the services that run nowhere: of thousands not all need be told whenever one comes to rest."""
+"""How many nodes know the services that run nowhere: of thousands not all are told whenever one comes to rest."""
 _MIN_DRAIN_S, _MAX_DRAIN_S = 30.0, 1800.0
 """Streams of language models are cut no earlier, and no later, than this after their replica got its last request."""
 _HEARD_S = 10.0
@@ -40,7 +40,7 @@ def make_commands(bound: BoundPlan, state: ClusterState) -> tuple[NodeCommand, .
 
     A node knows the services that run on it; of those that run nowhere `WAITING_NODES` know, where requests wait.
     GPUs that left the fleet since the plan was bound are left out; the Store refuses to push such a plan. So are
-    services and tasks that are gone: nobody would know as whose user to run them.
+    services and tasks that are gone: it would be unknown as whose user to run them.
     """
     index_of = {gpu.id: gpu.index for gpu in state.gpus}
     types = {gpu_type.name: gpu_type for gpu_type in state.gpu_types}
@@ -235,7 +235,7 @@ def effective_mode(
 
     A service in mode off is not planned at all, so its own mode does not keep its last replicas from ending. Where
     switches want approval, a plan of another policy than the target's waits for it. Where only services want it, what
-    changes nothing but tasks waits for nobody.
+    changes nothing but tasks waits for no person.
     """
     changed = changed_services(target, bound)
     # Only services that the plan touches may slow it down.

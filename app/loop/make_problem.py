@@ -63,7 +63,7 @@ class PointInputs(NamedTuple):
 class PlannedPoints:
     """Operating points as they were last planned with; the same ones are given again while nothing changed.
 
-    Whoever stores problems knows shared parts by identity, and a tick should not compute what the last one did.
+    The storage of problems knows shared parts by identity, and a tick should not compute what the last one did.
     """
 
     _kept: dict[Group, tuple[PointInputs, OperatingPoints]] = field(
@@ -161,7 +161,7 @@ def make_problem(
     active = [each for each in state.services if each.mode is not Mode.OFF]
     services = _service_demands(active, demands, gpu_types)
     models = llm_demands(active, demands, gpu_types)
-    # Nobody else asks how GPUs lie on nodes: problems without language models stay as they were.
+    # Nothing else asks how GPUs lie on nodes: problems without language models stay as they were.
     if models:
         gpu_types = tuple(with_slots(each, usable) for each in gpu_types)
     known = {gpu_type.name for gpu_type in gpu_types}
@@ -279,7 +279,7 @@ def _service_demands(
             min_replicas=min_replicas(service.scaling),
             max_replicas=service.scaling.max_replicas,
             allowed_gpu_types=allowed_types(service, gpu_types),
-            # A project's labels are its own: nobody else's services are kept apart by them.
+            # A project's labels are its own: no other project's services are kept apart by them.
             anti_affinity=frozenset(
                 f"{service.project}/{label}" for label in service.anti_affinity
             ),

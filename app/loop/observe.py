@@ -228,7 +228,7 @@ def age_s(window: ServiceWindow, now: datetime) -> float:
 
 def late_nodes(snapshot: Snapshot) -> frozenset[str]:
     """Nodes that are heard and have not yet reported their newest windows, as after an outage: sums are too low."""
-    # A slow clock looks the same, and is: its node's counts lie in windows that nobody looks at any more.
+    # A slow clock looks the same, and is: its node's counts lie in windows that are not read any more.
     limit_s = snapshot.settings.stale_after_s
     heard = {node.id for node in snapshot.state.nodes if node.silent_for_s <= limit_s}
     return frozenset(
@@ -260,7 +260,7 @@ LONGEST_LAG = timedelta(minutes=30)
 """An agent's outbox holds no more (`agents.sync.outbox`): a node that is late for longer does not catch up."""
 
 MISSED_PERIODS = 3
-"""A loop that did not look for so many periods was away."""
+"""A loop that did not look for this number of periods was away."""
 
 
 @dataclass(slots=True)
@@ -269,7 +269,7 @@ class HeardNodes:
 
     looked_at: datetime | None = None
     flows_since: datetime | None = None
-    """When somebody was heard again after the last outage; None: nobody is."""
+    """When somebody was heard again after the last outage; None: none is."""
     late_since: dict[str, datetime] = field(default_factory=dict)
     """When each node that is late now was first seen to be."""
     silences: dict[str, tuple[datetime, ...]] = field(default_factory=dict)
@@ -281,7 +281,7 @@ class HeardNodes:
 
     def late_too_long(self, snapshot: Snapshot) -> frozenset[str]:
         """Nodes that are late for LONGEST_LAG; asked at every tick."""
-        # Built anew: a node that caught up starts from zero when it is late again.
+        # Built again: a node that caught up starts from zero when it is late again.
         self.late_since = {
             node: self.late_since.get(node, snapshot.at)
             for node in sorted(late_nodes(snapshot))

@@ -233,7 +233,7 @@ def keep(
 
 
 def renewed(snapshot: Snapshot, decision: Decision) -> Decision:
-    """The decision; the target itself as a new proposal where it is kept, and nodes may follow what nobody knows."""
+    """The decision; the target itself as a new proposal where it is kept, and nodes may follow what is unknown."""
     target = snapshot.target
     if not snapshot.must_renew or target is None or decision.state != "kept":
         return decision

@@ -1,4 +1,4 @@
-"""Restore: an earlier plan, bound anew to the fleet as it is. It goes the way of every plan: checked, recorded, pushed.
+"""Restore: an earlier plan, bound again to the fleet as it is. It goes every plan's way: checked, recorded, pushed.
 
 What was in force is taken as it was: GPUs, SM percents, batches, clocks and rates. Physical rules decide whether it may
 be in force again; promises that it cannot keep today are said to the person who asks, and are theirs to weigh.

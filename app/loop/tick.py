@@ -84,7 +84,7 @@ class Loop:
     layers: tuple[LayerCounts, ...] = ()
     """Layers of training networks; training that was never profiled is judged by them."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by whoever decides in this process, the tick or the dispatcher of jobs, so that neither's plan is lost."""
+    """Held by the decider in this process, the tick or the dispatcher of jobs, so that neither's plan is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +274,7 @@ async def _record_silence(
         silent=len(silent),
         changed=[event.subject for event in events][:10],
     )
-    # Nobody knows what replicas use on a node that has just fallen silent.
+    # It is unknown what replicas use on a node that has just fallen silent.
     await loop.store.lose_sight(fell, snapshot.at)
     await loop.store.add_events(*events)
     loop.silent = silent
@@ -359,7 +359,7 @@ async def _finish(
         cost_usd_per_hour=decision.report.cost_usd_per_hour,
         seconds=watch.done(),
         policy=snapshot.settings.policy,
-        # The outcome goes through a pipe to the API's process after every tick, where nobody reads prices, of which
+        # The outcome goes through a pipe to the API's process after every tick, where prices are not read, of which
         # every service has one.
         report=replace(decision.report, prices=None),
         unserved_rps=unserved_rps(decision.plan),

@@ -72,7 +72,7 @@ class NetworkSpec(Strict):
     parameter_bytes: int | None = Field(default=None, ge=1, le=10**15)
     config: dict[str, Any] | None = Field(
         default=None,
-        description="Of a language model that does not ship: the config.json beside its weights, as it is",
+        description="Of a language model that does not ship: the config.json next to its weights, as it is",
     )
     runs: list[RunSpec] = Field(
         default_factory=list,
@@ -83,7 +83,7 @@ class NetworkSpec(Strict):
 
 
 Sigma = Annotated[float, Field(ge=0, le=3, allow_inf_nan=False)]
-"""At 3 a time may be off by a factor of 20; whoever knows so little should measure first."""
+"""At 3 a time may be off by a factor of 20; with so little knowledge, measure first."""
 
 # By position: a profile has thousands of rows, whose names would be most of its text.
 Row = tuple[float, int, float, float, float, float, float, float, float]

@@ -179,7 +179,7 @@ class PolicyManifestSpec(Strict):
         default=None,
         max_length=63,
         description="What adjusts clocks and batches on the nodes within the plan, second by second: "
-        f"{', '.join(sorted(GOVERNORS))}. Absent: nobody",
+        f"{', '.join(sorted(GOVERNORS))}. Absent: nothing",
     )
     power_budget_w: Size | None = Field(
         default=None,

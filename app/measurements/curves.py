@@ -1,4 +1,4 @@
-"""Curves: what fits say of one network on one GPU type over SM percent, a line per batch, beside what was measured."""
+"""Curves: what fits say of one network on one GPU type over SM percent, a line per batch, next to what was measured."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class LatencyCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One sample beside the curves."""
+    """One sample next to the curves."""
 
     batch: float
     sm_percent: float
@@ -89,7 +89,7 @@ def _setting(samples: Samples) -> CurveSetting:
 
 
 def _spread(values: Sequence[float], number: int) -> list[float]:
-    """At most so many of the ascending values, both ends among them, spaced as evenly as they allow in logarithm."""
+    """At most `number` of the ascending values, both ends among them, spaced as evenly as they allow in logarithm."""
     if len(values) <= number:
         return list(values)
     low, high = values[0], values[-1]

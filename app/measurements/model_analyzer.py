@@ -193,5 +193,5 @@ def _figures(table: CsvTable, column: str) -> Reals:
     if column not in table.cells:
         return np.full(len(table), np.nan)
     values = table.numbers(column, NOT_NEGATIVE, or_empty=True)
-    # No GPU draws 0 W or holds 0 bytes: 0 stands for a figure that nobody read.
+    # No GPU draws 0 W or holds 0 bytes: 0 stands for a figure that was not read.
     return np.where(values > 0.0, values, np.nan)

@@ -32,7 +32,7 @@ class ClientPrograms:
 
     def dump(self, file: Path) -> None:
         """Write the database, as it is at one moment, to a file in pg_dump's custom format. Raises CopyFailed."""
-        # Whoever changes the schema meanwhile is not waited for without end.
+        # A change of the schema meanwhile is not waited for without end.
         options = ["--format=custom", "--no-owner", "--lock-wait-timeout=30s"]
         self._run(["pg_dump", *options, f"--file={file}", self._without_password()])
 
@@ -111,7 +111,7 @@ class ClientPrograms:
 
 def find_clients(conninfo: str) -> ClientPrograms:
     """The programs of the major version of the server behind `conninfo`. Raises BinariesMissing, which says how to get
-    them, and psycopg.OperationalError where nobody answers."""
+    them, and psycopg.OperationalError where nothing answers."""
     with psycopg.connect(conninfo, connect_timeout=5) as connection:
         major = str(connection.info.server_version // 10000)
     on_path = shutil.which("pg_dump")

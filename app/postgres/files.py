@@ -1,6 +1,6 @@
 """The files of an embedded PostgreSQL: its data directory, locks, socket directory and stale leftovers.
 
-A data directory is private to whoever makes it and holds
+A data directory is private to its maker and holds
 
     start.lock     flock of the one process that initialises, starts or stops
     alive.lock     flock of the server itself: the kernel gives it back when the last of its processes is gone

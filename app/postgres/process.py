@@ -6,7 +6,7 @@ Errors of the launcher; every message says what was wrong, with the values, and 
     ├── BinariesMissing    no usable PostgreSQL programs were found
     ├── VersionMismatch    the cluster was made by another major version than the programs
     ├── DataDirRefused     the data directory is not ours, or cannot be used
-    ├── StartFailed        initdb or the server failed, or nobody answered in time
+    ├── StartFailed        initdb or the server failed, or did not answer in time
     └── StopFailed         the server is still there after a fast shutdown
 """
 
@@ -234,7 +234,7 @@ def run(
 def spawn(account: Account, command: Sequence[str], *, log: Path, keep_fd: int) -> None:
     """Starts a command as `account` that outlives this process, appending what it prints to `log`.
 
-    The shell in between makes it no child of ours (nobody here has to reap it), the new session keeps the
+    The shell in between makes it no child of ours (nothing here has to reap it), the new session keeps the
     terminal's Ctrl-C from it. `keep_fd` stays open in it and in all its children.
     """
     log.touch(mode=0o600)

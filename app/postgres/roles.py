@@ -1,6 +1,6 @@
 """Roles of an embedded cluster: `plimsoll` owns the database and is no superuser; `postgres` is the superuser.
 
-It keeps a faulty statement from files, programs and settings of the server. It is no boundary against whoever runs code
+It keeps a faulty statement from files, programs and settings of the server. It is no boundary against code that runs
 as the control plane's user: the socket trusts everybody who reaches it.
 """
 

@@ -1,7 +1,7 @@
 """An embedded PostgreSQL in one data directory: initialise, start, attach, stop.
 
 The server listens on one Unix socket, in a directory that only its owner and root can enter, and on no network
-address; whoever can reach that socket is trusted. Whether it runs is judged by a connection; whether an old
+address; all who can reach that socket are trusted. Whether it runs is judged by a connection; whether an old
 one is really gone, by a lock that its processes hold, never by the pid file, which a kill -9 leaves behind.
 What lies where in the data directory is said in `postgres_files`, who runs the server in `postgres_process`.
 """
@@ -154,7 +154,7 @@ def in_use(data_dir: Path) -> Iterator[Server]:
     finally:
         os.close(mine)
         # Of several users that end at once one gets the lock; the others find it taken, and leave the server to it.
-        # Held while the server stops: whoever comes now waits in `join` and then starts it anew.
+        # Held while the server stops: a user that comes now waits in `join` and then starts it again.
         if (last := try_flock(layout.users_lock)) is not None:
             try:
                 stop(data_dir)
@@ -235,7 +235,7 @@ def _check_version(layout: DataDirLayout, binaries: Binaries) -> None:
 
 
 def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> None:
-    """Makes the cluster beside its final place and moves it there when it is complete and on disk."""
+    """Makes the cluster next to its final place and moves it there when it is complete and on disk."""
     check_has_name(account)
     if layout.unfinished.exists():
         shutil.rmtree(layout.unfinished)
@@ -250,7 +250,7 @@ def _initialise(layout: DataDirLayout, account: Account, binaries: Binaries) -> 
         "--locale=C",
         "--data-checksums",
         "--no-instructions",
-        # Whoever reaches the socket is trusted; its directory keeps everybody else out.
+        # All who reach the socket are trusted; its directory keeps everybody else out.
         "--auth-local=trust",
         "--auth-host=reject",
     ]
@@ -373,7 +373,7 @@ def _shut_down(layout: DataDirLayout, timeout_s: float) -> bool:
 def _ask_version(socket_dir: Path, *, create_database: bool) -> str:
     """The version of the server that answers, after making sure of our database and its owner.
 
-    Raises psycopg.OperationalError when nobody answers, or not yet.
+    Raises psycopg.OperationalError when nothing answers, or not yet.
     """
     superuser = _conninfo(socket_dir, "postgres", SUPERUSER)
     try:

@@ -74,7 +74,7 @@ def create_app(
     checks: dict[str, Check] | None = None,
     compiling: asyncio.Event | None = None,
 ) -> FastAPI:
-    """The API. Its lifespan starts and ends what it works with; `checks` are asked by /readyz beside its own.
+    """The API. Its lifespan starts and ends what it works with; `checks` are asked by /readyz with its own.
 
     `compiling`: as `ApiParts` has it.
     """
@@ -225,7 +225,7 @@ def app_from_environment() -> FastAPI:
 
 
 async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> None:
-    """The API in this process and the controller in one beside it, until SIGTERM or SIGINT.
+    """The API in this process and the controller in one next to it, until SIGTERM or SIGINT.
 
     When either ends, so does the other. `listening` is where requests come in; without it, where the settings say.
     Raises PlimsollError where that is taken.
@@ -262,7 +262,7 @@ async def serve_plane(plane: Plane, listening: socket.socket | None = None) -> N
         server.handle_stop()
         await serving
         if ended.done():
-            # Raises what ended the controller, so that whoever started this process sees a failure.
+            # Raises what ended the controller, so that the starter of this process sees a failure.
             ended.result()
 
 
@@ -275,7 +275,7 @@ def _begin_solver(app: FastAPI) -> None:
 
 
 class ApiServer(uvicorn.Server):
-    """uvicorn's server, which leaves the process's signals to whoever runs it.
+    """uvicorn's server, which leaves the process's signals to its caller.
 
     uvicorn's own handlers raise the signal again when it has ended, which kills the process before agents and an
     embedded database are stopped.

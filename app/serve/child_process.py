@@ -1,4 +1,4 @@
-"""A child process beside the API, such as the controller: a long tick never keeps the API's callers waiting.
+"""A child process next to the API, such as the controller: a long tick never keeps the API's callers waiting.
 
 A pipe ties the two together: the child's messages come up it, such as the outcome of each tick, and when either side
 closes it, however it ended, the other one knows.
@@ -59,7 +59,7 @@ async def child_process(
         await asyncio.to_thread(process.join, STOP_S)
         if process.is_alive():
             process.kill()
-        # Whoever waits for something else has not looked at it, and asyncio would log that.
+        # A caller that waits for something else has not looked at it, and asyncio would log that.
         if not ended.cancel() and not ended.cancelled():
             ended.exception()
 

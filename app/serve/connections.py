@@ -67,7 +67,7 @@ class TimedProtocol(HttpToolsProtocol):
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if is_answering:
             self._stop_watching()
-        # Not begun anew by each byte: they may come one a minute.
+        # Not begun again by each byte: they may come one a minute.
         elif self._deadline is None:
             self._deadline = self.loop.call_later(self.within_s, self.transport.abort)
 

@@ -218,7 +218,7 @@ def _budget_jobs(engine: Engine, clock: ControlClock) -> tuple[SlowJob, ...]:
 def _learning_jobs(
     engine: Engine, store: Store, clock: ControlClock
 ) -> tuple[SlowJob, ...]:
-    """What the leader learns beside its ticks, which only apply it."""
+    """What the leader learns next to its ticks, which only apply it."""
     forecasts = PostgresForecasts(engine)
     learner = OnlineLearner(store=store, clock=clock)
     attempts = Attempts()

@@ -51,7 +51,7 @@ FIRST_ROUTER_PORT = 9411
 """Routers of the simulated nodes listen from here on; 9410 is the node agent's own."""
 GATEWAY_TOKEN = "local-gateway"
 LAUNCH_S = "2"
-"""A fake replica's start takes that long: nobody who tries a first service waits for one that is only simulated."""
+"""A fake replica's start takes that long: a first service must not wait for one that is only simulated."""
 NODE_GPU_TYPES = ("T4", "V100-32GB")
 
 
@@ -162,7 +162,7 @@ async def first_token(
     """
     at = plane.clock.now()
     async with transaction(engine) as connection:
-        # Whoever has an admin's token can make others; a second start must not hand out a new one.
+        # The holder of an admin's token can make others; a second start must not hand out a new one.
         rows = await tokens.list_rows(connection)
     admins = {row.id for row in rows if row.scope == "admin" and row.is_valid(at)}
     if admins:
@@ -264,7 +264,7 @@ class _LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LocalStart:
-    """What is started beside the control plane."""
+    """What is started next to the control plane."""
 
     nodes: int
     token_path: Path

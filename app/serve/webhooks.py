@@ -89,7 +89,7 @@ async def send_due(sender: Sender) -> int:
 
 
 def next_try(delivery_id: int, tries: int, at: datetime) -> datetime:
-    """When it is tried again after so many tries; after the last: when it is given up."""
+    """When it is tried again after this number of tries; after the last: when it is given up."""
     # The last try is under way until then; only afterwards it counts as failed.
     if tries >= TRIES:
         return at + timedelta(seconds=GRACE_S)
@@ -158,7 +158,7 @@ async def _error_of(sender: Sender, delivery: Delivery) -> str | None:
     except TimeoutError:
         return f"no answer in {sender.limit_s:g} s"
     except (Refused, OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL) as error:
-        # Shown on one line beside the webhook; messages of libraries may be pages long.
+        # Shown on one line next to the webhook; messages of libraries may be pages long.
         return _describe(error)[:300]
     return None if 200 <= status < 300 else f"answered {status}"
 

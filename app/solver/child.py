@@ -42,7 +42,7 @@ def serve(
     # A large problem is some hundred thousand tuples: to walk through them costs tenths of a second, so between plans.
     gc.disable()
     points = ReceivedPoints()
-    # Whoever started it has ended meanwhile.
+    # The process that started it has ended meanwhile.
     with contextlib.suppress(EOFError, OSError):
         while True:
             message = pipe.recv()

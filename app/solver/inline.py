@@ -1,4 +1,4 @@
-"""Policies in the process of whoever asks, for simulations, tests, and commands that need no server."""
+"""Policies in the process of the caller, for simulations, tests, and commands that need no server."""
 
 import math
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ def exit_with_parent() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process, in the middle of a solve if need be, when whoever would take its answer is gone."""
+    """End this process, in the middle of a solve if need be, when the process that would take its answer is gone."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     # A thread, since a solver's native code may never return to Python.

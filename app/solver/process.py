@@ -28,11 +28,11 @@ from solvers.types.state import Json, Observed
 
 START_LIMIT_S = 180.0
 """A fresh worker imports the solvers in seconds, on a busy machine in many more. Each kernel that it has to compile
-begins the limit anew: all of them may take longer."""
+begins the limit again: all of them may take longer."""
 COMPILING_KERNELS = "compiling kernels (a minute, once)"
 FIRST_POLICY = "joint"
 """Imported as soon as a worker begins: the default one, and what explains plans. Any other is before its first plan,
-so that nobody waits for, or holds in memory, what no plan asks for."""
+so that no process waits for, or holds in memory, what no plan asks for."""
 
 NICENESS = 5
 """A tick may take a little longer when cores are short; an agent that waits for its acknowledgement may not."""
@@ -145,7 +145,7 @@ def load_policy(name: str, on_compile: Callable[[], None]) -> None:
 
 
 def ignore(is_compiling: bool) -> None:
-    """Nobody asks."""
+    """Ignore it where no caller asks."""
 
 
 class SolverWorker:
@@ -238,7 +238,7 @@ class SolverWorker:
     async def _ask(
         self, message: PlanRequest | Inquiry | RowsRequest, policy: str, seconds: float
     ) -> object:
-        """What the worker says, once it is ready for the policy, within so many seconds and the grace."""
+        """What the worker says, once it is ready for the policy, within the seconds given and the grace."""
         async with self._turn:
             pipe = await self._ensure_ready(policy)
             limit_s = seconds + self._grace_s
@@ -261,9 +261,9 @@ class SolverWorker:
                 ) from error
 
     async def close(self) -> None:
-        """End the worker for good, whatever it is at; whoever waits for its answer gets SolverUnavailable."""
+        """End the worker for good, whatever it is at; a caller that waits for its answer gets SolverUnavailable."""
         self._is_closed = True
-        # Before its turn, which a request may have for a minute, and a start for three: whoever stops would wait.
+        # Before its turn, which a request may have for a minute, and a start for three: stopping would wait.
         if self._process is not None:
             self._process.kill()
         async with self._turn:
@@ -371,6 +371,6 @@ def _exchange(
         pipe.send(message)
         return pipe.recv()
     packed = points.pack(message.problem.points)
-    # The points travel packed beside the problem, not within it as well.
+    # The points travel packed next to the problem, not within it as well.
     pipe.send((replace(message, problem=replace(message.problem, points=())), packed))
     return pipe.recv()

@@ -90,7 +90,7 @@ class EventLimits:
         return known is None or hour > known or known - hour > timedelta(hours=1)
 
     def _count(self, events: LimitedEvents) -> None:
-        # Nodes that cause no lines are in neither table: both are bounded by the fleet, and begin anew each hour.
+        # Nodes that cause no lines are in neither table: both are bounded by the fleet, and begin again each hour.
         if events.hour == self._hour:
             self._written += events.written
             self._dropped += events.dropped

@@ -93,7 +93,7 @@ class IngestQueue:
     async def _run(self) -> None:
         while True:
             batch = [await self._queue.get()]
-            # Whatever has come in the meantime shares the commit; nobody is waited for.
+            # Whatever has come in the meantime shares the commit; nothing is waited for.
             while len(batch) < MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             await self._commit(batch)

@@ -2,7 +2,7 @@
 
 After FAILURES failed launches within WINDOW a service or task avoids the GPU for FIRST; each further time for twice as
 long, up to LONGEST. Then the GPU is tried again. Nothing has to go well to be forgiven: what lies FORGOTTEN_AFTER back
-is forgotten, so that a replica that comes up for a moment between failures does not start the series anew.
+is forgotten, so that a replica that comes up for a moment between failures does not start the series again.
 
 Source: Nomad's `reschedule` (attempts, interval, exponential delay, max_delay) after its `restart` on the same node.
 """

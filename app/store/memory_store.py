@@ -66,7 +66,7 @@ class MemoryStore:
     choices: dict[str, TechniqueChoice] = field(default_factory=dict)
     """How services are forecast."""
     max_plans: int | None = None
-    """So many plans are kept with what they were made from, the newest; None = all. `pushed` keeps every target."""
+    """The number of plans kept with what they were made from, the newest; None = all. `pushed` keeps every target."""
     tasks: TaskBook = field(default_factory=TaskBook)
     samples: dict[SampleRow, datetime] = field(default_factory=dict)
     """Measurements, and when each came in."""
@@ -342,7 +342,7 @@ class MemoryStore:
             return False
         for row in rows:
             known = self._fit_health.get(row.group)
-            # Whoever has read further wins: two processes may learn at the same time.
+            # The one that has read further wins: two processes may learn at the same time.
             if row.group in self._points and (
                 known is None or known.now.seen_until_s < row.now.seen_until_s
             ):

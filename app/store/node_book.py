@@ -49,7 +49,7 @@ class _NodeRow:
     generation: int = 0
     repartition: tuple[int, ...] = ()
     command: NodeCommand | None = None
-    """Its newest one; nobody asks for older ones."""
+    """Its newest one; older ones are not asked for."""
     commanded: set[int] = field(default_factory=set)
     """Generations of all commands that it ever had."""
 

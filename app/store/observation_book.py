@@ -1,7 +1,7 @@
 """What nodes reported: windows of services and readings of replicas, kept for `MemoryStore`; and what these say.
 
 How fast language models' replicas were lately, by what engines count of their own tokens, is remembered nowhere: the
-last minutes' readings say it, whoever asks, also after a restart. So do the sums of the last two hours how long their
+last minutes' readings say it, to all who ask, also after a restart. So do the sums of the last two hours how long their
 requests are.
 """
 
@@ -35,7 +35,7 @@ from solvers.types.plan import BoundPlan
 from solvers.types.state import Demand, GpuId, Service, gpu_id
 
 EXECUTIONS_KEPT_S = 120.0
-"""Readings of replicas are kept for so long; whoever learns from them looks back a minute."""
+"""Readings of replicas are kept for so long; learning looks back a minute."""
 
 LOOK_BACK_S = 100.0
 SETTLE_S = 10.0
@@ -342,7 +342,7 @@ def _planned_kinds(target: BoundPlan | None) -> dict[str, _Kind]:
 def _speed(kind: _Kind, seen: Sequence[Execution]) -> ServedSpeed:
     """Geometric means, as what is learned of is the logarithm; in steps, so that who asks again finds the same."""
     itl_ms = geometric_mean(each.execution_ms for each in seen)
-    # Little's law: so many sequences have a token under way at a time, on average.
+    # Little's law: that number of sequences have a token under way at a time, on average.
     sequences = geometric_mean(
         max(1.0, each.batches * each.execution_ms / 1000.0 / LOOK_BACK_S)
         for each in seen

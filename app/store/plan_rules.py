@@ -48,7 +48,7 @@ class JudgedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalFacts:
-    """What decides beside the plan itself whether its approval would have an effect."""
+    """What decides besides the plan itself whether its approval would have an effect."""
 
     now: PlanBasis
     settings: PolicySettings
@@ -80,7 +80,7 @@ def why_not_approved(judged: JudgedPlan, facts: ApprovalFacts) -> str | None:
 
 
 def why_not_rejected(judged: JudgedPlan) -> str | None:
-    """Why nobody has to reject the plan; None: it could still come into force."""
+    """Why the plan need not be rejected; None: it could still come into force."""
     if judged.state in UNDECIDED:
         return None
     return f"plan {judged.id} is {judged.state}; only {' or '.join(UNDECIDED)} plans can become rejected"
@@ -159,14 +159,14 @@ def why_lost(
         return None
     if made_from.policy_version != now.policy_version:
         return f"the policy changed since it was made, from version {made_from.policy_version} to {now.policy_version}"
-    # A person's word goes before a plan that nobody has seen; the next tick pushes the approved one.
+    # A person's word goes before a plan that no person has seen; the next tick pushes the approved one.
     return (
         "a person approved another plan, which goes first" if one_is_approved else None
     )
 
 
 def outdated_by_fleet(made_from: PlanBasis, now: PlanBasis) -> str | None:
-    """Why nobody can push the plan any more, approved or not."""
+    """Why the plan cannot be pushed any more, approved or not."""
     if made_from.generation != now.generation:
         return f"it was made from generation {made_from.generation}, but {now.generation} is in force"
     if made_from.catalogue_revision != now.catalogue_revision:

@@ -1,7 +1,7 @@
 """What becomes of a plan: one closed list of states, for the store, the API and the commands.
 
 proposed → approved → target → superseded is the way of a plan that runs; every other state ends it. How good the
-solver says that a plan is stands beside it, as its solution (`solvers.types.outcome.Solution`).
+solver says that a plan is stands next to it, as its solution (`solvers.types.outcome.Solution`).
 """
 
 from typing import Literal, get_args
@@ -20,7 +20,7 @@ PlanState = Literal[
 """proposed: made, not pushed (advise, or approve before a person spoke); approved: a person said yes, next tick pushes;
 target: in force; superseded: was in force; refused: the checker found a violation; rejected: a person said no; kept:
 the current plan stays; lost: was to be pushed and could not be; withdrawn: waited for a person until a newer proposal
-took its place or the controller restarted. The reasons of the last two are written beside them."""
+took its place or the controller restarted. The reasons of the last two are written next to them."""
 
 PLAN_STATES: tuple[PlanState, ...] = get_args(PlanState)
 UNDECIDED: tuple[PlanState, ...] = ("proposed", "approved")

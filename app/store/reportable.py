@@ -86,7 +86,7 @@ def places_after(before: Places, newer: Places, at: datetime) -> Places:
         for part, until in before.items()
         if part not in newer and (until is None or until > at - LINGER)
     }
-    # Only plans that move all of a large fleet each minute come to so many: the oldest have drained long ago.
+    # Only plans that move all of a large fleet each minute come to this number: the oldest have drained long ago.
     if len(gone) > MAX_REPLACED:
         newest = sorted(gone.items(), key=lambda entry: entry[1])[-MAX_REPLACED:]
         gone = dict(newest)
@@ -188,7 +188,7 @@ def _is_own_use(
 ) -> bool:
     if use.kind in ("replica", "task"):
         return reportable.holds((gpu, use.kind, use.name, use.service), ended)
-    # What is nobody's has one name: hours are summed by it.
+    # What belongs to none has one name: hours are summed by it.
     return gpu in reportable.gpus and use.name == f"({use.kind})"
 
 

@@ -65,7 +65,7 @@ class PolicySettings:
     paused: bool = False
     period_s: float = 5.0
     objective: Objective = "min_cost"
-    # Prices are 0 until somebody states them: a plan must not trade latency for a cost that nobody pays.
+    # Prices are 0 until somebody states them: a plan must not trade latency for a cost that is not paid.
     energy_price_usd_per_kwh: float = 0.0
     carbon_price_usd_per_t: float = 0.0
     """A tonne of carbon dioxide costs this; with the next field it raises the energy price (`make_problem`)."""
@@ -95,7 +95,7 @@ class PolicySettings:
     min_dwell_s: float = TICK.stability.min_dwell_s
     """Seconds for which an arrangement stays before it may be rearranged to save cost; demand is served at once."""
     governor: str | None = None
-    """Who turns clocks and batches on the nodes within the plan, by `solvers.governors`; None = nobody."""
+    """Who turns clocks and batches on the nodes within the plan, by `solvers.governors`; None = no governor."""
     power_budget_w: float | None = None
     """That all used GPUs together may draw, idle watts included; None = no such limit."""
     groups: tuple[PolicyGroup, ...] = ()
@@ -192,7 +192,7 @@ class SampleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """What planning reckons with of the operating points of one network on one GPU type, beside what they state."""
+    """What planning reckons with of the operating points of one network on one GPU type, besides what they state."""
 
     group: Group
     health: FitState
@@ -371,7 +371,7 @@ class Store(Protocol):
         ...
 
     async def lose_sight(self, nodes: Sequence[str], at: datetime) -> None:
-        """End what goes on at nodes that have fallen silent and of which nobody can tell any more: overuse."""
+        """End what goes on at nodes that have fallen silent and are not heard of any more: overuse."""
         ...
 
     async def load_executions(

@@ -21,7 +21,7 @@ TaskPhase: TypeAlias = Literal[
     "queued", "starting", "running", "swapped", "failed", "finished", "cancelled"
 ]
 """queued: it runs nowhere; starting, running, swapped, failed: as its node last reported, which starts a failed one
-again; finished: all iterations are done; cancelled: nobody wants it any more."""
+again; finished: all iterations are done; cancelled: it is not wanted any more."""
 
 _PHASES: dict[TaskState, TaskPhase] = {
     "starting": "starting",
@@ -89,7 +89,7 @@ class TaskBook:
             self.records[task.name] = submitted(task, at)
 
     def cancel(self, name: str, at: datetime) -> None:
-        """Nobody wants it any more. Raises NotFound; Conflict for one that has finished."""
+        """End a task that is not wanted any more. Raises NotFound; Conflict for one that has finished."""
         if name not in self.records:
             raise NotFound(f"no task is called {name!r}")
         self.records[name] = cancelled(self.records[name], at)
@@ -138,7 +138,7 @@ def submitted(task: Task, at: datetime) -> TaskRecord:
 
 
 def cancelled(record: TaskRecord, at: datetime) -> TaskRecord:
-    """The record once nobody wants the task any more. Raises Conflict for one that has finished."""
+    """The record once the task is not wanted any more. Raises Conflict for one that has finished."""
     if record.finished_at is not None:
         raise Conflict(
             f"task {record.task.name!r} has already finished; it cannot be cancelled"

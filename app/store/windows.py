@@ -36,7 +36,7 @@ MAX_ROWS = 8_000
 covers beyond them is in the totals by hour alone."""
 
 NOTABLE_DEVIATIONS = 4.0
-"""Arrivals above the planned ones by so many standard deviations (Poisson) wake the loop: chance alone does so once
+"""Arrivals this number of standard deviations (Poisson) above the planned ones wake the loop: chance alone does so once
 in 30,000 windows."""
 
 WindowKey = tuple[str, int]
@@ -264,5 +264,5 @@ def add_all(parts: Iterable[tuple[WindowKey, Sums]]) -> dict[WindowKey, Sums]:
 def is_notable(arrivals: int, planned_rps: float, window_s: float) -> bool:
     """Whether more came in a window than chance explains at the rate that was planned for: a tick should answer now."""
     planned = planned_rps * window_s
-    # Poisson's variance is its mean; at least one request, so that a service that is asked rarely wakes nobody.
+    # Poisson's variance is its mean; at least one request, so that a service that is asked rarely wakes no loop.
     return arrivals > planned + NOTABLE_DEVIATIONS * math.sqrt(max(planned, 1.0))

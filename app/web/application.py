@@ -1,4 +1,4 @@
-"""Puts the dashboard beside the API: pages, files, the login page, the feed, and the reference of the API."""
+"""Puts the dashboard next to the API: pages, files, the login page, the feed, and the reference of the API."""
 
 import asyncio
 from functools import partial

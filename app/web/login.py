@@ -2,7 +2,7 @@
 
 Who logs in at an identity provider comes in by `sign_on`, and out by the same way as everybody.
 
-A token comes from the form alone, which a person fills in: whoever could log a visitor in by a link, under a token of
+A token comes from the form alone, which a person fills in: one who could log in a visitor by a link, with a token of
 their own, would see all that the visitor then enters.
 """
 
@@ -78,7 +78,7 @@ async def enter(paper: Paper, request: Request) -> Response:
 async def leave(
     paper: Paper, provider: "IdentityProvider | None", request: Request
 ) -> Response:
-    """Log out; whoever logged in at the identity provider is sent there to log out, too."""
+    """Log out; a person from the identity provider is sent there to log out, too."""
     require_own_page(request.method, request.headers.raw)
     context: Context = request.scope["plimsoll.context"]
     answer = RedirectResponse("/login", status_code=303)
@@ -121,7 +121,7 @@ async def _require_own_page(request: Request) -> None:
 async def _form(request: Request) -> dict[str, list[str]]:
     """What was filled in. Raises HTTPException where it is too long, or comes too slowly."""
     try:
-        # The page is open to everybody, and a token is short: nobody may leave much here, or stay for long.
+        # The page is open to everybody, and a token is short: no one may leave much here, or stay for long.
         async with asyncio.timeout(FORM_WITHIN_S):
             body = await read_body(request, MAX_FORM_BYTES)
     except TimeoutError:
@@ -163,13 +163,13 @@ async def _holder(request: Request, secret: str) -> Context:
 
 def first_page(caller: TokenRow, wanted: str) -> str:
     """The page that somebody sees first."""
-    # Only the default is changed: whoever came by a link gets the page of the link.
+    # Only the default is changed: a visitor who came by a link gets the page of the link.
     is_bound = caller.projects is not None and wanted == FIRST_PAGE
     return FIRST_OF_PROJECT if is_bound else wanted
 
 
 def next_page(wanted: str | None) -> str:
-    """A page of ours; nobody is sent elsewhere by a link to the login page."""
+    """A page of ours; no one is sent elsewhere by a link to the login page."""
     # Encoded first: browsers leave out tabs and line ends, and what is behind them may make another host of it.
     wanted = quote((wanted or "")[:MAX_PAGE], safe="/%?=&#:@,;+$!~*'()[]\\")
     is_ours = (

@@ -40,7 +40,7 @@ class DashboardPage:
     path: str = ""
     """With the part in braces that `argument` is taken from, e.g. `/services/{argument}`."""
     topics: tuple[str, ...] = ()
-    """What its script draws, beside `header`."""
+    """What its script draws, besides `header`."""
     under: str = ""
     """The page that the navigation shows as the present one; empty: itself."""
     is_in_navigation: bool = True
@@ -167,7 +167,7 @@ class Paper:
                 for each in PAGES
                 if each.is_in_navigation and _reaches(context, each)
             ],
-            # Whoever may not see the page is told where to look instead, by a page with the same frame.
+            # A caller that may not see the page is told where to look instead, by a page with the same frame.
             script=page.name if _reaches(context, page) else "elsewhere",
             argument=argument,
             caller=context.caller,

@@ -37,7 +37,7 @@ class SignOn:
         self._provider = provider
         self._terms = provider.terms
         self._is_secure = self._terms.public_url.startswith("https:")
-        # The prefix keeps hosts beside ours from setting it, and so from logging a visitor in as somebody else.
+        # The prefix keeps hosts besides ours from setting it, and so from logging a visitor in as somebody else.
         self._cookie = f"{'__Host-' if self._is_secure else ''}plimsoll_login"
 
     async def begin(self, request: Request) -> Response:
@@ -65,7 +65,7 @@ class SignOn:
         return answer
 
     async def finish(self, request: Request) -> Response:
-        """Log in whoever comes back from the provider; else the login page, with the reason."""
+        """Log in the person who comes back from the provider; else the login page, with the reason."""
         attempt = self._answered(request)
         # Before anything else is looked at: another site can lead a browser here with a code or a text of its own. It
         # must not end a login that goes on in another tab either.
@@ -79,9 +79,9 @@ class SignOn:
         try:
             answer = await self._enter(request, attempt)
         except PlimsollError as error:
-            # Who is forbidden was noted by name; a provider that is not there refuses nobody.
+            # Who is forbidden was noted by name; a provider that is not there refuses no one.
             if isinstance(error, Unauthorised):
-                # Without its words: whoever comes back can make up what the provider is said to have said.
+                # Without its words: a visitor who comes back can make up what the provider is said to have said.
                 await _note_denial(request, "the provider's answer was not accepted")
             answer = self._refusal(request, error, attempt.wanted)
         # Gone whatever came of it: an attempt is answered once.
@@ -96,7 +96,7 @@ class SignOn:
         state = request.query_params.get("state", "")
         if attempt is None or not attempt.has_state(state):
             return None
-        # Over plain HTTP a host beside ours can set the cookie.
+        # Over plain HTTP a host besides ours can set the cookie.
         return replace(attempt, wanted=next_page(attempt.wanted))
 
     async def _enter(self, request: Request, attempt: LoginAttempt) -> Response:
@@ -126,7 +126,7 @@ class SignOn:
                 (f"Continue as {chosen}", first_page(context.caller, attempt.wanted)),
                 *_other_choices(choices, chosen, attempt.wanted),
             ],
-            # Whoever has a choice is not hurried past it.
+            # A person who has a choice is not hurried past it.
             goes_on=bool(preferred) or len(choices) == 1,
         )
         await log_in(context.parts, context.caller, answer, secure=self._is_secure)

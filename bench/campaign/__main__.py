@@ -125,7 +125,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--calls",
         type=int,
-        help="so many fuzzed calls and as many syncs (default: as many as fit)",
+        help="fuzzed calls, and the same number of syncs (default: as many as fit)",
     )
     parser.add_argument(
         "--seed",

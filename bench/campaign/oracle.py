@@ -167,7 +167,7 @@ def _counted_twice(ask: Ask, services: int) -> Iterator[str]:
 
 
 def _disobedience(ask: Ask, journals: Journals) -> Iterator[str]:
-    """Commands that nobody gave, that were old, or that were carried out twice."""
+    """Commands that were not given, that were old, or that were carried out twice."""
     given = {
         (node, generation): hashlib.sha256(zlib.decompress(body)).hexdigest()
         for node, generation, body in ask("SELECT node, generation, body FROM command")

@@ -18,11 +18,11 @@ class RowOptions:
     seconds: float
     """No fault is made after so long."""
     kills: int = 1000
-    """Nor after so many, where the row kills."""
+    """Nor after this number, where the row kills."""
     nodes: int = 4
     seed: int = 7
     calls: int | None = None
-    """So many fuzzed calls and as many syncs; None: as many as fit, of which the row promises some a second."""
+    """The number of fuzzed calls, and of syncs; None: as many as fit, of which the row promises some a second."""
     hours: float = 24.0
     """Simulated, of the row that lives through a day in its seconds."""
 

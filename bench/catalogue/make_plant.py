@@ -3,7 +3,7 @@ turned.
 
     python -m bench.catalogue.make_plant [--shared ../shared/data] [--out bench/papers/data]
 
-Nobody has published the three together, so every row is synthetic. Levels are measured ones, the shape over the clock
+The three were never published together, so every row is synthetic. Levels are measured ones, the shape over the clock
 is fitted by others:
 
     time(b, p, f)  = time(b, p, f_max) · (f_max / f)^gamma_t

@@ -183,7 +183,7 @@ def type_line(kind: CatalogueType) -> Line:
     """Facts of one GPU type; what partners cost on it follows its generation.
 
     Volta: iGniter's pairs, in which the neighbour's share does not matter. Turing: InSS's printed rows. Ampere and
-    later: ResNet-50 beside itself, whose excess grows with the neighbour's share.
+    later: ResNet-50 next to itself, whose excess grows with the neighbour's share.
     """
     if kind.name.startswith("V100"):
         excess, exponent = 0.10, 0.0

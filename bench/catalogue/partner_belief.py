@@ -44,7 +44,7 @@ class PartnerBelief:
     inference: tuple[str, ...]
     """The networks of inference that it was fitted to."""
     mean_factor: float
-    """Over all profiled sets: what a belief that tells nobody apart would say."""
+    """Over all profiled sets: what a belief that tells no networks apart would say."""
 
     @property
     def launch(self) -> pressure.LaunchDelay:
@@ -128,7 +128,7 @@ def profile(
 def profiled_sets(
     networks: Sequence[str], random: np.random.Generator, *, is_capped: bool = True
 ) -> Iterator[tuple[Neighbour, tuple[Neighbour, ...]]]:
-    """Each network and those that it is sampled beside: half of all ordered pairs, and some larger sets."""
+    """Each network and those that it is sampled with: half of all ordered pairs, and some larger sets."""
     for own, other in permutations(networks, 2):
         if random.random() < 0.5:
             for own_percent, percent in PAIRS if is_capped else UNCAPPED:
@@ -149,7 +149,7 @@ def profiled_sets(
 def running(
     gpu_type: CatalogueType, own: Neighbour, others: Sequence[Neighbour] = ()
 ) -> RunningPart:
-    """A replica beside others, at the highest clock."""
+    """A replica next to others, at the highest clock."""
     return RunningPart(
         network=own.network,
         gpu_type=gpu_type.name,

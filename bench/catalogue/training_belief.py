@@ -1,6 +1,6 @@
 """What the planner believes of training networks: smooth laws through a few noisy readings of the truth.
 
-As somebody would know them who had profiled each network on a V100 at four SM percents, and beside others as inference
+As somebody would know them who had profiled each network on a V100 at four SM percents, and with others as inference
 is (partner_belief.py): a step is a / share + b, a stall a power of the SM percent. Neither is how the truth is made.
 """
 
@@ -29,11 +29,11 @@ from solvers.predict.data.samples import Neighbour
 
 PROFILED_SHARES = (10.0, 25.0, 50.0, 100.0)
 PROFILED_NEIGHBOURS = (20.0, 50.0, 80.0)
-"""SM percents of training beside services that had the rest."""
+"""SM percents of training next to services that had the rest."""
 _MIN_RUN = 0.01
 """Of a step, as for inference."""
 STALL_NOISE = 0.1
-"""Relative standard deviation of a stall read from 99th percentiles: about 5,000 batches beside and 5,000 alone."""
+"""Relative standard deviation of a stall read from 99th percentiles: about 5,000 batches with it and 5,000 alone."""
 
 Points = Mapping[float, float]
 """Truth by SM percent."""
@@ -101,7 +101,7 @@ def fit_step(points: Points, noise_cv: float, name: str) -> StepFit:
 def read_stall_ms(
     truth: Truth, network: str, sm_percent: float, gpu_type: CatalogueType
 ) -> float:
-    """What the 99th percentile of a service gains beside it, which has the rest of the SMs."""
+    """What the 99th percentile of a service gains next to it, which has the rest of the SMs."""
     service = Neighbour(truth.networks[0], BATCH, 100.0 - sm_percent)
     task = Neighbour(network, truth.max_batch(network), sm_percent)
     # Two of a hundred batches stall, by an exponential: one of a hundred passes its mean times ln 2.

@@ -1,6 +1,6 @@
 """The synthetic half of training's truth: steps over SM percent.
 
-Nobody has published training times under SM limits of MPS. The shape here has the features that measured ones of
+No training times under SM limits of MPS were published. The shape here has the features that measured ones of
 inference and of MIG slices (MISO) show: a floor that the host sets, a knee that moves with the batch, work that shrinks
 a little slower than the share grows, and unevenness, drawn by checksum, that no smooth law follows.
 """

@@ -27,7 +27,7 @@ from solvers.predict.data.samples import Neighbour
 DUTY_NOISE = 0.03
 """Relative standard deviation of a duty that was read from counters."""
 SHRINKAGE = 0.5
-"""As much as one sample says beside a pressure of 0.5; between 0.3 and 1 pairs that were not sampled err alike."""
+"""As much as one sample says next to a pressure of 0.5; between 0.3 and 1 pairs that were not sampled err alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

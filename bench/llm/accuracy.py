@@ -6,11 +6,11 @@
   rows of vLLM alone. Per cent of the measured time: median, mean, ninth decile.
 * gpu types: the same for each GPU type, from its data sheet and the law fitted to the other types.
 * quarter: TPOT of a random quarter of the rows at a time, from the law corrected by the others; how many lie within the
-  stated 90 % intervals; inner points: of those, the ones between others of their curve, beside interpolation.
+  stated 90 % intervals; inner points: of those, the ones between others of their curve, next to interpolation.
 * repeats: how far apart runs of one configuration on one load are, which the correction cannot predict closer; then
   those that agree in the version of the runtime and in the GPUs that experts are spread over, too.
 * first tokens: the mean time to them (TTFT) of a random quarter at a time, corrected in the same way; all, and vLLM's.
-* points: TPOT of each network, or GPU type, after so many measured points per configuration: the least and the most
+* points: TPOT of each network, or GPU type, after some measured points per configuration: the least and the most
   clients with the shortest prompts, with the longest, then any.
 * kv tokens: of a network on four H100, as an engine stated it (`llm_steps`).
 * capacity: that of `REQUESTS` requests against 200,000; seconds of one.

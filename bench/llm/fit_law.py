@@ -33,9 +33,9 @@ from solvers.llm.step_law import (
 RUNTIMES: tuple[Runtime, ...] = ("vllm", "trtllm", "sglang")
 FEW_CLIENTS = 16
 _TTFT_WEIGHT = 0.5
-"""Of a row's TTFT beside its TPOT: it holds the way to the server too."""
+"""Of a row's TTFT next to its TPOT: it holds the way to the server too."""
 _PRIOR_WEIGHT = 1.0
-"""Of a deviation from a prior beside one row's misfit: rows of a network err together, so that priors must weigh more
+"""Of a deviation from a prior next to one row's misfit: rows of a network err together, so that priors must weigh more
 than their deviations say. Chosen by leaving out one network after the other."""
 _SOFT = 0.1
 """Residuals of logarithms from which on they count linearly."""

@@ -104,7 +104,7 @@ def make_problem(
     seed: int,
     use: float,
 ) -> Problem:
-    """A fleet with so many GPUs and services that want about that share of it."""
+    """A fleet with `gpus` GPUs and services that want about that share of it."""
     generator = np.random.default_rng(seed)
     kinds = list(capacities)
     drawn = [kinds[at] for at in generator.integers(len(kinds), size=services)]

@@ -1,4 +1,4 @@
-"""How long a language model's SLO is broken when a node is lost, beside how long a replica takes to start.
+"""How long a language model's SLO is broken when a node is lost, next to how long a replica takes to start.
 
     python -m bench.llm.lost_node [seeds]
 

@@ -1,8 +1,8 @@
-"""Language models beside services that share GPUs, on one fleet: gap to the bound of the whole.
+"""Language models next to services that share GPUs, on one fleet: gap to the bound of the whole.
 
     python -m bench.llm.mixed [--shared ../shared]
 
-50 language models, as in `bench.llm.fleet`, beside 50 services of the catalogue on 1,000 GPUs; policy `joint`, 10 s.
+50 language models, as in `bench.llm.fleet`, next to 50 services of the catalogue on 1,000 GPUs; policy `joint`, 10 s.
 `others_gap_percent`: the gap of these services alone, as a share of the cost of all.
 """
 
@@ -38,7 +38,7 @@ SLOS_MS = (50.0, 100.0, 200.0)
 
 
 def with_others(problem: Problem, services: int, seed: int) -> Problem:
-    """The problem with so many services that share GPUs beside its language models."""
+    """The problem with `services` services that share GPUs next to its language models."""
     generator = np.random.default_rng(seed)
     networks = list_networks("inference")[:NETWORKS]
     ours = {name: own for own, name in CATALOGUE_NAMES.items()}

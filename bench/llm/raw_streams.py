@@ -88,7 +88,7 @@ class _Engines:
         return [each.getsockname()[1] for each, _ in self._listeners.values()]
 
     def run(self) -> None:
-        """Until whoever asks has gone."""
+        """Until the caller has gone."""
         number, due_s = 0, time.monotonic()
         while True:
             due_s += STEP_S / ENGINES
@@ -176,7 +176,7 @@ def _schedule_s(pid: int) -> tuple[float, float]:
 
 
 def spread(streams: int, seconds: float, seed: int) -> tuple[float, ...]:
-    """When to open streams so that so many are open after STREAM_S: one at a random time within each equal gap."""
+    """When to open streams so that `streams` are open after STREAM_S: one at a random time within each equal gap."""
     gap_s, random_ = STREAM_S / streams, random.Random(seed)
     return tuple(
         gap_s * (number + random_.random()) for number in range(int(seconds / gap_s))
@@ -312,7 +312,7 @@ class StreamClient:
                 self._idle[used.getpeername()[1]].append(used)
 
     def _was_idle(self, used: socket.socket) -> bool:
-        """Whether it had done with its stream; from now on nobody uses it."""
+        """Whether it had done with its stream; from now on nothing uses it."""
         for idle in self._idle.values():
             if used in idle:
                 idle.remove(used)

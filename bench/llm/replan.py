@@ -5,7 +5,7 @@
 The fleets of `bench.llm.fleet`, 1,000 GPUs and 100 services, half and three quarters of them in use. Three ways to plan
 once more: with what runs, which the loop does nearly always (`kept`); rearranged, with starts that cost what their GPUs
 do meanwhile, as it does every few minutes (`rearranged`); and as if nothing ran (`anew`). Starts are per cent of the
-replicas, cost per cent above the plan that is made anew. Every plan is checked.
+replicas, cost per cent above the plan that is made from nothing. Every plan is checked.
 """
 
 from collections import Counter

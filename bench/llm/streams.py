@@ -261,7 +261,7 @@ class _Way:
 
 @dataclass(slots=True)
 class _Found:
-    """What one way did with so many streams, in all rounds."""
+    """What one way did with a number of streams, in all rounds."""
 
     way: _Way
     streams: list[ReadStream] = field(default_factory=list)
@@ -366,7 +366,7 @@ def _measure(
         found.used.setdefault(whose, []).append(percent)
     found.streams += client.measured
     found.events_per_s.append(client.events / (ended_s - begun_s))
-    # Whoever is behind gets rid of what was left.
+    # A client that is behind gets rid of what was left.
     time.sleep(PAUSE_S)
 
 

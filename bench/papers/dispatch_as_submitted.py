@@ -1,4 +1,4 @@
-"""Settings that nobody tunes: what a well-informed owner would ask for. The baselines' settings.
+"""Settings that are not tuned: what a well-informed owner would ask for. The baselines' settings.
 
 Per GPU type one: the most accurate variant, the largest batch that the inputs fill, and the least SM percent that gives
 ENOUGH of the speed that the whole GPU gives at this batch (what Orion calls the SMs that a job needs). Neither paper

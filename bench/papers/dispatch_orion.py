@@ -1,7 +1,7 @@
-"""Baseline `orion`: high-priority jobs first, best-effort ones beside them where their kernels complement each other.
+"""Baseline `orion`: high-priority jobs first, best-effort ones next to them where their kernels complement each other.
 
     high priority: latency-critical jobs, first come, first served; one per GPU
-    best effort:   all others, in their order, after them; beside a high-priority job only where one of the two is
+    best effort:   all others, in their order, after them; next to a high-priority job only where one of the two is
                    compute-bound and the other memory-bound
 
 Source: Strati et al., "Orion" (EuroSys 2024), as OLTunes compares with it: by job instead of by kernel, and since Orion

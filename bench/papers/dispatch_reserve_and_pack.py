@@ -61,7 +61,7 @@ def schedule(
 ) -> tuple[tuple[JobBatch, ...], Queues]:
     """One round: jobs, each with the GPU on which it starts now, and who waits on. The order of items changes nothing.
 
-    Where the fleet has GPUs of one kind only, all jobs use them. A job that finds no room holds nobody else up.
+    Where the fleet has GPUs of one kind only, all jobs use them. A job that finds no room holds no other up.
     """
     loads = [_Load(gpu) for gpu in sorted(gpus, key=lambda gpu: gpu.id)]
     high = [load for load in loads if load.gpu.gpu_type in reservation.high_end]

@@ -23,7 +23,7 @@ _SERVED = (
 QUICK_S = {"hetsev_6_2": 240.0, "hetsev_6_3": 360.0}
 """Scenarios that the quick slice has, and how much of each."""
 JOBS = 1
-"""Runs at a time: systems run beside each other already."""
+"""Runs at a time: systems run next to each other already."""
 
 
 def tables(quick: bool) -> tuple[Table, ...]:

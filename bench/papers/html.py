@@ -10,7 +10,7 @@ from bench.papers.table import Row, Table
 from bench.papers.verdicts import Verdict
 
 HEADINGS = ("figure", "policy", "paper", "ours", "wanted", "holds", "truth")
-_TITLE = "Five papers' experiments, and joint beside them"
+_TITLE = "Five papers' experiments, and joint next to them"
 
 
 def report_to_html(

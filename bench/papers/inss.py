@@ -313,7 +313,7 @@ def _times(*, quick: bool) -> Table:
         "time of decisions, eight networks on 4 GPUs",
         (0,),
         rows,
-        ("Medians, one process, other work beside.",),
+        ("Medians, one process, under other load.",),
     )
 
 

@@ -60,7 +60,7 @@ LOADS = tuple(round(0.2 * step, 1) for step in range(2, 31))
 """Of the mix's rates, ascending."""
 _CLOCK_MHZ = 1680.0
 _BOARDS = {"RTX-2060-Super": (8000.0, 30.0 / 34.0), "RTX-2060": (6000.0, 1.0)}
-"""(MB, time of the same work beside an RTX 2060's); two of each."""
+"""(MB, time of the same work next to an RTX 2060's); two of each."""
 _TABLE = Path(__file__).with_name("data") / "inss_2060.csv"
 
 
@@ -153,7 +153,7 @@ def _points(network: str, board: str) -> OperatingPoints:
 
 
 def at_load(load: float, seed: int) -> Problem:
-    """The plant's problem at so many times a mix drawn from the published ranges."""
+    """The plant's problem at `load` times a mix drawn from the published ranges."""
     draw = random.Random(seed)
     problem = plant_problem()
     rates = {

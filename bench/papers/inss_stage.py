@@ -1,6 +1,6 @@
 """Where InSS's experiments are played: eight networks on four or five small GPUs, through the production loop.
 
-The boards of the paper, RTX 2060 Super and RTX 2060, were measured by nobody in public: they are scaled from V100s by
+The boards of the paper, RTX 2060 Super and RTX 2060, have no public measurements: they are scaled from V100s by
 published ratios (app/catalogue/SOURCES.md). Networks are iGniter's (TensorRT) where it measured them, else RaPP's
 (PyTorch); MobileNetV2 stands in for EfficientNet-B0, whose host time alone (28 ms in PyTorch) is over half its SLO.
 """

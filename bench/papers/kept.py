@@ -60,7 +60,7 @@ def read_kept(*, is_quick: bool = False) -> Mapping[Key, KeptRow]:
 
 
 def keep(tables: Sequence[Table], *, is_quick: bool = False) -> None:
-    """Keep the rows that these tables answer, beside those of other systems; what is no headline any more goes."""
+    """Keep the rows that these tables answer, next to those of other systems; what is no headline any more goes."""
     systems = {table.system for table in tables}
     known = {
         key: row

@@ -1,4 +1,4 @@
-"""Morak's own experiments: networks on GPUs under a power cap and a latency limit, beside its baselines and `joint`.
+"""Morak's own experiments: networks on GPUs under a power cap and a latency limit, next to its baselines and `joint`.
 
 Run: `python -m bench.papers --only Morak [--quick]`.
 
@@ -40,7 +40,7 @@ TIGHT = Setting(cap_w=150.0, latency_ms=100.0)
 LOOSE = Setting(cap_w=150.0, latency_ms=300.0)
 BASELINES = ("clipper_latency", "clipper_power", "dfs", "batch_dvfs")
 GOVERNOR_ALONE = "governor alone"
-"""Morak's governor over GPUs that nobody shares: what is left of it without its partition."""
+"""Morak's governor over GPUs that are not shared: what is left of it without its partition."""
 BY_KNEES = "morak by knees"
 """Its partition as printed: in proportion to the knees alone."""
 PAPER_GAINS = {
@@ -256,7 +256,7 @@ def _settling(stage: Stage, seeds: tuple[int, ...]) -> Table:
         )
     notes = (
         f"After {' and '.join(again)} no clock and batch keeps both limits with the SM percents as they were: the "
-        f"governor asks, and {LOOP_S} seconds later, the loop's period, the next plan partitions anew."
+        f"governor asks, and {LOOP_S} seconds later, the loop's period, the next plan partitions again."
     )
     title = "settling after a start and after changes of the limits"
     return _table(stage, title, seeds, rows, *([notes] if again else []))

@@ -1,7 +1,7 @@
 """What sharing a GPU can win on Morak's own board, per network and latency limit: its figure 6, network by network.
 
 A network alone runs the largest throughput that any batch within the limit has. Shared, n replicas of it run a batch b
-each: together they do as much as `min(n, gain(b))` would that disturb nobody, and each batch takes as much longer as
+each: together they do as much as `min(n, gain(b))` would that disturb none, and each batch takes as much longer as
 the replicas hold each other up:
 
     throughput = min(n, gain(b)) · b / t(b)        time of a batch = n / min(n, gain(b)) · t(b) <= limit

@@ -2,7 +2,7 @@
 
 Every replica always has a full batch to do, as in the paper, and its latency is the time of a batch. A GPU's governor
 is the product's, one step per second; a policy's plan is made from the world's own figures (planning is not what is
-judged here), except that neighbours are believed to cost 12 % beside a full GPU of others.
+judged here), except that neighbours are believed to cost 12 % next to a full GPU of others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -266,7 +266,7 @@ def _limits(stage: Stage, gpu: Gpu, setting: Setting) -> GovernorLimits:
 def _measure(
     stage: Stage, gpu: Gpu, knobs: GovernorKnobs, random: np.random.Generator
 ) -> GpuPeriod:
-    """What one second shows: every batch full, its mean time with the noise that so many batches leave."""
+    """What one second shows: every batch full, its mean time with the noise that the batches' number leaves."""
     world, replicas = stage.world, []
     power_w = world.idle_w(stage.board)
     for each in gpu.tenants:
@@ -399,7 +399,7 @@ def planned(
 def full_batches(batches: Sequence[int]) -> CapacityLaw:
     """The law of this load: batches are always full, so that a request waits for the one before its own and no more.
 
-    Whoever's batch takes no more than half of the SLO is in time, however busy the GPU is.
+    A network whose batch takes no more than half of the SLO is in time, however busy the GPU is.
     """
     row = tuple((1.0, 1.0) for _ in batches)
     return CapacityLaw(
@@ -436,7 +436,7 @@ def a_problem(
                 slo_ms=2.0 * setting.latency_ms,
                 percentile=0.98,
                 arrival_rate_rps=rates_rps[each],
-                # So that every network's part counts alike, and nobody serves the fastest one only.
+                # So that every network's part counts alike, and no policy serves the fastest one only.
                 priority=1000.0 / max(1.0, rates_rps[each]),
             )
             for each in stage.networks

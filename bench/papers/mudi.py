@@ -1,4 +1,4 @@
-"""Mudi's own experiments as tables: training beside services on 12 and on 1000 A100s, and the decisions themselves.
+"""Mudi's own experiments as tables: training next to services on 12 and on 1000 A100s, and the decisions themselves.
 
 Run: `python -m bench.papers --only Mudi [--quick]`. The scenarios are built by `bench.papers.mudi_scenario`; all
 policies of one face the same requests and tasks, one service per GPU, in the production loop. Each policy fills with
@@ -62,7 +62,7 @@ _PROMISES = (
 )
 _TRIED = (
     "Why 2.27 is not reached: services leave 60 to 80 % of the SMs under every policy, and heavy training gets less "
-    "than that beside a promise; less room (ROOM 1.0 to 1.25), other thresholds to join (GAIN 0 to 0.2) and moving "
+    "than that next to a promise; less room (ROOM 1.0 to 1.25), other thresholds to join (GAIN 0 to 0.2) and moving "
     "slow tasks changed completion by 7 % at most."
 )
 
@@ -347,7 +347,7 @@ def _batches(quick: bool) -> Table:
                 is_at_least=False,
             ),
             _row(
-                "iteration time over that beside the best batch, mean, x",
+                "iteration time over that next to the best batch, mean, x",
                 (fmean(over_least),),
                 is_at_least=False,
             ),

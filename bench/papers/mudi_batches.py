@@ -42,7 +42,7 @@ class BatchSearch:
     trials: int
     """Batches that were tried, of LARGEST."""
     over_least: float
-    """The task's iteration time over that beside the best batch of all."""
+    """The task's iteration time over that next to the best batch of all."""
 
 
 def search_batches(seed: int) -> BatchSearch | None:

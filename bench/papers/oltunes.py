@@ -1,4 +1,4 @@
-"""OLTunes' tables: its scheduler, as printed and at least cost, beside Orion and reserve-and-pack on simulated jobs.
+"""OLTunes' tables: its scheduler, as printed and at least cost, next to Orion and reserve-and-pack on simulated jobs.
 
     python -m bench.papers --only OLTunes [--quick]
 
@@ -261,6 +261,6 @@ def _affinity_notes() -> tuple[str, ...]:
     return (
         f"Affinity: by counts of kernels, as equation 1 is printed, {wrong} of {len(by_count)} profiled networks are "
         f"memory-bound; weighted by time {compute} are compute-bound, which is used.",
-        "Affinity as printed is never below 50 for the workload part, so that high beside low always passes 70, and "
+        "Affinity as printed is never below 50 for the workload part, so that high next to low always passes 70, and "
         "two high variants never do, whatever their kernels; its threshold falls to 50 as the fleet fills up.",
     )

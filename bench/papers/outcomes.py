@@ -36,7 +36,7 @@ Make = Callable[[System, bool], Outcome]
 def outcomes(
     systems: Sequence[System], *, quick: bool, jobs: int, make: Make | None = None
 ) -> tuple[Outcome, ...]:
-    """Of every system, in their order; so many at a time. `make`: in place of a process."""
+    """Of every system, in their order; `jobs` at a time. `make`: in place of a process."""
     with ThreadPoolExecutor(max_workers=max(1, jobs)) as threads:
         return tuple(
             threads.map(

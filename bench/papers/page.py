@@ -11,9 +11,9 @@ from bench.papers.table import t_95
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "papers.md"
 
-HEAD = """# The five papers beside what we measured
+HEAD = """# The five papers next to what we measured
 
-Generated from bench/papers/data/headlines.json by bench/papers/page.py; do not edit. `make bench-papers` measures anew
+Generated from bench/papers/data/headlines.json by bench/papers/page.py; do not edit. `make bench-papers` measures again
 (an hour or more), `python -m bench.papers --only Mudi` one system. Ours is the mean over seeds with its 95 % confidence
 interval. No table was run on the paper's hardware:
 
@@ -75,7 +75,7 @@ def is_stale() -> bool:
 
 
 def write_page() -> None:
-    """Make docs/papers.md anew."""
+    """Write docs/papers.md."""
     PAGE.write_text(document(), encoding="utf-8")
 
 

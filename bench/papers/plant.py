@@ -1,7 +1,7 @@
 """A world whose clocks can be turned far: time and watts over batch × clock × SM percent, read off one table.
 
 `agents.sim.truth.truth` has a measured level and scaled clocks; what a governor does between 300 MHz and the highest
-clock, with batches up to 128, needs more. Nobody has published the three together, so the table is synthetic: measured
+clock, with batches up to 128, needs more. The three were never published together, so the table is synthetic: measured
 levels, a shape over the clock that others have fitted, small deviations that no formula knows
 (bench/catalogue/make_plant.py, which says where each part comes from). Idle watts are those at the lowest clock; that a
 board draws more at a higher one counts as the replicas' own, by their SM percent.
@@ -107,7 +107,7 @@ class TableWorld:
         return self._truth.noise_cv(network)
 
     def batch_ms(self, placed: RunningPart) -> FloatArray:
-        """Mean time of batches 0 to `max_batch` beside the neighbours: (max_batch + 1,), entry 0 is 0."""
+        """Mean time of batches 0 to `max_batch` next to the neighbours: (max_batch + 1,), entry 0 is 0."""
         alone_ms = self.surface(placed.network, placed.gpu_type).batch_ms(
             placed.sm_percent, placed.clock_mhz
         )
@@ -141,7 +141,7 @@ class TableWorld:
         return self._truth.memory_mib(network, batch)
 
     def _slowdown(self, placed: RunningPart) -> float:
-        """Of its largest measured batch, beside these neighbours, on a V100."""
+        """Of its largest measured batch, next to these neighbours, on a V100."""
         if not placed.neighbours:
             return 1.0
         batch = min(placed.batch, self._truth.max_batch(placed.network))
@@ -212,6 +212,6 @@ def _between(
 
 
 def _rows(name: str) -> list[dict[str, str]]:
-    """Each line of one table beside this file as column -> text."""
+    """Each line of one table next to this file as column -> text."""
     text = (Path(__file__).with_name("data") / name).read_text()
     return list(csv.DictReader(text.splitlines()))

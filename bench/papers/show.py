@@ -70,7 +70,7 @@ def summary(outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> Iterato
         if outcome.error:
             yield from _wrapped(f"FAILED: {outcome.error}", "  ")
         elif not mine:
-            yield "  no figure of joint beside the policy's own"
+            yield "  no figure of joint next to the policy's own"
         else:
             yield from _wrapped(count_words(mine), "  ")
         for verdict in mine:

@@ -27,7 +27,7 @@ class System:
     objective: str
     """What the paper's policy is for, in words."""
     aims: tuple[Aim, ...]
-    """What measures it; rows of `joint` are laid beside the policy's own."""
+    """What measures it; rows of `joint` are laid next to the policy's own."""
 
     def aim(self, figure: str) -> Aim | None:
         """The first one that a row's figure is of; None: it is there to compare."""
@@ -68,7 +68,7 @@ SYSTEMS = (
         name="Mudi",
         module="mudi",
         policy="mudi",
-        objective="completion time of training beside services that keep their SLOs",
+        objective="completion time of training next to services that keep their SLOs",
         aims=(
             Aim(figure="completion time, s", is_more=False),
             Aim(figure="completion at ", is_more=False),

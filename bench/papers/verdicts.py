@@ -16,7 +16,7 @@ JOINT = "joint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One figure of `joint` beside the same one of the paper's policy."""
+    """One figure of `joint` next to the same one of the paper's policy."""
 
     system: str
     table: str

@@ -1,8 +1,8 @@
 """A process that asks CUDA itself, without PyTorch: `python -m bench.real_gpu.client`, lines of JSON.
 
     it says first          {"pid": 1, "sm_count": 52}
-    {"take": 4096}         {"taken_mib": 960}     memory granted up to so many MiB, given back at once
-    {"work": 5.0}          {"rounds": 120}        GPU work for so many seconds
+    {"take": 4096}         {"taken_mib": 960}     memory granted up to that limit in MiB, given back at once
+    {"work": 5.0}          {"rounds": 120}        GPU work for that number of seconds
     instead of an answer   {"error": 810, "doing": "cuCtxSynchronize"}    CUDA's number; it sticks
 
 It ends with its standard input. Under MPS the SMs seen are the capped number.
@@ -38,7 +38,7 @@ class Cuda(Protocol):
         ...
 
     def take(self, limit_mib: int) -> int:
-        """MiB granted, at most so many; given back."""
+        """MiB granted, at most `limit_mib`; given back."""
         ...
 
     def work(self) -> None:

@@ -1,6 +1,6 @@
-"""Two networks side by side in the same seconds, also beside training, into pairs.csv; a row for each of the two.
+"""Two networks side by side in the same seconds, also next to training, into pairs.csv; a row for each of the two.
 
-Each is also measured alone at its share and batch in the same run; `slowdown` is its p50 beside the other over that.
+Each is also measured alone at its share and batch in the same run; `slowdown` is its p50 next to the other over that.
 Rows of the same cell follow each other and name each other in `other_…`; rows measured alone have these empty.
 """
 
@@ -32,11 +32,11 @@ SPLITS = ((25.0, 75.0), (50.0, 50.0), (75.0, 25.0), (100.0, 100.0))
 BATCH, TRAINING_BATCH = 32, 256
 """Large enough that the GPU, and not the process that launches, is the bottleneck."""
 TRAINED = ("vit_b_16", "vgg16", "resnet18")
-"""Trained beside the networks: a transformer, convolutions with long kernels and with short ones."""
+"""Trained next to the networks: a transformer, convolutions with long kernels and with short ones."""
 FILES = {FILE: COLUMNS}
 HOW = (
     "Both processes run closed loops in the same windows, under MPS with the shares named; windows count when the "
-    "medians of three agree for both. `slowdown` = p50 beside the other / p50 alone at the same share and batch. "
+    "medians of three agree for both. `slowdown` = p50 next to the other / p50 alone at the same share and batch. "
     "`held_back_by`: what held the clock back, and `clock_mhz` says how far; the power limit may, as in service. "
     f"`{TRAINING}NETWORK` is a step of SGD, bfloat16 autocast."
 )
@@ -62,7 +62,7 @@ async def measure(run: Run) -> bool:
 
 
 def cells(networks: Sequence[str]) -> tuple[MeasurementCell, ...]:
-    """Every network beside training, beside every other one and beside itself; both of a pair are measured."""
+    """Every network next to training, to every other one and to itself; both of a pair are measured."""
     neighbours = [
         ((network, BATCH), (f"{TRAINING}{trained}", TRAINING_BATCH))
         for trained in TRAINED
@@ -122,7 +122,7 @@ def _rows(
 
 
 def _other(others: Sequence[Member]) -> dict[str, Figure]:
-    """The columns of the one beside it; empty for who is alone."""
+    """The columns of the one next to it; empty for who is alone."""
     other = others[0] if others else None
     return {
         "other_network": other.network if other else None,

@@ -37,7 +37,7 @@ class Kept:
     """Whether a cell has its row."""
 
     def write(self, journal: Journal) -> None:
-        """The table anew."""
+        """Replace the table."""
         self.table.replace(self.rows(journal.measurements))
 
 

@@ -1,4 +1,4 @@
-"""SOURCE.md beside the measured files: which GPU, which versions, when, by which command, how, under which licence."""
+"""SOURCE.md next to the measured files: which GPU, which versions, when, by which command, how, under which licence."""
 
 import datetime
 import platform
@@ -29,7 +29,7 @@ _UNITS = (
 
 
 def write_source(run: Run) -> None:
-    """Write it anew, with a part for each file that is there; the days of earlier calls stay."""
+    """Write it again, with a part for each file that is there; the days of earlier calls stay."""
     path = run.path(FILE)
     calls = [
         line

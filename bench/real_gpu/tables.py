@@ -3,7 +3,7 @@
 Table(path, columns)     rows that are there already are kept; raises DeviceError where the columns are others
 .rows                    as text, by column
 .add(row)                durable when it returns
-.replace(rows)           all of them anew
+.replace(rows)           replaces all of them
 """
 
 import csv
@@ -24,11 +24,11 @@ class Table:
         self.rows: list[dict[str, str]] = self._read()
 
     def add(self, row: Figures) -> None:
-        """Append it; a file of a few hundred rows is written anew, so that it is never torn."""
+        """Append it; a file of a few hundred rows is written again, so that it is never torn."""
         self._write([*self.rows, self._text(row)])
 
     def replace(self, rows: Iterable[Figures]) -> None:
-        """All rows anew."""
+        """Replace all rows."""
         self._write([self._text(row) for row in rows])
 
     def has(self, **values: object) -> bool:

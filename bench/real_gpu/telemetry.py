@@ -1,4 +1,4 @@
-"""The agent's telemetry beside nvidia-smi, second by second, idle and at work, into agent.csv.
+"""The agent's telemetry next to nvidia-smi, second by second, idle and at work, into agent.csv.
 
 The agent's side is `ReadOnlyDevice.read()` as it goes into an observation: power is the mean over the second from the
 energy counter where there is one. nvidia-smi's power is the driver's own mean over about a second, its utilisation the

@@ -144,7 +144,7 @@ def _fill_at_once(state: _State, fit: dict[int, int], gap_rps: float) -> bool:
     best = min(
         able, key=lambda index: (_cost_to_fill(state, able, index, gap_rps), index)
     )
-    # The last replica is chosen anew, for a remainder that may need a smaller GPU.
+    # The last replica is chosen again, for a remainder that may need a smaller GPU.
     state.add(best, max(1, needed[best] - 1))
     return True
 

@@ -15,7 +15,7 @@ Parameters
 Variables
     n_sg = N_sg + X_sg   replicas wanted, integer and ≥ 0; X is the paper's scaling action
     U_sg                 replicas to launch, ≥ 0; U ≥ X makes it max(X, 0) because its cost is never negative
-    u_s                  shortage: the part of λ_s that nobody serves, rps, 0 ≤ u_s ≤ λ_s
+    u_s                  shortage: the part of λ_s that is not served, rps, 0 ≤ u_s ≤ λ_s
     v_s                  replicas missing to m_s, integer and ≥ 0
 
 Objective, lexicographic (two served weights within 1e-6 of Σ W_s · λ_s count as equal)

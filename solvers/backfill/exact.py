@@ -3,7 +3,7 @@
 Sets and parameters
     t ∈ T           tasks, with the worth a_t ≤ 0 of not running (`worth.of_absent`)
     h ∈ H           hosts: GPUs with replicas, GPUs on which tasks run alone, and as many idle ones as may be opened
-    p ∈ P_h         mixes of a host: at most `max_tasks_per_gpu` tasks with their shares, which fit beside the replicas
+    p ∈ P_h         mixes of a host: at most `max_tasks_per_gpu` tasks with their shares, which fit with the replicas
                     with every promise kept; of each set of tasks the best shares (`mixes`); v_p its worth: weighted
                     progress, deadlines, restarts, and the rent of GPUs on which no replica runs (`worth`)
     w_p, W          watts of a mix; what a power budget leaves over (none: infinite)
@@ -16,18 +16,18 @@ Variables           x_p ∈ {0, 1}: the host runs that mix
          Σ_p w_p x_p ≤ W            where there is a power budget
 
 GPUs that get tasks run at their top clock (`with_top_clocks`), their replicas at the batches that leave most room
-beside them (`with_roomy_batches`); the others are set as the bound plan has them.
+next to them (`with_roomy_batches`); the others are set as the bound plan has them.
 
 What runs goes on where it is, unless it moves to a pace GAIN times as high, is saved from missing its deadline, or
-frees a GPU that no replica uses at KEEPS of its pace or more (`offers`); to start it anew costs, to put it out as well.
+frees a GPU that no replica uses at KEEPS of its pace or more (`offers`); to start it again costs, and to put it out.
 An idle GPU is opened only for a task that has waited `wait_s`, or that must begin now, or move, for its deadline;
-others may share it. So nobody starves while there is an idle GPU, and none is paid for who can wait: deadlines are met
+others may share it. So no task starves while there is an idle GPU, and none is paid for who can wait: deadlines are met
 on left-overs as far as these go, and on paid GPUs for the rest.
 
 Beyond MAX_TASKS or MAX_HOSTS, and where the program finds nothing better, the greedy's filling stands, so that this
 one is never worth less. What the program leaves without a place gets the greedy's best left-over.
 
-Sources: Mudi (EuroSys 2025) for tasks beside replicas, as in `problem`; Gilmore and Gomory 1961 for mixes as columns,
+Sources: Mudi (EuroSys 2025) for tasks next to replicas, as in `problem`; Gilmore and Gomory 1961 for mixes as columns,
 all of them at hand here, since three tasks make few sets.
 """
 
@@ -52,7 +52,7 @@ from solvers.types.plan import BoundGpu, BoundPlan, BoundTask
 from solvers.types.state import GpuId
 
 MAX_TASKS, MAX_HOSTS = 48, 48
-"""More than so many, and a tick would notice."""
+"""With more of them a tick would notice."""
 MOVE_S = 15.0
 """Longer than most bursts of load that put a task out; to start it elsewhere takes about as long."""
 _NODES = 2_000
@@ -182,7 +182,7 @@ class FillProgram:
         for task in gpu.tasks:
             if not task.is_resident or task in kept:
                 yield task
-            # Swapped out only beside replicas and where it ran: any other task goes back to waiting.
+            # Swapped out only next to replicas and where it ran: any other task goes back to waiting.
             elif gpu.replicas and self._ran(gpu.id, task):
                 yield replace(task, is_resident=False)
 

@@ -16,11 +16,11 @@ TOLERANCE = 1e-9
 """Relative rounding of sums; a thousandth of what the checker allows."""
 
 AllowedMs = Callable[[float], float]
-"""The longest execution with which a replica still carries its rate, where tasks stall its batches by so many ms."""
+"""The longest execution with which a replica still carries its rate, where tasks stall its batches by that many ms."""
 
 
 def any_time(stall_ms: float) -> float:  # noqa: ARG001
-    """What a task is allowed: it promises nobody anything."""
+    """What a task is allowed: it makes no promise."""
     return math.inf
 
 
@@ -79,7 +79,7 @@ class Host:
 
     @property
     def free_sm_percent(self) -> float:
-        """What nobody holds of the SMs."""
+        """What is not held of the SMs."""
         max_percent = self.gpu_type.max_sm_percent(len(self.seats) + 1)
         return max_percent - sum(seat.row.sm_percent for seat in self.seats)
 
@@ -92,7 +92,7 @@ class Host:
         return self._obeys(self.seats)
 
     def iteration_ms(self, seat: HostTenant) -> float:
-        """How long an iteration of a newcomer takes beside those who sit here."""
+        """How long an iteration of a newcomer takes next to those that sit here."""
         return self._execution_ms([*self.seats, seat], len(self.seats))
 
     def pace_ms(self, place: int) -> float:

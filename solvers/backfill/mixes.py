@@ -23,7 +23,7 @@ class TaskOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """Tasks that run beside each other on one host."""
+    """Tasks that run next to each other on one host."""
 
     options: tuple[TaskOption, ...]
     worth: float
@@ -45,7 +45,7 @@ def mixes(
     max_tasks: int,
     is_frugal: bool = False,
 ) -> tuple[Mix, ...]:
-    """The best mix of every set of at most so many tasks that the host can carry, by the contract's laws.
+    """The best mix of every set of at most `max_tasks` tasks that the host can carry, by the contract's laws.
 
     choices: the options of each task. is_frugal: watts count, so that the best of each number of watts is given. What
     does not fit does not with more tasks either, since these only take and press; so sets grow task by task. O(options
@@ -125,6 +125,6 @@ def _mix(host: Host, options: tuple[TaskOption, ...], rents: Rents) -> Mix | Non
 
 
 def _watts(host: Host, options: Sequence[TaskOption]) -> float:
-    # Beside replicas the GPU's idle watts are drawn anyway.
+    # Next to replicas the GPU's idle watts are drawn anyway.
     idle_w = 0.0 if host.replicas else host.gpu_type.idle_w
     return idle_w + sum(option.seat.row.power_w for option in options)

@@ -21,14 +21,14 @@ from solvers.types.plan import BoundGpu
 from solvers.types.state import GpuId
 
 MAX_ARRIVALS = 4
-"""Tasks that may come to one host, beside those that are there."""
+"""Tasks that may come to one host, besides those that are there."""
 SPREAD = 3
 """Hosts to which a task may come before others go first."""
 GAIN, WIDENS, KEEPS = 1.25, 2.0, 0.8
 """Factors on a task's present pace: it moves for GAIN, gets a wider share for WIDENS where it is the only task (it is
 the first to go as load rises), and must keep KEEPS where its move frees a GPU."""
 NEARLY_ALL = 0.99
-"""Instead of ENOUGH, while the GPUs that are nobody's home outnumber all tasks: then nobody wants for SMs."""
+"""Instead of ENOUGH, while the GPUs that are no task's home outnumber all tasks: then none wants for SMs."""
 _SHARES = (1.0, 0.5, 0.25)
 """One host offers a task these parts of the smallest share with enough of the speed."""
 
@@ -229,7 +229,7 @@ class Offers:
                 )
 
     def _may_widen(self, standing: FixedWorth, host: Host) -> bool:
-        """Whether a task runs alone beside the replicas of a host where tasks may be started."""
+        """Whether a task runs alone next to the replicas of a host where tasks may be started."""
         name = standing.task.name
         has_neighbours = any(
             each.home == host.gpu.id
@@ -280,7 +280,7 @@ class Offers:
         return in_time_ms if in_time_ms >= standing.alone_ms else None
 
     def _shares(self, standing: FixedWorth, host: Host) -> list[HostTenant]:
-        """A few of the shares that fit a host where nobody else comes, up to enough of the speed."""
+        """A few of the shares that fit a host where no other task comes, up to enough of the speed."""
         seats = [
             seat for seat in self._seats.on(standing.task, host) if host.fits(seat)
         ]

@@ -14,7 +14,7 @@ out comes back; (2) what has no place, or was swapped out for `move_s`, gets the
 (4) what runs too slowly for its deadline moves to an idle GPU on which it meets it. So nothing starves while there are
 idle GPUs, and none is paid for a task that can wait.
 
-Source: Mudi (EuroSys 2025) for training beside inference, at most three tasks on a GPU, and swapping out. Changed: it
+Source: Mudi (EuroSys 2025) for training with inference, at most three tasks on a GPU, and swapping out. Changed: it
 looks at the slope of one service's latency, this at the promises of all replicas on the GPU.
 """
 

@@ -1,4 +1,4 @@
-"""What tasks need of a GPU whose replicas are set otherwise: nobody who has a place there, or could have one, loses it.
+"""What tasks need of a GPU whose replicas are set otherwise: none that has a place there, or could have one, loses it.
 
 A higher clock or another batch may leave replicas their promises and still take the watts or the memory that a task
 needs, or be one at which the task was never measured.
@@ -103,7 +103,7 @@ def with_roomy_batches(wanted: FillProblem) -> FillProblem:
 
 
 def _with_room(problem: Problem, places: Places, gpu: BoundGpu) -> BoundGpu:
-    # One replica after the other, each beside the batches that those before it have got.
+    # One replica after the other, each next to the batches that those before it have got.
     for at, replica in enumerate(gpu.replicas):
         for following in _roomier(problem, gpu, replica):
             changed = replace(

@@ -3,14 +3,14 @@
     w_t       priority · (0.5 + weight) · (1 + waiting_s / wait_s, at most 2), over the greatest of all tasks: 0 < w ≤ 1
     r_t       speed: the shortest iteration on any entire GPU of the fleet over the iteration here, at most 1
 
-    worth = Σ over tasks that run   PROGRESS · w_t · (r_t − MOVE where it is started anew though it runs)
+    worth = Σ over tasks that run   PROGRESS · w_t · (r_t − MOVE where it is started again though it runs)
           − Σ over late tasks LATE · (1 + w_t) / 2, over those that are too close CLOSE · (1 + w_t) / 2
           − Σ over tasks that have waited `wait_s` and still do not run   WAIT · (1 + w_t) / 2
           − Σ over tasks that run and are put out   PROGRESS · w_t · (their present r_t)
           − Σ over GPUs without replicas   price · hours until their last task ends, over the dearest there can be
 
 A task is late if in SOON_S no entire GPU could meet its deadline any more, and it does not run, or runs too slowly for
-it; too close, if it is started anew then and ends less than RESTART_S before it. Until then what it gets done on
+it; too close, if it is started again then and ends less than RESTART_S before it. Until then what it gets done on
 left-overs is done for nothing, and an entire GPU is paid for the less time. Since PROGRESS ≪ 1 < CLOSE < WAIT < LATE,
 deadlines and long waits come before money, and money before speed: that alone is worth no GPU.
 """
@@ -129,7 +129,7 @@ class Rents:
         )
 
     def of(self, host: Host, remaining_ms: Iterable[float]) -> float:
-        """Until the last task ends, which take so long each; 0 beside replicas or without tasks."""
+        """Until the last task ends, which take so long each; 0 with replicas or without tasks."""
         if host.replicas or self._max_usd <= 0.0:
             return 0.0
         # A GPU is paid for until its last task ends, however many there are.

@@ -8,7 +8,7 @@ Services in falling order of rate; each gets gpu-lets until its rate is served:
    whole GPU, which is SPLIT at the ideal size.
 3. Interference decides whether two may share a GPU: next to each other both must keep half their SLO at some batch, and
    still serve what they were given. The batch is the largest one that does.
-4. MERGE: where the best fit lies beside a gpu-let of the same service, both become one as large as the GPU.
+4. MERGE: where the best fit lies next to a gpu-let of the same service, both become one as large as the GPU.
 
 Source: Choi et al., "Serving Heterogeneous Machine Learning Models on Multi-GPU Servers with Spatio-Temporal Sharing",
 USENIX ATC 2022, section 4; batch and two shares per GPU also in InSS, section 6.1. Changed: interference is not the
@@ -243,7 +243,7 @@ def _gain_rps(old: Gpu, new: Gpu, service: str) -> float:
 
 
 def _ideal_percent(profile: SoloProfile, left_rps: float, replicas: int) -> float:
-    """The paper's ideal size; larger where so many replicas could not carry what is left at the most efficient one."""
+    """The paper's ideal size; larger where `replicas` could not carry what is left at the most efficient one."""
     required = profile.min_percent(left_rps)
     if required is not None and required <= profile.knee_percent:
         return required

@@ -150,7 +150,7 @@ def _tune(one: ServiceSlices, observed: Observed, before: Tuning) -> ServiceSlic
     service = one.service
     first = one.ways[0]
     highest = _highest_steps(service, first)
-    # Shares may have been profiled anew since: remembered steps are brought into the range that there is now.
+    # Shares may have been profiled again since: remembered steps are brought into the range that there is now.
     steps = min(max(before.steps, -first.knee), highest)
     # Where nothing runs, nothing was measured that a share could have changed.
     reading = observed.reading(service.name) if any(one.running.values()) else None
@@ -185,7 +185,7 @@ def _lowest_steps(
 
 
 def _carried_rps(one: ServiceSlices, steps: int) -> float:
-    """What the running replicas carry by their profile so many steps from the knee."""
+    """What the running replicas carry by their profile `steps` from the knee."""
     carried_rps = sum(
         one.running[way.gpu_type] * way.rate_rps(steps) for way in one.ways
     )

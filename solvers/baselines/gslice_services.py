@@ -30,7 +30,7 @@ class ShareLadder:
         return self.profile.gpu_type.name
 
     def share(self, steps: int) -> float:
-        """The share so many steps from the knee, as far as shares go."""
+        """The share `steps` from the knee, as far as shares go."""
         return self.shares[min(max(0, self.knee + steps), len(self.shares) - 1)]
 
     def rate_rps(self, steps: int) -> float:

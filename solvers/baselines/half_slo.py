@@ -152,7 +152,7 @@ def replicas_for(left_rps: float, rate_rps: float) -> int:
 
 
 def max_replicas(service: ServiceDemand, limit: int) -> int:
-    """How many replicas a service may have where a plan has room for so many."""
+    """How many replicas a service may have where a plan has room for `limit`."""
     return limit if service.max_replicas is None else min(limit, service.max_replicas)
 
 

@@ -19,7 +19,7 @@ way to share, `sharing.timeSlicing`, limits neither and is not represented: repl
 In the baseline's favour: a service of which nothing runs starts with as many replicas as its target needs, not with
 one; its rate is spread evenly but never beyond what a replica can serve; new replicas fill the GPUs that are shared
 already, the fullest first, where the plugin and the scheduler would spread them; and the replicas that go are those
-with the fewest neighbours. Against it: no GPU carries two replicas of a service, as the contract asks. What nobody can
+with the fewest neighbours. Against it: no GPU carries two replicas of a service, as the contract asks. What no pod can
 serve is `unserved`.
 """
 

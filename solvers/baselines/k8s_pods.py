@@ -1,6 +1,6 @@
 """The pods of a Kubernetes cluster on its GPUs: what they ask for, how they run, and where there is room for them.
 
-A GPU is one device of the cluster, or so many equal parts of one, each a device: the pods of `k8s_hpa`, which says what
+A GPU is one device of the cluster, or equal parts of one, each a device: the pods of `k8s_hpa`, which says what
 NVIDIA's device plugin makes of that. Which pods there are to be is decided there.
 """
 
@@ -170,7 +170,7 @@ class PodFleet:
 def pod_ways(
     problem: Problem, service: ServiceDemand, pods: PodOptions, parts: int
 ) -> dict[str, PodWay]:
-    """How the service runs in one of so many parts of a GPU, by GPU type, where it meets its SLO."""
+    """How the service runs in one of `parts` parts of a GPU, by GPU type, where it meets its SLO."""
     ways = {}
     for gpu_type in sorted(problem.gpu_types, key=lambda gpu_type: gpu_type.name):
         points = problem.points_of(service.network, gpu_type.name)
@@ -195,7 +195,7 @@ def _preference(way: PodWay) -> tuple[float, float, int]:
 def _rows(
     problem: Problem, gpu_type: GpuType, rows: Sequence[OperatingPoint], parts: int
 ) -> list[OperatingPoint]:
-    """Those at which a replica may run in one of so many equal parts of a GPU."""
+    """Those at which a replica may run in one of `parts` equal parts of a GPU."""
     limit = 100.0 / parts + SM_PERCENT_TOLERANCE
     # Where a part as wide was not profiled, the widest narrower share stands for it.
     widest = max((row.sm_percent for row in rows if row.sm_percent <= limit), default=0)
@@ -209,7 +209,7 @@ def _rows(
         for row in rows
         if row.sm_percent == widest
         and row.clock_mhz in clocks_mhz
-        # Any neighbours fit beside it, since theirs is no more than an equal part either.
+        # Any neighbours fit next to it, since theirs is no more than an equal part either.
         and parts * row.memory_mib <= gpu_type.memory_mib
         and parts * row.power_w <= watts
     ]

@@ -1,4 +1,4 @@
-"""Fill as baselines do it: a task takes what one GPU's replicas leave over, and nobody asks what it does to them.
+"""Fill as baselines do it: a task takes what one GPU's replicas leave over, and what it does to them is not asked.
 
     constraints  SMs, memory and watts; one task per GPU
     widest       the GPU with most SMs left over, all of them
@@ -7,8 +7,8 @@
 What runs stays as long as it fits; where replicas have grown it starts again in what is left, or is swapped out. A task
 that has waited `wait_s` gets an idle GPU, as everywhere.
 
-Source: how Mudi (EuroSys 2025) runs GSLICE and gpulets beside training; the slides do not say how they choose, so
-`widest` (GSLICE gives what nobody holds) and `best fit` (gpulets' rule for its own services) are ours.
+Source: how Mudi (EuroSys 2025) runs GSLICE and gpulets with training; the slides do not say how they choose, so
+`widest` (GSLICE gives what is not held) and `best fit` (gpulets' rule for its own services) are ours.
 """
 
 from collections.abc import Callable, Sequence
@@ -104,7 +104,7 @@ class LeftOver:
                     self._keep(self._hosts[gpu.id], task, was)
 
     def put(self, gpu: BoundGpu) -> Host:
-        """Take a GPU as it is, with its replicas; promises are nobody's business here."""
+        """Take a GPU as it is, with its replicas; promises do not count here."""
         host = make_host(self._wanted.problem, self._rows, gpu)
         # An infinite limit: `fits` then asks for SMs, memory and watts alone, as these baselines do.
         seats = tuple(replace(seat, allowed_ms=any_time) for seat in host.replicas)

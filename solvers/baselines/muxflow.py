@@ -1,4 +1,4 @@
-"""Policy `muxflow`: each inference service on GPUs of its own, and one offline task beside it in its idle SMs.
+"""Policy `muxflow`: each inference service on GPUs of its own, and one offline task next to it in its idle SMs.
 
     1. one_per_gpu    as many GPUs as each rate needs by the rule of half the SLO; what runs stays, with its share
     2. fill.matching  after `bind`: tasks are matched with GPUs by speed, under shares that the services' load sets
@@ -56,7 +56,7 @@ _FORBIDDEN = -1.0
 
 
 def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
-    """The bound plan's GPUs with at most one task each, replicas narrowed beside it; and idle ones for who waited long.
+    """The bound plan's GPUs with at most one task each, replicas narrowed for it; and idle ones for who waited long.
 
     The order of the items changes nothing. Raises InvalidInput for a replica without a service or row.
     """
@@ -148,7 +148,7 @@ def _widest_row(
 
 def _at_row(gpu: BoundGpu, row: OperatingPoint) -> BoundGpu:
     (replica,) = gpu.replicas
-    # Another share is another process: without an id the replica is started anew, and gets one then.
+    # Another share is another process: without an id the replica is started again, and gets one then.
     if abs(replica.sm_percent - row.sm_percent) <= SM_PERCENT_TOLERANCE:
         return gpu
     return replace(

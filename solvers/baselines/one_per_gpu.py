@@ -10,7 +10,7 @@
 
 Every replica gets the same rate, as far as it can carry it: equal GPUs leave equally much to tasks.
 
-Source: Mudi (EuroSys 2025), whose GPUs carry one inference service each, beside which training runs. How many GPUs a
+Source: Mudi (EuroSys 2025), whose GPUs carry one inference service each, next to which training runs. How many GPUs a
 service has is given there; counting them is ours, as are the types.
 """
 
@@ -294,7 +294,7 @@ def _ways(
     for gpu_type in problem.gpu_types:
         rows = _possible_rows(problem, service, gpu_type)
         rates_rps = {row: carries(problem, service, row) for row in rows}
-        # Of equal rates the widest: nobody else needs the SMs, and tasks get what `fill` leaves them.
+        # Of equal rates the widest: nothing else needs the SMs, and tasks get what `fill` leaves them.
         best = max(rows, key=lambda row: (rates_rps[row], row.sm_percent), default=None)
         if best is not None and rates_rps[best] >= MIN_CAPACITY_RPS:
             ways.append(

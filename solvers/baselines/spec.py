@@ -97,7 +97,7 @@ POLICIES = (
                 "Shares follow the average load: what is idle on average may be missing in a burst.",
                 "One task per GPU; services never share a GPU with each other.",
             ),
-            good_for="a baseline for training beside services; in simulations",
+            good_for="a baseline for training next to services; in simulations",
         ),
         module="solvers.baselines.muxflow",
         fill="solvers.baselines.muxflow",

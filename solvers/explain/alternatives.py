@@ -9,7 +9,7 @@ patterns that it uses. Two searches:
 
 * One step away, all tried: every replica at every other row, in place of every replica one of every other service, one
   replica more, one fewer. Vectorised over the candidates of the GPU's mode.
-* The same services, or some of them, on another GPU type or clock, arranged anew: pricing over those services alone.
+* The same services, or some of them, on another GPU type or clock, rearranged: pricing over those services alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ class Neighbourhood:
         self._valuation = Valuation(self._problem, self._tables, prices)
 
     def alternatives(self, gpu: GpuPlan, max_count: int) -> tuple[Alternative, ...]:
-        """The best of every kind of change, to every GPU type, smallest loss first; at most so many."""
+        """The best of every kind of change, to every GPU type, smallest loss first; at most `max_count`."""
         # One of each kind: the runners-up of a kind differ little from its best one.
         best: dict[tuple[ChangeKind, str], Alternative] = {}
         for found in (*self._steps(gpu), *self._elsewhere(gpu)):
@@ -146,7 +146,7 @@ class Valuation:
         return float(self.earned(column.service, column.capacity))
 
     def earned(self, service: Numbers, capacity: Reals) -> Reals:
-        """(…) what replicas of (…, n) services are worth together that can carry so many rps."""
+        """(…) what replicas of (…, n) services are worth together that can carry `capacity` rps."""
         useful = np.minimum(capacity, self._tables.rate[service])
         each = self.per_rps[service] * useful + self.per_replica[service]
         worth: Reals = each.sum(axis=-1)
@@ -180,7 +180,7 @@ class Valuation:
             service = self._problem.services[number]
             points = self._problem.points_of(service.network, gpu_type)
             assert points is not None, "a candidate has operating points"
-            # Rows are read anew: tables know SM steps, which would come back as percents with rounding.
+            # Rows are read again: tables know SM steps, which would come back as percents with rounding.
             row = points.rows[int(mode.row[item])]
             yield ReplicaPlan(
                 service=service.name,
@@ -235,7 +235,7 @@ def _worth_beside(
     free = _fitting(mode, members)
     items = np.column_stack([np.tile(members, (len(free), 1)), free])
     carried = capacities(mode, tables.law, items)
-    # A newcomer may push a neighbour beyond its SLO, so all of them are looked at.
+    # A new service may push a neighbour beyond its SLO, so all of them are looked at.
     is_lawful = ((carried > 0.0) | mode.may_idle[items]).all(axis=1)
     earned = valuation.earned(mode.service[items], carried)
     energy = mode.watt_price * mode.power[free]
@@ -244,7 +244,7 @@ def _worth_beside(
 
 
 def _fitting(mode: GpuMode, members: Numbers) -> Numbers:
-    """Candidates of other services that fit beside the members."""
+    """Candidates of other services that fit next to the members."""
     fits = (
         ~np.isin(mode.service, mode.service[members])
         & (mode.width + mode.width[members].sum() <= mode.steps)

@@ -1,4 +1,4 @@
-"""Explain: why the GPUs of a plan, whoever made it, run what they run, at the prices of the linear relaxation.
+"""Explain: why the GPUs of a plan of any policy run what they run, at the prices of the linear relaxation.
 
 The price of a request is what one more of it per second costs when everything else may adjust, in fractions of GPUs. At
 those prices every GPU earns about what it costs, where the relaxation would choose it; what earns less is there because
@@ -38,7 +38,7 @@ NO_GPUS = GpuExplanations()
 
 
 def _none(gpu: GpuPlan) -> tuple[Alternative, ...]:  # noqa: ARG001
-    """Nobody looked for alternatives."""
+    """None, where alternatives were not looked for."""
     return ()
 
 
@@ -50,7 +50,7 @@ def explain_gpus(
     most: int,
     alternatives: Callable[[GpuPlan], tuple[Alternative, ...]] = _none,
 ) -> GpuExplanations:
-    """What the GPUs of a plan cost and earn, at most so many kinds of them.
+    """What the GPUs of a plan cost and earn, at most `most` kinds of them.
 
     GPUs with a replica that the problem has no row for (of a plan that was made for another one) are left out.
     alternatives: of a GPU of `split_plan`, since what is paid for has another price than what is rented.

@@ -1,4 +1,4 @@
-"""What every replica of a plan can carry beside its neighbours, and which limits of its GPU are full.
+"""What every replica of a plan can carry next to its neighbours, and which limits of its GPU are full.
 
 By the problem's own rows, so that a plan of any policy can be looked at.
 """
@@ -36,7 +36,7 @@ _DETAILS: dict[Rule, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRow:
-    """One replica at its row beside its neighbours."""
+    """One replica at its row next to its neighbours."""
 
     replica: ReplicaPlan
     row: OperatingPoint

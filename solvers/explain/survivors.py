@@ -1,6 +1,6 @@
 """Survivors: what a plan still carries when one GPU or one node is lost.
 
-Capacities are those that the contract's laws give each replica beside its neighbours; the loss of a GPU changes nothing
+Capacities are those that the contract's laws give each replica by its neighbours; the loss of a GPU changes nothing
 for the others, since neighbours are on one GPU. So what is left of a service after a loss is its capacity less that of
 the lost replicas, and it falls short by what its arrival rate exceeds that. Requests are taken to move to the
 survivors, as the router does.

@@ -37,7 +37,7 @@ INTERVAL = (0.05, 0.95)
 MAX_MARGIN = 3.0
 """A service that needs more does not have a margin but another technique."""
 _SEASON_TIMES = 12
-"""Seasons are made anew so often over a back-test: that is the costly part."""
+"""Seasons are remade so often over a back-test: that is the costly part."""
 
 SeasonsBefore = Callable[[float], tuple[Season, ...]]
 """Seconds since 1970 → the seasons as they were known then."""
@@ -116,7 +116,7 @@ def back_test(
 def _origins(
     series: RequestSeries, ahead: int, first: int, max_origins: int
 ) -> Numbers:
-    """Origins, as numbers of windows before them, whose judging window was heard; at most so many, evenly spread."""
+    """Origins, as numbers of windows before them, whose judging window was heard; at most `max_origins`, even."""
     origins = np.arange(first, len(series.arrivals) - ahead + 1)
     origins = origins[~np.isnan(series.arrivals[origins + ahead - 1])]
     if len(origins) <= max_origins:

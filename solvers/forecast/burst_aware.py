@@ -4,7 +4,7 @@ Discounted least squares (Brown, *Smoothing, Forecasting and Prediction of Discr
 is what double exponential smoothing computes, but in one step and with gaps: a line through the windows' rates,
 weighted by exp(−age / smoothing), read off in the middle of the window asked for.
 
-* A change of level begins the line anew: the newest point where the windows after it lie so far from those before it
+* A change of level begins the line again: the newest point where the windows after it lie so far from those before it
   that noise does not explain it (the likelihood ratio test for one change of a mean; Page, *Biometrika* 41, 1954).
   Without that a crowd that is over would be planned for as long as the line remembers it.
 * The trend counts only as far as it stands out from Poisson noise (it is shrunk by the variance that noise alone gives
@@ -86,7 +86,7 @@ def forecast(history: History, horizon_s: float) -> ExpectedRate | None:
 
 
 def _jitter_rps(rates: Reals, window_s: float) -> float:
-    """Standard deviation of one window's rate beside its neighbours, which no change of level widens."""
+    """Standard deviation of one window's rate next to its neighbours, which no change of level widens."""
     noise = poisson_rps(float(rates.mean()), window_s)
     if len(rates) < _MIN_FOR_TREND:
         return noise
@@ -113,7 +113,7 @@ def _newest_change(rates: Reals, jitter_rps: float) -> int:
 
 
 def _clearest_change(rates: Reals, jitter_rps: float) -> int:
-    """How many windows lie before the place where what is beside an even trend differs most; 0: not clearly."""
+    """How many windows lie before the place where what is left of an even trend differs most; 0: not clearly."""
     if len(rates) < _MIN_FOR_TREND:
         return 0
     places = _places(len(rates))
@@ -128,7 +128,7 @@ def _clearest_change(rates: Reals, jitter_rps: float) -> int:
 
 
 class _Places(NamedTuple):
-    """Where so many windows may be cut in two."""
+    """Where a number of windows may be cut in two."""
 
     times: Reals
     """(T,) of the windows, from their middle."""

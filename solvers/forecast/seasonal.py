@@ -33,7 +33,7 @@ PERIODS_S = {DAILY_NAME: DAY_S, HOURLY_NAME: HOUR_S}
 
 MIN_PRIOR_REQUESTS = 4.0
 QUIET_REQUESTS = 10.0
-"""With so many expected, chance leaves none in one of 20,000 cases (exp(−10))."""
+"""With this number expected, chance leaves none in one of 20,000 cases (exp(−10))."""
 _RATE_FLOOR = 1e-9
 _SMOOTHINGS = 5.0
 """The factor changes slower than the level of a technique that knows no season."""

@@ -30,7 +30,7 @@ MIN_PARTS = 4
 _MAX_PERIODS = {DAY_S: 28, HOUR_S: 72}
 """Older ones have no say: habits change. Four weeks of days, three days of hours."""
 _LEVEL_PERIODS = 7
-"""The usual level is the median of so many newest periods; what is special today is added from the newest minutes."""
+"""The usual level is the median of this many newest periods; what is special today is added from the newest minutes."""
 _HEARD_SHARE = 0.5
 """A period counts when so much of it was heard."""
 _ROUNDS = 3

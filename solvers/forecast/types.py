@@ -1,6 +1,6 @@
 """Nouns of the forecast: what was counted, what is asked for, and the answer.
 
-A count that is NaN is a missing metric: nobody reported. A count of 0 is a quiet service. No technique mixes them: a
+A count that is NaN is a missing metric: no report came. A count of 0 is a quiet service. No technique mixes them: a
 missing window tells nothing and is left out, a quiet one pulls the forecast down.
 """
 

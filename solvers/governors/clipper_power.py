@@ -18,7 +18,7 @@ def step(
 ) -> GovernorKnobs:
     """One step of AIMD: above the cap every replica backs off, below it those that executed anything grow."""
     is_over = reading.peak_power_w > limits.power_cap_w
-    # Nobody knows which replica drew the power; growth without work would be blind.
+    # It is unknown which replica drew the power; growth without work would be blind.
     turned = (
         knobs.batches
         if is_over

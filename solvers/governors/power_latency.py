@@ -51,7 +51,7 @@ FAR_LATENCY_SHARE = 0.7
 """0.95 becomes 0.76 where a clock of 600 MHz rises by ten points of 15 MHz."""
 BATCH_BACK_OFF = 0.9
 MAX_GROWTH = 4
-"""A batch grows at most so many times at once: at batch 1 the fixed part of its time hides the rest."""
+"""A batch grows at most by this factor at once: at batch 1 the fixed part of its time hides the rest."""
 START_CLOCK_MHZ = 600.0
 FAILING_PERIODS = 3
 DOUBT_PERIODS = 6
@@ -270,7 +270,7 @@ class _Power:
 def _recall_power(
     knobs: GovernorKnobs, reading: GpuPeriod, limits: GovernorLimits
 ) -> _Power:
-    """The period's power beside the notes of the one before; nothing is concluded from it yet."""
+    """The period's power with the notes of the one before; nothing is concluded from it yet."""
     memory = knobs.memory
     return _Power(
         position=clock_position(knobs.clock_mhz, limits.clocks_mhz),

@@ -170,7 +170,7 @@ def _add_missing(
     missing_rps = service.arrival_rate_rps - total_capacity_rps(
         problem, carriers, service.name
     )
-    # A new replica counts with its capacity beside the worst neighbours, so that it carries at least as much.
+    # A new replica counts with its capacity next to the worst neighbours, so that it carries at least as much.
     for option in options:
         key = (service.name, option.gpu_type)
         while (
@@ -266,7 +266,7 @@ def _join(
 def _in_stock(
     problem: Problem, carriers: Sequence[Carrier], gpu_type: str, wanted: int
 ) -> int:
-    """How many of the wanted GPUs of a type there are beside those that are used."""
+    """How many of the wanted GPUs of a type there are besides those that are used."""
     stock = problem.gpu_type(gpu_type).count
     if stock is None:
         return wanted

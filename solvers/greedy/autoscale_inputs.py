@@ -125,7 +125,7 @@ def missing_capacity(
 
 
 def _missing(aims: Problem, carriers: Sequence[Carrier]) -> Iterator[ServiceDemand]:
-    """The services with the rate and the limits that are left beside their running replicas."""
+    """The services with the rate and the limits that are left besides their running replicas."""
     replicas = service_counts(carriers)
     for service in aims.services:
         limit = service.max_replicas

@@ -36,7 +36,7 @@ Rank = tuple[float, float, int, float, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One service on one GPU type: the row, and what it carries beside the worst neighbours."""
+    """One service on one GPU type: the row, and what it carries next to the worst neighbours."""
 
     service: str
     gpu_type: str
@@ -77,7 +77,7 @@ def configure(
 def planning_clock_mhz(problem: Problem, gpu_type: GpuType) -> float:
     """The clock that HetSev runs a GPU at: the highest of those at which most services have rows.
 
-    HetSev does not choose clocks; but a type whose highest clock nobody profiled would carry nothing.
+    HetSev does not choose clocks; but a type whose highest clock was not profiled would carry nothing.
     """
     networks = Counter(
         service.network for service in problem.services if service.allows(gpu_type.name)
@@ -147,7 +147,7 @@ class TypeNeighbours:
         return self._rows.get(service, ())
 
     def candidates(self, service: ServiceDemand) -> list[Configuration]:
-        """Every row with which the service meets its SLO beside the worst neighbours."""
+        """Every row with which the service meets its SLO next to the worst neighbours."""
         rows = self.rows(service.name)
         points = self._points(service)
         if not rows or points is None:

@@ -240,7 +240,7 @@ def _decide_one(
     step, memory = decide_saturation(
         load, tick.rule, now_s=tick.now_s, memory=tick.timers.get(name)
     )
-    # The trigger knows no limits; its timers start anew as if a replica had gone.
+    # The trigger knows no limits; its timers start again as if a replica had gone.
     if step is ScalingStep.IN and len(own) <= tick.problem.service(name).min_replicas:
         step = ScalingStep.HOLD
     return first, _Decision(service=name, step=step, load=load, memory=memory)
@@ -262,7 +262,7 @@ def _measure(
     for index, carrier in enumerate(own):
         by_type[carrier.gpu_type].append(index)
     emptiest = [removal_order(own, indices)[0] for indices in by_type.values()]
-    # Summed anew without each, since a difference of large sums would lose the small ones.
+    # Summed again without each, since a difference of large sums would lose the small ones.
     rest_rps = {
         index: math.fsum((*capacities[:index], *capacities[index + 1 :]))
         for index in emptiest

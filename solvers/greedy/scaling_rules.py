@@ -94,7 +94,7 @@ def decide_saturation(
     """OUT after `hold_s` above the threshold, IN after `cool_down_s` in which the rest would stay below it, else HOLD.
 
     With no replica and some rate there is nothing to measure, so it says OUT at once. After OUT and IN the timers
-    start anew. Source: HetSev, section 4.1.
+    start again. Source: HetSev, section 4.1.
     """
     # Section 4.1 computes saturation of running instances, and so never says how the first one starts.
     if load.capacity_rps <= 0:
@@ -108,7 +108,7 @@ def decide_saturation(
         slack_s = _remembered(memory, "slack_since_s", now_s)
         if now_s - slack_s >= rule.cool_down_s:
             # The slack goes on without the replica that went: the next one may go a cool-down later, and need not be
-            # found anew.
+            # found again.
             return ScalingStep.IN, _timers(slack_since_s=now_s)
     return ScalingStep.HOLD, _timers(
         saturated_since_s=saturated_s, slack_since_s=slack_s

@@ -18,10 +18,10 @@ from solvers.types.plan import Plan
 from solvers.types.problem import Problem
 
 _SERVED_DIGITS = 6
-"""Shares of all weight that agree in so many decimals are equal: the rest is rounding of sums."""
+"""Shares of all weight that agree in this number of decimals are equal: the rest is rounding of sums."""
 
 _COST_DIGITS = 6
-"""Costs in USD per hour that agree in so many decimals are equal."""
+"""Costs in USD per hour that agree in this number of decimals are equal."""
 
 _NOTICED = 0.01
 """Where this share of all demand's weight more is unserved for lack of watts, a search follows at once."""

@@ -21,7 +21,7 @@ from solvers.types.state import Json, Observed
 
 MEMORY_VERSION = 1
 MUCH_COSTLIER = 1.25
-"""What costs more than so many times what it need is looked at before the dwell time is over."""
+"""What costs more than this multiple of what it need is looked at before the dwell time is over."""
 
 _WAKING_DWELLS = 10.0
 """Looks are so much rarer while a service is awake for a request or two; not left out, since one may always be."""
@@ -80,7 +80,7 @@ def is_wasteful(draft: PlanDraft, relaxed_usd_per_hour: float) -> bool:
 
 
 def _is_urgent(current: Plan, plan: Plan) -> bool:
-    """Whether a service that runs gets replicas beside those that it has, since these are too few."""
+    """Whether a service that runs gets replicas besides those that it has, since these are too few."""
     running = replica_counts(current, lambda _, replica: replica.service)
     wanted = replica_counts(plan, lambda _, replica: replica.service)
     return any(wanted[service] > count for service, count in running.items())

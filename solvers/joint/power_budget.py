@@ -2,7 +2,7 @@
 
 The formulation is that of `patterns.formulation` with one more row, Σ_p watts_p x_p ≤ W, in the master of every step:
 the relaxation and its bound, the rest that a part of a plan leaves over, and branch and price. Its dual ω is a price of
-a watt beside that of its energy, so pricing looks for patterns at the energy price plus ω. By Lagrangian duality
+a watt besides that of its energy, so pricing looks for patterns at the energy price plus ω. By Lagrangian duality
 
     cost of any plan within W  ≥  max over ω ≥ 0 of  (bound at energy price + ω) − ω · W
 
@@ -48,7 +48,7 @@ from solvers.types.outcome import SolveReport
 from solvers.types.plan import Plan
 
 _PROGRAM_COLUMNS = 300
-"""One integer program gets so many columns, those of least reduced cost."""
+"""One integer program gets this number of columns, those of least reduced cost."""
 _SIZES = (2, 7)
 """Smallest and largest number of GPUs that are taken out at a time."""
 _PROGRAMS = 0.1
@@ -61,7 +61,7 @@ _ROUGH_SHARE = 0.1
 _FEW_GPUS = 40
 """For plans of more GPUs, such a program is too slow for what it gains."""
 _DEAR = 100.0
-"""A watt costs at most this many times a GPU's price by the watt: beside that the price of GPUs hardly counts."""
+"""A watt costs at most this many times a GPU's price by the watt: the price of GPUs hardly counts then."""
 _SLACK = 1e-9
 """Sums may exceed the budget by this share of it: it is rounding, a thousandth of the 1e-6 that the checker allows."""
 _BRANCHING_SHARE = 0.8
@@ -69,7 +69,7 @@ _BRANCHING_SHARE = 0.8
 
 
 def max_gpus(tables: Tables, watts: float) -> Reals:
-    """(G,) GPUs of each type that so many watts feed at most; 0 for types that can run nothing."""
+    """(G,) GPUs of each type that `watts` feed at most; 0 for types that can run nothing."""
     min_w = np.full(len(tables.stock), np.inf)
     for mode in tables.modes:
         own_w = tables.idle_w[mode.gpu_type] + mode.power.min()
@@ -80,7 +80,7 @@ def max_gpus(tables: Tables, watts: float) -> Reals:
 
 
 class WattPool(ColumnPool):
-    """Columns at what they cost where a watt costs so many USD per hour beside its energy."""
+    """Columns at what they cost where a watt costs a number of USD per hour besides its energy."""
 
     def __init__(self, tables: Tables, columns: Columns, watt_price: float) -> None:
         self._watt_price = watt_price
@@ -107,7 +107,7 @@ class WattSearch(JointSearch):
     ) -> tuple[JointSolution, SolveReport, Relaxation]:
         """The best plan found within the budget, with what is proven of such plans; `start`: columns to begin with.
 
-        plan_at: a plan by the search that knows no budget, where a watt costs so many USD per hour beside its energy.
+        plan_at: a plan by the search that knows no budget, where a watt costs some USD per hour besides its energy.
         """
         self._rng = np.random.default_rng(seed)
         self._limit_stock()
@@ -164,7 +164,7 @@ class WattSearch(JointSearch):
             is_over = self._deadline.part(_ROUGH_SHARE)
             rough = self._roughly(tight, columns, PHASES[:2], is_over)
             columns = rough.columns
-            # Where much is unserved, the dual is one of shortage prices, beside which GPUs would cost nothing.
+            # Where much is unserved, the dual is one of shortage prices, next to which GPUs would cost nothing.
             max_watt_price = _DEAR * self._gpu_watt()
             found = plan_at(min(rough.solution.duals.watt_price, max_watt_price))
             plans.append(self._of(trimmed(self._problem, found)))
@@ -220,7 +220,7 @@ class WattSearch(JointSearch):
         plan: IntegerPlan,
         is_over: Callable[[], bool],
     ) -> IntegerPlan:
-        """The plan, a few GPUs of which are planned anew until it is over or proven."""
+        """The plan, a few GPUs of which are planned again until it is over or proven."""
         duals = relaxation.solution.duals
         # The heuristics do not know the row of watts: they work without it, on columns whose prices include its dual.
         free = replace(self._demand, watts=np.inf)
@@ -244,7 +244,7 @@ class WattSearch(JointSearch):
         relaxation: Relaxation,
         counts: Counter[int],
     ) -> Mapping[int, int] | None:
-        """GPUs by column, some of which are planned anew: by an integer program, or as if a watt had a price."""
+        """GPUs by column, some of which are planned again: by an integer program, or as if a watt had a price."""
         size = int(self._rng.integers(*_SIZES, endpoint=True))
         removed = choose(search, counts, size)
         if self._rng.random() < _PROGRAMS and counts.total() <= _FEW_GPUS:

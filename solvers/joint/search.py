@@ -58,7 +58,7 @@ _SERVING_SHARE = 0.5
 """The minimum shortage is sought in this share of the time for branching, where the minimum cost is sought after it."""
 _FEW_GPUS = 20.0
 _FEW_SERVICES = 20
-"""More than so many GPUs in the relaxation, or services, and branching would hardly move the bound."""
+"""More than this number of GPUs in the relaxation, or services, and branching would hardly move the bound."""
 
 
 class _Stage(NamedTuple):
@@ -149,7 +149,7 @@ class JointSearch(SearchState):
             method = f"{METHOD}, branch and price"
             if self._is_proven or self._deadline.part(1.0)():
                 break
-            # Branching has made columns and perhaps a better plan: the heuristics begin anew from both.
+            # Branching has made columns and perhaps a better plan: the heuristics begin again from both.
             plans = self._integer_plans(seed, Counter(plan.counts))
         return plan, method
 
@@ -283,7 +283,7 @@ class JointSearch(SearchState):
         share: float,
     ) -> IntegerPlan:
         """The plan that branching leaves. Where something is short under `min_cost`, the minimum shortage is sought
-        first, at prices beside which cost is nothing; then the minimum cost of what leaves no more short.
+        first, at prices next to which cost is nothing; then the minimum cost of what leaves no more short.
         """
         demand = self._demand
         if not self._is_goodput and plan.shortage_rps.any():

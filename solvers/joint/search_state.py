@@ -109,7 +109,7 @@ class SearchState:
         self._demand = self._at_shortage_prices(factor)
 
     def _at_shortage_prices(self, factor: float) -> CoverDemand:
-        """The demand at shortage prices so many times as high under `min_cost`, as it is under `max_goodput`."""
+        """The demand at shortage prices `factor` times as high under `min_cost`, as it is under `max_goodput`."""
         if self._is_goodput:
             return self._demand
         price = factor * self._demand.shortage_price

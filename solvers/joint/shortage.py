@@ -1,7 +1,7 @@
 """Best effort: where GPUs are too few for the SLOs' percentiles, an arrangement in which every median is in time.
 
 What serves most of all weight may leave out one service altogether, the one that takes most of a GPU for a request,
-though the GPUs would do for all of them with some requests late. So whoever arranges for the control loop asks first
+though the GPUs would do for all of them with some requests late. So the control loop's policy asks first
 whether its arrangement has all medians in time (`keeps_medians`), and else arranges for the medians (`at_medians`).
 Promised and reported is what the percentiles allow there (`as_promised`): the plan obeys the capacity law as any other
 one does, and says what exceeds it.
@@ -20,7 +20,7 @@ from solvers.types.problem import CapacityLaw, Problem
 
 MEDIAN = 0.5
 STRETCH = 1.2
-"""Nobody is arranged for more than so many times what their percentile allows: a replica that it allows next to nothing
+"""A service is planned for at most this multiple of what its percentile allows: a replica with next to no allowance
 would be given next to no requests."""
 
 _Row = tuple[tuple[float, ...], ...]
@@ -126,7 +126,7 @@ PAID_MOVE_WORTH = 0.3
 """On GPUs that are all paid for a move saves nothing but what it serves more, which must be this part of the rate that
 the replicas which stop for it serve: they are away while others start, and the load may have changed by then."""
 STARVED = 0.5
-"""Whoever is left out by more than this part of their rate does not wait for steadiness."""
+"""A service that is left out by more than this part of its rate does not wait for steadiness."""
 
 
 def is_worth_moving(
@@ -152,7 +152,7 @@ def is_worth_moving(
     running = sum(gpu.count * len(gpu.replicas) for gpu in current.gpus)
     everything = sum(one.priority * one.arrival_rate_rps for one in problem.services)
     gain = served_weight(problem, other) - served_weight(problem, kept)
-    # Without running replicas or demand there are no shares to compare, and nobody to disturb.
+    # Without running replicas or demand there are no shares to compare, and none to disturb.
     if not running or everything <= 0.0:
         return True
     if all(one.is_owned for one in problem.gpu_types if one.count != 0):

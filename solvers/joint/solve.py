@@ -1,4 +1,4 @@
-"""Solve a Problem jointly: column generation, then whole GPUs, with a proven bound beside the plan."""
+"""Solve a Problem jointly: column generation, then whole GPUs, with a proven bound next to the plan."""
 
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -120,7 +120,7 @@ def _part(budget: Budget, share: float) -> Budget:
 
 
 def _dearer(problem: Problem, watt_price: float) -> Problem:
-    """The problem where a watt costs so many USD per hour more."""
+    """The problem where a watt costs `watt_price` USD per hour more."""
     price = problem.energy_price_usd_per_kwh + _W_PER_KW * watt_price
     return replace(problem, energy_price_usd_per_kwh=price)
 

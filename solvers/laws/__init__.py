@@ -1,1 +1,1 @@
-"""What the contract says of a plan: rows, times beside neighbours, capacity, cost."""
+"""What the contract says of a plan: rows, times next to neighbours, capacity, cost."""

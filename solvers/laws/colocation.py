@@ -107,7 +107,7 @@ def alone_rps(
 
 
 class Beside(NamedTuple):
-    """What a replica does beside its neighbours."""
+    """What a replica does next to its neighbours."""
 
     execution_ms: float
     """Time of one full batch; infinite where its network has no points on the GPU type."""

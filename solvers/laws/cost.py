@@ -200,7 +200,7 @@ def _replicas_beyond(plan: Plan, other: Plan) -> int:
 
 
 def process_key(gpu: GpuPlan, replica: ReplicaPlan) -> tuple[str, str, float]:
-    """Service, GPU type and SM percent: what a replica cannot change without being started anew."""
+    """Service, GPU type and SM percent: what a replica cannot change without being started again."""
     # Rounded as the contract matches figures: a row's 33.3 and a plan's 33.3000001 are the same replica.
     return replica.service, gpu.gpu_type, round(replica.sm_percent, SM_PERCENT_DIGITS)
 

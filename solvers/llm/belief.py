@@ -14,7 +14,7 @@ class StepBelief:
     """Whether that network was measured on that GPU type, in that precision and on as many GPUs."""
 
     def factor(self, deviations: float) -> float:
-        """The factor that lies so many deviations above the middle."""
+        """The factor that lies `deviations` above the middle."""
         return math.exp(self.log_factor + deviations * self.deviation)
 
 

@@ -65,7 +65,7 @@ class Draw:
 
 
 def draw_requests(lengths: LengthTable, count: int, *, cv: float = 1.0) -> Draw:
-    """So many requests; `cv`: the coefficient of variation of the gaps between them, 1 for a Poisson process."""
+    """`count` requests; `cv`: the coefficient of variation of the gaps between them, 1 for a Poisson process."""
     from scipy.special import gammaincinv
 
     # One seed for all draws: capacities of different replicas are compared on the same requests.

@@ -95,7 +95,7 @@ def run_calendar(engine: EngineNumbers, load: Load) -> Passed:
             _pass_step(engine, load, course, chunk, pairs)
             _begin_answers(load, course, before)
         elif _next_ms(load, course) > course.now_ms[0]:
-            # Nobody is there: the engine sleeps until the next request.
+            # No sequence is there: the engine sleeps until the next request.
             course.now_ms[0] = _next_ms(load, course)
         else:
             # What waits has no room even in an empty engine.
@@ -140,7 +140,7 @@ def _next_ms(load: Load, course: _Course) -> float:
 def _read_prompts(
     engine: EngineNumbers, load: Load, course: _Course
 ) -> tuple[int, float]:
-    """Tokens of prompts that the step has room for beside those that decode, and their attended pairs."""
+    """Tokens of prompts that the step has room for besides those that decode, and their attended pairs."""
     # Who decodes goes first: the rest of the budget is for prompts.
     room, pairs = engine.budget - course.decoding[0], 0.0
     before = course.read[0]

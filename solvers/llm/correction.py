@@ -48,7 +48,7 @@ nothing of others, and for which nothing is to be stopped."""
 _WIDENING = 1.5
 """Times as wide as the process says: its errors have heavier tails."""
 _SCALES = np.log([9.0, 8.0, 12.0])
-"""Length scales of clients, prompt and output: so many times as much is another condition."""
+"""Length scales of clients, prompt and output: this many times as much is another condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -230,7 +230,7 @@ class StepBeliefs:
         served: frozenset[RunConditions],
     ) -> "StepBeliefs":
         """These and more runs of one noise."""
-        # A copy, and not made of all runs anew: the law of a thousand takes a second.
+        # A copy, and not made of all runs again: the law of a thousand takes a second.
         both = copy(self)
         known = self._known
         both._known = replace(

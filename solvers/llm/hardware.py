@@ -26,7 +26,7 @@ USUAL = KernelEfficiency(
     prompt_attention_flops=0.45,
     decode_attention_bandwidth=0.75,
 )
-"""A GPU type whose kernels nobody measured has about the mean of those that were."""
+"""A GPU type whose kernels were not measured has about the mean of those that were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

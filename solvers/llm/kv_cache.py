@@ -9,7 +9,7 @@ from solvers.llm.architecture import Architecture, Precision
 
 _GIB = 2.0**30
 _ENGINE_BYTES = 0.65e9
-"""Context, graphs and buffers that an engine needs beside weights and activations; measured with a 70B network."""
+"""Context, graphs and buffers that an engine needs besides weights and activations; measured with a 70B network."""
 MEMORY_SHARE = 0.9
 """The part of a GPU's memory that an engine takes: vLLM's default of `gpu_memory_utilization`."""
 _LOGIT_BYTES = 10.0
@@ -37,7 +37,7 @@ def kv_tokens(
     memory_gib: float,
     limits: EngineLimits,
 ) -> float:
-    """Tokens whose keys and values fit on the GPUs beside the weights; 0 or less where the weights do not fit."""
+    """Tokens whose keys and values fit on the GPUs with the weights; 0 or less where the weights do not fit."""
     weights = network.weight_bytes(precision) / tp
     # The widest intermediate result decides: of a dense layer, or of all experts that a token uses.
     intermediate = network.dense_intermediate

@@ -30,7 +30,7 @@ class SizeLimit(StrEnum):
     DEGREE = "degree"
     """An engine does not start on this number of GPUs: `Sized.undivided` says what they cannot share out."""
     WEIGHTS = "weights"
-    """They do not fit beside what the engine needs."""
+    """They do not fit next to what the engine needs."""
     CONTEXT = "context"
     """The longest request does not fit into the cache."""
     TTFT = "ttft"
@@ -141,7 +141,7 @@ def _best(roughly: Mapping[Replica, float], running: int | None) -> Replica:
     best = max(roughly, key=lambda each: roughly[each])
     for each, rate_rps in roughly.items():
         runs = each.limits.max_num_batched_tokens == running
-        # With another budget all replicas would have to start anew.
+        # With another budget all replicas would have to restart.
         if runs and rate_rps >= _WORTH * roughly[best]:
             return each
     return best
@@ -209,7 +209,7 @@ def _stated(
 
 
 def _with_steps(replica: Replica, factor: float) -> Replica:
-    """The replica if its steps took so many times as long."""
+    """The replica if its steps took `factor` times as long."""
     table = replica.table.times(factor)
     return Replica(table=table, limits=replica.limits, kv_tokens=replica.kv_tokens)
 

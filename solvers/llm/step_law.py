@@ -13,7 +13,7 @@ L layers (L_moe with experts), T tokens of the step, n decoding sequences, K tok
 pairs of prompt chunks, d GPUs per replica; ε are the efficiencies of the GPU type's kernels, the small letters factors
 of the runtime. `python -m bench.llm.fit_law` fits them to measured servers of four networks on three GPU types.
 
-Rooflines: Williams, Waterman, Patterson 2009. Ours: the norm of 3 between both sides, and what a step costs beside.
+Rooflines: Williams, Waterman, Patterson 2009. Ours: the norm of 3 between both sides, and what a step costs besides.
 """
 
 import math
@@ -86,17 +86,17 @@ class StepTable:
     tokens: Reals
     """(K,) tokens of a step, ascending from 1."""
     step_ms: Reals
-    """(K,) what a step of so many tokens takes, without what follows."""
+    """(K,) what a step of k tokens takes, without what follows."""
     sequence_ms: float
     cached_token_ms: float
     pair_ms: float
     prompt_step_ms: float
-    """What every step with a part of a prompt takes beside."""
+    """What every step with a part of a prompt takes besides."""
     request_ms: float
     prompt_token_ms: float
 
     def times(self, factor: float, *, sequence_ms: float = 0.0) -> "StepTable":
-        """The table where steps take so many times as long, and so much more per sequence."""
+        """The table where steps take `factor` times as long, and so much more per sequence."""
         return StepTable(
             tokens=self.tokens,
             step_ms=self.step_ms * factor,
@@ -110,7 +110,7 @@ class StepTable:
         )
 
     def decode_ms(self, sequences: float, cached: float) -> float:
-        """A step of so many decoding sequences that have cached so many tokens together."""
+        """A step of `sequences` decoding sequences that have `cached` tokens in the cache together."""
         base = float(np.interp(sequences, self.tokens, self.step_ms))
         return base + self.sequence_ms * sequences + self.cached_token_ms * cached
 
@@ -210,7 +210,7 @@ def engine_work(engine: LlmEngine) -> EngineWork:
 
 
 def base_ms(work: EngineWork, factors: RuntimeFactors, tokens: Reals) -> Reals:
-    """What steps of so many tokens take but for sequences, caches and prompts; `tokens` and `work` broadcast."""
+    """What steps of `tokens` tokens take but for sequences, caches and prompts; `tokens` and `work` broadcast."""
     hit = 1.0 - (1.0 - work.used_share) ** tokens
     padding = _HALF_TILE * hit / np.maximum(work.used_share, 1e-9)
     # Few tokens are computed by other kernels, which have no tiles to fill.

@@ -1,4 +1,4 @@
-"""Language models beside any policy: they get whole GPUs, and the policy has the others.
+"""Language models next to any policy: they get whole GPUs, and the policy has the others.
 
 Sets: GPU types g. Parameters: c_g, their prices; N_g, how many there are. Variables: x, the policy's plan of services
 that share GPUs, and z, the replicas of language models, each with constraints of its own. Objective: the cost of both.
@@ -68,7 +68,7 @@ def plan_beside(
     memory: Json,
     budget: Budget,
 ) -> tuple[Plan, PlanReport, Json]:
-    """The policy's plan with the replicas of language models beside it; the policy's own where there are none."""
+    """The policy's plan with the replicas of language models next to it; the policy's own where there are none."""
     past = remembered(memory)
     if not problem.llm_services:
         return make_plan(problem, observed, past.policy, budget)

@@ -91,7 +91,7 @@ def part_problem(
 
 
 def _without(problem: Problem, taken: Counter[str]) -> tuple[GpuType, ...]:
-    """The GPU types with so many GPUs fewer."""
+    """The GPU types without the taken GPUs."""
     # GPUs that are used and GPUs that are held back may be the same, so that together they can exceed the count.
     return tuple(
         each

@@ -1,6 +1,6 @@
 """When language models are rearranged: their starts take minutes, so that it pays only now and then.
 
-In between what runs goes on (`solvers.llm.planner.keep`). When they were rearranged last is remembered beside what the
+In between what runs goes on (`solvers.llm.planner.keep`). When they were rearranged last is remembered with what the
 policy itself remembers.
 """
 
@@ -49,7 +49,7 @@ def remembered(memory: Json) -> ModelsPast:
 def plan_models(
     problem: Problem, at_s: float, past: ModelsPast, budget: Budget
 ) -> tuple[LlmFleet, ModelsPast]:
-    """The language models on all GPUs: with what runs, or anew where that is due or nothing else serves all."""
+    """The language models on all GPUs: with what runs, or again where that is due or nothing else serves all."""
     if _is_too_soon(problem, at_s, past, budget):
         kept = keep_llms(problem, budget)
         if kept is not None:
@@ -61,7 +61,7 @@ def _is_too_soon(
     problem: Problem, at_s: float, past: ModelsPast, budget: Budget
 ) -> bool:
     dwell_s = budget.stability.min_dwell_s
-    # Whoever asks for one plan alone wants the cheapest.
+    # A caller that asks for one plan alone wants the cheapest.
     if dwell_s == 0.0 or past.rearranged_s is None:
         return False
     starts = (row.start_s for points in problem.llm_points for row in points.rows)

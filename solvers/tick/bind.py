@@ -331,7 +331,7 @@ def _reserved(
     """The wanted replicas; those that run with enough memory keep id and reservation, the others have no id yet.
 
     Where the kept reservations leave too little for the rest, the largest excess is given up first: that replica
-    starts anew with what it needs.
+    starts again with what it needs.
     """
     needed_mib = sum(replica.memory_mib for replica in wanted.values())
     kept = _kept(wanted, running, spare_mib=max(0.0, memory_mib - needed_mib))

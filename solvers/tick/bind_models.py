@@ -1,10 +1,10 @@
-"""Language models' replicas on physical GPUs, each on as many of one node as it spans, and nothing beside it.
+"""Language models' replicas on physical GPUs, each on as many of one node as it spans, and nothing next to it.
 
 What runs as the plan wants it stays where it is. The others are placed from the largest on, which leaves room for the
 smaller ones wherever the rule of slots holds (`solvers.check_llm`): on the node where they displace the fewest
 replicas, so that what is replaced serves until then; of equal ones on one that has less than half of the service's, so
 that no loss of a node takes all of it; then on that with the fewest free GPUs, so that whole nodes stay whole. Where
-what stays is in the way of a large one, all are placed anew.
+what stays is in the way of a large one, all are placed again.
 
 A service whose team asked that it survives the loss of a node or a zone is spread as evenly as there is room: its
 replicas are placed where the fewest requests would be lost. While a loss would leave less than is needed, those that
@@ -260,7 +260,7 @@ class _FreeGpus:
                 self._by_node[gpu.gpu_type, gpu.node].append(gpu.id)
 
     def take(self, wanted: _Wanted, losses: ModelLosses) -> tuple[GpuId, ...]:
-        """So many GPUs of one node as it spans, by id; none where no node has them."""
+        """As many GPUs of one node as it spans, by id; none where no node has them."""
         offers = list(self._offers(wanted, losses))
         return self._taken(min(offers)) if offers else ()
 
@@ -306,7 +306,7 @@ class _FreeGpus:
     def _offer(
         self, place: tuple[str, NodeId], tp: int, avoided: Set[GpuId]
     ) -> tuple[GpuId, ...]:
-        """So many of a node's GPUs, those first on which nothing runs; none where it has too few."""
+        """`tp` of a node's GPUs, those first on which nothing runs; none where it has too few."""
         usable = [gpu for gpu in self._by_node[place] if gpu not in avoided]
         if len(usable) < tp:
             return ()

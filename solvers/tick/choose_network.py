@@ -33,7 +33,7 @@ from solvers.types.problem import (
 from solvers.types.state import GpuType, Service, Variant
 
 MIN_SAVING = 0.1
-"""A saving below this share of the cost is not worth starting all replicas of a service anew."""
+"""A saving below this share of the cost is not worth restarting all replicas of a service."""
 _W_PER_KW = 1000.0
 
 
@@ -73,7 +73,7 @@ def choose_variant(
     costs = {each.variant.network: each.usd_per_hour for each in ranked}
     min_usd = ranked[0].usd_per_hour if ranked else None
     if min_usd is None:
-        # A change would start everything anew and still serve nothing.
+        # A change would restart everything and still serve nothing.
         network = running if running in costs else None
         network = network or service.network
     else:

@@ -21,7 +21,7 @@ Flags = NDArray[np.bool_]
 Key = TypeVar("Key", bound=Hashable)
 
 MAX_PAIRS = 250_000
-"""Beyond so many pairs of slots and places, of 500 GPUs of one type, those that run just what a slot wants stay as they
+"""Beyond this many pairs of slots and places (500 GPUs of a type) those that run just what a slot wants stay as they
 are: to compare all pairs takes time and memory with the square of the fleet."""
 
 ReplicaIdentity = tuple[str, str, float, int]

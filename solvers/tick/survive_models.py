@@ -90,7 +90,7 @@ def _limits(
     if goal is None or not goal.is_asked:
         return None
     forecast = replace(model, arrival_rate_rps=goal.needed_rps / goal.share)
-    # Where room for bursts does not fit beside, what is kept for a loss is room for either.
+    # Where room for bursts does not fit as well, what is kept for a loss is room for either.
     for asked in (model, forecast):
         ways = list(_ways(problem, asked, goal, domains[goal.loss]))
         if ways:
@@ -146,7 +146,7 @@ def _price(
 def model_limits(
     model: LlmDemand, goal: SurvivalGoal, capacity_rps: float, places: int
 ) -> SurvivalLimits:
-    """What a plan must keep to where each replica can carry so much, and stands in one of so many places (≥ 2)."""
+    """What a plan must keep to where each replica can carry so much, and stands in one of `places` (≥ 2)."""
     needed = _ceil(goal.needed_rps / capacity_rps)
     replicas = max(
         needed + math.ceil(needed / (places - 1)),
@@ -170,7 +170,7 @@ def _ceil(number: float) -> int:
 def _is_too_much(
     model: LlmDemand, gpu_type: GpuType, row: LlmRow, replicas: int
 ) -> bool:
-    """Whether so many replicas are more than the service may have, or than find GPUs."""
+    """Whether `replicas` are more than the service may have, or than find GPUs."""
     if model.max_replicas is not None and replicas > model.max_replicas:
         return True
     if gpu_type.count is None:

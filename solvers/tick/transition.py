@@ -192,7 +192,7 @@ def _steps(move: _Move) -> Iterator[tuple[int, TransitionStep]]:
 
 def _left_alone(move: _Move, step: TransitionStep) -> tuple[ReplicaId, ...]:
     there = set(move.old)
-    # A step that stops beside an overlap is the second one: what the first one started is there as well.
+    # A step that stops next to an overlap is the second one: what the first one started is there as well.
     if move.overlap_fits and step.stop:
         there |= set(move.new)
     return tuple(sorted(there.difference(step.start, step.change, step.stop)))

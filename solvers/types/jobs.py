@@ -109,12 +109,12 @@ class JobGpu:
 
     @property
     def free_percent(self) -> float:
-        """SMs that nobody holds."""
+        """SMs that are not held."""
         return self.sm_percent - self.used_percent
 
     @property
     def free_mib(self) -> float:
-        """Memory that nobody holds."""
+        """Memory that is not held."""
         return self.memory_mib - math.fsum(each.memory_mib for each in self.residents)
 
 
@@ -140,7 +140,7 @@ class JobBatch:
     gpu: GpuId
     members: tuple[PlacedJob, ...]
     tuned: str | None = None
-    """The one whose setting was raised to fill what was left; None = nobody's was."""
+    """The one whose setting was raised to fill what was left; None = no setting was."""
     limits: DispatchLimits | None = None
     """Under which it was formed; None = its dispatcher has none."""
 
@@ -186,7 +186,7 @@ class Queues:
 
     @property
     def critical_share(self) -> float | None:
-        """Share of the waiting jobs that are latency-critical; None where nobody waits."""
+        """Share of the waiting jobs that are latency-critical; None where none waits."""
         return len(self.latency_critical) / len(self) if len(self) else None
 
 
@@ -222,7 +222,7 @@ class DispatchState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchRules:
-    """What the scheduler knows beside queues and GPUs."""
+    """What the scheduler knows besides queues and GPUs."""
 
     ratios: Mapping[str, float] = field(default_factory=dict)
     """Time in compute-bound over time in memory-bound kernels, by network."""

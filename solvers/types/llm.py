@@ -136,12 +136,12 @@ class StepLaw:
     tokens: tuple[float, ...]
     """(K,) tokens of a step, ascending."""
     step_ms: tuple[float, ...]
-    """(K,) what a step of so many tokens takes, without what follows."""
+    """(K,) what a step of k tokens takes, without what follows."""
     per_sequence_ms: float
     per_cached_token_ms: float
     per_attended_pair_ms: float
     prompt_step_ms: float
-    """What every step with a part of a prompt takes beside."""
+    """What every step with a part of a prompt takes besides."""
     request_ms: float
     """On a request's way into the engine and back."""
     per_1000_prompt_tokens_ms: float

@@ -31,7 +31,7 @@ class Reason:
     """Why something was held, chosen or left out. Each presenter words it once; no code reads the words."""
 
     kind: StrEnum
-    """A member of the enumeration that stands beside whoever decides."""
+    """A member of the enumeration that stands next to the code that decides."""
     figures: Mapping[str, float | str] = field(default_factory=dict)
     """The values that its words speak of, by name."""
 

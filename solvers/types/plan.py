@@ -151,7 +151,7 @@ class BoundPlan:
     gpus: tuple[BoundGpu, ...] = ()
     unserved: tuple[Unserved, ...] = ()
     governor: str | None = None
-    """Who turns clocks and batches on the nodes within this plan (`solvers.governors`); None = nobody."""
+    """Who turns clocks and batches on the nodes within this plan (`solvers.governors`); None = no governor."""
     governor_tuning: tuple[tuple[str, Setting], ...] = ()
     """(name, value) of what differs from the governor's defaults, by name."""
 

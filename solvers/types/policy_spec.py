@@ -34,7 +34,7 @@ ALL_OF_SERVICES: tuple[Decides, ...] = (
 class Card:
     """What a policy is, where it comes from, what it needs and when to choose it, as people are told.
 
-    Its docstring says how it decides; its card says the same in a few lines that can be laid beside another's.
+    Its docstring says how it decides; its card says the same in a few lines that can be laid next to another's.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Card:
     promises: bool
     """Whether its plans keep the promise of a percentile; else the loop of a real cluster may refuse them."""
     needs: tuple[str, ...] = ()
-    """What must be there beside what ships: extras, trained weights."""
+    """What must be there besides what ships: extras, trained weights."""
     limits: tuple[str, ...]
     """What it does not know or cannot do."""
     good_for: str
@@ -68,7 +68,7 @@ class PolicySpec:
     parameters: type[PolicyParameters] = PolicyParameters
     """The type of its parameters (`Budget.parameters`); the base: it has none."""
     fill: str | None = None
-    """It has `fill`, which places tasks beside the policy's services; None = the default of all policies."""
+    """It has `fill`, which places tasks next to the policy's services; None = the default of all policies."""
     needs_actor: bool = False
     """Whether it asks for an actor that was trained for the fleet."""
     dispatches_jobs: str | None = None
@@ -130,7 +130,7 @@ class TrainingRun(Protocol):
         """How many it has behind it."""
 
     def run(self, episodes: int) -> Iterator[EpisodeMeans]:
-        """Train for so many episodes more; a point of the curve after every few of them."""
+        """Train for `episodes` more; a point of the curve after every few of them."""
 
     def save(self) -> bytes:
         """Everything that the next run needs."""

@@ -48,7 +48,7 @@ class OperatingPoint(NamedTuple):
         return self.transfer_ms + self.launch_ms + self.run_ms
 
     def slower(self, factor: float) -> "OperatingPoint":
-        """The same where every part of the time takes so many times as long."""
+        """The same where every part of the time takes `factor` times as long."""
         return self._replace(
             transfer_ms=factor * self.transfer_ms,
             launch_ms=factor * self.launch_ms,

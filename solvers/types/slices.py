@@ -58,7 +58,7 @@ class SliceUse:
 
 @lru_cache(maxsize=32)
 def layouts(profiles: tuple[SliceProfile, ...], max_slices: int) -> tuple[Layout, ...]:
-    """All ways to cut a GPU into at most so many slices that are no part of another way; parts of them fit as well."""
+    """All ways to cut a GPU into at most `max_slices` that are no part of another way; parts of them fit as well."""
     names = [profile.name for profile in profiles]
     ways = _ways(profiles, max_slices)
     return tuple(

@@ -100,18 +100,18 @@ class GpuType:
         return self.paid_count >= (ALL_PAID if self.count is None else self.count)
 
     def max_sm_percent(self, replicas: int) -> float:
-        """What the SM percents of so many replicas on one GPU may add up to; without SM limits each may have all."""
+        """What the SM percents of `replicas` on one GPU may add up to; without SM limits each may have all."""
         return 100.0 if self.overload is None else 100.0 * max(1, replicas)
 
     def slots(self, size: int) -> int | None:
-        """Disjoint sets of so many free GPUs of one node; None = as many as wanted."""
+        """Disjoint sets of `size` free GPUs of one node; None = as many as wanted."""
         stated = dict(self.free_slots).get(size)
         if stated is not None or self.count is None:
             return stated
         return self.count // size
 
     def has_more_than(self, used: int) -> bool:
-        """Whether a plan that uses so many GPUs of this type may use another one."""
+        """Whether a plan that uses `used` GPUs of this type may use another one."""
         return self.count is None or used < self.count
 
 
@@ -241,7 +241,7 @@ TaskKind = Literal["training", "offline"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Work that nobody waits for request by request, and how far it has come: training, or an offline job.
+    """Work that no client waits for request by request, and how far it has come: training, or an offline job.
 
     Its network's operating points say how long one iteration takes: of a training network a step, of any other one
     batch of stored inputs.
@@ -313,7 +313,7 @@ class ServiceObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Recent readings, as a policy may use them beside the Problem."""
+    """Recent readings, as a policy may use them besides the Problem."""
 
     at_s: float
     """The control loop's clock when the readings were taken."""

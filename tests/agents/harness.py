@@ -81,7 +81,7 @@ class GatedEngine:
         self.calls.append("resume")
 
     def release(self, batches: int = 1) -> None:
-        """Let so many batches end."""
+        """Let `batches` batches end."""
         self._gate.release(batches)
 
     def open(self) -> None:

@@ -39,7 +39,7 @@ def a_running_task(want: TaskCommand, state: TaskState = "running") -> RunningTa
 
 
 def paper_reading(gpu: GpuState, passed_s: float) -> GpuReading:
-    """What a GPU that only keeps books tells of so many seconds: figures that every check lets pass."""
+    """What a GPU that only keeps books tells of `passed_s` seconds: figures that every check lets pass."""
     return GpuReading(
         index=gpu.index,
         gpu_type=gpu.gpu_type,
@@ -64,7 +64,7 @@ class PaperDevice:
         self.fails_to_start: set[str] = set()
         self.readings = DeviceReadings()
         self.error: DeviceError | None = None
-        """Raised by whoever asks how the device is."""
+        """Raised in those who ask how the device is."""
         self.polls: dict[int, GpuPoll] = {}
         """What is measured of each GPU; none = this cannot be measured."""
         self.switch_error: DeviceError | None = None

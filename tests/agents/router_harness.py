@@ -63,7 +63,7 @@ async def served(
     cancels: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
-    """The app on a port, a free one unless told; its URL. `cancels`: whoever leaves ends what is done for them."""
+    """The app on a port, a free one unless told; its URL. `cancels`: a client that leaves ends what is done for it."""
     app[IS_RAW] = True
     runner = web.AppRunner(
         app,

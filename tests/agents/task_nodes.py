@@ -163,7 +163,7 @@ async def come(tasks: Tasks, wanted: str) -> None:
 
 
 async def kept(tasks: Tasks, iterations: float) -> None:
-    """Wait until the only task runs and has kept so many: its first ones come before its share is proven."""
+    """Wait until the only task runs and has kept `iterations`: its first ones come before its share is proven."""
     await come(tasks, "running")
     await until(lambda: reading(tasks).done_iterations >= iterations)
 

@@ -10,7 +10,7 @@ async def let_others_run() -> None:
 
 
 def let_time_stand_still() -> None:
-    """From now on the running loop's clock says the same, so that nothing is earned and nobody's sleep ends."""
+    """From now on the running loop's clock says the same, so that nothing is earned and no sleep ends."""
     loop = asyncio.get_running_loop()
     now = loop.time()
     loop.time = lambda: now  # type: ignore[method-assign]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def small_files(size_bytes: int) -> Iterator[None]:
-    """The system writes no file of this process beyond so many bytes, as if the disk were full."""
+    """The system writes no file of this process beyond `size_bytes`, as if the disk were full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:

@@ -71,7 +71,7 @@ def unit_commands(path: Path) -> Iterator[list[str]]:
         key, _, value = line.partition("=")
         if key.startswith("Exec"):
             known = value.replace("${PLIMSOLL_URL}", "https://plimsoll.example")
-            # The node's own options stand in a file beside the unit.
+            # The node's own options stand in a file next to the unit.
             program, *arguments = shlex.split(
                 known.replace("$PLIMSOLL_AGENT_OPTIONS", "--keep-replicas")
             )

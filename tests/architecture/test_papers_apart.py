@@ -1,6 +1,6 @@
 """Papers stand apart: without any one of them the rest imports, lists its policies and makes a plan.
 
-Each tree is one of links to this one, with a folder less. One process goes through all of them and imports ours anew
+Each tree is one of links to this one, with a folder less. One process goes through all of them and imports ours again
 for each: what takes long, to load the solvers' libraries, it does once.
 """
 

@@ -1,7 +1,7 @@
 """The source keeps its structure, and what is not yet as the style guide asks gets no worse.
 
-Each `MAX_` and `MIN_` is a ratchet: the figure of today, which a change may improve and not worsen. Whoever improves
-one puts the new figure here; `python -m tools.house --ratchets` prints the block.
+Each `MAX_` and `MIN_` is a ratchet: the figure of today, which a change may improve and not worsen. A change for
+the better puts the new figure here; `python -m tools.house --ratchets` prints the block.
 """
 
 import ast
@@ -17,7 +17,7 @@ MAX_NESTED = 3
 MAX_POSITIONAL = 12
 MAX_LARGE_FUNCTIONS = 2
 MAX_OF_DOCSTRINGS = 0
-MAX_UNWANTED_WORDS = 122
+MAX_UNWANTED_WORDS = 119
 MAX_UNREACHABLE_LINES = 0
 MAX_TOKENS_MEDIAN = {
     "app": 65,

@@ -47,7 +47,7 @@ class Answer:
 
 @dataclass(kw_only=True)
 class Machine:
-    """One H100 at half load: 400 W, 1980 MHz. Whoever calls a writer of its driver is killed."""
+    """One H100 at half load: 400 W, 1980 MHz. A caller of a writer of its driver is killed."""
 
     directory: Path
     library: Path
@@ -60,7 +60,7 @@ class Machine:
         self.gpus = FakeGpus(self.directory / "gpus")
         self.gpus.state.now_ns = 0  # The real clock.
         self.gpus.gpu(0).load_percent = 50
-        # Of this machine alone: MPS of a test beside this one must not be taken for somebody else's on the GPU.
+        # Of this machine alone: MPS of a test next to this one must not be taken for somebody else's on the GPU.
         self.gpus.gpu(0).uuid = f"GPU-{uuid4()}".encode()
         for name in WRITERS:
             self.gpus.fail(name, KILL_BEFORE)

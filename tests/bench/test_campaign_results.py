@@ -123,7 +123,7 @@ def test_all_rows_end_within_twenty_minutes() -> None:
 
 
 def flood(callers: int = len(KINDS), **statuses: int) -> FloodResult:
-    """Calls by status (`s200=50`), which came with tokens of so many kinds."""
+    """Calls by status (`s200=50`), which came with tokens of `callers` kinds."""
     by_status = {name.removeprefix("s"): count for name, count in statuses.items()}
     sent_by = dict.fromkeys(KINDS[:callers], 1)
     return FloodResult(statuses=by_status, sequences=1, sent_by=sent_by)

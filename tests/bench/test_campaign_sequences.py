@@ -110,12 +110,12 @@ async def make(_: Operator) -> None:
 
 @ROUTER.get(ONE)
 async def read(_: ClusterViewer) -> None:
-    """Declares who may: nobody who is bound to projects."""
+    """Declares who may: no one who is bound to projects."""
 
 
 @ROUTER.delete(ONE)
 async def delete() -> None:
-    """Declares nothing, so that nobody may."""
+    """Declares nothing, so that no one may."""
 
 
 RULES = {

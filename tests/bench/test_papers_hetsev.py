@@ -1,4 +1,4 @@
-"""HetSev's tables: every claim of the bench as a row, `joint` beside it, read from runs made by hand."""
+"""HetSev's tables: every claim of the bench as a row, `joint` next to it, read from runs made by hand."""
 
 from dataclasses import replace
 

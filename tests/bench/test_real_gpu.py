@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_S, until
 
 __all__ = ["library"]
 pytestmark = pytest.mark.integration
-# So many that a busy machine, which looks at the table late, still finds the command at work.
+# Enough cells that a busy machine, which looks at the table late, still finds the command at work.
 SIX_CELLS = ("solo", "--shares", "10,20,30,50,75,100")
 
 
@@ -92,7 +92,7 @@ def test_the_set_says_where_it_comes_from_is_read_as_samples_and_not_made_twice(
         assert words in text
     assert str(measured.directory) not in text
     samples = load_own(measured.set)
-    # Alone at 50 and 100 %; of the pairs alone at four shares, twelve times beside training and six beside itself.
+    # Alone at 50 and 100 %; of the pairs alone at four shares, twelve times next to training and six to itself.
     assert len(samples) == 24
     assert sum(bool(neighbours) for neighbours in samples.at.neighbours) == 18
     before = {path.name: path.read_bytes() for path in measured.set.glob("*.csv")}

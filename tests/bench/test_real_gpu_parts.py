@@ -156,8 +156,8 @@ def test_a_pair_is_slower_by_its_p50_over_that_alone_at_the_same_share_and_batch
 def test_pairs_are_measured_with_everybody_alone_and_each_cell_once() -> None:
     found = cells(["a", "b"])
     assert len(found) == len(set(found))
-    # a, b and three trainings at four shares alone; a and b beside each training and a+b at four splits, a+a and b+b
-    # at three, since 25 beside 75 is 75 beside 25 there.
+    # a, b and three trainings at four shares alone; a and b next to each training and a+b at four splits, a+a and b+b
+    # at three, since 25 with 75 is 75 with 25 there.
     assert [len(cell.members) for cell in found].count(1) == 20
     assert [len(cell.members) for cell in found].count(2) == 34
     sums = {

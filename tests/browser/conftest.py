@@ -88,7 +88,7 @@ def fresh_demo(demo_fleet: Prepared) -> Iterator[Api]:
 
 @pytest.fixture
 def empty(no_fleet: Prepared) -> Iterator[Api]:
-    """A control plane that nobody has told anything yet."""
+    """A control plane that was not told anything yet."""
     with running_dashboard(no_fleet) as api:
         yield api
 

@@ -133,7 +133,7 @@ def fill_fits(api: Api) -> None:
 
 
 def report(api: Api, sequence: int, *, one_late_in: int = 20) -> None:
-    """Both nodes say what runs, as the plan in force has it, and what came in; of `search` one in so many is late."""
+    """Both nodes say what runs, as the plan in force has it, and what came in; one in `one_late_in` is late."""
     plans = api.get("plans?state=target&limit=1")["items"]
     generation = api.get(f"plans/{plans[0]['id']}")["generation"] if plans else 0
     for name in ("n1", "n2"):

@@ -1,4 +1,4 @@
-"""Fleet and plans: no claim about what nobody reports, and what each plan changed."""
+"""Fleet and plans: no claim about what is not reported, and what each plan changed."""
 
 import pytest
 from playwright.sync_api import expect

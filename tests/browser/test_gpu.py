@@ -1,4 +1,4 @@
-"""GPU: what it carries as planned, its last hour, and whoever uses more than it was given."""
+"""GPU: what it carries as planned, its last hour, and what uses more than it was given."""
 
 import pytest
 from playwright.sync_api import expect

@@ -54,7 +54,7 @@ def test_a_replicas_log_is_shown_as_text_and_followed(
         page.get_by_label("Follow").uncheck()
         page.get_by_role("button", name="Refresh").click()
         expect(log).to_contain_text("batch 1")
-        # A question that nobody answers any more would keep the application from ending.
+        # A question that is not answered any more would keep the application from ending.
         page.goto("about:blank")
         until(
             lambda: rows(fresh_demo.url, "SELECT count(*) FROM log_request") == [(0,)]

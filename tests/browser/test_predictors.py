@@ -13,7 +13,7 @@ PATH = "networks/resnet50/fits/curves?gpu_type=T4"
 
 
 def rows_of(page: Page) -> list[list[str]]:
-    """Batch, SM percent, measured, fitted, off, beside: as the table has them."""
+    """Batch, SM percent, measured, fitted, off, off the curve: as the table has them."""
     page.get_by_text("As a table").click()
     rows = page.locator("details tbody tr")
     rows.first.wait_for()

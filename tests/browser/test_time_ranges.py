@@ -31,7 +31,7 @@ def test_a_range_stands_in_the_address_and_a_link_shows_it(
     assert 1 <= len(points.get("points") or points["readings"]) <= 360
     expect(page).to_have_url(re.compile(r"\?range=7d$"))
     expect(page.locator(".history .hint")).to_contain_text("a point for each 30 min")
-    # Whoever gets the address sees the same; "back" is the range before.
+    # All who get the address see the same; "back" is the range before.
     again = opened(demo, f"{path}?range=7d")
     expect(again.get_by_label("Time range")).to_have_value("7d")
     page.go_back()

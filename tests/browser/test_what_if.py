@@ -1,4 +1,4 @@
-"""What-if: an operator's question is planned beside today's, and nothing is put in force."""
+"""What-if: an operator's question is planned next to today's, and nothing is put in force."""
 
 import pytest
 from playwright.sync_api import expect
@@ -110,6 +110,6 @@ def test_gpus_of_a_type_that_the_fleet_lacks_may_be_added_at_their_price(
     expect(answers).to_have_count(2)
     price = 2 * float(spare["spec"]["price_usd_per_hour"])
     expect(answers.last).to_contain_text(f"${price:.2f}")
-    # Nobody has measured anything on it, which the page says instead of a saving.
+    # Nothing was ever measured on it, which the page says instead of a saving.
     expect(answers.last).to_contain_text("nothing")
     expect(page.get_by_text("is not planned on spare").first).to_be_visible()

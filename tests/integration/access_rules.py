@@ -1,7 +1,7 @@
 """Who may call which operation of the API, and what it answers: the table that `test_api_access` holds the API to.
 
 Requests change nothing: a write that is allowed stops at its body (422), at its precondition (412, 428) or at a name
-that nobody has (404), so that every caller finds the same cluster.
+that no object has (404), so that every caller finds the same cluster.
 """
 
 from collections.abc import Callable, Mapping
@@ -75,14 +75,14 @@ JOINER = Rule(scopes=("join",))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, and the status that whoever may send it gets."""
+    """One request, and the status that those who may send it get."""
 
     path: str
     status: int = 200
     body: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
-    """What the body names beside the path, which the answer may repeat."""
+    """What the body names besides the path, which the answer may repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ def _of_admin(folder: str, one: str, *, template: str = "{name}") -> dict[str, A
 
 
 def _catalogue(folder: str, one: str) -> dict[str, Access]:
-    """What all projects share and nobody's name is in."""
+    """What all projects share and that no project's name is in."""
     return {
         f"GET /{folder}": _read(VIEWER, f"/{folder}"),
         f"GET /{folder}/{{name}}": _read(VIEWER, f"/{folder}/{one}"),

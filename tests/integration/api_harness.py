@@ -308,7 +308,7 @@ def _application(url: str, at: datetime, settings: dict[str, Any]) -> Iterator[A
     cluster = settings.pop("cluster", None)
     plane = make_plane(Settings(**settings), url, clock)
     app = with_known_routes(create_app(replace(plane, cluster=cluster)))
-    # Whoever asks has an address, as a node has: an agent's metrics are sought there.
+    # Each caller has an address, as a node has: an agent's metrics are sought there.
     asks_from = ("10.0.0.7", 50000)
     with (
         # After each load of a snapshot nothing is loaded for three times as long, and tests ask one after the other.

@@ -87,7 +87,7 @@ def with_store(url: str, work: Callable[[PostgresStore, AsyncEngine], Any]) -> A
 async def leading_store(
     engine: AsyncEngine, holder: str = "test"
 ) -> AsyncIterator[PostgresStore]:
-    """A store that may push, as soon as nobody else leads."""
+    """A store that may push, as soon as no other leads."""
     leader = Leader(engine, holder)
     await eventually(leader.acquire)
     try:

@@ -27,7 +27,7 @@ MAX_STEPS = 12
 def running_identities(public_url: str) -> Iterator[str]:
     """The issuer's address, for a control plane in this process, which waits for its answers as long as tests do.
 
-    `public_url`: where that is; nobody is sent elsewhere.
+    `public_url`: where that is; no one is sent elsewhere.
     """
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
     if uv is None:

@@ -122,7 +122,7 @@ def fill(public_url: str) -> None:
             client_secret=f"{name}-secret",
             client_name=name,
             client_id_issued_at=datetime.now(UTC),
-            # On loopback it is trusted: nobody is asked whether they consent.
+            # On loopback it is trusted: no one is asked whether they consent.
             client_uri="http://127.0.0.1/",
             redirect_uris=[f"{public_url}/login/oidc/callback"],
             post_logout_redirect_uris=[f"{public_url}/login"],

@@ -46,7 +46,7 @@ def ask(api: Api, document: object = SCENARIO, **wanted: object) -> int:
 
 
 def hasten() -> None:
-    """Let simulations that this process has started run beside others.
+    """Let simulations that this process has started run next to others.
 
     They are scheduled where a machine has nothing else to do, which one that is busy for minutes never has.
     """

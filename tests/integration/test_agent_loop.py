@@ -205,7 +205,7 @@ class AgentProcess:
 
 
 def commanding(received: list[Observation]) -> Answer:
-    """A control plane that notes what it hears, and has COMMAND for whoever has none."""
+    """A control plane that notes what it hears, and has COMMAND for those who have none."""
 
     async def answer(request: web.Request) -> web.Response:
         observation = msgspec.json.decode(await request.read(), type=Observation)

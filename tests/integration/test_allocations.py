@@ -109,7 +109,7 @@ async def push_many(store: PostgresStore) -> list[BoundPlan]:
 
 
 def planned(url: str) -> dict[str, list[tuple[object, ...]]]:
-    """All rows that plans have, rates apart from the target in force left out: nobody keeps old ones."""
+    """All rows that plans have, rates apart from the target in force left out: old ones are not kept."""
     made = {}
     for name, order in PLANNED.items():
         columns = "*"

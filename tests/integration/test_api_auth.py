@@ -89,7 +89,7 @@ def test_a_body_is_not_read_before_its_callers_scope(api: Api) -> None:
         "Content-Type": "application/json",
     }
     for method, template in WRITES:
-        # Whoever reads it answers 400.
+        # A route that reads it answers 400.
         answer = api.client.request(
             method, _path(template), headers=headers, content=b"not even JSON"
         )

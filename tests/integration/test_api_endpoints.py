@@ -90,7 +90,7 @@ def test_the_endpoint_is_a_node_that_serves_and_the_nodes_are_told(api: Api) -> 
     for name, port in (("n1", 8001), ("n2", 8002)):
         report(api, name, f"http://gpu-{name}:{port}", 1, services=load)
     waiting = api.get("services/chat/endpoints", token="viewer")
-    # Nobody is planned: its requests may wait at any node.
+    # No replica is planned: its requests may wait at any node.
     urls = [each["url"] for each in waiting["nodes"]]
     assert urls == ["http://10.0.0.7:8001", "http://10.0.0.7:8002"]
     api.tick()

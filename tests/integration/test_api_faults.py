@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 @contextmanager
 def _away(server: postgres.Server, url: str) -> Iterator[None]:
-    """Nobody can be or get connected to the database of that URL."""
+    """No one can be or get connected to the database of that URL."""
     name = make_url(url).database
     assert name is not None
     with psycopg.connect(server.conninfo, autocommit=True) as connection:

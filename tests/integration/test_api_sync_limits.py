@@ -1,4 +1,4 @@
-"""One observation stops nobody's telemetry: what is too large is refused, and what cannot be kept is refused alone."""
+"""One observation stops no telemetry: what is too large is refused, and what cannot be kept is refused alone."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

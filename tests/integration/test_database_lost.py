@@ -240,7 +240,7 @@ def test_who_waits_for_a_connection_of_the_pool_is_answered_at_last(
 def test_an_api_that_starts_without_its_database_answers_503_and_says_what_is_away() -> (
     None
 ):
-    # Bound and not listening, so that connections are refused and nobody else takes the port.
+    # Bound and not listening, so that connections are refused and no one else takes the port.
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         url = f"postgresql+psycopg://nobody@127.0.0.1:{bound.getsockname()[1]}/none"

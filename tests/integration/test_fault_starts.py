@@ -151,7 +151,7 @@ def test_an_agent_that_was_started_with_its_parent_ends_with_it(tmp_path: Path) 
 
 
 def _runs(pid: int) -> bool:
-    """Whether the agent still runs; a zombie that nobody reaped does not."""
+    """Whether the agent still runs; a zombie that was not reaped does not."""
     try:
         os.kill(pid, 0)
         return b"agents.main" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -418,5 +418,5 @@ def test_an_api_killed_between_copy_and_commit_leaves_nothing_and_a_replay_count
             again = api.call("POST", "nodes/n1/sync", observation, token="agent")
             assert (again.status_code, again.json()["acknowledged"]) == (200, 1)
     assert scalar(url, kept) == 1
-    # Beside the 20 of the fleet's first window.
+    # In addition to the 20 of the fleet's first window.
     assert scalar(url, "SELECT sum(arrivals) FROM service_hour") == 20 + 7

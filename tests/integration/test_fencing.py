@@ -81,7 +81,7 @@ async def test_a_process_that_never_led_pushes_and_remembers_nothing(
         plan_id, bound = await propose(store)
         assert not await store.push_target(plan_id, bound, (), START)
         await record_memory(store, {"a": 1})
-    # Nor later, when nobody leads.
+    # Nor later, when none leads.
     plan_id, bound = await propose(store)
     assert not await store.push_target(plan_id, bound, (), START)
     assert await state_of(engine, plan_id) == "lost"

@@ -411,7 +411,7 @@ def test_health_is_forgotten_with_its_profile_and_shown_while_it_holds(
 def test_snapshots_read_at_once_each_have_the_sigma_of_their_own_points(
     api: Api,
 ) -> None:
-    """The tick and whoever learns share one store; meanwhile profiles change, each version with one row more."""
+    """The tick and what learns share one store; meanwhile profiles change, each version with one row more."""
 
     def profile(rows: int) -> StoredProfile:
         point = OperatingPoint(50.0, 1, 1000.0, 1.0, 1.0, 8.0, 900.0, 30.0, 0.1)

@@ -137,7 +137,7 @@ async def test_rates_are_summed_before_their_windows_are_forgotten_and_are_forgo
     store: PostgresStore, engine: AsyncEngine
 ) -> None:
     await observe(store, [2] * 300)
-    # Nobody led for ten hours: the windows are older than they are kept.
+    # No process led for ten hours: the windows are older than they are kept.
     late = START + timedelta(hours=10)
     await store.ingest((make_observation(1, late, boot="late"),), late)
     await maintain(engine, late)

@@ -230,7 +230,7 @@ def a_command(
 
 
 def locked_mhz(gpus: FakeGpus) -> int:
-    """0 while nobody has locked the clock."""
+    """0 while the clock is not locked."""
     return int(gpus.gpu(0).lock_high)
 
 

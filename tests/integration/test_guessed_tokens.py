@@ -86,7 +86,7 @@ def test_the_login_page_counts_guesses_as_the_api_does(api: Api) -> None:
 
 @contextmanager
 def _tokens_locked(api: Api) -> Iterator[psycopg.Connection]:
-    """While it lasts, whoever looks a token up waits in the database."""
+    """While it lasts, those who look a token up wait in the database."""
     with psycopg.connect(conninfo(api.url)) as connection:
         connection.execute("LOCK TABLE token IN ACCESS EXCLUSIVE MODE")
         yield connection

@@ -142,7 +142,7 @@ async def test_a_jump_and_a_change_of_the_catalogue_at_once_do_not_block_each_ot
     store: PostgresStore, engine: AsyncEngine, database: str
 ) -> None:
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    # As whoever removes a node: the row of `cluster` first, then nodes.
+    # As in the removal of a node: the row of `cluster` first, then nodes.
     async with engine.begin() as change:
         await change.execute(text("SELECT FROM cluster FOR UPDATE"))
         report = asyncio.create_task(say(store, 1, generation=150))

@@ -129,7 +129,7 @@ async def test_a_beat_comes_after_all_that_was_committed_before_it(
 ) -> None:
     heard = Listener(database, WAKE_CHANNEL, beat_s=0.05).listen()
     words = [await anext(heard), await anext(heard)]
-    # While nobody listens, as a busy event loop does.
+    # While nothing listens, as a busy event loop does.
     for number in range(3):
         async with engine.begin() as connection:
             await wake(connection, f"{number}")

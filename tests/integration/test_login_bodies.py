@@ -22,7 +22,7 @@ def api(small_fleet: Prepared) -> Iterator[Api]:
 
 
 def begun_login(api: Api, length: int, sent: bytes, *, is_own: bool = True) -> str:
-    """The answer to a form of so many bytes, of which only these come."""
+    """The answer to a form of `length` bytes, of which only these come."""
     address = urlsplit(str(api.client.base_url))
     origin = f"Origin: {api.client.base_url}".rstrip("/") if is_own else "X-None: 1"
     head = (

@@ -1,4 +1,4 @@
-"""Logs from a node to whoever asks: through the API, PostgreSQL and a node's agent, with all that may be missing."""
+"""Logs from a node to the caller: through the API, PostgreSQL and a node's agent, with all that may be missing."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -148,7 +148,7 @@ def test_no_agent_answers_for_another_ones_replica(
         assert n2.send(asked[0].id, forged).status_code == 204
         assert n1.answer(asked[0]).status_code == 204
         assert waiting.result().json()["text"] == "true\n"
-        # Answered twice, the second one is nobody's.
+        # Answered twice, the second one is for no one.
         assert n1.send(asked[0].id, forged).status_code == 204
     assert rows(api.url, "SELECT 1 FROM log_request") == []
 

@@ -44,7 +44,7 @@ async def _move(folder: Path) -> None:
             while not await _is_ready_on(made, "g2"):
                 assert await _serves(made, old["url"])
                 await asyncio.sleep(LOOK_S)
-            # Then it leaves, long before the limit that it has where nobody tells it.
+            # Then it leaves, long before the limit that it has where it is not told.
             await made.until("the second node alone", only_on({"g2"}))
             assert not await _serves(made, old["url"])
 

@@ -68,7 +68,7 @@ PAYMENTS = (
 
 
 async def reserve(engine: AsyncEngine, count: int, since: datetime) -> None:
-    """So many T4s are paid for from then on."""
+    """`count` T4s are paid for from then on."""
     async with engine.begin() as connection:
         await gpu_types.set_paid(connection, "T4", count, at=since)
 

@@ -39,7 +39,7 @@ needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can become somebody else"
 )
 
-# Starts as whoever runs it, or after everything is imported as the user named second.
+# Starts as the user who runs it, or after everything is imported as the user named second.
 START_AND_DESCRIBE = """
 import json, os, sys
 from pathlib import Path
@@ -253,7 +253,7 @@ def left_over(kind: str, owner: int) -> Iterator[int]:
     process = subprocess.Popen(command, user=owner if os.geteuid() == 0 else None)
     if kind == "a zombie":
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    if kind == "nobody any more":
+    if kind == "no process any more":
         process.wait()
     yield process.pid
     process.kill()
@@ -263,7 +263,7 @@ def left_over(kind: str, owner: int) -> Iterator[int]:
 def test_a_pid_file_left_behind_does_not_block_a_start(made_data_dir: Path) -> None:
     cluster = made_data_dir / "cluster"
     owner = cluster.stat().st_uid
-    for kind in ("a stranger", "a zombie", "nobody any more"):
+    for kind in ("a stranger", "a zombie", "no process any more"):
         with left_over(kind, owner) as pid:
             for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
                 (cluster / name).write_text(

@@ -89,7 +89,7 @@ def usd(words: str) -> Decimal:
 
 
 ANSWERS: dict[str, Rows] = {
-    # search 1.44 for 100 requests, chat 1.08 for 400; nobody counted vision's.
+    # search 1.44 for 100 requests, chat 1.08 for 400; vision's were not counted.
     "What do 1,000 requests": [
         ("search", 100, usd("1.44"), usd("14.4")),
         ("chat", 400, usd("1.08"), usd("2.7")),

@@ -146,7 +146,7 @@ def test_of_two_that_are_submitted_at_once_one_is_refused_where_the_quota_has_on
     allow(api, max_gpus=1)
     held = "SELECT count(*) >= 2 FROM pg_locks WHERE NOT granted"
     with ThreadPoolExecutor(2) as threads, psycopg.connect(conninfo(api.url)) as other:
-        # Nobody writes before both have asked: each would find the quota unused.
+        # Neither writes before both have asked: each would find the quota unused.
         other.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE".encode())
         both = [threads.submit(ask, api, name) for name in ("one", "two")]
         while other.execute(held).fetchone() != (True,):

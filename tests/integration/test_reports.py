@@ -317,7 +317,7 @@ def test_how_busy_a_gpu_was_is_unknown_where_the_driver_does_not_say_and_else_of
         fill,
         "SELECT gpu, busy_percent FROM report.gpu_utilisation_hour ORDER BY hour, gpu",
     )
-    # At 10:05 both were busy for 50 % of 2 s; of the 2 s at 10:06, and of 12:06, nobody knows.
+    # At 10:05 both were busy for 50 % of 2 s; of the 2 s at 10:06, and of 12:06, it is unknown.
     assert rows == [("n1/gpu-0", 50.0), ("n1/gpu-1", 50.0), ("n1/gpu-1", None)]
 
 

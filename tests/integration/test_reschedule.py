@@ -245,7 +245,7 @@ def test_a_node_that_reports_launches_of_what_it_never_ran_is_not_believed(
     assert fleet.failures("service/chat") == []
     fleet.lie(2, failures=[{**nightly, "detail": "no"}] * 3)
     assert not fleet.events("task/nightly")
-    # How long a launch took is known to whoever judges the service, and to policies: the device is ready when it is
+    # How long a launch took is known to those who judge the service, and to policies: the device is ready when it is
     # read a step later, and the agent sees that in the step after.
     assert launch_s(fleet) == 2.0 * STEP_S
     assert launch_s_by_type(fleet) == {"T4": 2.0 * STEP_S}

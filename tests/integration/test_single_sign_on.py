@@ -70,7 +70,7 @@ def begin(api: Api, path: str = "/login/oidc") -> str:
 
 
 def follow(api: Api, address: str) -> Response:
-    """What the control plane answers to whoever comes back."""
+    """What the control plane answers to the one who comes back."""
     assert address.startswith(f"{PUBLIC_URL}/login/oidc/callback?"), address
     return api.client.get(address, follow_redirects=False)
 
@@ -303,7 +303,7 @@ def test_a_wrong_client_secret_is_the_operators_to_mend(
 def test_tokens_log_in_while_the_provider_is_away(small_fleet: Prepared) -> None:
     attempt = LoginAttempt.begin("/cost", "")
     back = urlencode({"state": attempt.derived("state"), "code": "of-a-while-ago"})
-    # Bound and not listening: nobody answers there, and nobody else comes to.
+    # Bound and not listening: nothing answers there, and nothing else comes to.
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         issuer = f"http://127.0.0.1:{nobody.getsockname()[1]}"

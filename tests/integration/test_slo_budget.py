@@ -36,7 +36,7 @@ def at(hour: int, minute: int = 0) -> datetime:
 async def count(
     store: PostgresStore, sequence: int, moment: datetime, *, served: int, missed: int
 ) -> None:
-    """So many requests of `chat` were served, so many of them too late, in two seconds before that moment."""
+    """Requests of `chat` were served, some of them too late, in two seconds before that moment."""
     reading = make_service_reading(
         "chat", arrivals=served, served=served, in_slo=served - missed
     )

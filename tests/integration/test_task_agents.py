@@ -45,7 +45,7 @@ POINTS = OperatingPoints(
         for sm in (40.0, 60.0)
     ),
 )
-"""Two shares that fit beside each other."""
+"""Two shares that fit next to each other."""
 SERVICE = Service(
     name="chat",
     network="resnet50",

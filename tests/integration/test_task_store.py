@@ -125,7 +125,7 @@ class TaskStores(TwoStores):
 
     @rule(data=st.data())
     def target_is_pushed(self, data: st.DataObject) -> None:
-        """Each task somewhere or nowhere, also those that are over, and one that nobody submitted."""
+        """Each task somewhere or nowhere, also those that are over, and one that was never submitted."""
         ids = sorted({*self.memory.tasks.records, "stranger"})
         places = {
             each: data.draw(

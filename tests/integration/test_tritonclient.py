@@ -159,7 +159,7 @@ def test_health_and_metadata(kind: Kind, tmp_path: Path) -> None:
         assert client.get_model_metadata("chat", "1") == network
 
     chat, idle = on_node(kind, tmp_path, scenario)
-    # Whoever only asks is no demand.
+    # A client that only asks is no demand.
     assert (chat.arrivals, idle.arrivals) == (0, 0)
 
 

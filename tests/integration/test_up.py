@@ -73,7 +73,7 @@ def stop(process: "subprocess.Popen[bytes]", number: signal.Signals) -> int:
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Whether it still does; a zombie that nobody reaped does not."""
+    """Whether it still does; a zombie that was not reaped does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

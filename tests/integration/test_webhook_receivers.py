@@ -46,7 +46,7 @@ class Network(asyncio.SelectorEventLoop):
         """Only to this machine."""
         self.called.append(str(host))
         if host == PUBLIC:
-            raise ConnectionRefusedError("nobody is called here")
+            raise ConnectionRefusedError("no one is called here")
         return await super().create_connection(factory, host, port, **options)
 
 

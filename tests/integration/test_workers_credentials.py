@@ -226,7 +226,7 @@ def test_processes_of_the_agents_own_user_cannot_read_its_environment(
     reachable: Path,
 ) -> None:
     (reachable / "agent.token").write_text("token")
-    # Nobody writes the authorities that the agent waits for: it stays where it opens no device yet.
+    # Nothing writes the authorities that the agent waits for: it stays where it opens no device yet.
     authorities = reachable / "ca.pem"
     os.mkfifo(authorities)
     authorities.chmod(0o644)
@@ -250,7 +250,7 @@ def test_processes_of_the_agents_own_user_cannot_read_its_environment(
             text=True,
             check=False,
         )
-        # Without its memory, as after its end, nobody could read it either.
+        # Without its memory, as after its end, no one could read it either.
         assert agent.poll() is None
         os.close(held)
     finally:
@@ -264,7 +264,7 @@ def opened_by_its_reader(fifo: Path) -> int:
     opened: list[int] = []
 
     def is_open() -> bool:
-        # That is how it answers while nobody reads.
+        # That is how it answers while nothing reads.
         with suppress(OSError):
             opened.append(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
         return bool(opened)

@@ -7,7 +7,7 @@ from msgspec import inspect
 
 
 def values(kind: inspect.Type, names: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
-    """What JSON may hold for a type. `names` are drawn where a text may be one, beside any other text."""
+    """What JSON may hold for a type. `names` are drawn where a text may be one, besides any other text."""
     match kind:
         case inspect.StructType():
             return _struct(kind, names)

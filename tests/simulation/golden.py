@@ -187,7 +187,7 @@ def _rounded(value: Any) -> Any:
 
 
 def main() -> None:
-    """Write every file anew."""
+    """Write every file again."""
     FOLDER.mkdir(exist_ok=True)
     for name in NAMES:
         path_of(name).write_text(

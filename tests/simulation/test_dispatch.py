@@ -1,4 +1,4 @@
-"""Jobs of policy `oltunes` in the closed loop: they are dispatched beside the tick, done, and no service notices."""
+"""Jobs of policy `oltunes` in the closed loop: they are dispatched next to the tick, done, and no service notices."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -23,7 +23,7 @@ BEFORE_S = 40.0
 
 
 def attainments(scene: Scene, service: str, since_s: float) -> Mapping[float, float]:
-    """Share of finished requests in SLO of each step, by the step's beginning; 0 where nobody was served."""
+    """Share of finished requests in SLO of each step, by the step's beginning; 0 where none was served."""
     shares = {}
     for number, (first, last) in enumerate(pairwise(scene.counts), start=1):
         before, after = first[service], last[service]

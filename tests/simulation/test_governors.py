@@ -1,4 +1,4 @@
-"""Governors in the whole loop: a cap that the predictions would break is kept on the node, whoever answers."""
+"""Governors in the whole loop: a cap that the predictions would break is kept on the node, also without answers."""
 
 import asyncio
 from collections.abc import Callable

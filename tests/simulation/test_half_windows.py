@@ -99,7 +99,7 @@ def a_busy_cluster(seed: int) -> tuple[SimulatedCluster, ManualClock]:
 
 
 def wanted(node: str, generation: int) -> NodeCommand:
-    """Replicas that move, change their batches and come back, from command to command, and tasks beside them: one
+    """Replicas that move, change their batches and come back, from command to command, and tasks next to them: one
     that goes on for ever, and one that is in the host's memory now and then until it is done."""
     batch = (4, 8, 2)[generation % 3]
     chat = a_replica(

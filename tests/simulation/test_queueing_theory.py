@@ -16,11 +16,11 @@ from tests.agents.sim.worlds import PlainWorld, a_node
 BATCH_MS = 10.0
 """Of `PlainWorld`, whatever the size of the batch."""
 NEVER_MS = 1e6
-"""An SLO that nobody misses, so that nobody is turned away."""
+"""An SLO that no request misses, so that none is turned away."""
 
 
 def serve(batch: int, utilisations: tuple[float, ...], duration_s: int) -> ServiceTally:
-    """One service under Poisson load, on so many replicas with weights that load them so, each on its own node."""
+    """One service under Poisson load, on replicas with weights that load them so, each on its own node."""
     rates_rps = [1000.0 / BATCH_MS * batch * each for each in utilisations]
     load = ArrivalProcess(
         shape=LoadShape(mean_rps=sum(rates_rps)),

@@ -88,7 +88,7 @@ def test_a_spike_swaps_tasks_out_and_they_go_on_where_there_is_room() -> None:
     swapped = records(scene)["large"]
     assert (swapped.state, swapped.swaps) == ("swapped", 1)
     assert swapped.done_iterations >= before
-    # Still in the spike, beside the service that has moved to a GPU of its own.
+    # Still in the spike, next to the service that has moved to a GPU of its own.
     scene.play(50.0)
     moved = records(scene)["large"]
     assert (moved.state, moved.swaps) == ("running", 1)

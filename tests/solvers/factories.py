@@ -1,8 +1,8 @@
 """One GPU type, one service and one training network whose laws can be worked out by hand.
 
-A replica of `web` alone takes 10 ms for one request; the law lets it work all the time, so it carries 100 rps. Beside
-tasks of pressure Π it takes 10 · (1 + Π) ms. A step of `train` at p percent of the SMs takes 10,000 / p ms, whoever
-is beside it, and presses with p / 100.
+A replica of `web` alone takes 10 ms for one request; the law lets it work all the time, so it carries 100 rps. Next to
+tasks of pressure Π it takes 10 · (1 + Π) ms. A step of `train` at p percent of the SMs takes 10,000 / p ms, whatever
+is next to it, and presses with p / 100.
 """
 
 from collections.abc import Sequence

@@ -208,7 +208,7 @@ def priced(problem: Problem, factor: float) -> Problem:
 
 
 def replica_counts(plan: Plan | None) -> Counter[tuple[str, str, float]]:
-    """Replicas by (service, GPU type, SM percent): what must be started anew when it changes."""
+    """Replicas by (service, GPU type, SM percent): what must be started again when it changes."""
     counts: Counter[tuple[str, str, float]] = Counter()
     for gpu in plan.gpus if plan else ():
         for replica in gpu.replicas:
@@ -290,7 +290,7 @@ def shares_by_gpu(plan: Plan) -> list[dict[str, float]]:
 
 
 def unserved_cases(short_rps: float, limited_rps: float, rate_rps: float) -> list[Any]:
-    """(service, stock, reason, rps left out, replicas missing) where two GPUs leave out so many of `rate_rps`."""
+    """(service, stock, reason, rps left out, replicas missing) where two GPUs leave out a part of `rate_rps`."""
     return [
         (a_service(rate_rps=rate_rps), 2, "stock", short_rps, 0),
         (

@@ -45,7 +45,7 @@ def halves_and_whole(memory_mib: float) -> tuple[SliceProfile, ...]:
 
 
 def tiny_sliced_problem(seed: int, *, is_beside: bool) -> Problem:
-    """A tiny problem whose big GPUs are cut in halves; the small ones, too, unless whole GPUs stand beside.
+    """A tiny problem whose big GPUs are cut in halves; the small ones, too, unless whole GPUs stand next to them.
 
     Where they do, a big GPU may stay whole with some seeds.
     """

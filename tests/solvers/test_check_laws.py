@@ -41,7 +41,7 @@ PAIRS = LengthPairs(
 
 
 def problem_of(factor: float, **changes: object) -> Problem:
-    """One service, whose only row states so many times what the calendar says."""
+    """One service, whose only row states `factor` times what the calendar says."""
     stated = factor * capacity_rps(REPLICA, TABLE, SLO)
     row = make_row(2, stated, max_num_batched_tokens=256, max_num_seqs=64)
     fields: dict[str, object] = {

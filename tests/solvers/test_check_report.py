@@ -39,7 +39,7 @@ def test_goodput_reports_are_held_to_the_served_weight_and_all_listed_gpus() -> 
     problem, plan, _ = example()
     listed = with_type(problem, "big", lambda each: replace(each, count=2))
     listed = replace(listed, objective="max_goodput")
-    # One idle `small` (0.5 + 0.2 · 0.020 = 0.504) and one idle `big` (1.2 + 0.2 · 0.050 = 1.21) beside 1.7642.
+    # One idle `small` (0.5 + 0.2 · 0.020 = 0.504) and one idle `big` (1.2 + 0.2 · 0.050 = 1.21) besides 1.7642.
     report = PlanReport(
         status="optimal",
         cost_usd_per_hour=1.7642 + 0.504 + 1.21,

@@ -1,4 +1,4 @@
-"""What tasks may not break beside a GPU's replicas."""
+"""What tasks may not break next to a GPU's replicas."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ from solvers.check_residents import task_violations
 from tests.solvers import factories as filling
 
 
-# Tasks: a replica of `web` may take 1000 / 60 = 16.7 ms and takes 10 · (1 + p / 100) beside p percent of training.
+# Tasks: a replica of `web` may take 1000 / 60 = 16.7 ms and takes 10 · (1 + p / 100) with p percent of training.
 @pytest.mark.parametrize(
     ("change", "rules"),
     [
@@ -77,7 +77,7 @@ def test_tasks_need_memory_and_watts() -> None:
     ] == ["power"]  # 350 W of 300
 
 
-# At a rate of 60 a replica may take 16.7 ms, and takes 15 beside 50 % of training: its SLO of 1000 ms must leave 15.
+# At a rate of 60 a replica may take 16.7 ms, and takes 15 with 50 % of training: its SLO of 1000 ms must leave 15.
 @pytest.mark.parametrize(("stall_ms", "is_kept"), [(984.0, True), (986.0, False)])
 def test_what_training_stalls_is_gone_from_the_slo(
     stall_ms: float, *, is_kept: bool
@@ -96,7 +96,7 @@ def test_what_training_stalls_is_gone_from_the_slo(
 
 
 def test_a_task_slows_a_service_by_its_pressure_and_the_services_sensitivity() -> None:
-    # Beside 50 % 15 ms, or 66.7 rps; a sensitivity of 0.1 makes them 10.5 ms, or 95 rps.
+    # With 50 % 15 ms, or 66.7 rps; a sensitivity of 0.1 makes them 10.5 ms, or 95 rps.
     hardy = replace(
         filling.PROBLEM,
         points=tuple(

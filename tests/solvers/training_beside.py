@@ -1,6 +1,6 @@
 """One GPU type, services and training whose laws can be worked out by hand.
 
-A replica of `web` with batch b at p percent takes (300 + 200 · b) / p ms alone, and 1 + Π times as long beside pressure
+A replica of `web` with batch b at p percent takes (300 + 200 · b) / p ms alone, and 1 + Π times as long with pressure
 Π; the law lets it work all the time, so it carries 1000 · b / execution rps: at 50 % 100 with batch 1, 181.8 with
 batch 4. A step of `train` takes 10,000 / p ms and presses with p / 200; one of `light` takes 1,000 ms at any share, and
 presses with p / 1000. Replicas and tasks have rows at every 10 %.
@@ -175,7 +175,7 @@ def to_fill(
     running: BoundPlan | None = None,
     problem: Problem | None = None,
 ) -> FillProblem:
-    """The plan's left-over and these tasks; a fleet of so many GPUs."""
+    """The plan's left-over and these tasks; a fleet of some GPUs."""
     return FillProblem(
         problem=problem or a_problem(),
         bound=bound,

@@ -142,7 +142,7 @@ def optimum(
 
 
 def after(calls: int) -> Callable[[], bool]:
-    """Over after so many questions."""
+    """Over after `calls` questions."""
     asked = itertools.count(1)
     return lambda: next(asked) > calls
 
@@ -166,7 +166,7 @@ def dive_of(
 
 
 def on_whole_gpus(search: DiveContext, gpus: int) -> Counter[int]:
-    """So many GPUs with the first column that carries 99 rps."""
+    """`gpus` GPUs with the first column that carries 99 rps."""
     numbers = (
         number
         for number, column in enumerate(search.tools.columns)

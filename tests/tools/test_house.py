@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from tools.imports import circles, imported_by, loaded_by, two_way_arrows
-from tools.measures import FileMeasures, is_unwanted_name, measure_file
+from tools.measures import (
+    FileMeasures,
+    is_unwanted_name,
+    is_unwanted_prose,
+    measure_file,
+)
 
 
 def measured(folder: Path, text: str) -> FileMeasures:
@@ -80,6 +85,21 @@ def test_functions_are_measured_with_their_nesting_and_parameters(
 )
 def test_names_are_read_word_by_word(name: str, is_unwanted: bool) -> None:
     assert is_unwanted_name(name) is is_unwanted
+
+
+@pytest.mark.parametrize(
+    ("text", "is_unwanted"),
+    [
+        ("# Nobody asks for it.", True),
+        ("It runs beside the loop, as so\n    many do.", True),
+        ("Besides, somebody asks again.", False),
+        ("Most systems give it to `nobody`.", False),
+        ('f"there is room for {beside}"', False),
+        ('"nobody"', False),
+    ],
+)
+def test_prose_is_read_without_the_names_in_it(text: str, is_unwanted: bool) -> None:
+    assert is_unwanted_prose(text) is is_unwanted
 
 
 def test_circles_are_found_among_arrows_that_lead_out_of_them() -> None:

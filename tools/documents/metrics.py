@@ -207,12 +207,12 @@ exist any more has no series: when a service, GPU or node is gone, so are its fi
 section says.
 
 - `deploy/prometheus/prometheus.yml` scrapes API, cluster and agents, and says how to scrape routers; `rules.yml` and
-  `alerts.yml` beside it are recording and alert rules.
+  `alerts.yml` next to it are recording and alert rules.
 - `deploy/grafana/` holds dashboards: fleet, service SLO, decisions and solver, cost and energy, agents.
 - Agents are found by Prometheus' HTTP service discovery: `GET /api/v1/metrics/targets`.
 """
 
-_API = """`GET /metrics` of the API, without a token. Under `plimsoll serve` the control loop is a process beside the
+_API = """`GET /metrics` of the API, without a token. Under `plimsoll serve` the control loop is a process next to the
 API; it tells what each tick did, so its figures stand here, too. A controller without an API
 (`plimsoll controller`) shows its own at `GET /metrics` of `--metrics-port` or
 `PLIMSOLL_CONTROLLER_METRICS_PORT`, without a token, by default nowhere; with `--metrics-host` or
@@ -232,7 +232,7 @@ Bounded by the wire's own limits: 64 GPUs, 1,024 replicas, 1,280 parts of GPUs."
 _ROUTER = """`GET /metrics` at the port at which the node takes requests. Bounded: the services of the routing table,
 256 by name and the rest as `(others)`."""
 
-_WORKER = """`GET /metrics` of `plimsoll worker`, beside Prometheus' usual `process_…`. Those that an agent starts
+_WORKER = """`GET /metrics` of `plimsoll worker`, besides Prometheus' usual `process_…`. Those that an agent starts
 listen on the node alone, at ports of the moment: scrape those that you start yourself. Bounded: every label has a
 closed set of values."""
 
@@ -258,7 +258,7 @@ a vLLM that no agent started does, as below:
 
 ## Services that no agent serves
 
-`POST /api/v1/services/NAME/telemetry` takes the counts of one window from whoever has them, with a token of scope
+`POST /api/v1/services/NAME/telemetry` takes the counts of one window from their holder, with a token of scope
 operator that sees the service's project:
 
     {"source": "gateway-1", "window_start": "2026-03-01T12:00:00Z", "window_s": 10, "arrivals": 100, "served": 98,

@@ -58,7 +58,7 @@ def structural(model: type[BaseModel]) -> Schema:
 def _structural(schema: Schema, definitions: Schema) -> Schema:
     if "$ref" in schema:
         named = definitions[schema["$ref"].rpartition("/")[-1]]
-        # What is said beside a reference is about this use of it.
+        # What is said next to a reference is about this use of it.
         schema = {**named, **{name: schema[name] for name in schema if name != "$ref"}}
     if "anyOf" in schema:
         return _one_of(schema, definitions)
@@ -107,7 +107,7 @@ def service_schema() -> Schema:
         "type": "integer",
         "minimum": 1,
         "nullable": True,
-        "description": "Exactly so many, in place of min_replicas and max_replicas; what `kubectl scale` sets",
+        "description": "The exact number, in place of min_replicas and max_replicas; what `kubectl scale` sets",
     }
     return spec
 

@@ -81,7 +81,7 @@ def _plain(kind: str) -> str:
 
 
 def write_document() -> None:
-    """Write docs/sql.md anew, from the views of a database that is made for it."""
+    """Write docs/sql.md again, from the views of a database that is made for it."""
     # Imported here: the page is made on a developer's machine only.
     import tempfile
 

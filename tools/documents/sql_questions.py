@@ -54,7 +54,7 @@ FROM (SELECT coalesce(sum(cost_usd), 0) AS usd FROM report.bill_hour
     ),
     SqlQuestion(
         "What did a tighter SLO cost? Each SLO that a service had, with what 1,000 requests cost under it. Demand and "
-        "prices changed beside it: `plimsoll what-if` holds them still.",
+        "prices changed as well: `plimsoll what-if` holds them still.",
         """
 SELECT s.service, s.slo_latency_ms, count(*) AS hours, sum(s.requests) AS requests, sum(c.cost_usd) AS usd,
        round(1000 * sum(c.cost_usd) / nullif(sum(s.requests), 0), 4) AS usd_per_1000_requests

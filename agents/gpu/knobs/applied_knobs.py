@@ -1,7 +1,7 @@
 """Clocks and power limits as this agent has turned them, and those that it cannot turn, with the reason.
 
 What a GPU does not have, or this user may not turn, is refused once, told, and not asked for again until the agent
-starts anew.
+starts again.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ class TurnedGpu:
     clock_mhz: float | None = None
     power_limit_w: float | None = None
     refused: dict[KnobName, str] = field(default_factory=dict)
-    """Why, in words; empty words of a slice, of which nobody expects any."""
+    """Why, in words; empty words of a slice, of which none is expected."""
 
 
 class TurnedKnobs:

@@ -11,7 +11,7 @@ A locked clock cannot be read back and outlives the process that locked it: the 
     journal.forget(...)       the knob is back, or is no longer ours
     journal.held()            what is to be put back
 
-A line is appended; where lines become void the file is written beside its place, synced and renamed. A torn or altered
+A line is appended; where lines become void the file is written next to its place, synced and renamed. A torn or altered
 line is ignored and said in `problems`; the others count. What a `Held` says may be in force is never less than what is.
 """
 
@@ -53,7 +53,7 @@ class KnobTurn:
     """The id of the machine's start, which undoes every setting."""
     driver_version: str
     energy_j: float | None = None
-    """The GPU's counter; a smaller one later tells that the driver was loaded anew, which also drops every setting."""
+    """The GPU's counter; a smaller one later tells that the driver was reloaded, which also drops every setting."""
     knob: Knob
     old: Setting
     new: Setting

@@ -130,7 +130,7 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
     def in_force(self, gpu: GpuIdentity, knob: Knob) -> Setting:
         """What we turned this knob to, as long as it is so as far as can be told; empty = it is not ours.
 
-        So it is empty, and the knob should be turned again, after the driver was loaded anew. Raises DeviceError.
+        So it is empty, and the knob should be turned again, after the driver was reloaded. Raises DeviceError.
         """
         with self._lock:
             held = self._journal.of(gpu.uuid, knob)
@@ -205,7 +205,7 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
         )
 
     def _turn(self, change: KnobTurn, turn: Callable[[], None]) -> None:
-        """Journal, then turn. What the driver refused did not happen; after any other error nobody knows."""
+        """Journal, then turn. What the driver refused did not happen; after any other error it is unknown."""
         # First on disk: a limit that no journal knows could never be put back.
         self._journal.write(change)
         try:
@@ -258,7 +258,7 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
         last = held.last
         version = self._driver.driver_version()
         sample = self._driver.sample(gpu)
-        # A driver that was loaded anew starts without our settings.
+        # A driver that was reloaded starts without our settings.
         if last.driver_version != version:
             return f"was dropped: driver {last.driver_version} has been replaced by {version}"
         if (
@@ -266,7 +266,7 @@ class KnobWriter(contextlib.AbstractContextManager["KnobWriter"]):
             and sample.energy_j is not None
             and sample.energy_j < last.energy_j
         ):
-            return "was dropped: the driver was loaded anew since"
+            return "was dropped: the driver was reloaded since"
         if last.knob == "power_limit_w":
             now_w = self._driver.power_limit_w(gpu)
             is_known = _is_one_of(now_w, (held.old, *held.settings))

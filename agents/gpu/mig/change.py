@@ -8,7 +8,7 @@
                           └──────────────┴── failed ──▶ as before, journal forgotten
                                                  └── that fails, too ──▶ journal stays, said
 
-Whoever calls has seen to it that nobody uses the GPU (`agents.gpu.mig.idle`); the driver refuses to destroy what is in
+The caller has seen to it that nothing uses the GPU (`agents.gpu.mig.idle`); the driver refuses to destroy what is in
 use all the same. MIG mode is never switched, and no GPU is ever reset. The devices of a layout that is made again may
 have other UUIDs than before.
 """

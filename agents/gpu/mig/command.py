@@ -103,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _lines(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
-    # Listing takes no lock, so that it works beside a running agent.
+    # Listing takes no lock, so that it works alongside a running agent.
     if options.verb == "list":
         yield from _list(nvml)
         if options.state_dir is not None:
@@ -169,7 +169,7 @@ def _change(options: argparse.Namespace, nvml: Nvml) -> Iterator[str]:
         )
         before = slices_of(nvml, gpu)
         mps_dir = options.mps_dir or options.state_dir / "mps"
-        # Whoever uses a slice would lose its memory without a word.
+        # A user of a slice would lose its memory without a word.
         if reason := users(nvml, gpu, devices.gpus(), records=records, mps_dir=mps_dir):
             raise InUse(reason)
         if not options.dry_run:

@@ -1,11 +1,11 @@
 """Whether anybody uses a GPU whose slices are to change: processes, replicas and tasks on record, MPS.
 
     with held(state_dir):                          no agent starts in the meantime
-        users(driver, gpu, devices, …)             -> who uses it and what to do, in words; empty = nobody
+        users(driver, gpu, devices, …)             -> who uses it and what to do, in words; empty = none
 
 An agent that runs must be stopped first, since it lists its devices when it starts; with --keep-replicas those on other
 GPUs go on. A task whose memory is in the host's is on no driver's list, and would be lost with its slice all the same:
-what counts is its record. Processes of other users can be hidden from whoever has no right to see them: the driver then
+what counts is its record. Processes of other users can be hidden from callers without a right: the driver then
 refuses to destroy their slices.
 """
 
@@ -47,7 +47,7 @@ class OnRecord:
 def held(state_dir: Path) -> Iterator[OnRecord]:
     """The records of the node's replicas and tasks, with which no agent can start.
 
-    Raises DeviceError while one runs. Nothing is made here: whoever changes slices is root, and the agent often is not.
+    Raises DeviceError while one runs. Nothing is made here: slices are changed by root, and the agent often is not.
     """
     if not state_dir.is_dir():
         raise DeviceError(
@@ -95,7 +95,7 @@ def users(
             if each.part is not None and each.part.parent.uuid == gpu.uuid
         ),
     ]
-    # The driver sees every process, whoever started it, so it is asked first.
+    # The driver sees every process, also those of others, so it is asked first.
     pids = sorted({process.pid for each in mine for process in driver.processes(each)})
     if pids:
         return f"GPU {gpu.index} is in use by processes {_some(pids)}: drain it, or end them"

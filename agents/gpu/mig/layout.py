@@ -1,8 +1,8 @@
 """Layouts of slices: what an operator writes, whether it fits, and in which orders a driver may be asked for it.
 
     parse("3g.71gb,1g.18gb", profiles) -> the profiles, the largest first; raises OutOfRange
-    fits(wanted)                       -> whether they have places beside one another
-    what_fits(wanted, profiles)        -> the most of them that has, and what else would go beside it, in words
+    fits(wanted)                       -> whether they have places next to one another
+    what_fits(wanted, profiles)        -> the most of them that has, and what else would go next to it, in words
     orders(wanted)                     -> every order of them, at most MAX_ORDERS
 
 A driver places a slice where it likes when it is made, so that a layout may fit in one order and not in another. Pure
@@ -47,7 +47,7 @@ def parse(text: str, profiles: Sequence[MigProfile]) -> Wanted:
 
 
 def fits(wanted: Sequence[MigProfile], taken: tuple[Placement, ...] = ()) -> bool:
-    """Whether all have a place beside one another."""
+    """Whether all have a place next to one another."""
     # Depth-first with at most eight slices, so no bound is needed.
     if not wanted:
         return True
@@ -60,7 +60,7 @@ def fits(wanted: Sequence[MigProfile], taken: tuple[Placement, ...] = ()) -> boo
 
 
 def what_fits(wanted: Wanted, profiles: Sequence[MigProfile]) -> str:
-    """The most of the wanted that fits, and what else there is room for beside it."""
+    """The most of the wanted that fits, and what else there is room for next to it."""
     # From the largest part down, so that the first one that fits is a largest.
     largest_part = next(
         part
@@ -69,7 +69,7 @@ def what_fits(wanted: Wanted, profiles: Sequence[MigProfile]) -> str:
         if fits(part)
     )
     beside = room({each.name: _how_many(each, largest_part) for each in profiles})
-    return f"{names_of(largest_part) or 'none of them'} would fit; beside that there is room for {beside}"
+    return f"{names_of(largest_part) or 'none of them'} would fit; besides that there is room for {beside}"
 
 
 def room(counts: dict[str, int]) -> str:

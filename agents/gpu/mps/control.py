@@ -1,4 +1,4 @@
-"""The control program of one GPU's MPS daemon: one process per question. Nobody else runs nvidia-cuda-mps-control.
+"""The control program of one GPU's MPS daemon: one process per question. Nothing else runs nvidia-cuda-mps-control.
 
 control = Control(CONTROL, environment, directory)
     why_missing()            why it cannot be run here; empty = it can

@@ -6,7 +6,7 @@
         client_environment(sm_percent, memory_mib, is_best_effort)
                                              what a replica's process needs; its share stands nowhere else
         is_alive() / server_state() / is_in_fault() / client_pids()
-        terminate(pid)                       take a client's work off the GPU, so that killing it harms nobody
+        terminate(pid)                       take a client's work off the GPU, so that killing it harms no other
         recover()                            out of FAULT, once every client's process has ended
         stop(drain_s)                        clients first, the daemon last
 
@@ -20,7 +20,7 @@ One daemon per GPU, with CUDA_VISIBLE_DEVICES=<UUID> and directories of its own,
 stays on that GPU. Every client runs under one UID: another's would wait until all clients of the first have left. The
 daemon outlives the agent, and the next one adopts it. Times are wall seconds, since the daemon is a real process.
 
-Beside it: `agents.gpu.mps.control` (how the daemon is asked), `agents.gpu.mps.answers` (what it means by its answers),
+Next to it: `agents.gpu.mps.control` (how the daemon is asked), `agents.gpu.mps.answers` (what it means by its answers),
 `agents.gpu.mps.servers` (its servers and their clients), `agents.gpu.mps.directory` (where it lives),
 `agents.gpu.mps.sm_percent` (how a share is written and proven).
 """
@@ -206,7 +206,7 @@ class Mps:
             state: ServerState = "none"
             if self._servers.only:
                 state = await self._servers.state_of(self._servers.only)
-            # The known server has gone, or none was known: all are listed anew.
+            # The known server has gone, or none was known: all are listed again.
             if state == "none":
                 state = await self.server_state()
             return state == "fault"

@@ -87,7 +87,7 @@ class MpsDirectory:
         return _tail(self.log / "control.log").decode(errors="replace")
 
     def cut_logs(self, limit_mib: float) -> None:
-        """Keep only the end of a log that grew too long, beside it; the daemon appends, so it goes on from there."""
+        """Keep only the end of a log that grew too long, next to it; the daemon appends, so it goes on from there."""
         for path in (self.log / "control.log", self.log / "server.log"):
             try:
                 if path.stat().st_size > limit_mib * 1024 * 1024:

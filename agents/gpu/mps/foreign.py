@@ -1,6 +1,6 @@
 """MPS daemons and servers on a GPU that are not the agent's: found and named, never ended.
 
-    why_foreign(gpu_uuid, pipe, mps_processes())    why MPS must not be used on the GPU; empty = nobody else's is there
+    why_foreign(gpu_uuid, pipe, mps_processes())    why MPS must not be used on the GPU; empty = no other's is there
 
 A program without CUDA_MPS_PIPE_DIRECTORY becomes a client of a daemon in the default directory without asking, and two
 servers on a GPU know nothing of each other's shares: no SM percent of ours would hold. So such a GPU goes by turns,
@@ -43,7 +43,7 @@ class MpsProcess:
 
 
 def why_foreign(gpu_uuid: str, pipe: Path, processes: Iterable[MpsProcess]) -> str:
-    """Why MPS must not be used on this GPU; empty = nobody else's is there."""
+    """Why MPS must not be used on this GPU; empty = no other's is there."""
     found = [
         each
         for each in processes

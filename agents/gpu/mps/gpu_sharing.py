@@ -3,7 +3,7 @@
     environment(part)      what the process of a replica or task needs, with everything made ready for it
     objection(proof)       why it must not take requests; empty = it may
     terminate_clients(pids)   whether its processes may be killed without harm to their neighbours
-    watch()                looks for faults; True = all replicas of the GPU must be started anew
+    watch()                looks for faults; True = all replicas of the GPU must be started again
     close()                ends what was started for it, once no replica is left
     problem                what an operator should know of it; empty = nothing
 
@@ -76,14 +76,14 @@ class ByTurns:
     ) -> Mapping[str, str]:
         return {
             "CUDA_VISIBLE_DEVICES": self._gpu.uuid,
-            # Without it the process would join a daemon in the default directory, with shares that nobody granted.
+            # Without it the process would join a daemon in the default directory, with shares that were not granted.
             "CUDA_MPS_PIPE_DIRECTORY": NO_DAEMON_PIPE,
         }
 
     async def objection(self, proof: Proof) -> str:  # noqa: ARG002  nothing was promised
         return ""
 
-    async def terminate_clients(self, pids: tuple[int, ...]) -> bool:  # noqa: ARG002  nobody else is in their context
+    async def terminate_clients(self, pids: tuple[int, ...]) -> bool:  # noqa: ARG002  no other is in their context
         return True
 
     async def watch(self) -> bool:

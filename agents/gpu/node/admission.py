@@ -18,7 +18,7 @@ def require_room(
     part: str,
     mib: float,
 ) -> None:
-    """Raises LaunchFailed where `part`, in words, has no room beside those who hold memory."""
+    """Raises LaunchFailed where `part`, in words, has no room next to those that hold memory."""
     if reason := memory.objection(gpu, holders, mib):
         raise LaunchFailed(f"{part} needs {mib:g} MiB; {reason}")
 

@@ -1,6 +1,6 @@
 """Who used what of a GPU over a window: memory, SMs and energy by part, and whether that is more than was granted.
 
-    attribute(Window, parts)   -> one Use per part, one for processes that are nobody's, one for what is idle
+    attribute(Window, parts)   -> one Use per part, one for processes that belong to none, one for what is idle
     Judge().judge(uses)        -> the same with `over`: what is, for several windows in a row, more than was granted
 
 A part is a replica or a task. What is measured and what is not:
@@ -105,7 +105,7 @@ class FoundOveruse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartUse:
-    """What one part used; processes of nobody are `OTHERS`, what nobody used is `IDLE`."""
+    """What one part used; processes of no part are `OTHERS`, what none used is `IDLE`."""
 
     kind: Kind
     name: str
@@ -133,7 +133,7 @@ def attribute(window: GpuWindow, parts: Iterable[GrantedPart]) -> tuple[PartUse,
     uses = [_use(window, part) for part in ordered]
     if any(each.owner == OTHERS for each in window.processes):
         uses.append(_others(window))
-    # Idle comes last: `_with_energy` gives it what nobody was granted.
+    # Idle comes last: `_with_energy` gives it what was not granted.
     uses.append(PartUse(kind=IDLE[0], name=IDLE[1], gpu_index=window.gpu_index))
     return _with_energy(window, uses, {part.key: part.sm_percent for part in ordered})
 
@@ -217,7 +217,7 @@ def _with_energy(
     # In whole millijoules, because shares of floats do not add up exactly.
     total_mj = round(1000.0 * window.energy_j)
     grants = [granted.get((use.kind, use.name), 0.0) for use in uses]
-    # What an idle GPU draws is paid by whoever reserved it; the rest is nobody's.
+    # What an idle GPU draws is paid by those who reserved it; the rest is no part's.
     grants[-1] = max(0.0, 100.0 - math.fsum(grants))
     active = [
         grant if use.sm_percent is None else use.sm_percent
@@ -225,7 +225,7 @@ def _with_energy(
     ]
     active[-1] = 0.0
     idle_mj = min(total_mj, round(1000.0 * window.idle_w * window.seconds))
-    # Nobody ran, so that all of it is the idle GPU's, however much more it was than expected.
+    # Nothing ran, so that all of it is the idle GPU's, however much more it was than expected.
     if not any(active):
         idle_mj = total_mj
     pairs = zip(

@@ -1,6 +1,6 @@
 """Faults of MPS: one client's fatal fault has killed all clients of its GPU; what is left of them is ended.
 
-A look starts programs and takes tenths of a second, so it runs beside the readings, one at a time.
+A look starts programs and takes tenths of a second, so it runs alongside the readings, one at a time.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class FaultWatch:
 
     async def _end_all(self, index: int) -> None:
         log.error(
-            "MPS on GPU %d is in a fault: all its replicas and tasks are started anew",
+            "MPS on GPU %d is in a fault: all its replicas and tasks are started again",
             index,
         )
         for view in self._workers.replicas():

@@ -39,7 +39,7 @@ class ProcessLister(Protocol):
 
 
 class Holder(Protocol):
-    """Whoever was promised memory: a replica or a task."""
+    """One that was promised memory: a replica or a task."""
 
     @property
     def gpu_index(self) -> int:
@@ -95,7 +95,7 @@ class ForeignMemory:
     def objection(
         self, gpu: GpuIdentity, replicas: Iterable[Holder], needed_mib: float
     ) -> str:
-        """Why a replica that needs so much has no room beside those and what others hold now."""
+        """Why a replica that needs so much has no room next to those and what others hold now."""
         mine = [each for each in replicas if each.gpu_index == gpu.index]
         promised_mib = _promised_mib(mine)
         seen = self._look(gpu, mine)
@@ -115,7 +115,7 @@ class ForeignMemory:
             return ""
         return (
             f"GPU {gpu.index}: {seen.mib:.0f} MiB are held beyond what this node's replicas and tasks were "
-            f"granted{seen.who}; a replica that has no room beside it waits"
+            f"granted{seen.who}; a replica that has no room next to it waits"
         )
 
     def _look(self, gpu: GpuIdentity, replicas: Iterable[Holder]) -> _Seen:
@@ -161,7 +161,9 @@ class ForeignMemory:
 def _is_foreign(pid: int, leaders: set[int]) -> bool:
     try:
         session = os.getsid(pid)
-    except OSError:  # gone, or in another PID namespace, where nobody knows whose it is
+    except (
+        OSError
+    ):  # gone, or in another PID namespace, where it is unknown whose it is
         return False
     # The mark finds processes that began a session of their own.
     return session not in leaders and not is_marked(pid)

@@ -112,7 +112,7 @@ WITHOUT_KNOBS = GpuCapabilities(
 
 
 class FixedSlices:
-    """GPUs whose layout nobody changes meanwhile."""
+    """GPUs whose layout does not change meanwhile."""
 
     def look(self) -> SliceChanges:
         """Nothing became of any slice."""
@@ -319,7 +319,7 @@ async def _router(settings: GpuNodeSettings, workers: Workers) -> RequestRouter:
     """The agent's own, or HAProxy, which an earlier agent may have left running, with requests for adopted replicas."""
     folder = settings.state_dir / "haproxy"
     if settings.haproxy_port is None:
-        # An HAProxy that an earlier agent left running would go on routing beside this process.
+        # An HAProxy that an earlier agent left running would go on routing next to this process.
         await end_earlier(folder)
         # Enforcement ends what is neither wanted nor asleep, and must not look before that is known.
         await workers.until_known(sleepers_only=True)

@@ -66,7 +66,7 @@ class SharedGpu:
 
 
 def owner_of(pid: int, leaders: Mapping[int, Key]) -> Key | None:
-    """Whose a process is, from the parts by the PIDs of their leaders; `OTHERS`, or None where it is nobody's."""
+    """Whose a process is, from the parts by the PIDs of their leaders; `OTHERS`, or None where it has no owner."""
     try:
         # Each replica leads a session of its own, which its children stay in; this is the cheapest answer.
         session, parent = os.getsid(pid), pid

@@ -21,7 +21,7 @@ FAULT_LOOK_S = 10.0
 COUNTS_S = 5.0
 """Between two questions to a replica's server for its counts, each of which takes a millisecond of the agent's time."""
 POLL_LIMIT_S = 2.0
-"""For the servers of a GPU to tell what they did: governors and the guard of power caps wait for whoever polls."""
+"""For the servers of a GPU to tell what they did: governors and the guard of power caps wait for the poll."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

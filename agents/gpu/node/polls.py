@@ -252,7 +252,7 @@ def _tokens_between(
 
 
 def grown(before: float | None, after: float | None) -> float:
-    """By how much a counter has grown; from 0 where its server was started anew."""
+    """By how much a counter has grown; from 0 where its server was started again."""
     if after is None:
         return 0.0
     return after - before if before is not None and after >= before else after

@@ -61,10 +61,10 @@ class NotStarted:
             f"{name} cannot start: GPU {self._gpu.index} has not started itself: {self._why}"
         )
 
-    async def objection(self, proof: Proof) -> str:  # noqa: ARG002  whoever it is
+    async def objection(self, proof: Proof) -> str:  # noqa: ARG002  the same for all
         return f"GPU {self._gpu.index} has not started: {self._why}"
 
-    async def terminate_clients(self, pids: tuple[int, ...]) -> bool:  # noqa: ARG002  nobody is known to be harmed
+    async def terminate_clients(self, pids: tuple[int, ...]) -> bool:  # noqa: ARG002  none is known to be harmed
         return True
 
     async def watch(self) -> bool:
@@ -146,8 +146,8 @@ class GpuStarts:
                 f"it is not used, for it does not start, and is tried again: {error}"
             )
             self.sharings[gpu.index] = NotStarted(gpu, str(error))
-            # Whoever lists the GPUs must find an entry for each. What this one lacks is not known, and nobody acts on
-            # it: nothing is asked of a GPU that is condemned, and whoever reads capabilities looks them up each time.
+            # A list of the GPUs must have an entry for each. What this one lacks is not known, and nothing acts on
+            # it: nothing is asked of a GPU that is condemned, and readers of capabilities look them up each time.
             self.capabilities[gpu.index] = GpuCapabilities()
             return False
         self.sharings[gpu.index], self.capabilities[gpu.index] = (

@@ -5,8 +5,8 @@
     use.read(readings, replicas)      -> UseReadings since the last time, for the wire, by `agents.gpu.node.attribution`
 
 A process belongs to the part whose own process leads its session, or is one of its ancestors. Servers of MPS work for
-their clients and are nobody's. A process that is not to be seen under /proc, since it has ended or since this agent
-does not run in the host's PID namespace, is nobody's either. All others are others.
+their clients and belong to none. A process that is not to be seen under /proc, since it has ended or since this agent
+does not run in the host's PID namespace, belongs to none either. All others are others.
 
 What an idle GPU draws is the least that it was seen to draw over a window.
 """
@@ -62,7 +62,7 @@ class UseReader(Protocol):
 
 
 class _SharedGpus:
-    """Looked up anew each time: a GPU may start later than its agent, and with another sharing."""
+    """Looked up again each time: a GPU may start later than its agent, and with another sharing."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class GpuUse:
     def __init__(
         self, driver: UseReader, gpus: Iterable[SharedGpu], clock: Clock
     ) -> None:
-        """`gpus` are listed anew by each reading."""
+        """`gpus` are listed again by each reading."""
         self._driver, self._clock, self._shared = driver, clock, gpus
         self._gpus: Mapping[int, SharedGpu] = {}
         self._last_s = clock.now_s()
@@ -152,7 +152,7 @@ class GpuUse:
         """What every part used; nothing of a GPU that is not healthy or whose driver does not list its processes."""
         now_s = self._clock.now_s()
         seconds, self._last_s = now_s - self._last_s, now_s
-        # Listed anew, since a GPU may have started after its agent.
+        # Listed again, since a GPU may have started after its agent.
         self._gpus = {each.gpu.index: each for each in self._shared}
         uses: list[PartUse] = []
         if seconds > 0.0:
@@ -172,7 +172,7 @@ class GpuUse:
             seconds = reading.energy_j / reading.power_w
         idle_w = self._idle(reading)
         try:
-            # A GPU whose processes are not told is left out: its energy would all seem to be nobody's.
+            # A GPU whose processes are not told is left out: its energy would all seem to belong to none.
             processes = self._driver.processes(shared.gpu)
         except DeviceError:
             return ()
@@ -211,7 +211,7 @@ class GpuUse:
             found = self._driver.process_use(shared.gpu, since_us)
         except DeviceError:
             return None
-        # Of an earlier window the driver would tell again: whoever ran then would seem to run for ever.
+        # Of an earlier window the driver would tell again: what ran then would seem to run for ever.
         self._since_us[shared.gpu.index] = max(
             (each.at_us for each in found), default=since_us
         )

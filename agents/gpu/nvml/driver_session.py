@@ -1,4 +1,4 @@
-"""A session with a driver's library that may go away underneath: begin it anew and ask once more.
+"""A session with a driver's library that may go away underneath: begin it again and ask once more.
 
     session = DriverSession(start, stop)
     session.ask(act)          # what act returns; where the driver went away, after a new start once more
@@ -61,11 +61,11 @@ class DriverSession:
         """
         with self._waiting:
             if self._stop_asked or starts != self.starts:
-                raise NoDriver("the driver's library was started again: begin anew")
+                raise NoDriver("the driver's library was started again: begin again")
             yield
 
     def close(self) -> None:
-        """Stop the library for good, once nobody waits."""
+        """Stop the library for good, once nothing waits."""
         self._stop_asked = True
         # In the order in which a restart takes them, so that the two cannot block each other.
         with self._starting, self._waiting:

@@ -39,7 +39,7 @@ class Lack(NamedTuple):
 
 
 class PersistenceOff(NotSupported):
-    """Nothing keeps the driver's settings while nobody uses the GPU."""
+    """Nothing keeps the driver's settings while nothing uses the GPU."""
 
     detail = "without clients the driver may drop them; run nvidia-persistenced"
 

@@ -27,7 +27,7 @@ class InUse(DeviceError):
 
 
 class NoRoom(DeviceError):
-    """A slice does not fit beside those that are there."""
+    """A slice does not fit next to those that are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

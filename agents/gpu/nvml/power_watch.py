@@ -4,7 +4,7 @@
     watch.peak_w(gpu)     # highest since the last call; the first call of a GPU begins to watch it
 
 Boards since Ampere tell a mean over one second, older ones the moment: between two looks a second apart the first tell
-nothing new, the others may hide every peak. A GPU at which nobody has looked for FORGET_S is no longer sampled.
+nothing new, the others may hide every peak. A GPU that was not looked at for FORGET_S is no longer sampled.
 """
 
 import contextlib
@@ -59,11 +59,11 @@ class PowerWatch(contextlib.AbstractContextManager["PowerWatch"]):
 
     def _run(self) -> None:
         while not self._stop.wait(self._period_s):
-            # Nobody governs most of the time, and a sample every 0.1 s would keep a CPU core and the driver
+            # Nothing governs most of the time, and a sample every 0.1 s would keep a CPU core and the driver
             # awake for nothing.
             self._wanted.wait()
             for gpu in self._watched():
-                # One that does not answer says so to whoever looks.
+                # A GPU that does not answer says so to its reader.
                 with contextlib.suppress(DeviceError):
                     self._note(gpu, self._power_w(gpu))
 

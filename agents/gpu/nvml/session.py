@@ -174,7 +174,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
             ) from error
 
     def unlock_clock(self, gpu: GpuIdentity) -> None:
-        """Let the SM clock go as the GPU likes, whoever locked it. Raises NotSupported, NotPermitted or GpuLost."""
+        """Let the SM clock go as the GPU likes, after any lock. Raises NotSupported, NotPermitted or GpuLost."""
         self._write(
             gpu,
             Capability.LOCK_CLOCK,
@@ -252,7 +252,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         """A way to wait for these GPUs' critical errors, for a thread of its own.
 
         GPUs that are lost are left out. Raises NotSupported when no GPU tells its errors, GpuLost when no other does.
-        Waiting raises NoDriver once NVML was started again: begin anew then.
+        Waiting raises NoDriver once NVML was started again: begin again then.
         """
         starts = self._session.starts
         with _translated("watch for critical errors"):
@@ -285,7 +285,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
         act: Callable[[Handle], _Found],
     ) -> _Found:
         """`act`, one write at a time; a refusal counts against the capability until a write succeeds."""
-        # After two writes of one knob at once nobody would know which of them is in force.
+        # After two writes of one knob at once it would be unknown which of them is in force.
         with self._writing:
             try:
                 done = self._on(gpu, doing, act)
@@ -298,7 +298,7 @@ class Nvml(contextlib.AbstractContextManager["Nvml"]):
     def _change(
         self, gpu: GpuIdentity, doing: str, act: Callable[[Handle], None]
     ) -> None:
-        """One change of the layout, never made twice: who does it must not meet a driver that was started anew."""
+        """One change of the layout, never made twice: who does it must not meet a driver that was restarted."""
         with self._writing, _translated(f"{doing} GPU {gpu.index} ({gpu.uuid})"):
             act(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
 

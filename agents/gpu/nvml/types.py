@@ -172,7 +172,7 @@ class XidEvent:
 
 
 NextXid: TypeAlias = Callable[[int], XidEvent | None]
-"""Waits at most so many milliseconds for the next critical error; None = there was none."""
+"""Waits at most this number of milliseconds for the next critical error; None = there was none."""
 
 POWER_LIMIT = "power limit"
 _EVENT_REASONS = {

@@ -49,7 +49,7 @@ def plan_commands(
     settings: PlaceLimits,
     models: Set[str] = frozenset(),
 ) -> list[str]:
-    """The commands that make it so, in the order in which nobody is without a replica. `models`: services of language
+    """The commands that make it so, in the order in which none is without a replica. `models`: services of language
     models, which have backends of their own. Raises HaProxyError."""
     backends = assign_backends(state, wanted, models)
     # Places where requests wait are filled apart from these.
@@ -129,7 +129,7 @@ def _park(state: ProxyState, opening: Iterable[str]) -> Iterator[str]:
 def assign_backends(
     state: ProxyState, wanted: Wanted, models: Set[str] = frozenset()
 ) -> dict[str, str]:
-    """Backends of all services, known ones as they are; new ones get those that nobody has and that are idle."""
+    """Backends of all services, known ones as they are; new ones get those that none has and that are idle."""
     for service in wanted:
         if not _NAME.fullmatch(service):
             raise HaProxyError(

@@ -201,7 +201,7 @@ def make_config(settings: HaProxySettings) -> str:
         ),
         table=IN_SLO_TABLE,
         services=settings.services,
-        # With new content it is another configuration, for which HAProxy is started anew.
+        # With new content it is another configuration, for which HAProxy is started again.
         contents="".join(
             f"# {path.name}: {hashlib.sha256(content).hexdigest()}\n"
             for path, content in files.items()

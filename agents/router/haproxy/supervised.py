@@ -6,7 +6,7 @@
 
 The process is one as replicas are (`agents.processes.process`): it waits at a gate until its record is on disk, is
 found again by process id, start time and boot, and what carries its mark without a record is ended, so that none is
-left that nobody knows. `keep`: it goes on with its table for the next owner, which adopts it where it would write the
+left unknown. `keep`: it goes on with its table for the next owner, which adopts it where it would write the
 same configuration; else it finishes what it has for at most FINISH_S and ends. One that dies is started again, at once
 where it had run for STEADY_S, else after 1 s, 2 s, … 30 s, and gets the last table.
 
@@ -40,7 +40,7 @@ from agents.router.haproxy.config import VERSION_VARIABLE
 from agents.router.haproxy.state import HaProxyError, ProxyState
 
 PLACES = "/usr/local/sbin:/usr/sbin:/sbin"
-"""Where it lies beside the PATH of users."""
+"""Where it lies besides the PATH of users."""
 START_LIMIT_S = 10.0
 OTHERS_LIMIT_S, FIND_S = 120.0, 0.2
 """For somebody else to start it, and between two looks whether that has happened."""
@@ -208,7 +208,7 @@ class ProxyServer:
                 await self._start()
                 await self._restore()
             except (DeviceError, OSError) as error:
-                # Whoever gives it its tables finds out that it has none, and gives it one.
+                # The caller that gives it its tables finds out that it has none, and gives it one.
                 log.error("HAProxy could not be restarted with its tables: %s", error)
 
     async def _start(self) -> None:
@@ -236,7 +236,7 @@ class ProxyServer:
         log.info("HAProxy (process %d) runs", self.pid)
 
     async def _until_started(self) -> None:
-        """By whoever keeps it up. Raises HaProxyError."""
+        """Wait until its keeper has started it. Raises HaProxyError."""
         end_s = time.monotonic() + OTHERS_LIMIT_S
         while (found := await self._find()) is None:
             if time.monotonic() > end_s:

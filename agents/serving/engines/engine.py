@@ -108,7 +108,7 @@ class EngineThread:
         done: Future[T] = Future()
 
         def work() -> None:
-            # The caller has gone before the call began: there is nobody to run it for.
+            # The caller has gone before the call began: there is no one to run it for.
             if not done.set_running_or_notify_cancel():
                 return
             try:

@@ -41,7 +41,7 @@ class MeasuredTimes:
     """(rows, ms), rows ascending, at least one."""
 
     def ms(self, rows: int) -> float:
-        """Milliseconds that a batch of so many rows takes."""
+        """Milliseconds that a batch of `rows` rows takes."""
         if len(self.points) == 1 or rows <= self.points[0][0]:
             return self.points[0][1]
         at = min(bisect.bisect_left(self.points, (rows,)), len(self.points) - 1)

@@ -1,7 +1,7 @@
 """PyTorch: a TorchScript file, an exported program (.pt2), or a network made by a function of a module.
 
 Files come from one directory only (`engine.file_in`), functions from one module only, such as torchvision.models; their
-weights are read with `weights_only`, so that they cannot run code. A TorchScript file is a program: whoever can write
+weights are read with `weights_only`, so that they cannot run code. A TorchScript file is a program: the writer of
 that directory decides what runs. PyTorch is imported when the engine is loaded; it comes with extra `rl`.
 """
 

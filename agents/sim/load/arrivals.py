@@ -5,7 +5,7 @@ axis into windows gives the same arrivals. The curve of a day with spikes, and b
 here, as are Markov-modulated rates; traces are in `agents.sim.load.rates`.
 
 Arrivals are drawn by array functions, 30 to 100 million per second and core at 100 to 1000 rps: compiled loops would
-gain nothing beside a simulated queue that takes some million per second.
+gain nothing next to a simulated queue that takes some million per second.
 """
 
 from dataclasses import dataclass, field
@@ -71,7 +71,7 @@ class LoadShape:
         )
 
     def rates(self, duration_s: int, random: np.random.Generator) -> ArrivalRates:
-        """The curve, second by second, with bursts drawn anew."""
+        """The curve, second by second, with bursts drawn again."""
         seconds = np.arange(0.5, duration_s, dtype=np.float64)
         return stepped(self.curve_rps(seconds) * self._bursts(duration_s, random))
 
@@ -145,7 +145,7 @@ class ArrivalProcess:
         times = np.repeat(edges_s[:-1], counts) + np.repeat(
             lengths_s, counts
         ) * random.random(counts.sum())
-        # Rounding must not move an arrival into the next block, where nobody would look for it.
+        # Rounding must not move an arrival into the next block, where it would not be looked for.
         return np.sort(np.minimum(times, np.nextafter(end_s, 0.0)))
 
 
@@ -154,7 +154,7 @@ def burst_factors(service: str) -> FloatArray:
     """Measured rate over its own trend, per second, mean 1: (T,).
 
     The Azure counts are only 3 to 6 per second, so a 15 s mean takes out their Poisson noise (which `ArrivalProcess`
-    adds anew); a 301 s mean is the trend (which the day curve stands for). Raises ValueError for an unknown service.
+    adds again); a 301 s mean is the trend (which the day curve stands for). Raises ValueError for an unknown service.
     """
     counts = np.array(
         [
@@ -178,7 +178,7 @@ def _moving_mean(values: FloatArray, width: int) -> FloatArray:
 
 
 _CHUNK = 1024
-"""Stays are drawn so many at a time, whatever the run's length: a longer run begins like a shorter one."""
+"""Stays are drawn this many at a time, whatever the run's length: a longer run begins like a shorter one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

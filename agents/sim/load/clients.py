@@ -140,11 +140,11 @@ class Clients:
                 _Window(start_s, end_s),
             )
             return
-        # Nobody answers: every attempt is refused.
+        # Nothing answers: every attempt is refused.
         while len(due := sends[sends < end_s]):
             sent[-1] += len(due)
             sends = np.concatenate([sends[sends >= end_s], due + self._load.retry_s])
-        # Clients that were taken away while nobody answered do not come again.
+        # Clients that were taken away while nothing answered do not come again.
         self._retries = np.sort(sends)[:clients]
 
     def _replicas_of(self, targets: Sequence[Target]) -> _Replicas:
@@ -193,7 +193,7 @@ def _advance(replicas, choice, senders, window):  # type: ignore[no-untyped-def]
             now_s = min(now_s, moments[place])
         if now_s >= window.end_s:
             break
-        # Answers before requests: whoever is answered now sends again at this moment.
+        # Answers before requests: a client that is answered now sends again at this moment.
         sending = _finish_due(replicas, window, now_s)
         while place < len(moments) and moments[place] <= now_s:
             place += 1
@@ -261,7 +261,7 @@ def _finish_due(replicas, window, now_s):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _send(replicas, choice, window, now_s, requests):  # type: ignore[no-untyped-def]
-    """Send so many requests, each to a target of its own; how many were refused."""
+    """Send `requests` requests, each to a target of its own; how many were refused."""
     refused = 0
     new = np.full(1, now_s)
     for _ in range(requests):

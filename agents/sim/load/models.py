@@ -65,7 +65,7 @@ class SimulatedModels:
         return service in self._services
 
     def make_queue(self, command: ReplicaCommand, gpu_type: str) -> EngineQueue:
-        """A new replica's engine. Raises LaunchFailed for what could not run, or what nobody measured."""
+        """A new replica's engine. Raises LaunchFailed for what could not run, or what was not measured."""
         engine, service = command.engine, self._services.get(command.service)
         if engine is None or service is None:
             raise LaunchFailed(

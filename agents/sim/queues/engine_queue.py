@@ -136,7 +136,7 @@ class EngineQueue:
         return lost
 
     def new_window(self) -> None:
-        """Start counting work anew."""
+        """Start counting work again."""
         self.batches = self.requests = 0
         self.execution_s = self.busy_s = 0.0
         self.tokens = _NO_TOKENS

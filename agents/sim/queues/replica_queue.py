@@ -181,7 +181,7 @@ class ReplicaQueue:
         return lost
 
     def new_window(self) -> None:
-        """Start counting work anew."""
+        """Start counting work again."""
         self._work[:] = 0.0
 
 
@@ -273,7 +273,7 @@ def admit(run, requests, position, until_s, max_length):  # type: ignore[no-unty
             length += 1
             rest = _next(rest, batch)
             full += rest == 0
-            # Counted as if it stayed until the window's end; whoever takes it out gives the rest back.
+            # Counted as if it stayed until the window's end; taking it out gives the rest back.
             present_s += end_s - reached_s[position]
         else:
             counts[REJECTED] += 1
@@ -342,7 +342,7 @@ def start(run, now_s):  # type: ignore[no-untyped-def]
         cursor[RUNNING] = take
         times[1] = now_s
         factor, stall = run.noise[:, cursor[DRAWN] % run.noise.shape[1]]
-        # Whoever decides what can be in time does not see a stall coming.
+        # The decision what can be in time does not see a stall coming.
         times[0] = now_s + batch_s[take] * factor + run.stall_s * stall
         cursor[DRAWN] += 1
     return late

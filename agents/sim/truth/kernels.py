@@ -86,7 +86,7 @@ class Kernels:
         return at(bytes_, *self.all_reduces[gpus])
 
     def decode_ms(self, kv_heads: float, sequences: float, cached: float) -> float:
-        """Attention of so many sequences' newest tokens to those that each has cached."""
+        """Attention of `sequences` sequences' newest tokens to those that each has cached."""
         return _between(
             kv_heads,
             {heads: each.at(sequences, cached) for heads, each in self.decode.items()},
@@ -161,7 +161,7 @@ def _product_surface(group: list[Row]) -> Surface:
 def _decode_surface(group: list[Row]) -> Surface:
     sizes = _sizes(group[0])
     ms = np.array([_times(row) for row in group])
-    # Where memory had no room for so many tokens: as long per token as with the next fewer.
+    # Where memory had no room for that number of tokens: as long per token as with the next fewer.
     for place in range(1, len(sizes)):
         missing = np.isnan(ms[:, place])
         longer = sizes[place] / sizes[place - 1]

@@ -25,7 +25,7 @@ from agents.sim.truth.truth import TruthError
 _STEP_MS, _SEQUENCE_MS = 1.5, 0.012
 """Assumed: scheduling, sampling and sending."""
 _RESERVED = 0.05
-"""Assumed: the share of an engine's memory that activations, graphs and buffers take, beside weights and cache."""
+"""Assumed: the share of an engine's memory that activations, graphs and buffers take, besides weights and cache."""
 _IN_GRAPHS = 0.93
 """Within a captured graph kernels follow each other without gaps: so much of what they take one by one."""
 _REDUCES = 2
@@ -86,7 +86,7 @@ class EngineTruth:
     """One replica's steps, cache and power, by measured kernels: an `EngineTimes`."""
 
     def __init__(self, shape: ModelShape, place: EnginePlace) -> None:
-        """Raises TruthError for a GPU type, a precision on it, or a number of GPUs, that nobody measured."""
+        """Raises TruthError for a GPU type, a precision on it, or a number of GPUs, that was not measured."""
         kernels = measured_kernels(place)
         self._rows = kernels.rows
         self._prompts = kernels.prompts
@@ -112,13 +112,13 @@ class EngineTruth:
         if decoding:
             ms += self._decode.at(decoding, step.cached_tokens / decoding)
         if step.pairs > 0.0:
-            # As one prompt with so many pairs takes, which has half of its tokens' square.
+            # As one prompt with that number of pairs takes, which has half of its tokens' square.
             ms += at((2.0 * step.pairs) ** 0.5, self._prompts, self._prompt_ms)
         return ms / 1000.0
 
 
 def measured_kernels(place: EnginePlace) -> Kernels:
-    """The kernels that an engine runs there. Raises TruthError where nobody measured them."""
+    """The kernels that an engine runs there. Raises TruthError where they were not measured."""
     known = kernels_by_type()
     if place.gpu_type not in known:
         raise TruthError(
@@ -131,7 +131,7 @@ def measured_kernels(place: EnginePlace) -> Kernels:
             f"{' and '.join(kernels.products)} were"
         )
     if place.gpus > 1 and place.gpus not in kernels.all_reduces:
-        raise TruthError(f"nobody measured {place.gpus} {place.gpu_type} together")
+        raise TruthError(f"{place.gpus} {place.gpu_type} were not measured together")
     return kernels
 
 

@@ -1,6 +1,6 @@
-"""What networks on one GPU do to each other: the factor on a batch's time beside the others.
+"""What networks on one GPU do to each other: the factor on a batch's time next to the others.
 
-Replica i beside j ≠ i, u = duty (share of a batch's time in which its kernels fill its SMs), p = SM percent, P = that
+Replica i next to j ≠ i, u = duty (share of a batch's time in which its kernels fill its SMs), p = SM percent, P = that
 of all neighbours together, m = use of the memory's bandwidth while it runs:
 
     factor_i = (fair_i + Σ_j excess_ij + bound_i · max(0, m_i + Σ_j m_j − 1)) · same_i · noise_i
@@ -22,7 +22,7 @@ spreads.
 v, o, w and the noise's z are standard normal numbers that belong to the names: different for each ordered pair, and no
 formula of features gives them. Measured: iGniter's six pairs on a V100 and ResNet-50 twice on an A100. Estimated: all
 other capped pairs, with the spreads of iGniter's, and inference without limits, by duties (Abacus, ParvaGPU).
-Synthetic: capped networks beside themselves. bench/partners.py holds it against the data.
+Synthetic: capped networks next to themselves. bench/partners.py holds it against the data.
 """
 
 import hashlib
@@ -74,7 +74,7 @@ class BoardSharing:
     """How much partners of median kind cost on one GPU type, capped."""
 
     excess: float
-    """Beside a neighbour with half of the SMs that is always busy."""
+    """Next to a neighbour with half of the SMs that is always busy."""
     share_exponent: float
     """Growth of the excess with the neighbour's SM percent."""
 
@@ -186,7 +186,7 @@ def fair_factors(
     """How much each of several processes is stretched that share a GPU's SMs fairly, by their duties alone.
 
     Kernels stretch by s, the rest of a batch does not: (1 − u) + u · s, with the least s ≥ 1 at which the SMs suffice.
-    Two that always want all SMs halve each other; beside one that hardly runs nobody loses much.
+    Two that always want all SMs halve each other; next to one that hardly runs none loses much.
     """
 
     def demand(stretch: float) -> float:

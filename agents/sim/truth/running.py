@@ -1,4 +1,4 @@
-"""What the truth is asked about: a replica or task where it runs, and what runs beside it."""
+"""What the truth is asked about: a replica or task where it runs, and what runs next to it."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -5,7 +5,7 @@ training does to inference and inference to it (Tally), and to other training (G
 steps of other whole GPUs. Synthetic: steps under an SM limit or at a lower clock.
 
 Where SM limits hold, training is a partner like any other (agents/sim/truth/partners.py): on our H100 one sensitivity
-per network and one pressure explain inference and training beside each other to 2 % (`python -m bench.partners`).
+per network and one pressure explain inference and training next to each other to 2 % (`python -m bench.partners`).
 """
 
 import math
@@ -23,9 +23,9 @@ from agents.sim.truth.tables import NetworkTruth, Row, SpeedTruth
 INFERENCE = "inference"
 """Stands for every inference network in the table of slowdowns."""
 STALLED = 0.02
-"""Share of inference batches beside training that wait for one of its longest kernels."""
+"""Share of inference batches next to training that wait for one of its longest kernels."""
 _CAPPED_STALL = 0.15
-"""Under SM limits a stall is this times the SM fraction as long: on our H100 7 % beside half of the SMs
+"""Under SM limits a stall is this times the SM fraction as long: on our H100 7 % next to half of the SMs
 (`python -m bench.partners`)."""
 _PAIR_SPREAD = 0.10
 """Standard deviation of ln excess between pairs with the same training network, as between Tally's two services."""
@@ -62,7 +62,7 @@ class TrainingTruth:
             together[self._label(each.network)].append(unevenness)
         factor = 1.0
         for label, uneven in together.items():
-            # Inference beside inference is not in the table: the other partners' law has it.
+            # Inference next to inference is not in the table: the other partners' law has it.
             excess = self.slowdowns.get((slowed, label), 1.0) - 1.0
             factor *= 1.0 + excess * fmean(uneven)
         return factor
@@ -70,7 +70,7 @@ class TrainingTruth:
     def stall_ms(
         self, sm_percent: float, neighbours: Sequence[SimulatedNeighbour]
     ) -> float:
-        """Mean stall of an inference batch that is stalled, beside these neighbours; 0 where none is training."""
+        """Mean stall of an inference batch that is stalled, next to these neighbours; 0 where none is training."""
         is_capped = sm_percent + sum(each.sm_percent for each in neighbours) <= 100.0
         return sum(
             self.stalls_ms[each.network]

@@ -122,7 +122,7 @@ class Truth:
 
         A GPU that is r times as fast as a V100 acts, at p percent of its SMs and c of its clock, as r * p * c percent
         of a V100 do: work shrinks, the host's part stays. Neighbours add the factor of partners at their batches
-        (`agents.sim.truth.partners`); without SM limits every network of training among them, and inference beside
+        (`agents.sim.truth.partners`); without SM limits every network of training among them, and inference next to
         training, adds a factor of its own; and from the third replica or task on comes the measured growth of the
         launch delay per kernel over a pair's.
         """

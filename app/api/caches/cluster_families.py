@@ -63,7 +63,7 @@ FAMILIES: Final = (
             "plimsoll_plans_waiting": "Plans that wait for a person's approval",
             "plimsoll_plan_age_seconds": "Since the newest decision",
             "plimsoll_renumbered_timestamp_seconds": (
-                "When a node that contradicted the database last made generations begin anew; "
+                "When a node that contradicted the database last made generations begin again; "
                 "absent: not since `plimsoll restore`"
             ),
         },

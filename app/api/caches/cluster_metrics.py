@@ -44,7 +44,7 @@ class ClusterPage:
     async def load(self, engine: Engine, now: datetime) -> bytes:
         """The page, at most KEPT_S old. Raises Unavailable."""
         async with self.turn:
-            # Looked at under the lock: whoever waited for the page that another one made takes it as it is.
+            # Looked at under the lock: a caller that waited for a page that another made takes it as it is.
             clock_s = asyncio.get_running_loop().time()
             if clock_s - self.made_s > KEPT_S:
                 self.text = await make_page(engine, now)
@@ -220,7 +220,7 @@ def _add_reading(
     if reading is None:
         return
     page.add("plimsoll_service_telemetry_age_seconds", max(0.0, reading.age_s), *labels)
-    # Old figures are left out, not repeated: a chart shows a gap where nobody measured.
+    # Old figures are left out, not repeated: a chart shows a gap where nothing was measured.
     if not is_stale:
         for name, value in (
             ("arrivals_per_second", reading.arrival_rate_rps),

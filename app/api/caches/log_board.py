@@ -13,7 +13,7 @@ from app.loop.controller import Wakeups
 
 
 class LogBoard(Listening):
-    """What nodes are asked for, read anew whenever somebody asks, answers, or gives up."""
+    """What nodes are asked for, read again whenever somebody asks, answers, or gives up."""
 
     def __init__(self, engine: Engine, wakeups: Wakeups) -> None:
         """`engine`: that of people's requests, since they are who waits."""
@@ -47,7 +47,7 @@ class LogBoard(Listening):
         except TimeoutError:
             return None
         finally:
-            # Read, too late, or the caller left: a node must not go on answering nobody.
+            # Read, too late, or the caller left: a node must not go on answering without a reader.
             async with transaction(self._engine) as connection:
                 await log_requests.forget(connection, request.id)
 

@@ -46,7 +46,7 @@ class NotedAccesses:
     async def note(self, caller: str | None, access: AuditEvent) -> None:
         """Append an access to the audit, unless that was done a short while ago. Never raises.
 
-        `caller`: the root of a token's family, or a person; None: nobody knows who it is, and the reason must be
+        `caller`: the root of a token's family, or a person; None: it is not known who it is, and the reason must be
         one of ours, not what was sent.
         """
         # By the reason, since many may share an address: one's old token must not hide what is done to another.

@@ -1,8 +1,8 @@
 """Snapshots of the cluster for people's requests: one load serves all that asked before it began.
 
 A snapshot is some twenty queries. Where each of fifty requests a second loaded one of its own, they kept the event loop
-busy, and every node's sync waited. No request gets one that was begun before it came, so whoever changed something sees
-it.
+busy, and every node's sync waited. No request gets one that was begun before it came, so a caller sees its own
+change.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from app.store.store import Snapshot, Store
 REST_PER_LOAD = 3.0
 """After a load nothing is loaded for three times as long: quick loads take a quarter of the event loop's time."""
 MAX_REST_S = 0.5
-"""Loads of a sixth of a second and more take a larger part of it: nobody should wait for much longer than for them."""
+"""Loads of a sixth of a second and more take a larger part of it: no caller should wait much longer than for them."""
 
 
 class SharedSnapshots:
@@ -25,9 +25,9 @@ class SharedSnapshots:
         self._store = store
         self._clock = clock
         self._next: asyncio.Task[Snapshot] | None = None
-        """It has not begun to read: whoever asks now may share it."""
+        """It has not begun to read: a request that comes now may share it."""
         self._running: asyncio.Task[Snapshot] | None = None
-        """Kept, since nobody else refers to it once all who asked have given up."""
+        """Kept, since nothing else refers to it once all who asked have given up."""
         self._rested = asyncio.Lock()
         """Held during a load and the rest after it."""
 

@@ -52,7 +52,7 @@ class PolicyView(manifests.PolicyManifest):
 
 
 def policy_view(settings: PolicySettings, row: PolicyRow | None) -> PolicyView:
-    """The settings as a manifest; `row` is None for the defaults that nobody saved."""
+    """The settings as a manifest; `row` is None for the defaults, which were never saved."""
     # Every field of the manifest is one of the settings, by the same name.
     spec = {
         name: getattr(settings, name)
@@ -211,7 +211,7 @@ async def _save(
 async def _save_settings(
     context: Context, connection: Connection, settings: PolicySettings
 ) -> PolicySettings:
-    """A first version would look like the defaults that nobody saved: those are written down before."""
+    """A first version would look like the defaults, which were never saved: those are written down before."""
     if not await policies.list_rows(connection, limit=1):
         await policies.save(
             connection, PolicySettings(), at=context.now(), actor="defaults"

@@ -39,7 +39,7 @@ async def restore_plan(
     request: Request,
     key: IdempotencyKey = None,
 ) -> Response:
-    """Put a plan that was in force back in force: bound anew to the fleet as it is, approved, pushed by the next tick.
+    """Put a plan that was in force back in force: bound again to the fleet as it is, approved, pushed by the next tick.
 
     409 where it cannot run any more, and why: a GPU type, a service or an operating point is gone, or GPUs are short.
     Where the policy is in mode auto it is put in mode approve, else the next tick would undo this.
@@ -74,7 +74,7 @@ async def restore_plan(
 async def _bound(
     context: Context, connection: Connection, plan_id: int
 ) -> tuple[Snapshot, Restored, PackedProblem]:
-    """The plan on the fleet and beside the target that stay as they are until the transaction ends. Raises Conflict.
+    """The plan on the fleet and next to the target that stay as they are until the transaction ends. Raises Conflict.
 
     Where another plan came into force, or the fleet changed, while it was bound, it is bound again.
     """
@@ -115,7 +115,7 @@ async def _earlier(connection: Connection, plan_id: int) -> BoundPlan:
     row = await plans.get(connection, plan_id)
     if row.summary.state == "target":
         raise Conflict(f"plan {plan_id} is in force")
-    # Of a plan that never was in force nobody knows whether the fleet would run it.
+    # Of a plan that never was in force it is unknown whether the fleet would run it.
     if row.summary.state != "superseded" or row.bound is None:
         raise Conflict(
             f"plan {plan_id} is {row.summary.state} and never was in force; only plans that were can be restored"
@@ -159,6 +159,6 @@ async def _calm(context: Context, connection: Connection, plan_id: int) -> Mode:
 async def _record(
     connection: Connection, record: PlanRecord, packed: PackedProblem
 ) -> int:
-    """As approved at once: whoever restores it has decided already, and the loop pushes what is approved."""
+    """As approved at once: the person who restores it has decided already, and the loop pushes what is approved."""
     await save_parts(connection, packed.parts)
     return await plans.record(connection, record, packed)

@@ -1,4 +1,4 @@
-"""Simulations: one at a time, in a process of its own beside the API; what waits is kept in a short queue.
+"""Simulations: one at a time, in a process of its own next to the API; what waits is kept in a short queue.
 
 Scenarios and reports say nothing of the live cluster. Asking needs an operator's token, like a what-if: it takes a core
 for minutes, and a place in a queue that is everybody's. A token that is bound to projects asks only where the project's
@@ -109,7 +109,7 @@ async def ask_simulation(
     """Simulate a scenario under one to five policies; the answer says where to look how far it is."""
     project = _project_of(context, wanted)
     if project is not None:
-        # Before the work of reading a scenario, and again below, where nobody can come between.
+        # Before the work of reading a scenario, and again below, where no other request can come between.
         async with context.transaction() as connection:
             # A repeated request has its own simulation in the quota, and must still get the first one's answer.
             if not await is_repeated(context, request, key, connection):

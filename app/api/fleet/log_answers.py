@@ -32,7 +32,7 @@ async def answer_log(
     request_id: Annotated[str, Path(max_length=64, pattern="^[0-9a-f]+$")],
     request: Request,
 ) -> None:
-    """Send the log that a sync's reply asked for. Nothing is kept where nobody waits for it any more."""
+    """Send the log that a sync's reply asked for. Nothing is kept where no caller waits for it any more."""
     context.require_node(name)
     answered = decode(await read_body(request, MAX_ANSWER_BYTES), _decoder)
     async with context.transaction() as connection:

@@ -189,7 +189,7 @@ async def _answer(
 
 
 async def _ingest(context: Context, observation: Observation) -> int:
-    """The acknowledged sequence number. Registers a node that nobody knew. Raises Unavailable, InvalidRequest."""
+    """The acknowledged sequence number. Registers a node that was unknown. Raises Unavailable, InvalidRequest."""
     results = context.parts.metrics.observations
     try:
         try:
@@ -203,7 +203,7 @@ async def _ingest(context: Context, observation: Observation) -> int:
         results.labels("deferred").inc()
         raise
     except InvalidRequest:
-        # The agent drops it: nobody could keep it.
+        # The agent drops it: it could not be kept.
         results.labels("refused").inc()
         raise
     results.labels("durable").inc()

@@ -1,4 +1,4 @@
-"""Answers that routes declare beside their own, so that the OpenAPI document leaves none out."""
+"""Answers that routes declare in addition to their own, so that the OpenAPI document leaves none out."""
 
 from typing import Any
 
@@ -73,5 +73,5 @@ PROMETHEUS_TEXT: Responses = {
 
 
 def created(answer: type[BaseModel]) -> Responses:
-    """The 201 beside the 200 of a replacement."""
+    """The 201 in addition to the 200 of a replacement."""
     return {201: {"description": "Created", "model": answer}}

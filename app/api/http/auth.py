@@ -51,7 +51,7 @@ REMEMBERED_S = 60.0
 because its connection died, it looks again after `UNHEARD_S` (`TokenNews`)."""
 
 UNKNOWN_S = 5.0
-"""So long tokens that are unknown or have ended, and sessions, are not looked up again: nobody announces their changes.
+"""For this long, unknown or ended tokens, and sessions, are not looked up again: no notice announces their changes.
 A token that is made in that time, by somebody who tried it before it was there, waits for it in another process."""
 
 REMEMBERED_TOKENS = 10_000
@@ -131,7 +131,7 @@ class Tokens:
         """Ask the database again for these tokens, and for unknown ones."""
         self._forgotten += 1
         self._unknown.clear()
-        # They stay known: else whoever logs out would make all agents wait behind unknown tokens.
+        # They stay known: else a person who logs out would make all agents wait behind unknown tokens.
         for known in self._known.values():
             if is_meant(known.row):
                 known.until_s = 0.0
@@ -139,9 +139,9 @@ class Tokens:
     async def _vouched(
         self, secret: str, scope: AsgiScope, parts: ApiParts
     ) -> TokenRow:
-        """Who may enrol one node and do nothing else, since the cluster says so; asked anew for each request."""
+        """Who may enrol one node and do nothing else, since the cluster says so; asked again for each request."""
         address = address_of(scope)
-        # Whoever sends anything that looks like such a token causes a question to the cluster.
+        # Each request with anything that looks like such a token causes a question to the cluster.
         await parts.guesses.wait(address)
         async with parts.look_ups.taken(address):
             node = await parts.node_of_pod(secret)

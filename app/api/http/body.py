@@ -31,7 +31,7 @@ MANIFEST_BYTES = 524_288
 256 kB."""
 
 MAX_MISTAKES = 5_000
-"""In a body; to describe so many takes 15 ms."""
+"""In a body; to describe this number takes 15 ms."""
 
 _Place: TypeAlias = "tuple[_Place, str | int] | None"
 """Where a value stands: its parent's place and its key there, linked so that no path is written for most of them."""
@@ -68,7 +68,7 @@ class StrictRequest(Request):
         # Kept under the name that Starlette uses, so that its own code finds the strictly parsed body.
         if not hasattr(self, "_json"):
             body = await self.body()
-            # Megabytes take a tenth of a second, in which nobody else would be answered.
+            # Megabytes take a tenth of a second, in which no one else would be answered.
             self._json = (
                 await asyncio.to_thread(_read_long, body, self._type)
                 if len(body) > READ_ASIDE_BYTES

@@ -36,7 +36,7 @@ MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:plimsoll:problem:"
 RETRY_AFTER_S = 1
 MAX_FIELDS = 50
-"""Wrong fields that an answer names: a body of 4 MiB may have 400,000, and nobody reads more than the first."""
+"""Wrong fields that an answer names: a body of 4 MiB may have 400,000, and people read only the first."""
 QUEUE_RETRY_AFTER_S = 30
 """What waits in a queue takes minutes, not seconds."""
 
@@ -130,7 +130,7 @@ PROBLEMS: tuple[tuple[type[Exception], ProblemKind], ...] = (
         SolverUnavailable,
         ProblemKind(503, "solver-unavailable", "The solver did not answer"),
     ),
-    # Nobody reads the answer, but anybody can cut a connection, which must not look like a fault of ours.
+    # The answer has no reader, but anybody can cut a connection, which must not look like a fault of ours.
     (
         ClientDisconnect,
         ProblemKind(
@@ -229,7 +229,7 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
 
 def _headers(error: Exception, kind: ProblemKind) -> Mapping[str, str]:
     if isinstance(error, TooMany):
-        # Rounded up: whoever came a moment too early would be refused again.
+        # Rounded up: a request that came a moment too early would be refused again.
         return {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))}
     headers = kind.headers or {}
     return {**RETRY, **headers} if kind.status in TRANSIENT_STATUSES else headers
@@ -266,7 +266,7 @@ def _detail(error: Exception) -> str:
             said.append(f"and {len(entries) - MAX_FIELDS} more")
         return "; ".join(said)
     if isinstance(error, HTTPException):
-        # Starlette fills in the phrase where nobody gave a detail.
+        # Starlette fills in the phrase where no detail was given.
         is_bare = error.detail == HTTPStatus(error.status_code).phrase
         return (
             BARE_DETAILS.get(error.status_code, error.detail)
@@ -288,7 +288,7 @@ def _fields(error: Exception) -> list[FieldProblem]:
             for entry in error.errors()[:MAX_FIELDS]
         ]
     if isinstance(error, InvalidRequest) and error.field:
-        # All wrong fields at once: a form marks each, and nobody has to send it once per mistake.
+        # All wrong fields at once: a form marks each, and it need not be sent once per mistake.
         found = ((error.field, error.detail), *error.others)
         return [
             FieldProblem(

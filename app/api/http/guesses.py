@@ -2,7 +2,7 @@
 
 An address from which many different unknown tokens come within a minute is answered 429, with a `Retry-After` that
 doubles each time; the audit has one line of it. From then on its unknown tokens are looked up as often as one token may
-send requests and no more, for the load: 256 random bits are guessed at no rate. Whoever has a valid token behind the
+send requests and no more, for the load: 256 random bits are guessed at no rate. The holder of a valid token at the
 same address (NAT) may wait a moment.
 """
 

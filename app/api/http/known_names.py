@@ -61,6 +61,6 @@ async def check_visible_project(
 ) -> None:
     """Raise InvalidRequest where no project that the caller's token reaches is called so."""
     rows = await projects.list_rows(connection)
-    # The list in the message must not name projects that are nobody's business.
+    # The list in the message must not name projects that the caller may not see.
     visible = [row.name for row in rows if context.sees(row.name)]
     check_known([project], visible, what="project", field="metadata.project")

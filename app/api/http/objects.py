@@ -49,7 +49,7 @@ def parse_selector(selector: str | None) -> Mapping[str, str]:
 
 
 OWNER = "plimsoll/kept-by"
-"""Annotation of objects that an object of the Kubernetes cluster keeps: nobody else changes them."""
+"""Annotation of objects that an object of the Kubernetes cluster keeps: nothing else changes them."""
 
 
 Seen = TypeVar("Seen", bound=BaseModel)
@@ -93,7 +93,7 @@ class Preconditions:
     def check(self, present: BaseModel | None) -> None:
         """Raises PreconditionFailed, or PreconditionRequired for a change that names no state."""
         if present is None:
-            # Whoever names a state expects an object: creating another one would hide that it was deleted.
+            # A caller that names a state expects an object: creating another one would hide that it was deleted.
             if self.match is not None:
                 raise PreconditionFailed(
                     "there is no such object, but If-Match was sent; omit it to create the object"
@@ -179,7 +179,7 @@ async def replace(
     """Create the object (201) or replace it (200), and write it in the audit. Raises what `ObjectKind` and `check`
     raise."""
     async with context.transaction() as connection:
-        # Before the object is read: between reading and writing nobody else may change what the ETag is compared with.
+        # Before the object is read: between reading and writing no other may change what the ETag is compared with.
         await lock_object(connection, kind.name, name)
         before = await _find(context, kind, connection, name)
         check_owner(context, before, metadata_of(manifest))
@@ -232,7 +232,7 @@ def check_owner(
     wanted: manifests.Metadata | None = None,
 ) -> None:
     """Raise Conflict where the cluster keeps the object, InvalidRequest where a caller says so of one of its own."""
-    # Outside of a cluster nobody keeps anything, so that what is left of one can be changed.
+    # Outside of a cluster no object is kept by one, so that what is left of one can be changed.
     if not context.parts.is_in_cluster or context.caller.root == CLUSTER:
         return
     owner = None if before is None else metadata_of(before).annotations.get(OWNER)

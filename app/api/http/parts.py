@@ -83,7 +83,7 @@ LOOK_UP_RULES = SeatRules(
     wait_s=5.0,
 )
 YAML_RULES = SeatRules(
-    # Each takes a thread for up to a second. Two, so that nobody waits behind a single long one; more would only share
+    # Each takes a thread for up to a second. Two, so that no one waits behind a single long one; more would only share
     # the interpreter.
     what="texts of YAML that are read",
     seats=2,
@@ -103,7 +103,7 @@ LOG_RULES = SeatRules(
 CLUSTER = "kubernetes"
 """Who calls where the cluster's own objects change something here; no token's id is like this."""
 CHANGES_PER_S, CHANGES_AT_ONCE = 0.2, 300.0
-"""A change of a service makes the plan that is being made too old to push, everybody's: so many of a project's leave
+"""A change of a service makes the plan that is being made too old to push, everybody's: this rate of a project's leaves
 time between them for a plan. A project that is set up may have hundreds of services at once."""
 
 LOGINS_PER_S, LOGINS_AT_ONCE = 0.5, 60.0
@@ -111,7 +111,7 @@ LOGINS_PER_S, LOGINS_AT_ONCE = 0.5, 60.0
 
 
 def reader_rules(connections: int) -> SeatRules:
-    """How people share a pool of so many connections; where it has enough, some are left for log-ins."""
+    """How people share a pool of this number of connections; where it has enough, some are left for log-ins."""
     seats = max(1, connections - 2)
     return SeatRules(
         what="database transactions",
@@ -179,13 +179,13 @@ class ApiParts:
     retention: Retention = field(default_factory=Retention)
     """How far back there are rows to answer from."""
     node_of_pod: Callable[[str], Awaitable[str | None]]
-    """The node of the agent whose service account's token it is; None: nobody vouches for it. Raises Unavailable."""
+    """The node of the agent whose service account's token it is; None: nothing vouches for it. Raises Unavailable."""
     is_in_cluster: bool = False
     """Whether objects of a Kubernetes cluster are written here."""
     gateway_url: str | None = None
     """Base URL of the gateway; None: callers go to the nodes."""
     compiling: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while the solver of the controller beside this API compiles kernels: nothing is planned until then."""
+    """Set while the solver of the controller next to this API compiles kernels: nothing is planned until then."""
     event_limits: EventLimits = field(default_factory=EventLimits)
     """Limits on the lines of the audit that nodes cause."""
     skewed_nodes: set[str] = field(default_factory=set)
@@ -230,7 +230,7 @@ class WriteBatch:
 
     connection: Connection
     load_snapshot: Callable[[], Awaitable[Snapshot]]
-    """The cluster with what was written before: nobody outside the transaction sees that."""
+    """The cluster with what was written before: no one outside the transaction sees that."""
     objections: Mapping[str, str | None]
     """To services' SLOs, as far as they could be judged before the transaction, by name."""
     snapshot: Snapshot | None = None

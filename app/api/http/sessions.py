@@ -23,7 +23,7 @@ from app.db.operations.tokens import TokenRow
 
 COOKIE = "plimsoll_session"
 HOST_COOKIE = f"__Host-{COOKIE}"
-"""Over HTTPS. Browsers take a cookie of this prefix from this very host only: no host beside ours can put a session of
+"""Over HTTPS. Browsers take a cookie of this prefix from this very host only: no host besides ours can put a session of
 its own in the place of a visitor's."""
 LASTS = timedelta(hours=12)
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -67,7 +67,7 @@ async def log_in(
     parts: ApiParts, caller: TokenRow, response: Response, *, secure: bool
 ) -> None:
     """Begin a session for the holder of a valid token. `secure`: the browser sends the cookie over HTTPS only."""
-    # The database has its hash only, as of tokens: whoever reads the table can log in nowhere.
+    # The database has its hash only, as of tokens: a reader of the table can log in nowhere.
     cookie = secrets.token_urlsafe(32)
     now = parts.clock.now()
     until = (

@@ -44,7 +44,7 @@ _UNREADY: Responses = {
 @router.get("/livez")
 async def get_livez() -> HealthView:
     """Whether this process answers at all."""
-    # It asks no database: an orchestrator would else start every API anew while PostgreSQL is away.
+    # It asks no database: an orchestrator would else restart every API while PostgreSQL is away.
     return HealthView(status="ok")
 
 

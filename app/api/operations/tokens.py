@@ -25,7 +25,7 @@ from app.db.workloads import projects
 from app.manifests.parts import Name, Strict
 
 OWN_GRACE_S = 3600
-"""Longest grace for callers that rotate their own token: a stolen one must not be kept alive for long beside the new
+"""Longest grace for callers that rotate their own token: a stolen one must not be kept alive for long next to the new
 one."""
 
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -137,7 +137,7 @@ async def list_tokens(context: Admin, paging: Paging) -> Page[TokenView]:
         rows = await tokens.list_rows(
             connection, after=paging.after, limit=paging.fetch
         )
-    # Who may do what is worth knowing to whoever stole one of them.
+    # Who may do what is worth knowing to the thief of one of them.
     await context.note_access("Read", subject="tokens")
     return paging.page(rows, view=TokenView.model_validate, key=lambda row: row.id)
 
@@ -272,7 +272,7 @@ def _expiry(wanted: TokenRequest, now: datetime) -> datetime | None:
     # A token that is expired when it is made would only be noticed by its first use.
     if wanted.expires_at is not None and wanted.expires_at <= now:
         raise InvalidRequest("is in the past", field="expires_at")
-    # Whoever finds a forgotten one would be let in as a node.
+    # Anyone who finds a forgotten one would be let in as a node.
     if wanted.expires_at is None and wanted.scope == "join":
         raise InvalidRequest("a join token must expire", field="expires_at")
     return wanted.expires_at

@@ -91,7 +91,7 @@ async def put_webhook(
     seen = await replace(
         context, kind, name, manifest, conditions=conditions, response=response
     )
-    # 200: it existed, and the secret that was made is nobody's.
+    # 200: it existed, and the secret that was made belongs to none.
     if response.status_code != 201:
         return seen
     return seen.model_copy(

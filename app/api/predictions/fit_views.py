@@ -122,7 +122,7 @@ class CurveView(View):
 
 
 class MeasuredView(View):
-    """One sample beside the curves."""
+    """One sample next to the curves."""
 
     batch: float
     sm_percent: float

@@ -116,7 +116,7 @@ async def fit_network(
         Query(description="Use the new operating points where they are no worse"),
     ] = False,
 ) -> RefitView:
-    """Fit the network's samples anew, now; one fit at a time, else 429."""
+    """Fit the network's samples again, now; one fit at a time, else 429."""
     async with context.parts.fit_turn.taken(context.caller.root):
         outcome = await refit(
             context.parts.engine,

@@ -171,7 +171,7 @@ async def _save(
         points=points,
         provenance=manifest.spec.provenance,
         source=context.actor,
-        # Kept beside the points, not in them: planners read rows, and what is uncertain is applied before.
+        # Kept next to the points, not in them: planners read rows, and what is uncertain is applied before.
         latency_sigma=to_latency_sigma(manifest),
     )
     await profiles.save_profiles(connection, [profile], at=context.now())

@@ -36,7 +36,7 @@ class CostTotal(View):
     """One layer over the whole period."""
 
     name: str = Field(
-        description="Service, project or GPU type; `(idle)`: allocated to nobody; `(tasks)`: no service"
+        description="Service, project or GPU type; `(idle)`: allocated to none; `(tasks)`: no service"
     )
     gpu_hours: float = Field(description="Hours of whole GPUs, by SM percent")
     cost_usd: float = Field(description="Price × time × SM percent")
@@ -80,7 +80,7 @@ async def get_costs(
 ) -> CostView:
     """What was spent, by service, project or GPU type, with what was idle, and what it would have cost unshared.
 
-    A token that is bound to projects sees only their part; idle cost is nobody's.
+    A token that is bound to projects sees only their part; idle cost belongs to no project.
     """
     chosen = step or STEPS[period]
     span = _span(context, period)
@@ -139,7 +139,7 @@ def _totals(rows: Sequence[CostRow]) -> list[CostTotal]:
         for name, those in of.items()
     ]
     return sorted(
-        # Idle cost is nobody's, so that it stands below what somebody can lower.
+        # Idle cost belongs to none, so that it stands below what somebody can lower.
         found,
         key=lambda total: (total.name == IDLE, -total.cost_usd, total.name),
     )

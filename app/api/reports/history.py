@@ -98,7 +98,7 @@ class AskedPeriod:
                 "`since` must be at least a minute before `until`, and not in the future",
                 field="since",
             )
-        # A minute of grace: whoever asks for all that is kept should not fail on the way here.
+        # A minute of grace: a request for all that is kept should not fail on the way here.
         if now - since > timedelta(days=max_days, minutes=1):
             raise InvalidRequest(
                 f"this is kept for {max_days} days only: ask for a later `since`",

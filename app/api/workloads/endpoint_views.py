@@ -47,7 +47,7 @@ class ServiceEndpoints(View):
 async def load_urls(
     context: Context, connection: Connection, names: Sequence[str]
 ) -> Mapping[str, str | None]:
-    """Where to send the requests of these services, by service; None: nobody takes them."""
+    """Where to send the requests of these services, by service; None: nothing takes them."""
     # A gateway takes those of all services, wherever their replicas are.
     if gateway := context.parts.gateway_url:
         models = await load_models(connection, names)

@@ -35,7 +35,7 @@ class LogQuery:
 
     tail: Annotated[
         int | None,
-        Query(ge=1, le=100_000, description="At most so many lines, the last ones"),
+        Query(ge=1, le=100_000, description="Maximum number of lines, the last ones"),
     ] = None
     since: Annotated[
         AwareDatetime | None,

@@ -121,7 +121,7 @@ async def _load(context: Context, connection: Connection, name: str) -> ProjectV
     row = next(
         (row for row in await projects.list_rows(connection) if row.name == name), None
     )
-    # One answer for both, so that nobody learns which projects there are.
+    # One answer for both, so that no caller learns which projects there are.
     if row is None or not context.sees(name):
         raise NotFound(f"no project is called {name!r}")
     return project_view(row, await quotas.load_used(connection))

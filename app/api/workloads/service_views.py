@@ -197,7 +197,7 @@ class ServiceForecast(View):
     horizon_s: float = Field(description="How far ahead plans, and this forecast, look")
     quantiles: list[QuantileView] = Field(
         description="Of the arrival rate at the horizon, without room, lowest level first. All rates 0: a quiet "
-        "service. Empty: nobody reports"
+        "service. Empty: nothing is reported"
     )
     scores: list[ScoreView] = Field(
         description="Back-test of every technique, least loss first; empty before one"

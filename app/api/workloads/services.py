@@ -269,7 +269,7 @@ async def _save(
     context: Context, connection: Connection, manifest: manifests.ServiceManifest
 ) -> None:
     service = to_service(manifest)
-    # Again: with `force` nobody has checked them, and they may have gone since.
+    # Again: with `force` they were not checked, and they may have gone since.
     await _check_names(context, connection, service)
     if service.llm is not None:
         await _add_model(context, connection, service.network)

@@ -109,7 +109,7 @@ def _spec(noun: Task, row: TaskRow) -> task_manifests.TaskSpec:
 
 
 def _status(record: TaskRecord, submitted_by: str, now: datetime) -> TaskStatusView:
-    # None while it does not run: at which pace it will go on nobody knows.
+    # None while it does not run: at which pace it will go on is unknown.
     left_s = remaining_s(record)
     return TaskStatusView(
         id=record.task.name,

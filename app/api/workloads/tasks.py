@@ -136,7 +136,7 @@ async def _check_names(
         (f"spec.variants[{place}].network", each.network)
         for place, each in enumerate(spec.variants)
     ]
-    # A task that states its layers may have a network that nobody profiled: its times are estimated.
+    # A task that states its layers may have a network that was never profiled: its times are estimated.
     if spec.network is not None and spec.layers is None:
         named.insert(0, ("spec.network", spec.network))
     for field, network in named:

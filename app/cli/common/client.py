@@ -127,7 +127,7 @@ class Api:
     def first(
         self, path: str, limit: int, query: Query | None = None
     ) -> list[Document]:
-        """The first items of a list, at most so many."""
+        """The first items of a list, at most `limit`."""
         return list(
             islice(
                 self.items(path, {"limit": min(limit, PAGE_LIMIT), **(query or {})}),
@@ -237,7 +237,7 @@ class Api:
         url = f"{self._url.value} ({self._url.origin})"
         if self._proxy is not None:
             return _unreachable_through(self._proxy, url, error)
-        # Only where nobody listens does it help to start one.
+        # Only where nothing listens does it help to start one.
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             hint = "start one with `plimsoll up`, or set PLIMSOLL_URL to the address of a running one"
             return ControlPlaneUnreachable(

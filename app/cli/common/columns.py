@@ -342,7 +342,7 @@ def _token_state(item: Document) -> ColouredCell:
     # The API keeps expired tokens in its list, without a word for their state.
     if expires and datetime.fromisoformat(expires) <= datetime.now(UTC):
         return bad("expired")
-    # It is valid for a moment yet, and whoever holds it should take the new one.
+    # It is valid for a moment yet, and its holder should take the new one.
     if item.get("rotated_at"):
         return warn("rotated")
     return good("valid") if item.get("uses_left") != 0 else warn("used up")

@@ -182,7 +182,7 @@ def _read_token(path: Path) -> str:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read the token file {path}: {error}") from error
-    # Otherwise every command would fail as unauthorised, which leads nobody to the file.
+    # Otherwise every command would fail as unauthorised, which does not lead to the file.
     if not token:
         raise CliError(
             f"the token file {path} is empty",

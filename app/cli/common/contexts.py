@@ -110,7 +110,7 @@ def _unreadable(path: Path, problem: str) -> CliError:
 
 
 def save_contexts(path: Path, contexts: ContextFile) -> None:
-    """Write the file anew, whole or not at all. Raises CliError."""
+    """Write the file again, whole or not at all. Raises CliError."""
     import yaml
 
     entries = {

@@ -64,7 +64,7 @@ def write_csv(
 def standard_output() -> Iterator[TextIO]:
     """Stdout for a whole result, which is then out. Raises CliError where there is no room for it.
 
-    A reader that went away is nobody's error: BrokenPipeError goes on as it is.
+    A reader that went away is not an error: BrokenPipeError goes on as it is.
     """
     try:
         yield sys.stdout

@@ -85,7 +85,7 @@ def on_database(work: "Callable[[Engine], Awaitable[Result]]") -> Result:
     from app.db.base import migrate
 
     with open_database(load_settings()) as url:
-        # Statements written for another schema would fail in the middle, with a message that helps nobody.
+        # Statements written for another schema would fail in the middle, with a message that does not help.
         if problem := migrate.check(url):
             raise CliError(problem)
         return asyncio.run(_on_engine(url, work))

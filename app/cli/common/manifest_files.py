@@ -109,7 +109,7 @@ def read_manifests(sources: Sequence[Path]) -> tuple[FileManifest, ...]:
                 complaints += read
     complaints += _repeats(found)
     if complaints:
-        # Once, with all of them: nobody should have to run the command again for every line.
+        # Once, with all of them: the command need not be run again for every line.
         raise ManifestErrors(sorted(complaints))
     if not found:
         names = ("stdin" if source == STDIN else str(source) for source in sources)
@@ -177,7 +177,7 @@ def _manifest(file: str, document: Document) -> FileManifest | list[Complaint]:
         ]
     kind = document.value.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        # Without a kind nobody can say which fields there should be.
+        # Without a kind it is unknown which fields there should be.
         return [complain(("kind",), unknown_kind(kind, list(KINDS)))]
     complaints = []
     if "apiVersion" not in document.value:

@@ -66,7 +66,7 @@ def bad(text: str) -> ColouredCell:
 
 
 def faint(text: str) -> ColouredCell:
-    """A cell that nobody needs to read."""
+    """A cell that need not be read."""
     return ColouredCell(text=text, style=FAINT)
 
 
@@ -142,7 +142,7 @@ def require_yes(question: str, *, refusal: str) -> None:
     answer = sys.stdin.readline()
     if not answer:
         sys.stderr.write("\n")
-        # End of input: stdin is a closed pipe, and nobody can be asked.
+        # End of input: stdin is a closed pipe, and there is no one to ask.
         raise CliError(refusal, hint="there was no answer; -y skips the question")
     if answer.strip().lower() not in ("y", "yes"):
         raise CliError(refusal)

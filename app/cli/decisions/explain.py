@@ -80,7 +80,7 @@ def explain(
         raise typer.BadParameter(
             "a plan is explained with the Problem that it solves: add --problem FILE"
         )
-    # A number names a plan of the control plane; beside a Problem file it can only be a service.
+    # A number names a plan of the control plane; with a Problem file it can only be a service.
     is_plan_id = problem is None and subject is not None and subject.isdigit()
     service = None if is_plan_id else subject
     if problem is not None:
@@ -103,7 +103,7 @@ def _show(answer: Document, service: str | None, whose: str, output: Format) -> 
             raise CliError(f"{whose} has no service {service!r}", hint=_known(answer))
     if show_document({**answer, "services": services}, output):
         return
-    # A plan made from files has no state: nobody decided on it.
+    # A plan made from files has no state: it was not decided on.
     state = f" ({answer['state']})" if answer.get("state") else ""
     # Not capitalize(), which would make small letters of all others.
     subject = f"{whose[:1].upper()}{whose[1:]}"
@@ -178,7 +178,7 @@ def _object(items: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _document(explanation: "Explanation", *, is_first: bool) -> Document:
-    """The explanation as the API writes it: the report's figures beside everything else."""
+    """The explanation as the API writes it: the report's figures next to everything else."""
     fields = asdict(explanation, dict_factory=_object)
     report = fields.pop("report")
     fields |= {name: report[name] for name in _REPORT_FIELDS}

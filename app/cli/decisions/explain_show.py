@@ -60,7 +60,7 @@ def _show_of_services(
     names: Collection[str],
     unit: str,
 ) -> None:
-    """The GPUs on which these services run, with whoever is beside them, and the reliefs of their own limits."""
+    """The GPUs on which these services run, with what is next to them, and the reliefs of their own limits."""
     theirs = [
         gpu
         for gpu in gpus
@@ -89,7 +89,7 @@ def _show_service(service: Document, unit: str) -> None:
     rows = [_group(entry) for entry in documents(service, "replicas")]
     if rows:
         figures = (">sm %", ">batch", ">rps each", ">can take", ">exec ms")
-        show_table(["  replicas", *figures, "beside"], rows)
+        show_table(["  replicas", *figures, "next to"], rows)
 
 
 def _rates(service: Document) -> str:
@@ -108,7 +108,7 @@ def _rates(service: Document) -> str:
 def _bindings(service: Document, unit: str) -> list[Document]:
     """Those that hold back most replicas; none where to carry more would be worth nothing."""
     worth = number(service, "worth_per_rps")
-    # Capacity that nobody would use is held back by nothing.
+    # Capacity that would not be used is held back by nothing.
     if worth is not None and worth < (
         _MIN_USD if unit == "usd_per_hour" else _MIN_WEIGHT
     ):

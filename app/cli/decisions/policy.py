@@ -101,7 +101,7 @@ def _row(found: Card, *, is_wide: bool) -> Cells:
 
 
 def _card_lines(found: Card, width: int) -> list[str]:
-    """The card as lines of at most so many characters."""
+    """The card as lines of at most `width` characters."""
     keeps = (
         "yes"
         if found.promises

@@ -139,8 +139,8 @@ def _with_policy(present: Document, name: str, group: str | None) -> Document:
 
 def _before(api: Api, present: Document) -> Document:
     """The settings in force, but for who decides: as in the newest version where others did. Raises CliError."""
-    # Newest first. Versions that changed other settings alone are passed over: going back to them would change
-    # nobody.
+    # Newest first. Versions that changed other settings alone are passed over: going back to them would
+    # not change the policy.
     for version in api.items(f"{PATH}/versions"):
         spec = version.get("spec")
         if not isinstance(spec, dict):

@@ -91,7 +91,7 @@ class WhatIfQuestions:
     is_together: bool
     suggest: bool
     policy: str | None
-    """None: whoever plans there by default."""
+    """None: the policy that plans there by default."""
     time_limit_s: float
 
 
@@ -161,7 +161,7 @@ def _of_server(context: typer.Context, questions: WhatIfQuestions) -> Document:
             answer = api.post("/api/v1/plans/preview", body)
         except ApiProblem as problem:
             raise _in_flags(problem) from problem
-    # The rest of a preview is about the plan of today, which nobody asked for here.
+    # The rest of a preview is about the plan of today, which was not asked for here.
     return {"today": answer.get("today"), "answers": answer.get("answers")}
 
 

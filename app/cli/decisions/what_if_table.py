@@ -97,7 +97,7 @@ def _unmeasured(answers: Sequence[Document]) -> list[str]:
             key = text(one, "network"), text(one, "gpu_type")
             services.setdefault(key, set()).add(text(one, "service"))
     return [
-        f"{gpu_type}: nobody has measured {network}, so {', '.join(sorted(names))} cannot be planned on it; "
+        f"{gpu_type}: {network} was never measured there, so {', '.join(sorted(names))} cannot be planned on it; "
         f"`plimsoll profile run --network {network} --gpu-type {gpu_type}` on such a GPU does, or apply a Profile"
         for (network, gpu_type), names in sorted(services.items())
     ]

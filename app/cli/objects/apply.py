@@ -27,7 +27,7 @@ from app.cli.objects.wait_ready import wait_ready
 
 MAX_WAIT_S = 3600.0
 PERSON_WAITS_S = 60.0
-"""Whoever said yes wants to see it serve; nothing is undone where it takes longer."""
+"""The person who said yes wants to see it serve; nothing is undone where it takes longer."""
 
 Files = Annotated[
     list[Path],
@@ -97,7 +97,7 @@ def apply(
         if not yes:
             require_yes("Apply?", refusal="nothing was changed")
         carry_out(api, steps, force=force)
-        # With -y and without --wait there may be nobody to read it.
+        # With -y and without --wait there may be no one to read it.
         is_asked = wait is None and not yes and _is_person(around)
         limit_s = PERSON_WAITS_S if is_asked else wait
         if limit_s:

@@ -12,7 +12,7 @@ from app.cli.common.errors import CliError
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
 
 MAX_WAIT_S = 0.5
-"""Whoever pressed Tab waits, and sees no message."""
+"""The person who pressed Tab waits, and sees no message."""
 MAX_NAMES = 500
 
 
@@ -75,7 +75,7 @@ def _beginning(names: list[str], incomplete: str) -> list[str]:
 
 
 def _names(context: typer.Context, word: str, query: Query | None = None) -> list[str]:
-    """The names of all objects of a kind; none where that is no kind, or nobody answers in time."""
+    """The names of all objects of a kind; none where that is no kind, or no answer comes in time."""
     try:
         kind = find_kind(word)
     except typer.BadParameter:
@@ -94,7 +94,7 @@ def _names(context: typer.Context, word: str, query: Query | None = None) -> lis
         with suppress(CliError):
             found.extend(_ask(api, kind, query))
 
-    # A thread that nobody waits for at the end: timeouts of a connection leave out how long its name takes to resolve.
+    # A thread that is not waited for at the end: timeouts of a connection leave out how long its name takes to resolve.
     asking = Thread(target=ask, daemon=True)
     asking.start()
     asking.join(MAX_WAIT_S)

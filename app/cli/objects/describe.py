@@ -81,7 +81,7 @@ def _show_fields(fields: Mapping[str, object], indent: str) -> None:
 
 
 def _show_project(project: Document) -> None:
-    """Limits beside what is taken of them: two objects in the API, and one question of whoever reads them."""
+    """Limits next to what is taken of them: two objects in the API, and one question of the reader."""
     show_line(faint("description: "), text(project, "spec.description") or "-")
     show_line("quota:")
     taken = cast(Document, dig(project, "status"))

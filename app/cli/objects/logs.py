@@ -48,7 +48,7 @@ def logs(
     ] = False,
     tail: Annotated[
         int | None,
-        typer.Option(min=1, max=100_000, help="The last lines, at most so many"),
+        typer.Option(min=1, max=100_000, help="Maximum number of lines, the last ones"),
     ] = None,
     since: Annotated[
         str | None,
@@ -233,7 +233,7 @@ def escaped(written: str) -> str:
 
 
 def _has_ended(log: ReadLog, part: Document) -> bool:
-    """Whether this part, with nothing in it, is the last one: a task may start anew, a replica does not."""
+    """Whether this part, with nothing in it, is the last one: a task may start again, a replica does not."""
     if log.replica is None or text(part, "text"):
         return False
     return log.replica not in _names(_running(part))

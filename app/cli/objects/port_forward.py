@@ -106,7 +106,7 @@ class Forwarding:
         self._found_s = 0.0
 
     async def serve(self, port: int) -> None:
-        """Until it is cancelled. Raises CliError for a port that is taken, and for a service that nobody serves."""
+        """Until it is cancelled. Raises CliError for a port that is taken, and for a service that has no replica."""
         target = await self._target_now()
         try:
             server = await asyncio.start_server(self._take, HOST, port)
@@ -139,13 +139,13 @@ class Forwarding:
         assert task is not None
         self._connections.add(task)
         try:
-            # Refused and not queued: nobody would see why nothing comes.
+            # Refused and not queued: it would be unclear why nothing comes.
             if len(self._connections) <= MAX_CONNECTIONS:
                 await self._forward(reader, writer)
         # Only at the end of the program; asyncio would report it as an error of the connection.
         except asyncio.CancelledError:
             pass
-        # One broken connection is not the end of the others; whoever made it sees that it ends.
+        # One broken connection is not the end of the others; its client sees that it ends.
         except (CliError, OSError, TimeoutError) as error:
             problem = str(error) or type(error).__name__
             show_error(CliError(f"a connection was not forwarded: {problem}"))

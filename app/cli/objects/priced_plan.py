@@ -24,7 +24,7 @@ RATE_ANNOTATION = "expected-rps"
 ALTERNATIVES = 2
 PLANNING_S = 4.0
 ANSWER_S = 20.0
-"""The solver's process may have to start first; beyond that nobody wants to wait for a price."""
+"""The solver's process may have to start first; a price is not worth a longer wait."""
 _CENT = 0.005
 
 

@@ -110,7 +110,7 @@ class StateGoal:
 def _states(kind: str) -> tuple[str, ...]:
     if kind == "Plan":
         return PLAN_STATES
-    # Imported late: it brings NumPy, for which nobody who waits for a service should wait.
+    # Imported late: it brings NumPy, which a wait for a service does not need.
     from app.store.task_book import TaskPhase
 
     return get_args(TaskPhase)

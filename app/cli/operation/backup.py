@@ -95,7 +95,7 @@ class RestoredDatabase:
 async def _backup(url: str, file: Path) -> None:
     clients = _clients(url)
     engine = _engine(url)
-    # A file of that name is complete: whoever finds it need not ask whether the copying ended well.
+    # A file of that name is complete: its presence shows that the copying ended well.
     unfinished = file.with_name(f"{file.name}.unfinished")
     try:
         await backups.note_backup(engine, program_version())

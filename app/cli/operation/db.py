@@ -46,7 +46,7 @@ def upgrade() -> None:
 def current() -> None:
     """Show the current revision and the one that is needed."""
     settings = load_settings()
-    # Never makes a database: whoever asks for its state should not get an empty one.
+    # Never makes a database: a question about its state should not make an empty one.
     with open_database(settings) as url:
         has = migrate.current(url)
     show_line(f"database  {place_of_database(settings)}")

@@ -78,7 +78,7 @@ def create(
     wanted: Document = {"name": name, "scope": scope.value}
     given = {"projects": project, "node": node, "uses": uses}
     wanted |= {key: value for key, value in given.items() if value}
-    # Parsed first: a typing error must not leave a token behind that nobody keeps.
+    # Parsed first: a typing error must not leave a token behind that is not kept.
     if expires is not None:
         wanted["expires_at"] = _end(expires)
     secret = _create_locally(wanted) if local else _create(context, wanted)

@@ -29,7 +29,7 @@ def capacity_law(
         typer.Option(
             min=0.01,
             max=100.0,
-            help="Print instead what share is late or refused at so many times the figure",
+            help="Print instead what share is late or refused at these multiples of the figure",
         ),
     ] = None,
 ) -> None:

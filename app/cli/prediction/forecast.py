@@ -195,7 +195,7 @@ def warm_up(
 
     async def add(engine: "Engine") -> int:
         async with engine.begin() as connection:
-            # Raises for a service that does not exist, whose rates nobody would ever read.
+            # Raises for a service that does not exist, whose rates would never be read.
             await services.get(connection, service)
             return await rates.add_trace(connection, service, history)
 

@@ -9,7 +9,7 @@ from solvers.predict.data.fit import Fits
 from solvers.predict.data.samples import Group, Samples
 
 MAX_CURVES = len(COLOURS)
-"""A panel has at most so many; further batches are drawn as dots alone."""
+"""The maximum number in a panel; further batches are drawn as dots alone."""
 
 
 def plot_text(samples: Samples, fits: Fits) -> str:
@@ -54,7 +54,7 @@ def _points(found: GroupCurves, *, is_on_curve: bool) -> dict[float, list[Point]
     """The samples that the curves are about, or the others, by batch."""
     points: dict[float, list[Point]] = defaultdict(list)
     for each in found.measured:
-        # Samples beside neighbours or at another clock lie off the curve for a reason, not by error.
+        # Samples next to neighbours or at another clock lie off the curve for a reason, not by error.
         if each.is_on_curve is is_on_curve:
             points[each.batch].append((each.sm_percent, each.latency_ms))
     return points

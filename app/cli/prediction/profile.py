@@ -185,7 +185,7 @@ def _check_output(output: Path) -> None:
     """Before long work. Raises BadParameter or CliError."""
     if output == STDIO:
         raise typer.BadParameter(
-            "a profile needs a file, as its journal is kept beside it",
+            "a profile needs a file, as its journal is kept next to it",
             param_hint="'--output'",
         )
     check_place(output)

@@ -73,7 +73,7 @@ def run_profile(
             rules=place.rules,
             seed=wanted.seed,
             budget_s=place.budget_s,
-            # Beside the samples: what was changed on the GPU is put back from there, also after a crash.
+            # Next to the samples: what was changed on the GPU is put back from there, also after a crash.
             knobs_dir=output.with_name(f"{output.name}.knobs").absolute()
             if wanted.clocks
             else None,
@@ -157,7 +157,7 @@ def _sum_up(report: ProfileReport, samples: int) -> None:
 
 
 def write_samples(output: Path, measured: Sequence[Measurement], gpu_type: str) -> None:
-    """The samples, and beside them all figures. Nothing where nothing was measured."""
+    """The samples, and next to them all figures. Nothing where nothing was measured."""
     if not measured:
         return
     _write(output, sample_rows(make_profile_samples(measured, gpu_type)))

@@ -22,7 +22,7 @@ Condition: TypeAlias = tuple[float, float, float]
 """Batch, SM percent, clock in MHz."""
 
 USUAL_POINTS = 8
-"""With so many samples an unmeasured network's error falls to a quarter (docs/predict.md)."""
+"""With this number of samples an unmeasured network's error falls to a quarter (docs/predict.md)."""
 
 
 def plan(
@@ -102,7 +102,7 @@ def _measured(
     found = set()
     for row in at.groups().get(Group(network, gpu_type.name), ()):
         if (
-            # Samples beside neighbours or under limits say little of the network alone: their points are still to be
+            # Samples next to neighbours or under limits say little of the network alone: their points are still to be
             # measured.
             at.time_quota_percent[row] == 100.0
             and isnan(at.power_limit_w[row])

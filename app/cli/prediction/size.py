@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _SECONDS_PER_HOUR = 3600.0
 _MILLION = 1e6
 _WHY = {
-    "weights": "the weights do not fit on so many GPUs",
+    "weights": "the weights do not fit on this number of GPUs",
     "context": "its cache does not hold the longest request: more GPUs, or a lower --max-model-len",
     "ttft": "too slow for --ttft-ms even for a request alone",
     "itl": "one step takes longer than --itl-ms",
@@ -67,7 +67,7 @@ _Problem = Annotated[
     str | None,
     typer.Option(
         metavar="RPS=FILE",
-        help="Write the Problem of a service of so many requests per second, for `plimsoll plan`, and print nothing",
+        help="Write the Problem of a service with RPS requests per second, for `plimsoll plan`, and print nothing",
     ),
 ]
 
@@ -93,7 +93,7 @@ def size(
         str,
         typer.Argument(
             metavar="NETWORK",
-            help="The config.json beside the weights, or the name of a shipped network such as Llama-3.1-8B-Instruct",
+            help="The config.json next to the weights, or the name of a shipped network such as Llama-3.1-8B-Instruct",
         ),
     ],
     *,

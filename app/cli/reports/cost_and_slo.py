@@ -83,7 +83,7 @@ def cost(
 ) -> None:
     """Show what was spent, by service, project or GPU type, or on tasks.
 
-    Cost divides each GPU's price by SM percent, and lists what was allocated to nobody as (idle); whole-GPU cost
+    Cost divides each GPU's price by SM percent, and lists what was not allocated as (idle); whole-GPU cost
     divides the idle part over the services, too. Both add up to the bill.
     """
     key = by.value.replace("-", "_")
@@ -182,7 +182,7 @@ def _add_budget(entry: Document, periods: list[Document]) -> None:
 
 
 def _show_csv(sums: list[Document], columns: tuple[str, ...]) -> None:
-    """Every sum as it is; whoever reads the file rounds."""
+    """Every sum as it is; the reader of the file rounds."""
     writer = csv.DictWriter(
         # The sums may hold more than the columns that are wanted.
         sys.stdout,
@@ -214,7 +214,7 @@ def _rows(api: Api, view: str, since: str | None) -> Iterator[Document]:
 def _sums(rows: list[Document], key: str, columns: tuple[str, ...]) -> list[Document]:
     """Sums of some columns by another one; idle last, else by name."""
     names = sorted(
-        # Idle time is nobody's, so that it comes after everybody.
+        # Idle time belongs to none, so that it comes after everybody.
         {text(row, key) for row in rows},
         key=lambda name: (name == IDLE, name),
     )

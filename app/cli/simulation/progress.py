@@ -13,7 +13,7 @@ from app.simulate.run.run import SimulationRun
 from app.simulate.run.runner import Outcome, RunWatcher
 
 _BAR = 24
-"""Characters: a name and both figures beside it fit a terminal of 80 columns."""
+"""Characters: a name and both figures next to it fit a terminal of 80 columns."""
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def run_scenario(wanted: SimulateOptions) -> bool:
 
 
 def run_bound(file: Path, *, jobs: int | None) -> bool:
-    """The scenario's policies beside the perfect system; whether every run was done. Raises CliError."""
+    """The scenario's policies next to the perfect system; whether every run was done. Raises CliError."""
     scenario = read_scenario(file)
     try:
         compared = with_perfect(scenario)

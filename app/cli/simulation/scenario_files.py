@@ -37,7 +37,7 @@ def read_scenario(source: Path) -> SimulationScenario:
 
 
 def folder_of(source: Path) -> Path:
-    """Where a scenario's traces are looked for: beside its file."""
+    """Where a scenario's traces are looked for: next to its file."""
     return Path() if source == STDIO else source.parent
 
 

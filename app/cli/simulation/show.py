@@ -62,7 +62,7 @@ def _times(usd: float, of_usd: float) -> str:
 
 def _show_services(report: SimulationReport, stream: TextIO) -> None:
     stream.write("\n")
-    # By service, so that its line under one policy stands beside the one under the other.
+    # By service, so that its line under one policy stands next to the one under the other.
     rows = [
         (
             service.service,
@@ -93,7 +93,7 @@ def _show_carbon(report: SimulationReport, stream: TextIO) -> None:
 
 
 def _show_losses(report: SimulationReport, stream: TextIO) -> None:
-    """By moment, so that one policy's line stands beside the other's; `late` and `worst` are those of 60 s."""
+    """By moment, so that one policy's line stands next to the other's; `late` and `worst` are those of 60 s."""
     stream.write("\n")
     losses = sorted(
         (

@@ -313,7 +313,7 @@ def _range(
         ends = read(low), read(high if colon else low)
     except ValueError:
         ends = math.nan, math.nan
-    # NaN fails, as it should; an end of infinity would make rates that nobody can draw.
+    # NaN fails, as it should; an end of infinity would make rates that cannot be drawn.
     if not lowest <= ends[0] <= ends[1] < math.inf:
         raise typer.BadParameter(
             f"{text!r} must be two ends of at least {lowest:g}, the lower one first, such as {example}",
@@ -329,7 +329,7 @@ def _burst_options(weight: float, service: BurstSource) -> str:
 
 def _level(level: str) -> tuple[float, float]:
     rate, colon, stay = level.partition(":")
-    # Without this check the error would be about an empty duration, which nobody typed.
+    # Without this check the error would be about an empty duration, which was not typed.
     if not colon:
         raise typer.BadParameter(
             f"{level!r} is not RPS:TIME, such as 180:10s", param_hint="'--level'"

@@ -84,7 +84,7 @@ def write_series(shapes: Sequence[Shape], command: str, wanted: WantedSeries) ->
             draws=wanted.draw,
             note=f"plimsoll trace generate {command} {wanted.options}",
         )
-    # Of options that are each within their bounds, a rate may come out that no float holds or nobody can draw.
+    # Of options that are each within their bounds, a rate may come out that no float holds or that cannot be drawn.
     except ValueError as error:
         raise typer.BadParameter(f"these values give no rates: {error}") from error
     write(made, wanted.output)

@@ -41,7 +41,7 @@ def control(
     solver = SolverWorker(
         make_rows=make_rows, threads=settings.solver_threads, niceness=NICENESS
     )
-    # Both import for seconds, and whoever takes the lead over should not do so one after the other.
+    # Both import for seconds, and a process that takes the lead should not do so one after the other.
     solver.begin()
     from app.serve.controller_process import run_controller
 

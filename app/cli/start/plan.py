@@ -202,7 +202,7 @@ def deliver(
 
     `laws`: language models' capacities are audited as well.
     """
-    # Whoever made the plan, the checker has the last word: figures in a report may be wrong as well.
+    # Whichever policy made the plan, the checker has the last word: figures in a report may be wrong as well.
     broken = violations(problem, plan) + report_violations(problem, plan, report)
     # The plan itself may go to stdout; the summary then stays out of its way.
     stream = summary_stream(output)

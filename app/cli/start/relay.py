@@ -75,7 +75,7 @@ def relay(
         float, typer.Option(min=1.0, max=3600.0, help="Seconds of a window")
     ] = 10.0,
     windows: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many windows")
+        int | None, typer.Option(min=1, help="Stop after this number of windows")
     ] = None,
 ) -> None:
     """Tell the control plane what a server that no agent started does.

@@ -12,12 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 # A statement that runs longer than this would hold a snapshot open for many ticks; reports and syncs stay far below.
 STATEMENT_TIMEOUT_MS = 30_000
-# Every transaction of ours is short: whoever waits longer for a lock meets a stuck one, and an error says so.
+# Every transaction of ours is short: one that waits longer for a lock meets a stuck one, and an error says so.
 LOCK_TIMEOUT_MS = 5_000
 # A transaction that its client forgot would stop vacuum; every step of ours ends within seconds.
 IDLE_IN_TRANSACTION_MS = 60_000
 
-# SQLAlchemy's own 30 s are longer than agents wait for an answer; whoever finds no connection free is to come again.
+# SQLAlchemy's own 30 s are longer than agents wait for an answer; without a free connection they are to come again.
 POOL_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 5
 """A whole number, as libpq has it."""
@@ -96,7 +96,7 @@ def _to_json(value: object) -> str:
 
 
 async def recreate(server_url: str, name: str) -> None:
-    """An empty database of that name; one that exists is dropped, whoever is connected to it."""
+    """An empty database of that name; one that exists is dropped, also while others are connected to it."""
     engine = make_engine(server_url, pool_size=2, application="plimsoll-create")
     # Names of databases cannot be parameters of a statement.
     quoted = '"' + name.replace('"', '""') + '"'

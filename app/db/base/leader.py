@@ -63,7 +63,7 @@ class SessionLock:
         return True
 
     async def _begin(self, connection: AsyncConnection) -> None:
-        """What whoever gets it does first."""
+        """Runs first in the process that gets the lead."""
 
     async def release(self) -> None:
         """Give it back; harmless without it."""
@@ -115,9 +115,9 @@ class Leader(SessionLock):
 
 
 async def holds_lead(connection: AsyncConnection, epoch: int) -> bool:
-    """Whether nobody has led since the leader of that epoch; nobody begins to before the transaction ends.
+    """Whether no other has led since the leader of that epoch; none begins to before the transaction ends.
 
-    0 is the epoch of whoever does not lead: it holds in a database that no controller has ever led, and never again.
+    0 is the epoch of a process that does not lead: it holds in a database that never had a leader, and only there.
     """
     # The row is what a new leader updates: it waits for this transaction, or this one reads its epoch.
     found = await connection.execute(text("SELECT epoch FROM leader FOR SHARE"))

@@ -119,7 +119,7 @@ class Listener:
         LISTEN.
         """
         while True:
-            # Closed with the caller, so that no connection outlives whoever stopped listening.
+            # Closed with the caller, so that no connection outlives a caller that stopped listening.
             async with aclosing(self._until_lost()) as payloads:
                 async for payload in payloads:
                     yield payload

@@ -210,7 +210,7 @@ token = _table(
     "token",
     key("id"),
     must("name", Text),
-    # Only a hash: whoever reads the table cannot log in with what stands there.
+    # Only a hash: a reader of the table cannot log in with what stands there.
     must("sha256", LargeBinary),
     must("scope", Text),
     Column("projects", TEXTS),

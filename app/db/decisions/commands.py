@@ -126,7 +126,7 @@ async def save_commands(
             "created_at": at,
         }
         for entry in commands
-        # A node that was removed while the plan was made has nobody to command.
+        # A node that was removed while the plan was made cannot be commanded.
         if entry.node in newest
         and (all_anew or not newest[entry.node].is_followed_as(entry))
     ]

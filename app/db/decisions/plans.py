@@ -242,7 +242,7 @@ async def record(
     archived: dict[str, object] = {}
     if problem is not None:
         bodies["problem"] = problem.body
-        # Without the problem nobody can tell what they are prices of; so a plan that is merely kept has none.
+        # Without the problem it is unknown what they are prices of; so a plan that is merely kept has none.
         if report.prices is not None:
             archived["prices"] = msgspec.to_builtins(report.prices)
     inserted = await connection.execute(

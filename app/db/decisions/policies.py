@@ -25,7 +25,7 @@ class PolicyRow:
 
 
 async def load_current(connection: AsyncConnection) -> PolicySettings:
-    """The settings in force; the defaults as long as nobody saved any."""
+    """The settings in force; the defaults as long as none were saved."""
     found = await list_rows(connection, limit=1)
     return found[0].settings if found else PolicySettings()
 

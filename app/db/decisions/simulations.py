@@ -56,7 +56,7 @@ class SimulationRow:
     id: int
     asked_by: str
     project: str | None
-    """Whose quota it counts for; None: nobody's."""
+    """Whose quota it counts for; None: no quota."""
     name: str
     example: str | None
     policies: tuple[str, ...]
@@ -184,7 +184,7 @@ async def get_report(
 async def cancel(
     connection: AsyncConnection, simulation_id: int, *, at: datetime
 ) -> bool:
-    """End one; whoever runs it notices. False: it was cancelled before.
+    """End one; the process that runs it notices. False: it was cancelled before.
 
     Raises NotFound, and Conflict when it is over.
     """

@@ -43,7 +43,7 @@ async def push(
 ) -> bool:
     """Make a plan the target if its parent still is and the catalogue revision is unchanged; see `Store.push_target`.
 
-    A plan that nobody approved gives way to one that a person approved and that can still be pushed. `epoch`: of the
+    A plan that was not approved gives way to one that a person approved and that can still be pushed. `epoch`: of the
     leader who pushes. `known`: a target that need not be read again.
 
     The one row of `cluster` is locked first, as every change of the catalogue and of the policy does: pushes and
@@ -59,7 +59,7 @@ async def push(
     policy = await policies.load_current(connection)
     leads = await holds_lead(connection, epoch)
     if policy.holds or not leads:
-        # What a person approved waits for whoever may push it.
+        # What a person approved waits for a leader that may push it.
         if row.state == "proposed":
             why = HELD if policy.holds else NOT_LEADING
             await _lose(connection, plan.c.id == plan_id, why, at)
@@ -171,7 +171,7 @@ async def _replace_target(
     await connection.execute(
         update(plan).where(plan.c.state == "target").values(state="superseded")
     )
-    # Plans that wait were made from the target that ends here: nobody can push them any more.
+    # Plans that wait were made from the target that ends here: they cannot be pushed any more.
     waiting = plan.c.state.in_(UNDECIDED) & (plan.c.id != plan_id)
     await _lose(connection, waiting, overtaken_by(plan_id), at)
     await connection.execute(

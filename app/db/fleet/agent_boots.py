@@ -29,7 +29,7 @@ async def load_boots(
 ) -> dict[tuple[str, str], AgentBoot]:
     """What is known of these starts of agents, whose nodes are locked; new ones are written down.
 
-    Without those by which a node would have more than NEW_BOOTS_PER_HOUR: nobody starts an agent so often, and each is
+    Without those by which a node would have more than NEW_BOOTS_PER_HOUR: no agent is started so often, and each is
     a row that is kept as long as observations are.
     """
     known = await _load_known(connection, boots)

@@ -66,7 +66,7 @@ def agent_line(node: str, kind: str, reason: str, at: datetime) -> AuditEvent:
 
 
 # Agents repeat an acknowledgement until it arrived; the same refusal for the same reason is one event. Counted from an
-# hour before the command: the clocks of whoever made it and of whoever writes the event may differ.
+# hour before the command: the clocks of its maker and of the event's writer may differ.
 _NEW_REFUSALS = f"""
 SELECT w.node, format('generation %s: %s', generation, detail) AS reason
 FROM unnest(CAST(:nodes AS text[]), CAST(:generations AS bigint[]), CAST(:details AS text[]))

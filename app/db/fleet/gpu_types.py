@@ -105,7 +105,7 @@ async def set_price(
 async def set_paid(
     connection: AsyncConnection, name: str, paid_count: int, *, at: datetime
 ) -> None:
-    """So many count as paid for in reports from `at` on, else as `set_price`; plans go by what the type itself says."""
+    """`paid_count` GPUs are paid for in reports from `at`, else as `set_price`; plans go by what the type says."""
     await _set_from(connection, _PAID, name, paid_count, at=at)
 
 

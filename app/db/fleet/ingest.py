@@ -54,7 +54,7 @@ async def ingest(
     limited: LimitedEvents,
 ) -> Ingested:
     """Write observations in the connection's transaction; their days must exist. See `Store.ingest`."""
-    # Nodes first: while one is locked, nobody else can write what it reported.
+    # Nodes first: while one is locked, no other can write what it reported.
     ends = await _lock_nodes(
         connection, sorted({entry.observation.node for entry in placed})
     )

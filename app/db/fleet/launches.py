@@ -61,7 +61,7 @@ async def note_failures(
     for each in new:
         await events.add(connection, launches_fail_event(received, each))
     if new:
-        # The next period would do, but meanwhile nobody serves in the replica's place.
+        # The next period would do, but meanwhile nothing serves in the replica's place.
         await wake(connection, "launches fail")
 
 
@@ -123,7 +123,7 @@ async def _known_gpus(connection: AsyncConnection, gpus: set[GpuId]) -> set[GpuI
 async def _load(
     connection: AsyncConnection, gpus: set[GpuId]
 ) -> dict[tuple[str, GpuId], LaunchRecord]:
-    # Without a lock of its own: whoever writes of a GPU has locked its node.
+    # Without a lock of its own: a writer of a GPU has locked its node.
     rows = await all_rows(connection, _OF_GPUS, gpus=sorted(gpus))
     return {
         (row.service, GpuId(row.gpu)): LaunchRecord(

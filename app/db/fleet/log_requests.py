@@ -11,7 +11,7 @@ from app.db.base.rows import all_rows
 from app.db.base.transaction import Connection
 
 LOG_CHANNEL = "plimsoll_log"
-"""Notified when a log is asked for, or answered, or nobody waits for it any more."""
+"""Notified when a log is asked for, or answered, or no longer waited for."""
 MAX_ASKED = 8
 """Handed to one node at once, the oldest first."""
 
@@ -44,7 +44,7 @@ async def list_asked(connection: Connection) -> Sequence[AskedLog]:
 async def answer(
     connection: Connection, node: str, request_id: str, answered: LogAnswer
 ) -> None:
-    """Keep a node's answer; nothing where nobody waits any more, or it was answered before."""
+    """Keep a node's answer; nothing where no caller waits any more, or it was answered before."""
     # The node is compared, so that no agent answers for another one's replicas.
     await connection.execute(
         text(_ANSWER),
@@ -65,7 +65,7 @@ async def read(connection: Connection, request_id: str) -> LogAnswer | None:
 
 
 async def forget(connection: Connection, request_id: str) -> None:
-    """Nobody waits for it any more."""
+    """Forget a log that no caller waits for any more."""
     await connection.execute(text(_FORGET), {"id": request_id})
     await _announce(connection)
 

@@ -62,7 +62,7 @@ class NodeRow:
     """What its agent said of that command; empty: nothing yet."""
     ack_detail: str = ""
     is_renumbered: bool = False
-    """Generations began anew after a restore, and no plan was pushed since."""
+    """Generations began again after a restore, and no plan was pushed since."""
     clock_skew_s: float = 0.0
     """Seconds by which the agent's clock is ahead."""
     problems: tuple[str, ...] = ()
@@ -337,7 +337,7 @@ def _gpu(row: AnyRow) -> Gpu:
 def _node(row: AnyRow, now: datetime) -> Node:
     heard_at = row.last_seen_at
     # A node that never reported counts as silent since it was registered. One that reported under a clock that was
-    # ahead, too: it may be gone, and its windows lie where nobody looks yet, so that nothing can be planned by them.
+    # ahead, too: it may be gone, and its windows lie where none are read yet, so that nothing can be planned by them.
     if heard_at is None or heard_at > now + MAX_AHEAD:
         heard_at = row.created_at
     return Node(

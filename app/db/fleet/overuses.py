@@ -2,7 +2,7 @@
 
 Agents judge it over several windows (`agents.gpu.node.attribution`) and tell it as long as it goes on; the table
 `overuse` holds what goes on, so that only changes are written down. An observation without uses says nothing about it.
-What goes on at a node ends, too, when the node is removed or falls silent; it begins anew if it still goes on
+What goes on at a node ends, too, when the node is removed or falls silent; it begins again if it still goes on
 afterwards.
 """
 
@@ -46,7 +46,7 @@ async def note_overuses(
 async def lose_overuses(
     connection: AsyncConnection, nodes: Sequence[str], at: datetime, *, why: str
 ) -> None:
-    """End all that goes on at nodes of which nobody hears any more; `why`, as in "since its node was removed"."""
+    """End all that goes on at nodes that are not heard of any more; `why`, as in "since its node was removed"."""
     lost = await all_rows(connection, _LOSE, at=at, nodes=list(nodes), why=why)
     for row in lost:
         await add(connection, _line(row, at))

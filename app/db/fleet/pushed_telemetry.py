@@ -17,7 +17,7 @@ from app.db.fleet.ingest import add_hours, add_windows
 OLDEST_S = 86_400.0
 """Older windows are refused; `Retention.pushed_days` keeps longer what would repeat them."""
 MAX_SOURCES = 64
-"""A service may have so many within an hour."""
+"""The maximum of a service within an hour."""
 SLACK = timedelta(milliseconds=1)
 """Two windows may overlap by so much: ends are sums of rounded numbers."""
 

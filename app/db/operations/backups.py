@@ -93,7 +93,7 @@ async def finish(engine: AsyncEngine, *, held: int, reason: str, after: Json) ->
 async def _audit(
     connection: AsyncConnection, kind: str, reason: str, after: Json = None
 ) -> None:
-    # The database's own time: whoever runs the command may be on any machine.
+    # The database's own time: the command may run on any machine.
     now = (await connection.execute(text("SELECT now()"))).scalar_one()
     await events.add(
         connection,

@@ -76,7 +76,7 @@ async def list_rows(
 async def newest_actors(
     connection: AsyncConnection, subjects: Sequence[str], kinds: Sequence[str]
 ) -> dict[str, str]:
-    """Who has last done one of these things to each subject; without those to which nobody has."""
+    """Who has last done one of these things to each subject; without those to which it was never done."""
     rows = await all_rows(
         connection, _NEWEST_ACTORS, subjects=list(subjects), kinds=list(kinds)
     )

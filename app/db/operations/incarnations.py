@@ -94,7 +94,7 @@ async def note_diverged(
 
     In a transaction of its own after the reports are kept: it locks the row of `cluster`, as every change of the
     catalogue does before it locks nodes. Nodes that claim too much, or too soon after the last time, move nothing: they
-    stay ahead, or follow their command until the next target, which is written anew for them.
+    stay ahead, or follow their command until the next target, which is written again for them.
     """
     found = await connection.execute(
         text(_RENUMBER),

@@ -1,7 +1,7 @@
 """How a token follows another: a node's own after its join token, a renewed one after the old.
 
-Whoever asks may have made the new secret itself and sends its hash: a lost answer is then asked for again, and costs
-neither a second use of the join token nor a token whose secret nobody knows.
+The caller may have made the new secret itself and sends its hash: a lost answer is then asked for again, and costs
+neither a second use of the join token nor a token whose secret is unknown.
 """
 
 from datetime import datetime, timedelta
@@ -41,7 +41,7 @@ async def enrol(
             raise _hash_is_taken()
         return NewToken(row=made, secret="", is_new=False)
     present = await tokens.of_node(connection, node)
-    # Tokens that have ended count, too: else whoever holds any join token could take the place of such a node.
+    # Tokens that have ended count, too: else the holder of any join token could take the place of such a node.
     if present and join.node is None:
         raise Conflict(
             f"a node {node!r} was enrolled before; to put a machine in its place, make a token with "

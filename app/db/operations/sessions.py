@@ -14,7 +14,7 @@ from app.db.operations.token_secrets import TokenOrder
 from app.db.operations.tokens import TokenRow
 
 MAX_PER_TOKEN = 50
-"""Browsers in which one token is logged in; whoever logs in by one once more ends the oldest session."""
+"""Browsers in which one token is logged in; one more login by it ends the oldest session."""
 
 
 async def create(
@@ -45,7 +45,7 @@ async def create(
 async def token_of_person(
     connection: AsyncConnection, wanted: TokenOrder, *, at: datetime
 ) -> TokenRow:
-    """The token of whoever logged in at the identity provider; one of an earlier login with the same rights lasts on.
+    """The token of a login at the identity provider; one of an earlier login with the same rights lasts on.
 
     One for all browsers of a person: it is listed, limited and revoked once.
     """
@@ -74,7 +74,7 @@ async def token_of_person(
     found = extended.scalar_one_or_none()
     if found is not None:
         return await tokens.get(connection, found)
-    # Nobody knows a secret with this hash: only sessions lead to the token.
+    # A secret with this hash is unknown: only sessions lead to the token.
     sha256 = secrets.token_bytes(32)
     return (await token_secrets.create(connection, wanted, at=at, sha256=sha256)).row
 

@@ -1,7 +1,7 @@
 """Bearer tokens, by the SHA-256 of their secret; the secret itself never comes here.
 
 Tokens that replaced one another are one family, under the id of its first token, its root. A family has the limits of
-one token and ends as a whole. Whoever rotates or revokes locks the root's row first, so that no token joins a family
+one token and ends as a whole. A rotation or revocation locks the root's row first, so that no token joins a family
 that is being ended.
 """
 
@@ -29,7 +29,7 @@ LIFETIMES: dict[Scope, timedelta] = {
     "agent": timedelta(days=90),
     "join": timedelta(days=1),
 }
-"""How long a token is valid where nobody says otherwise."""
+"""How long a token is valid where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ async def get(
     await connection.execute(
         select(token.c.id).where(token.c.id == row.root).with_for_update()
     )
-    # Read again: whoever held the lock until now may have rotated or revoked it.
+    # Read again: the last holder of the lock may have rotated or revoked it.
     return _row(await one_row(connection, statement, missing=missing))
 
 

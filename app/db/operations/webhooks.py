@@ -177,7 +177,7 @@ async def give_up(
 
 
 async def record_full(connection: AsyncConnection, at: datetime) -> None:
-    """Say once when so many wait that the oldest are dropped; again only after half of them were gone."""
+    """Say once when the queue is so full that the oldest are dropped; again only after half of them were gone."""
     for row in await list_rows(connection):
         # Half the limit, not the limit: a number that moves around it would be reported all the time.
         if row.waiting < WAITING_LIMIT // 2:

@@ -38,7 +38,7 @@ from solvers.forecast.types import Season
 from solvers.types.state import Service
 
 SEASON_DAYS = 28
-"""Seasons are made from so many days, where they are kept for as long."""
+"""Seasons are made from this number of days, where they are kept for as long."""
 
 Revision: TypeAlias = tuple[datetime | None, int]
 """Moves with every change of a choice: the newest one's time, and how many there are."""
@@ -49,7 +49,7 @@ async def load_revision(connection: AsyncConnection) -> Revision:
     row = (
         await connection.execute(select(func.max(forecast_choice.c.at), func.count()))
     ).one()
-    # The count beside the time: a choice that was deleted moves no time.
+    # The count next to the time: a choice that was deleted moves no time.
     return row[0], row[1]
 
 

@@ -31,7 +31,7 @@ SIGMA_BY_PROVENANCE: Mapping[Provenance, float] = {
 """Standard deviation of ln(true / stated time) where a profile states none.
 
 0.15 is that of the shipped points that were scaled to the GPU type where this went worst (T4), against the simulated
-truth: 0.12 between networks and 0.09 between a network's rows. Estimates rest on ratios that nobody measured.
+truth: 0.12 between networks and 0.09 between a network's rows. Estimates rest on ratios that were not measured.
 """
 
 
@@ -298,7 +298,7 @@ _COPY_POINTS = (
 def _same(one: StoredProfile | None, other: StoredProfile) -> bool:
     if one is None or one.points.sensitivity != other.points.sensitivity:
         return False
-    # By row and not in order: whoever sends points may list them in any.
+    # By row and not in order: a sender of points may list them in any.
     return _by_row(one) == _by_row(other)
 
 

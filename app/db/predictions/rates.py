@@ -159,14 +159,14 @@ def dense_series(
     first, last = numbers[0], numbers[-1]
     if until_s is not None:
         last = max(last, int(until_s // window_s) - 1)
-    # NaN, not 0: nothing heard is no evidence that nobody asked.
+    # NaN, not 0: nothing heard is no evidence that nothing arrived.
     counts = np.full(last - first + 1, np.nan)
     counts[np.asarray(numbers) - first] = arrivals
     return RequestSeries(start_s=first * window_s, window_s=window_s, arrivals=counts)
 
 
 # Sums replace sums, so that a repeated roll-up counts nothing twice; equal rows are not written again. Windows of two
-# lengths can overlap while the policy changes its window: nobody can have been heard for longer than the step.
+# lengths can overlap while the policy changes its window: no service can have been heard for longer than the step.
 _SUM_WINDOWS = """
 INSERT INTO service_rate AS r (service, start, heard_s, arrivals)
 SELECT w.service, date_bin(make_interval(secs => :step_s), w.window_start, 'epoch') AS bin,

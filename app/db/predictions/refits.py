@@ -50,7 +50,7 @@ async def refit(
     now: Callable[[], datetime],
     apply: bool,
 ) -> RefitOutcome:
-    """Fit a network's samples anew, keep the fits, and make a new profile version where that is better and wanted.
+    """Fit a network's samples again, keep the fits, and make a new profile version where that is better and wanted.
 
     Raises NotFound, and InvalidRequest when nothing is known of it.
     """

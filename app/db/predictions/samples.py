@@ -22,7 +22,7 @@ from solvers.predict.data.samples import (
 SERVED_EACH = 3
 """Served samples of one condition that a fit works on, the newest: an hour of them."""
 SERVED_PART = 4
-"""One part in so many of what a fit works on may have been served, on top."""
+"""One part in SERVED_PART of what a fit works on may have been served, on top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ async def load(
 ) -> Samples:
     """The newest samples of a network, and of its neighbours and others on the same GPU types; in the order of keys.
 
-    Those that people sent come first. What was served may fill a quarter of each limit beside them, the network's own
+    Those that people sent come first. What was served may fill a quarter of each limit with them, the network's own
     with the newest SERVED_EACH of a condition: there is ever more of it, and of few conditions.
 
     `gpu_type`: only the network's own on this one. `since`: only those that came in from then on.

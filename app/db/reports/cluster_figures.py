@@ -111,7 +111,7 @@ WHERE upper_inf(t.valid)
 ORDER BY g.gpu COLLATE "C"
 """
 
-# Requests of a service that is gone have no project; nobody asks for them here.
+# Requests of a service that is gone have no project; they are not asked for here.
 _HOUR = """
 SELECT project, service, c.cost_usd, e.energy_wh, s.requests, s.served, s.in_slo, s.rejected, s.gone,
        s.unmeasured

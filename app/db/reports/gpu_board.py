@@ -54,7 +54,7 @@ LEFT JOIN LATERAL (SELECT * FROM gpu_observation WHERE gpu = g.id AND window_sta
 """
 
 # FULL JOIN: a replica that should be there is shown before it runs, and one that runs on after its plan is shown, too.
-# What others use, and the idle watts, are nobody's replica or task: they come last, as measured.
+# What others use, and the idle watts, belong to no replica or task: they come last, as measured.
 _CARRIED = """
 WITH newest AS (
     SELECT max(window_start) AS at FROM gpu_observation

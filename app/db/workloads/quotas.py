@@ -26,11 +26,11 @@ class ProjectQuota:
     max_priority: float | None = None
     """No service or task may have a higher one."""
     max_replicas: int | None = None
-    """All services together may run so many, by the `max_replicas` that each states."""
+    """The maximum that all services together may run, by the `max_replicas` that each states."""
     max_gpus: int | None = None
-    """All services and tasks together may hold so many: each replica and each task that is not over one."""
+    """The maximum that all services and tasks may hold: each replica and each task that is not over one."""
     max_simulations: int | None = None
-    """So many may wait or run. None: the project's own tokens ask for none, and others for it without a ceiling."""
+    """How many may wait or run. None: the project's own tokens ask for none, and others for it without a ceiling."""
 
     @classmethod
     def of(cls, row: AnyRow) -> "ProjectQuota":
@@ -110,7 +110,7 @@ async def check_task(
 async def simulations_left(connection: AsyncConnection, project: str) -> int | None:
     """How many more simulations a project may ask for; None: its quota says nothing. Raises NotFound.
 
-    Until the transaction ends nobody else asks for one of that project.
+    Until the transaction ends no one else asks for one of that project.
     """
     limit = (await _locked(connection, project)).max_simulations
     if limit is None:
@@ -158,7 +158,7 @@ async def _locked(connection: AsyncConnection, project: str) -> ProjectQuota:
 async def _load_others(
     connection: AsyncConnection, project: str, *, service: str | None = None
 ) -> QuotaUse:
-    """What a project may run beside one service."""
+    """What a project may run in addition to one service."""
     found = await connection.execute(_USED, {"project": project, "service": service})
     row = found.one_or_none()
     return QuotaUse() if row is None else _use(row)

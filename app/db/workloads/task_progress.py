@@ -179,7 +179,7 @@ FROM unnest(CAST(:id AS text[]), CAST(:state AS text[]), CAST(:done_iterations A
 WHERE task.id = w.id
 """
 
-# Once for good: whoever lies about many tasks must not fill the audit, which is kept for ever.
+# Once for good: lies about many tasks must not fill the audit, which is kept for ever.
 _NOTE_IGNORED = """
 INSERT INTO event (at, actor, kind, subject, reason)
 SELECT :at, w.subject, 'TaskReportIgnored', w.subject, w.reason

@@ -241,7 +241,7 @@ async def _next_run(connection: AsyncConnection, name: str) -> int:
         select(func.max(task.c.run)).where(task.c.name == name)
     )
     run = 1 + (before.scalar_one() or 0)
-    # The row of a task goes after months, its costs and energy stay under its id: nobody else may get that.
+    # The row of a task goes after months, its costs and energy stay under its id: no other task may get that.
     while await _was_planned(connection, _id_of(name, run)):
         run += 1
     return run

@@ -1,4 +1,4 @@
-"""Language models in the loop's problem, and their GPUs, which are nobody else's. Pure.
+"""Language models in the loop's problem, and their GPUs, which no other service gets. Pure.
 
 A replica spans one or several GPUs of a node, and nothing shares them with it: tasks may use what these leave over.
 """
@@ -145,7 +145,7 @@ def without_gpus(
     state: ClusterState,
     gpus: Collection[GpuId],
 ) -> ClusterState:
-    """The state in which nobody may use these GPUs."""
+    """The state in which no service may use these GPUs."""
     if not gpus:
         return state
     marked = (

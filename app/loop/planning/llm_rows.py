@@ -1,7 +1,7 @@
 """Language models are sized before they are planned, each once for as long as nothing changes that it is sized by.
 
 A service takes seconds, for which a tick waits: for those that run all of them, since their replicas must not be given
-up for want of figures; of the others so many as leave the loop its pace.
+up for want of figures; of the others as many as leave the loop its pace.
 """
 
 import math
@@ -26,7 +26,7 @@ from solvers.types.plan import Plan, planned_rates_rps
 from solvers.types.state import ClusterState, GpuType, Mode, Service
 
 NEW_PER_TICK = 2
-"""Services that do not run yet are sized so many per tick, as are those whose replicas turn out faster or slower."""
+"""The services sized per tick, of those that do not run yet and those whose replicas turn out faster or slower."""
 _DRIFT = 0.08
 """ln of how far a served speed must be from the one that was sized with, for another look."""
 _OTHER_LENGTHS = 0.1
@@ -97,7 +97,7 @@ class SizedModels:
     _kept: dict[RowsRequest, RowsAnswer] = field(default_factory=dict)
 
     async def sized(self, solver: Solver, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the ways to run all its language models, for whoever waits. Raises SolverUnavailable."""
+        """The snapshot with the ways to run all its language models, waited for. Raises SolverUnavailable."""
         return with_rows(snapshot, await self.of(solver, snapshot, at_most=None))
 
     async def of(
@@ -105,7 +105,7 @@ class SizedModels:
     ) -> ModelRows:
         """How the snapshot's language models may run. Raises SolverUnavailable.
 
-        `at_most`: so many that do not run are sized; None: all.
+        `at_most`: how many that do not run are sized; None: all.
         """
         requests = model_requests(snapshot)
         planned = planned_rates_rps(snapshot.target)
@@ -197,7 +197,7 @@ def model_requests(snapshot: Snapshot) -> list[RowsRequest]:
 
 def _fleet_types(state: ClusterState) -> list[GpuType]:
     """The GPU types that the fleet has, by name, with the GPUs that a replica may span."""
-    # Not only GPUs that are healthy now: figures must not be asked for anew whenever one fails.
+    # Not only GPUs that are healthy now: figures must not be asked for again whenever one fails.
     per_node = Counter((gpu.gpu_type, gpu.node) for gpu in state.gpus)
     counts = defaultdict[str, list[int]](list)
     for (name, _), count in per_node.items():
@@ -213,7 +213,7 @@ def _timeless(
     gpu_type: GpuType,
     gpus_per_node: int,
 ) -> GpuType:
-    """The GPU type without what changes no capacity: else another price would have every service sized anew."""
+    """The GPU type without what changes no capacity: else another price would have every service sized again."""
     return replace(
         gpu_type,
         gpus_per_node=gpus_per_node,

@@ -20,9 +20,9 @@ from solvers.types.state import ClusterState, GpuId, Task
 
 MAX_NODES = 3
 _FAILING_GPUS = 2
-"""A service avoids the whole node from so many on."""
+"""A service avoids the whole node from this number on."""
 _AVOIDING_SERVICES = 2
-"""A GPU that so many avoid is cordoned."""
+"""A GPU that this number of services avoid is cordoned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def _avoided(snapshot: Snapshot, names: Set[str]) -> AvoidedGpus:
 
 
 def failing_everywhere(snapshot: Snapshot) -> Set[str]:
-    """Services whose launches failed on so many nodes that they are moved no further."""
+    """Services whose launches failed on enough nodes that they are moved no further."""
     names = _services(snapshot)
     return _known(snapshot, names).keys() - _failing(snapshot, names).keys()
 
@@ -162,7 +162,7 @@ def _services(snapshot: Snapshot) -> Set[str]:
 def _failing(snapshot: Snapshot, names: Set[str]) -> dict[str, set[GpuId]]:
     """Where launches fail, by service or task of `names`; without those that fail everywhere."""
     node_of = {gpu.id: gpu.node for gpu in snapshot.state.gpus}
-    # What fails on so many nodes fails by itself; moving it would only spread it.
+    # What fails on that number of nodes fails by itself; moving it would only spread it.
     return {
         service: gpus
         for service, gpus in _known(snapshot, names).items()

@@ -286,7 +286,7 @@ def _bar(bar: ChartBar, top: float, longest: float) -> Iterator[str]:
 
 
 def shortened(name: str, letters: int) -> str:
-    """A name cut to so many letters, the last of them an ellipsis."""
+    """A name cut to this number of letters, the last of them an ellipsis."""
     return name if len(name) <= letters else name[: letters - 1] + "…"
 
 

@@ -24,7 +24,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyComparison:
-    """One policy beside another one, in the seeds that both have."""
+    """One policy next to another one, in the seeds that both have."""
 
     rival: str
     saving: SeedMean | None
@@ -77,7 +77,7 @@ def is_shown(difference: SeedMean) -> bool:
 def favourite(report: SimulationReport, candidates: Sequence[str]) -> str:
     """The cheapest of these policies that keeps every SLO on average.
 
-    Where none does: the cheapest of those that the seeds cannot tell from the one that misses least. Whoever left most
+    Where none does: the cheapest of those that the seeds cannot tell from what misses least. A policy that left most
     requests unserved in some seed is only chosen where all did.
     """
     lazy = {run.policy for run in report.runs if not works(run)}

@@ -89,7 +89,7 @@ def _body(
     yield f"<h1>{escape(scenario.metadata.name)}: policies side by side, simulated</h1>"
     yield paragraph(scenario_sentence(spec))
     yield paragraph(TRUTHS[spec.truth], "faint")
-    # Above all figures: whoever reads only the first lines must not miss what makes the others worth less.
+    # Above all figures: a reader of the first lines alone must not miss what makes the others worth less.
     if report.notes:
         yield paragraph("Known before the runs:", "bad")
         yield bullets(report.notes)

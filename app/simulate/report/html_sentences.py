@@ -82,9 +82,9 @@ def scenario_sentence(spec: ScenarioSpec) -> str:
 
 
 def headline(report: SimulationReport, *, clairvoyant: Sequence[str] = ()) -> list[str]:
-    """What the figures say: the best policy beside each other one, with intervals; the best comes first."""
+    """What the figures say: the best policy next to each other one, with intervals; the best comes first."""
     names = [summary.policy for summary in report.policies]
-    # Nobody can run a policy that knows the future: it is a bound for the others, and never the best.
+    # No one can run a policy that knows the future: it is a bound for the others, and never the best.
     best = favourite(
         report, [name for name in names if name not in clairvoyant] or names
     )
@@ -179,7 +179,7 @@ def _promise(report: SimulationReport, summary: PolicySummary) -> str:
     """Whether a policy kept the SLOs."""
     # Without requests every policy keeps every SLO, and the cheapest one would look like a winner.
     if not any(service.judged for run in report.runs for service in run.services):
-        return "Nobody asked for anything, so no policy is better than another."
+        return "There were no requests, so no policy is better than another."
     if not any(service.served for run in report.runs for service in run.services):
         return "No policy served a single request, so none is better than another."
     broken = missed(report, summary)
@@ -211,7 +211,7 @@ def _success(report: SimulationReport, summary: PolicySummary) -> str:
 
 
 def _failure(report: SimulationReport, summary: PolicySummary) -> str:
-    """That nobody kept the SLOs, and whether the least bad policy is worth a word of praise."""
+    """That none kept the SLOs, and whether the least bad policy is worth a word of praise."""
     if len(report.policies) == 1:
         return (
             f"{summary.policy}, the only policy, did not keep the SLO of every service"

@@ -36,7 +36,7 @@ _TITLES: dict[TaskPhase, str] = {
     "swapped": "Tasks swapped out",
 }
 _NOTE = (
-    "Tasks run on what the services leave over, beside replicas for nothing; idle GPUs that they get are in the cost. "
+    "Tasks run on what the services leave over, next to replicas for free; idle GPUs that they get are in the cost. "
     "Completion: mean from submission to end, of those that ended. In time: of those with a deadline that they met or "
     "missed; left open: neither, when the run ended. Work: iterations in the time that counts, times what one takes by "
     "the catalogue alone on a whole GPU of the fleet's first type."

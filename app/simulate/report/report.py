@@ -24,7 +24,7 @@ class ServiceSummary:
 
     service: str
     attainment: SeedMean | None
-    """None where nobody asked in some run."""
+    """None where some run had no requests."""
     p99_ms: SeedMean | None
     cost_usd: SeedMean
 
@@ -53,7 +53,7 @@ class LossSummary:
 
     at_s: float
     late: SeedMean | None
-    """Share of all services' requests; None where in some run none was lost then, or nobody asked."""
+    """Share of all services' requests; None where in some run none was lost then, or there was none."""
     worst: SeedMean | None
     """Share of the requests of the service for which it is highest in each run."""
 

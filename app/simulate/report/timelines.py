@@ -7,7 +7,7 @@ from statistics import fmean
 from app.simulate.run.results import RunResult, RunSeries
 
 MAX_POINTS = 240
-"""A line has at most so many points: more would be finer than a chart's pixels."""
+"""The maximum number of a line's points: more would be finer than a chart's pixels."""
 
 Course = list[float | None]
 """A value for each point in time; None where nothing is known."""

@@ -27,7 +27,7 @@ class Example:
 
 def folder() -> Path:
     """Where they are, with the files that they name."""
-    # An installed package has no docs beside it; a checkout has no copy that could be out of date.
+    # An installed package has no docs next to it; a checkout has no copy that could be out of date.
     return PACKAGED if PACKAGED.is_dir() else CHECKOUT
 
 

@@ -1,4 +1,4 @@
-"""What people ask to have simulated: checked as on the command line, and small enough to be run beside a cluster."""
+"""What people ask to have simulated: checked as on the command line, and small enough to be run next to a cluster."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ MAX_GPUS = 512
 MAX_SERVICES = 100
 MAX_TASKS = 1000
 MAX_STEPS = 2000
-"""The time series has at most so many steps."""
+"""The maximum number of steps of the time series."""
 MAX_COMPLAINTS = 20
-"""More are not listed: nobody reads thousands."""
+"""More are not listed: thousands would not be read."""
 
 _REMEDY = "`plimsoll simulate` takes more"
 
@@ -84,7 +84,7 @@ class ScenarioIntake:
 
 def _document(wanted: SimulationRequest) -> Document:
     """The scenario as it came. Raises InvalidRequest where there is none, or its text is no YAML."""
-    # Exactly one of the two: with both, nobody could tell which one is meant.
+    # Exactly one of the two: with both, it would be unclear which one is meant.
     if (wanted.example is None) == (wanted.scenario is None):
         raise InvalidRequest("give one of `example` and `scenario`", field="scenario")
     if wanted.example is not None:
@@ -184,13 +184,13 @@ def _refused(
                 (field,),
                 f"come to {amount:,.0f} {unit}; at most {limit:,.0f} are simulated here; {_REMEDY}",
             )
-    # Shipped examples name files beside them; those of a caller would be looked for on the server.
+    # Shipped examples name files next to them; those of a caller would be looked for on the server.
     if wanted.example is None and any(files_of(spec)):
         yield from _files(spec)
 
 
 def _files(spec: ScenarioSpec) -> Iterator[Complaint]:
-    """Names of files mean something beside the caller's scenario only; here they would be the server's."""
+    """Names of files mean something next to the caller's scenario only; here they would be the server's."""
     problem = "names a file, which cannot be sent along; `plimsoll simulate` reads it"
     if spec.grid_intensity is not None:
         yield ("grid_intensity",), problem

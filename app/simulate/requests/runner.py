@@ -1,4 +1,4 @@
-"""Runs what waits, one simulation at a time for all control planes of a database, in a process beside the API.
+"""Runs what waits, one simulation at a time for all control planes of a database, in a process next to the API.
 
 The row is held by a lease that is renewed every second with how far it is. A row that is no longer ours (it was
 cancelled, or the lease was lost while the database did not answer) ends the process. A runner that ends gives its row
@@ -46,7 +46,7 @@ Body = Callable[[Connection, Mapping[str, Json], Path], None]
 def _work(pipe: Connection, document: Mapping[str, Json], folder: Path) -> None:
     # First of all: a process whose parent is gone must not compute on for half an hour.
     exit_with_parent()
-    # Ticks, requests and the solvers of both go first: beside a process of low priority agents still waited.
+    # Ticks, requests and the solvers of both go first: next to a process of low priority agents still waited.
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError:
@@ -173,7 +173,7 @@ class SimulationRunner:
                 due_s = loop.time() + self._pace.beat_s
 
     async def _renew(self, claimed: Claimed, progress: float) -> bool:
-        """Whether it is still ours; while the database does not answer, nobody else can take it."""
+        """Whether it is still ours; while the database does not answer, no other process can take it."""
         lease_s = self._pace.lease_s
         try:
             async with transaction(self._engine) as connection:

@@ -24,7 +24,7 @@ class Bill:
     gpu_hours: Mapping[str, float] = field(default_factory=dict)
     """By GPU type."""
     tasks_usd: Mapping[str, float] = field(default_factory=dict)
-    """By task: the price of GPUs on which only tasks run, divided by SM percent. Beside replicas they cost nothing."""
+    """By task: the price of GPUs on which only tasks run, divided by SM percent. Next to replicas they are free."""
 
     @property
     def total_usd(self) -> float:
@@ -50,7 +50,7 @@ def make_bill(pushed: Targets, gpu_types: Iterable[GpuType], until: datetime) ->
             if gpu.held_by in known:
                 replicas = (known[gpu.held_by],)
             _charge(replicas, types[gpu.gpu_type], hours, entire, memory)
-            # Tasks beside replicas use what is paid for already.
+            # Tasks next to replicas use what is paid for already.
             if not replicas:
                 _charge_tasks(gpu, types[gpu.gpu_type], hours, tasks)
     return Bill(

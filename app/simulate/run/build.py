@@ -36,7 +36,7 @@ from solvers.types.problem import OperatingPoints
 from solvers.types.state import GpuType
 
 MAX_RPS = 1e6
-"""A service may have so many: requests are drawn ten seconds at a time, and ten million of them take 80 MB."""
+"""The maximum of a service: requests are drawn ten seconds at a time, and ten million of them take 80 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +242,7 @@ def _fault(fault: FaultSpec) -> Fault:
 
 
 def true_rates(plan: ClusterPlan) -> Mapping[str, arrivals.ArrivalProcess]:
-    """The loads by service, for whoever may know them."""
+    """The loads by service, for policies that may know them."""
     return {
         name: source
         for name, source in plan.scenario.loads.items()

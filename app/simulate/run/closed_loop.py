@@ -90,7 +90,7 @@ class ClosedLoop:
         room: Room | None = None,
     ) -> None:
         """`room`: of all services at all times, in place of what is learned. `store`: what it remembers in, in place of
-        its own in memory; the cluster must be known there already, and whoever made it calls `wake`. `ingest`: takes
+        its own in memory; the cluster must be known there already, and its maker calls `wake`. `ingest`: takes
         what agents observe; None: one by one into the store.
         """
         self.clock = clock
@@ -316,7 +316,7 @@ class RememberedForecast:
         now_s = snapshot.at.timestamp()
         if self.room is not None:
             self._rooms = {each.name: self.room for each in snapshot.state.services}
-        # As often as a real control plane judges each service anew.
+        # As often as a real control plane judges each service again.
         elif self._judged_s is None or now_s - self._judged_s >= REJUDGE_S:
             self._judged_s, self._rooms = now_s, self._judge(snapshot)
         choices = {

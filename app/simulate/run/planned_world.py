@@ -3,7 +3,7 @@
 A plan makes its promise under the laws of the contract, for Poisson arrivals and given operating points. Here these
 hold to the letter: a batch of any size takes the time of a whole one, neighbours slow as the law says, and no noise
 is added. So what goes wrong in this world is the planner's fault, or the loop's, never the prediction's; and networks
-that nobody has measured can be simulated. Whether predictions hold is what `agents.sim.truth.truth` is for.
+that were not measured can be simulated. Whether predictions hold is what `agents.sim.truth.truth` is for.
 """
 
 import math
@@ -104,7 +104,7 @@ class PlannedWorld:
         gained_ms = sum(
             self._row(other, placed).stall_ms for other in placed.neighbours
         )
-        # An exponential that only so many batches draw passes its mean times this in one of a hundred.
+        # An exponential that only this share of batches draw passes its mean times this in one of a hundred.
         return gained_ms / math.log(100.0 * STALLED)
 
     def busy_w(self, placed: RunningPart, batch: int) -> float:  # noqa: ARG002  as for a whole batch

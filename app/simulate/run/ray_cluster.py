@@ -70,7 +70,7 @@ class RayExecutor:
 
 def run_with(
     jobs: Sequence[SimulationRun],
-    passed: Callable[[int, float], None],  # noqa: ARG001  nobody there tells how far a run is
+    passed: Callable[[int, float], None],  # noqa: ARG001  nothing there tells how far a run is
     *,
     executor: Submits,
 ) -> Iterator[tuple[int, Outcome]]:

@@ -67,7 +67,7 @@ class Migrations:
     """As the last plan had them that used them."""
 
     def look(self, at: datetime) -> None:
-        """Note who serves on now beside the target in force."""
+        """Note who serves on now next to the target in force."""
         target = self.pushed[-1][1] if self.pushed else None
         # By identity: a target never changes, and comparing entire plans at every look would cost more than the run.
         if target is not None and target is not self._planned:

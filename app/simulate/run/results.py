@@ -26,7 +26,7 @@ class ServiceResult:
     queued_before: int
     queued_after: int
     overdue: int
-    """So many of the requests that wait at the end have waited for longer than the SLO's latency."""
+    """How many of the requests that wait at the end have waited for longer than the SLO's latency."""
     latency_ms: Mapping[str, float | None]
     """Percentiles of the served requests by name: p50, p95, p98, p99; None where nothing was served."""
     worst_step: float | None
@@ -80,7 +80,7 @@ class TaskResult:
     iterations: int
     done_iterations: float
     done_before: float
-    """So many of these were done before the time that counts."""
+    """How many of these were done before the time that counts."""
     reference_ms: float
     """What an iteration takes by the catalogue alone on a whole GPU of the fleet's first type that has it."""
     submitted_s: float

@@ -68,7 +68,7 @@ def jobs_of(
             catalogue=catalogue,
             folder=folder,
         )
-        # Seed by seed: whoever stops half-way has complete comparisons of some seeds.
+        # Seed by seed: a run that stops half-way has complete comparisons of some seeds.
         for seed in scenario.spec.seeds
         for run in scenario.spec.policies
     )

@@ -1,7 +1,7 @@
 """Many runs: here one after the other, or several at a time in processes of their own.
 
-A run that fails, or whose process is killed, loses nobody else's results: it becomes a FailedRun, which says why.
-Processes are started anew, not forked, ignore Ctrl-C, and are ended with whoever started them.
+A run that fails, or whose process is killed, loses no other run's results: it becomes a FailedRun, which says why.
+Processes are spawned, not forked, ignore Ctrl-C, and are ended with the process that started them.
 """
 
 import signal
@@ -29,7 +29,7 @@ MESSAGES = 200
 
 
 class RunWatcher(Protocol):
-    """Whoever wants to know how far runs are; `place`: which of the jobs."""
+    """The caller that wants to know how far runs are; `place`: which of the jobs."""
 
     def passed(self, place: int, simulated_s: float) -> None:
         """So much has been simulated of a run."""
@@ -51,7 +51,7 @@ class Runner(Protocol):
 
 
 class Unwatched:
-    """Nobody wants to know."""
+    """A watcher that ignores how far runs are."""
 
     def passed(self, place: int, simulated_s: float) -> None:
         """It is not told."""
@@ -88,7 +88,7 @@ def simulate_all(
 
 
 def make_runner(processes: int) -> Runner:
-    """Runs here one after the other, or so many at a time in other processes."""
+    """Runs here one after the other, or that number at a time in other processes."""
     return (
         run_here if processes <= 1 else partial(run_in_processes, processes=processes)
     )
@@ -122,7 +122,7 @@ def run_in_processes(
                 workers[worker.pipe] = worker
                 worker.give(*todo.popleft())
             yield from _receive(workers, todo, passed)
-    # Also where the caller stops listening: no process computes on for nobody.
+    # Also where the caller stops listening: no process computes on without a reader.
     finally:
         for worker in workers.values():
             worker.end()
@@ -207,7 +207,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _work(pipe: Connection, attempt: Attempt) -> None:
-    """Do the jobs that come, until nobody sends any more."""
+    """Do the jobs that come, until none is sent any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:
@@ -233,7 +233,7 @@ def _seldom(report: Callable[[float], None], apart_s: float) -> Callable[[float]
 
 
 def _reason(error: Exception) -> str:
-    """Why a run failed; of what nobody foresaw also where."""
+    """Why a run failed; of what was not foreseen also where."""
     if isinstance(error, PlimsollError):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -243,7 +243,7 @@ def _reason(error: Exception) -> str:
 def _death(exit_code: int) -> str:
     """How a process ended."""
     if exit_code == -signal.SIGKILL:
-        return "its process was killed; perhaps there was too little memory for so many runs at a time (-j)"
+        return "its process was killed; perhaps there was too little memory for that number of runs at a time (-j)"
     if exit_code < 0:
         return f"its process was ended by {signal.Signals(-exit_code).name}"
     return f"its process ended by itself with exit code {exit_code}"

@@ -102,7 +102,7 @@ def phase_of(record: TaskRecord) -> TaskPhase:
     """How a task stands, by what its node last reported."""
     if record.finished_at is not None:
         return "finished"
-    # A cancelled task has no state any more, and so waits; nobody cancels one in a simulation.
+    # A cancelled task has no state any more, and so waits; none is cancelled in a simulation.
     if record.state == "running":
         return "running"
     return "swapped" if record.state in ("swapping", "swapped") else "waiting"

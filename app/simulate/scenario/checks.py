@@ -31,7 +31,7 @@ Complaint: TypeAlias = tuple[Path, str]
 
 def complaints(spec: "ScenarioFields") -> Iterator[Complaint]:
     """All that does not fit together."""
-    # All of them at once: nobody should have to correct a scenario field by field.
+    # All of them at once: a scenario should not have to be corrected field by field.
     yield from _times(spec)
     yield from _names(spec)
     yield from _policies(spec)
@@ -98,7 +98,7 @@ def _policies(spec: "ScenarioFields") -> Iterator[Complaint]:
         if run.clairvoyant and waiting:
             yield (
                 ("policies", place, "clairvoyant"),
-                f"nobody can know what the clients of {waiting[0]} will do; leave this policy out",
+                f"no policy can know what the clients of {waiting[0]} will do; leave this policy out",
             )
         if run.foresight_s is not None and not run.clairvoyant:
             yield (
@@ -108,7 +108,7 @@ def _policies(spec: "ScenarioFields") -> Iterator[Complaint]:
 
 
 def _idle_modes(spec: "ScenarioFields") -> Iterator[Complaint]:
-    """Who would decide nothing: there is nobody here who could approve, or resume."""
+    """Who would decide nothing: there is no one here who could approve, or resume."""
     for place, run in enumerate(spec.policies):
         yield from _idle(
             run.settings.get("mode", "auto"),
@@ -126,12 +126,12 @@ def _idle(mode: object, paused: object, *path: str | int) -> Iterator[Complaint]
     if mode in ("off", "advise", "approve"):
         yield (
             (*path, "mode"),
-            f"must be auto, not {mode}: nobody here approves plans, so nothing would be decided",
+            f"must be auto, not {mode}: no one here approves plans, so nothing would be decided",
         )
     if paused is True:
         yield (
             (*path, "paused"),
-            "must be false: nobody here resumes, so nothing would be decided",
+            "must be false: no one here resumes, so nothing would be decided",
         )
 
 

@@ -105,7 +105,7 @@ class RequestsRef(Strict):
 
 
 class ClientStep(Strict):
-    """So many clients from a moment on, until the next one."""
+    """A number of clients from a moment on, until the next one."""
 
     start_s: Seconds
     clients: int = Field(ge=0, le=100_000)
@@ -140,7 +140,7 @@ class ServiceLoad(Strict):
         Annotated[list[ClientStep], Field(min_length=1, max_length=10_000)] | None
     ) = Field(
         default=None,
-        description="Closed loop: so many clients, each of which sends its next request when its last one is answered; "
+        description="Closed loop: clients, each of which sends its next request when its last one is answered; "
         "a number of them, or a list of steps where it changes",
     )
 

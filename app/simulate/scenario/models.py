@@ -15,7 +15,7 @@ PUBLISHED = "bf16"
 
 
 def model_complaints(spec: ScenarioFields) -> Iterator[Complaint]:
-    """Language models that nobody knows, or that cannot be simulated on the fleet."""
+    """Language models that are unknown, or that cannot be simulated on the fleet."""
     for place, service in enumerate(spec.services):
         if service.kind == "llm":
             for field, problem in _complaints(service, spec):
@@ -63,7 +63,7 @@ def _unknown(gpu_type: str) -> str:
 
 
 def _unmeasured(service: SimulatedService, gpu_type: str) -> str:
-    """Why nobody knows how long an engine's kernels take there; empty: they were measured."""
+    """Why it is unknown how long an engine's kernels take there; empty: they were measured."""
     try:
         measured_kernels(_place(service, gpu_type))
     except TruthError as error:

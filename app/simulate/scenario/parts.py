@@ -163,16 +163,16 @@ class TaskList(Strict):
         default=100,
         ge=1,
         le=2000,
-        description="So many jobs; those after the end are left out",
+        description="Number of jobs; those after the end are left out",
     )
     start_s: Seconds = Field(default=0.0, description="When the first one is submitted")
     time_scale: Positive = Field(
         default=1.0,
-        description="Submissions and durations go so many times as fast",
+        description="Submissions and durations go this many times as fast",
     )
     deadline_factor: Positive | None = Field(
         default=None,
-        description="Deadlines come so many times the job's duration after submission; absent: none",
+        description="Deadlines come this multiple of the job's duration after submission; absent: none",
     )
     gpu_type: TypeName | None = Field(
         default=None,
@@ -199,7 +199,7 @@ class FaultSpec(Strict):
     end_s: Seconds | None = Field(default=None, description="Absent: for good")
     factor: Positive = Field(
         default=1.0,
-        description="straggler: everything takes so many times as long",
+        description="straggler: everything takes this many times as long",
     )
     delay_s: Positive | None = Field(
         default=None,
@@ -212,10 +212,10 @@ class FaultSpec(Strict):
             raise ValueError(
                 f"it ends at {self.end_s:g} s, but begins at {self.start_s:g} s only"
             )
-        # Fields that another kind would ignore are refused: whoever writes them expects something of them.
+        # Fields that another kind would ignore are refused: an author expects something of them.
         if self.kind == "straggler" and self.factor == 1.0:
             raise ValueError(
-                "a straggler needs a factor other than 1: everything takes so many times as long"
+                "a straggler needs a factor other than 1: everything takes this many times as long"
             )
         if self.kind != "straggler" and self.factor != 1.0:
             raise ValueError(f"factor is for stragglers; leave it out of {self.kind}")
@@ -317,14 +317,14 @@ class ScenarioFields(Strict):
     faults: list[FaultSpec] = Field(default_factory=list, max_length=10_000)
     grid_intensity: PurePath | None = Field(
         default=None,
-        description="CSV, beside the scenario: second or hour of the simulation, g_co2_per_kwh",
+        description="CSV, next to the scenario: second or hour of the simulation, g_co2_per_kwh",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _windows_fit_reports(cls, value: Any) -> Any:
         """Where `loop` has no window_s, it is as long as agent_period_s where that is longer than its default."""
-        # Before validation, where a value may have any shape: a wrong one is left for whoever judges shapes.
+        # Before validation, where a value may have any shape: a wrong one is left for the validation of shapes.
         if not isinstance(value, dict):
             return value
         loop = value.get("loop", {})

@@ -55,7 +55,7 @@ def make_submissions(
     points: Sequence[OperatingPoints],
     folder: Path,
 ) -> tuple[TimedTask, ...]:
-    """All tasks of a scenario. Raises InvalidRequest for a job list that cannot be read, or has not so many jobs."""
+    """All tasks of a scenario. Raises InvalidRequest for a job list that cannot be read, or has not enough jobs."""
     named = (TimedTask(at_s=task.submit_s, task=_task(task)) for task in spec.tasks)
     listed = (
         each

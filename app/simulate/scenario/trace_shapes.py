@@ -26,7 +26,7 @@ _TOKENS = NumberRange(at_least=0.0, at_most=float(MAX_CONTEXT))
 def trace_shape(ref: TraceRef, folder: Path) -> TraceShape:
     """The rates of a trace from where it begins. Raises InvalidRequest for one that cannot be read or begun there."""
     shape = _read(folder / ref.file).shape(ref.column)
-    # Between two steps a part of a step would have to be drawn, whose requests nobody knows.
+    # Between two steps a part of a step would have to be drawn, whose requests are unknown.
     begin = round(ref.start_s / shape.step_s)
     if not math.isclose(begin * shape.step_s, ref.start_s, abs_tol=1e-6):
         raise InvalidRequest(

@@ -41,7 +41,7 @@ def factors_to(trace: RateTrace, means_rps: Mapping[str, float]) -> dict[str, fl
 def smoothed(trace: RateTrace, width_s: float) -> RateTrace:
     """Each rate the mean of the `width_s` around it, less of it at the ends; every series keeps its requests.
 
-    Counts hold the noise of a Poisson stream, which a simulation draws anew and a factor above 1 blows up: a mean over
+    Counts hold the noise of a Poisson stream, which a simulation redraws and a factor above 1 blows up: a mean over
     w steps divides its variance by w. Bursts shorter than the width go with it. Raises InvalidRequest.
     """
     # An odd number of steps, so that the mean stands in their middle and nothing is shifted in time.

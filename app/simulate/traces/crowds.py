@@ -21,7 +21,7 @@ _CROWD_STREAM, _NOISE_STREAM = 0, 1
 MAX_CROWDS = 50_000
 """In a run, on average: three times what the longest trace, of two months, has with the default gap.
 
-Each is added to every series by itself: with the default decays, so many take 4 s for a series of two months.
+Each is added to every series by itself: with the default decays, this number takes 4 s for a series of two months.
 """
 _FORGOTTEN = 40.0
 """Decays after which a crowd adds 4e-18 of the rate, which no float near 1 can show: half its last digit is 1e-16."""
@@ -57,7 +57,7 @@ class FlashCrowds:
 
     seed: int
     mean_gap_s: float = 360.0
-    """Crowds come as a Poisson stream, so many seconds apart on average."""
+    """Crowds come as a Poisson stream, this number of seconds apart on average."""
     factors: tuple[float, float] = (1.5, 5.0)
     """(lowest, highest), at least 1: each crowd's is drawn evenly between them."""
     decays_s: tuple[float, float] = (20.0, 120.0)

@@ -31,7 +31,7 @@ class Daily:
 
     busiest_hour: int
     busiest_factor: float
-    """The busiest hour has so many times the mean rate."""
+    """The busiest hour has this multiple of the mean rate."""
     quietest_hour: int
     quietest_factor: float
     repeats: float | None

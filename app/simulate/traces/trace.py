@@ -29,7 +29,7 @@ class RateTrace:
     """Where it comes from, its licence, and what was done with it; a line each."""
 
     def __post_init__(self) -> None:
-        # A copy that nobody can write to: traces are cached and shared between runs.
+        # A copy that cannot be written to: traces are cached and shared between runs.
         rates_rps = np.array(self.rates_rps, dtype=float)
         _check_names(self.names)
         check_size(len(rates_rps), len(self.names))

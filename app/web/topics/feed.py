@@ -1,6 +1,6 @@
 """The feed: what changes on the pages, as server-sent events to every browser that looks.
 
-A Topic is a table of items by key, loaded anew every moment while somebody looks at it, once for all who do. Browsers
+A Topic is a table of items by key, loaded again every moment while somebody looks at it, once for all who do. Browsers
 get all items first and then only those that changed:
 
     event: fleet
@@ -42,7 +42,7 @@ ARGUMENT_LOADS_PER_S = 20.0
 ARGUMENTS_PER_TOKEN = 40
 """Different topics with an argument: as many pages. They slow such topics down to 2 s for everybody."""
 MAX_PENDING = 16
-"""Changes that a slow browser may be behind; beyond, it gets everything anew."""
+"""Changes that a slow browser may be behind; beyond, it gets everything again."""
 RETRY = b"retry: 2000\n\n"
 BEAT = b"event: beat\ndata: {}\n\n"
 
@@ -96,7 +96,7 @@ class _Channel:
         # Others look already: what they see is as new as the last load.
         if self._is_loaded:
             listener.add(self._key, self.everything())
-        # Whoever comes first starts the loading, for all who come after.
+        # The first listener starts the loading, for all who come after.
         if self.task is None:
             self.task = asyncio.create_task(
                 self._run(), name=f"plimsoll-feed-{self._topic.name}"
@@ -108,7 +108,7 @@ class _Channel:
         if not self.listeners and self.task is not None:
             self.task.cancel()
             self.task = None
-            # Whoever comes next must not get what was loaded before the pause.
+            # The next listener must not get what was loaded before the pause.
             self._is_loaded = False
 
     @property
@@ -214,7 +214,7 @@ class TopicFeed:
         """Everything that happens to these topics (by name), until the browser has gone or should come back.
 
         `is_valid`: whether the token still is; the stream ends when it is not. None: it is valid for ever. `news`:
-        tells when to ask, beside every BEAT_S.
+        tells when to ask, besides every BEAT_S.
         Raises TooMany where too many look already, at all or with that token.
         """
         if len(self._listeners) >= MAX_STREAMS:
@@ -311,7 +311,7 @@ class TopicFeed:
         behind = listener.behind
         # Taken as a whole: no await lies between, so nothing can be added meanwhile.
         listener.pending, listener.behind = [], set()
-        # Whoever fell behind gets all items instead of the changes that it missed.
+        # A listener that fell behind gets all items instead of the changes that it missed.
         messages += [
             self._channels[key].everything() for key in behind if key in self._channels
         ]

@@ -61,7 +61,7 @@ async def load_service(look: Look) -> Items:
 
 async def _exists(look: Look) -> bool:
     async with look.transaction() as connection:
-        # One in a project out of reach does not exist: else whoever follows it would learn that it does.
+        # One in a project out of reach does not exist: else a caller that follows it would learn that it does.
         return await _visible(connection, look) is not None
 
 

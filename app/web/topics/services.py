@@ -28,7 +28,7 @@ async def load_services(look: Look) -> Items:
             places[place.service].append(place)
     found = {}
     for entry in entries:
-        # A service of which nobody ever reported has no window; its fields are null.
+        # A service that was never reported has no window; its fields are null.
         seen = windows[entry.service.name]
         reading = make_reading(entry.service, seen, now) if seen else None
         found[entry.service.name] = describe(entry, reading, places[entry.service.name])

@@ -54,7 +54,7 @@ class Topic:
     exists: Callable[[Look], Awaitable[bool]] | None = None
     """Whether there is an object of the argument's name; None: the topic is the same for all, whatever the argument."""
     rest: float = 0.0
-    """At least so many times as long as a load took is waited until the next: 9 keeps it to a tenth of the time."""
+    """At least this many times as long as a load took passes until the next: 9 keeps it to a tenth of the time."""
 
     def pause_s(self, period_s: float, took_s: float) -> float:
         """From the end of a load that took `took_s` to the next."""

@@ -109,7 +109,7 @@ class DayRun:
 
 
 async def run(options: RowOptions) -> RowOutcome:
-    """So many simulated hours in so many seconds, then retention."""
+    """The simulated hours in the seconds given, then retention."""
     with (
         tempfile.TemporaryDirectory(prefix="plimsoll-campaign-") as name,
         temporary_server() as server,

@@ -33,7 +33,7 @@ async def _change(
     draw: Random,
     answers: Counter[str],
 ) -> None:
-    # Whatever the service is by now: nobody else changes it.
+    # Whatever the service is by now: nothing else changes it.
     headers = {"Authorization": f"Bearer {plane.admin}", "If-Match": "*"}
     while True:
         name = f"s{draw.randrange(SERVICES):02}"
@@ -54,7 +54,7 @@ def manifest(
     network: str = "resnet50",
     latency_ms: float = 400.0,
 ) -> dict[str, object]:
-    """A service that wants so many replicas, as it is sent to the API."""
+    """A service that wants a number of replicas, as it is sent to the API."""
     return {
         "apiVersion": "plimsoll/v1",
         "kind": "Service",

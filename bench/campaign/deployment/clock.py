@@ -45,7 +45,7 @@ class Clock:
 
     def set(self, offset_s: int) -> None:
         """The date is so far ahead from now on; below 0: behind."""
-        # One write of eight bytes: nobody reads half of it. Not a new file, since the old one is mapped.
+        # One write of eight bytes: no reader sees half of it. Not a new file, since the old one is mapped.
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
         os.write(file, struct.pack("l", offset_s))
         os.close(file)

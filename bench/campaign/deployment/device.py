@@ -28,7 +28,7 @@ POWER_W = 80.0
 
 
 class PaperGpus:
-    """What a driver would say of GPUs that are there, draw power, and hold nobody's memory but their replicas'."""
+    """What a driver would say of GPUs that are there, draw power, and hold no memory but their replicas'."""
 
     def __init__(self, node: str, gpu_type: str, memory_mib: float, count: int) -> None:
         self._gpus = tuple(

@@ -1,7 +1,7 @@
 """A host of its own for a program of the run, which can vanish as a machine does whose power is cut.
 
 It is a network namespace whose only link is a pair of virtual interfaces. Once the link is cut both ends send to a
-hardware address that nobody has: packets are lost in silence, without FIN, RST or ICMP. An interface that is taken down
+hardware address that no host has: packets are lost silently, without FIN, RST or ICMP. An interface that is taken down
 would not do: the kernel tells programs of it, and this machine would send the packets out by its default route.
 """
 
@@ -46,7 +46,7 @@ class OtherHost:
         return (_IP, "netns", "exec", self.name)
 
     def cut(self) -> None:
-        """Nothing passes from now on, and nobody is told."""
+        """Nothing passes from now on, and no side is told."""
         self.cut_database()
         _lose(f"neigh replace {self.there} dev {self.name}")
         _lose(f"-n {self.name} neigh replace {self.here} dev eth0")
@@ -73,7 +73,7 @@ class OtherHost:
         directory.mkdir()
         access = directory / "pg_hba.conf"
         access.write_text(f"local all all trust\nhost all all {self.there}/32 trust\n")
-        # The last of equal options counts: the product's own say that nobody is listened to.
+        # The last of equal options counts: the product's own say that it listens on no address.
         for name, more in {
             "initdb": "",
             "postgres": f"-c listen_addresses={self.database} -c hba_file={access}",
@@ -121,6 +121,6 @@ def _ip(arguments: str) -> None:
 
 
 def _lose(neighbour: str) -> None:
-    """Send what goes to that neighbour to nobody."""
+    """Send what goes to that neighbour nowhere."""
     # An entry that was learned is replaced; a permanent one is not asked for again.
     _ip(f"{neighbour} lladdr {_NOBODY} nud permanent")

@@ -138,13 +138,13 @@ class RunningPlane:
 
     async def until_planned(self, session: aiohttp.ClientSession) -> None:
         """The loop has decided once."""
-        while await self.ticks(session) == 0:  # noqa: ASYNC110  other processes tell nobody
+        while await self.ticks(session) == 0:  # noqa: ASYNC110  no process says so
             await asyncio.sleep(LOOK_S)
 
     async def until_answered(self, asked_after_s: float) -> None:
         """Every node has an answer to what it asked after that time. Raises TimeoutError after GIVEN_UP_S."""
         async with asyncio.timeout(GIVEN_UP_S):
-            while self.all_answered_s(asked_after_s=asked_after_s) is None:  # noqa: ASYNC110  other processes tell nobody
+            while self.all_answered_s(asked_after_s=asked_after_s) is None:  # noqa: ASYNC110  no process says so
                 await asyncio.sleep(LOOK_S)
 
     async def not_following(self) -> list[str]:
@@ -175,7 +175,7 @@ class RunningPlane:
 async def running_plane(
     directory: Path, options: PlaneOptions
 ) -> AsyncIterator[RunningPlane]:
-    """A deployment with a fleet of so many nodes under load; not necessarily ready."""
+    """A deployment with a fleet of a number of nodes under load; not necessarily ready."""
     fleet = Fleet(
         nodes=options.nodes, gpus_per_node=options.gpus_per_node, services=SERVICES
     )

@@ -1,4 +1,4 @@
-"""Processes that are started again whenever they are gone, as a service manager does, and work beside others."""
+"""Processes that are started again whenever they are gone, as a service manager does, and work next to others."""
 
 import asyncio
 import contextlib

@@ -5,7 +5,7 @@ async with Proxy() as proxy:
     proxy.fail("silent"); ...; proxy.fail("none")
 
 none       everything passes
-silent     nothing passes, and nobody is told: a partition; what was sent arrives when it is over
+silent     nothing passes, and no side is told: a partition; what was sent arrives when it is over
 reset      every connection is reset at once, new ones as well
 slow       everything comes DELAY_S later, each way
 half open  connections of before are gone, and their clients were not told; new ones pass

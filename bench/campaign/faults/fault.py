@@ -121,7 +121,7 @@ class FaultRun:
         before = await plane.ticks(self.session)
         async with asyncio.timeout(GIVEN_UP_S):
             await plane.until_answered(since_s)
-            # A controller that was started again counts anew.
+            # A controller that was started again counts again.
             while await plane.ticks(self.session) in (before, 0):  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
 

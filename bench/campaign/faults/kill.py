@@ -119,7 +119,7 @@ class KillRun:
         """Seconds from the kill; GIVEN_UP_S where it took longer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVEN_UP_S):
-                while (back_at_s := await self.victims.back_at_s(killed)) is None:  # noqa: ASYNC110  other processes tell nobody
+                while (back_at_s := await self.victims.back_at_s(killed)) is None:  # noqa: ASYNC110  no process says so
                     await asyncio.sleep(LOOK_S)
                 return back_at_s - killed.at_s
         return GIVEN_UP_S
@@ -181,7 +181,7 @@ async def _send_requests(run: KillRun) -> None:
 
 
 async def _kill_all(run: KillRun, kills: int) -> None:
-    """All victims beside each other; what was not done by the end is left out."""
+    """All victims next to each other; what was not done by the end is left out."""
     began_s = time.monotonic()
 
     def moments(victim: Victim, of: int) -> list[float]:

@@ -93,7 +93,7 @@ def _link(name: str, failure: Failure, *, ends_by: Failure = "none") -> Begin:
 
 @asynccontextmanager
 async def _two_controllers(around: Surroundings) -> AsyncIterator[None]:
-    """Three times whoever leads hangs, loses the session with the lock alone, and goes on while the other one leads.
+    """Three times the leader hangs, loses the session with the lock alone, and goes on while the other one leads.
 
     Its other sessions live, so that nothing but the epoch keeps it from writing what it had begun.
     """
@@ -110,7 +110,7 @@ async def _two_controllers(around: Surroundings) -> AsyncIterator[None]:
 async def second_controller(
     plane: RunningPlane, url: str, before: Sequence[str] = ()
 ) -> AsyncIterator[Program]:
-    """Beside the deployment's own, on that database; `before` starts it on another host."""
+    """Next to the deployment's own, on that database; `before` starts it on another host."""
     second = Program(
         arguments=plane.controller.arguments[:-2],
         environment={**plane.controller.environment, "PLIMSOLL_DATABASE_URL": url},
@@ -127,7 +127,7 @@ async def second_controller(
 
 
 async def hand_over(plane: RunningPlane, leads: Program, follows: Program) -> None:
-    """Whoever leads hangs until the other one does. Raises TimeoutError."""
+    """The leader hangs until the other one leads. Raises TimeoutError."""
     leads.send(signal.SIGSTOP)
     await asyncio.to_thread(_end_lead, plane)
     await until_led_by(plane, follows)

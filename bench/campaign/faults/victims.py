@@ -173,7 +173,7 @@ class Victims:
             is_back = await self._is_ready(killed)
         else:
             ticks = await self.plane.ticks(self.session)
-            # A controller that was killed counts anew, and has a solver of its own.
+            # A controller that was killed counts again, and has a solver of its own.
             is_anew = self.plane.controller.pid != killed.controller_pid
             is_back = (
                 is_anew or ticks >= killed.ticks_before + 2

@@ -1,1 +1,1 @@
-"""Rows `fuzz` and `greedy`: those who send too much, or nonsense, and those beside them."""
+"""Rows `fuzz` and `greedy`: those who send too much, or nonsense, and those next to them."""

@@ -26,7 +26,7 @@ CALLERS = (
 )
 """Whose tokens some calls come with in place of the admin's; each reaches something that the fuzzer knows."""
 NO_CALLERS = {"unknown": f"plim_admin_{'A' * 43}", "drawn": ""}
-"""Secrets of nobody: one that is well formed, and whatever the fuzzer draws."""
+"""Secrets of no caller: one that is well formed, and whatever the fuzzer draws."""
 
 Rules: TypeAlias = Mapping[str, tuple[Allowed, ...]]
 """By operation, such as `GET /api/v1/nodes/{name}`; all rules of one must hold."""
@@ -60,7 +60,7 @@ def is_let_in(who: str, method: str, path: str, rules: Rules) -> bool:
     if path in PUBLIC:
         return True
     caller, declared = _VALID.get(who), rules.get(f"{method} {path}", ())
-    # What declares no rule is open to nobody: a forgotten rule must not pass for one that lets everybody in.
+    # What declares no rule is open to no one: a forgotten rule must not pass for one that lets everybody in.
     if caller is None or not declared:
         return False
     return all(_allows(each, caller) for each in declared)

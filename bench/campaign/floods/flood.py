@@ -83,7 +83,7 @@ def is_allowed(status: int | None, retry_after: str | None) -> bool:
 
 
 def read_spec() -> FloodSpec:
-    """Of this process, which is a flood from now on and leaves its files beside the spec."""
+    """Of this process, which is a flood from now on and leaves its files next to the spec."""
     os.nice(FLOOD_NICENESS)
     spec = Path(sys.argv[1])
     # Schemathesis and Hypothesis keep caches in the directory that they run in.
@@ -102,7 +102,7 @@ async def run_flood(module: str, spec: FloodSpec, directory: Path) -> FloodResul
     process = await asyncio.to_thread(_start, module, spec, directory)
     try:
         async with asyncio.timeout(spec.seconds + GRACE_S):
-            while (code := process.poll()) is None:  # noqa: ASYNC110  other processes tell nobody
+            while (code := process.poll()) is None:  # noqa: ASYNC110  no process says so
                 await asyncio.sleep(LOOK_S)
     finally:
         process.kill()

@@ -1,6 +1,6 @@
 """Fuzzed calls and fuzzed syncs against real processes: no server error, and nothing holds the event loop for long.
 
-Both floods go at the same time, one process each, at lower priority. Beside them an honest node reports twice a second
+Both floods go at the same time, one process each, at lower priority. Next to them an honest node reports twice a second
 and must be answered 200 each time.
 """
 

@@ -1,6 +1,6 @@
 """One greedy tenant on fifty connections: what others notice of it, as a ratio within one run.
 
-Twenty nodes report once a second each and somebody reads the services twice a second, first alone and then beside the
+Twenty nodes report once a second each and somebody reads the services twice a second, first alone and then next to the
 greedy tenant, with the limits that the API ships with. A request leaves when it is due, however long those before it
 take, and its latency counts from then. The greedy tenant runs at lower priority, so that on two cores it takes the
 API's time and not the machine's.
@@ -69,7 +69,7 @@ class Phase:
 
 
 async def run(options: RowOptions) -> RowOutcome:
-    """A third of the seconds alone, the rest beside the greedy tenant."""
+    """A third of the seconds alone, the rest next to the greedy tenant."""
     with tempfile.TemporaryDirectory(prefix="plimsoll-campaign-") as name:
         async with (
             running_plane(Path(name), PlaneOptions(nodes=options.nodes)) as plane,
@@ -102,7 +102,7 @@ async def run(options: RowOptions) -> RowOutcome:
             )
             sending = run_flood(GREEDY_TENANT, spec, Path(name) / "greedy")
             async with beside(sending) as flood:
-                # What is measured while a process starts would count as beside it.
+                # What is measured while a process starts would count as next to it.
                 await asyncio.sleep(FLOOD_STARTS_WITHIN_S)
                 during = await _measure(honest, nodes, options.seconds * 2.0 / 3.0)
                 taken = await flood
@@ -110,7 +110,7 @@ async def run(options: RowOptions) -> RowOutcome:
 
 
 async def _measure(honest: HonestNodes, nodes: list[str], seconds: float) -> Phase:
-    """All honest requests of so many seconds."""
+    """All honest requests of `seconds` seconds."""
     phase = Phase()
     began_s = time.monotonic()
     async with asyncio.TaskGroup() as group:

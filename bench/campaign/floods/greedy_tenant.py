@@ -1,6 +1,6 @@
 """One token on fifty connections that take all: `python -m bench.campaign.floods.greedy_tenant SPEC RESULT`.
 
-They flood lists, stream, export, ask for reports and explanations, and simulate; whoever is answered asks again at
+They flood lists, stream, export, ask for reports and explanations, and simulate; one that is answered asks again at
 once, and streams and half of the files are never read.
 """
 

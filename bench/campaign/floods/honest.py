@@ -1,4 +1,4 @@
-"""Those who do nothing wrong beside a fault or a flood: nodes that report, somebody who reads."""
+"""Those who do nothing wrong next to a fault or a flood: nodes that report, somebody who reads."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

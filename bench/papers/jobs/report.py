@@ -64,7 +64,7 @@ class JobsReport:
     launches: int
     """Containers that had to be started, warm-up included."""
     trainings: int
-    """How often the predictor was trained anew."""
+    """How often the predictor was retrained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from solvers.types.jobs import Job, JobDemand, JobOption, JobSetting, PowerFacts
 from solvers.types.state import Variant
 
 REFRESH_ROWS = 200
-"""Rows that are learned before settings are found anew."""
+"""Rows that are learned before settings are sought again."""
 LOAD_STEPS = 10
 """Loads are told apart in steps of a tenth."""
 

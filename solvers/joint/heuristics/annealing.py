@@ -60,7 +60,7 @@ class Annealer:
         start: Sequence[Column] = (),
         temperatures: tuple[float, float] | None = None,
     ) -> "Chain":
-        """Annealing of so many GPUs of each type, one at least, which are paid for, used or not.
+        """Annealing of `fleet` GPUs of each type, one at least, which are paid for, used or not.
 
         start: one per GPU of a plan to begin with, which keeps to the fleet. temperatures: at the beginning and at the
         end, in mean prices of a GPU, where they should not be those of a search for any plan.
@@ -97,7 +97,7 @@ class Annealer:
 
 
 def _cooling(hot: float, cold: float, moves: int) -> Reals:
-    """Temperatures at the ends of the parts that so many moves are done in."""
+    """Temperatures at the ends of the parts that `moves` are done in."""
     parts = max(1, -(-moves // _MOVES_AT_ONCE))
     return np.geomspace(hot, cold, parts + 1)
 

@@ -1,4 +1,4 @@
-"""From a fractional plan to an integer one: fix what is integer, price anew for what is left, fix again."""
+"""From a fractional plan to an integer one: fix what is integer, price again for what is left, fix again."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from solvers.joint.relaxation.pricing import NarrowPricer
 _INTEGRALITY = 1e-6
 """A count this near below an integer is taken for that integer."""
 _NEARLY_ONE = 0.9
-"""Beside integer parts, a fraction is rounded up only from here on: the rest is priced anew first."""
+"""Next to integer parts, a fraction is rounded up only from here on: the rest is priced again first."""
 _HASTY_ROUNDS = 1
 """Rounds of pricing in each step when time is short."""
 _HASTY_STEP = 0.3
@@ -30,7 +30,7 @@ _HASTY_STEP = 0.3
 _MIN_USE = 0.95
 """A column to which those just rounded up leave less than this share of its worth waits for the next step."""
 _PROGRAM_COLUMNS = 400
-"""A small integer program for what is left over gets so many columns, by reduced cost."""
+"""A small integer program for what is left over gets this number of columns, by reduced cost."""
 _MIN_WORTH = 1e-6
 """A request is worth at least this share of its shortage's price, so that services with dual 0 are covered too."""
 _NARROW = 0.6
@@ -41,11 +41,11 @@ class DiveEffort(NamedTuple):
     """How thorough a dive is."""
 
     rounds: int
-    """Each step has at most so many rounds of pricing."""
+    """Each step has at most this number of rounds of pricing."""
     min_gain: float
     """Rounds go on while each saves this share of what is left to pay."""
     columns: int
-    """Each step begins with so many columns."""
+    """Each step begins with this number of columns."""
     few_gpus: float
     """When so few are left over, all plans of the columns at hand are looked through too."""
     spread: float
@@ -129,7 +129,7 @@ def dive(
 ) -> Counter[int] | None:
     """A plan for the demand, all of it or a rest, that costs less than `below`; None where the dive met none.
 
-    `start`: columns to begin with, beside the cheapest ones at hand. `is_late`: from when on haste is better than being
+    `start`: columns to begin with, besides the cheapest at hand. `is_late`: from when on haste is better than being
     cut short.
 
     Where any plan will do (`below` infinite) and time is over, what is left is completed greedily.
@@ -207,7 +207,7 @@ class _Dive:
         """Price only the services that are still wanted once these are few."""
         is_wanted = (self._rest.rate > 0.0) | (self._rest.fewest > 0.0)
         wanted = np.flatnonzero(is_wanted).astype(np.int32)
-        # A narrow pricer has to make its cells anew, so it must save enough to be worth that.
+        # A narrow pricer has to make its cells again, so it must save enough to be worth that.
         if len(wanted) <= _NARROW * self._priced:
             tools = self._tools
             narrow = NarrowPricer(tools.tables, wanted, like=tools.pricer)
@@ -287,7 +287,7 @@ def _largest_fractions(
 ) -> list[int]:
     """Positions of the fractions that may be rounded up, the largest first.
 
-    Beside whole parts only those that are nearly whole.
+    Next to whole parts only those that are nearly whole.
     """
     fractions = counts - np.floor(counts + _INTEGRALITY)
     limit = max(1, int(pace.step * fractions.sum()))
@@ -316,7 +316,7 @@ class FixedGpus:
         self.plan: Counter[int] = Counter()
 
     def take(self, number: int, count: int) -> None:
-        """Take so many GPUs of a column."""
+        """Take `count` GPUs of a column."""
         column = self._columns[number]
         left = self._rate[column.service] - count * column.capacity
         self._rate[column.service] = np.maximum(left, 0.0)

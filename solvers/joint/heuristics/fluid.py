@@ -9,7 +9,7 @@ has there. So this program, far smaller than the one over patterns, bounds the c
          Σ_s a_ms / e_ms ≤ U_m n_m     for each mode
          Σ_{m of type g} n_m ≤ N_g     for each type
 
-With the GPUs of its solution, the a_ms are chosen anew so that the fullest mode is as empty as can be. Then they are
+With the GPUs of its solution, the a_ms are chosen again so that the fullest mode is as empty as can be. Then they are
 poured: every service's part of a mode into the fullest GPU that takes all of it, else into several, each as full as
 rows allow; what is left over at the end, wherever there is room. Rows come in steps, so that something may still be
 left over: then the program is solved again with GPUs a little smaller.
@@ -40,7 +40,7 @@ from solvers.joint.patterns.tables import Tables
 _MARGINS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16)
 """Parts of a GPU that are left out, one after the other."""
 _NODES = 2000
-"""HiGHS visits so many nodes at most; with so few rows it nearly always ends far sooner."""
+"""HiGHS visits this many nodes at most; with so few rows it nearly always ends far sooner."""
 _FINEST = 20_000_000
 """SM steps × replicas × candidates of all modes: what one round of pricing looks at."""
 _NOTHING = 1e-7
@@ -136,7 +136,7 @@ def solve_fluid(
 
 
 def _carried(tables: Tables, mode: GpuMode, rate: Reals) -> Reals:
-    """(C,) rps of its service's rate that each candidate carries, beside any neighbours."""
+    """(C,) rps of its service's rate that each candidate carries, next to any neighbours."""
     # In a fluid problem neighbours take nothing, so that each carries what it carries alone.
     each_alone = np.arange(len(mode.service), dtype=np.int32)[:, None]
     alone = capacities(mode, tables.law, each_alone)[:, 0]
@@ -225,7 +225,7 @@ class _Program:
         )
 
     def _even_out(self, gpus: Reals) -> bool:
-        """With so many GPUs, leave as large a part as possible of each mode's empty; whether that can be done."""
+        """With these GPUs, leave as large a part as possible of each mode's empty; whether that can be done."""
         flows = len(self._mode)
         modes = len(gpus)
         columns = np.arange(flows, flows + modes, dtype=np.int32)
@@ -328,7 +328,7 @@ class _Pouring:
             known = [offer for offer in offers if offer is not None]
             if not known:
                 break
-            # Whoever carries all and then has least room left, else whoever carries most.
+            # The one that carries all and then has least room left, else the one that carries most.
             best = min(
                 known,
                 key=lambda offer: (

@@ -31,7 +31,7 @@ from solvers.joint.patterns.formulation import CoverDemand
 from solvers.joint.relaxation.column_pool import LossPool
 
 _SHORTAGE_OVER_DUAL = 4.0
-"""What is short costs so many times its dual, β."""
+"""What is short costs this multiple of its dual, β."""
 _MIN_WORTH = 1e-2
 """The rate of a service is worth at least this share of the cheapest GPU's price, whatever its dual."""
 _SPENT = 0.8
@@ -44,18 +44,18 @@ _EXCHANGES = 300
 """Steps under each weight."""
 _COLUMNS_TO_EXCHANGE = 6000
 _SIZES = (3, 6)
-"""Smallest and largest number of GPUs that are planned anew at a time."""
+"""Smallest and largest number of GPUs that are planned again at a time."""
 _PATIENCE = 60
 _MAX_STEPS = 250
 """Neighbourhoods in a row in which nothing was gained, or in all: other GPUs' turn."""
 _STUCK = 6
 _RAISE = 2.0
-"""After so many in a row, what is short grows dearer by that factor: something else is short instead, and losses count
+"""After _STUCK in a row, what is short grows dearer by that factor: something else is short instead, and losses count
 for less and less."""
 _SHORT = 0.7
 """This share of the neighbourhoods begins with a service that is short, the others with any wasteful GPU."""
 _COLUMNS = 60
-"""The relaxation of a neighbourhood begins with so many."""
+"""The relaxation of a neighbourhood begins with this number."""
 
 
 class _Target(NamedTuple):
@@ -105,7 +105,7 @@ def eliminate_gpus(
             failures += 1
         else:
             current, failures = other, 0
-        # What stays short whatever is planned anew gets dearer, so that something else is short instead.
+        # What stays short whatever is planned again gets dearer, so that something else is short instead.
         if failures % _STUCK == _STUCK - 1:
             target = target.raised(short)
     return None
@@ -184,7 +184,7 @@ def _exchanged(
 
 
 def _weighted(columns: Stack, numbers: Numbers, weight: float) -> Stack:
-    """Some of the columns, at so many times their losses."""
+    """Some of the columns, at `weight` times their losses."""
     return Stack(
         service=columns.service[numbers],
         capacity=columns.capacity[numbers],
@@ -208,7 +208,7 @@ def _fleet(soft: CoverDemand, taken: Carried, gpus: Numbers) -> ExchangeState:
 def _choose(
     search: DiveContext, plan: Counter[int], taken: Carried, short: Reals
 ) -> Counter[int]:
-    """GPUs to plan anew: wasteful ones that share services with each other and, mostly, with one that is short."""
+    """GPUs to plan again: wasteful ones that share services with each other and, mostly, with one that is short."""
     size = int(search.rng.integers(*_SIZES, endpoint=True))
     first = None
     if search.rng.random() < _SHORT:
@@ -219,7 +219,7 @@ def _choose(
 def _rearranged(
     search: DiveContext, target: _Target, plan: Counter[int], out: Counter[int]
 ) -> Counter[int] | None:
-    """The plan with these GPUs planned anew so that less is short or lost; None where that was not found."""
+    """The plan with these GPUs planned again so that less is short or lost; None where that was not found."""
     tools, base = target.tools, plan - out
     gone = tools.carried(out)
     rest = _affordable_rest(target, tools.carried(base), gone)
@@ -242,7 +242,7 @@ def _rearranged(
 
 
 def _affordable_rest(target: _Target, taken: Carried, gone: Carried) -> CoverDemand:
-    """What is left to plan beside what is taken, in place of the GPUs that are gone."""
+    """What is left to plan besides what is taken, in place of the GPUs that are gone."""
     rest = left_of(target.demand, taken)
     # As many GPUs of each type as were taken out, and as many more as the cost limit alone leaves money for.
     money = target.limit - taken.cost - gone.cost
@@ -251,7 +251,7 @@ def _affordable_rest(target: _Target, taken: Carried, gone: Carried) -> CoverDem
 
 
 def _affordable(tools: SearchContext, money: float) -> Reals:
-    """(G,) GPUs of each type that so many USD per hour pay for."""
+    """(G,) GPUs of each type that `money` USD per hour pays for."""
     price = tools.tables.price
     endless = np.full(len(price), np.inf)
     gpus: Reals = np.floor(
@@ -264,7 +264,7 @@ _CHAINS = 2
 _LOSES = 0.002
 """A GPU that is open to change with all of its kind loses at least this share of its price."""
 _MOVES = 1_500
-"""Annealing makes so many for each GPU that is open to change."""
+"""Annealing makes this number for each GPU that is open to change."""
 _TEMPERATURES = 0.012, 0.0006
 """At the beginning and at the end, in mean prices of a GPU: low, since the plan is good but for little."""
 
@@ -278,7 +278,7 @@ def eliminate_by_annealing(
     gpus: int,
     is_first: bool,
 ) -> Counter[int] | None:
-    """A plan that serves as much with so many GPUs less; None where none was found.
+    """A plan that serves as much with `gpus` GPUs less; None where none was found.
 
     plan: serves everything. soft: the demand with mild prices of shortages. At first the most wasteful GPUs are taken
     out too, later any wasteful ones.
@@ -301,7 +301,7 @@ def eliminate_by_annealing(
 
 
 class _Attempt(NamedTuple):
-    """A plan whose open GPUs are annealed beside those that stay."""
+    """A plan whose open GPUs are annealed next to those that stay."""
 
     fixed: Counter[int]
     chain: Chain
@@ -333,7 +333,7 @@ def _fixed(plan: Counter[int], losing: set[int]) -> Counter[int]:
 def _without(
     search: DiveContext, plan: Counter[int], gpus: int, chance: float
 ) -> Counter[int]:
-    """The plan less so many GPUs that waste much."""
+    """The plan less a number of GPUs that waste much."""
     left = plan
     for _ in range(min(gpus, plan.total())):
         left = left - Counter([wasteful(search, left, chance)])

@@ -42,18 +42,18 @@ _SIZES = (3, 10)
 _WALK = 0.004
 """A plan that costs more than the best by this share is a place to go on from, lest the search stand still."""
 _MAX_FAILURES = 3
-"""After so many failures in a row to do with a GPU less, something else has its turn."""
+"""After this number of failures in a row to do with a GPU less, something else has its turn."""
 _STEPS = 40
 """Steps of a walk before eliminating GPUs has its turn again."""
 NOTHING = 1e-9
 """A service that lacks less than this share of its rate is not short: that is rounding."""
 _DECIMALS = 6
-"""Shortages in USD per hour that agree in so many decimals are equal."""
+"""Shortages in USD per hour that agree in this number of decimals are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IntegerPlan:
-    """So many GPUs of each column, and what they cost and leave short."""
+    """The number of GPUs of each column, and what they cost and leave short."""
 
     counts: Mapping[int, int]
     """Column number → GPUs, > 0."""

@@ -4,7 +4,7 @@ Where most services need but a part of a GPU, a plan that splits none of them is
 found by far faster: capacities drop out, and what is left is bin packing.
 
 Sets         services s; patterns p of type g(p): sets of replicas that fit a GPU, each of which carries
-             beside the others all that is wanted of its service (a *part*)
+             with the others all that is wanted of its service (a *part*)
 Parameters   C_p price of a GPU with the watts of p; d_s replicas wanted: one, or the fewest of the service; N_g stock
 Variables    x_p whole number of GPUs that run p
 Objective    min Σ_p C_p x_p
@@ -58,11 +58,11 @@ _PROMISING = 0.9
 _MAX_PART = 0.5
 _GAIN = 2e-4
 _GAIN_ROUNDS = 4
-"""Dives begin when the relaxation falls by less than that part of it in so many rounds."""
+"""Dives begin when the relaxation falls by less than _GAIN of it in this number of rounds."""
 _FIXED = 0.2
 """At most this share of the GPUs that are left is fixed in one step of a dive."""
 _REST_ROUNDS = 6
-"""Each step has at most so many rounds of pricing."""
+"""Each step has at most this number of rounds of pricing."""
 _SPREAD = 0.5
 """How much chance moves the order of the fractions from the second dive on."""
 _RUINED = (4, 12)

@@ -1,4 +1,4 @@
-"""Parts: per mode, which candidates carry all that is wanted of their service, beside which neighbours; and greedy
+"""Parts: per mode, which candidates carry all that is wanted of their service, next to which neighbours; and greedy
 packing."""
 
 from collections.abc import Callable, Sequence

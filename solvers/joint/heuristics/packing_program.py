@@ -16,10 +16,10 @@ from solvers.joint.patterns.columns import Pattern, price_of
 from solvers.joint.patterns.tables import Tables
 
 _MISSING_OVER_GPU = 10.0
-"""A part that no pattern holds costs so many of the most expensive GPU."""
+"""A part that no pattern holds costs this multiple of the most expensive GPU."""
 
 _MIN_SAVING = 1e-9
-"""A pattern must be cheaper by so many USD per hour, beyond rounding."""
+"""A pattern must be cheaper by this amount in USD per hour, beyond rounding."""
 
 
 class FractionalCover(NamedTuple):
@@ -99,7 +99,7 @@ class PackingProgram:
         )
 
     def want(self, wanted: Numbers, stock: Reals) -> None:
-        """From now on so many replicas are wanted and so many GPUs at hand."""
+        """From now on `wanted` replicas are wanted and `stock` GPUs at hand."""
         for row, low in enumerate(wanted.tolist()):
             self._highs.changeRowBounds(row, float(low), INFINITE)
         for row, high in enumerate(stock.tolist()):

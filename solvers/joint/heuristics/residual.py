@@ -41,7 +41,7 @@ class SearchContext(NamedTuple):
     pool: ColumnPool
 
     def carried(self, plan: Mapping[int, int]) -> Carried:
-        """What so many GPUs of each column carry together."""
+        """What the plan's GPUs of each column carry together."""
         return carried(self.tables, self.columns, plan)
 
 

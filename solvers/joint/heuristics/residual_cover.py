@@ -13,7 +13,7 @@ from solvers.joint.relaxation.column_pool import ColumnPool
 from solvers.joint.relaxation.master_solution import Duals
 
 _NODES = 1000
-"""One search visits so many nodes at most: there are many searches, so each is to take a few milliseconds."""
+"""One search visits this many nodes at most: there are many searches, so each is to take a few milliseconds."""
 _DISCREPANCIES = 6
 """Places down the lists of choices that one branch may go in all; without that limit the nodes are spent on the last
 choices below the very first."""

@@ -1,4 +1,4 @@
-"""Ruin and recreate: take a few GPUs out of an integer plan and plan anew what they carried."""
+"""Ruin and recreate: take a few GPUs out of an integer plan and plan again what they carried."""
 
 from collections import Counter
 

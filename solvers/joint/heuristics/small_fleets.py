@@ -48,14 +48,14 @@ _MAX_PROGRAMS = 2_000
 _PHASES = (PHASES[0], Phase(effort=Effort(4, 0, 3, 5e-4), min_gain=1e-3))
 """Efforts of relaxations that are to give prices and columns, not bounds."""
 _NOTHING = 1e-6
-"""So many GPUs, or USD per hour, are rounding."""
+"""A difference of this number of GPUs, or of USD per hour, is rounding."""
 _LIMIT_PRICE_OVER_COST = 2.0
 """A GPU that a fleet lacks costs this many times the cost that a plan must be below."""
 _SHORTAGE_OVER_DUAL = 3.0
 _MIN_SHARE = 0.3
 """The entire rate of a service counts at least this share of the mean worth of one."""
 _CHAINS = 2
-"""Each fleet has so many, on two threads where there are two."""
+"""Each fleet has this number, on two threads where there are two."""
 _FIRST_MOVES, _MOVES = 6_000, 12_000
 """Moves of a chain for each GPU of the fleet: to compare fleets, and in each try."""
 _PRICES = (1.0, 4.0, 16.0)
@@ -69,7 +69,7 @@ _WALK = 0.004
 _MIN_GAIN = 1e-6
 """USD per hour."""
 _PATIENCE = (1, 1, 2, 2, 4)
-"""For each GPU of the fleet: so many ruined plans in a row without a better one, and the next price has its turn. In
+"""For each GPU of the fleet: this many ruined plans in a row without a better one, and the next price has its turn. In
 the first try, the second and so on; then as in the last."""
 
 
@@ -264,7 +264,7 @@ class _FleetSearch:
         return attempt.fleet.value < self._cost and not is_spent
 
     def _anneal(self, attempts: Sequence[_Attempt], moves: int) -> None:
-        """All of them side by side, from their plans; so many moves for each GPU."""
+        """All of them side by side, from their plans; `moves` for each GPU."""
         chains = [
             self._chain(one, at, moves) for one in attempts for at in range(_CHAINS)
         ]
@@ -382,7 +382,7 @@ def mild_prices(demand: CoverDemand, duals: Duals) -> Reals:
 
 
 def _with_shortage_price(search: DiveContext, factor: float) -> DiveContext:
-    """The same with shortages at so many times their prices."""
+    """The same with shortages at `factor` times their prices."""
     shortage_price = factor * search.demand.shortage_price
     demand = replace(search.demand, shortage_price=shortage_price)
     return search._replace(demand=demand)

@@ -2,13 +2,13 @@
 
 The state is, of every GPU, its clock and what runs on it. A move changes one GPU or two: another shape (SM steps and
 batch) for a replica, one more, one less, another service in its place, another clock, a replica carried over to another
-GPU. Mostly all replicas of the changed GPUs then take the batches that carry most beside the new neighbours, since a
+GPU. Mostly all replicas of the changed GPUs then take the batches that carry most next to the new neighbours, since a
 change of SM steps alone would rarely be good for the batches at hand. Moves that break a limit of the GPU are not made.
 What a state costs is
 
     Σ rps price · rps short  +  Σ missing price · replicas missing  +  prices of watts  +  excess of replicas
 
-with true capacities in true neighbours; only the changed GPUs are evaluated anew. A dearer state is taken with
+with true capacities in true neighbours; only the changed GPUs are evaluated again. A dearer state is taken with
 probability exp(−difference / temperature); the temperature falls geometrically. A move takes about a microsecond, so
 that a second sees as many of them as there are states near a plan of a few GPUs, where the linear relaxation, all of
 fractions, says little about whole plans.
@@ -31,7 +31,7 @@ from solvers.joint.kernels.types import Law
 
 _FIT = 1.0 + 1e-9
 _SETTLED = 0.8
-"""After this share of the moves batches are chosen anew."""
+"""After this share of the moves batches are chosen again."""
 
 
 class Cooling(NamedTuple):
@@ -59,7 +59,7 @@ def anneal(
     np.random.seed(cooling.seed)
     # Taken apart once: each time that a tuple is taken out of another one, references to all its arrays are counted.
     flat, law, wanted, gpu_type = plant.flat, plant.law, plant.wanted, plant.gpu_type
-    # Totals are summed anew in each part, so that the rounding of a million differences does not add up.
+    # Totals are summed again in each part, so that the rounding of a million differences does not add up.
     _sum_up(flat, state)
     trial = _copied(state)
     cost = _cost(wanted, state)
@@ -185,7 +185,7 @@ def _cost(wanted: AnnealingDemand, state: State) -> float:
 
 @compiled
 def _choose_batches(flat: Flat, law: Law, state: State, gpu: int) -> None:
-    """One replica after the other takes the batch that carries most beside the others; SM steps stay."""
+    """One replica after the other takes the batch that carries most next to the others; SM steps stay."""
     mode, count, items = state.mode[gpu], state.size[gpu], state.items[gpu]
     pressure, factor = 0.0, flat.launch_factor[mode, count]
     for at in range(count):

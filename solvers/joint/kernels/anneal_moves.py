@@ -8,7 +8,7 @@ from solvers.joint.kernels.compiled import compiled
 from solvers.joint.kernels.types import Flags, Law, Numbers, Reals
 
 _TRIES = 4
-"""So many draws at most to meet a service that is short."""
+"""The maximum number of draws to meet a service that is short."""
 _ON_TWO, _TRANSFER, _TWICE = 0.25, 0.125, 0.5
 """Moves below these numbers change two GPUs; carry a replica over; change one GPU twice."""
 _RESHAPE, _ADD, _REMOVE, _REPLACE = 0.45, 0.65, 0.8, 0.92

@@ -22,7 +22,7 @@ _MAX_OUT = 2
 _SHORT = 0.6
 """This share of the steps takes out first a GPU that runs a service that is short."""
 _COMPARED = 4
-"""The least useful one of so many GPUs is taken out."""
+"""The least useful one of this number of GPUs is taken out."""
 _NOISE = 0.1
 _UNIT = 2.0**-53
 

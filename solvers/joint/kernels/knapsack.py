@@ -72,7 +72,7 @@ def find_groups(task: PricingTask, scratch: Scratch, short: Numbers) -> int:
 def fill_table(
     task: PricingTask, scratch: Scratch, short: Numbers, replicas: int
 ) -> float:
-    """The optimum over these positions, NONE where no set has so many candidates.
+    """The optimum over these positions, NONE where no set has that number of candidates.
 
     table[g, n, u]: the same of the services from the g-th on, with exactly n candidates in u steps.
     """
@@ -124,9 +124,9 @@ def read_solution(
 
 @compiled
 def max_pressure(mode: GpuMode) -> Reals:
-    """(N + 1,) the greatest summed pressure of so many replicas of different services within the SM steps.
+    """(N + 1,) the greatest summed pressure of 0 to N replicas of different services within the SM steps.
 
-    The same program with pressures as values; −inf where so many do not fit.
+    The same program with pressures as values; −inf where that number does not fit.
     """
     reached = np.full((mode.max_replicas + 1, mode.steps + 1), -np.inf)
     reached[0] = 0.0

@@ -31,7 +31,7 @@ from solvers.joint.kernels.types import (
 )
 
 LEVELS = 48
-"""The table counts memory and watts in so many levels."""
+"""The table counts memory and watts in this number of levels."""
 _FIT = 1.0 + 1e-9
 _UPDATES_PER_NODE = 20_000
 """The largest table: a cell whose table alone would take far longer than its nodes is not searched."""
@@ -56,7 +56,7 @@ class Items(NamedTuple):
 
 
 class SearchPath(NamedTuple):
-    """The path from the root to the node at hand, by level: so many candidates were taken."""
+    """The path from the root to the node at hand, by level: the number of candidates taken."""
 
     at: Numbers
     """(N + 1,) position that is tried next."""
@@ -83,7 +83,7 @@ def search(
     """(bound of the cell, worth of the best pattern, its size): of exactly `cell.replicas` of the first `size` ids.
 
     `best` is the worth to beat, at least the threshold with its tolerance; size 0 when nothing beats it. The bound is
-    infinite where there are so many candidates that the search is not begun.
+    infinite where there are too many candidates for a search.
     """
     mode, replicas = task.mode, cell.replicas
     if (

@@ -76,7 +76,7 @@ class Worth(NamedTuple):
     """(S,) USD per hour of one rps."""
     bonus: Reals
     """(C,) USD per hour of a candidate's mere presence: duals of replica counts, branching rows and migration."""
-    # Empty arrays instead of None: numba compiles a kernel anew for each combination of argument types.
+    # Empty arrays instead of None: numba compiles a kernel again for each combination of argument types.
     edges: Reals = np.zeros(0)
     """(B,) parts of the rate; how many of them a replica's capacity exceeds decides what cuts add."""
     stairs: Reals = np.zeros((0, 0))
@@ -95,7 +95,7 @@ class Effort(NamedTuple):
     nodes: int
     """Limit to the search in a cell of final width; 0 = do not search."""
     halvings: int
-    """A cell's range of pressure is halved so many times at most."""
+    """A cell's range of pressure is halved this number of times at most."""
     tolerance: float
     """Relative part of the threshold by which a pattern must beat it. It costs the bound as much."""
 
@@ -112,7 +112,7 @@ class PricingTask(NamedTuple):
 
 
 class PricingCell(NamedTuple):
-    """All patterns of one mode with so many replicas and so much pressure in all."""
+    """All patterns of one mode with `replicas` replicas and so much pressure in all."""
 
     replicas: int
     low: float

@@ -1,6 +1,6 @@
 """Candidates: the operating rows of a Problem that may run on a GPU type at one clock, as one array of all fields.
 
-A replica that misses its SLO, alone or beside neighbours, carries nothing, yet may stand there and counts as one of its
+A replica that misses its SLO, alone or with neighbours, carries nothing, yet may stand there and counts as one of its
 service's fewest replicas. So services with such a least number keep rows that miss their SLO as candidates that carry
 0; for others such a replica would only cost.
 """
@@ -82,7 +82,7 @@ def max_width(problem: Problem, gpu_type: GpuType) -> float:
 
 
 def room_w(gpu_type: GpuType) -> float:
-    """Watts that replicas may draw beside the idle ones."""
+    """Watts that replicas may draw besides the idle ones."""
     return float(gpu_type.power_cap_w - gpu_type.idle_w)
 
 

@@ -14,7 +14,7 @@ from solvers.joint.patterns.tables import Tables
 _NOTHING = 1e-9
 """Less than this share of a rate is not wanted any more: it is rounding."""
 _SHORTAGE_OVER_GPU = 8.0
-"""A shortage of all that is wanted of a service costs at least so many of the dearest GPU; without that, the linear
+"""A shortage of all that is wanted of a service costs at least this many of the dearest GPU; without that, the linear
 program leaves small rests unserved."""
 _MAX_RAISE = 1e6
 """Limit to the raise of shortage prices, for the sake of the linear program's numbers."""
@@ -43,7 +43,7 @@ class Carried(NamedTuple):
 
 
 def carried(tables: Tables, columns: Columns, counts: Mapping[int, int]) -> Carried:
-    """What so many GPUs of each column carry together."""
+    """What these GPUs of each column carry together."""
     if not counts:
         return _nothing(tables)
     services = len(tables.rate)

@@ -49,7 +49,7 @@ class Columns:
         return iter(self._made)
 
     def taken(self, numbers: Sequence[int]) -> "Columns":
-        """Some of the columns, numbered anew in that order; what is added to them is not added here."""
+        """Some of the columns, renumbered in that order; what is added to them is not added here."""
         some = Columns(self._tables)
         some._made = [self._made[number] for number in numbers]
         some._number = {

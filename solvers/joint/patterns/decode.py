@@ -98,7 +98,7 @@ def gpu_plan(
     count: int,
     share: Reals,
 ) -> GpuPlan:
-    """So many GPUs that run a column, each service with its share of what its replicas carry, (S,)."""
+    """`count` GPUs that run a column, each service with its share of what its replicas carry, (S,)."""
     mode = tables.modes[column.pattern.mode]
     # SM percents are read from the rows: as numbers of SM steps they would come back with rounding.
     replicas = (
@@ -187,7 +187,7 @@ class _Reasons:
         *,
         is_short: bool,
     ) -> UnservedReason:
-        """The reason for a service that has so many replicas; one that is not short of requests lacks replicas."""
+        """The reason for a service that has `replicas`; one that is not short of requests lacks replicas."""
         if service.max_replicas is not None and replicas >= service.max_replicas:
             return "replicas"
         alone = {
@@ -261,7 +261,7 @@ class _Reasons:
         return rules.pop() if rules else "stock"
 
     def _rule_beside(self, service: int, column: Column) -> UnservedReason:
-        """Why none of the service's rows fits beside what runs on a GPU; the stock where no SM is free."""
+        """Why none of the service's rows fits next to what runs on a GPU; the stock where no SM is free."""
         mode = self._tables.modes[column.pattern.mode]
         there = list(column.pattern.items)
         own = np.flatnonzero(mode.service == service)

@@ -7,7 +7,7 @@ Sets and parameters
     i ∈ I_m         candidates of a mode: a service at one of its network's rows (SM steps ρ_i, batch, memory,
                     watts, pressure, times); dominated ones are left out (`tables`)
     p ∈ P_m         patterns of a mode: sets of candidates that may share one GPU (below)
-    a_ps            rps that the pattern's replica of service s can carry, beside its neighbours in that very pattern;
+    a_ps            rps that the pattern's replica of service s can carry, with its neighbours in that very pattern;
                     0 where it has none
     b_ps            1 where the pattern has a replica of s, else 0
     C_p             USD per hour: the GPU's price and the energy of idle watts and of its replicas' watts
@@ -66,9 +66,9 @@ from solvers.joint.patterns.tables import Tables
 from solvers.types.problem import Problem
 
 _SHORTAGE_OVER_SINGLE = 8.0
-"""A shortage costs so many times what serving it by GPUs of its own would, for the service that is dearest to serve."""
+"""A shortage costs this multiple of serving it by GPUs of its own, for the service that is dearest to serve."""
 _MISSING_OVER_GPU = 10.0
-"""A replica that is missing costs so many of the dearest GPU: it comes before cost, and what is served before both."""
+"""A missing replica costs this many of the dearest GPU: it comes before cost, and what is served before both."""
 RAISE, RAISES = 20.0, 3
 """While something is short, shortage prices rise by that factor, as often at most: to serve comes before saving."""
 _FREE = 1e-6
@@ -88,7 +88,7 @@ class CoverDemand:
     stock: Reals
     """(G,) GPUs; infinite where as many as wanted."""
     shortage_price: Reals
-    """(S,) USD per hour of one rps that nobody serves."""
+    """(S,) USD per hour of one rps that is not served."""
     missing_price: Reals
     """(S,) USD per hour of a replica that is missing."""
     watts: float = np.inf
@@ -138,7 +138,7 @@ def _cheapest(tables: Tables, singles: Iterable[Column]) -> Reals:
     best = np.full(len(tables.rate), np.inf)
     for column in singles:
         service = int(column.service[0])
-        # Capacity that nobody wants makes no request cheaper.
+        # Capacity that is not wanted makes no request cheaper.
         served = min(float(column.capacity[0]), tables.rate[service])
         if served > 0.0:
             best[service] = min(best[service], column.price / served)

@@ -12,7 +12,7 @@ execution time rises), and j carries no less than i did. So patterns of undomina
 What is carried next to any neighbours is compared on knots of pressure 0 = P_0 < … < P_K that no neighbours exceed, for
 every number of replicas that launch delays tell from others: what j carries at P_{k+1} is no less than what i carries
 at P_k. Between the two, j carries no less than at the upper knot and i no more than at the lower. That loses little,
-because whoever carries the whole rate carries no more than it.
+because a replica that carries the whole rate carries no more than it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ _W_PER_KW = 1000.0
 _KNOTS = 9
 """Pressures at which candidates are compared: the more, the fewer candidates stay, and the longer it takes."""
 _BLOCK = 10_000
-"""Candidates that are compared at a time: what they carry beside every set of neighbours takes memory."""
+"""Candidates that are compared at a time: what they carry next to every set of neighbours takes memory."""
 _MAY_IDLE = CANDIDATE_FIELDS.index("may_idle")
 _INTEGERS, _REALS = range(4), range(4, _MAY_IDLE)
 """Places of the candidates' fields by their types; flags are last."""
@@ -85,7 +85,7 @@ def make_tables(problem: Problem) -> Tables:
 
 
 def tables_at(problem: Problem, headrooms: Sequence[float]) -> tuple[Tables, ...]:
-    """The tables for rates that are so many times as high, made together: only which candidates stay differs."""
+    """The tables for rates times each of `headrooms`, made together: only which candidates stay differs."""
     law = _law(problem.capacity_law)
     rate = np.array([service.arrival_rate_rps for service in problem.services])
     rates = [headroom * rate for headroom in headrooms]
@@ -291,7 +291,7 @@ def _max_pressure(mode: GpuMode) -> float:
 
 
 def _capacity(mode: GpuMode, law: Law, launch_factor: Reals, pressure: Reals) -> Reals:
-    """(C, N, K) rps that each candidate can carry beside N sets of neighbours, whatever its service is asked.
+    """(C, N, K) rps that each candidate can carry next to N sets of neighbours, whatever its service is asked.
 
     launch_factor: (N,), pressure: (N, K).
     """

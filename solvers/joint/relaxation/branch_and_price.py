@@ -231,7 +231,7 @@ class _Tree:
     ) -> tuple[Relaxation, Split | None]:
         """A node's relaxation, and where to split it; exact where there is nothing to split."""
         for slack in (_SLACK, 0.0):
-            # Anew each time: the solution before may have become the incumbent.
+            # Solved again each time: the solution before may have become the incumbent.
             cutoff = self._cutoff()
             if self._is_by_gpus:
                 cutoff = min_to_reach(self._tables, cutoff)

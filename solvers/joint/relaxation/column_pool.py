@@ -14,7 +14,7 @@ from solvers.joint.patterns.tables import Tables
 from solvers.joint.relaxation.master_solution import Duals
 
 _GROWTH = 1024
-"""Room for so many more columns when the arrays grow."""
+"""Room for this number of columns more when the arrays grow."""
 _MIN_LOSS = 1e-6
 """USD per hour: of columns that lose nothing, fewer are better."""
 
@@ -94,7 +94,7 @@ class ColumnPool:
         return scan.best_value(self.stack(), prices)
 
     def cheapest(self, costs: Reals, most: int, *, below: float = np.inf) -> list[int]:
-        """Numbers of at most so many columns of least cost, and cost less than `below`, cheapest first."""
+        """Numbers of at most `most` columns of least cost, and cost less than `below`, cheapest first."""
         numbers = np.flatnonzero(costs < below)
         # A partition first, in linear time: sorting all columns to keep some hundreds takes far longer.
         if len(numbers) > most:
@@ -149,7 +149,7 @@ class LossPool(ColumnPool):
         super().__init__(tables, columns)
 
     def pricing_duals(self, duals: Duals) -> Duals:
-        """What is short pays beside what every rps is worth anyway."""
+        """What is short pays besides what every rps is worth anyway."""
         own = self._duals
         return replace(
             duals,

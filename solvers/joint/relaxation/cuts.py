@@ -27,7 +27,7 @@ from solvers.highs import INFINITE, is_solved, make_program
 from solvers.joint.kernels.types import Numbers, Reals
 
 PARTS: Final = 60
-"""The rate is cut into so many parts: halves, thirds, quarters, fifths and sixths are whole numbers of them."""
+"""The rate is cut into this number of parts: halves, thirds, quarters, fifths and sixths are whole numbers of them."""
 _EPSILON = 1e-5
 """Above what plan checks tolerate: a replica that lacks less of the rate counts as carrying all."""
 EDGES: Final[Reals] = np.arange(1.0, PARTS + 1.0) / (PARTS * (1.0 + _EPSILON))

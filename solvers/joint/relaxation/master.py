@@ -38,14 +38,14 @@ from solvers.joint.relaxation import cuts
 from solvers.joint.relaxation.master_solution import Duals, Solution, replica_duals
 
 _FIRST_CUTS = 2
-"""Each service begins with so many rounding cuts; others follow where they are violated."""
+"""Each service begins with this number of rounding cuts; others follow where they are violated."""
 _NOTHING = 1e-6
 """A cut that falls short by no more than this does so by rounding."""
 _W_PER_KW = 1000.0
 _NO_ROWS = np.zeros(0, np.int32)
 _NO_VALUES = np.zeros(0)
 _MAX_NODES = 50
-"""The search for whole GPUs ends after so many nodes of its tree: it is one step of many, and must be short."""
+"""The search for whole GPUs ends after this number of nodes of its tree: it is one step of many, and must be short."""
 
 
 class Master:
@@ -213,7 +213,7 @@ class Master:
             cut_rows,
             watt_rows,
         )
-        # Capacity beyond a service's demand serves nobody; without the cut, GPUs for two services would look worse.
+        # Capacity beyond a service's demand serves no request; without the cut, GPUs for two services would look worse.
         served = np.minimum(column.capacity, self.demand.rate[column.service])
         ones = np.ones(2 * len(served) + 1 + len(limit_rows))
         values = np.concatenate((served, ones, cut_values, watts))

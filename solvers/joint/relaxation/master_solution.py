@@ -31,7 +31,7 @@ class Duals:
     limits: Mapping[BranchingRow, float] = field(default_factory=dict)
     """USD per hour of one more GPU of the kind, for the limits that hold."""
     watt_price: float = 0.0
-    """ω ≥ 0, USD per hour that a watt more would save, beside what the energy costs."""
+    """ω ≥ 0, USD per hour that a watt more would save, besides what the energy costs."""
     watts_value: float = 0.0
     """−ω · power budget: what that adds to the dual objective."""
 

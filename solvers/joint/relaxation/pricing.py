@@ -39,9 +39,9 @@ _LONG = 1000
 ROOT_CELLS = 6
 """Intervals of pressure per number of replicas, before any is halved."""
 _UNCAPPED_NODES = 30
-"""So many times as many nodes: with as few as elsewhere bounds of 100 GPUs stay 10 % too low, in as much time."""
+"""This multiple of the nodes: with as few as elsewhere bounds of 100 GPUs stay 10 % too low, in as much time."""
 MAX_HALVINGS = 7
-"""A cell can be halved so many times, which is what the pool has room for: 6 · 2^7 = 768 intervals of pressure then."""
+"""A cell can be halved this often, which is what the pool has room for: 6 · 2^7 = 768 intervals of pressure then."""
 
 
 class Pricer:
@@ -85,7 +85,7 @@ class Pricer:
     ) -> list[Priced]:
         """One Priced per mode, given each mode's worth and what a GPU of it costs with its duals, ≥ 0.
 
-        watt_price: USD per hour of a replica's watt, beside what its energy costs.
+        watt_price: USD per hour of a replica's watt, besides what its energy costs.
         Raises ValueError for an effort with more than MAX_HALVINGS.
         """
         if effort.halvings > MAX_HALVINGS:
@@ -160,7 +160,7 @@ class _ModeCells:
 
 
 def make_slots(slots: int, replicas: int) -> PricedPatterns:
-    """Room for as many patterns, each of at most so many replicas."""
+    """Room for as many patterns, each of at most `replicas` replicas."""
     return PricedPatterns(
         items=np.zeros((slots, replicas), np.int32),
         size=np.zeros(slots, np.int32),
@@ -222,7 +222,7 @@ def _edges(mode: GpuMode) -> Reals:
 
 
 def pressure_range(mode: GpuMode) -> tuple[Reals, Reals]:
-    """(N + 1,) least and greatest summed pressure of so many replicas of different services within the SM steps."""
+    """(N + 1,) least and greatest summed pressure of 0 to N replicas of different services within the SM steps."""
     services = np.unique(mode.service)
     lightest = np.full(len(services), np.inf)
     np.minimum.at(lightest, np.searchsorted(services, mode.service), mode.pressure)

@@ -25,7 +25,7 @@ from solvers.types.problem import Problem
 
 _NAME = "joint"
 _START_OVER_REPLICA = 1.5
-"""A start counts as at least so many times what a running replica costs on average: fewer GPUs are left to round, so
+"""A start counts as at least this multiple of what a running replica costs on average: fewer GPUs are left to round, so
 that a plan with few starts is found sooner and is often cheaper too."""
 MOVE_SHARES = 0.1, 1.0
 """On a GPU that does not go on as it is, a replica costs this share of the price of a start: so few GPUs change,
@@ -35,11 +35,11 @@ _SHORTAGE = 20.0
 _FEW_SHORT = 0.04
 """When no more than this share of the services is short, only GPUs near them are looked at."""
 _NEAR_GPUS = 24
-"""So many of them at most."""
+"""The maximum number of them."""
 _COLUMNS = 4000
 """Looked at where every GPU may change: to scan all that were ever made takes longer than new ones do."""
 _START_COLUMNS = 600
-"""The search begins with so many of them, beside those that run."""
+"""The search begins with this number of them, besides those that run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ def _few(demand: CoverDemand) -> float:
 
 
 def _dear(demand: CoverDemand) -> CoverDemand:
-    # Whoever asks sees to a power budget: moves know none.
+    # The caller sees to a power budget: moves know none.
     return replace(
         demand,
         shortage_price=_SHORTAGE * demand.shortage_price,

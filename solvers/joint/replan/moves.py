@@ -15,7 +15,7 @@ v_s.
 
 f_p counts the replicas of kinds of which none runs. So the starts are those that the contract charges for: a batch, a
 clock or a neighbour changes for nothing. Because a replica that moves to another GPU does start there, ρ makes a GPU
-that goes on as it is a little cheaper than the same replicas beside other neighbours.
+that goes on as it is a little cheaper than the same replicas next to other neighbours.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ _MIN_THRESHOLD = 1e-9
 """A pattern must be worth at least this share of a GPU's price, so that worthless ones are passed over."""
 
 _MAX_NODES = 20
-"""The search for integer counts visits so many nodes at most; more have not found anything better,"""
+"""The search for integer counts visits this number of nodes at most; more have not found anything better,"""
 _LEAN = {
     "mip_allow_restart": False,
     "mip_heuristic_effort": 0.0,

@@ -39,11 +39,11 @@ _MIN_KEPT_USE = 0.8
 _STEP = 0.35
 """At a time, new GPUs are rounded up to at most this share of the GPUs that are left."""
 _NEARLY_INTEGER = 0.9
-"""Beside whole parts, new ones are only rounded up from here on."""
+"""Next to whole parts, new ones are only rounded up from here on."""
 _MIN_USE = 0.95
 """A new GPU to which those just rounded up leave less than this share of its worth waits for the next step."""
 _COLUMNS = 300
-"""Columns that a step begins with, beside those in use."""
+"""Columns that a step begins with, besides those in use."""
 _MORE_COLUMNS = 60
 """Columns that the pool gives at a time while some have negative reduced costs,"""
 _POOL_ROUNDS = 4
@@ -54,7 +54,7 @@ _FEW_SERVICES = 20
 _FEW_ROUNDS = 6
 """Rounds of pricing, then; none where shares are so fine that pricing gets nowhere."""
 _FIRST_ROUNDS, _ROUNDS = 2, 1
-"""All other relaxations have so many rounds of pricing, the first one and those after it; three each take half as long
+"""All other relaxations have these rounds of pricing, the first one and those after it; three each take half as long
 again, for plans that are no cheaper. One when it is late."""
 _PROGRAM_COLUMNS = 300
 """Columns of that integer program."""
@@ -127,7 +127,7 @@ def _integer_plan(
 
 
 def _left(moves: MoveMaster, fixed: Counter[int], request: ReplanRequest) -> Left:
-    """What is still to be decided beside the GPUs that are fixed."""
+    """What is still to be decided besides the GPUs that are fixed."""
     tools = moves.tools
     rest = rest_of(request.demand, tools.tables, tools.carried(fixed))
     used = moves.used(fixed)[:-1]
@@ -248,7 +248,7 @@ def _round_up(
             if plan.use(number) >= _MIN_KEPT_USE:
                 plan.take(number, 1)
             continue
-        # Beside whole parts, fractions wait for the next relaxation, which is only of what the whole parts leave.
+        # Next to whole parts, fractions wait for the next relaxation, which is only of what the whole parts leave.
         is_next = ups_left > 0 and (not has_floors or fraction >= _NEARLY_INTEGER)
         if is_next and (not plan.plan or plan.use(number) >= _MIN_USE):
             plan.take(number, 1)

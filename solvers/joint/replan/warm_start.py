@@ -3,10 +3,10 @@
 Tables, the pricer's cells with their multipliers, and columns with what they carry depend on none of these, but for one
 thing: candidates that only higher rates could need are left out of the tables. So tables that are to be used again are
 made for higher rates, and serve as long as no rate is above those: many times the present ones where that adds few
-candidates, which is so unless replicas are large beside rates.
+candidates, which is so unless replicas are large for the rates.
 
 A process keeps a few warm states, each under a token that the policy's memory carries. A token that the process does
-not know (it started anew, or the state was dropped) means a cold start: the plan may be another one, never a worse
+not know (it was restarted, or the state was dropped) means a cold start: the plan may be another one, never a worse
 checked one. The same problem with the same memory after the same plans in the same process gives the same plan.
 """
 
@@ -36,7 +36,7 @@ from solvers.types.problem import Problem, ServiceDemand
 from solvers.types.state import GpuType
 
 HEADROOM = 1.5
-"""Rates may grow by this factor at least before tables are made anew,"""
+"""Rates may grow by this factor at least before tables are made again,"""
 WIDE_HEADROOM = 6.0
 """or by this one where that takes no more candidates than `_MORE_CANDIDATES` times as many."""
 _MORE_CANDIDATES = 1.1
@@ -45,7 +45,7 @@ MAX_STATES = 4
 _CHEAPEST = 600
 MAX_COLUMNS = 60_000
 _KEPT_COLUMNS = 30_000
-"""A state with more than MAX_COLUMNS keeps so many: those that are cheapest under the last duals."""
+"""A state with more than MAX_COLUMNS keeps this number: those that are cheapest under the last duals."""
 
 
 class WarmStart:

@@ -1,1 +1,1 @@
-"""GPUs cut into MIG slices, planned beside whole GPUs in one integer program."""
+"""GPUs cut into MIG slices, planned with whole GPUs in one integer program."""

@@ -1,4 +1,4 @@
-"""GPUs cut into MIG slices: layouts, what runs in each slice, and whole GPUs beside them, in one integer program.
+"""GPUs cut into MIG slices: layouts, what runs in each slice, and whole GPUs next to them, in one integer program.
 
 Sets: types t with clocks c and layouts l (the largest ways to cut a GPU; what is cut need not be used); profiles k of
 slices; services s; rows r of (network of s, t, k, c) by batch and processes, with capacity K_r and watts W_r; patterns
@@ -188,7 +188,7 @@ def _capacity_rps(problem: Problem, service: ServiceDemand, row: SlicePoint) -> 
         slo_ms=service.slo_ms,
         execution_ms=row.execution_ms,
     )
-    # Each process has a queue of its own, and was measured beside the others.
+    # Each process has a queue of its own, and was measured next to the others.
     capacity = row.processes * one
     limit = service.max_replica_rps
     return capacity if limit is None else min(capacity, limit)

@@ -25,7 +25,7 @@ from solvers.types.state import GpuType
 _MIN_S = 0.05
 """Also a plan that was begun late has so long."""
 _SHORTAGE_OVER_COST = 10.0
-"""To leave a service out costs so many times what the cheapest choice would that serves it alone."""
+"""To leave a service out costs this multiple of what the cheapest choice would that serves it alone."""
 RowName = tuple[str, ...]
 """What a row is of: its kind, then names."""
 _Rows = Iterator[tuple[RowName, "Constraint"]]
@@ -181,7 +181,7 @@ def _demand(program: SliceProgram) -> _Rows:
         if rate <= 0.0:
             continue
         # Rows are in parts of the rate, so that the solver's tolerance means the same for small and large services.
-        # What a GPU carries beyond the whole rate serves nobody; the relaxation would count it.
+        # What a GPU carries beyond the whole rate serves no request; the relaxation would count it.
         entries = [(at, min(1.0, rps / rate)) for at, rps in program.carriers[index]]
         served = (program.served_at + index, -1.0)
         yield ("demand", service.name), Constraint([*entries, served], 0.0, math.inf)

@@ -1,4 +1,4 @@
-"""Whole GPUs beside those that are cut: their patterns by column generation, under prices that both have a part in.
+"""Whole GPUs next to those that are cut: their patterns by column generation, under prices that both have a part in.
 
 The rows of demand, replicas and watts are the same for whole GPUs and for slices, so that their duals price both. A
 slice needs no pattern: all of its choices are variables from the start. Patterns are made as they are needed, as in
@@ -59,7 +59,7 @@ class UncutGpus:
             bound, prices = relax(program)
             excess, patterns = self._priced(prices, PHASES[phase].effort)
             bound = bound._replace(excess=excess)
-            # Pricing finds the best patterns anew where they are at hand already.
+            # Pricing finds the best patterns again where they are at hand already.
             fresh = [number for number in patterns if number not in numbers]
             is_last = phase == len(PHASES) - 1
             is_over = self._budget.elapsed() >= _RELAX_SHARE * self._budget.seconds

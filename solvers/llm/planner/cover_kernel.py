@@ -27,7 +27,7 @@ class CoverTable(NamedTuple):
     """The cheapest covers of all rates."""
 
     new_price: Reals
-    """(N + 1,) of carrying so many steps or more with new replicas alone."""
+    """(N + 1,) of carrying n steps or more with new replicas alone."""
     price: Reals
     """(N + 1,) the same with running replicas, too."""
     is_taken: Flags
@@ -36,7 +36,7 @@ class CoverTable(NamedTuple):
 
 @compiled
 def lowest_price(new: CoverItems, steps: int) -> Reals:
-    """(N + 1,) what carrying so many steps or more costs, where every item can be taken as often as wanted."""
+    """(N + 1,) what carrying n steps or more costs, where every item can be taken as often as wanted."""
     best = np.full(steps + 1, np.inf)
     best[0] = 0.0
     for step in range(1, steps + 1):
@@ -48,7 +48,7 @@ def lowest_price(new: CoverItems, steps: int) -> Reals:
 
 @compiled
 def cover(new: CoverItems, running: CoverItems, steps: int) -> CoverTable:
-    """The table for up to so many steps; each running replica can be taken once."""
+    """The table for up to `steps` steps; each running replica can be taken once."""
     new_price = lowest_price(new, steps)
     best = new_price.copy()
     is_taken = np.zeros((running.steps.shape[0], steps + 1), dtype=np.bool_)
@@ -68,7 +68,7 @@ def cover(new: CoverItems, running: CoverItems, steps: int) -> CoverTable:
 def read_cover(
     new: CoverItems, running: CoverItems, table: CoverTable, step: int
 ) -> tuple[Counts, Counts]:
-    """How often the cheapest cover of so many steps takes each new (I,) and each running replica (J,)."""
+    """How often the cheapest cover of that number of steps takes each new (I,) and each running replica (J,)."""
     kept = np.zeros(running.steps.shape[0], dtype=np.int64)
     for item in range(running.steps.shape[0] - 1, -1, -1):
         if table.is_taken[item, step]:

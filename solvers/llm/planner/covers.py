@@ -1,7 +1,7 @@
 """Covers: whole replicas of one service that carry its rate, or as much of it as pays, at given prices of GPUs.
 
 Sets: rows r of the service, with capacity a_r. Parameters: λ, its rate; w_r, the price of a replica of r; h, that of a
-request per second that nobody serves, and f, that of serving less than everything. Variables: y_r ≥ 0, whole.
+request per second that is not served, and f, that of serving less than everything. Variables: y_r ≥ 0, whole.
 
     min  Σ_r w_r y_r + h·max(0, λ − Σ_r a_r y_r) + f·[Σ_r a_r y_r < λ]
 
@@ -85,7 +85,7 @@ class ServiceCovers:
     running: Mapping[int, int]
     """Running replicas by kind."""
     short_usd_per_rps: float
-    """Price of a request per second that nobody serves."""
+    """Price of a request per second that is not served."""
     incomplete_usd: float
     """Price of serving less than everything, however little is left over."""
     missing_usd: float
@@ -126,7 +126,7 @@ class ServiceCovers:
         return self._stated(self._within_limits(counts, prices), prices)
 
     def near(self, limit_usd: float, nodes: int) -> Iterator[Cover]:
-        """Covers that serve everything, with no replica too many, for at most so much; found in so many steps."""
+        """Covers that serve everything, with no replica too many, for at most `limit_usd`; found in `nodes` steps."""
         rate = self.service.arrival_rate_rps
         order = self._by_value()
         stack = [_Partial(0, (), rate, 0.0)] if rate > 0.0 else []
@@ -174,7 +174,7 @@ class ServiceCovers:
         return max(found, self._bound_of_minimum(prices, short_rps=0.0))
 
     def _left_usd(self, steps: int) -> Reals:
-        """(N + 1,) price of what is left over where so many of N steps are served."""
+        """(N + 1,) price of what is left over where n of N steps are served."""
         left = 1.0 - np.arange(steps + 1) / steps
         short_rps = self.service.arrival_rate_rps * left
         priced = self.short_usd_per_rps * short_rps
@@ -196,7 +196,7 @@ class ServiceCovers:
         rate = self.service.arrival_rate_rps
         own = np.maximum(0.0, self._prices(prices))
         starts = np.array([kind.start_usd_per_hour for kind in self.kinds])
-        # Rounding must not take a whole step from a replica that carries exactly so many.
+        # Rounding must not take a whole step from a replica that carries exactly that.
         sizes = np.floor(self.capacity / rate * STEPS * (1.0 + _ROUNDING))
         sizes = np.minimum(sizes, STEPS).astype(np.int64)
         # A replica that carries less than a step counts for nothing.
@@ -234,7 +234,7 @@ class ServiceCovers:
         return self._with_minimum(counts, prices)
 
     def _fewer(self, limit: int, prices: Reals) -> Counter[int]:
-        """At most so many replicas: the best of one kind, and of another one for the rest."""
+        """At most `limit` replicas: the best of one kind, and of another one for the rest."""
         # Three kinds would hardly ever be better, and every further one multiplies the work.
         pairs = product(self._order, range(1, limit + 1), self._order)
         found = min(
@@ -247,7 +247,7 @@ class ServiceCovers:
     def _pair(
         self, limit: int, prices: Reals, first: int, number: int, second: int
     ) -> tuple[float, int]:
-        """What so many replicas of one kind cost with those of another that the rest takes, and how many these are."""
+        """What `number` replicas of one kind cost with those of another that the rest takes, and how many these are."""
         own = self._prices(prices)
         left = self.service.arrival_rate_rps - number * float(self.capacity[first])
         more = math.ceil(left / float(self.capacity[second]))
@@ -257,7 +257,7 @@ class ServiceCovers:
         return float(usd + self.short_usd_per_rps * left), more
 
     def _with_minimum(self, counts: Counter[int], prices: Reals) -> Counter[int]:
-        """The cover with the cheapest replicas beside until there are as many as must be."""
+        """The cover with the cheapest replicas added until there are as many as must be."""
         lacking = self.service.min_replicas - counts.total()
         if lacking <= 0 or not self.kinds:
             return counts
@@ -283,7 +283,7 @@ class ServiceCovers:
         return stated, self.total(stated) + beside
 
     def state(self, counts: Mapping[int, int]) -> Cover:
-        """The cover of so many replicas of each kind."""
+        """The cover of `counts` replicas of each kind."""
         own = tuple(sorted((kind, number) for kind, number in counts.items() if number))
         served = math.fsum(number * self.capacity[kind] for kind, number in own)
         replicas = sum(number for _, number in own)
@@ -298,7 +298,7 @@ class ServiceCovers:
         )
 
     def _start_usd(self, kind: int, number: int) -> float:
-        """What starting so many of a kind costs beyond those that run."""
+        """What starting `number` of a kind costs beyond those that run."""
         started = max(0, number - self.running.get(kind, 0))
         return started * self.kinds[kind].start_usd_per_hour
 

@@ -32,7 +32,7 @@ _NODES = 400
 _PRECISION = 1e-7
 _ROUNDING = 1e-6
 _DEAR = 10.0
-"""Times what a request per second costs where it costs most: the price of one that nobody serves."""
+"""Times what a request per second costs where it costs most: the price of one that is not served."""
 _FACTORS = (0.85, 0.92, 0.96, 1.04, 1.08, 1.15)
 """Multiples of the prices at which more covers are made."""
 _BANS = 31
@@ -140,7 +140,7 @@ def _running(problem: Problem, service: str) -> Counter[tuple[str, LlmRow]]:
 
 
 def _short_usd(problem: Problem) -> float:
-    """What a request per second of priority 1 costs that nobody serves: many times what serving it costs anybody."""
+    """What a request per second of priority 1 costs that is not served: many times what serving it costs anybody."""
     cheapest: dict[str, float] = {}
     for points in problem.llm_points:
         usd = problem.gpu_type(points.gpu_type).price_usd_per_hour
@@ -289,7 +289,7 @@ def _replicas(
 
 
 def _replica(service: str, kind: Kind, number: int, load: float) -> LlmReplicaPlan:
-    """So many replicas of a kind, each with that part of what it can carry."""
+    """`number` replicas of a kind, each with that part of what it can carry."""
     return LlmReplicaPlan(
         service=service,
         gpu_type=kind.gpu_type,

@@ -91,7 +91,7 @@ def _of_use(service: LlmDemand, running: Iterable[_Running]) -> Iterator[_Runnin
 
 
 def _rest(problem: Problem, kept: Mapping[str, list[_Running]]) -> Problem | None:
-    """What is missing beside, on the GPUs that are left; None where a service may not have more replicas."""
+    """What is missing besides, on the GPUs that are left; None where a service may not have more replicas."""
     lacking = [
         missing
         for service in problem.llm_services
@@ -130,7 +130,7 @@ def _left(gpu_type: GpuType, used: Iterable[_Running]) -> GpuType:
     degrees = [each.plan.tp for each in used if each.plan.gpu_type == gpu_type.name]
     taken = sum(degrees)
     slots = tuple(
-        # As the rule of slots counts: smaller replicas fit in beside.
+        # As the rule of slots counts: smaller replicas fit in between.
         (size, max(0, sets - sum(tp for tp in degrees if tp >= size) // size))
         for size, sets in gpu_type.free_slots
     )

@@ -40,7 +40,7 @@ class Coupling:
 
     gpu_type: str
     size: int
-    """1: single GPUs; more: sets of so many of one node."""
+    """1: single GPUs; more: sets of that number on one node."""
     limit: float
     is_paid: bool = False
     """Whether it counts GPUs that are paid for anyway, and not those that there are."""

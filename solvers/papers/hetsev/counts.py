@@ -34,7 +34,7 @@ def configurations_of(
     keep_running: bool,
     sharers: int = 1,
 ) -> Configurations:
-    """How each service would run on each GPU type, one of so many `sharers` of a GPU (`configure`)."""
+    """How each service would run on each GPU type, one of `sharers` of a GPU (`configure`)."""
     return {
         (one.service, one.gpu_type): one
         for one in configure(problem, keep_running=keep_running, sharers=sharers)

@@ -2,7 +2,7 @@
 
 Source: HetSev §4.2, Algorithm 1, lines 1–3: waiting replicas are clustered by GPU memory and network into queues; each
 round picks some of them, a queue's part growing with its weight, length × median waiting time. Changed: the first pick
-of every round is the replica that waits longest. Weights alone starve a small queue beside one that floods: the flood's
+of every round is the replica that waits longest. Weights alone starve a small queue by one that floods: the flood's
 length and waiting time both grow, so the small queue's part shrinks faster than its waiting time rises.
 """
 
@@ -77,7 +77,7 @@ def _pick_round(queues: list[list[WaitingReplica]], picks: int) -> list[str]:
     taken = [0] * len(queues)
 
     def average(number: int) -> tuple[float, float]:
-        # Highest averages (D'Hondt): parts in proportion to the weights; by length where nobody has waited yet.
+        # Highest averages (D'Hondt): parts in proportion to the weights; by length where none has waited yet.
         parts = taken[number] + 1
         return weights[number] / parts, lengths[number] / parts
 
@@ -103,7 +103,7 @@ Reals = npt.NDArray[np.float64]
 def _features(replicas: Sequence[WaitingReplica]) -> Reals:
     """(N, 1 + networks): standardised memory, and 1 in the column of the replica's network."""
     memory = np.array([replica.memory_mib for replica in replicas], dtype=np.float64)
-    # Standardised, since the paper's L1 distance would otherwise see nothing but MiB beside a network's 0 or 1.
+    # Standardised, since the paper's L1 distance would otherwise see nothing but MiB next to a network's 0 or 1.
     spread = memory.std() if len(memory) else 0.0
     standardised = (
         (memory - memory.mean()) / spread if spread > 0.0 else np.zeros(len(memory))

@@ -25,7 +25,7 @@ from solvers.types.problem import OperatingPoint, Problem
 
 
 class SchedulingState(NamedTuple):
-    """What is known beside the problem: what has waited for GPUs since earlier plans, and how long launches take."""
+    """What is known besides the problem: what has waited for GPUs since earlier plans, and how long launches take."""
 
     running: Mapping[Key, int]
     """Replicas that run; those beyond them wait."""
@@ -94,7 +94,7 @@ def _waiting_replicas(
     rows: Mapping[Key, OperatingPoint],
     state: SchedulingState,
 ) -> list[WaitingReplica]:
-    """All replicas: those that run have not waited, nor have those that nobody asked for before."""
+    """All replicas: those that run have not waited, nor have those that were not asked for before."""
     left = Counter(state.running)
     replicas = []
     for name, key in names.items():

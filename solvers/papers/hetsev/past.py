@@ -19,7 +19,7 @@ class HetsevPast:
     """By service: since when it has wanted GPUs that there are not."""
 
     def waited_s(self, now_s: float) -> dict[str, float]:
-        """By service; a clock that was set back makes nobody wait for less than no time."""
+        """By service; a clock that was set back makes no service wait for less than no time."""
         return {
             name: max(0.0, now_s - since_s)
             for name, since_s in self.waiting_since_s.items()

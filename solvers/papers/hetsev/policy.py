@@ -1,6 +1,6 @@
 """Policy `hetsev`: count replicas per GPU type by HetSev's program, share GPUs, place with anti-affinity.
 
-    1. configure   one operating row per (service, GPU type), whose capacity holds beside any neighbours
+    1. configure   one operating row per (service, GPU type), whose capacity holds next to any neighbours
     2. autoscale   replicas per (service, GPU type), all services together (CP-SAT, else greedy)
     3. sharing     the smallest SM percent with which each new replica carries its part (CVXPY, else closed form)
     4. placement   who shares a GPU with whom (bounds, CP-SAT, else HetSev's worst fit over fair queues)
@@ -59,7 +59,7 @@ FRAGMENTATION_ROUNDS = 3
 """Times that the counts are decided again with the room that fragmentation took away."""
 
 MAX_SHARERS = 4
-"""Configurations of at most so many on a GPU are tried where GPUs are short."""
+"""Configurations of at most this number on a GPU are tried where GPUs are short."""
 
 SOLVE_SHARE = 0.2
 """Part of the budget's work for one solve: a plan takes up to five of them."""
@@ -82,7 +82,7 @@ def make_plan(
 
 
 def with_network_labels(problem: Problem) -> Problem:
-    """The problem in which a service's network is one of its labels, beside those that its team gave it.
+    """The problem in which a service's network is one of its labels, besides those that its team gave it.
 
     Section 3.2: identical networks hurt each other most, so that no two of them share a GPU.
     """
@@ -97,7 +97,7 @@ def with_network_labels(problem: Problem) -> Problem:
 def _state(
     problem: Problem, waited_s: Mapping[str, float], launch_s: Mapping[str, float]
 ) -> SchedulingState:
-    # What runs waits for nothing: of a service that has waited, only the replicas beyond those have. Where nobody has,
+    # What runs waits for nothing: of a service that has waited, only the replicas beyond those have. Where none has,
     # which is nearly always so, the fleet need not be gone through.
     running = replica_counts(running_carriers(problem)) if waited_s else Counter()
     return SchedulingState(running=running, waited_s=waited_s, launch_s=launch_s)
@@ -254,7 +254,7 @@ def _shrink(
     counts: Mapping[Key, int],
     budget: Budget,
 ) -> tuple[dict[Key, OperatingPoint], SolveReport]:
-    """The smallest row per key with which its replicas carry their part of the rate beside the worst neighbours."""
+    """The smallest row per key with which its replicas carry their part of the rate with the worst neighbours."""
     neighbour_sets = {
         each.name: TypeNeighbours(problem, each) for each in problem.gpu_types
     }

@@ -21,7 +21,7 @@ class Proposers(NamedTuple):
     why_not: str
     """Why there is no actor."""
     may_search: bool
-    """Whether the local search is asked beside the actor."""
+    """Whether the local search is asked besides the actor."""
 
 
 @lru_cache(maxsize=4)

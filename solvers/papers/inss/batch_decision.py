@@ -1,11 +1,11 @@
 """InSS's batch decision: for replicas that share a GPU, the batches that carry most and still keep every SLO.
 
 Sets: the replicas of one GPU, each with the batches that were profiled at its SM percent (InSS: 1 to 32).
-Parameters: execution times t(b) beside the neighbours, memory m(b), watts; SLO, arrival rate λ, requests that wait G.
+Parameters: execution times t(b) with the neighbours, memory m(b), watts; SLO, arrival rate λ, requests that wait G.
 Variables: a batch b per replica.
 Objective: Σ h(b), h the rate that a replica carries under the capacity law.
 Constraints: Σ m(b) and Σ watts within the GPU's (4a); the task latency T(b) within the SLO (4b, `task_latency_ms`).
-That the rate is carried, h(b) ≥ λ (4c), is for the caller to ask: where it is not, GPUs must be provisioned anew.
+That the rate is carried, h(b) ≥ λ (4c), is for the caller to ask: where it is not, GPUs must be provisioned again.
 
 Replicas decide in the order given: all first get their smallest batch, then each takes its best one while memory lasts.
 Neighbours count with the batch that presses most, so that no decision unsettles another.

@@ -2,7 +2,7 @@
 
 The service that needs most is served first. Each goes where the least money's worth of SM percent carries what is left
 of its rate and leaves the others what they need, else where most of it is carried. Where services fall short, it tries
-again with those first. What is free then widens whoever has least room.
+again with those first. What is free then widens the service with least room.
 
 Source: ours, for InSS (section 5.2 leaves that to its actor) where no actor is valid.
 """
@@ -217,7 +217,7 @@ def _part(decider: BatchDecider, service: ServiceDemand) -> float:
 
 
 def widened(decider: BatchDecider, provision: Provision) -> Provision:
-    """The provision with what is free given, step by step, to whoever has least room on its GPU."""
+    """The provision with what is free given, step by step, to the replica with least room on its GPU."""
     replicas = replicas_by_service(provision)
     wider: dict[Provisioned, Provisioned] = {}
     for gpu in provision:

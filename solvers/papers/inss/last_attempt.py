@@ -30,7 +30,7 @@ SAME = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One question to whoever proposes provisions."""
+    """One question to the proposer of provisions."""
 
     fingerprint: str
     """A hash of all that must be equal."""
@@ -130,7 +130,7 @@ def tried_from_json(document: Json) -> Tried | None:
 
 def _points_of(problem: Problem) -> list[OperatingPoints]:
     """Those of the services' networks, by network and GPU type."""
-    # Proposals do not depend on networks that nobody runs.
+    # Proposals do not depend on networks that are not run.
     networks = {service.network for service in problem.services}
     return sorted(
         (entry for entry in problem.points if entry.network in networks),
@@ -195,7 +195,7 @@ def _share(entry: Json) -> Share | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InssPast:
-    """What is remembered beside the provision."""
+    """What is remembered besides the provision."""
 
     tried: Tried | None = None
     """What was asked when provisions were last proposed; None: never, or it cannot be read."""

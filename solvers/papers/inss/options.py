@@ -73,7 +73,7 @@ def _take_gpu(
 
 
 STARTS = 16
-"""The local search begins from so many drawn starts, and from as many of the actor's best proposals."""
+"""The local search begins from this number of drawn starts, and from as many of the actor's best proposals."""
 
 MAX_SLOTS = 24
 """More services or slots are not for the local search either."""

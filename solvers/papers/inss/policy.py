@@ -6,13 +6,13 @@
    (`solvers.papers.inss.training.actor`), a trained soft actor-critic, where one is valid for this fleet and these
    services, and where its best has fallen short for a while also by a local search that begins from its proposals
    (`solvers.papers.inss.local_search`). Without an actor, the greedy provisioner and that search propose.
-3. What a proposal leaves free on a GPU widens whoever has least room there. The best proposal is taken if it serves
-   enough more than what runs for the replicas that it moves. New shares start beside the old ones, which go when the
+3. What a proposal leaves free on a GPU widens the one with least room there. The best proposal is taken if it serves
+   enough more than what runs for the replicas that it moves. New shares start next to the old ones, which go when the
    new ones are ready, where memory allows it (`solvers.tick.transition`: the paper's shadow instances).
 
 Source: "InSS: An Intelligent Scheduling Orchestrator for Multi-GPU Inference with Spatio-Temporal Sharing", sections
 5.1 to 5.5. Changed: the objective. The paper maximises Σ h, h = b / t, whatever arrives; here what is served of the
-demand comes first, then room for all rates to grow, so that no network gets SMs for requests that nobody sends. What a
+demand comes first, then room for all rates to grow, so that no network gets SMs for requests that never come. What a
 replica carries is what the capacity law leaves of its throughput, so that plans keep the promise of a percentile. The
 actor's first proposal is not simply taken: the best of some is. Constraint 1e (one GPU for each network) holds only for
 the variant `inss_1e`; here the search may give a service a second replica, the greedy provisioner more. The measured
@@ -153,7 +153,7 @@ def _find(
     began_s = past.shortage_began_s(observed.at_s)
     parameters = budget.parameters_as(InssParameters)
     actor, why_not = valid_actor(observed, decider.problem, parameters)
-    # Where nothing is held nothing is moved either, and without an actor nobody else would propose.
+    # Where nothing is held nothing is moved either, and without an actor nothing else would propose.
     is_due = (
         not held.provision
         or actor is None
@@ -207,7 +207,7 @@ def _provision(
         proposals = _with_actor(
             decider, proposers.actor, held, budget, may_search=may_search
         )
-    # An SM that nobody holds serves nobody when rates rise, and widening it then would move a replica.
+    # An SM that is not held serves no request when rates rise, and widening it then would move a replica.
     proposals = [
         replace(each, settled=decider.settle(widened(decider, each.settled.provision)))
         for each in proposals

@@ -154,11 +154,11 @@ def _unserved(problem: Problem, carriers: Sequence[Carrier]) -> float:
 
 
 Pack = Callable[[Mapping[str, int]], list[Carrier]]
-"""GPUs with so many replicas of each service, as far as there is room."""
+"""GPUs with the counted replicas of each service, as far as there is room."""
 
 
 def _placed(pack: Pack, counts: Mapping[str, int]) -> list[Carrier] | None:
-    """GPUs with so many replicas; None where not all of them have a place."""
+    """GPUs with these replicas; None where not all of them have a place."""
     carriers = pack(counts)
     return carriers if _are_placed(carriers, counts) else None
 
@@ -190,7 +190,7 @@ def _largest_part(
     place: Callable[[Mapping[str, int]], list[Carrier] | None],
 ) -> tuple[Mapping[str, int], list[Carrier]]:
     """The counts of the largest part of what everybody wants that has a place, and its GPUs."""
-    # Halved instead of tried one by one: every trial packs all GPUs anew.
+    # Halved instead of tried one by one: every trial packs all GPUs again.
     low, high = 0.0, 1.0
     placed: Mapping[str, int] = dict.fromkeys(wanted, 0)
     carriers: list[Carrier] = []

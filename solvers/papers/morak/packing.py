@@ -64,7 +64,7 @@ def packed(
     carrier_of: CarrierOf,
     wanted: Mapping[str, int],
 ) -> list[Carrier]:
-    """So many replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
+    """The wanted replicas on GPUs, widest knees first, each to the fullest that takes it; as far as there is room."""
     packing = _Packing(stage, tenants, carrier_of)
     # Widest first, as bin packing goes by falling size: narrow knees fill what wide ones leave.
     for name in sorted(tenants, key=lambda name: (-tenants[name].knee_percent, name)):
@@ -86,13 +86,13 @@ class _Packing:
         self._gpus: Counter[NeighbourSet] = Counter()
 
     def add(self, name: str, wanted: int) -> None:
-        """Seat a service's replicas: beside others on the fullest GPUs first, then on GPUs of their own."""
+        """Seat a service's replicas: with others on the fullest GPUs first, then on GPUs of their own."""
         self._add_alone(name, self._add_beside(name, min(wanted, self._room)))
         # Sets that no GPU has any more would only be asked again by the next service.
         self._gpus = +self._gpus
 
     def _add_beside(self, name: str, left: int) -> int:
-        """Seat as many beside others as have room there; how many are left."""
+        """Seat as many next to others as have room there; how many are left."""
         for neighbours in self._with_room_for(name):
             grown = tuple(sorted((*neighbours, name)))
             count = min(left, self._gpus[neighbours])
@@ -161,7 +161,7 @@ def divided_by_worth(
 ) -> Carrier | None:
     """The same with the shares and the clock at which the neighbours serve most together (`solvers.sharing.division`).
 
-    Never worth less than by knees. What a neighbour costs is taken as the knees have it, and judged anew in the end.
+    Never worth less than by knees. What a neighbour costs is taken as the knees have it, and judged again in the end.
     """
     best = divided_by_knees(problem, stage, neighbours)
     # One alone has all there is either way.
@@ -218,7 +218,7 @@ def _choices(
     at: int,
     rows: Sequence[OperatingPoint],
 ) -> dict[OperatingPoint, DividedRow]:
-    """The rows that keep one's SLO beside the others, and what they are worth."""
+    """The rows that keep one's SLO next to the others, and what they are worth."""
     service = neighbours[at].service
     points = problem.points_of(service.network, stage.gpu_type.name)
     if not rows or points is None:
@@ -235,7 +235,7 @@ def _choices(
     return {
         row: DividedRow(row.sm_percent, _worth_of(service, float(rate)), row.power_w)
         for row, time_ms, rate in zip(rows, times_ms, rates_rps, strict=True)
-        # Rows that do not run within half the SLO beside others would be refused in the end.
+        # Rows that do not run within half the SLO next to others would be refused in the end.
         if 2.0 * time_ms <= slo_ms
     }
 
@@ -254,12 +254,12 @@ def _worth(problem: Problem, stage: TypeStage, carrier: Carrier | None) -> float
 
 
 def _worth_of(service: ServiceDemand, rate_rps: float) -> float:
-    # Beyond what is asked for, a higher rate serves nobody.
+    # Beyond what is asked for, a higher rate serves no request.
     return service.priority * min(rate_rps, service.arrival_rate_rps)
 
 
 def _keeps(problem: Problem, stage: TypeStage, carrier: Carrier) -> bool:
-    """Whether all run within half their SLO beside each other; of one alone, whether it can serve anything."""
+    """Whether all run within half their SLO next to each other; of one alone, whether it can serve anything."""
     found = [
         beside(problem, stage.gpu_type, carrier.seats, at)
         for at in range(len(carrier.seats))

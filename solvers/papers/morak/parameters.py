@@ -24,7 +24,7 @@ class MorakParameters(PolicyParameters):
     )
     settling_s: float = parameter(
         30.0,
-        "seconds after that for which nobody is listened to: nodes change over, and governors begin anew",
+        "seconds after that for which no reading counts: nodes change over, and governors begin again",
         at_least=0.0,
         at_most=86_400.0,
     )

@@ -1,1 +1,1 @@
-"""Mudi: tasks beside services by the smallest slope, tuned by GP-LCB."""
+"""Mudi: tasks next to services by the smallest slope, tuned by GP-LCB."""

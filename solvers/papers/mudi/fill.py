@@ -1,17 +1,17 @@
 """Mudi's multiplexing of tasks with services: which GPU, which batch, which shares, and who is swapped out.
 
     sites       GPUs with one replica, of which each is tuned; GPUs on which tasks are alone
-    keep        what runs stays as it is, as long as every promise holds beside it
+    keep        what runs stays as it is, as long as every promise holds next to it
     give back   else, in this order: another batch for the replica, in place; tasks swapped out, the least urgent first.
-                After `retune_s` swapped out all shares of the GPU are divided anew; after `move_s` it goes elsewhere
+                After `retune_s` swapped out all shares of the GPU are divided again; after `move_s` it goes elsewhere
     place       a task goes to the GPU with the smallest slope: into the share that another one left there, else all
-                shares of the GPU are divided anew (`tune`)
-    spread      where nobody waits, a task moves to a GPU without tasks if that is worth a restart; and where tasks or
-                load have left, the SMs are divided anew
+                shares of the GPU are divided again (`tune`)
+    spread      where no task waits, one moves to a GPU without tasks if that is worth a restart; and where tasks or
+                load have left, the SMs are divided again
 
 A task that has waited `wait_s` gets an idle GPU, as everywhere (`solvers.backfill`). Replicas come first in every step:
 none is given a setting that breaks its promise, and a task that stands in the way is swapped out in the same plan. A
-replica with another SM percent is a new process that starts beside the old one, which serves until it is ready.
+replica with another SM percent is a new process that starts next to the old one, which serves until it is ready.
 
 Source: Mudi (EuroSys 2025). Changed: deadlines are no reason to pay for an idle GPU; GPUs with several replicas, which
 other policies leave behind, keep their tasks and get no new ones.
@@ -52,7 +52,7 @@ from solvers.types.state import Gpu, GpuId, Task
 MAX_TRIES = 4
 """GPUs that are tuned for one task before it waits for the next tick."""
 LOOSE_PERCENT = 20.0
-"""SMs that nobody holds, or that the replica could spare: with fewer it is not asked whether to divide anew."""
+"""SMs that are not held, or that the replica could spare: with fewer it is not asked whether to divide again."""
 
 
 def fill(wanted: FillProblem, limits: FillLimits | None = None) -> tuple[BoundGpu, ...]:
@@ -181,7 +181,7 @@ class MudiFilling:
             self.tuning.divide(site)
 
     def _is_due(self, site: MudiSite) -> bool:
-        """Whether somebody has been swapped out for so long that the GPU is to be divided anew."""
+        """Whether somebody has been swapped out for so long that the GPU is to be divided again."""
         waits_s = [self._tasks[task.name].waiting_s for task in site.host.swapped]
         # A share without a row can never fit again, so that nothing is gained by waiting for the burst to end.
         return bool(waits_s) and (
@@ -272,7 +272,7 @@ class MudiFilling:
         return self.tuning.tuned(host, others, tasks, rest), others.speed
 
     def widen(self) -> None:
-        """Divide anew where much is free and that is worth it."""
+        """Divide again where much is free and that is worth it."""
         for _, site in sorted(self._sites.items()):
             host = site.host
             if not site.is_tunable or not host.residents or host.swapped:
@@ -315,7 +315,7 @@ class MudiFilling:
         return [site for _, site in sorted(fitting, key=lambda each: each[0])]
 
     def _order(self, host: Host, task: Task) -> tuple[Demanded, GpuId]:
-        """Sorts first whose service asks for least beside one task more; of equals the lowest id."""
+        """Sorts first whose service asks for least next to one task more; of equals the lowest id."""
         # Slopes are shared by all GPUs that are alike, and so know nothing of single ones.
         if host.gpu.id in task.avoided_gpus:
             return NOWHERE, host.gpu.id

@@ -32,9 +32,9 @@ MAX_TRIALS = 24
 LENGTH = 1.0
 """The kernel's length, in doublings of the batch."""
 NOISE = 1e-4
-"""Variance of a value beside the process's 1: what is tried is computed, not measured."""
+"""Variance of a value next to the process's 1: what is tried is computed, not measured."""
 WORSE = 2.0
-"""A candidate without a value is taken to be so many times as bad as the worst that has one."""
+"""A candidate without a value is taken to be this many times as bad as the worst that has one."""
 GAIN = 0.01
 """What may gain less than this part of the best value is not worth a trial."""
 _DELTA = 0.1
@@ -98,7 +98,7 @@ def posterior(tried: Reals, values: Reals, asked: Reals) -> tuple[Reals, Reals]:
     across = _kernel(tried, asked)
     mean: Reals = across.T @ cho_solve((factor, True), values)
     explained = np.linalg.solve(factor, across)
-    # Rounding makes the variance of a candidate beside a tried one negative at times.
+    # Rounding makes the variance of a candidate next to a tried one negative at times.
     return mean, np.sqrt(np.maximum(0.0, 1.0 - (explained**2).sum(axis=0)))
 
 
@@ -109,7 +109,7 @@ def lower_bounds(
     trial: int,
     candidates: int,
 ) -> Reals:
-    """μ − √β_n · σ with β_n of the `trial`-th trial (from 1 on) among so many candidates."""
+    """μ − √β_n · σ with β_n of the `trial`-th trial (from 1 on) among `candidates`."""
     beta = 2.0 * math.log(candidates * trial**2 * math.pi**2 / (6.0 * _DELTA))
     bounds: Reals = mean - math.sqrt(beta) * deviation
     return bounds

@@ -2,9 +2,9 @@
 
     slowness = t(laws) / t(alone on the whole GPU) · exp(w0 + w1 · ln(b) + w2 · Δ/100)
 
-b and Δ are batch and SM percent of the replica beside it, so that the correction is what batch and share do to an
+b and Δ are batch and SM percent of the replica next to it, so that the correction is what batch and share do to an
 iteration beyond the laws. w is a ridge regression over ln(seen / laws) of all tasks of the same network and batch that
-run now, each beside its own replica; with none it is 0. SPREAD keeps a few of them from claiming much.
+run now, each next to its own replica; with none it is 0. SPREAD keeps a few of them from claiming much.
 
 Source: Mudi (EuroSys 2025), Iteration_j(b, Δ) of its formulation, which it fits online from progress.
 """
@@ -30,11 +30,11 @@ NOISE = 0.1
 Kind = tuple[str, int]
 """Network and batch of a task."""
 Seen = tuple[Reals, float]
-"""Features of the replica beside a task, and ln(seen / laws)."""
+"""Features of the replica next to a task, and ln(seen / laws)."""
 
 
 class Iterations:
-    """What iterations of tasks take; `gpus`: those of the plan in force, beside whose replicas tasks run now."""
+    """What iterations of tasks take; `gpus`: those of the plan in force, next to whose replicas tasks run now."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Iterations:
         gpu: BoundGpu,
         rows: OperatingRows,
     ) -> Iterator[tuple[Task, Seen]]:
-        """What is seen of the tasks beside one replica; nothing where the laws know the GPU only in part."""
+        """What is seen of the tasks next to one replica; nothing where the laws know the GPU only in part."""
         host = self._known_host(gpu, rows)
         if host is None:
             return

@@ -11,7 +11,7 @@ class MudiParameters(PolicyParameters):
 
     retune_s: float = parameter(
         20.0,
-        "seconds swapped out after which a task is no longer the victim of a burst, and its GPU is divided anew",
+        "seconds swapped out after which a task is no longer the victim of a burst, and its GPU is divided again",
         at_least=0.0,
         at_most=86_400.0,
     )
@@ -23,13 +23,13 @@ class MudiParameters(PolicyParameters):
     )
     calm: float = parameter(
         2.0,
-        "times the present rate that a replica must bear where shares are divided anew without need",
+        "times the present rate that a replica must bear where shares are divided again without need",
         at_least=1.0,
         at_most=10.0,
     )
     left_s: float = parameter(
         60.0,
-        "seconds of work left below which a task is not started anew elsewhere",
+        "seconds of work left below which a task is not started again elsewhere",
         at_least=0.0,
         at_most=86_400.0,
     )

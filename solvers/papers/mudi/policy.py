@@ -1,10 +1,10 @@
-"""Policy `mudi`: one inference service per GPU, and training beside it that the service hardly notices.
+"""Policy `mudi`: one inference service per GPU, and training next to it that the service hardly notices.
 
     1. one_per_gpu    as many GPUs for each service as its rate needs; what runs stays, with its batch and share
     2. mudi_fill      after `bind`, with GPU identities: which GPU for which task (smallest slope), the replica's batch
                       (GP-LCB) and SM percent (CVXPY), even shares for up to three tasks, who is swapped out
 
-A replica's batch and share are set by step 2 for the sake of the tasks beside it, and kept by step 1 of the next plan.
+A replica's batch and share are set by step 2 for the sake of the tasks with it, and kept by step 1 of the next plan.
 
 Source: Chen et al., "Multiplexing Dynamic Deep Learning Workloads with SLO-awareness in GPU Clusters", EuroSys 2025
 (slides). What each part changes is in its own file.

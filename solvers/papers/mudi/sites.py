@@ -1,4 +1,4 @@
-"""One GPU with its tasks, tuned for all of them anew or left with a share for one more."""
+"""One GPU with its tasks, tuned for all of them again or left with a share for one more."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ class SiteTuning:
         self._tuner = tuner
 
     def has_memory(self, host: Host, task: Task) -> bool:
-        """Whether it is enough for one more beside the replica at the row that needs least."""
+        """Whether it is enough for one more next to the replica at the row that needs least."""
         points = self._problem.points_of(
             host.gpu.replicas[0].network, host.gpu.gpu_type
         )

@@ -43,7 +43,7 @@ from solvers.types.problem import (
 from solvers.types.state import Task
 
 Limit = Callable[[ServiceDemand, int, float], float]
-"""The longest execution in ms that a service with so large a batch, at so many rps, may have."""
+"""The longest execution in ms that a service with a batch of that size, at that rate in rps, may have."""
 
 
 def waiting_requests(service: ServiceDemand, *, batch: int, rate_rps: float) -> float:
@@ -52,7 +52,7 @@ def waiting_requests(service: ServiceDemand, *, batch: int, rate_rps: float) -> 
 
 
 class Demanded(NamedTuple):
-    """What a service asks for beside some tasks; sorts the least first."""
+    """What a service asks for next to some tasks; sorts the least first."""
 
     share_percent: float
     """100 and more where no share reaches the limit."""
@@ -67,7 +67,7 @@ NOWHERE = Demanded(float("inf"), float("inf"))
 
 
 class Stretched(NamedTuple):
-    """A latency curve beside neighbours."""
+    """A latency curve next to neighbours."""
 
     batch: int
     shares: Reals
@@ -113,7 +113,7 @@ class Slopes:
         self._demanded: dict[tuple[object, ...], Demanded] = {}
 
     def of(self, host: Host, tasks: Sequence[Task]) -> Demanded:
-        """What the host's one service asks for beside these tasks; NOWHERE where one of them finds no row there."""
+        """What the host's one service asks for next to these tasks; NOWHERE where one of them finds no row there."""
         (replica,) = host.gpu.replicas
         rate_rps = replica.arrival_rate_rps
         key = (replica.service, rate_rps, *_place(host, tasks))
@@ -144,7 +144,7 @@ class Slopes:
         host: Host,
         tasks: Sequence[Task],
     ) -> Iterator[Stretched]:
-        """The network's curves on a host beside these tasks, one for each batch."""
+        """The network's curves on a host next to these tasks, one for each batch."""
         points = self._problem.points_of(network, host.gpu.gpu_type)
         if points is None or not all(self._seats.on(task, host) for task in tasks):
             return
@@ -163,7 +163,7 @@ class Slopes:
         host: Host,
         tasks: Sequence[Task],
     ) -> Reals:
-        """(N,) execution times of a curve's rows beside tasks that divide evenly what each leaves over."""
+        """(N,) execution times of a curve's rows next to tasks that divide evenly what each leaves over."""
         without_ms, with_all_ms = (
             executions_ms(
                 curve,

@@ -7,7 +7,7 @@ POLICIES = (
     PolicySpec(
         card=Card(
             name="mudi",
-            title="one service per GPU, training beside it",
+            title="one service per GPU, training next to it",
             source="Chen et al., EuroSys 2025",
             techniques=(
                 "baselines.one_per_gpu",
@@ -21,7 +21,7 @@ POLICIES = (
                 "Services never share a GPU with each other: small ones cost a GPU each.",
                 "Batches and shares are tuned only on GPUs with tasks; deadlines of tasks buy no idle GPU.",
             ),
-            good_for="a fleet that is there anyway, and is to train beside its services as fast as their SLOs allow",
+            good_for="a fleet that is there anyway, and is to train next to its services as fast as their SLOs allow",
         ),
         module="solvers.papers.mudi.policy",
         parameters=MudiParameters,

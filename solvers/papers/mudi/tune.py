@@ -44,7 +44,7 @@ from solvers.types.state import Task
 ROOM = 1.25
 """Times the rate that a replica is tuned for; where that is too much, the rate itself."""
 SAME = 0.05
-"""By so much a tuning must be better than one that starts no replica anew."""
+"""By so much a tuning must be better than one that restarts no replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class Tuner:
         return min(found, default=(0.0, None))[1]
 
     def spare_percent(self, host: Host, tasks: Sequence[Task], *, room: float) -> float:
-        """The SM percent that the replica could spare at its batch beside the residents as they run."""
+        """The SM percent that the replica could spare at its batch next to the residents as they run."""
         (replica,) = host.gpu.replicas
         bench = _Bench(self, host, tuple(tasks), room)
         seats = [seat for _, seat in host.residents]
@@ -176,7 +176,7 @@ class _Bench:
         self._rate_rps = room * replica.arrival_rate_rps
 
     def at_batch(self, batch: int) -> Tuned | None:
-        """The largest even shares for the tasks, and the smallest for the replica beside them."""
+        """The largest even shares for the tasks, and the smallest for the replica next to them."""
         # "Evenly distribute the unassigned resource partitions" (the slide on more tasks): the largest even shares
         # come first.
         for seats in self._even_seats():
@@ -288,7 +288,7 @@ class _Bench:
         )
 
     def limited(self, batch: int, seats: Sequence[HostTenant]) -> LimitedCurve:
-        """The replica's curve beside these seats, and what it must keep."""
+        """The replica's curve next to these seats, and what it must keep."""
         curve = make_curve(
             self._points,
             batch=batch,

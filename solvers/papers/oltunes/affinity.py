@@ -7,7 +7,7 @@
                       fleet from 50 on
 
 Source: OLTunes, sections 2.2 and 3.4.2, in its printed form, which has three defects that stay visible here:
-* a workload part is never below 50, so that with a high variant beside a low one every pair reaches 75, whatever the
+* a workload part is never below 50, so that with a high variant next to a low one every pair reaches 75, whatever the
   kernels; two high ones reach 50 at most and never share a GPU; two low ones need |Δratio| ≥ ln 9 = 2.2;
 * the text says that small differences score low, but the sigmoid of an absolute value begins at 50;
 * by counts of kernels, as printed, every measured network is memory-bound (below 1.2); by time, as here, most are not.

@@ -45,7 +45,7 @@ class OltunesScheduler:
         """One round, as printed or at least cost."""
         if self.parameters.dispatch == "as printed":
             return schedule.schedule(state, gpus, now_s, rules)
-        # It holds nobody for a window and makes no batch, so that their limits stay as they are.
+        # It holds no job for a window and makes no batch, so that their limits stay as they are.
         batches, queues = least_cost.schedule(
             state.queues,
             gpus,

@@ -1,4 +1,4 @@
-"""Which replica may join those on a GPU: affinity, the rules, and that nobody there loses what he carries."""
+"""Which replica may join those on a GPU: affinity, the rules, and that none there loses what it carries."""
 
 from collections.abc import Sequence
 
@@ -69,7 +69,7 @@ def _has_affinity(
     *,
     used: int,
 ) -> bool:
-    """Whether a replica suits a GPU's, where so many GPUs carry something."""
+    """Whether a replica suits a GPU's, where `used` GPUs carry something."""
     load = load_of(problem, used)
     enough = threshold(load, parameters.threshold, parameters.full_threshold)
     if parameters.affinity == "pressure":

@@ -3,11 +3,11 @@
     cost = price of the GPU type · max(share of the SMs, 1 / most jobs of a GPU) · predicted time
 
 The planner's law of cost, one job at a time: what a plan charges a service for, a job is charged for; since a GPU has
-so many jobs at most, each takes that part of it at least. A job that meets its deadline nowhere is done at least
+a largest number of jobs, each takes that part of it at least. A job that meets its deadline nowhere is done at least
 cost, too: speed would not save it and would make others late; for the same reason one that is lost goes behind those
-that are not. One that finds no room waits and holds nobody up.
+that are not. One that finds no room waits and holds no other up.
 
-Whoever has waited for `patience_s` comes first of all, the longest wait first. Where no GPU has room for it, one that
+A job that waited for `patience_s` comes first of all, the longest wait first. Where no GPU has room for it, one that
 could hold it once empty takes nothing more in this round: the one with the fewest jobs, ties by id; one GPU for each
 such job at most. So no job that some GPU could hold waits for ever.
 
@@ -65,7 +65,7 @@ def schedule(
                 JobBatch(gpu=room.gpu.id, members=(PlacedJob(job, setting),))
             )
         elif not any(room.is_open for room in rooms):
-            # Nobody behind finds a place either; queues may be long.
+            # No job behind finds a place either; queues may be long.
             break
         elif at < len(first):
             _keep(job, rooms)

@@ -55,7 +55,7 @@ class OltunesParameters(PolicyParameters):
     )
     spare: float = parameter(
         1.2,
-        "a replica goes where the others carry so many times the rate; ours",
+        "a replica goes where the others carry this many times the rate; ours",
         at_least=1.0,
         at_most=10.0,
     )

@@ -1,16 +1,16 @@
-"""Policy `oltunes`: services by OLTunes' tuning score; jobs are dispatched beside its plans, by `schedule`.
+"""Policy `oltunes`: services by OLTunes' tuning score; jobs are dispatched next to its plans, by `schedule`.
 
 1. What runs stays, but for replicas that the service does without: the rest still carries `spare` of its rate.
 2. Services by urgency, SLO latency over mean execution time, the smallest first. Each gets replicas until its rate is
    carried: of the operating rows with which it keeps its SLO, in the order of the tuning score, the first that finds a
-   place. First on GPUs that carry something: at most four share one, affinity is high enough, and nobody there may
-   lose what he carries. Then on an idle GPU. The two GPU types with the best scores come before all others.
+   place. First on GPUs that carry something: at most four share one, affinity is high enough, and none there may
+   lose what it carries. Then on an idle GPU. The two GPU types with the best scores come before all others.
 
 A service's latency is that of a batch, its throughput its capacity.
 
 Source: Kim, Ha, Kim, "OLTunes" (Cluster Computing 2025), sections 3.3.3 and 3.4.2; it knows jobs only, of which
 services are a stream. Ours: capacities by the contract's laws, so that its plans keep the promise of a percentile;
-step 1, since a plan that is made anew every few seconds would move replicas for nothing.
+step 1, since a plan that is remade every few seconds would move replicas for nothing.
 
 Good where offline jobs share the fleet with services. Limits: it looks at one service at a time and never moves what
 runs, so that it uses more GPUs than `joint`; its affinity has the defects of the printed form (`affinity`).
@@ -227,7 +227,7 @@ def _drop_surplus(
     service: ServiceDemand,
     spare: float,
 ) -> None:
-    """Take away what one service does without, beside most neighbours first: those get faster by it. In place."""
+    """Take away what one service does without, next to most neighbours first: those get faster by it. In place."""
     holders = [
         at
         for at, carrier in enumerate(carriers)
@@ -251,7 +251,7 @@ def _does_without(
     *,
     spare: float,
 ) -> bool:
-    """Whether a service that has so many replicas may lose the one that the rest of the carriers lacks."""
+    """Whether a service with these replicas may lose the one that the rest of the carriers lacks."""
     # One too many goes whatever it carries: the largest number is a limit.
     if service.max_replicas is not None and count > service.max_replicas:
         return True

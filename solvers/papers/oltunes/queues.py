@@ -6,7 +6,7 @@ Source: OLTunes, section 3.4.1. Changed: the deadline is taken from now, not fro
 urgent; a job that can no longer meet its deadline goes behind those that can, or under overload each late one makes the
 next one late; one whose deployment failed goes to the front of the latency-critical ones (the printed feedback). In any
 such order a job may wait for ever: who has waited for long comes before all (`impatient`).
-λ = 0.5 is both classes in the text; Table 4 calls it throughput-oriented, as here. Where nobody waits the printed
+λ = 0.5 is both classes in the text; Table 4 calls it throughput-oriented, as here. Where no job waits the printed
 share of latency-critical jobs is 0 / 0: here the window then stays as it is.
 """
 
@@ -42,7 +42,7 @@ def impatient(
 
 def urgency(job: Job, now_s: float) -> float:
     """How often it could still be done until its deadline; infinite without one, negative after it."""
-    # Section 3.4.1 divides by the mean over the job's GPU types, since nobody knows yet which of them it will get.
+    # Section 3.4.1 divides by the mean over the job's GPU types, since it is not known yet which of them it gets.
     return (job.deadline_s - now_s) / job.mean_latency_s
 
 

@@ -17,11 +17,11 @@ Source: OLTunes, Algorithms 2 and 3. Changed, each because the printed form cann
   of them fails: then window and number are a step below those of that round (`Batch.limits`), however many failed;
 * a job may only use its best two GPU types, so that the others idle while it waits: after the longest window it takes
   any;
-* latency-critical jobs always come first, and a job may only stand beside jobs that suit it, so that one may wait for
-  ever. Whoever has waited for `patience_s` comes first of all, whatever its class, the longest wait first, affinity
+* latency-critical jobs always come first, and a job may only stand next to jobs that suit it, so that one may wait for
+  ever. A job that waited for `patience_s` comes first of all, whatever its class, the longest wait first, affinity
   unasked, on the first GPU that has room. Where none has, the first one that could hold it once empty takes nothing in
   this round, unless it takes or waits for somebody who has waited for longer. So each of them starts, has a GPU that
-  drains for it, or is behind one of them on every GPU; one for which all are too small holds nobody up.
+  drains for it, or is behind one of them on every GPU; one for which all are too small holds no other up.
 """
 
 from collections.abc import Iterable, Sequence
@@ -267,7 +267,7 @@ class _Moment:
 
 
 class FreeRoom(NamedTuple):
-    """What is left of a GPU beside a batch."""
+    """What is left of a GPU next to a batch."""
 
     sm_percent: float
     memory_mib: float

@@ -16,7 +16,7 @@ POLICIES = (
                 "It looks at one service at a time and never moves what runs: more GPUs than joint.",
                 "Affinity as printed lets few services share while the fleet is not full.",
             ),
-            good_for="offline jobs with deadlines on a fleet that is there anyway, beside some services",
+            good_for="offline jobs with deadlines on a fleet that is there anyway, next to some services",
         ),
         module="solvers.papers.oltunes.policy",
         parameters=OltunesParameters,

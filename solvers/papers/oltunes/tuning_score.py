@@ -12,7 +12,7 @@ one. Here every term is brought to 0..1 over the settings of one job, and the si
 
 λ weight of the job; T time until its deadline; ρ load of the fleet, 0 to 1 ("as the workload increases, so does β");
 n(x) = (x − min) / (max − min). ŷ_latency is the time until all inputs are done. With it, inputs per second say the same
-once more, so ŷ_throughput is that of a whole GPU with as many such jobs as it may have: what counts where nobody waits
+once more, so ŷ_throughput is that of a whole GPU with as many such jobs as it may have: what counts where no one waits
 for the one job.
 `loss`, ours, chooses among variants: how far below the best allowed one its accuracy is, 1 at the floor; it counts as
 long as the fleet is not full.

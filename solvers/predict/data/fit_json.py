@@ -46,7 +46,7 @@ def fits_from_json(text: str | bytes) -> Fits:
     fields = Fields(parse_json(text), "")
     if fields.integer("version") != VERSION:
         raise InvalidInput(
-            "version", f"must be {VERSION}; make the file anew with `plimsoll fit`"
+            "version", f"must be {VERSION}; make the file again with `plimsoll fit`"
         )
     fits = fields.each("fits", fit_from_document)
     fields.done()

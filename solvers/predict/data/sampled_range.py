@@ -14,7 +14,7 @@ import numpy as np
 from solvers.predict.data.samples import Queries, Reals
 
 EXTRAPOLATION = 3.0
-"""By so many times the fit's own uncertainty it is unsure per doubling. Learned without the lower shares or the larger
+"""This multiple of the fit's own uncertainty is added per doubling. Learned without the lower shares or the larger
 batches, intervals of 90 % so widened hold 89 % of the rows there, of igniter_v100 as of rapp_v100; unwidened 71 and
 48 % (`bench.predict`, "outside sampled range"). It was set on these rows. Where only one share was sampled, or hardly a
 range, they hold less: about 80 %."""
@@ -53,7 +53,7 @@ def sampled_range(queries: Queries) -> SampledRange:
 def widening(sampled: SampledRange, queries: Queries) -> Reals:
     """(N,) factor >= 1 on the logarithms of an interval's ends; 1 inside.
 
-    The doublings of all conditions add up: nobody has seen what they do together. What is not known is inside.
+    The doublings of all conditions add up: what they do together was not seen. What is not known is inside.
     """
     doublings = np.zeros(len(queries))
     for name in CONDITIONS:

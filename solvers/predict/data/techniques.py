@@ -35,7 +35,7 @@ class TechniqueEntry:
     package: str
     is_pooled: bool = False
     min_groups: int = 1
-    """Below so many groups the automatic choice does not try it."""
+    """Below this number of groups the automatic choice does not try it."""
     within: str = ""
     """The technique in whose coefficients this one's are nested, under its name: both are learned at once."""
 

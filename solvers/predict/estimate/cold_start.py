@@ -1,4 +1,4 @@
-"""Cold start: first latencies of a network, or of a network on a GPU type, that nobody has measured yet.
+"""Cold start: first latencies of a network, or of a network on a GPU type, that was not measured yet.
 
 Two sources, both with an uncertainty that is itself measured, by leaving known networks out:
 
@@ -9,7 +9,7 @@ Two sources, both with an uncertainty that is itself measured, by leaving known 
 * *GPU-type ratios*: a network keeps the shape of its curve when it moves; its level moves as that of the networks
   that are known on both types, or by a published ratio of speeds.
 
-An estimate is for planning carefully until something was measured, not for promising: whoever plans with it takes a
+An estimate is for planning carefully until something was measured, not for promising: planning with it takes a
 quantile far from the middle, as `sigma` says.
 """
 

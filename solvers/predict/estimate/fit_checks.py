@@ -24,7 +24,7 @@ def check_fits(fits: Fits) -> None:
             name = " on ".join(part for part in fit.group if part)
             problem = (
                 f"cannot be those of {fit.technique} for the {fit.quantity} of {name}; "
-                "make the file anew with `plimsoll fit`"
+                "make the file again with `plimsoll fit`"
             )
             raise InvalidInput(f"fits[{index}].coefficients", problem)
 

@@ -10,7 +10,7 @@ sampled, as that interval does.
 
 Watts and memory come from their fits (memory with its margin, `memory.predict_upper`), else from the present profile;
 without either, watts are the most that the share of the GPU could draw, and memory is that on another GPU type, else
-the most that any other profiled network takes; without one it is refused: nobody should guess what fits into a GPU.
+the most that any other profiled network takes; without one it is refused: what fits into a GPU is not to be guessed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class ConditionGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FitFacts:
-    """What is known of a network on a GPU type beside its fits."""
+    """What is known of a network on a GPU type besides its fits."""
 
     gpu_type: GpuType
     is_training: bool = False

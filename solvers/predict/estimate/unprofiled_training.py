@@ -1,7 +1,7 @@
 """Operating points of training that was never profiled, from its layers: what it will do to its neighbours.
 
     pressure     at LEVEL_PERCENT that which explains the interference factor that its layers foretell
-                 (`interference.layer_counts`) beside every service that was profiled: the largest, times MARGIN; at
+                 (`interference.layer_counts`) next to every service that was profiled: the largest, times MARGIN; at
                  other shares the shape of its relatives' (the largest part of their own there)
     times        the shape of its relatives' curves (geometric mean), at their mean level: where it may run is decided
                  by shares of its own speed, and its level is learned once it runs
@@ -188,7 +188,7 @@ class ProfiledNetworks:
         )
 
     def _pairs(self) -> Iterator[tuple["_Victim", OperatingPoints, OperatingPoint]]:
-        """Every service row beside every training row that leaves it its share."""
+        """Every service row with every training row that leaves it its share."""
         for service, training in itertools.product(self.services, self.training):
             for row, beside in itertools.product(
                 _spread(service, self.gpu_type), _spread(training, self.gpu_type)

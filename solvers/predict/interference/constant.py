@@ -1,4 +1,4 @@
-"""Constant interference: one factor per GPU type and number of neighbours, whoever they are.
+"""Constant interference: one factor per GPU type and number of neighbours, the same for all networks.
 
     factor(n neighbours) = median of latency / alone latency over the samples with n neighbours
 

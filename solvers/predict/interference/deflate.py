@@ -43,7 +43,7 @@ def alone_samples(
         is_lent[rows] = np.count_nonzero(is_alone[rows]) < min_alone
     kept = np.flatnonzero(is_alone | is_lent)
     chosen = samples.take(kept)
-    # What a counter or a meter showed beside neighbours is not the network's own: NaN spreads through the sums.
+    # What a counter or a meter showed next to neighbours is not the network's own: NaN spreads through the sums.
     unknown = np.where(is_alone[kept], 0.0, np.nan)
     return replace(
         chosen,

@@ -12,7 +12,7 @@ Source: Mudi, "predicting interference using underlying network architectures": 
 over the neighbours, with batch and share, predict the slopes and the breakpoint of a two-segment latency curve. Here
 they predict the factor instead, at every share: the stretched curve is the solo curve times it, so that the breakpoint
 stays the solo curve's and both slopes are multiplied by the factor at their share (w lets it grow as the share
-shrinks). That needs no co-located curve over all shares per neighbour, which nobody has measured. More layers never
+shrinks). That needs no co-located curve over all shares per neighbour, which was never measured. More layers never
 make a neighbour milder: the bounds keep a few networks from teaching the opposite.
 
 Wins for neighbours without any sample, once several unlike networks were sampled as neighbours. Limits: three networks

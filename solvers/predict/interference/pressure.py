@@ -220,7 +220,7 @@ def _l2_lines(samples: Samples, networks: tuple[str, ...]) -> Reals:
     """(M, 3) each network's L2 utilisation / 100 over (1, share, log batch), ≥ 0; NaN where none was measured alone."""
     lines = np.full((len(networks), 3), np.nan)
     l2_util = samples.l2_util_percent / 100.0
-    # A counter beside neighbours counts theirs as well.
+    # A counter next to neighbours counts theirs as well.
     is_counted = (neighbour_counts(samples.at) == 0) & np.isfinite(l2_util)
     own = positions(samples.at.network, networks)
     shapes = _plain_shapes(samples.at.batch, samples.at.sm_percent)

@@ -5,7 +5,7 @@
     W[i, j] = pooled + own[i] + neighbour[j] + pair[i, j]
 
 A ridge regression (equivalently: a Gaussian process with that kernel) in closed form. What a pair of networks was not
-sampled for comes from what either does beside other neighbours, what neither was sampled for from the pooled part, and
+sampled for comes from what either does with other neighbours, what neither was sampled for from the pooled part, and
 a network that is not known at all is the pooled mean. Batches and shares outside the sampled range count as its edge:
 a quadratic must not extrapolate. Residuals of the law beyond four robust standard deviations are cut off there.
 

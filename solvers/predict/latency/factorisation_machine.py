@@ -17,7 +17,7 @@ factors that start at the family of hinges instead of at random, and λ₁, λ�
 
 Wins where many networks were measured at few points each, and online, where a row must be learned at once. Limits: a
 second-order machine knows no third-order effect, such as a knee that is elsewhere on another GPU type; with many rows
-per network, techniques that fit each group by itself are nearer. It forgets nothing: in a world that changes, fit anew.
+per network, techniques that fit each group by itself are nearer. It forgets nothing: in a world that changes, refit it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

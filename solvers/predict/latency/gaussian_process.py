@@ -1,4 +1,4 @@
-"""Gaussian process (kriging): a trend in logarithms, and what the samples show beside it.
+"""Gaussian process (kriging): a trend in logarithms, and what the samples show besides it.
 
     y = ln latency_ms = h(x)·β + g(x) + noise       x = (ln batch, ln share, ln clock, ln quota)
     h = (1, ln b, ln s, s, ln(b + 2), ln b · ln s, ln f, ln q),   β ~ N(β₀, diag Σ₀)

@@ -17,7 +17,7 @@ from solvers.predict.data.samples import Group, Reals
 FAILED = 1.0
 """The relative error that a group counts with where a technique could not be cross-validated."""
 STANDARD_ERRORS = 2.0
-"""By so many another technique must be better to displace the one that does best over all groups."""
+"""By this number another technique must be better to displace the one that does best over all groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

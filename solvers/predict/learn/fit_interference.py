@@ -81,7 +81,7 @@ def lend_alone(samples: Samples, alone_ms: Reals) -> Samples:
         coefficients = pressure.fit(samples, alone_ms)
     except TooFewSamples:
         return none
-    # No group has so many samples alone, so every row is kept and positions stay those of the samples.
+    # No group has that number of samples alone, so every row is kept and positions stay those of the samples.
     min_alone = len(samples) + 1
     every_row = alone_samples(samples, pressure, coefficients, min_alone=min_alone)
     is_alone = neighbour_counts(samples.at) == 0

@@ -107,7 +107,7 @@ class _Maker:
         )
 
     def fit_interference(self, samples: Samples, known: Fits) -> Iterator[Fit]:
-        """Interference on one GPU type, and the latency alone of networks that were only measured beside neighbours."""
+        """Interference on one GPU type, and the latency alone of networks that were only measured with neighbours."""
         # Without a latency alone there is no factor: such networks are first fitted to deflated samples.
         lent = lend_alone(samples, _alone_ms(known, samples))
         added = self.fit_latency(lent, known=known)
@@ -152,12 +152,12 @@ class _Maker:
 def _worth_trying(
     learners: tuple[TechniqueEntry, ...], groups: int
 ) -> tuple[TechniqueEntry, ...]:
-    """The learners for so many groups; one that was asked for by name is tried all the same."""
+    """The learners for `groups` groups; one that was asked for by name is tried all the same."""
     return tuple(each for each in learners if groups >= each.min_groups) or learners
 
 
 def _colocated_types(samples: Samples) -> Iterator[Indices]:
-    """The rows of every GPU type on which something was measured beside neighbours."""
+    """The rows of every GPU type on which something was measured next to neighbours."""
     gpu_type = np.array(samples.at.gpu_type)
     has_neighbours = neighbour_counts(samples.at) > 0
     for name in sorted(set(gpu_type[has_neighbours].tolist())):

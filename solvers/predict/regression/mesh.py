@@ -88,7 +88,7 @@ def interpolate(axes: tuple[Reals, ...], table: Reals, points: Reals) -> Reals:
 
 
 def _divide(nodes: Reals, parts: Reals) -> Reals:
-    """The nodes, with each gap between them divided into so many equal parts."""
+    """The nodes, with each gap between them divided into `parts` equal parts."""
     ends = np.append(0.0, np.cumsum(parts))
     return np.interp(np.arange(1.0 + ends[-1]), ends, nodes)
 

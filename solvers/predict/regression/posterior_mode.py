@@ -24,7 +24,7 @@ SETTLED = 1e-9
 MIN_FALL = 1e-15
 """Relative fall of the loss: so flat are valleys whose bottom is not yet reached."""
 _STEP = 1e-30
-"""Along the imaginary axis; its square is lost beside any number."""
+"""Along the imaginary axis; its square is lost next to any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -80,7 +80,7 @@ def read_gpu_type(document: object, path: str) -> GpuType:
 
 
 def _slots(value: object, path: str) -> tuple[int, int]:
-    """One entry of `free_slots`: GPUs of a set, and the number of disjoint sets of so many free ones of one node."""
+    """One entry of `free_slots`: GPUs of a set, and the number of disjoint sets of that size, free, on one node."""
     items = [read_integer(item, at) for item, at in read_items(value, path)]
     if len(items) != len(("size", "sets")) or items[0] < 1:
         raise InvalidInput(path, "must be [GPUs of a set, number of such sets]")
@@ -154,7 +154,7 @@ def _profile(document: object, path: str) -> SliceProfile:
 
 
 def _check_layouts(fields: Fields, profiles: tuple[SliceProfile, ...]) -> None:
-    """They follow from `starts`: whoever states them, too, must state the same ones."""
+    """They follow from `starts`: a document that states them, too, must state the same."""
     stated = [value for value, _ in fields.items("layouts")]
     derived = layouts(profiles, MAX_MEMORY_SLICES)
     is_same = len(stated) == len(derived) and all(way in stated for way in derived)

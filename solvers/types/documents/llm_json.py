@@ -70,7 +70,7 @@ def read_limits(fields: Fields) -> StatedLimits:
         if fields.has("allowed_gpu_types")
         else None,
     )
-    # No plan could keep both, so that every one would be infeasible for a reason that nobody sees.
+    # No plan could keep both, so that every one would be infeasible for a reason that is not seen.
     if limits.max_replicas is not None and limits.min_replicas > limits.max_replicas:
         message = f"{limits.min_replicas} is above max_replicas, {limits.max_replicas}"
         raise InvalidInput(fields.at("min_replicas"), message)

@@ -82,7 +82,7 @@ def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 class Fields:
-    """The fields of one JSON object, read one by one; `done()` refuses those that nobody asked for."""
+    """The fields of one JSON object, read one by one; `done()` refuses those that were not read."""
 
     def __init__(
         self, document: object, path: str, reserved: Mapping[str, str] | None = None

@@ -14,7 +14,7 @@ class StuckTransport:
     """It cannot be closed."""
 
     async def exchange(self, observation: Observation, *, wait_s: float) -> SyncReply:
-        raise ControlPlaneSilent("nobody is there")
+        raise ControlPlaneSilent("no one is there")
 
     async def close(self) -> None:
         raise OSError("the connection is broken")

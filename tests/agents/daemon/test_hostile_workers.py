@@ -39,7 +39,7 @@ from tests.waiting import eventually, in_loop, run
 
 
 class BrokenDevice(PaperDevice):
-    """Everything that asks it raises what nobody foresaw."""
+    """Everything that asks it raises what was not foreseen."""
 
     is_broken = True
 

@@ -1,4 +1,4 @@
-"""A node's answers for logs: sent beside the syncs, once for each request, and nothing where nobody asks."""
+"""A node's answers for logs: sent next to the syncs, once for each request, and nothing where no one asks."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The agent's steps: what it sends, what it accepts, and what it does when nobody answers."""
+"""The agent's steps: what it sends, what it accepts, and what it does when nothing answers."""
 
 import asyncio
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_a_silent_control_plane_gets_everything_later_in_order() -> None:
     bench = Bench()
     bench.plane.command = on_gpu(a_replica("r1"))
     bench.step()
-    bench.plane.error = ControlPlaneSilent("nobody there")
+    bench.plane.error = ControlPlaneSilent("no one there")
     for _ in range(3):
         bench.step()
     bench.device.make_ready()
@@ -100,7 +100,7 @@ def test_a_silent_control_plane_gets_everything_later_in_order() -> None:
     bench.step()
     assert [each.sequence for each in bench.plane.received] == [1, 2, 3, 4, 5, 6]
     assert len(bench.agent.outbox) == 0
-    assert "nobody there" in bench.last.problems[0]
+    assert "no one there" in bench.last.problems[0]
 
 
 def test_what_was_not_made_durable_is_sent_again_with_the_same_sequence() -> None:

@@ -1,4 +1,4 @@
-"""Tasks beside replicas on fake GPUs, under the real agent: replicas come first, and nothing is promised twice."""
+"""Tasks next to replicas on fake GPUs, under the real agent: replicas come first, and nothing is promised twice."""
 
 import asyncio
 from collections.abc import AsyncIterator

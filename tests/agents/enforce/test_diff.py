@@ -103,7 +103,7 @@ def test_a_replica_that_runs_as_another_user_than_its_projects_is_replaced() -> 
     apart = replace(shared, uids={"": 7, "team-a": 8})
     named = on_gpu(a_replica("r1", project="team-a"), generation=2)
     others = on_gpu(a_replica("r1", project="team-b"), generation=2)
-    # Nobody is told apart, or it runs as whom all but team-a run as.
+    # None is told apart, or it runs as whom all but team-a run as.
     assert (actions(named, shared), actions(others, apart)) == ((), ())
     device = PaperDevice(apart)
     settle(device, named)

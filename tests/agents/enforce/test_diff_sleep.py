@@ -95,7 +95,7 @@ def test_it_is_woken_only_when_another_has_made_room() -> None:
     device = asleep()
     other = a_model(0, name="m2")
     settle(device, on_two(other, generation=3))
-    assert "start m2" in device.log, "a model has room beside one that sleeps"
+    assert "start m2" in device.log, "a model has room next to one that sleeps"
     device.log.clear()
     back = on_two(a_model(0, 1), generation=4)
     device.put("m2", in_flight=1)
@@ -110,7 +110,7 @@ def test_it_is_woken_only_when_another_has_made_room() -> None:
 @pytest.mark.parametrize(
     ("memory_mib", "stays"),
     [
-        # Beside what sleeps, whose ninth is 389 MiB, there are 3611.
+        # Next to what sleeps, whose ninth is 389 MiB, there are 3611.
         (3610.0, True),
         (3620.0, False),
     ],
@@ -141,7 +141,7 @@ def test_it_ends_for_a_task_as_well() -> None:
 def test_of_several_who_was_awake_last_sleeps_on() -> None:
     device = asleep()
     settle(device, on_two(a_model(0, 1, name="m2"), generation=3))
-    # Two sleepers hold two ninths, beside which none of these models has room.
+    # Two sleepers hold two ninths, next to which none of these models has room.
     settle(device, on_two(generation=4))
     device.put("m1", draining_s=900.0)
     settle(device, on_two(a_model(0, 1, name="m3"), generation=5))

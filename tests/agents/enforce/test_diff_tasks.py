@@ -167,7 +167,7 @@ def test_a_task_leaves_for_a_shadow_switch_and_comes_back_after_it() -> None:
         a_task("t2", memory_mib=700.0, sm_percent=10.0),
     )
     device = settled(on_gpu(a_replica("old", memory_mib=1500.0), tasks=tasks))
-    # 1000 MiB are free beside old and the tasks, the new one needs 1500: t2 makes room, old serves on.
+    # 1000 MiB are free next to old and the tasks, the new one needs 1500: t2 makes room, old serves on.
     settle(
         device, on_gpu(a_replica("new", memory_mib=1500.0), tasks=tasks, generation=2)
     )
@@ -227,7 +227,7 @@ def test_a_task_waits_for_the_room_of_one_that_leaves() -> None:
     device = PaperDevice(
         NodeState(gpus=(replace(an_empty_gpu(), tasks=(a_running_task(away),)),))
     )
-    # 2000 MiB are free beside t1: t2 takes 1000 of them, t3 needs 1500.
+    # 2000 MiB are free next to t1: t2 takes 1000 of them, t3 needs 1500.
     assert of_tasks(carry_out(device, wanted)) == (
         SwapOut(task="t1"),
         StartTask(gpu_index=0, task=tasks[0]),

@@ -76,7 +76,7 @@ def test_a_replica_that_served_did_not_fail_to_start_and_a_crash_loop_did() -> N
 
 
 def test_what_an_earlier_agent_had_up_or_failed_says_nothing_of_its_gpu() -> None:
-    # Nobody knows how long it had been up when this agent came, as after a restart of the machine.
+    # It is unknown how long it had been up when this agent came, as after a restart of the machine.
     for found in ("failed", "ready"):
         launches = FailedLaunches()
         see(launches, found, 0.0)

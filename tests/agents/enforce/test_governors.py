@@ -137,7 +137,7 @@ def test_a_governor_has_the_batch_up_to_the_plans() -> None:
 
 def test_a_governor_goes_on_when_the_control_plane_is_gone() -> None:
     bench = settled(governed())
-    bench.plane.error = ControlPlaneSilent("nobody there")
+    bench.plane.error = ControlPlaneSilent("no one there")
     bench.pass_s(4, power_w=400.0)
     assert bench.clock_mhz() == 1500.0 - 3 * 150.0
 
@@ -224,7 +224,7 @@ def test_a_device_that_does_not_answer_ends_no_governor() -> None:
     bench.clock.advance(1.0)
     asyncio.run(bench.agent.govern())
     bench.device.error = None
-    bench.pass_s(2, power_w=305.0)  # begins anew, then one step
+    bench.pass_s(2, power_w=305.0)  # begins again, then one step
     assert bench.clock_mhz() == 1485.0
 
 
@@ -281,7 +281,7 @@ def test_a_command_whose_governor_cannot_be_is_refused(
 def test_an_unknown_governor_on_disk_governs_nothing(tmp_path: Path) -> None:
     Ledger(tmp_path).accept(on_gpu(a_replica(), governor=a_governor("of_tomorrow")))
     bench = Bench(a_command(), directory=tmp_path)
-    bench.plane.error = ControlPlaneSilent("nobody there")
+    bench.plane.error = ControlPlaneSilent("no one there")
     bench.pass_s(3, power_w=400.0)
     bench.plane.error = None
     bench.pass_s(1, power_w=400.0)

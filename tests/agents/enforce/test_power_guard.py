@@ -281,7 +281,7 @@ def test_where_the_governor_stands_still_the_guard_acts() -> None:
     for _ in range(3):
         clock.advance(1.0)
         finish(agent.step())
-        finish(agent.guard())  # nobody lets the governor take a step
+        finish(agent.guard())  # nothing lets the governor take a step
     assert plant.gpu.clock_mhz == 1245.0
 
 

@@ -53,7 +53,7 @@ def test_it_waits_until_every_one_of_its_gpus_has_room() -> None:
     device = settled(before)
     wanted = on_two(a_model(0, 1))
     first = carry_out(device, wanted)
-    # The other service's replica is on its way out, and nothing is started beside it.
+    # The other service's replica is on its way out, and nothing is started next to it.
     assert not any(isinstance(each, StartReplica) for each in first)
     settle(device, wanted)
 

@@ -26,7 +26,7 @@ def a_device(clock: ManualClock) -> FakeDevice:
 
     def iteration_s(task: TaskCommand, gpu: GpuState) -> float:
         if task.network == "unknown":
-            raise LaunchFailed("nobody measured unknown")
+            raise LaunchFailed("unknown was not measured")
         return 0.1 * 1500.0 / (gpu.clock_mhz or 1500.0)
 
     gpus = tuple(
@@ -115,7 +115,7 @@ def test_memory_is_shared_with_replicas_and_never_given_twice() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     device = a_device(ManualClock())
-    with pytest.raises(LaunchFailed, match="nobody measured unknown"):
+    with pytest.raises(LaunchFailed, match="unknown was not measured"):
         run(device.start_task(0, a_task(network="unknown")))
     run(device.start_task(0, a_task()))
     with pytest.raises(LaunchFailed, match="t1 is there already"):

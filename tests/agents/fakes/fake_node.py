@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
         for index in range(options.gpus):
             # Of this node alone: MPS of another's on this machine must not be taken for somebody else's on its GPUs.
             gpus.gpu(index).uuid = f"GPU-{uuid4()}".encode()
-    gpus.state.now_ns = 0  # The real clock, which began anew when the machine did.
+    gpus.state.now_ns = 0  # The real clock, which began again when the machine did.
     for index in range(options.gpus):
         gpus.gpu(index).energy_at_ns = time.monotonic_ns()
     templates = options.templates or state_dir / "templates.toml"

@@ -1,4 +1,4 @@
-"""What a process under MPS does, fake: it joins the server, and sees so many SMs as its share allows.
+"""What a process under MPS does, fake: it joins the server, and sees as many SMs as its share allows.
 
 A fake worker calls `join(total_sms)` once at its start and keeps what it gets for its life:
 

@@ -301,7 +301,7 @@ def _client(daemon: Daemon, connection: socket.socket, wish: dict[str, Any]) -> 
 def _server_for(
     daemon: Daemon, wish: dict[str, Any], connection: socket.socket
 ) -> Server | None:
-    """The user's server, once it is neither starting nor another user's; None when it fails or nobody waits."""
+    """The user's server, once it is neither starting nor another user's; None when it fails or none waits."""
     uid, starts, is_pending = int(wish["uid"]), 0, False
     while True:
         server = daemon.server

@@ -60,9 +60,7 @@ async def supervise(
                 await workers.set_batch(replica_id, choice.randint(1, 64))
             elif choice.random() < 0.5:
                 await workers.stop(replica_id)
-        except (
-            DeviceError
-        ) as error:  # a crash loop, perhaps; nobody looks at it but a person
+        except DeviceError as error:  # a crash loop, perhaps; only a person looks at it
             sys.stderr.write(f"{error}\n")
         await asyncio.sleep(choice.uniform(0.0, 0.03))
 
@@ -94,7 +92,7 @@ def tell(text: str) -> None:
 def main() -> None:
     signal.signal(
         signal.SIGCHLD, signal.SIG_IGN
-    )  # whoever is killed needs nobody to wait for it
+    )  # what is killed needs no one to wait for it
     tell("there")
     for line in sys.stdin:
         directory, seed, first_port, *cluster_file = line.split()

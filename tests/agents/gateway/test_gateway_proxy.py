@@ -66,7 +66,7 @@ class Setting:
             return answer.status, await answer.text()
 
     async def until(self, name: str) -> None:
-        while (await self.ask())[1] != name:  # noqa: ASYNC110  HAProxy tells nobody
+        while (await self.ask())[1] != name:  # noqa: ASYNC110  HAProxy does not tell
             await asyncio.sleep(0.02)
 
 

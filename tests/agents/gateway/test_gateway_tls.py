@@ -111,7 +111,7 @@ async def test_nodes_are_asked_by_tls_and_those_that_nobody_vouches_for_get_noth
         ):
 
             async def ask() -> tuple[int, str]:
-                """Status 0: nobody listens yet."""
+                """Status 0: nothing listens yet."""
                 url = f"{address}/v2/models/chat/infer"
                 try:
                     async with client.post(url, data=b"{}", ssl=trust) as answer:
@@ -124,7 +124,7 @@ async def test_nodes_are_asked_by_tls_and_those_that_nobody_vouches_for_get_noth
             while no_tls not in log.read_text():  # noqa: ASYNC110  another process
                 await asyncio.sleep(LOOK_S)
             # One of them is not verified, the other speaks no TLS.
-            while (await ask())[0] != 503:  # noqa: ASYNC110  HAProxy tells nobody
+            while (await ask())[0] != 503:  # noqa: ASYNC110  HAProxy does not tell
                 await asyncio.sleep(LOOK_S)
             urls.append(good)
             while await ask() != (200, "ours"):  # noqa: ASYNC110

@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class FakeApi:
-    """One server. Whoever has a token may do everything."""
+    """One server. The holder of a token may do everything."""
 
     token: str = "secret"
     url: str = ""
@@ -50,7 +50,7 @@ class FakeApi:
     forgets_before: int = 0
     """Watches from before that version are answered 410."""
     refused: str = ""
-    """A resource that nobody has a right to."""
+    """A resource that no one has a right to."""
     tokens: dict[str, Object] = field(default_factory=dict)
     """Of service accounts: what a review of them says."""
     loop: asyncio.AbstractEventLoop | None = None
@@ -155,7 +155,7 @@ class FakeApi:
         if grace_s is None and key.resource == "pods":
             grace_s = one["spec"].get("terminationGracePeriodSeconds", 30)
         if grace_s or metadata.get("finalizers"):
-            # In two steps: whoever ends it, as kubelet does with Pods, deletes once more or takes its finalizer away.
+            # In two steps: a caller, as kubelet does with Pods, deletes once more or takes its finalizer away.
             metadata.setdefault("deletionTimestamp", now())
             metadata["deletionGracePeriodSeconds"] = grace_s or 0
             self._note("MODIFIED", key, one)
@@ -253,7 +253,7 @@ class FakeApi:
                 ]
                 if not is_asked_for(key, one, request):
                     if before and is_asked_for(key, before[-1], request):
-                        # For whoever asks, it is gone.
+                        # For all who ask, it is gone.
                         kind = "DELETED"
                     else:
                         # Others' changes show as a version alone.

@@ -143,7 +143,7 @@ def test_streams_of_tokens_end_before_sigterm_and_gpus_share_memory(
     assert grace_s(model) >= 300 + 60 + 20
     volumes = msgspec.convert(spec(made)["volumes"], list[dict[str, object]])
     assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in volumes
-    # One GPU has nobody to talk to.
+    # One GPU has no other to talk to.
     alone = replace(model, engine=structs.replace(engine, gpus=(0,)))
     assert "'/dev/shm'" not in repr(container(manifest(alone, SETTINGS)))
 

@@ -355,7 +355,7 @@ web.run_app = lambda app, **given: run(app, **{**given, "shutdown_timeout": 0.0}
 from agents.llm.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
-"""The stand-in of a language model's engine, which ends at SIGTERM whoever reads, as vLLM does."""
+"""The stand-in of a language model's engine, which ends at SIGTERM also while clients read, as vLLM does."""
 
 
 @in_loop

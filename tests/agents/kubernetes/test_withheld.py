@@ -1,4 +1,4 @@
-"""GPUs that are Plimsoll's are nobody else's, as the scheduler of a real cluster counts them."""
+"""GPUs that are Plimsoll's are given to no other Pod, as the scheduler of a real cluster counts them."""
 
 import asyncio
 import time

@@ -37,7 +37,7 @@ def with_server(
 
 
 def chat(tokens: int, **more: object) -> dict[str, object]:
-    """A request for so many tokens."""
+    """A request for `tokens` tokens."""
     messages = [{"role": "user", "content": "one two three"}]
     return {"model": "chat", "messages": messages, "max_tokens": tokens, **more}
 

@@ -67,7 +67,7 @@ def test_of_a_gigabyte_the_end_is_read_from_whole_lines_on(
     log: Path, logs: NodeLogs
 ) -> None:
     with log.open("wb") as file:
-        # A hole in the file takes no room on the disk, and is as long to whoever reads it.
+        # A hole in the file takes no room on the disk, and is as long to its reader.
         file.truncate(2**30)
     write(log, b"\n" + b"0123456789\n" * 20_000)
     answer = ask(logs)

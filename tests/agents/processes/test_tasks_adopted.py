@@ -22,7 +22,7 @@ def node(tmp_path: Path, cluster: Cluster | None) -> TaskNode:
 
 
 async def ended(process: int) -> None:
-    """It has ended, and nobody has its exit code any more."""
+    """It has ended, and no one has its exit code any more."""
     await until(lambda: not is_running(process))
     reap(process)
 

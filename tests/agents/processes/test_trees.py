@@ -1,4 +1,4 @@
-"""Folders that a worker filled so as to harm whoever removes or measures them."""
+"""Folders that a worker filled so as to harm those who remove or measure them."""
 
 import asyncio
 import os
@@ -65,7 +65,7 @@ def test_a_deep_folder_goes_after_its_replica(tmp_path: Path) -> None:
     records = Records(tmp_path, Record)
     deep(records.folder("r1"))
     records.remove("r1")
-    # Nothing of the tree is looked at: others wait for whoever calls this.
+    # Nothing of the tree is looked at: others wait for the caller of this.
     assert not records.folder("r1").exists()
     assert left(tmp_path / "work") != []
 

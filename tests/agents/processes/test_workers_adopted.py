@@ -1,4 +1,4 @@
-"""What a later agent finds: workers that run are adopted, others are told as failed; damaged state harms nobody."""
+"""What a later agent finds: workers that run are adopted, others are told as failed; damaged state does no harm."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ def change_record(node: Node, **changes: object) -> None:
 
 
 def end_child(pid: int) -> None:
-    """As when nobody watches: killed and reaped, by us or by its kubelet."""
+    """As when nothing watches: killed and reaped, by us or by its kubelet."""
     os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
@@ -176,7 +176,7 @@ async def test_a_damaged_record_is_told_and_its_worker_ended(node: Node) -> None
 
 @in_loop
 async def test_a_forged_record_leads_to_no_process(process_node: Node) -> None:
-    """Whoever can put a file there must not make a root agent end any process."""
+    """A user who can put a file there must not make a root agent end any process."""
     async with process_node.workers(keep=True) as workers:
         await started(workers)
     change_record(process_node, pid=1)

@@ -36,7 +36,7 @@ async def test_one_that_answers_nothing_is_ended(tmp_path: Path) -> None:
         assert not psutil.pid_exists(view.pid)
         assert (
             node.terminated == []
-        )  # SIGTERM was enough, so that nobody had to let go of it
+        )  # SIGTERM was enough, so that nothing had to release it
         mute.unlink()
         await workers.stop("r1")
         await workers.start(a_launch("r1"))

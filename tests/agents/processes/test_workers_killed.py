@@ -1,4 +1,4 @@
-"""Killing the agent at random moments: its workers are neither orphaned nor doubled, whoever comes next."""
+"""Killing the agent at random moments: its workers are neither orphaned nor doubled, whatever agent comes next."""
 
 import functools
 import os
@@ -107,7 +107,7 @@ async def take_over(directory: Path, seed: int, *cluster_file: Path) -> int:
         # A child whose agent died before its record was complete leaves by itself, so it may need a moment.
         await eventually(
             lambda: carriers(mark) <= len(adopted),
-            f"seed {seed}: orphans beside {adopted}",
+            f"seed {seed}: orphans besides {adopted}",
         )
         for each in adopted:
             with pytest.raises(LaunchFailed, match="there already"):
@@ -207,7 +207,7 @@ def test_the_mark_is_in_the_environment_of_whom_we_look_for() -> None:
 
 
 def test_strangers_are_never_among_those_to_be_killed() -> None:
-    """As root every process could be killed, so nobody may be found by an unknown mark or an impossible leader."""
+    """As root every process could be killed, so none may be found by an unknown mark or an impossible leader."""
     assert members("nobody") == ()
     assert members("") == ()
     for pid in (0, 1, os.getsid(0), 2**22 - 1):

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class FakeGpu:
-    """What NVML would say: 100 W, nobody else; a test sets what it needs."""
+    """What NVML would say: 100 W, no one else; a test sets what it needs."""
 
     power_w: float = 100.0
     memory_used_mib: float = 0.0

@@ -31,7 +31,7 @@ def test_a_grid_has_every_network_at_every_share_batch_and_clock() -> None:
 def test_pairs_are_of_all_networks_with_themselves_too_and_none_is_there_twice() -> (
     None
 ):
-    # (a, a), (a, b), (b, b); 25:75 and 75:25 of a beside itself are the same cell.
+    # (a, a), (a, b), (b, b); 25:75 and 75:25 of a next to itself are the same cell.
     cells = pairs(["a", "b"], [(25.0, 75.0), (75.0, 25.0)], [1])
     assert len(cells) == 1 + 2 + 1
     assert make_cell([a_member("b", 1, 25.0), a_member("a", 1, 75.0)]) in cells

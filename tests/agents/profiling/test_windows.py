@@ -30,7 +30,7 @@ Kind = TypeVar("Kind")
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has to hear of a window before it begins."""
+    """No one has to hear of a window before it begins."""
     monkeypatch.setattr(windows, "START_S", 0.0)
 
 
@@ -206,7 +206,7 @@ def test_our_own_process_is_none_and_its_memory_is_the_drivers() -> None:
 def test_memory_is_what_the_gpu_took_on_where_the_driver_does_not_tell_of_processes() -> (
     None
 ):
-    # 1500 now, 900 before: 600 MiB with its context; beside another nobody knows whose they are.
+    # 1500 now, 900 before: 600 MiB with its context; next to another it is unknown whose they are.
     gpu = ScriptedGpu(used_mib=1500.0)
     steady, silent = ScriptedBench([[10.0]]), ScriptedBench([[10.0]], memory_mib=None)
     alone = measured(steady, gpu=gpu, base_mib=900.0)

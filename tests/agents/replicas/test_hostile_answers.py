@@ -1,4 +1,4 @@
-"""Servers that answer so as to harm whoever asks: every answer is a number that can be true, or ServerUnanswered."""
+"""Servers that answer so as to harm the caller: every answer is a number that can be true, or ServerUnanswered."""
 
 import asyncio
 import logging

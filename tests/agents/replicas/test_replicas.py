@@ -275,7 +275,7 @@ async def test_a_server_is_told_to_drain_where_the_template_says_so_once_it_is_s
         node.now_s += 7.0
         assert the(workers).draining_s == 7.0
         await workers.drain("r1")
-        assert the(workers).draining_s == 7.0, "draining again does not begin anew"
+        assert the(workers).draining_s == 7.0, "draining again does not begin again"
         # What the router sent before may reach it only now, and would be refused.
         assert (await status(view))["seen"] == []
         await workers.stop("r1")

@@ -24,7 +24,7 @@ def a_queue(
     planned_rps: float = 100.0,
     batch: int = 1,
 ) -> ServiceQueue:
-    """Replicas of the same weight, of which `a` has so many requests and the others none."""
+    """Replicas of the same weight, of which `a` has `ahead` requests and the others none."""
     route = ServiceRoute(
         service="chat",
         slo_ms=100.0,
@@ -37,7 +37,7 @@ def a_queue(
 
 
 def load(service_queue: ServiceQueue, ahead: int) -> None:
-    """Give `a` so many requests; the others answer theirs at once."""
+    """Give `a` `ahead` requests; the others answer theirs at once."""
     while service_queue.in_flight("a") < ahead:
         chosen = service_queue.take()
         if chosen is not None and chosen != "a":

@@ -58,7 +58,7 @@ class Server:
 
 
 async def names(door: Door, requests: int = 12) -> set[str]:
-    """Who answers so many requests, all of them well."""
+    """Who answers the requests, all of them well."""
     answers = [await door.post() for _ in range(requests)]
     assert {each.status for each in answers} == {200}
     return {each.body.decode() for each in answers}

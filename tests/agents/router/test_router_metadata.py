@@ -1,4 +1,4 @@
-"""What is asked of a node beside inference: metadata, which counts nowhere, and what there is not."""
+"""What is asked of a node besides inference: metadata, which counts nowhere, and what there is not."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -182,7 +182,7 @@ async def test_a_worker_that_takes_no_connection_is_given_up(
     monkeypatch.setattr("agents.router.pool.CONNECT_TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as port:
         host, number = port.getsockname()
-        # Its queue is full with the first one, which nobody takes out.
+        # Its queue is full with the first one, which is not taken out.
         with (
             socket.create_connection((host, number)),
             pytest.raises(NotConnected, match=r"no connection within 0\.05 s"),

@@ -187,7 +187,7 @@ async def test_who_is_turned_away_comes_again_when_the_queue_has_gone_by() -> No
     )
     waiting = [asyncio.create_task(service_queue.acquire()) for _ in range(40)]
     await settled()
-    assert service_queue.retry_after_s() == 1  # nobody knows how fast answers come
+    assert service_queue.retry_after_s() == 1  # it is unknown how fast answers come
     for now_s in (101.0, 102.0, 103.0, 104.0):  # noqa: B007  the lane's clock
         for _ in range(5):
             service_queue.succeed("a")

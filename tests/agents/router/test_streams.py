@@ -153,6 +153,6 @@ def test_no_replica_can_state_more_tokens_than_a_report_may_hold() -> None:
     queue = ServiceQueue(route, queue_limit=1, replica_limit=1)
     for _ in range(1001):
         queue.finish(1.0, tokens=MAX_TOKENS)
-    # What the control plane does not take is lost with all that was reported beside it.
+    # What the control plane does not take is lost with all that was reported with it.
     told = msgspec.json.encode(queue.read())
     assert msgspec.json.decode(told, type=ServiceReading).output_tokens == 10**9

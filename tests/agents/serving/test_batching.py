@@ -23,7 +23,7 @@ async def busy(client: Client, engine: GatedEngine) -> "asyncio.Task[Reply]":
 
 
 async def queued(client: Client, count: int) -> None:
-    """Return when so many requests wait."""
+    """Return when `count` requests wait."""
 
     async def is_so() -> bool:
         return await client.count("waiting") == count

@@ -25,7 +25,7 @@ async def became(client: Client, wanted: str) -> None:
 
 
 async def taken(client: Client, count: int) -> None:
-    """Return when so many requests wait or run."""
+    """Return when `count` requests wait or run."""
 
     async def is_so() -> bool:
         return await client.count("waiting") + await client.count("running") == count

@@ -64,7 +64,7 @@ def wanted(
 def serving(
     rate_rps: float, *faults: Fault, gpus: int = 1, clock_mhz: float = 1500.0
 ) -> tuple[SimulatedCluster, SimulatedDevice, ManualClock]:
-    """Node n1, whose replica of chat is ready and gets so many requests."""
+    """Node n1, whose replica of chat is ready and gets a number of requests."""
     cluster, clock = a_cluster(
         a_node(gpus=gpus), rates_rps={"chat": rate_rps}, faults=faults
     )
@@ -76,7 +76,7 @@ def serving(
 def read_after(
     device: SimulatedDevice, clock: ManualClock, seconds: float
 ) -> DeviceReadings:
-    """What the device did in so many seconds."""
+    """What the device did in that number of seconds."""
     run(device.read())
     clock.advance(seconds)
     return run(device.read())

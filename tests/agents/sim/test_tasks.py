@@ -32,7 +32,7 @@ from tests.agents.sim.test_cluster import is_balanced, reconcile, settle
 from tests.agents.sim.worlds import PlainWorld, a_cluster, a_node
 from tests.examples import examples
 
-# The plain world: 50 W idle, 100 W more for whoever works; 10 ms a batch or iteration, 10 ms more per neighbour.
+# The plain world: 50 W idle, 100 W more for what works; 10 ms a batch or iteration, 10 ms more per neighbour.
 
 
 def a_device(

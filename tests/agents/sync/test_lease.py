@@ -128,7 +128,7 @@ def test_a_restarted_agent_counts_on_by_the_machines_uptime(tmp_path: Path) -> N
     machine = Machine()
     a_lease(tmp_path, machine, 1000.0).renew(A_MINUTE, 1000.0)
     machine.up_s += 40.0
-    # The wall clock was set a year ahead between the two agents: nobody asks it.
+    # The wall clock was set a year ahead between the two agents: it is not asked.
     now_s = 1000.0 + 31e6
     after = a_lease(tmp_path, machine, now_s)
     # 60 s, and 6 s more for renewals that were not written, less the 40 that have passed.

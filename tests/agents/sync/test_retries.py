@@ -1,4 +1,4 @@
-"""Retries of a fleet and skews of clocks: what one exchange proves, and that nobody comes back in step."""
+"""Retries of a fleet and skews of clocks: what one exchange proves, and that none comes back in step."""
 
 from collections import Counter
 from random import Random

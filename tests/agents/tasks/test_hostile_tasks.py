@@ -1,4 +1,4 @@
-"""Programs of tasks whose hook or progress file says what harms whoever reads it."""
+"""Programs of tasks whose hook or progress file says what harms its reader."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

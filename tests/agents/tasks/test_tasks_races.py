@@ -99,14 +99,14 @@ async def test_one_that_ends_in_a_swap_has_finished(plain: TaskNode) -> None:
         plain.hold.unlink()
         # Collected already, by the watch of it.
         with contextlib.suppress(psutil.NoSuchProcess):
-            while process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110  another process tells nobody its end
+            while process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110  another process does not tell its end
                 await asyncio.sleep(0.001)
         for _ in range(25):
             # Its end has been noted, and what it has left behind is looked for.
             await asyncio.sleep(0)
         await tasks.swap_out("t1")
         await come(tasks, "finished")
-        # A stop that nobody asked for would be done before what is asked for now.
+        # A stop that was not asked for would be done before what is asked for now.
         await tasks.start(launch(a_task("t2", iterations=1)))
         await until(lambda: state(tasks, "t2") == "finished")
         assert (state(tasks), tasks.problems) == ("finished", ())

@@ -78,7 +78,7 @@ def compared(
 def test_a_plan_s_line_has_its_cost_gpus_replicas_and_room() -> None:
     found = judged(PROBLEM, "mine", an_answer(a_plan(3, 50.0)))
     assert (found.policy, found.solution, found.seconds) == ("mine", "greedy", 0.25)
-    # Three GPUs at $1, priced anew: what the policy states does not count.
+    # Three GPUs at $1, priced again: what the policy states does not count.
     assert (
         found.cost_usd_per_hour,
         found.gpus,

@@ -20,7 +20,7 @@ from solvers.types.plan import Unserved
 WAITING = (None, WaitingPlan(id=12, replicas=0), WaitingPlan(id=12, replicas=3))
 SHORT = (Unserved(service="chat", rate_rps=7.0, reason="stock"),)
 PLACED = {0: (0.0,), 1: (10.0, 40.0), 2: (40.0,)}
-"""Rates that a plan with so many replicas may serve."""
+"""Rates that a plan may serve, by its number of replicas."""
 
 
 def all_facts() -> Iterator[PlanFacts]:
@@ -90,7 +90,7 @@ def test_demand_is_served_only_by_a_plan_in_force_with_enough_of_it() -> None:
         assert not (facts.unserved or facts.is_off or facts.objection)
         assert facts.replicas >= facts.min_replicas
         if facts.replicas == 0:
-            # Not even where nobody knows what is wanted.
+            # Not even where it is unknown what is wanted.
             assert facts.wanted_rps == 0.0
         elif facts.wanted_rps is not None:
             assert facts.planned_rps >= facts.wanted_rps

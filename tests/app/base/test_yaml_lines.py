@@ -1,4 +1,4 @@
-"""Texts that are no YAML, or more than can be read, are told with their lines, whoever sends them."""
+"""Texts that are no YAML, or more than can be read, are told with their lines, for all who send them."""
 
 import pytest
 

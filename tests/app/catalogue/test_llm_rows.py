@@ -58,7 +58,7 @@ def test_small_models_have_slices_of_a_gpu_that_nobody_has_measured() -> None:
     small = replace(H100, name="H100-MIG-2g.20gb", memory_mib=20_000.0, gpus_per_node=2)
     answer = make_rows(replace(REQUEST, gpu_types=(small,)))
     (points,) = answer.points
-    # No program spans slices, whose link nobody need state.
+    # No program spans slices, whose link need not be stated.
     assert [row.tp for row in points.rows] == [1]
     assert points.provenance == "unmeasured"
     assert answer.lacks == ()

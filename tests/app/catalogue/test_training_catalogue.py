@@ -29,7 +29,7 @@ MEAN_ERROR = {
     "A100-40GB": 0.09,
     "T4": 0.13,
 }
-"""Greatest mean relative error of any network's steps; types that nobody trained on are worse known."""
+"""Greatest mean relative error of any network's steps; types that were not trained on are worse known."""
 ELSEWHERE = 0.40
 
 

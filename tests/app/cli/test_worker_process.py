@@ -29,7 +29,7 @@ async def waits(client: Client) -> None:
 
 
 async def taken(client: Client, count: int) -> None:
-    """Return when so many requests were taken."""
+    """Return when `count` requests were taken."""
 
     async def is_so() -> bool:
         status = (await client.call("GET", "/status")).json

@@ -1,4 +1,4 @@
-"""Dispatch of jobs beside the checker and beside jobs that cannot run: nobody blocks anybody."""
+"""Dispatch of jobs with the checker and next to jobs that cannot run: none blocks another."""
 
 from dataclasses import replace
 
@@ -197,7 +197,7 @@ def test_a_job_runs_beside_training_that_was_never_profiled() -> None:
     assert place.round()
     assert set(place.tasks) == {"ours", "a"}
     place.store.tasks.records.pop("a")
-    # A network of which nobody knows anything is no neighbour: what it draws is not known.
+    # A network of which nothing is known is no neighbour: what it draws is not known.
     place.dispatcher.layers = ()
     place.submit(a_job("b"))
     assert not place.round()

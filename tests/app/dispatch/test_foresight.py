@@ -1,4 +1,4 @@
-"""Foresight: it learns from what is done, and trains anew when its error passes θ."""
+"""Foresight: it learns from what is done, and retrains when its error passes θ."""
 
 import numpy as np
 import pytest
@@ -101,7 +101,7 @@ def an_option(network: str = "photo", *, iteration_ms: float = 7.5) -> JobOption
 
 
 def seen(foresight: JobForesight, factor: float, rows: int = REFRESH_ROWS) -> None:
-    """Rows of a job that takes so many times as long as its profile says; as submitted, in batches of four."""
+    """Rows of a job that takes `factor` times as long as its profile says; as submitted, in batches of four."""
     for at in range(rows):
         pace_ms = factor * 7.5 / 2.0 * (1.0 + 1e-6 * at)
         foresight.observe([a_job("a", iteration_ms=pace_ms)], PLAN, [points("photo")])

@@ -121,7 +121,7 @@ def test_a_namespace_writes_its_own_project_only(api: Api, kubectl: Kubectl) -> 
             "belongs to another project"
             in condition(kubectl, others).get("message", "")
         ),
-        "nobody says that the name is taken",
+        "nothing says that the name is taken",
     )
     # It learns nothing of that service, and its end does not end it.
     assert kubectl.ask("GET", others)["status"]["plannedReplicas"] == 0
@@ -160,7 +160,7 @@ def test_nobody_else_changes_what_the_cluster_keeps(api: Api, kubectl: Kubectl) 
     assert refused.status_code == 409
     assert "PlimsollService team-a/kept of the cluster keeps it" in refused.text
     assert api.call("DELETE", "services/kept", If_Match="*").status_code == 409
-    # Nor says somebody of another one that the cluster keeps it, which nobody could change then.
+    # Nor says somebody of another one that the cluster keeps it, which no one could change then.
     written["metadata"]["name"] = "mine"
     assert api.call("PUT", "services/mine", written).status_code == 422
 

@@ -88,7 +88,7 @@ def loses_its_service(api: Api, kubectl: Kubectl) -> None:
 def loses_its_label(api: Api, kubectl: Kubectl) -> None:
     """A node does, and is named."""
     kubectl.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"plimsoll/gpus": None}}})
-    until(lambda: api.get("events?kind=ClusterOutOfStep")["items"], "nobody says so")
+    until(lambda: api.get("events?kind=ClusterOutOfStep")["items"], "nothing says so")
     (event,) = api.get("events?kind=ClusterOutOfStep")["items"]
     assert "node n1 has lost its label plimsoll/gpus=true" in event["reason"]
     labels = {"plimsoll/gpus": "true"}
@@ -133,7 +133,7 @@ def test_a_right_that_is_missing_is_named_and_the_api_serves_on(
     fake.refused = "plimsollpools"
     with small_fleet.running_api(cluster=cluster) as api:
         until(
-            lambda: api.get("events?kind=ClusterOutOfStep")["items"], "nobody says so"
+            lambda: api.get("events?kind=ClusterOutOfStep")["items"], "nothing says so"
         )
         (event,) = api.get("events?kind=ClusterOutOfStep")["items"]
         assert "plimsollpools is forbidden" in event["reason"]

@@ -1,4 +1,4 @@
-"""Which technique forecasts a service, judged beside the tick, and what is shown of it."""
+"""Which technique forecasts a service, judged next to the tick, and what is shown of it."""
 
 import asyncio
 from collections.abc import Mapping

@@ -253,7 +253,7 @@ def test_what_was_learned_is_forgotten_when_plans_stayed_away_for_a_day() -> Non
     asyncio.run(learn_once(scene.learner))
     assert (
         scene.planned_ms[0] == slow_ms
-    )  # it is planned; that nobody reports of it says nothing
+    )  # it is planned; that it is not reported says nothing
     scene.push(replace(a_bound_plan([]), generation=2, parent=1))
     outcome = asyncio.run(learn_once(replace(scene.learner, read_until_s=0.0)))
     assert [event.kind for event in outcome.events] == ["FitForgotten"]

@@ -1,4 +1,4 @@
-"""Refits: from samples to operating points beside those in force, in a process with a time limit."""
+"""Refits: from samples to operating points next to those in force, in a process with a time limit."""
 
 import asyncio
 import math
@@ -226,7 +226,7 @@ def test_nothing_waits_while_a_long_request_is_handed_over() -> None:
 def a_cold_request(
     network: str, gpu_type: str, *, sampled_on: str | None = None
 ) -> RefitRequest:
-    """The shipped network as if nobody had profiled it on the GPU type; sampled on another where that is given."""
+    """The shipped network as if it was never profiled on the GPU type; sampled on another where that is given."""
     shipped = load_profiles(
         list_networks("inference"), [gpu_type, *([sampled_on] if sampled_on else [])]
     )

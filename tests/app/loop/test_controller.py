@@ -123,7 +123,7 @@ def play(
     leads: bool = True,
     period_s: float = NEVER_S,
 ) -> Scene:
-    """Run a controller beside the scenario; cancel it when the scenario is over."""
+    """Run a controller next to the scenario; cancel it when the scenario is over."""
 
     async def main() -> Scene:
         fleet = a_fleet()
@@ -170,7 +170,7 @@ def test_it_ticks_when_a_node_comes_to_count_as_silent_however_long_a_tick_takes
         clock = scene.loop.clock
         assert isinstance(clock, StandingClock)
         scene.loop.solver = Answering(meanwhile=partial(clock.pass_time, 15.0))
-        # Nobody is heard any more: for 5 s at the first look, for 20 s when its plan is there.
+        # No node is heard any more: for 5 s at the first look, for 20 s when its plan is there.
         clock.advance(5.0)
         await scene.ticks(2)
         assert scene.loop.telemetry.silent == {"n1", "n2"}
@@ -185,7 +185,7 @@ def test_it_does_not_tick_for_a_node_that_was_heard_meanwhile() -> None:
         clock.speed = 1000.0
         clock.advance(10.0)
         await scene.ticks(1)
-        # So that the time to look is over, while nobody is silent.
+        # So that the time to look is over, while no node is silent.
         telemetry.silence_due_at = clock.now()
         await scene.until(lambda: telemetry.silence_due_at != clock.now())
         assert len(scene.outcomes) == 1

@@ -132,7 +132,7 @@ def test_of_a_network_without_points_nothing_is_started() -> None:
 
 
 def test_a_kept_plan_is_filled_for_the_demand_of_now() -> None:
-    # Made for 60 rps it is asked for 74: the replica may take 13.5 ms then, so 30 % of training beside its 10 ms.
+    # Made for 60 rps it is asked for 74: the replica may take 13.5 ms then, so 30 % of training next to its 10 ms.
     asked = replace(
         PROBLEM, services=(replace(PROBLEM.services[0], arrival_rate_rps=74.0),)
     )
@@ -214,7 +214,7 @@ def test_a_task_keeps_to_its_gpus_share_of_the_clusters_watts(
 
 
 def test_under_a_limit_on_watts_no_gpu_is_opened_for_a_task_alone() -> None:
-    # At 99 of its 100 rps `web` bears nobody beside it; in 150 s the task is done only on a GPU of its own.
+    # At 99 of its 100 rps `web` bears none next to it; in 150 s the task is done only on a GPU of its own.
     full, state = a_plan(bound_gpu(GPU, rate_rps=99.0)), a_state(a_task(due_in_s=150.0))
     assert shares_of(full, state) == {OTHER.id: 100.0}
     limited = replace(

@@ -105,7 +105,7 @@ def test_the_rate_does_not_fall_while_a_node_reports_what_it_kept_during_an_outa
     half = windows_of("chat", [20] * 60)
     statuses = (AgentStatus(node="n1", generation=1, lag_s=lag_s),)
     assert (rate_rps(half, statuses=statuses) < PLANNED_RPS) is falls
-    # A node that is silent is done without: nobody waits for its windows.
+    # A node that is silent is done without: its windows are not waited for.
     assert rate_rps(half, statuses=(replace(statuses[0], node="gone"),)) < PLANNED_RPS
 
 
@@ -139,7 +139,7 @@ def test_a_node_that_stays_late_longer_than_its_outbox_holds_is_not_waited_for()
     assert demand.arrival_rate_rps < PLANNED_RPS
     (said,) = describe_late(given_up)
     assert "n1: windows come late for 30 min" in said
-    # On time once, it is waited for anew.
+    # On time once, it is waited for again.
     assert telemetry.late_too_long(replace(later, statuses=())) == frozenset()
     assert telemetry.late_too_long(later) == frozenset()
 

@@ -102,7 +102,7 @@ def test_a_model_that_spans_a_gpu_that_left_the_fleet_is_told_to_nobody() -> Non
     [("batch_dvfs", 1.1 * 250.0), ("clipper_latency", 250.0)],
     ids=[
         "the governor holds the cap, the board 10 % more",
-        "nobody but the board holds the cap",
+        "only the board holds the cap",
     ],
 )
 def test_every_gpu_of_a_governed_plan_gets_its_governor_with_its_types_clocks(
@@ -133,7 +133,7 @@ def test_replicas_and_tasks_are_told_with_their_projects_and_without_those_that_
     )
     (gpu,) = make_commands(plan, state)[0].gpus
     assert {each.project for each in gpu.replicas} == {"team-a"}
-    # As the user of which project "gone" should run, nobody knows any more.
+    # As the user of which project "gone" should run is not known any more.
     assert [(each.name, each.project) for each in gpu.tasks] == [("a", "team-b")]
     (gpu,) = make_commands(plan, replace(state, services=()))[0].gpus
     assert gpu.replicas == ()

@@ -118,7 +118,7 @@ def test_no_reserve_takes_room_from_what_is_there() -> None:
 @pytest.mark.parametrize(
     ("reason", "other_rps"),
     [
-        ("stock", 20.0),  # GPUs are short: nobody holds room for bursts.
+        ("stock", 20.0),  # GPUs are short: none holds room for bursts.
         # Only `chat` cannot be served: what `search` holds takes nothing from it.
         ("slo", 100.0),
         ("replicas", 100.0),
@@ -201,7 +201,7 @@ def test_steady_traffic_is_remembered_without_a_reserve() -> None:
 
 
 def _every(windows: int, whole: tuple[ServiceWindow, ...]) -> list[Snapshot]:
-    """Snapshots of so many windows each, one after the other; the last one ends in silence."""
+    """Snapshots of `windows` windows each, one after the other; the last one ends in silence."""
     ends = range(windows, len(whole) - 20, windows)
     return [
         replace(

@@ -164,7 +164,7 @@ def test_a_node_that_does_not_come_back_after_an_outage_is_lost_in_the_end() -> 
     for _ in range(9):
         fleet.pass_time(heard=("n2",), rates_rps=CHAT)
         outcomes.append(fleet.tick().state)
-    # Periods of 2 s from the first report on; nobody waits longer than the 15 s after which silence counts.
+    # Periods of 2 s from the first report on; no tick waits longer than the 15 s after which silence counts.
     assert outcomes == [None] * 8 + ["target"]
     assert fleet.kinds()[-2:] == ["NodeSilent", "PlanPushed"]
 

@@ -85,7 +85,7 @@ def test_an_approved_plan_is_pushed_by_the_next_tick_without_asking_the_solver()
 
 
 def a_running_fleet(approve: str) -> Fleet:
-    """One replica is in force, and an offline task that fits beside it waits; mode approve."""
+    """One replica is in force, and an offline task that fits next to it waits; mode approve."""
     fleet = a_fleet()
     fleet.pass_time(rates_rps=CHAT)
     assert fleet.tick().state == "target"

@@ -1,4 +1,4 @@
-"""Traces of ticks: a span per step with the solver's status in it; nothing at all where nobody asks."""
+"""Traces of ticks: a span per step with the solver's status in it; nothing at all where none are asked for."""
 
 import subprocess
 import sys

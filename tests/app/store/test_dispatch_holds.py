@@ -75,7 +75,7 @@ def test_the_first_plan_of_another_policy_may_still_be_approved() -> None:
     place.submit(a_job("a"))
     waiting = propose(place, policy=place.store.settings.planner)
     assert not place.round()
-    # The switch was taken back: nobody waits for that plan any more.
+    # The switch was taken back: that plan is not waited for any more.
     place.store.settings = replace(SETTINGS, approve_switch=True)
     assert place.round()
     assert place.store.plans[waiting].state == "lost"
@@ -83,7 +83,7 @@ def test_the_first_plan_of_another_policy_may_still_be_approved() -> None:
 
 @pytest.mark.parametrize("mode", [Mode.ADVISE, Mode.AUTO])
 def test_plans_for_which_nobody_waits_hold_no_job(mode: Mode) -> None:
-    # Advice is for nobody to approve; in mode auto it is what a push that failed left.
+    # Advice is not to be approved; in mode auto it is what a push that failed left.
     place = with_service(mode)
     propose(place, bound_gpu(has_replica=True))
     assert place.round()

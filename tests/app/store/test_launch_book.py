@@ -22,7 +22,7 @@ OBSERVATION = Observation(
 def after(
     times: int, *, every: timedelta, since: LaunchRecord | None = None
 ) -> LaunchRecord:
-    """The record after so many failures."""
+    """The record after these failures."""
     record = since
     at = START if since is None else since.failed_at + every
     for _ in range(times):

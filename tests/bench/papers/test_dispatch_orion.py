@@ -1,4 +1,4 @@
-"""The baseline Orion: high priority first, one per GPU; best effort beside complements."""
+"""The baseline Orion: high priority first, one per GPU; best effort next to complements."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""HetSev's curves like TensorFlow Serving's: what a T4 is beside a V100, and which rows are left."""
+"""HetSev's curves like TensorFlow Serving's: what a T4 is next to a V100, and which rows are left."""
 
 import pytest
 

@@ -30,7 +30,7 @@ from tests.solvers.training_beside import shares
 
 GPU, SECOND, DEAR = a_gpu(0), a_gpu(1), a_gpu(2, "dear")
 FULL = a_plan(bound_gpu(GPU, rate_rps=95.0))
-"""Beside 95 rps no share of training fits."""
+"""Next to 95 rps no share of training fits."""
 
 
 def concave() -> OperatingPoints:

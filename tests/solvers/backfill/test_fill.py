@@ -33,7 +33,7 @@ def names(gpus: tuple[BoundGpu, ...]) -> list[str]:
     return sorted(task.name for gpu in gpus for task in gpu.tasks)
 
 
-# A replica with rate r may take 1000 / r ms, and takes 10 · (1 + p / 100) beside p percent of training:
+# A replica with rate r may take 1000 / r ms, and takes 10 · (1 + p / 100) next to p percent of training:
 # 60 rps allow p ≤ 66, 80 rps p ≤ 25, 95 rps p ≤ 5.
 @pytest.mark.parametrize(
     ("rate_rps", "sm_percent"), [(60.0, 50.0), (80.0, 20.0), (89.0, 10.0), (95.0, None)]
@@ -359,7 +359,7 @@ def test_no_technique_places_a_task_on_a_gpu_that_it_avoids(name: str) -> None:
     assert shares(filled)["nightly"][0] == gpus[3].id
 
 
-# Beside p percent a replica takes 10 · (1 + p / 100) ms, and stalls leave so much of its SLO of 1000 ms.
+# Next to p percent a replica takes 10 · (1 + p / 100) ms, and stalls leave so much of its SLO of 1000 ms.
 @pytest.mark.parametrize(
     ("stall_ms", "sm_percent"),
     [(0.0, 50.0), (984.0, 50.0), (985.5, 40.0), (988.5, 10.0), (990.0, None)],

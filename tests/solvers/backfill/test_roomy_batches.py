@@ -1,4 +1,4 @@
-"""Replicas beside which tasks run take the batch that leaves most room.
+"""Replicas next to which tasks run take the batch that leaves most room.
 
 `web` gets batches of two here, of 12 ms each. At 90 rps a request alone may take 1000 / 90 = 11.1 ms, 1.11 times its
 10 ms; two may take 22.2 ms, 1.85 times their 12 ms.
@@ -40,7 +40,7 @@ def two_batches(
     web_w: float = 100.0,
     tasks: int = 1,
 ) -> FillProblem:
-    """`web` with batches of one and of two, which take so long, so much memory and so many watts."""
+    """`web` with batches of one and of two, which take times, memory and watts as given."""
     points = tuple(
         replace(
             each,
@@ -70,7 +70,7 @@ def replica_of(wanted: FillProblem) -> BoundReplica:
 
 
 def test_the_replica_takes_the_larger_batch_and_the_task_more_sms() -> None:
-    # Beside a request of its own `web` bears pressures up to 11 %: a share of 10 %. Beside two it bears 85 %: all that
+    # With a request of its own `web` bears pressures up to 11 %: a share of 10 %. With two it bears 85 %: all that
     # is left. The smallest share with 99 % of that speed is 50 %.
     (gpu,) = fill(two_batches(bound_gpu(a_gpu(1), rate_rps=90.0)))
     assert [(replica.id, replica.batch) for replica in gpu.replicas] == [("web-1", 2)]
@@ -80,7 +80,7 @@ def test_the_replica_takes_the_larger_batch_and_the_task_more_sms() -> None:
 def test_a_gpu_without_a_running_task_keeps_its_batch() -> None:
     gpu = bound_gpu(a_gpu(1), rate_rps=90.0)
     assert fill(two_batches(gpu, tasks=0)) == (gpu,)
-    # 6 GiB beside the 4 GiB of the task are all; a replica of 7 GiB has no room for it, nor it for that.
+    # 6 GiB next to the 4 GiB of the task are all; a replica of 7 GiB has no room for it, nor it for that.
     (full,) = fill(
         two_batches(
             replace(gpu, replicas=(replace(gpu.replicas[0], memory_mib=7000.0),))
@@ -122,7 +122,7 @@ def test_the_gpu_s_limits_hold(changes: dict[str, float]) -> None:
 
 
 def test_no_task_loses_the_place_that_it_has_or_could_have() -> None:
-    # 4 GiB of a task beside the 7 GiB of batches of two are more than 10 GiB; beside 2 GiB they are not.
+    # 4 GiB of a task and the 7 GiB of batches of two are more than 10 GiB; with 2 GiB they are not.
     gpu, task = bound_gpu(a_gpu(1), rate_rps=70.0), bound_task("t0", sm_percent=10.0)
     waiting = two_batches(gpu, memory_mib=7168.0)
     assert replica_of(waiting).batch == 1

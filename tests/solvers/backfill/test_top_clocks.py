@@ -1,4 +1,4 @@
-"""Tasks run beside replicas at the highest clock that these can have there."""
+"""Tasks run next to replicas at the highest clock that these can have there."""
 
 from dataclasses import replace
 

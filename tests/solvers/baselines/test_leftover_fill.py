@@ -1,4 +1,4 @@
-"""Baselines' fills by hand: the left-over is taken whole, promises are nobody's business, services' rules hold."""
+"""Baselines' fills by hand: the left-over is taken whole, promises do not count, services' rules hold."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def test_the_knee_is_where_the_speed_lies_farthest_above_its_chord() -> None:
 
 
 def test_promises_do_not_count_and_one_task_is_enough() -> None:
-    # 20 % with batch 4 carry 73 rps alone, and 52 beside 80 % of training.
+    # 20 % with batch 4 carry 73 rps alone, and 52 next to 80 % of training.
     wanted = to_fill(a_plan(NARROW), [a_task("a"), a_task("b")])
     assert shares(fill_left_over(wanted, widest)) == {"a": ("n1/gpu-0", 80.0)}
 
@@ -143,7 +143,7 @@ def test_idle_sms_are_what_the_replica_leaves_on_average() -> None:
 
 
 def test_muxflow_narrows_the_replica_to_what_it_uses_on_average() -> None:
-    # 83.5 % are idle: 80 % for the task, 20 % for the replica, which then carries 52 rps beside it, less than come.
+    # 83.5 % are idle: 80 % for the task, 20 % for the replica, which then carries 52 rps next to it, less than come.
     (gpu,) = match(to_fill(a_plan(bound_gpu(0, batch=4)), [a_task()]))
     assert (settings(gpu), gpu.replicas[0].id, shares((gpu,))) == (
         (20.0, 4),

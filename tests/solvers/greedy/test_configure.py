@@ -1,4 +1,4 @@
-"""One row per service and GPU type: cheapest for the rate beside the worst neighbours, and loyal to what runs."""
+"""One row per service and GPU type: cheapest for the rate next to the worst neighbours, and loyal to what runs."""
 
 from collections.abc import Sequence
 from dataclasses import replace

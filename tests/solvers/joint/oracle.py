@@ -156,7 +156,7 @@ def _gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
 
 
 def _cut_gpus(problem: Problem, gpu_type: str) -> Iterator[GpuPlan]:
-    """Each slice that there may be used by nobody or somebody; what no GPU can be cut into is not lawful."""
+    """Each slice that there may be used or unused; what no GPU can be cut into is not lawful."""
     kind = problem.gpu_type(gpu_type)
     for clock_mhz in kind.clocks_mhz:
         choices = [

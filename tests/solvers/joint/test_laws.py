@@ -191,7 +191,7 @@ def test_only_the_proportion_of_priorities_counts() -> None:
 
 
 def test_equal_services_on_equal_gpus_fill_them() -> None:
-    # Four halves: two GPUs, whoever stands beside whom.
+    # Four halves: two GPUs, whichever two are together.
     services = [a_service(f"s{number}", rate_rps=45.0) for number in range(4)]
     solution, report = solve(a_problem(*services), BUDGET)
     assert report.status == "optimal"
@@ -201,7 +201,7 @@ def test_equal_services_on_equal_gpus_fill_them() -> None:
 
 @pytest.mark.parametrize("objective", BOTH)
 def test_of_one_gpu_the_best_use_is_proven(objective: Objective) -> None:
-    # Alone on the GPU `vital` serves 100 rps, beside another 50: with weight 3 it is worth more than half of each.
+    # Alone on the GPU `vital` serves 100 rps, with another 50: with weight 3 it is worth more than half of each.
     services = (
         a_service("dull", rate_rps=60.0),
         a_service("vital", rate_rps=100.0, priority=3.0),
@@ -217,7 +217,7 @@ def test_of_one_gpu_the_best_use_is_proven(objective: Objective) -> None:
 
 
 def test_what_is_served_comes_before_least_replicas_where_gpus_are_paid_for() -> None:
-    # One GPU: either 100 rps, or 50 and the replica that nobody asks anything.
+    # One GPU: either 100 rps, or 50 and the replica that gets no request.
     services = (a_service("chat", rate_rps=100.0), a_service("idle", min_replicas=1))
     for objective in BOTH:
         found = worth(

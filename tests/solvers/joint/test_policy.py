@@ -165,7 +165,7 @@ def test_energy_is_part_of_what_a_running_plan_costs() -> None:
 
 
 def test_growth_is_added_to_what_runs_when_starting_is_dear() -> None:
-    # Whole GPUs carry 100 rps. A third one with one start: 3 + 1.5 USD/h; anew on two GPUs with two starts: 2 + 3.
+    # Whole GPUs carry 100 rps. A third one with one start: 3 + 1.5 USD/h; again on two GPUs with two starts: 2 + 3.
     services = (a_service("chat", rate_rps=130.0), a_service("photo", rate_rps=40.0))
     problem = a_problem(
         *services,

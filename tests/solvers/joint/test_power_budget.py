@@ -29,7 +29,7 @@ PARTS = (0.9, 0.5)
 def run(
     problem: Problem, watts: float, budget: Budget = BUDGET
 ) -> tuple[JointSolution, SolveReport]:
-    """A solution within so many watts that keeps every rule."""
+    """A solution within `watts` that keeps every rule."""
     capped = replace(problem, power_budget_w=watts)
     solution, report = solve(capped, budget)
     assert violations(replace(capped, power_budget_w=None), solution.plan) == ()

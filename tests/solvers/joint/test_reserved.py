@@ -75,7 +75,7 @@ def test_fleets_with_reserved_gpus_are_relaxed_without_shortages(seed: int) -> N
     assert not plan.unserved
     assert report.prices is not None
     assert report.prices.unit == "usd_per_hour"
-    # Beside the paid GPUs one rented `type0` at 1 USD per hour is enough; energy is some cents.
+    # In addition to the paid GPUs one rented `type0` at 1 USD per hour is enough; energy is some cents.
     assert report.cost_usd_per_hour < 2.0
     # Both halves have a price.
     assert {one.gpu_type for one in report.prices.gpu_types} == {

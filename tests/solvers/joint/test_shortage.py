@@ -1,4 +1,4 @@
-"""Best effort where GPUs are too few: nobody is left out whom a little lateness of all would let in."""
+"""Best effort where GPUs are too few: none is left out whom a little lateness of all would let in."""
 
 from dataclasses import replace
 

@@ -54,7 +54,7 @@ def full(
 
 
 def test_a_replica_that_moves_to_another_gpu_is_interrupted_as_well() -> None:
-    # As many of each as before: b's moves beside a's.
+    # As many of each as before: b's moves next to a's.
     before = a_plan(gpu(("a", 50.0, 50.0)), gpu(("b", 50.0, 40.0)), b=10.0)
     after = a_plan(gpu(("a", 50.0, 50.0), ("b", 50.0, 50.0)))
     problem = full(a_rps=50.0, current=before)

@@ -22,7 +22,7 @@ from tests.solvers.instances import (
     replica_on,
 )
 
-# Half a GPU carries 50 rps with 50 W beside 50 W idle.
+# Half a GPU carries 50 rps with 50 W on top of 50 W idle.
 PROBLEM = a_problem(
     a_service("dull", rate_rps=100.0),
     a_service("vital", rate_rps=50.0, priority=4.0, min_replicas=1),

@@ -114,7 +114,7 @@ def test_a_neighbour_keeps_what_its_service_needs() -> None:
         both = gpu_plan(replica_on("a", 50.0, a_rps), replica_on("b", 25.0, 1.0))
         return percents(*wide(problem, both))
 
-    # With a quarter of pressure 50 / 1.25 = 40 rps, beside a half 33.3.
+    # With a quarter of pressure 50 / 1.25 = 40 rps, with a half 33.3.
     assert grown(33.0) == [{"a": 50.0, "b": 50.0}]
     assert grown(34.0) == [{"a": 50.0, "b": 25.0}]
 

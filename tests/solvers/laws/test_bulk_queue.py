@@ -18,7 +18,7 @@ ROUNDING = 1e-10
 SIMULATED_RATIOS = (1.2, 1.6, 1.9, 2.0, 2.4, 3.0, 5.0, 10.0)
 
 
-# The requests are so many that three other seeds, too, stay below 0.0018 everywhere.
+# There are enough requests that three other seeds, too, stay below 0.0018 everywhere.
 @pytest.mark.parametrize(
     ("batch", "utilisation", "requests"),
     [
@@ -159,7 +159,7 @@ def test_arguments_out_of_range_are_refused(
 
 
 def test_a_queue_that_refuses_is_erlangs_where_nobody_may_wait() -> None:
-    # Ratio 1: whoever comes during an execution is refused; a request in 1 + a is served.
+    # Ratio 1: a request that comes during an execution is refused; a request in 1 + a is served.
     for load in (0.1, 1.0, 3.0):
         share = refused_share(1, utilisation=load, slo_ratio=1.0)
         assert share == pytest.approx(load / (1.0 + load))

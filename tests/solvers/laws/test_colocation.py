@@ -100,7 +100,7 @@ def test_a_replica_alone_pays_no_launch_growth() -> None:
 def test_the_contracts_example_file_gives_the_same_figures() -> None:
     path = CONTRACT / "example_problem.json"
     if not path.exists():
-        pytest.skip("the contract's examples are not beside this checkout")
+        pytest.skip("the contract's examples are not next to this checkout")
     problem = problem_from_json(path.read_text(encoding="utf-8"))
     service = problem.service("chat")
     points = problem.points_of(service.network, "big")
@@ -360,7 +360,7 @@ def test_without_sm_limits_only_the_number_of_neighbours_has_a_limit() -> None:
     candidates = [[row(100.0, pressure=each)] for each in (0.2, 0.9, 0.5)]
     worst = worst_neighbours(candidates, gpu_type=UNCAPPED, max_replicas=3)
     one = row(100.0, run_ms=10.0, pressure=0.4)
-    # The two heaviest, 0.9 and 0.5, beside 0.4: 0.8 beyond a whole GPU.
+    # The two heaviest, 0.9 and 0.5, with 0.4: 0.8 beyond a whole GPU.
     assert worst.executions_ms([one], sensitivity=0.1) == pytest.approx(
         [1.2 + 10.0 * (1.0 + 0.1 * 1.4 + 0.9 * 0.8)]
     )

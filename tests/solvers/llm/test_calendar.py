@@ -68,7 +68,7 @@ def test_who_decodes_goes_before_prompts() -> None:
     # The second comes while the first decodes: of eleven tokens per step it has ten.
     passed = serve(replica, draw_of([1.0, 0.015], [11, 20], [10, 1]), 1.0)
 
-    # It comes 4.9 ms into a step of 10; then its two parts of ten, beside one token.
+    # It comes 4.9 ms into a step of 10; then its two parts of ten, with one token.
     assert passed.ttft_ms[1] == pytest.approx(5.1 + 2 * 10.1, abs=0.02)
 
 

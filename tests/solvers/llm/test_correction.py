@@ -41,7 +41,7 @@ def law_ms(conditions: RunConditions) -> float:
 
 
 def slower_run(factor: float) -> MeasuredRun:
-    """A run that took so many times as long as the law says."""
+    """A run that took `factor` times as long as the law says."""
     return MeasuredRun(
         engine=ENGINE, conditions=CONDITIONS, tpot_ms=factor * law_ms(CONDITIONS)
     )

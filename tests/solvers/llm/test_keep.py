@@ -93,9 +93,9 @@ def test_what_is_not_needed_is_given_up_the_dearest_first() -> None:
 @pytest.mark.parametrize(
     ("service", "count"),
     [
-        # No more than so many replicas: small ones must make room for large ones.
+        # No more than that number of replicas: small ones must make room for large ones.
         (make_service(rate_rps=9.0, max_replicas=2), 16),
-        # Too few GPUs beside those that run.
+        # Too few GPUs besides those that run.
         (make_service(rate_rps=9.5), 4),
     ],
 )
@@ -114,7 +114,7 @@ def test_nothing_runs_or_nothing_that_is_allowed() -> None:
 def decided(
     given: Problem, at_s: float, memory: Json, stability: Stability
 ) -> tuple[Counter[int], Json]:
-    """The replicas that a policy's plan has beside its own, by degree; and what is remembered."""
+    """The replicas that a policy's plan has besides its own, by degree; and what is remembered."""
 
     def nothing(*_: object) -> tuple[Plan, PlanReport, Json]:
         return (

@@ -1,4 +1,4 @@
-"""Language models beside policies: one stock of GPUs, one plan, one bound."""
+"""Language models next to policies: one stock of GPUs, one plan, one bound."""
 
 from dataclasses import replace
 

@@ -74,7 +74,7 @@ def in_whole_numbers(problem: Problem) -> Problem:
 
 
 def many_gpus() -> Problem:
-    """So many that GPUs are eliminated from plans."""
+    """A problem with enough GPUs that some are eliminated from plans."""
     problem = random_problem(3, gpus=400)
     rates = (
         replace(one, arrival_rate_rps=10.0 * one.arrival_rate_rps)

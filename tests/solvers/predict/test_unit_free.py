@@ -61,7 +61,7 @@ def grid(*axes: tuple[float, ...]) -> tuple[Reals, ...]:
 def served(
     *, quotas: tuple[float, ...] = (100.0,), clocks_mhz: tuple[float, ...] = (1530.0,)
 ) -> Samples:
-    """Inference: a host's part, and one of the GPU that shrinks with share and clock; watts and memory beside it."""
+    """Inference: a host's part, and one of the GPU that shrinks with share and clock; watts and memory with it."""
     index, batch, share, quota, clock = grid(
         tuple(map(float, range(len(NETWORKS)))),
         (1.0, 2.0, 4.0, 8.0),

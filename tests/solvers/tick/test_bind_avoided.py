@@ -67,7 +67,7 @@ def test_what_runs_beside_it_stays_where_the_plan_lets_it() -> None:
     running = avoiding(a_plan(on_gpu("b"), on_gpu("c")), gpus, {}).plan
     wanted = a_plan(on_gpu("b"), on_gpu("c"), on_gpu("a"))
     moved = avoiding(wanted, gpus, {"a": {GpuId("big-2")}}, running)
-    # Only an exchange makes room: one of the two that run starts anew on the GPU that `a` avoids.
+    # Only an exchange makes room: one of the two that run starts again on the GPU that `a` avoids.
     placed = where(moved.plan)
     assert placed["big-2"] != ["a"] and len(placed) == 3
     assert sum(len(step.start) for step in moved.steps) == 2

@@ -36,7 +36,7 @@ def problem() -> Problem:
 
 
 def fleet(*sizes: int) -> tuple[list[Gpu], list[Node]]:
-    """Nodes n0, n1, … with so many GPUs each."""
+    """Nodes n0, n1, … with `sizes` GPUs each."""
     nodes = [Node(id=NodeId(f"n{number}")) for number in range(len(sizes))]
     gpus = [
         Gpu(

@@ -18,7 +18,7 @@ from tests.solvers.tick.test_survive import a_goal
 
 
 def blocks(*nodes: str, gpus: int = 2) -> list[Gpu]:
-    """So many GPUs of the type `big` per node, with ids in the order of nodes."""
+    """`gpus` GPUs of the type `big` per node, with ids in the order of nodes."""
     return [
         Gpu(id=GpuId(f"{node}/{index}"), node=NodeId(node), gpu_type="big", index=index)
         for node in nodes

@@ -20,7 +20,7 @@ from tests.solvers.tick.test_bind import PROBLEM
 
 
 def domains_of(**counts: int) -> LossDomains:
-    """So many things to lose of each kind, all of which have GPUs of the type big."""
+    """`counts` things to lose of each kind, all of which have GPUs of the type big."""
     kinds: tuple[LossKind, ...] = ("gpu", "node", "zone")
     return {
         kind: {"big": {f"{kind}-{index}": 1 for index in range(counts.get(kind, 1))}}

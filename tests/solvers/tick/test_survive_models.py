@@ -36,7 +36,7 @@ def a_goal(share: float = 1.0, *, forecast_rps: float = 10.0) -> SurvivalGoal:
 
 
 def nodes(**counts: int) -> LossDomains:
-    """So many nodes with eight GPUs of each type."""
+    """`counts` nodes with eight GPUs of each type."""
     return {
         "node": {
             name: {f"{name}-{at}": 8 for at in range(count)}

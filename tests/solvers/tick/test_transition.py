@@ -206,7 +206,7 @@ def test_replicas_that_only_change_rates_carry_the_larger_one_throughout() -> No
         [shared("g0", 50, 100), shared("g1", 100, 50)],
     )
     assert losses(steps(before, after)) == {}
-    # Beside two replicas that swap 100 and 50 rps, 60 drain: 210 are needed, 2 · 100 are left.
+    # Next to two replicas that swap 100 and 50 rps, 60 drain: 210 are needed, 2 · 100 are left.
     drained = a_replica("s-old", rate_rps=60.0, memory_mib=BIG_MIB)
     before = [shared("g0", 100, 0), shared("g1", 50, 0), a_gpu("g2", drained)]
     after = [

@@ -44,7 +44,7 @@ FLAT = ((50.0, 0.0), (150.0, 100.0))
         (250.0, 100.0, 150.0),
         (300.0, 150.0, 150.0),
         (350.0, 200.0, 150.0),
-        (400.0, 225.0, 175.0),  # what nobody can use is head-room, in equal parts
+        (400.0, 225.0, 175.0),  # what no one can use is head-room, in equal parts
         (math.inf, 300.0, 300.0),
     ],
 )

@@ -17,7 +17,7 @@ def show_forecast_line(forecast: Document) -> None:
         for entry in documents(forecast, "quantiles")
         if number(entry, "level") == SHOWN_LEVEL
     ]
-    # A service that nobody reported has no forecast; why is what the telemetry says.
+    # A service without reports has no forecast; why is what the telemetry says.
     if not shown:
         show_line("forecast: none, ", telemetry)
         return
@@ -27,7 +27,7 @@ def show_forecast_line(forecast: Document) -> None:
 
 
 def telemetry_cell(forecast: Document) -> ColouredCell:
-    """Whether anybody reports of the service; a quiet one and one that nobody reports of are told apart."""
+    """Whether anybody reports of the service; a quiet one and one without reports are told apart."""
     silent_s = number(forecast, "silent_for_s")
     if text(forecast, "telemetry") == "heard":
         rates_rps = [

@@ -63,7 +63,7 @@ async function load(from) {
     const found = await api.get("/events", { ...filters(), limit: SHOWN, cursor: from });
     if (turn !== asking) return;
     const isFirst = events.size === 0;
-    // More came than fit a page: what is between is not known, so begin anew.
+    // More came than fit a page: what is between is not known, so begin again.
     if (from === null && !isFirst && found.items.length === SHOWN && !events.has(found.items.at(-1).id)) events = new Map();
     if (from !== null || isFirst || events.size === 0) cursor = found.next_cursor;
     for (const event of found.items) events.set(event.id, event);
@@ -84,7 +84,7 @@ function draw() {
   show(summary, matter.length === 0 ? nothing() : `${matter.length} shown${cursor === null ? ", which are all" : ""}${matter.length < list.length ? `, of ${list.length} that were read` : ""}.`);
 }
 
-/** A group is one line until somebody opens it; its key changes with its length, so that it is drawn anew. */
+/** A group is one line until somebody opens it; its key changes with its length, so that it is drawn again. */
 function linesOf(group) {
   if (group.length === 1) return [[`${group[0].id}`, { event: group[0] }]];
   const oldest = group.at(-1).id;

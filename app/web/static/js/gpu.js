@@ -43,7 +43,7 @@ function drawAll() {
     return;
   }
   drawFacts(now);
-  // Replicas and tasks first, then what nobody here asked for.
+  // Replicas and tasks first, then what no one here asked for.
   drawParts([...table(TOPIC)].filter(([key]) => key !== "now").sort(([, one], [, other]) => (one.kind in NAMES) - (other.kind in NAMES)));
   drawCharts();
 }

@@ -12,7 +12,7 @@ export const inOrder = (parts) => parts.filter((part) => part.state in PLACES).s
 /** SM percent of who serves or runs. */
 export const givenOn = (gpu) => gpu.parts.reduce((sum, part) => sum + (PLACES[part.state] === 0 ? part.sm_percent : 0), 0);
 
-/** What is read now of a GPU; null where nobody told. */
+/** What is read now of a GPU; null where it is unknown. */
 export function gaugesOf(id) {
   const [memory_used_mib, power_w, , busy_percent] = table("gauges").get(id) ?? [null, null, null, null];
   return { memory_used_mib, power_w, busy_percent };

@@ -29,7 +29,7 @@ export function onChange(topic, draw) {
 /** Call `tell(state, words)` with state live, lost or paused. */
 export const onStatus = (tell) => status.add(tell);
 
-/** Begin with what came with the page, then hear the feed; a page that nobody sees hears nothing. */
+/** Begin with what came with the page, then hear the feed; a page that is not seen hears nothing. */
 export function start(first, topics) {
   for (const [topic, items] of Object.entries(first)) replace(topic, items);
   asked = topics;

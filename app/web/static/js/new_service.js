@@ -51,7 +51,7 @@ async function save(manifest, _, query) {
   }
 }
 
-/** The same beside the text, by line, where the fields came from it. */
+/** The same next to the text, by line, where the fields came from it. */
 function sayInYaml(problems) {
   if (lines === null) return;
   sayWrong(atFields(problems).map((each) => ({ line: lineOf(each.pointer ?? ""), problem: `${each.pointer ?? each.parameter}: ${each.detail}` })));

@@ -14,7 +14,7 @@ export const isOperator = state.scope === "operator" || state.scope === "admin";
 /** Where the page draws. */
 export const content = byId("content");
 
-/** Hear the feed; `topics` beside `header`, with their arguments, e.g. `service/chat`. */
+/** Hear the feed; `topics` besides `header`, with their arguments, e.g. `service/chat`. */
 export function begin(topics = []) {
   live.onChange("header", drawHeader);
   live.onStatus(drawConnection);

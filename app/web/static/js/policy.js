@@ -46,8 +46,8 @@ function draw(history) {
   const { spec, status } = present;
   show(now, h("p", { class: "headline" }, spec.paused ? h("strong", { class: "warn" }, "Paused: nodes keep what they have, and nothing new is decided.") : `${spec.policy} ${MODES[spec.mode]}.`),
     h("div", { class: "controls" }, isOperator ? pauseButton(spec.paused) : null,
-      h("span", { class: "hint" }, status.created_at ? `Version ${status.version}, since ${moment(status.created_at)}, by ${status.created_by}` : "The defaults, which nobody has changed yet")));
-  // Nobody's choices are taken from them while the policy changes elsewhere; saved, they are refused with a reason.
+      h("span", { class: "hint" }, status.created_at ? `Version ${status.version}, since ${moment(status.created_at)}, by ${status.created_by}` : "The defaults, which have not been changed yet")));
+  // No one's choices are taken from them while the policy changes elsewhere; saved, they are refused with a reason.
   if (isAdmin && !isEdited && !change.contains(document.activeElement)) show(change, form(present));
   show(settings, Object.entries(spec).map(([name, value]) => [h("dt", {}, name), h("dd", {}, words(value))]));
   const rows = history.slice(0, SHOWN).map((version, at) => row(version, history[at + 1]));
@@ -86,7 +86,7 @@ function form(policy) {
   return element;
 }
 
-/** What nobody else changed meanwhile: the version that the form shows is the one that is replaced. */
+/** What no one else changed meanwhile: the version that the form shows is the one that is replaced. */
 async function save(policy, chosen, said) {
   const { metadata, spec, apiVersion, kind } = policy;
   const body = { apiVersion, kind, metadata: { name: metadata.name, labels: metadata.labels, annotations: metadata.annotations }, spec: { ...spec, policy: chosen.get("policy"), mode: chosen.get("mode"), approve_switch: chosen.has("approve_switch") } };

@@ -10,7 +10,7 @@ const curves = chart({ title: "Latency over SM percent", height: HEIGHT });
 const caption = curves.element.querySelector("figcaption");
 const words = h("div", { class: "hint", role: "status" });
 const rows = h("tbody", {});
-const cells = ["Batch", "SM percent", "Measured", "Fitted", "Fitted is off by", "Beside the curve"];
+const cells = ["Batch", "SM percent", "Measured", "Fitted", "Fitted is off by", "Off the curve"];
 const shown = h("details", { class: "card", ontoggle: () => drawTable() }, h("summary", {}, "As a table"),
   h("div", { class: "scroll short", tabindex: 0 }, h("table", {}, h("caption", { class: "hidden" }, "What was measured, and what the fit says of it"),
     h("thead", {}, h("tr", {}, cells.map((cell, at) => h("th", { scope: "col", class: at < 5 ? "number" : null }, cell)))), rows)));

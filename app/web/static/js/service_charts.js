@@ -35,7 +35,7 @@ const latencies = timeChart({
   range: fromZero,
   zoom,
   format: (value) => `${number(value)} ms`,
-  // A minute of a queue that grew is hundreds of times the SLO, which must still be seen beside it.
+  // A minute of a queue that grew is hundreds of times the SLO, which must still be seen next to it.
   isWide: ([, values]) => goal.slo_ms > 0 && Math.max(...values.filter((value) => value !== null), 0) > WIDE * goal.slo_ms,
   series: () => [
     { label: "latency", stroke: colour("accent"), width: 2, value: (_, value) => ms(value) },

@@ -65,7 +65,7 @@ export function specList({ metadata, spec }) {
     ["Delays", `${number(scaling.upscale_delay_s)} s before more, ${number(scaling.downscale_delay_s)} s before fewer`],
     ["Priority", number(spec.priority)],
     ["GPU types", `${spec.gpu_types.allowed?.join(", ") ?? "all"}${spec.gpu_types.excluded.length ? ` but ${spec.gpu_types.excluded.join(", ")}` : ""}`],
-    ...(spec.anti_affinity.length ? [["Never beside", `services with the label ${spec.anti_affinity.join(" or ")}`]] : []),
+    ...(spec.anti_affinity.length ? [["Never next to", `services with the label ${spec.anti_affinity.join(" or ")}`]] : []),
     ["Mode", spec.mode],
     ...(labels ? [["Labels", labels]] : []),
   ];

@@ -59,7 +59,7 @@ export function showTrouble(place, text, kind) {
   if (text) place.append(h("div", { class: `trouble ${kind}`, title: text }, text));
 }
 
-/** All of these services, [[name, service]], in one sentence, so that praise never stands beside blame. */
+/** All of these services, [[name, service]], in one sentence, so that praise never stands next to blame. */
 export function statusSentence(found) {
   if (found.length === 0) return "";
   const clauses = clausesOf(found);

@@ -1,4 +1,4 @@
-// Simulate: a scenario under several policies, in a process beside the control plane; how far it is, and what it came to.
+// Simulate: a scenario under several policies, in a process next to the control plane; how far it is, and what it came to.
 
 import * as api from "./api.js";
 import { h, keyed, show } from "./dom.js";
@@ -85,7 +85,7 @@ function fillRow(element, id) {
   show(policies, one.policies.join(", "));
   show(seeds, String(one.seeds));
   show(how, h("span", { class: `chip ${CHIPS[one.state]}` }, one.state === "running" ? `running, ${whole(one)} %` : one.state), one.error ? h("div", { class: "hint" }, one.error) : null);
-  // What has the focus is not made anew every second.
+  // What has the focus is not made again every second.
   if (acts.firstChild.dataset.state === one.state) return;
   acts.firstChild.dataset.state = one.state;
   show(acts.firstChild, actions(id, one));

@@ -54,7 +54,7 @@ function draw() {
 
 function nothing() {
   if (find.text()) return "No task fits what is asked for.";
-  return tasks.size ? "Every task is over." : ["There is no task: ", h("code", {}, "plimsoll apply -f task.yaml"), " submits training or an offline job, which runs beside services."];
+  return tasks.size ? "Every task is over." : ["There is no task: ", h("code", {}, "plimsoll apply -f task.yaml"), " submits training or an offline job, which runs next to services."];
 }
 
 /** Whether it ends after its deadline, at its present pace, or is past it already. */

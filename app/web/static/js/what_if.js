@@ -1,4 +1,4 @@
-// What-if: other demand, GPUs, prices or SLOs, planned beside today's; nothing of it is put in force.
+// What-if: other demand, GPUs, prices or SLOs, planned next to today's; nothing of it is put in force.
 
 import * as api from "./api.js";
 import { axisStyle, chart, colour } from "./charts.js";
@@ -57,7 +57,7 @@ async function ask(suggest) {
 function draw({ today, answers }) {
   const best = answers[0];
   show(status, best
-    ? `Today's demand planned anew costs ${usd(today.cost_usd_per_hour)}/h; ${answers.length === 1 ? best.question : `the best of ${answers.length} answers (${best.question})`} ${comes(best)}.`
+    ? `Today's demand planned again costs ${usd(today.cost_usd_per_hour)}/h; ${answers.length === 1 ? best.question : `the best of ${answers.length} answers (${best.question})`} ${comes(best)}.`
     : "No usual question fits this cluster.");
   const all = [today, ...answers];
   charts.hidden = false;
@@ -110,10 +110,10 @@ function answerRow(each, today, name) {
 const CENT = 0.005;
 const saved = (saving) => (saving === null ? "–" : Math.abs(saving) < CENT ? "nothing" : `${saving < 0 ? "−" : ""}${usd(Math.abs(saving))}`);
 
-/** What nobody has measured on the added GPUs, so that no plan can use them for it. */
+/** What was not measured on the added GPUs, so that no plan can use them for it. */
 function unmeasured(answers) {
   const lines = new Set(answers.flatMap((each) => each.unmeasured.map((one) =>
-    `${one.service} is not planned on ${one.gpu_type}: nobody has measured ${one.network} there. Run plimsoll profile run --network ${one.network} --gpu-type ${one.gpu_type} on such a GPU, or apply a Profile.`)));
+    `${one.service} is not planned on ${one.gpu_type}: ${one.network} was never measured there. Run plimsoll profile run --network ${one.network} --gpu-type ${one.gpu_type} on such a GPU, or apply a Profile.`)));
   return [...lines].map((line) => h("p", { class: "hint" }, line));
 }
 

@@ -1,11 +1,11 @@
-// The planned mix of an answer beside today's: replicas and their SM percents by service and GPU type, and the GPUs.
+// The planned mix of an answer next to today's: replicas and their SM percents by service and GPU type, and the GPUs.
 
 import { h, show } from "./dom.js";
 import { number } from "./format.js";
 
 const MOST_ROWS = 200;
 const pick = h("select", { id: "what-if-mix", onchange: () => drawOne() });
-const chooser = h("div", { class: "controls" }, h("label", { for: "what-if-mix" }, "Planned mix beside today's, of: "), pick);
+const chooser = h("div", { class: "controls" }, h("label", { for: "what-if-mix" }, "Planned mix next to today's, of: "), pick);
 const differs = h("div", {});
 const same = h("div", {});
 const kept = h("details", { class: "card" }, h("summary", {}), same);

@@ -1,7 +1,7 @@
 """InSS's trained actor: a few arrays, for whom they were trained, and how it proposes provisions. Needs no PyTorch.
 
 A proposal is a round of choices: each slot in turn sees what was given away before it and takes the option that its
-head thinks best. Some more rounds are drawn by chance in proportion to what the heads think; whoever asks takes the
+head thinks best. Some more rounds are drawn by chance in proportion to what the heads think; the caller takes the
 best of all by the world's own reward. The paper takes the first round as it is.
 
 An actor is valid for one fleet and for the services that it was trained with, or some of them: `refusal` says why not.
@@ -107,7 +107,7 @@ def refusal(actor: Actor, problem: Problem) -> str:
 
 
 def setting_of(actor: Actor, problem: Problem) -> ActorSetting:
-    """The world's setting in the order of the actor's heads; heads of absent services get a name that nobody has."""
+    """The world's setting in the order of the actor's heads; heads of absent services get a name that none has."""
     names = {known_service(service): service.name for service in problem.services}
     return ActorSetting(
         gpus=gpus_of(actor.fleet),

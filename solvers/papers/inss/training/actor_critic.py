@@ -111,7 +111,7 @@ class _Replay:
 
 
 class Training:
-    """One training run; its state can be saved and taken up again, but for replay and courses, which begin anew."""
+    """One training run; its state can be saved and taken up again, but for replay and courses, which begin again."""
 
     def __init__(self, world: ProvisioningWorld, seed: int) -> None:
         torch.manual_seed(seed)
@@ -138,7 +138,7 @@ class Training:
         self.episode = 0
 
     def run(self, episodes: int) -> Iterator[EpisodeMeans]:
-        """Train for so many episodes more, `_SIDE_BY_SIDE` at a time; a point of the curve after each of those."""
+        """Train for `episodes` more, `_SIDE_BY_SIDE` at a time; a point of the curve after each of those."""
         last = self.episode + episodes
         if self._scale is None:
             self._look_around()

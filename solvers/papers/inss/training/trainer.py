@@ -33,7 +33,7 @@ class ActorTraining:
         return self.training.episode
 
     def run(self, episodes: int) -> Iterator[EpisodeMeans]:
-        """Train for so many episodes more; a point of the curve after every few of them."""
+        """Train for `episodes` more; a point of the curve after every few of them."""
         return self.training.run(episodes)
 
     def save(self) -> bytes:

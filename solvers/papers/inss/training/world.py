@@ -322,7 +322,7 @@ class ProvisioningWorld:
         return room
 
     def _execution_ms(self, at: Places, gpu: Indices, is_placed: Flags) -> Reals:
-        """(N, J, B) beside the neighbours at the batches that press most."""
+        """(N, J, B) next to the neighbours at the batches that press most."""
         slot, kind, _ = at
         pressure = np.where(is_placed, self._rows.worst_pressure[at], 0.0)
         neighbours = self._neighbours(gpu, is_placed)

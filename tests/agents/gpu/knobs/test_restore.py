@@ -170,7 +170,7 @@ def test_without_the_right_or_the_driver_the_journal_stays_and_the_command_fails
     node.die_turned()
     fake.reload()
     code, message = node.restore()
-    assert (code, message.count("the driver was loaded anew")) == (0, 2)
+    assert (code, message.count("the driver was reloaded")) == (0, 2)
 
 
 def test_a_damaged_tail_is_said_and_the_rest_is_put_back(node: Node) -> None:

@@ -108,7 +108,7 @@ def test_the_layout_that_is_there_is_left_alone_and_a_dry_run_changes_nothing(
     [
         (
             "3g.71gb,3g.71gb,1g.18gb",
-            "3g.71gb,3g.71gb would fit; beside that there is room for nothing",
+            "3g.71gb,3g.71gb would fit; besides that there is room for nothing",
         ),
         ("3g.40gb", "this GPU has no slice 3g.40gb; it can have 7g.141gb (at most 1)"),
     ],
@@ -179,7 +179,7 @@ def test_a_replica_on_record_and_an_agent_at_work_keep_the_layout(
     )
     with agent_at(tmp_path / "s") as records:
         records.save(a_record(records, identity=OURS, gpu_index=1))
-    assert mig("clear").code == 0, "a replica of GPU 1 is in nobody's way"
+    assert mig("clear").code == 0, "a replica of GPU 1 is in no one's way"
 
 
 def test_a_task_on_record_keeps_the_layout_though_its_memory_is_away_and_one_that_is_done_does_not(

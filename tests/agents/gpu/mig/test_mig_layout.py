@@ -66,11 +66,11 @@ def test_a_layout_fits_where_all_have_places_beside_one_another(
 
 def test_what_does_not_fit_is_told_with_what_would() -> None:
     assert what_fits(wanted("3g.71gb,3g.71gb,1g.18gb"), H200) == (
-        "3g.71gb,3g.71gb would fit; beside that there is room for nothing"
+        "3g.71gb,3g.71gb would fit; besides that there is room for nothing"
     )
-    # Beside a 4g at 0 to 3: 2g at 4; 3g at 4; 1g.35gb at 4 and 6; 1g.18gb at 4, 5 and 6; in the order of H200.
+    # Next to a 4g at 0 to 3: 2g at 4; 3g at 4; 1g.35gb at 4 and 6; 1g.18gb at 4, 5 and 6; in the order of H200.
     assert what_fits(wanted("4g.71gb,4g.71gb"), H200) == (
-        "4g.71gb would fit; beside that there is room for 3 x 1g.18gb or 1 x 2g.35gb or 1 x 3g.71gb or 2 x 1g.35gb"
+        "4g.71gb would fit; besides that there is room for 3 x 1g.18gb or 1 x 2g.35gb or 1 x 3g.71gb or 2 x 1g.35gb"
     )
 
 

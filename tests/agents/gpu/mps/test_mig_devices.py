@@ -1,4 +1,4 @@
-"""A node with one GPU in three slices beside a whole one: fake driver and MPS, real processes and device."""
+"""A node with one GPU in three slices next to a whole one: fake driver and MPS, real processes and device."""
 
 import os
 import tempfile

@@ -48,7 +48,7 @@ def test_a_daemon_that_answers_somebody_else_is_asked_again(tmp_path: Path) -> N
     async def ask() -> tuple[str, ...]:
         (tmp_path / "asked").mkdir()
         asking = asyncio.create_task(control(tmp_path).ask("get_x"))
-        while not (tmp_path / "refusals").exists():  # noqa: ASYNC110  a process tells nobody
+        while not (tmp_path / "refusals").exists():  # noqa: ASYNC110  a process does not tell
             await asyncio.sleep(0.01)
         (tmp_path / "asked").rmdir()
         return await asking

@@ -33,7 +33,7 @@ def a_process(
     ("process", "is_foreign"),
     [
         (a_process(), True),  # the default directory, all GPUs
-        (a_process(visible="0,1"), True),  # numbers: nobody knows whose
+        (a_process(visible="0,1"), True),  # numbers: it is unknown whose
         (a_process(pipe="/tmp/other", visible="GPU-aaaa"), True),
         (a_process(pipe="/tmp/other", visible="GPU-bbbb, GPU-aa"), True),  # cut short
         (a_process(pipe=None), True),  # another user's, not readable
@@ -68,7 +68,7 @@ def running(name: str, gpu: GpuIdentity, folder: Path) -> Iterator[int]:
         # It runs before the kernel tells its command line to others.
         until(Path(f"/proc/{process.pid}/cmdline").read_bytes)
         yield process.pid
-        assert process.poll() is None, "nobody ended it"
+        assert process.poll() is None, "nothing ended it"
         process.kill()
 
 

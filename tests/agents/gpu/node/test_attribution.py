@@ -81,7 +81,7 @@ def test_idle_watts_go_by_what_was_granted_and_the_rest_by_what_was_used() -> No
         a_process("r1", time_percent=20.0), a_process("r2", time_percent=60.0)
     )
     found = by_name(attribute(window, parts))
-    # 100 J, of which 40 W · 1 s idle: 20, 12 and 8 J by 50, 30 and the 20 % that nobody has; 60 J by 20 to 60: 15, 45.
+    # 100 J, of which 40 W · 1 s idle: 20, 12 and 8 J by 50, 30 and the 20 % that are free; 60 J by 20 to 60: 15, 45.
     assert {name: use.energy_mj for name, use in found.items()} == {
         "r1": 35_000,
         "r2": 57_000,
@@ -224,7 +224,7 @@ def test_energies_add_up_to_the_gpu_s_and_nothing_is_negative(
 
 
 def over(judge: Judge, memory_mib: float, windows: int = 1) -> list[float]:
-    """What the last of so many windows says of memory beyond 1000 MiB."""
+    """What the last of these windows says of memory beyond 1000 MiB."""
     uses: tuple[PartUse, ...] = ()
     for _ in range(windows):
         uses = judge.judge(

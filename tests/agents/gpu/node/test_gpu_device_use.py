@@ -27,7 +27,7 @@ async def test_a_replica_that_holds_more_memory_than_it_was_granted_is_told(
             return await states(device) == {"r1": "ready"}
 
         await until(is_ready)
-        (view,) = device._parts.workers.replicas()  # nobody else tells its process id
+        (view,) = device._parts.workers.replicas()  # nothing else tells its process id
         memory.strangers = (GpuProcess(pid=view.pid, memory_mib=1400.0, is_mps=False),)
         memory.uses = (ProcessUse(pid=view.pid, sm_percent=25.0),)
         for _ in range(WINDOWS):

@@ -86,7 +86,7 @@ async def test_a_switch_of_shares_under_load_loses_no_request_and_all_are_counte
 
         await until(are_counted)
         services = [each for seen in control.seen for each in seen.services]
-        # Whoever was cancelled at the end, four at most, may count as arrived or served without our knowing.
+        # Those cancelled at the end, four at most, may count as arrived or served without our knowing.
         assert (
             load.outcomes["200"]
             <= sum(each.arrivals for each in services)
@@ -111,7 +111,7 @@ async def test_haproxy_and_replicas_carry_on_while_the_agent_is_exchanged(
         await control.applied(1)
         load.begin()
         await load.more()
-    await load.more()  # nobody but HAProxy and the replica is there
+    await load.more()  # only HAProxy and the replica are there
     control.seen.clear()
     last = Wanted(directory=tmp_path, haproxy_port=port)
     async with contextlib.AsyncExitStack() as stack:

@@ -77,7 +77,7 @@ def test_tokens_are_those_since_the_last_reading_and_none_of_who_counts_none() -
     bench.read(engine(10, prompts=1000, answers=200), after_s=0.0)
     later = bench.read(engine(15, prompts=1600, answers=300), after_s=5.0)
     assert later.tokens == TokenCounts(600, 0, 100)
-    # Its server was started anew.
+    # Its server was started again.
     anew = bench.read(engine(2, prompts=50, answers=7), after_s=5.0)
     assert anew.tokens == TokenCounts(50, 0, 7)
     assert bench.read(ReplicaCounts(batches=3, busy_s=0.1), after_s=5.0).tokens is None

@@ -408,7 +408,7 @@ def test_use_is_told_by_process_and_an_idle_gpu_has_none(
     assert found == expected
     later_us = found[0].at_us + 3_600_000_000
     assert nvml.process_use(first(nvml), later_us) == (), (
-        "nobody has run since an hour from now"
+        "nothing has run since an hour from now"
     )
 
 

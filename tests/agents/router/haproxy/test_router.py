@@ -130,7 +130,7 @@ class Node:
             return answer.status
 
     async def tries(self) -> int:
-        """The status, or 0 where nobody takes connections."""
+        """The status, or 0 where nothing takes connections."""
         try:
             return await self.post()
         except aiohttp.ClientError:

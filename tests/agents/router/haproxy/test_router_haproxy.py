@@ -119,7 +119,7 @@ def test_a_place_that_still_drains_is_not_given_away_and_an_idle_one_is_parked()
         "set server b1/s2 state maint"
     ]
     commands = plan_commands(state, {"chat": {C: 256, D: 256}}, SETTINGS)
-    # Whoever drained there may be gone and count as down: by way of maintenance the new one counts as up.
+    # What drained there may be gone and count as down: by way of maintenance the new one counts as up.
     moved = "set server b1/s2 addr 127.0.0.1 port 9003"
     assert commands == [
         "set server b1/s2 state maint",

@@ -108,7 +108,7 @@ async def test_it_serves_without_its_agent_and_takes_up_what_the_next_one_says(
         while await answer(session, settings.port) != 200:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await router.close(keep=True)
-        # Another port is another configuration, for which it is started anew.
+        # Another port is another configuration, for which it is started again.
         moved = replace(settings, port=PORT + 1)
         router = await open_haproxy(moved)
         await router.switch_routes(routes, addresses)

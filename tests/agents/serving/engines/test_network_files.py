@@ -10,7 +10,7 @@ from agents.serving.engines.engine import file_in
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory with a file, a folder and links, and a file beside it."""
+    """A directory with a file, a folder and links, and a file next to it."""
     made = tmp_path / "networks"
     (made / "deep").mkdir(parents=True)
     (made / "deep" / "net.onnx").touch()

@@ -67,7 +67,7 @@ def a_model(service: str = "chat", gpus: int = 1) -> ReplicaCommand:
     [
         (a_model("other"), "H100", "no language model of service other"),
         (a_model(), "V100-16GB", "on V100-16GB; on .* they were"),
-        (a_model(gpus=3), "H100", "nobody measured 3"),
+        (a_model(gpus=3), "H100", "3"),
     ],
 )
 def test_what_cannot_run_is_not_started(

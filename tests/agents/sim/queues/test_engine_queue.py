@@ -46,7 +46,7 @@ def test_first_tokens_and_answers_come_when_their_steps_end() -> None:
     assert (tally.served, tally.in_slo, tally.output_tokens) == (1, 1, 4)
     assert tally.latency_ms(0.5) == pytest.approx(1250.0, rel=0.01)
     assert tally.sojourn_s == pytest.approx(4.25)
-    # What came before it reached the replica is counted by whoever held it.
+    # What came before it reached the replica is counted by the one who held it.
     assert tally.present_s == pytest.approx(4.0)
     assert (queue.busy_s, queue.energy_j) == (pytest.approx(4.0), pytest.approx(400.0))
 

@@ -255,8 +255,8 @@ def test_what_is_late_between_half_and_twice_the_promise_is_the_laws(
         tally = run(arrivals, pace, [float(arrivals[-1]) + slo_ratio]).tally
         found.append(1.0 - tally.in_slo / len(arrivals))
         expected.append(refused_share(batch, utilisation=load, slo_ratio=slo_ratio))
-    # So many requests say it to half a percent; the queue was empty at first.
+    # That number of requests says it to half a percent; the queue was empty at first.
     assert found == pytest.approx(expected, abs=0.01)
     assert np.diff(expected).min() >= -1e-12
-    # At the promise it is kept with room to spare, since what is refused makes nobody else late.
+    # At the promise it is kept with room to spare, since what is refused makes no other late.
     assert expected[2] <= 0.02

@@ -1,4 +1,4 @@
-"""Steps of simulated engines: against the kernels that they are made of, by hand, and what nobody measured."""
+"""Steps of simulated engines: against the kernels that they are made of, by hand, and what was not measured."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def test_the_cache_has_what_the_weights_leave() -> None:
     [
         ("T4", 1, "bf16", "no kernels of language models were measured on T4"),
         ("A100-80GB", 1, "fp8", "weights in fp8 were not measured on A100-80GB"),
-        ("H100", 3, "bf16", "nobody measured 3 H100 together"),
+        ("H100", 3, "bf16", "3 H100 were not measured together"),
     ],
 )
 def test_what_nobody_measured_is_refused_in_words(

@@ -88,7 +88,7 @@ def test_measured_pairs_are_slowed_as_measured(truth: Truth) -> None:
     [
         ((1.0, 1.0), (100.0, 100.0), (2.0, 2.0)),
         ((1.0,) * 4, (100.0,) * 4, (4.0,) * 4),
-        # Nobody loses while there are SMs for all.
+        # None loses while there are SMs for all.
         ((0.3, 0.6), (100.0, 100.0), (1.0, 1.0)),
         ((1.0, 1.0), (40.0, 60.0), (1.0, 1.0)),
         ((1.0,), (100.0,), (1.0,)),

@@ -1,4 +1,4 @@
-"""The simulated truth of training: what was measured of whole GPUs, and sane under SM limits and beside neighbours."""
+"""The simulated truth of training: what was measured of whole GPUs, and sane under SM limits and next to others."""
 
 import csv
 from itertools import pairwise, permutations, product
@@ -148,7 +148,7 @@ def test_under_sm_limits_training_costs_what_it_does_on_our_h100(truth: Truth) -
         for service in truth.networks
         for network in truth.training_networks
     ]
-    # 24 to 42 % of three networks beside three kinds of training, each with half of the SMs.
+    # 24 to 42 % of three networks next to three kinds of training, each with half of the SMs.
     assert 0.15 < median(excesses) < 0.35
     # Mudi: at most 1.67 where SM limits hold.
     assert max(excesses) < 0.67
@@ -158,11 +158,11 @@ def test_batches_stall_beside_training_by_its_longest_kernels(truth: Truth) -> N
     def stall_ms(own_percent: float, *beside: tuple[str, float]) -> float:
         return truth.stall_ms(placed("resnet50", 8, own_percent, beside=beside))
 
-    # Tally, 99th percentile: 27.376 ms beside BERT, of which the mean slowdown explains 4.097 * 4.098 ms. Half of what
+    # Tally, 99th percentile: 27.376 ms with BERT, of which the mean slowdown explains 4.097 * 4.098 ms. Half of what
     # stalls exceeds that: an exponential's mean is its median over ln 2.
     bert_ms = (27.376 - 4.097 * 4.098) / log(2)
     assert stall_ms(100.0, ("bert-training", 100.0)) == pytest.approx(bert_ms, rel=1e-3)
-    # On our H100 7 % of that beside half of the SMs.
+    # On our H100 7 % of that next to half of the SMs.
     assert stall_ms(50.0, ("bert-training", 50.0)) == pytest.approx(
         0.075 * bert_ms, rel=1e-3
     )

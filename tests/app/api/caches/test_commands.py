@@ -112,7 +112,7 @@ def test_many_questions_cost_one_look() -> None:
 def test_commands_of_a_node_that_is_gone_are_forgotten() -> None:
     async def scenario(world: World) -> NodeCommand | None:
         await world.push(3)
-        # Deleted with its node; an agent of the same name registers anew.
+        # Deleted with its node; an agent of the same name registers again.
         world.source.generation = 0
         world.announcements.queue.put_nowait(NODE_GONE)
         await _settle()

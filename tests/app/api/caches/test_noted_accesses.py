@@ -1,4 +1,4 @@
-"""Lines of unknown callers: so many of a reason in an hour, and none is used up by an outage of the database."""
+"""Lines of unknown callers: limited for each reason in an hour, and none is used up by an outage of the database."""
 
 from datetime import UTC, datetime, timedelta
 from typing import cast

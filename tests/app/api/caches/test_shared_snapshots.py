@@ -1,4 +1,4 @@
-"""Shared snapshots: many who ask are served by few loads, and nobody by one that began before they asked."""
+"""Shared snapshots: many who ask are served by few loads, and none by one that began before they asked."""
 
 import asyncio
 from dataclasses import dataclass, field

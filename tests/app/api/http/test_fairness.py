@@ -1,4 +1,4 @@
-"""Seats go to whoever holds the fewest; budgets are earned at a steady rate."""
+"""Seats go to the one who holds the fewest; budgets are earned at a steady rate."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -122,7 +122,7 @@ async def test_without_a_token_an_address_has_a_budget_for_what_is_made_for_ever
     await let_others_run()
     assert await ask("/metrics") == 429
     assert await ask("/metrics", "192.0.2.2") == 200
-    # Whoever floods must not have the process taken for dead, nor an office's pages without their styles.
+    # A client that floods must not have the process taken for dead, nor an office's pages without their styles.
     assert [await ask("/livez"), await ask("/static/page.css")] == [200, 200]
     for task in waiting:
         task.cancel()
@@ -132,7 +132,7 @@ async def test_without_a_token_an_address_has_a_budget_for_what_is_made_for_ever
 async def test_a_refusal_comes_after_a_pause_as_long_as_few_wait_for_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else whoever is refused asks again at once, a thousand times a second."""
+    """Else a client that is refused asks again at once, a thousand times a second."""
     monkeypatch.setattr(limits, "MAX_PAUSING", 1)
 
     app = LimitMiddleware(Waiting(), prefix=PREFIX, token_rate=RATE, pause_s=3600.0)

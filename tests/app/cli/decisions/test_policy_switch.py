@@ -141,7 +141,7 @@ def test_back_is_to_who_decided_before_with_the_settings_of_today() -> None:
     wider: Json = {**WEB, "projects": ["shop", "search"], "mode": "approve"}
     gone: Json = {**WEB, "name": "gone"}
     versions = [
-        # Others are of the group since, one group came, one went: nobody else decided on what is there today.
+        # Others are of the group since, one group came, one went: no one else decided on what is there today.
         a_policy("hetsev", WEB, target_attainment=0.99),
         a_policy("hetsev", WEB, gone, target_attainment=0.98),
         a_policy("joint", {**WEB, "policy": "igniter"}, gone, target_attainment=9),

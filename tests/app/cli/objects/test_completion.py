@@ -1,4 +1,4 @@
-"""Tab offers the names of objects, and neither waits long nor says anything where nobody answers."""
+"""Tab offers the names of objects, and neither waits long nor says anything where nothing answers."""
 
 import io
 import os

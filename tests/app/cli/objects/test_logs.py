@@ -1,4 +1,4 @@
-"""`plimsoll logs`: which log is printed, how several stand beside each other, and what a terminal gets."""
+"""`plimsoll logs`: which log is printed, how several stand next to each other, and what a terminal gets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -15,7 +15,7 @@ TECHNIQUE = ("--technique", "linear_fractional")
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
-    """What was said, and the file; the plot is beside it."""
+    """What was said, and the file; the plot is next to it."""
     path = tmp_path_factory.mktemp("fit") / "fit.json"
     plot = path.with_suffix(".svg")
     return cli("fit", SAMPLES, "-o", path, "--plot", plot, *TECHNIQUE), path

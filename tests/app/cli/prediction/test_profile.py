@@ -43,7 +43,7 @@ def test_what_is_no_list_is_refused(words: str) -> None:
 def test_pairs_come_on_top_and_are_drawn_where_they_are_too_many() -> None:
     alone, _ = make_cells(wanted())
     assert len(alone) == 2 * 2 * 2
-    # (a, a), (a, b), (b, b) · 4 pairs of batches; of a network beside itself at 50:50 two of the four are the same.
+    # (a, a), (a, b), (b, b) · 4 pairs of batches; of a network with itself at 50:50 two of the four are the same.
     both, notes = make_cells(wanted(splits="50:50"))
     assert (len(both) - len(alone), notes) == (3 + 4 + 3, ())
     drawn, notes = make_cells(wanted(splits="50:50", max_pairs=4))
@@ -61,7 +61,7 @@ def test_a_plan_names_networks_neighbours_and_clocks(tmp_path: Path) -> None:
     cells, _ = make_cells(wanted(networks=(), plan=plan, clocks="900"))
     assert [str(cell) for cell in cells] == [
         "a batch 1 at 50 %, 900 MHz",
-        "a batch 2 at 25 % beside b batch 4 at 75 %, 900 MHz",
+        "a batch 2 at 25 % next to b batch 4 at 75 %, 900 MHz",
     ]
     unlocked, notes = make_cells(wanted(networks=(), plan=plan))
     assert {cell.clock_mhz for cell in unlocked} == {None}

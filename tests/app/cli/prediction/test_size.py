@@ -58,7 +58,9 @@ def test_a_slice_is_sized_as_the_part_of_its_gpu_that_its_name_says() -> None:
 def test_what_keeps_a_replica_from_anything_is_said() -> None:
     result = cli("size Llama-3.1-70B --ttft-ms 1000 --itl-ms 1 --gpu-type H100")
 
-    assert result.out.splitlines()[1].endswith("the weights do not fit on so many GPUs")
+    assert result.out.splitlines()[1].endswith(
+        "the weights do not fit on this number of GPUs"
+    )
     assert result.out.splitlines()[-1].endswith("one step takes longer than --itl-ms")
 
 

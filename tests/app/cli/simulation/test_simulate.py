@@ -283,4 +283,4 @@ def test_there_is_no_bound_on_a_load_that_depends_on_the_answers(
     service = {**SERVICE, "load": {"clients": 3}}
     result = cli("bound", written(tmp_path, services=[service]), "-j", "1")
     assert (result.code, result.out) == (1, "")
-    assert "nobody can know what the clients of resnet50 will do" in result.err
+    assert "no policy can know what the clients of resnet50 will do" in result.err

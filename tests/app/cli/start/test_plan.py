@@ -36,7 +36,7 @@ def test_the_example_gets_a_valid_plan_in_a_file_and_a_summary_on_stdout(
     tmp_path: Path, problem: Path
 ) -> None:
     if not problem.exists():
-        pytest.skip("the contract is not beside this checkout")
+        pytest.skip("the contract is not next to this checkout")
     result = cli("plan", problem, "-o", tmp_path / "plan.json")
     assert (result.code, result.err) == (0, "")
     question = problem_from_json(problem.read_text())

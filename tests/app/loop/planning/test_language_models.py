@@ -1,4 +1,4 @@
-"""Language models in the loop: how GPUs lie on nodes, when services are sized, and GPUs that nobody else gets."""
+"""Language models in the loop: how GPUs lie on nodes, when services are sized, and GPUs that no one else gets."""
 
 import asyncio
 from dataclasses import replace
@@ -243,7 +243,7 @@ def test_starts_take_as_long_as_they_did_lately() -> None:
         for points in after.llm_points
     }
     assert starts["m1"] == {321.0}
-    # Of others and of GPU types on which nobody started nothing else is known.
+    # Of others and of GPU types on which none started nothing else is known.
     (unseen,) = (each for each in before.llm_points if each.service == "m2")
     assert starts["m2"] == {row.start_s for row in unseen.rows} != {321.0}
 

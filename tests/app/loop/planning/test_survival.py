@@ -165,7 +165,7 @@ AN_OWNED_SLOW_GPU = Gpu(
     ("service", "points", "paid", "told"),
     [
         (ASKING, "both", 0, "would help, from 0.50 USD per hour (slow)"),
-        # Nobody has measured its network on the slow type; or it may not run there.
+        # Its network was never measured on the slow type; or it may not run there.
         (ASKING, "fast", 1, "would help, from 2.00 USD per hour (fast)"),
         (
             replace(ASKING, excluded_gpu_types=("slow",)),

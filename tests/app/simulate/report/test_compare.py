@@ -1,4 +1,4 @@
-"""Policies beside each other, seed by seed: what differs, what chance may explain, and which one is put first."""
+"""Policies next to each other, seed by seed: what differs, what chance may explain, and which one is put first."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def a_report(*runs: RunResult) -> SimulationReport:
 
 
 def costing(policy: str, *costs_usd: float, in_slo: int = 100) -> list[RunResult]:
-    """A run for each cost, with seeds 1, 2, ..., and so many of 100 requests in SLO."""
+    """A run for each cost, with seeds 1, 2, ..., and `in_slo` of 100 requests in SLO."""
     services = (a_service_result("a", served=100, in_slo=in_slo),)
     return [
         a_run(policy, seed=seed, cost_usd=cost, services=services)

@@ -314,4 +314,4 @@ def test_where_nothing_was_served_nobody_is_praised() -> None:
 def test_a_service_for_which_nobody_asked_is_shown_as_unknown() -> None:
     page = a_page(a_run("one", services=(a_service_result("idle", served=0),)))
     assert "–" in words(page)
-    assert "Nobody asked for anything" in words(page) and "kept" not in words(page)
+    assert "There were no requests" in words(page) and "kept" not in words(page)

@@ -1,4 +1,4 @@
-"""What may be simulated over the API: as strict as the command line, and small enough to run beside a cluster."""
+"""What may be simulated over the API: as strict as the command line, and small enough to run by a cluster."""
 
 from typing import Any
 

@@ -36,4 +36,4 @@ def endless(job: SimulationRun, passed: Callable[[float], None]) -> Outcome:
     passed(float(IGNORES_INTERRUPTS))
     passed(float(os.getpid()))
     signal.pause()
-    raise AssertionError("nobody wakes it")
+    raise AssertionError("nothing wakes it")

@@ -99,7 +99,7 @@ def test_nobody_waits_overdue_where_all_is_served_and_everybody_where_nothing_is
         services=[SERVICE | {"load": {"rate_rps": 4}}],
     )
     (service,) = found.services
-    # Some 240 requests in the last minute, of which those of the last 0.3 s may yet be in time: nobody is rejected.
+    # Some 240 requests in the last minute, of which those of the last 0.3 s may yet be in time: none is rejected.
     assert service.queued_after - 6 <= service.overdue <= service.queued_after
     assert service.attainment is not None and service.attainment < 0.6
 

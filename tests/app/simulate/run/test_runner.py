@@ -1,4 +1,4 @@
-"""Many runs: in order, in processes of their own, and nobody's results are lost when one of them fails."""
+"""Many runs: in order, in processes of their own, and no results are lost when one of them fails."""
 
 import os
 import signal
@@ -81,7 +81,7 @@ def test_a_process_that_dies_in_the_middle_of_its_result_fails_its_own_run_only(
         if place == 0:
             wait_for_death(
                 int(told)
-            )  # Nobody reads meanwhile, so that not all of the result can have been sent.
+            )  # Nothing reads meanwhile, so that not all of the result can have been sent.
 
     found = dict(run_in_processes(jobs(2, 3), passed, processes=1, attempt=identified))
     assert isinstance(found[0], FailedRun) and isinstance(found[1], RunResult)

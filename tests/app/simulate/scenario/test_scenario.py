@@ -101,7 +101,7 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         (with_policy(name="two\nlines"), "policies[0].name: Value error, must be"),
         (with_policy(name=" "), "policies[0].name: Value error, must be printable"),
         ({"loop": {"mode": "advise"}}, "loop.mode: must be auto, not advise"),
-        ({"loop": {"paused": True}}, "loop.paused: must be false: nobody here"),
+        ({"loop": {"paused": True}}, "loop.paused: must be false: no one here"),
         (with_settings(mode="off", paused=True), "mode: must be auto, not"),
         (with_service(mode="approve"), "services[0].mode: must be auto, not approve"),
         (
@@ -124,7 +124,7 @@ def test_a_policy_may_be_a_name_or_say_in_what_it_differs() -> None:
         (with_settings(groups=[{"name": "all", "policy": "joint"}]), "give projects"),
         (
             {**with_policy(clairvoyant=True), **with_load(clients=3)},
-            "spec.policies[0].clairvoyant: nobody can know what the clients of",
+            "spec.policies[0].clairvoyant: no policy can know what the clients of",
         ),
         (with_fault(kind="silent", end_s=1), "it ends at 1 s, but begins at 1 s only"),
         (with_fault(kind="straggler"), "a straggler needs a factor other than 1"),

@@ -1,4 +1,4 @@
-"""The feed: everything first, then what changed; loaded once for all, and not at all for nobody."""
+"""The feed: everything first, then what changed; loaded once for all, and not at all without a listener."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -115,7 +115,7 @@ async def test_a_page_is_shown_with_what_others_look_at_already() -> None:
     source.fault = Unavailable("the database is gone")
     assert msgspec.json.encode(await feed.load(LOOK, "fleet")) == b'{"a":1}'
     await stream.aclose()  # type: ignore[attr-defined]
-    # Nobody looks any more: what was loaded before would be old.
+    # No one looks any more: what was loaded before would be old.
     with pytest.raises(Unavailable):
         await feed.load(LOOK, "fleet")
 

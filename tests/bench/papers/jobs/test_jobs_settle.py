@@ -83,7 +83,7 @@ def a_request(name: str = "a", **changes: object) -> JobRequest:
 
 
 def done(settler: Settler, count: int) -> None:
-    """So many jobs are done, at the predicted time."""
+    """`count` jobs are done, at the predicted time."""
     job = settler.job(a_request(), 0.0)
     assert job is not None
     setting = next(

@@ -76,7 +76,7 @@ def random_task(draw: random.Random) -> PricingTask:
 
 
 def sets(mode: GpuMode, replicas: int) -> Iterator[tuple[int, ...]]:
-    """All sets of so many candidates of different services within the SM steps."""
+    """All sets of `replicas` candidates of different services within the SM steps."""
     for items in itertools.combinations(range(len(mode.service)), replicas):
         chosen = list(items)
         if (

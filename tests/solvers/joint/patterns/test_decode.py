@@ -31,7 +31,7 @@ CHAT = a_service("chat", rate_rps=90.0)
 
 
 def decoded(problem: Problem, counts: dict[int, int]) -> Plan:
-    """The plan of so many GPUs of the single-replica columns."""
+    """The plan of these counts of GPUs of the single-replica columns."""
     tables, columns = singles(problem)
     return decode(problem, tables, columns, counts, policy="joint")
 

@@ -15,7 +15,7 @@ GAP = 1e-6
 def _branch(
     setting: Setting, incumbent: Incumbent | None = None, *, max_asked: int = 20_000
 ) -> BranchResult:
-    """Time is over when it was asked for so many times."""
+    """Time is over when it was asked for that number of times."""
     asked = count(1)
     pricer = setting.pricer()
     relaxation = setting.relaxed(pricer)

@@ -165,7 +165,7 @@ def test_where_nothing_earns_nothing_is_found() -> None:
 
 
 def test_stairs_of_rounding_cuts_count_by_how_much_of_the_rate_is_carried() -> None:
-    """One replica that carries more than half of its rate climbs one stair: 0.25 beside what its rps earn."""
+    """One replica that carries more than half of its rate climbs one stair: 0.25 besides what its rps earn."""
     draw = random.Random(11)
     for _ in range(20):
         problem = random_problem(draw)

@@ -13,7 +13,7 @@ def a_problem(*services: ServiceDemand, **facts: Any) -> Problem:
 
 
 def with_own_networks(problem: Problem) -> Problem:
-    """The same times, though nobody else runs a service's network: it shares GPUs with anybody."""
+    """The same times, though no one else runs a service's network: it shares GPUs with anybody."""
     services = tuple(
         replace(each, network=f"{each.name} on {each.network}")
         for each in problem.services

@@ -1,4 +1,4 @@
-"""Anti-affinity: no GPU carries a network twice, whoever's services run it."""
+"""Anti-affinity: no GPU carries a network twice, of whatever services."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Fair queues: clusters by hand, weights, and nobody starves."""
+"""Fair queues: clusters by hand, weights, and none starves."""
 
 import random
 

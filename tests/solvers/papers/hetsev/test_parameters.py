@@ -96,7 +96,7 @@ def test_replicas_that_run_have_not_waited() -> None:
     problem = four_halves(count=1)
     counts = {("a", "gpu"): 1, ("b", "gpu"): 1, ("c", "gpu"): 1}
     rows = dict.fromkeys(counts, HALVES[0])
-    # Nobody of `c` waits: its only replica runs.
+    # None of `c` waits: its only replica runs.
     waiting = SchedulingState(
         running={("c", "gpu"): 1}, waited_s={"c": 60.0}, launch_s={}
     )

@@ -1,4 +1,4 @@
-"""Policy `inss`: what stays when rates change, when it provisions anew, and by whom."""
+"""Policy `inss`: what stays when rates change, when it provisions again, and by whom."""
 
 import json
 from dataclasses import replace

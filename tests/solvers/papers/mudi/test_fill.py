@@ -30,7 +30,7 @@ from tests.solvers.training_beside import (
     to_fill,
 )
 
-# 60 rps with 25 % more: at 30 % with batch 4 beside 70 % of `train` (see test_mudi_tune).
+# 60 rps with 25 % more: at 30 % with batch 4 next to 70 % of `train` (see test_mudi_tune).
 TUNED = {"sm_percent": 30.0, "batch": 4}
 
 RETUNE_S = MudiParameters().retune_s
@@ -95,7 +95,7 @@ def test_what_runs_stays_through_small_changes_of_load() -> None:
 
 
 def test_when_load_rises_the_batch_grows_first() -> None:
-    # 30 % with batch 2 take 31.5 ms beside 70 %: 63 rps. For 75, batch 4 takes 49.5: 80 rps. Nobody starts anew.
+    # 30 % with batch 2 take 31.5 ms next to 70 %: 63 rps. For 75, batch 4 takes 49.5: 80 rps. Nothing restarts.
     was = a_plan(bound_gpu(0, bound_task("nightly", 70.0), sm_percent=30.0, batch=2))
     bound = a_plan(bound_gpu(rate_rps=75.0, sm_percent=30.0, batch=2))
     (gpu,) = fill(to_fill(bound, [a_task()], running=was))
@@ -107,7 +107,7 @@ def test_when_load_rises_the_batch_grows_first() -> None:
 
 
 def test_then_the_task_is_swapped_out_and_comes_back() -> None:
-    # 100 rps: batch 4 at 30 % takes 36.7 ms alone (109 rps), beside the task 49.5 (80 rps).
+    # 100 rps: batch 4 at 30 % takes 36.7 ms alone (109 rps), with the task 49.5 (80 rps).
     was = a_plan(bound_gpu(0, bound_task("nightly", 70.0), **TUNED))
     busy = fill(
         to_fill(a_plan(bound_gpu(rate_rps=100.0, **TUNED)), [a_task()], running=was)
@@ -126,7 +126,7 @@ def test_then_the_task_is_swapped_out_and_comes_back() -> None:
 
 
 def test_where_load_stays_high_the_gpu_is_divided_anew() -> None:
-    # 100 rps, 125 with room: batch 4 may take 32 ms; at 50 % beside 50 % it takes 22 · 1.25 = 27.5, at 40 % beside 60 %
+    # 100 rps, 125 with room: batch 4 may take 32 ms; at 50 % with 50 % it takes 22 · 1.25 = 27.5, at 40 % with 60 %
     # 27.5 · 1.3 = 35.8.
     was = a_plan(bound_gpu(0, bound_task("nightly", 70.0, is_resident=False), **TUNED))
     bound = a_plan(bound_gpu(rate_rps=100.0, **TUNED))
@@ -172,7 +172,7 @@ def test_a_widened_replica_leaves_its_tasks_the_rest() -> None:
 
 
 def test_the_least_urgent_is_swapped_out_first() -> None:
-    # 85 rps with batch 4 may take 47 ms: 36.7 · 1.3 = 47.7 beside both (Π = 0.3), 36.7 · 1.15 = 42 beside one of them.
+    # 85 rps with batch 4 may take 47 ms: 36.7 · 1.3 = 47.7 with both (Π = 0.3), 36.7 · 1.15 = 42 with one of them.
     was = a_plan(bound_gpu(0, bound_task("a", 30.0), bound_task("b", 30.0), **TUNED))
     bound = a_plan(bound_gpu(rate_rps=85.0, **TUNED))
     for urgent, other in (("a", "b"), ("b", "a")):

@@ -23,7 +23,7 @@ Running = tuple[Task, BoundGpu]
 def running(
     factor: float, *, number: int = 0, batch: int = 4, replica_percent: float = 30.0
 ) -> Running:
-    """A task on half of a GPU, where by the laws a step takes 200 ms beside a service; here so many times as long."""
+    """A task on half of a GPU, where by the laws a step takes 200 ms next to a service; here `factor` times as long."""
     task = a_task(f"t{number}", iteration_ms=factor * 200.0)
     gpu = bound_gpu(
         number, a_bound_task(task.name, 50.0), sm_percent=replica_percent, batch=batch

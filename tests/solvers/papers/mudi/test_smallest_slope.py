@@ -1,4 +1,4 @@
-"""Slopes by hand: the share that a service asks for beside tasks, and which of two services asks for less."""
+"""Slopes by hand: the share that a service asks for next to tasks, and which of two services asks for less."""
 
 import math
 
@@ -81,7 +81,7 @@ def test_beside_a_task_a_service_asks_for_more_and_beside_two_for_more_still() -
         demanded(problem, [a_task("a")]),
         demanded(problem, [a_task("a"), a_task("b", "light")]),
     )
-    # Between 10 and 30 % beside the rest in `train`: about 1100 / p · (1 + (100 − p) / 200) = 66.7.
+    # Between 10 and 30 % next to the rest in `train`: about 1100 / p · (1 + (100 − p) / 200) = 66.7.
     assert none_yet < one.share_percent < 30.0
     # `light` presses a fifth as much, so that two, one of each, press less than one `train` on the whole rest.
     assert two.share_percent < one.share_percent

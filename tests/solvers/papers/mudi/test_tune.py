@@ -57,8 +57,8 @@ def summary(found: Tuned | None) -> tuple[float, int, list[float]] | None:
 
 
 def test_the_largest_batch_needs_the_smallest_share() -> None:
-    # 60 rps: batch 4 may take 66.7 ms. At 20 % beside 80 % of training (Π = 0.4) it takes 1100 / 20 · 1.4 = 77, at 30 %
-    # beside 70 % 36.7 · 1.35 = 49.5. Batch 2 may take 33.3: 23.3 · 1.35 = 31.5 at 30 %. Batch 1 16.7: 40 % beside 60 %.
+    # 60 rps: batch 4 may take 66.7 ms. At 20 % with 80 % of training (Π = 0.4) it takes 1100 / 20 · 1.4 = 77, at 30 %
+    # with 70 % 36.7 · 1.35 = 49.5. Batch 2 may take 33.3: 23.3 · 1.35 = 31.5 at 30 %. Batch 1 16.7: 40 % with 60 %.
     # Both leave 70 % to the task; a search that began with batch 1 may end with either.
     found = tuned(60.0, a_task())
     assert summary(found) in [(30.0, 2, [70.0]), (30.0, 4, [70.0])]
@@ -67,33 +67,33 @@ def test_the_largest_batch_needs_the_smallest_share() -> None:
 
 
 def test_room_for_more_than_the_rate_is_kept_where_there_is_any() -> None:
-    # At 1.25 times 60 rps batch 4 may take 53.3 ms (49.5 at 30 % beside 70 %), batch 2 26.7, batch 1 13.3.
+    # At 1.25 times 60 rps batch 4 may take 53.3 ms (49.5 at 30 % with 70 %), batch 2 26.7, batch 1 13.3.
     assert summary(tuned(60.0, a_task(), room=ROOM)) == (30.0, 4, [70.0])
-    # 240 rps: batch 4 may take 16.7 ms; 90 % beside 10 % take 12.2 · 1.05 = 12.8. At 1.25 times that 13.3 still do.
+    # 240 rps: batch 4 may take 16.7 ms; 90 % with 10 % take 12.2 · 1.05 = 12.8. At 1.25 times that 13.3 still do.
     assert summary(tuned(240.0, a_task(), room=ROOM)) == (90.0, 4, [10.0])
     # 300 rps: 13.3 ms are enough for 12.8, but 10.7 at 1.25 times the rate are not: the rate itself must do.
     assert summary(tuned(300.0, a_task(), room=ROOM)) == (90.0, 4, [10.0])
 
 
 def test_what_a_service_cannot_bear_is_not_tuned() -> None:
-    # 330 rps: batch 4 may take 12.1 ms; 90 % beside the smallest task take 12.8.
+    # 330 rps: batch 4 may take 12.1 ms; 90 % with the smallest task take 12.8.
     assert tuned(330.0, a_task()) is None
 
 
 def test_three_tasks_get_even_shares_and_single_ones_what_rounding_leaves() -> None:
     three = a_task("a"), a_task("b"), a_task("c")
-    # 20 rps: batch 4 may take 200 ms: at 10 % beside 3 · 30 % (Π = 0.45) it takes 110 · 1.45 = 159.5.
+    # 20 rps: batch 4 may take 200 ms: at 10 % with 3 · 30 % (Π = 0.45) it takes 110 · 1.45 = 159.5.
     assert summary(tuned(20.0, *three)) == (10.0, 4, [30.0, 30.0, 30.0])
-    # 45 rps: batch 1 may take 22 ms, 25 at 20 %; batch 2 44 ms: at 10 % 70, at 20 % beside 3 · 20 % 35 · 1.3 = 45.5; so
+    # 45 rps: batch 1 may take 22 ms, 25 at 20 %; batch 2 44 ms: at 10 % 70, at 20 % with 3 · 20 % 35 · 1.3 = 45.5; so
     # 30 %: 23.3 · 1.3 = 30. Batch 4 may take 89 ms: 55 · 1.3 = 71.5 at 20 %. Rounding leaves 20 % of the 80 %: the
     # first two get 10 % more each, 55 · 1.4 = 77 ms.
     assert summary(tuned(45.0, *three, batch=4)) == (20.0, 4, [30.0, 30.0, 20.0])
 
 
 def test_tasks_get_less_than_an_even_part_where_the_service_bears_no_more() -> None:
-    # 250 rps: batch 4 may take 16 ms. 70 %: 15.7 alone. 80 % take 13.75 alone, 14.4 beside 10 % and 15.1 beside 20 %.
+    # 250 rps: batch 4 may take 16 ms. 70 %: 15.7 alone. 80 % take 13.75 alone, 14.4 with 10 % and 15.1 with 20 %.
     assert summary(tuned(250.0, a_task())) == (80.0, 4, [20.0])
-    # 275 rps: 14.5 ms; at 80 % beside 10 % it takes 14.4.
+    # 275 rps: 14.5 ms; at 80 % with 10 % it takes 14.4.
     assert summary(tuned(275.0, a_task())) == (80.0, 4, [10.0])
 
 

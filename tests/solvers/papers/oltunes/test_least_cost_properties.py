@@ -129,7 +129,7 @@ def test_a_job_that_some_gpu_could_hold_waits_for_patience_and_for_gpus_that_dra
     pattern: list[list[tuple[tuple[float, float, float], float]]],
     fleet: list[JobGpu],
 ) -> None:
-    """The first job, with no deadline, beside a stream of jobs that have one.
+    """The first job, with no deadline, next to a stream of jobs that have one.
 
     From `PATIENCE_S` on it has waited for longest of all, so some GPU takes nothing until it starts. Which one changes
     only to one with fewer jobs, or as many and an earlier id: at most MAX_JOBS · GPUs times, each after at most the

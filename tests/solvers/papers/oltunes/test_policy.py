@@ -104,7 +104,7 @@ def test_unlike_networks_share_a_gpu() -> None:
 
 
 def test_nobody_loses_what_he_carries_to_a_newcomer() -> None:
-    # Beside pressure 1 `a` takes 20 ms: 25 of its 50 rps. At 40 rps it does not share, at 20 it does.
+    # Next to pressure 1 `a` takes 20 ms: 25 of its 50 rps. At 40 rps it does not share, at 20 it does.
     problem = two_networks(0.2)
     loud = tuple(
         replace(entry, rows=(a_row(50.0, 10.0, pressure=1.0),))

@@ -1,4 +1,4 @@
-"""OLTunes' scheduler under any load: nobody starves, no limit is broken, and the order of items changes nothing."""
+"""OLTunes' scheduler under any load: no job starves, no limit is broken, and the order of items changes nothing."""
 
 import random
 from collections.abc import Sequence
@@ -145,7 +145,7 @@ class _Plant:
 def test_under_a_flood_of_urgent_jobs_nobody_waits_for_long(
     seed: int, gpus: int
 ) -> None:
-    """Throughput-oriented jobs of one class, among them whole-GPU ones, beside more urgent jobs than the fleet can run.
+    """Throughput-oriented jobs of one class, among them whole-GPU ones, with more urgent jobs than the fleet can run.
 
     At any time the jobs that came before a given one and still wait are fewer than those of the patience's time. Each
     batch takes at least the first impatient one, and every GPU takes a batch within RUN_S, or drains for one. With a

@@ -1,4 +1,4 @@
-"""First latencies of what nobody has measured: how near, how sure, and in which order the sources are asked."""
+"""First latencies of what was never measured: how near, how sure, and in which order the sources are asked."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ OWN = np.random.default_rng(3).normal(0.0, 0.15, len(SIZES))
 
 
 def layers_of(name: str, size: int, *, gmacs: bool = True) -> LayerCounts:
-    """So many convolutions and half as many activations; parameters and operations in proportion."""
+    """`size` convolutions and half as many activations; parameters and operations in proportion."""
     counts = {"convolution": size, "activation": size // 2}
     return LayerCounts(
         network=name,

@@ -187,7 +187,7 @@ def test_no_samples_are_too_few() -> None:
 
 
 @pytest.mark.skipif(
-    not MEASURED.exists(), reason="needs the shared folder beside the repository"
+    not MEASURED.exists(), reason="needs the shared folder next to the repository"
 )
 def test_measured_pairs_are_foretold_better_than_by_a_constant() -> None:
     samples, alone_ms = measured_pairs()

@@ -76,7 +76,7 @@ def test_seven_samples_are_too_few(rows: int) -> None:
 
 
 @pytest.mark.skipif(
-    not MEASURED.exists(), reason="needs the shared folder beside the repository"
+    not MEASURED.exists(), reason="needs the shared folder next to the repository"
 )
 def test_measured_pairs_are_foretold_within_one_percent() -> None:
     samples, alone_ms = measured_pairs()

@@ -62,7 +62,7 @@ def test_an_unknown_technique_is_answered_with_the_known_ones() -> None:
 
 
 def everything() -> Samples:
-    """Two networks alone and next to each other, one only beside neighbours; watts and MiB of one of them."""
+    """Two networks alone and next to each other, one only with neighbours; watts and MiB of one of them."""
     alone = grid_samples(("a", "b"), noise=0.03)
     is_a = np.array(alone.at.network) == "a"
     alone = replace(
@@ -93,7 +93,7 @@ def test_power_and_memory_are_learned_where_measured(learned: Fits) -> None:
     assert [fit.group.network for fit in learned.of("memory_mib")] == ["a"]
     of_a, *others = learned.of("power_w")
     assert (of_a.group.network, of_a.quality.sample_count) == ("a", 40)
-    # Watts that follow from latencies alone say that nobody has measured them.
+    # Watts that follow from latencies alone say that they were not measured.
     assert all(fit.quality.sample_count == 0 for fit in others)
     assert all(fit.quality.cross_validated_error == float("inf") for fit in others)
     at = samples_at([2, 4], [40, 80], [1, 1]).at

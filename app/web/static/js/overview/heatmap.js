@@ -10,7 +10,7 @@ const STEPS = 5;
 const MOST = 4000;
 const MOVE_S = 10;
 
-/** What cells may be shaded by: a ratio, or null where nobody knows. */
+/** What cells may be shaded by: a ratio, or null where it is unknown. */
 const SHADES = {
   given: { title: "SMs given", of: (_, gpu) => givenOn(gpu) / 100 },
   busy: { title: "Busy", of: (id) => ratio(gaugesOf(id).busy_percent, 100) },
@@ -55,7 +55,7 @@ function choose(what, value) {
   draw();
 }
 
-/** Everything anew: GPUs came, went or carry something else. */
+/** Everything again: GPUs came, went or carry something else. */
 export function draw() {
   const fleet = [...table("fleet")];
   levels.clear();
@@ -132,7 +132,7 @@ function drawLegend() {
   return show(legend, key("none", "not read"), key(0, "0 %"), ...[1, 2, 3, 4].map((step) => key(step, "")), key(STEPS, "100 %"), frame);
 }
 
-/** One cell is reached by Tab, the others from it by arrows: nobody tabs through a thousand. */
+/** One cell is reached by Tab, the others from it by arrows: no one tabs through a thousand. */
 function keepOneInTabOrder() {
   const all = [...grid.querySelectorAll(".cell")];
   if (all.length && !all.some((cell) => cell.tabIndex === 0)) all[0].tabIndex = 0;
@@ -194,5 +194,5 @@ function hideTip() {
 
 for (const kind of ["pointerover", "focusin"]) grid.addEventListener(kind, showTip);
 grid.addEventListener("focusout", hideTip);
-// Whoever is there by keys keeps the words, wherever the pointer lies.
+// A person who is there by keys keeps the text, wherever the pointer lies.
 grid.addEventListener("pointerleave", () => grid.matches(":focus-within") || hideTip());

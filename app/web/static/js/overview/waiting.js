@@ -55,7 +55,7 @@ function policyItems() {
   return [line("warn", "The loop is paused: nodes keep what they have. ", h("a", { href: "/policy" }, "Resume it"))];
 }
 
-/** Nodes of which nobody hears, and unhealthy GPUs. */
+/** Nodes that are not heard of, and unhealthy GPUs. */
 function nodeItems() {
   const found = new Map();
   for (const [id, gpu] of table("fleet")) {
@@ -67,7 +67,7 @@ function nodeItems() {
   return [...found].map(([wrong, names]) => line("bad", `${count(names.size, wrong === "unhealthy" ? "GPU" : "node")} ${wrong}: `, ...links([...names], (name) => (wrong === "unhealthy" ? `/gpus/${name}` : `/nodes#${name}`))));
 }
 
-/** Services by what keeps them from being as they should: what a missed SLO says stands beside already. */
+/** Services by what keeps them from being as they should: what a missed SLO says stands there already. */
 function serviceItems() {
   const found = new Map();
   for (const name of table("services").keys()) {

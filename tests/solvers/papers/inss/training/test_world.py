@@ -70,7 +70,7 @@ def test_rewards_by_hand() -> None:
     decided = world.decide(np.array([[0, 3]]), NONE)
     # Half a GPU: batch 4 in 80 ms, 4 / 80 ms · 0.8 = 40/s. A whole one: batch 4 in 40 ms, 80/s.
     assert decided.carried_rps[0] == pytest.approx([40.0, 80.0])
-    # A whole GPU with batch 1 executes 100/s: 0.4 + 0.8, and nobody is late.
+    # A whole GPU with batch 1 executes 100/s: 0.4 + 0.8, and none is late.
     assert world.entire_gpu_rps == pytest.approx([100.0, 100.0])
     assert world.rewards(decided, RATES)[0] == pytest.approx(1.2)
     assert world.used_mib(np.array([[0, 3]]), decided)[0] == pytest.approx(
@@ -97,7 +97,7 @@ def test_masks_keep_every_limit() -> None:
     assert world.allowed(np.array([[1, NOWHERE]]), 1, RATES).tolist() == [
         [False, False, True, True, False]
     ]
-    # Nobody asks for the second service: it goes nowhere.
+    # No one asks for the second service: it goes nowhere.
     assert world.allowed(nobody, 1, np.array([[20.0, 0.0]])).tolist() == [
         [False] * 4 + [True]
     ]
