@@ -86,6 +86,8 @@ class ServerCounts:
     latency: Histogram | None = None
     first_token: Histogram | None = None
     between_tokens: Histogram | None = None
+    mean_gaps: Histogram | None = None
+    """Of each request, from one of its tokens to the next."""
     in_queue: Histogram | None = None
 
 
