@@ -87,7 +87,7 @@ class ServerCounts:
     first_token: Histogram | None = None
     between_tokens: Histogram | None = None
     mean_gaps: Histogram | None = None
-    """Of each request, from one of its tokens to the next."""
+    """Each request counts once, with its mean time from one token to the next."""
     in_queue: Histogram | None = None
 
 

@@ -28,7 +28,7 @@ _EVENT_END = b"\n\n"
 _STATED = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,9})\b')
 """Within a text that was generated the quotes have backslashes before them."""
 _PROMPT_ALONE = re.compile(rb'"usage"\s*:\s*\{|"input_tokens"\s*:\s*\d')
-"""Of an answer that states no tokens of its own: embeddings, scores, and what Anthropic's count_tokens says."""
+"""Embeddings, scores and Anthropic's count_tokens state so that they have no tokens of their own."""
 MAX_TOKENS = 1_000_000
 """In one answer. Replicas are their tenants' own programs, which may say anything."""
 _MAX_ANSWERS = 1024

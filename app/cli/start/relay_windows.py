@@ -119,7 +119,7 @@ def make_windows(
 class _Counts:
     served: int
     latency: Histogram
-    """Of those that were served: until what the SLO counts until; without counts where that is not told."""
+    """How long those that were served waited for what the SLO counts until; without counts where that is not told."""
     steady_ratio: float
     """The part of them whose tokens followed each other in time."""
     failed: int
