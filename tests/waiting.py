@@ -22,9 +22,9 @@ T = TypeVar("T")
 Given = ParamSpec("Given")
 
 
-def until(is_so: Callable[[], T], what: str = "") -> T:
-    """What the condition returns when it first holds. Fails after PATIENCE_S."""
-    end_s = time.monotonic() + PATIENCE_S
+def until(is_so: Callable[[], T], what: str = "", *, limit_s: float = PATIENCE_S) -> T:
+    """What the condition returns when it first holds. Fails after so long."""
+    end_s = time.monotonic() + limit_s
     while not (found := is_so()):
         assert time.monotonic() < end_s, what or "the condition never held"
         time.sleep(0.02)

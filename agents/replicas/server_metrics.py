@@ -86,6 +86,8 @@ class ServerCounts:
     latency: Histogram | None = None
     first_token: Histogram | None = None
     between_tokens: Histogram | None = None
+    mean_gaps: Histogram | None = None
+    """Each request counts once, with its mean time from one token to the next."""
     in_queue: Histogram | None = None
 
 

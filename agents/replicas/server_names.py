@@ -56,6 +56,7 @@ SERVERS: Mapping[ServerKind, Mapping[str, tuple[Name, ...]]] = {
             Name("vllm:inter_token_latency_seconds", 1e3),
             Name("vllm:time_per_output_token_seconds", 1e3),
         ),
+        "mean_gaps": (Name("vllm:request_time_per_output_token_seconds", 1e3),),
         "in_queue": (Name("vllm:request_queue_time_seconds", 1e3),),
     },
     "triton": {
@@ -76,7 +77,9 @@ SERVERS: Mapping[ServerKind, Mapping[str, tuple[Name, ...]]] = {
     },
 }
 
-HISTOGRAMS = frozenset({"latency", "first_token", "between_tokens", "in_queue"})
+HISTOGRAMS = frozenset(
+    {"latency", "first_token", "between_tokens", "mean_gaps", "in_queue"}
+)
 RATIOS = frozenset({"memory_used_ratio"})
 """Engines of one server have equal memories: of several, the mean is the share of all."""
 

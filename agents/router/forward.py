@@ -63,7 +63,7 @@ class RouterJob:
     meter: TokenMeter | None = None
     """Only streams of language models have one."""
     answer_tokens: int = 0
-    """In an answer of a language model that is no stream."""
+    """In an answer of a language model that is no stream; an error has none."""
 
     def left_s(self, now_s: float) -> float:
         """Until its deadline, or as long as anybody waits."""
@@ -207,7 +207,7 @@ class Forwarder:
             return await self._pass_pieces(job, replica_id, answer)
         if job.meter is not None:
             job.meter.feed(answer.body, self._now_s())
-        elif job.service_queue.is_model:
+        elif job.service_queue.is_model and answer.status < HTTPStatus.BAD_REQUEST:
             job.answer_tokens = answered_tokens(answer.body)
         response = web.Response(
             status=answer.status, headers=answer.headers, body=answer.body
@@ -239,7 +239,8 @@ class Forwarder:
                     tail.feed(piece)
                 await response.write(piece)
             await response.write_eof()
-            job.answer_tokens = tail.tokens
+            if answer.status < HTTPStatus.BAD_REQUEST:
+                job.answer_tokens = tail.tokens
         except WorkerAnswerLost as error:  # part of the answer is out: only a broken connection tells the client so
             self._blame(job, replica_id, str(error))
             if job.request.transport is not None:

@@ -27,7 +27,8 @@ _TAIL_BYTES = 16 * 1024
 _EVENT_END = b"\n\n"
 _STATED = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,9})\b')
 """Within a text that was generated the quotes have backslashes before them."""
-_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_PROMPT_ALONE = re.compile(rb'"usage"\s*:\s*\{|"input_tokens"\s*:\s*\d')
+"""Embeddings, scores and Anthropic's count_tokens state so that they have no tokens of their own."""
 MAX_TOKENS = 1_000_000
 """In one answer. Replicas are their tenants' own programs, which may say anything."""
 _MAX_ANSWERS = 1024
@@ -191,10 +192,10 @@ class AnswerTail:
 def answered_tokens(body: bytes) -> int:
     """Tokens of an answer that came at once, by its usage, else by its events; 1 where it has neither.
 
-    Embeddings and scores state the tokens of their prompts alone, and have none of their own."""
+    What states the tokens of its prompt alone has none of its own."""
     if stated := _STATED.findall(body):
         return _believed(int(stated[-1]))
-    if _USAGE.search(body):
+    if _PROMPT_ALONE.search(body):
         return 0
     meter = TokenMeter(0.0)
     meter.feed(body, 0.0)

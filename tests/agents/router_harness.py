@@ -44,10 +44,10 @@ class RawWorker:
 
 
 @asynccontextmanager
-async def raw_worker(handler: Handler) -> AsyncIterator[RawWorker]:
-    """It on a free port."""
+async def raw_worker(handler: Handler, *, port: int = 0) -> AsyncIterator[RawWorker]:
+    """It on a port, a free one unless told."""
     worker = RawWorker(handler)
-    server = await asyncio.start_server(worker.run, "127.0.0.1", 0)
+    server = await asyncio.start_server(worker.run, "127.0.0.1", port)
     worker.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield worker

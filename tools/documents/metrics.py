@@ -247,7 +247,9 @@ a vLLM that no agent started does, as below:
 * A request arrived if it was answered or refused (`vllm:admission_rejections_total`), waits or runs, or got its first
   token and left. vLLM counts a client that leaves before its first token nowhere, so such requests are missing.
 * The histogram's buckets say how many were in time, as if requests were spread evenly over a bucket. The SLO is read
-  again for each window.
+  again for each window. Of a service of kind llm it is that of first tokens, and that of the requests' mean gaps; the
+  one that fewer kept counts. First tokens that came in the window stand for those of the requests that ended in it.
+* vLLM counts each of a request's `n` answers as a request, and its prompt each time.
 * Each series is compared with itself, and differences are summed. After a restart, which a new
   `process_start_time_seconds` tells, everything counts from zero; so does one engine of several whose counters fell.
   Where counters fall otherwise, two servers answer at the address: `relay` refuses that. Relay each server, or each

@@ -48,6 +48,11 @@ local function stated(data, field)
   return tonumber(data:match('.*"' .. field .. '"%s*:%s*(%d+)'))
 end
 
+-- Embeddings, scores and counted prompts have no tokens of their own.
+local function has_prompt_alone(data)
+  return data:find('"usage"%s*:%s*{') ~= nil or stated(data, "input_tokens") ~= nil
+end
+
 local function kind_of(event, data)
   for _, start in ipairs(TYPED) do
     local kind = event:match("event:%s*(" .. start .. "[%w_.]+)") or data:match('"type"%s*:%s*"(' .. start .. '[%w_.]+)"')
@@ -107,13 +112,14 @@ function Meter:http_headers(txn, message)
   if not message.channel:is_resp() then return end
   local status = tonumber(message:get_stline().code)
   self.is_judged = status >= 200 and status < 500 and txn:get_var("txn.is_stream") ~= nil
+  self.is_error = status >= 400
   self.backend = txn.f:be_name()
   self.slo_ms, self.itl_us = txn:get_var("txn.slo_ms") or 0, txn:get_var("txn.itl_us") or 0
   local kinds = message:get_headers()["content-type"]
   self.is_stream = kinds ~= nil and kinds[0]:lower():find("text/event-stream", 1, true) == 1
 end
 
--- How the tokens of a stream begin: nearly all of them alike, so that most are known without being looked through.
+-- How the tokens of a stream begin: nearly all of them alike, so that most are known by that and by stating no usage.
 local function beginning_of(event)
   if event:sub(1, 6) == "event:" then return event:match("^[^\n]*\n") end
   local _, stop = event:find('"content"%s*:%s*"')
@@ -127,11 +133,14 @@ function Meter:note_token(at_ms)
   self.events = self.events + 1
 end
 
-function Meter:take(event, at_ms)
+function Meter:is_as_before(event)
   local beginning = self.beginning
-  if beginning and not self.is_cut and event:sub(1, #beginning) == beginning and event:byte(#beginning + 1) ~= 34 then
-    return self:note_token(at_ms)
-  end
+  if beginning == nil or self.is_cut or event:sub(1, #beginning) ~= beginning then return false end
+  return event:byte(#beginning + 1) ~= 34 and not event:find('"usage"%s*:%s*{')
+end
+
+function Meter:take(event, at_ms)
+  if self:is_as_before(event) then return self:note_token(at_ms) end
   local facts = nil
   if self.is_cut then
     -- The beginning of a longer one is gone: what its end says of the usage still holds.
@@ -209,7 +218,7 @@ function Meter:http_end(txn, message)
     return
   end
   local tokens = stated(self.rest, "output_tokens") or stated(self.rest, "completion_tokens")
-  if tokens == nil then tokens = self.rest:find('"usage"%s*:%s*{') and 0 or 1 end
+  if tokens == nil then tokens = (self.is_error or has_prompt_alone(self.rest)) and 0 or 1 end
   self:note_tokens(took_ms, math.min(MAX_TOKENS, tokens))
 end
 

@@ -36,6 +36,7 @@ from app.cli.common.output import show_line, show_table
 from app.cli.start.relay_windows import (
     MAX_WINDOWS,
     CountedWindow,
+    InTime,
     Stretch,
     make_windows,
 )
@@ -172,7 +173,7 @@ class PushedWindows:
     path: str
     """The service's."""
     patience: Patience
-    slo_ms: float = 0.0
+    slo: InTime = field(default_factory=lambda: InTime(until_ms=0.0), init=False)
     pushed: int = 0
     _waiting: deque[CountedWindow] = field(
         default_factory=lambda: deque(maxlen=MAX_WINDOWS), init=False
@@ -180,11 +181,14 @@ class PushedWindows:
     """Oldest first. The first one may have been stored by a request that lost its answer: it is sent again as it is."""
 
     def load_slo(self) -> None:
-        """Read the latency that counts as in time, which may change at any time. Raises CliError."""
-        slo_ms = number(self.api.get(self.path), "spec.slo.latency_ms")
-        if slo_ms is None:
+        """Read what counts as in time, which may change at any time. Raises CliError."""
+        service = self.api.get(self.path)
+        itl_ms = number(service, "spec.slo.itl_ms")
+        name = "latency_ms" if itl_ms is None else "ttft_ms"
+        until_ms = number(service, f"spec.slo.{name}")
+        if until_ms is None:
             raise CliError(f"service {self.path.rpartition('/')[2]} has no SLO")
-        self.slo_ms = slo_ms
+        self.slo = InTime(until_ms=until_ms, itl_ms=itl_ms)
 
     def renew_slo(self) -> None:
         """The same; where the control plane does not answer, the last one counts."""
@@ -259,7 +263,7 @@ class Relay:
         self.before = after
         # A clock that was set back: no window may be of no length.
         if stretch.end_s > stretch.begin_s:
-            for window in make_windows(stretch, grown, self.plane.slo_ms):
+            for window in make_windows(stretch, grown, self.plane.slo):
                 self.plane.add(window)
 
     def _grown(self, after: ServerPage) -> ServerCounts | None:

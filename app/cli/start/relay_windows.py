@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 
 from agents.replicas.server_metrics import Histogram, ServerCounts
 from app.cli.common.client import Document
@@ -13,6 +14,16 @@ MAX_WINDOW_S = 3600.0
 """What the control plane takes."""
 MAX_WINDOWS = 23
 """The control plane takes none that began more than a day ago."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InTime:
+    """What a service's SLO counts as in time."""
+
+    until_ms: float
+    """Until the answer; of a language model until its first token."""
+    itl_ms: float | None = None
+    """Only a language model's has one: from one token to the next, in the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +97,7 @@ class CountedWindow:
 
 
 def make_windows(
-    stretch: Stretch, grown: ServerCounts, slo_ms: float
+    stretch: Stretch, grown: ServerCounts, slo: InTime
 ) -> tuple[CountedWindow, ...]:
     """The windows of a stretch, oldest first; none where the server does not tell how many it served and how fast.
 
@@ -95,24 +106,28 @@ def make_windows(
     """
     if grown.served is None or grown.latency is None:
         return ()
-    counts = _Counts.of(grown, grown.latency)
+    counts = _Counts.of(grown, grown.latency, slo)
     parts = tuple(stretch.parts())
     made = []
     for number, part in enumerate(parts):
         share = counts.part(number, len(parts))
-        made.append(_window(part, share, slo_ms))
+        made.append(_window(part, share, slo))
     return tuple(made[-MAX_WINDOWS:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counts:
+    served: int
     latency: Histogram
+    """How long those that were served waited for what the SLO counts until; without counts where that is not told."""
+    steady_ratio: float
+    """The part of them whose tokens followed each other in time."""
     failed: int
     others: int
     """Those that arrived, and were neither served nor refused yet."""
 
     @classmethod
-    def of(cls, grown: ServerCounts, latency: Histogram) -> "_Counts":
+    def of(cls, grown: ServerCounts, latency: Histogram, slo: InTime) -> "_Counts":
         """Who came is who was answered or refused, by how many more wait and run than before, and who left.
 
         A client that leaves appears in no counter of answers; after its first token it is in that histogram.
@@ -123,8 +138,11 @@ class _Counts:
         begun = sum(grown.first_token.counts) if grown.first_token else 0
         came = max(served + waiting + running, begun + waiting)
         failed = _amount(grown.failed)
+        is_model = slo.itl_ms is not None
         return cls(
-            latency=latency,
+            served=served,
+            latency=_scaled(grown.first_token, served) if is_model else latency,
+            steady_ratio=_steady_ratio(grown, slo),
             failed=max(0, failed),
             # Where those that waited gave up, fewer wait; those that were served have arrived all the same.
             others=max(0, came - served),
@@ -140,23 +158,45 @@ class _Counts:
 
         counts = tuple(map(share, self.latency.counts))
         return _Counts(
+            served=sum(counts) if any(self.latency.counts) else share(self.served),
             latency=Histogram(ends_ms=self.latency.ends_ms, counts=counts),
+            steady_ratio=self.steady_ratio,
             failed=share(self.failed),
             others=share(self.others),
         )
 
 
-def _window(stretch: Stretch, counts: _Counts, slo_ms: float) -> CountedWindow:
+def _scaled(first_token: Histogram | None, served: int) -> Histogram:
+    """First tokens as if they were those of the requests that ended meanwhile, whose own are not told."""
+    if first_token is None or not any(first_token.counts):
+        return Histogram(ends_ms=(), counts=())
+    upto = tuple(accumulate(first_token.counts, initial=0))
+    ends = [count * served // upto[-1] for count in upto]
+    counts = tuple(after - before for before, after in pairwise(ends))
+    return Histogram(ends_ms=first_token.ends_ms, counts=counts)
+
+
+def _steady_ratio(grown: ServerCounts, slo: InTime) -> float:
+    """Older servers tell of single gaps alone."""
+    gaps = grown.mean_gaps or grown.between_tokens
+    if slo.itl_ms is None or gaps is None or not any(gaps.counts):
+        return 1.0
+    return gaps.within(slo.itl_ms) / sum(gaps.counts)
+
+
+def _window(stretch: Stretch, counts: _Counts, slo: InTime) -> CountedWindow:
     # Of one reading: a counter of answers may be a request ahead of the histogram.
-    latency = counts.latency
-    served = sum(latency.counts)
+    latency, served = counts.latency, counts.served
+    in_time = latency.within(slo.until_ms) if any(latency.counts) else served
+    # Which were late in both ways is not told: those that were late in one are taken to be among those of the other.
+    in_slo = min(in_time, served * counts.steady_ratio)
     return CountedWindow(
         stretch=stretch,
         # Who still waits has arrived as well: without them a growing queue would look like falling demand.
         arrivals=served + counts.failed + counts.others,
         served=served,
         # Within a bucket the number is interpolated; it is rounded down, so that no kept SLO is claimed too many.
-        in_slo=min(served, math.floor(latency.within(slo_ms))),
+        in_slo=min(served, math.floor(in_slo)),
         rejected=counts.failed,
         latency=tuple(
             pair

@@ -116,6 +116,35 @@ STREAMS = {
         after=(chunk({"content": ""}, "length"), usage(7), DONE),
         count=7,
     ),
+    "chat with usage in each event": ApiStream(
+        before=(data({"choices": [], "usage": {"completion_tokens": 0}}),),
+        tokens=tuple(
+            data(
+                {
+                    "choices": [{"index": 0, "delta": {"content": text}}],
+                    "usage": {"prompt_tokens": 9, "completion_tokens": tokens},
+                }
+            )
+            for text, tokens in (("a", 1), ("b c", 3), ("d", 4))
+        ),
+        after=(DONE,),
+        count=4,
+    ),
+    "completions with usage in the last token's event": ApiStream(
+        path="/v1/completions",
+        before=(),
+        tokens=(
+            data({"choices": [{"index": 0, "text": "a", "finish_reason": None}]}),
+            data(
+                {
+                    "choices": [{"index": 0, "text": "b c", "finish_reason": "length"}],
+                    "usage": {"prompt_tokens": 9, "completion_tokens": 3},
+                }
+            ),
+        ),
+        after=(DONE,),
+        count=3,
+    ),
     "chat that thinks": ApiStream(
         before=(ROLE,),
         tokens=(
@@ -244,6 +273,7 @@ WHOLE = {
         0,
     ),
     "scores": ({"data": [{"score": 0.5}], "usage": {"prompt_tokens": 8}}, 0),
+    "counted prompts": ({"input_tokens": 12, "context_management": {"original_input_tokens": 12}}, 0),
     "without usage": ({"text": "a"}, 1),
 }  # fmt: skip
 """Answers that come at once, and their tokens."""

@@ -143,6 +143,15 @@ def test_waits_grow_while_nothing_answers_and_end_with_it() -> None:
     assert waits == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0, 30.0, 2.0]
 
 
+def test_a_language_model_is_relayed_by_its_first_tokens() -> None:
+    both = Both(["10", "20"])
+    slo = {"ttft_ms": 600.0, "itl_ms": 40.0, "percentile": 0.9}
+    both.api.objects["services/chat"] = {**CHAT, "spec": {"kind": "llm", "slo": slo}}
+    result = relayed(both, windows=1)
+    assert result.code == 0, result.err
+    assert both.served() == [10]
+
+
 def test_the_slo_is_read_again() -> None:
     """At first all in the first bucket are in time, then half of them."""
     both = Both(["10", "20", "30"], slo_ms=[100.0, 100.0, 50.0])

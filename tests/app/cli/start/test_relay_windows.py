@@ -9,11 +9,14 @@ from app.cli.start.relay_windows import (
     MAX_WINDOW_S,
     MAX_WINDOWS,
     CountedWindow,
+    InTime,
     Stretch,
     make_windows,
 )
 
 ENDS = (100.0, 200.0, math.inf)
+ANSWER = InTime(until_ms=150.0)
+TOKENS = InTime(until_ms=150.0, itl_ms=100.0)
 START_S = 1_772_366_400.0  # 2026-03-01T12:00:00Z
 
 
@@ -36,7 +39,7 @@ def windows(
     counts: ServerCounts, *, seconds: float = 10.0, slo_ms: float = 150.0
 ) -> tuple[CountedWindow, ...]:
     stretch = Stretch(begin_s=START_S, end_s=START_S + seconds)
-    return make_windows(stretch, counts, slo_ms)
+    return make_windows(stretch, counts, InTime(until_ms=slo_ms))
 
 
 def test_a_window_is_sent_as_the_control_plane_takes_it() -> None:
@@ -86,6 +89,61 @@ def test_who_came_is_who_was_answered_refused_waits_or_left(
     )
 
 
+@pytest.mark.parametrize(
+    ("first_tokens", "gaps", "single_gaps", "in_slo", "latency"),
+    [
+        # 8 answers of 12 first tokens: 4 of 6 in the first bucket, half of the second one's 4.
+        ((6, 6, 0), (8, 0, 0), None, 6, (4, 4, 0)),
+        # Six of eight had their tokens in time, of which fewer had their first one.
+        ((12, 0, 0), (6, 2, 0), None, 6, (8, 0, 0)),
+        ((6, 6, 0), (7, 1, 0), None, 6, (4, 4, 0)),
+        # All that were served got their first token before.
+        ((0, 0, 0), (6, 0, 2), None, 6, ()),
+        (None, None, None, 8, ()),
+        # Of an older vLLM: a quarter of all gaps was too long.
+        ((8, 0, 0), None, (75, 25, 0), 6, (8, 0, 0)),
+    ],
+)
+def test_of_a_language_model_first_tokens_and_gaps_are_in_time(
+    first_tokens: tuple[int, ...] | None,
+    gaps: tuple[int, ...] | None,
+    single_gaps: tuple[int, ...] | None,
+    in_slo: int,
+    latency: tuple[int, ...],
+) -> None:
+    # As entire answers all eight would be late.
+    counts = ServerCounts(
+        served=8.0,
+        latency=a_histogram(0, 0, 8),
+        first_token=first_tokens and a_histogram(*first_tokens),
+        mean_gaps=gaps and a_histogram(*gaps),
+        between_tokens=single_gaps and a_histogram(*single_gaps),
+    )
+    stretch = Stretch(begin_s=START_S, end_s=START_S + 10.0)
+    (window,) = make_windows(stretch, counts, TOKENS)
+    assert (window.served, window.in_slo) == (8, in_slo)
+    pairs = zip(ENDS, latency, strict=False)
+    assert window.latency == tuple(pair for pair in pairs if pair[1])
+
+
+@pytest.mark.parametrize("first_tokens", [(0, 0, 0), (3, 3, 5)])
+def test_a_silence_of_a_language_model_is_spread_over_windows(
+    first_tokens: tuple[int, ...],
+) -> None:
+    counts = ServerCounts(
+        served=7.0,
+        latency=a_histogram(0, 0, 7),
+        first_token=a_histogram(*first_tokens),
+        mean_gaps=a_histogram(5, 0, 2),
+    )
+    stretch = Stretch(begin_s=START_S, end_s=START_S + 5 * MAX_WINDOW_S)
+    parts = make_windows(stretch, counts, TOKENS)
+    assert sum(each.served for each in parts) == 7
+    for each in parts:
+        assert each.in_slo <= each.served <= each.arrivals
+        assert sum(count for _, count in each.latency) <= each.served
+
+
 def test_a_server_that_tells_no_latencies_makes_no_window() -> None:
     assert windows(ServerCounts(served=5.0)) == ()
 
@@ -111,7 +169,7 @@ def test_of_many_hours_those_are_kept_that_the_control_plane_takes() -> None:
 def test_windows_that_follow_each_other_are_joined_up_to_an_hour() -> None:
     (first,) = windows(grown(3, 0, 1, failed=1.0))
     (second,) = make_windows(
-        Stretch(begin_s=START_S + 10.0, end_s=START_S + 30.0), grown(2, 5, 0), 150.0
+        Stretch(begin_s=START_S + 10.0, end_s=START_S + 30.0), grown(2, 5, 0), ANSWER
     )
     both = first.plus(second)
     assert both is not None
@@ -121,6 +179,6 @@ def test_windows_that_follow_each_other_are_joined_up_to_an_hour() -> None:
     (hour,) = make_windows(
         Stretch(begin_s=START_S + 10.0, end_s=START_S + 10.0 + MAX_WINDOW_S),
         grown(1, 0, 0),
-        150.0,
+        ANSWER,
     )
     assert first.plus(hour) is None
