@@ -4,12 +4,15 @@ from http import HTTPStatus
 
 from agents.router.request_router import LONGEST_START_S
 
-# The first answer comes when a replica has started. Without a check: the agent, which is there, or nothing is.
+# The first answer comes when a replica has started. Without a check: the agent, which is there, or nothing is. Without
+# weight: the map alone sends requests there. A thread may see it and the servers' states at different moments, and the
+# path and the headers go by the map.
 WAITING = f"""\
     http-request set-timeout server {int(LONGEST_START_S) + 60}s if {{ var(txn.waits) -m bool }}
     # Who refused would be asked again: the one replica, or the place where what waits was given up.
-    http-request disable-l7-retry if {{ nbsrv lt 2 }}
-    server w1 127.0.0.1:1 disabled no-check backup maxconn 0 maxqueue 0 observe none
+    http-request disable-l7-retry if {{ nbsrv lt 2 }} || {{ var(txn.waits) -m bool }}
+    use-server w1 if {{ var(txn.waits) -m bool }}
+    server w1 127.0.0.1:1 disabled no-check weight 0 maxconn 0 maxqueue 0 observe none
 """
 # Without delay: HAProxy would hold a token back for what may follow it.
 STREAMS = """\
