@@ -43,7 +43,8 @@ defaults
     timeout server 60s
     timeout queue 60s
     timeout check {check_ms}
-    # A request that could not be connected, or was refused by 503, goes elsewhere; no other is ever sent again.
+    # A request that could not be connected, or was refused by 503, goes elsewhere; no other is ever sent again. Of 429,
+    # by which TGI refuses, HAProxy 2.6 cannot do so.
     retries 2
     retry-on conn-failure 503
     option redispatch 1
@@ -92,13 +93,13 @@ frontend node
     # The tokens of a compressed answer could not be read on the way.
     http-request del-header Accept-Encoding if is_stream
     http-response set-var(txn.is_answered) bool(1)
-    http-response set-header Retry-After {again} if {{ status 503 }} !{{ res.hdr(Retry-After) -m found }}
+    http-response set-header Retry-After {again} if {{ status 429 503 }} !{{ res.hdr(Retry-After) -m found }}
     http-response set-var(txn.late_ms) date(0,ms),sub(txn.came_ms),sub(txn.slo_ms)
     # The head of a stream says nothing of its first token: meter.lua does.
-    http-response sc-inc-gpc0(0) if {{ var(txn.late_ms) -m int le 0 }} {{ status lt 500 }} !is_stream
+    http-response sc-inc-gpc0(0) if {{ var(txn.late_ms) -m int le 0 }} {{ status lt 500 }} !{{ status 429 }} !is_stream
     # HAProxy's own 400 is to a client that has left.
     http-after-response set-var(txn.judged) lua.judge if is_counted {{ status 400 }} !{{ var(txn.is_answered) -m bool }}
-    http-after-response set-var(txn.judged) lua.judge if is_counted {{ status ge 500 }}
+    http-after-response set-var(txn.judged) lua.judge if is_counted {{ status 429 }} || is_counted {{ status ge 500 }}
     # What is no request must not count as one.
     use_backend {asked} unless is_inference or {{ var(txn.asks_model) -m bool }}
     use_backend %[var(txn.backend)]
