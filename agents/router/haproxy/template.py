@@ -58,7 +58,7 @@ defaults
     http-check set-var-fmt(check.place) %[be_name]/%[srv_name]
     http-check send meth GET uri-lf %[var(check.place),map({ready},{ready_path})]
     # A server that runs but knows no such path is well.
-    http-check expect status 200-299,404
+    http-check expect status 200-299,{runs}
     # Bad answers are judged by meter.lua: to HAProxy a server that is busy (503) would have failed.
     default-server check inter 500 fall 3 rise 1 observe layer4 error-limit 3 on-error mark-down
     default-server maxconn {replica_limit} maxqueue {queue_limit}

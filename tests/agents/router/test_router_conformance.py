@@ -34,6 +34,8 @@ class Server:
     def __init__(self, name: str, ready_path: str = "/v2/health/ready") -> None:
         self.name, self.ready_path = name, ready_path
         self.status, self.is_ready = 200, True
+        self.unknown = 404
+        """How it answers at paths that it does not know."""
         self.requests = 0
         self.hold: asyncio.Event | None = None
 
@@ -54,7 +56,7 @@ class Server:
 
     async def _ready(self, request: web.Request) -> web.Response:
         if request.path != self.ready_path:
-            return web.Response(status=404)
+            return web.Response(status=self.unknown)
         return web.Response(status=200 if self.is_ready else 503)
 
 
@@ -159,12 +161,14 @@ async def test_a_replica_that_was_put_out_is_asked_where_its_kind_answers(
         await both_serve(door)
 
 
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 501])
 @both
 @in_loop
 async def test_a_server_that_knows_no_readiness_comes_back_too(
-    kind: str, tmp_path: Path
+    kind: str, tmp_path: Path, status: int
 ) -> None:
     a, b = Server("a", "/nowhere"), Server("b", "/nowhere")
+    a.unknown = b.unknown = status
     async with (
         front(kind, tmp_path) as door,
         served(a.make_app()) as at_a,
