@@ -30,7 +30,7 @@ STARTED = "process_start_time_seconds"
 CLOCKS_S = 5.0
 """Starts are counted from the boot of the machine and answers are dated in whole seconds: they agree by so much."""
 MAX_SERIES = 100_000
-"""One server may have so many, with those that are no longer there; an engine of vLLM has some hundred."""
+"""A server has at most this number, with those that are no longer there; an engine of vLLM has some hundred."""
 _PARTS = frozenset(
     {"le", "finished_reason", "reason", "model_name", "model", "version"}
 )
