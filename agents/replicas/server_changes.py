@@ -13,7 +13,7 @@ taken the other one's place, as in a rolling update; only the next page shows wh
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from prometheus_client.samples import Sample
@@ -29,6 +29,8 @@ from agents.replicas.server_names import RATIOS, SERVERS, SERVICE_LABEL, ServerK
 STARTED = "process_start_time_seconds"
 CLOCKS_S = 5.0
 """Starts are counted from the boot of the machine and answers are dated in whole seconds: they agree by so much."""
+MAX_SERIES = 100_000
+"""A server has at most this number, with those that are no longer there; an engine of vLLM has some hundred."""
 _PARTS = frozenset(
     {"le", "finished_reason", "reason", "model_name", "model", "version"}
 )
@@ -88,6 +90,24 @@ def counts_since(
         for name, samples in after.page.items()
     }
     return read_server(page, kind, served_as)
+
+
+def with_lost(before: ServerPage, after: ServerPage) -> ServerPage:
+    """The later page with the series of the earlier one that it lacks.
+
+    An engine that is away from a page goes on counting; where it is back it counts from what was seen of it last.
+    Nothing of a new process is kept.
+    """
+    if before.started_s != after.started_s:
+        return after
+    page = dict(after.page)
+    for name, samples in before.page.items():
+        there = {_key(sample) for sample in page.get(name, ())}
+        lost = [sample for sample in samples if _key(sample) not in there]
+        page[name] = (*page.get(name, ()), *lost)
+    # Engines whose names change with each of their starts would add up for ever.
+    is_bounded = sum(map(len, page.values())) <= MAX_SERIES
+    return replace(after, page=page) if is_bounded else after
 
 
 def _is_restarted(before: ServerPage, after: ServerPage) -> bool:

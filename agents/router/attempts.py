@@ -21,7 +21,7 @@ from agents.router.service_queue import Overloaded, ServiceQueue
 from agents.serving.http_problems import problem
 
 ATTEMPTS = 3
-"""Replicas that are tried for one request, of which all but the last could not be connected to, or answered 503."""
+"""Replicas that are tried for one request, of which all but the last could not be connected to, or refused it."""
 _LOOK_S = 1.0
 """From look to look whether the first replica still starts."""
 
@@ -33,7 +33,7 @@ async def serve(
     service_queue = job.service_queue
     reason = ""
     refused: dict[str, web.Response] = {}
-    # Only a request that no replica has begun is tried again: it was not sent, or refused by 503.
+    # Only a request that no replica has begun is tried again: it was not sent, or refused.
     for _ in range(ATTEMPTS):
         left_s = job.left_s(now_s())
         if left_s < 0.001:

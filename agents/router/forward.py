@@ -33,6 +33,8 @@ PEER = "node "
 MAX_METADATA = 1024 * 1024
 _PEERS_OWN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 """Another node's router so refuses a client's key or its own sender's address, or knows no such service."""
+_REFUSALS = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
+"""vLLM, SGLang, Triton, llama.cpp and Ollama refuse by the first what has no place, TGI and TEI by the second."""
 
 Outcome: TypeAlias = Literal["served"] | Reason
 
@@ -40,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Busy(DeviceError):
-    """A replica answered 503: it is well, did nothing of the request, and takes no more at the moment."""
+    """A replica answered 503 or 429: it is well, did nothing of the request, and takes no more at the moment."""
 
     def __init__(self, response: web.Response) -> None:
         """`response`: its refusal, as a client gets it."""
@@ -153,7 +155,7 @@ class Forwarder:
         if is_peer and answer.status in _PEERS_OWN and _has_type(answer, PROBLEM_TYPE):
             answer.close()
             raise Busy(peer_refuses())
-        if answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        if answer.status in _REFUSALS:
             raise Busy(await _refusal(answer))
         return await self._pass_answer(job, replica_id, answer)
 
@@ -367,7 +369,7 @@ def _outcome(job: RouterJob, answer: WorkerAnswer) -> Outcome:
 
 
 async def _refusal(answer: WorkerAnswer) -> web.Response:
-    """A replica's 503 in its own words, and when to come again."""
+    """A replica's refusal in its own words, and when to come again."""
     try:
         body = await _read_body(answer)
     except WorkerAnswerLost:

@@ -30,6 +30,8 @@ IDLE_S = 3.0
 MAX_IDLE = 256
 CONNECT_TIMEOUT_S = 2.0
 """Workers are on this machine: a worker that takes longer does not take connections any more."""
+RUNS_WITHOUT_READINESS = (401, 403, 404, 405, 501)
+"""So a server answers a GET of its readiness that has none there: it asks for a key first, or knows no such path."""
 _STALL_S = 0.1
 """Given to a connection after its time, so that a process that stood still sees what came meanwhile."""
 _JOINED_LIMIT = 64 * 1024
@@ -112,15 +114,15 @@ class ConnectionPool:
         return await connection.ask(head, body, due_s)
 
     async def is_ready(self, path: bytes, *, timeout_s: float) -> bool:
-        """Whether a GET of the path is answered in time, with 2xx or with 404: a server that does not know the path
-        takes requests nevertheless."""
+        """Whether a GET of the path is answered in time, with 2xx or as by a server that does not know the path or
+        asks for a key first: it takes requests nevertheless."""
         head = b"GET %b%b HTTP/1.1\r\nHost: %b\r\n\r\n" % (self.prefix, path, self.host)
         try:
             answer = await self.ask(head, b"", timeout_s=timeout_s)
         except (NotConnected, WorkerAnswerLost):
             return False
         answer.close()
-        return 200 <= answer.status < 300 or answer.status == 404
+        return 200 <= answer.status < 300 or answer.status in RUNS_WITHOUT_READINESS
 
     def close(self) -> None:
         """Close what is idle; what is busy closes when it is done."""

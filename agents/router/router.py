@@ -6,8 +6,8 @@ as it comes. A service without a replica keeps its requests waiting, bounded, an
 sees the demand; where it starts on another node, what waits is passed on. Metadata is any replica's own, not counted.
 
     request ──▶ queue: bounded, turn by weights ──▶ pool of the replica's connections ──▶ answer, whole or in parts
-                  │ full: 503, Retry-After                 │ NotConnected, or 503: another replica, for nothing was
-                  │                                        │ done; when all are busy 503, Retry-After
+                  │ full: 503, Retry-After                 │ NotConnected, or 503, 429: another replica, for nothing
+                  │                                        │ was done; when all are busy that, Retry-After
                   │ deadline passed: 504                   │ WorkerAnswerLost: 502 or a broken connection, never sent
                                                            again
                   ▼                                        ▼ LateAnswer: 502, or 504 when the deadline passed

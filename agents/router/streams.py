@@ -39,6 +39,8 @@ _Document: TypeAlias = dict[str, object]
 _TYPED = ("response.", "message_", "content_block_", "transcript.", "speech.")
 """How the types of events begin, in the APIs that give them types."""
 _FAILURES = ("error", "response.failed")
+_FAILED = (b"event: error", b"event:error", b"error:")
+"""How events begin by which servers tell an error in any words; the last one is llama.cpp's."""
 _BEGINNINGS = ("response.output_item.added", "content_block_start")
 _CALLS = ("_call", "tool_use")
 _CONTENTS = (
@@ -58,7 +60,8 @@ _DELTAS = ("text", "thinking", "partial_json", "citation")
 class _EventFacts(NamedTuple):
     """One event as its API means it."""
 
-    is_token: bool = False
+    contents: int = 0
+    """Answers for which it has content."""
     has_failed: bool = False
     tokens: int | None = None
     """All of the answer's, as its usage states them."""
@@ -91,7 +94,7 @@ class TokenMeter:
         """Whether the server told an error within the stream."""
         self._came_s = came_s
         self._events = 0
-        """That had content."""
+        """That had content, of each of the answers."""
         self._answers = 1
         self._first_s = self._last_s = 0.0
         self._stated: int | None = None
@@ -146,11 +149,11 @@ class TokenMeter:
         self._answers = max(self._answers, facts.answers)
         if facts.tokens is not None:
             self._stated = facts.tokens
-        if facts.is_token:
+        if facts.contents:
             if not self._events:
                 self._first_s = now_s
             self._last_s = now_s
-            self._events += 1
+            self._events += facts.contents
 
     @property
     def tokens(self) -> int:
@@ -208,6 +211,8 @@ def _believed(tokens: int) -> int:
 
 def _facts_of(event: bytes) -> _EventFacts | None:
     """None: it is of no API that is known here, or a comment, or the end."""
+    if event.startswith(_FAILED):
+        return _EventFacts(has_failed=True)
     lines = event.split(b"\n")
     data = b"\n".join([each[5:] for each in lines if each.startswith(b"data:")])
     # What is no object is none of their events: `[DONE]` is what OpenAI's end with.
@@ -222,12 +227,13 @@ def _facts_of(event: bytes) -> _EventFacts | None:
 
 def _facts(said: _Document) -> _EventFacts | None:
     kind = said.get("type")
-    # Chat and completions give their events no type, and errors of both no choices.
+    # vLLM wrote its errors as objects of that kind, and told their own type.
+    if said.get("error") or said.get("object") == "error" or kind in _FAILURES:
+        return _EventFacts(has_failed=True)
+    # Chat and completions give their events no type.
     if isinstance(kind, str):
-        if kind in _FAILURES:
-            return _EventFacts(has_failed=True)
         return _typed_facts(kind, said) if kind.startswith(_TYPED) else None
-    return _EventFacts(has_failed=True) if said.get("error") else _chosen_facts(said)
+    return _chosen_facts(said)
 
 
 def _chosen_facts(said: _Document) -> _EventFacts | None:
@@ -237,7 +243,8 @@ def _chosen_facts(said: _Document) -> _EventFacts | None:
         return None
     known = [each for each in choices if isinstance(each, dict)]
     return _EventFacts(
-        is_token=any(map(_has_content, known)),
+        contents=sum(map(_has_content, known)),
+        has_failed=any(each.get("finish_reason") == "error" for each in known),
         tokens=_stated(said.get("usage"), "completion_tokens"),
         answers=max(map(_number, known), default=1),
     )
@@ -246,12 +253,12 @@ def _chosen_facts(said: _Document) -> _EventFacts | None:
 def _typed_facts(kind: str, said: _Document) -> _EventFacts:
     """What an event of OpenAI's responses or transcriptions, or of Anthropic's messages, means."""
     if kind.endswith(".delta"):
-        return _EventFacts(is_token=bool(said.get("delta") or said.get("audio")))
+        return _EventFacts(contents=bool(said.get("delta") or said.get("audio")))
     delta = said.get("delta")
     if kind == "content_block_delta" and isinstance(delta, dict):
-        return _EventFacts(is_token=any(map(delta.get, _DELTAS)))
+        return _EventFacts(contents=any(map(delta.get, _DELTAS)))
     if kind in _BEGINNINGS:
-        return _EventFacts(is_token=_is_call(said))
+        return _EventFacts(contents=_is_call(said))
     response = said.get("response")
     usage = response.get("usage") if isinstance(response, dict) else said.get("usage")
     return _EventFacts(tokens=_stated(usage, "output_tokens"))
@@ -272,7 +279,7 @@ def _has_content(choice: _Document) -> bool:
     if not isinstance(delta, dict):
         return False
     # A token may have no text, as the first part of a letter that takes two.
-    is_silent = isinstance(delta.get("content"), str) and "role" not in delta
+    is_silent = isinstance(delta.get("content"), str) and not delta.get("role")
     return any(map(delta.get, _CONTENTS)) or (is_silent and not is_over)
 
 

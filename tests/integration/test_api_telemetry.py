@@ -2,14 +2,28 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from agents.base.protocol import Observation, ReplicaReading, ServiceReading
 from app.db.fleet.pushed_telemetry import MAX_SOURCES
+from app.db.fleet.windows import _only_seen
 from tests.integration.api_harness import NOW, Api, Prepared, reading, service
 
 pytestmark = pytest.mark.integration
+
+A_REPLICA = ReplicaReading(
+    id="chat-1",
+    service="chat",
+    gpu_index=0,
+    state="ready",
+    sm_percent=20.0,
+    batch=8,
+    memory_mib=1000.0,
+)
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +103,43 @@ def test_sources_add_up_and_so_does_what_agents_see(api: Api) -> None:
     pushed(api, window(source="gateway-2"))
     pushed(api, window(-20.0))
     assert sums(api) == (305, 299, 275, 6)
+
+
+def heard(api: Api) -> int:
+    """Windows of the loop in which anything is known of the service."""
+    return int(api.execute("SELECT count(*) FROM service_window")[0][0])
+
+
+def test_a_node_without_a_replica_hears_nothing_where_others_count(api: Api) -> None:
+    sequences = count(1)
+
+    def news(arrivals: int) -> int:
+        """Windows in which more is known of the service, once a node has told of it."""
+        number, before = next(sequences), heard(api)
+        start_s = NOW.timestamp() - 900.0 + 2.0 * number
+        seen = reading(arrivals=arrivals)
+        api.sync(sequence=number, window_start_s=start_s, services=[seen])
+        return heard(api) - before
+
+    assert news(0)
+    pushed(api, window(-1000.0))
+    assert not news(0), "that nothing came to the node was taken for no load"
+    assert news(1)
+
+
+def test_a_node_with_a_replica_is_no_onlooker() -> None:
+    idle = ServiceReading(service="chat", arrivals=0, served=0, in_slo=0)
+    seen = Observation(
+        node="n1",
+        boot="b",
+        sequence=1,
+        window_start_s=0.0,
+        window_s=1.0,
+        generation=1,
+        services=(idle, replace(idle, service="tag", queued=1)),
+    )
+    assert list(_only_seen(seen)) == ["chat"]
+    assert not list(_only_seen(replace(seen, replicas=(A_REPLICA,))))
 
 
 def test_a_window_that_contradicts_another_is_refused(api: Api) -> None:

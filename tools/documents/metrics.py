@@ -273,7 +273,8 @@ which would plan the entire fleet. Count every request that arrived, those that 
 Do not push what an agent's router counts already: it would count twice.
 
 Nothing pushed is not nothing asked: push windows of 0 requests, too. While nothing comes, the planned rate stays,
-in mode `advise` the advised replicas stay, and the service's condition `TelemetryAvailable` is False.
+in mode `advise` the advised replicas stay, and the service's condition `TelemetryAvailable` is False. Nodes without a
+replica of the service, which hear of no request either, change nothing of that for two days after the last push.
 
 ## Traces
 

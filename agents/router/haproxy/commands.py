@@ -48,9 +48,11 @@ def plan_commands(
     wanted: Wanted,
     settings: PlaceLimits,
     models: Set[str] = frozenset(),
+    between: Iterable[str] = (),
 ) -> list[str]:
     """The commands that make it so, in the order in which none is without a replica. `models`: services of language
-    models, which have backends of their own. Raises HaProxyError."""
+    models, which have backends of their own; `between`: commands that come once new replicas take requests, and while
+    old ones still do. Raises HaProxyError."""
     backends = assign_backends(state, wanted, models)
     # Places where requests wait are filled apart from these.
     state = state.only("s")
@@ -96,7 +98,7 @@ def plan_commands(
         for place in state.places
         if place.backend in left and place.is_ready
     ]
-    return [*_park(state, opening), *opening, *new, *gone, *closing]
+    return [*_park(state, opening), *opening, *new, *between, *gone, *closing]
 
 
 def plan_map(

@@ -18,6 +18,7 @@ from agents.router.haproxy.state import (
     HaProxyError,
 )
 from agents.router.haproxy.template import CONFIG, ERRORS, STREAMS, WAITING
+from agents.router.pool import RUNS_WITHOUT_READINESS
 from agents.serving.http_problems import (
     COMES_AGAIN,
     PROBLEM_TYPE,
@@ -189,6 +190,7 @@ def make_config(settings: HaProxySettings) -> str:
         leaving=settings.leaving_path,
         ready=settings.ready_path,
         ready_path=ServerTraits().ready_path,
+        runs=",".join(map(str, RUNS_WITHOUT_READINESS)),
         itl=settings.itl_path,
         meter=settings.meter_path,
         bufsize=BUFFER_BYTES,

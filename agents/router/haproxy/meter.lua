@@ -2,13 +2,15 @@
 --
 --     filter lua.meter                                of backends of language models: their answers while they pass,
 --                                                     by the same rules as agents/router/streams.py
---     http-after-response set-var(…) lua.judge        failures of replicas, and clients that left before an answer
+--     http-after-response set-var(…) lua.judge        failures of replicas, what they refuse by 429, and clients that left
+--                                                     before an answer
 --     show meters                                     on the runtime socket: a line of counts for each backend
 
 local EVENT_LIMIT = 64 * 1024
 local TAIL_BYTES = 16 * 1024
 local MAX_TOKENS = 1000000
 local STRIKES = 3
+local BUSY = 429
 local NAMES = { "in_slo", "tokens", "unmeasured", "failed", "gone", "left" }
 local CONTENTS = { "content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call", "audio" }
 local TYPED = { "response%.", "message_", "content_block_", "transcript%.", "speech%." }
@@ -65,30 +67,47 @@ local function has_chosen(data)
   if data:find('"choices"%s*:%s*%[%s*%]') then return false end
   local is_over = data:find('"finish_reason"%s*:%s*"') ~= nil
   if is_any_filled(data, CONTENTS) or is_filled(data, "text") then return true end
-  local is_silent = data:find('"text"%s*:%s*""') or (data:find('"content"%s*:%s*""') and not data:find('"role"%s*:'))
+  local is_silent = data:find('"text"%s*:%s*""') or (data:find('"content"%s*:%s*""') and not data:find('"role"%s*:%s*"'))
   return is_silent ~= nil and is_silent ~= false and not is_over
+end
+
+-- Whether the server tells an error: in any words, by an object of that kind, or as the reason of an answer's end. Within
+-- typed events stand errors of single tools, too.
+local function has_failed(event, data, kind)
+  if kind == "response.failed" or event:find("^event:%s*error") or data:find('"type"%s*:%s*"error"') then return true end
+  if kind then return false end
+  return data:find('"error"%s*:%s*[{"]') or data:find('"object"%s*:%s*"error"') or data:find('"finish_reason"%s*:%s*"error"')
+end
+
+-- For how many answers an event has content.
+local function contents_of(data)
+  if not has_chosen(data) then return 0 end
+  local _, deltas = data:gsub('"delta"%s*:%s*{', "")
+  local _, texts = data:gsub('"text"%s*:%s*"', "")
+  return math.max(1, deltas, deltas == 0 and texts or 0)
 end
 
 -- What an event says: nothing where it is of no API that is known here, or a comment, or the end.
 local function facts_of(event)
+  if event:find("^error:") then return { failed = true } end
   local data = event:match("^data:(.*)$") or event:match("\ndata:(.*)$")
-  if data == nil or not data:find("^%s*{") then return nil end
-  if data:find('^%s*{%s*"error"%s*:%s*[{"]') or event:find("^event:%s*error") or data:find('"type"%s*:%s*"error"') then
-    return { failed = true }
+  if data == nil or not (data:find("^%s*{") or event:find("^event:%s*error")) then return nil end
+  local is_chosen = data:find('"choices"%s*:%s*%[')
+  local kind = not is_chosen and kind_of(event, data) or nil
+  if has_failed(event, data, kind) then return { failed = true } end
+  if is_chosen then
+    local index = tonumber(data:match('"choices"%s*:%s*%[%s*{[^{}]*"index"%s*:%s*(%d+)')) or 0
+    local contents = contents_of(data)
+    return { contents = contents, tokens = stated(data, "completion_tokens"), answers = math.max(1 + index, contents) }
   end
-  if data:find('"choices"%s*:%s*%[') then
-    local index = data:match('"choices"%s*:%s*%[%s*{%s*"index"%s*:%s*(%d+)')
-    return { token = has_chosen(data), tokens = stated(data, "completion_tokens"), answers = 1 + (tonumber(index) or 0) }
-  end
-  local kind = kind_of(event, data)
   if kind == nil then return nil end
-  if kind == "response.failed" then return { failed = true } end
   if kind:find("%.delta$") then
-    return { token = is_filled(data, "delta") or is_filled(data, "audio") }
+    return { contents = (is_filled(data, "delta") or is_filled(data, "audio")) and 1 or 0 }
   end
-  if kind == "content_block_delta" then return { token = is_any_filled(data, DELTAS) } end
+  if kind == "content_block_delta" then return { contents = is_any_filled(data, DELTAS) and 1 or 0 } end
   if kind == "content_block_start" or kind == "response.output_item.added" then
-    return { token = data:find('"type"%s*:%s*"[%w_]*_call"') ~= nil or data:find('"type"%s*:%s*"[%w_]*tool_use"') ~= nil }
+    local is_call = data:find('"type"%s*:%s*"[%w_]*_call"') or data:find('"type"%s*:%s*"[%w_]*tool_use"')
+    return { contents = is_call and 1 or 0 }
   end
   if kind == "message_start" then return {} end
   return { tokens = stated(data, "output_tokens") }
@@ -111,7 +130,7 @@ end
 function Meter:http_headers(txn, message)
   if not message.channel:is_resp() then return end
   local status = tonumber(message:get_stline().code)
-  self.is_judged = status >= 200 and status < 500 and txn:get_var("txn.is_stream") ~= nil
+  self.is_judged = status >= 200 and status < 500 and status ~= BUSY and txn:get_var("txn.is_stream") ~= nil
   self.is_error = status >= 400
   self.backend = txn.f:be_name()
   self.slo_ms, self.itl_us = txn:get_var("txn.slo_ms") or 0, txn:get_var("txn.itl_us") or 0
@@ -127,20 +146,23 @@ local function beginning_of(event)
   return stop and event:sub(1, stop)
 end
 
-function Meter:note_token(at_ms)
+function Meter:note_tokens_of(contents, at_ms)
   self.first_ms = self.first_ms or at_ms
   self.last_ms = at_ms
-  self.events = self.events + 1
+  self.events = self.events + contents
 end
 
-function Meter:is_as_before(event)
+-- Whether an event is one more like the last one with tokens: the last of all may have the usage, or a failure, too.
+function Meter:is_alike(event)
   local beginning = self.beginning
-  if beginning == nil or self.is_cut or event:sub(1, #beginning) ~= beginning then return false end
-  return event:byte(#beginning + 1) ~= 34 and not event:find('"usage"%s*:%s*{')
+  if not beginning or self.is_cut or event:sub(1, #beginning) ~= beginning or event:byte(#beginning + 1) == 34 then
+    return false
+  end
+  return not (event:find('"finish_reason"%s*:%s*"', #beginning) or event:find('"usage"%s*:%s*{', #beginning))
 end
 
 function Meter:take(event, at_ms)
-  if self:is_as_before(event) then return self:note_token(at_ms) end
+  if self:is_alike(event) then return self:note_tokens_of(self.contents, at_ms) end
   local facts = nil
   if self.is_cut then
     -- The beginning of a longer one is gone: what its end says of the usage still holds.
@@ -154,9 +176,9 @@ function Meter:take(event, at_ms)
   self.has_failed = self.has_failed or facts.failed
   self.answers = math.max(self.answers, facts.answers or 1)
   self.stated = facts.tokens or self.stated
-  if facts.token then
-    self:note_token(at_ms)
-    self.beginning = beginning_of(event)
+  if (facts.contents or 0) > 0 then
+    self:note_tokens_of(facts.contents, at_ms)
+    self.beginning, self.contents = beginning_of(event), facts.contents
   end
 end
 
@@ -256,6 +278,8 @@ core.register_fetches("judge", function(txn)
   if status == 400 then
     local waited_ms = now_ms(txn) - (txn:get_var("txn.came_ms") or 0)
     note(txn.f:be_name(), waited_ms < (txn:get_var("txn.slo_ms") or 0) and "gone" or "left")
+  elseif status == BUSY then
+    note(txn.f:be_name(), "failed")
   elseif status ~= 503 and txn.f:srv_name() then
     strike(txn.f:be_name(), txn.f:srv_name())
   end

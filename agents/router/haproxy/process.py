@@ -119,17 +119,15 @@ class HaProxy:
         wanted = {route.service: weights_of(route, needed) for route in routes}
         models = {route.service for route in routes if route.slo_itl_ms is not None}
         before = self.state()
-        commands = plan_commands(before, wanted, self._settings, models)
-        backends = assign_backends(before, wanted, models)
-        waiting = {
-            backends[service]: (self.waits_at,)
-            for service, weights in wanted.items()
-            if not weights
-        }
         maps = self._maps(routes, wanted)
+        # A service that wakes has its replicas before requests go to them, and one that rests until they no longer do.
+        commands = plan_commands(
+            before, wanted, self._settings, models, between=self._plan_maps(maps)
+        )
+        backends = assign_backends(before, wanted, models)
+        waiting = dict.fromkeys(backends.values(), (self.waits_at,))
         places = fill_places(before.only("w").by_backend(), waiting)
-        # Together: a request in between would go to a replica by a path for where it waits, or the other way round.
-        self._socket.run([*commands, *places, *self._plan_maps(maps)])
+        self._socket.run([*places, *commands])
         traits_maps = self._traits_maps(
             {where: traits.get(each, ServerTraits()) for each, where in needed.items()}
         )

@@ -4,12 +4,15 @@ from http import HTTPStatus
 
 from agents.router.request_router import LONGEST_START_S
 
-# The first answer comes when a replica has started. Without a check: the agent, which is there, or nothing is.
+# The first answer comes when a replica has started. Without a check: the agent, which is there, or nothing is. Without
+# weight: the map alone sends requests there. A thread may see it and the servers' states at different moments, and the
+# path and the headers go by the map.
 WAITING = f"""\
     http-request set-timeout server {int(LONGEST_START_S) + 60}s if {{ var(txn.waits) -m bool }}
     # Who refused would be asked again: the one replica, or the place where what waits was given up.
-    http-request disable-l7-retry if {{ nbsrv lt 2 }}
-    server w1 127.0.0.1:1 disabled no-check backup maxconn 0 maxqueue 0 observe none
+    http-request disable-l7-retry if {{ nbsrv lt 2 }} || {{ var(txn.waits) -m bool }}
+    use-server w1 if {{ var(txn.waits) -m bool }}
+    server w1 127.0.0.1:1 disabled no-check weight 0 maxconn 0 maxqueue 0 observe none
 """
 # Without delay: HAProxy would hold a token back for what may follow it.
 STREAMS = """\
@@ -40,7 +43,8 @@ defaults
     timeout server 60s
     timeout queue 60s
     timeout check {check_ms}
-    # A request that could not be connected, or was refused by 503, goes elsewhere; no other is ever sent again.
+    # A request that could not be connected, or was refused by 503, goes elsewhere; no other is ever sent again. Of 429,
+    # by which TGI refuses, HAProxy 2.6 cannot do so.
     retries 2
     retry-on conn-failure 503
     option redispatch 1
@@ -54,7 +58,7 @@ defaults
     http-check set-var-fmt(check.place) %[be_name]/%[srv_name]
     http-check send meth GET uri-lf %[var(check.place),map({ready},{ready_path})]
     # A server that runs but knows no such path is well.
-    http-check expect status 200-299,404
+    http-check expect status 200-299,{runs}
     # Bad answers are judged by meter.lua: to HAProxy a server that is busy (503) would have failed.
     default-server check inter 500 fall 3 rise 1 observe layer4 error-limit 3 on-error mark-down
     default-server maxconn {replica_limit} maxqueue {queue_limit}
@@ -89,13 +93,13 @@ frontend node
     # The tokens of a compressed answer could not be read on the way.
     http-request del-header Accept-Encoding if is_stream
     http-response set-var(txn.is_answered) bool(1)
-    http-response set-header Retry-After {again} if {{ status 503 }} !{{ res.hdr(Retry-After) -m found }}
+    http-response set-header Retry-After {again} if {{ status 429 503 }} !{{ res.hdr(Retry-After) -m found }}
     http-response set-var(txn.late_ms) date(0,ms),sub(txn.came_ms),sub(txn.slo_ms)
     # The head of a stream says nothing of its first token: meter.lua does.
-    http-response sc-inc-gpc0(0) if {{ var(txn.late_ms) -m int le 0 }} {{ status lt 500 }} !is_stream
+    http-response sc-inc-gpc0(0) if {{ var(txn.late_ms) -m int le 0 }} {{ status lt 500 }} !{{ status 429 }} !is_stream
     # HAProxy's own 400 is to a client that has left.
     http-after-response set-var(txn.judged) lua.judge if is_counted {{ status 400 }} !{{ var(txn.is_answered) -m bool }}
-    http-after-response set-var(txn.judged) lua.judge if is_counted {{ status ge 500 }}
+    http-after-response set-var(txn.judged) lua.judge if is_counted {{ status 429 }} || is_counted {{ status ge 500 }}
     # What is no request must not count as one.
     use_backend {asked} unless is_inference or {{ var(txn.asks_model) -m bool }}
     use_backend %[var(txn.backend)]

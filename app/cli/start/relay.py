@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Annotated, Literal
@@ -16,6 +16,7 @@ from agents.replicas.server_changes import (
     MayBeAnother,
     ServerPage,
     counts_since,
+    with_lost,
 )
 from agents.replicas.server_metrics import (
     GpuCounts,
@@ -260,7 +261,7 @@ class Relay:
     def _count(self, after: ServerPage, grown: ServerCounts) -> None:
         self.plane.renew_slo()
         stretch = Stretch(begin_s=self.before.at_s, end_s=after.at_s)
-        self.before = after
+        self.before = with_lost(self.before, after)
         # A clock that was set back: no window may be of no length.
         if stretch.end_s > stretch.begin_s:
             for window in make_windows(stretch, grown, self.plane.slo):
@@ -291,6 +292,7 @@ class Relay:
         self._doubted = None
         # Without a start its counters fell, so that it began again, at zero.
         if doubted.started_s is None:
+            self.before = replace(self.before, page={})
             return self.server.since(None, after)
         # What it did before it was seen may be of any age.
         self.before = doubted

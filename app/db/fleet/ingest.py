@@ -24,6 +24,7 @@ from app.db.fleet.launches import note_failures, note_launch_times
 from app.db.fleet.nodes import MAX_AHEAD
 from app.db.fleet.overuses import note_overuses
 from app.db.fleet.tokens import add_token_steps
+from app.db.fleet.windows import without_onlookers
 from app.db.workloads.task_progress import note_reports
 from app.store.event_limits import LimitedEvents
 from app.store.reportable import Ingested, Reportable, add_counts, admit, dropped_in
@@ -125,7 +126,7 @@ async def _write(
     await note_failures(connection, fresh, received)
     await note_launch_times(connection, fresh)
     strange_acks = await _save_acks(connection, fresh, received, limited)
-    await add_windows(connection, fresh)
+    await add_windows(connection, await without_onlookers(connection, fresh))
     await add_hours(connection, fresh)
     await add_token_steps(connection, fresh)
     await note_reports(connection, fresh, received, limited)

@@ -1,11 +1,15 @@
 """Sums of all nodes' readings over the loop's windows: what a tick sees, and what people are shown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from datetime import UTC, datetime
 
+import msgspec
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from agents.base.protocol import Observation
+from app.db.base.observation_rows import WindowedObservation
 from app.store.store import ServiceWindow
 from app.store.windows import Sums, make_window, snapshot_numbers
 from solvers.types.state import Service
@@ -61,6 +65,47 @@ async def load_windows(
         )
         for row in found
     )
+
+
+async def without_onlookers(
+    connection: AsyncConnection, fresh: Sequence[WindowedObservation]
+) -> list[WindowedObservation]:
+    """The observations without what nodes say of services whose counts somebody pushes, where they have seen nothing.
+
+    Each node that takes requests of a service without replicas says that none came. Where its load goes elsewhere that
+    is no news: while who counts it is away, nothing is heard. A node with a replica of it is no onlooker.
+    """
+    idle = {name for entry in fresh for name in _only_seen(entry.observation)}
+    if not idle:
+        return list(fresh)
+    found = await connection.execute(text(_PUSHED), {"services": sorted(idle)})
+    others = {row.name for row in found}
+    return [_without(entry, others) for entry in fresh]
+
+
+def _only_seen(observation: Observation) -> Iterator[str]:
+    """Services that the node has no replica of, and of which no request was there."""
+    there = {replica.service for replica in observation.replicas}
+    for each in observation.services:
+        is_busy = each.arrivals or each.served or each.rejected or each.queued
+        if not is_busy and each.service not in there:
+            yield each.service
+
+
+def _without(entry: WindowedObservation, others: Set[str]) -> WindowedObservation:
+    left_out = others & frozenset(_only_seen(entry.observation))
+    if not left_out:
+        return entry
+    kept = (each for each in entry.observation.services if each.service not in left_out)
+    observation = msgspec.structs.replace(entry.observation, services=tuple(kept))
+    return replace(entry, observation=observation)
+
+
+# What was pushed is kept for two days.
+_PUSHED = """
+SELECT w.name FROM unnest(CAST(:services AS text[])) AS w (name)
+WHERE EXISTS (SELECT FROM pushed_window p WHERE p.service = w.name)
+"""
 
 
 async def load_heard(

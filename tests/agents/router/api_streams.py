@@ -164,6 +164,68 @@ STREAMS = {
         after=(chunk({}, "tool_calls"), DONE),
         count=2,
     ),
+    "chat with fields that are null": ApiStream(
+        before=(chunk({"role": "assistant", "content": "", "tool_calls": None}),),
+        tokens=tuple(
+            chunk({"role": None, "content": text, "reasoning_content": None})
+            for text in ("a", "", "b")
+        ),
+        after=(chunk({"role": None, "content": "", "tool_calls": []}, "stop"), DONE),
+        count=3,
+    ),
+    "chat whose role comes with each token": ApiStream(
+        before=(b": a comment\n\n", data({"choices": [], "prompt": "filtered"})),
+        tokens=tuple(
+            chunk({"role": "assistant", "content": text, "reasoning": thought})
+            for text, thought in (("", "a"), ("b", ""))
+        ),
+        after=(chunk({"role": "assistant", "content": ""}, "stop"), usage(5), DONE),
+        count=5,
+    ),
+    "chat whose last token has the usage": ApiStream(
+        before=(ROLE,),
+        tokens=(
+            chunk({"content": "a"}),
+            chunk({"content": "b"}),
+            data(
+                {
+                    "choices": [
+                        {
+                            "index": 0,
+                            "delta": {"content": "c"},
+                            "finish_reason": "length",
+                        }
+                    ],
+                    "usage": {"completion_tokens": 9},
+                }
+            ),
+        ),
+        after=(DONE,),
+        count=9,
+    ),
+    "chat with a usage in each event": ApiStream(
+        before=(ROLE,),
+        tokens=tuple(
+            data(
+                {
+                    "choices": [{"index": 0, "delta": {"content": "a"}}],
+                    "usage": {"prompt_tokens": 9, "completion_tokens": count},
+                }
+            )
+            for count in (2, 4)
+        ),
+        after=(DONE,),
+        count=4,
+    ),
+    "chat in parts": ApiStream(
+        before=(ROLE,),
+        tokens=(
+            chunk({"content": [{"type": "thinking", "thinking": "a"}]}),
+            chunk({"content": [{"type": "text", "text": "b"}]}),
+        ),
+        after=(chunk({"content": []}, "stop"), DONE),
+        count=2,
+    ),
     "completions": ApiStream(
         path="/v1/completions",
         before=(),
@@ -247,8 +309,26 @@ STREAMS = {
     ),
 }
 
+_ABORTED = {"index": 0, "delta": {"content": ""}, "finish_reason": "error"}
+_SAID = (ROLE, chunk({"content": "a"}))
+
 FAILED = {
     "chat": (ROLE, data({"error": {"message": "the engine died", "code": 500}}), DONE),
+    "chat, as vLLM wrote it": (
+        *_SAID,
+        data({"object": "error", "message": "died", "type": "InternalServerError"}),
+    ),
+    "chat, with choices before it": (
+        *_SAID,
+        data({"choices": [_ABORTED], "error": {"code": 502, "message": "died"}}),
+    ),
+    "chat, by the reason of its end": (*_SAID, data({"choices": [_ABORTED]}), DONE),
+    "chat, with a type before it": (
+        *_SAID,
+        data({"type": "server_error", "error": "died"}),
+    ),
+    "chat of llama.cpp": (*_SAID, b'error: {"code":500,"message":"died"}\n\n'),
+    "chat, by an event's name": (*_SAID, b"event: error\ndata: died\n\n"),
     "responses": (
         *_CREATED,
         typed("response.failed", response={"error": {"code": "server_error"}}),

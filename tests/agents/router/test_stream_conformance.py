@@ -24,6 +24,7 @@ from tests.agents.router.api_streams import (
     WHOLE,
     ApiStream,
     chunk,
+    data,
 )
 from tests.agents.router.routers import Door, both, front
 from tests.agents.router_harness import raw_worker, read_request, served
@@ -144,14 +145,24 @@ async def test_a_first_token_that_comes_late_is_no_answer_in_time(
         assert (reading.served, reading.in_slo) == (1, 0)
 
 
+PAIR = [
+    {"index": index, "delta": {"content": "a"}, "finish_reason": None}
+    for index in (0, 1)
+]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [tuple(data({"choices": [each]}) for each in PAIR), (data({"choices": PAIR}),)],
+    ids=["an event for each", "one event"],
+)
 @both
 @in_loop
 async def test_several_answers_to_one_request_have_their_own_gaps(
-    kind: str, tmp_path: Path
+    kind: str, tmp_path: Path, pair: tuple[bytes, ...]
 ) -> None:
     # Two answers of two tokens, LATE_S apart; of one answer of four tokens the gap would be a third of that.
     async with a_model(kind, tmp_path, itl_ms=600.0 * LATE_S) as (door, replica):
-        pair = tuple(chunk({"content": "a"}, index=index) for index in (0, 1))
         replica.before, replica.events, replica.pause_s = pair, (*pair, DONE), LATE_S
         replica.read = asyncio.Event()
         async with door.client.post(door.url + PATH, data=b"{}") as answer:

@@ -99,6 +99,15 @@ def test_several_answers_to_one_request_have_their_own_gaps() -> None:
     assert meter.itl_ms == pytest.approx(100.0)
 
 
+def test_one_event_may_have_tokens_of_several_answers() -> None:
+    meter = TokenMeter(0.0)
+    for now_s in (1.0, 1.1, 1.2):
+        both = [{"index": index, "delta": {"content": "a"}} for index in (0, 1)]
+        meter.feed(data({"choices": both}), now_s)
+    assert meter.tokens == 6
+    assert meter.itl_ms == pytest.approx(100.0)
+
+
 def test_a_hundred_mebibytes_pass_in_linear_time_and_bounded_memory() -> None:
     """Without an event's end, as a long page of embeddings has none; then another event is understood again."""
     meter, tail, piece = TokenMeter(0.0), AnswerTail(), b"[0.123, " * 8192

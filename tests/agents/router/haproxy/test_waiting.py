@@ -49,6 +49,10 @@ def test_places_where_requests_wait_are_filled_moved_and_emptied() -> None:
     ]
 
 
+async def hello(_: web.Request) -> web.Response:
+    return web.Response()
+
+
 async def until_queued(router: HaProxyRouter, count: int) -> None:
     """Until this number of the service's requests waits or runs; what is read on the way is gone."""
 
@@ -113,24 +117,55 @@ class TestReal:
             assert (counted.arrivals, counted.rejected) == (1, 1)
 
     @in_loop
-    async def test_a_service_wakes_and_rests_by_one_line_of_commands(
+    async def test_where_a_request_goes_is_decided_once(self, tmp_path: Path) -> None:
+        """Threads of HAProxy may see its map and its servers' states at different moments, as here all do."""
+        route = ServiceRoute(service="chat", slo_ms=1000.0, slo_itl_ms=50.0)
+        async with a_node(tmp_path) as node, node.haproxy() as router:
+            model = web.Application()
+            model.router.add_post("/v1/completions", hello)
+            proxy, waits = router._proxy, node.settings.waiting_path
+            url = f"http://127.0.0.1:{node.settings.port}/services/chat/v1/completions"
+
+            async def status() -> int:
+                async with node.client.post(url, json={}) as answer:
+                    return answer.status
+
+            async with served(model) as address:
+                awake = replace(route, shares=(("a", 1.0),))
+                await router.switch_routes((awake,), {"a": address})
+                assert await status() == 200
+                # It is already told to wait, and its replica still takes requests.
+                proxy.ask(f"add map {waits} chat {proxy.secret}")
+                assert await status() == 200
+                # It is not yet told to wait, and its replica takes no more.
+                proxy.ask(f"del map {waits} chat; set server model1/s1 state drain")
+                assert await status() == 503
+
+    @in_loop
+    async def test_a_service_wakes_after_its_replicas_and_rests_before_them(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        lines: list[str] = []
+        done: list[str] = []
         ask = RuntimeSocket.ask
 
         def noted(self: RuntimeSocket, line: str) -> str:
-            lines.append(line)
+            done.extend(line.split("; "))
             return ask(self, line)
+
+        def turn(word: str) -> int:
+            (place,) = (number for number, each in enumerate(done) if word in each)
+            return place
 
         monkeypatch.setattr(RuntimeSocket, "ask", noted)
         async with a_node(tmp_path) as node, node.haproxy() as router:
-            for shares in ((), (("a", 1.0),), ()):
-                lines.clear()
-                await router.switch_routes((a_route(*shares),), node.addresses)
-                (line,) = (each for each in lines if " state ready" in each)
-                # A request between the two would come to its replica by the path of the place where it waits.
-                assert "waiting.map" in line
+            await router.switch_routes((a_route(),), {})
+            waits = node.settings.waiting_path
+            done.clear()
+            await router.switch_routes((a_route(("a", 1.0)),), node.addresses)
+            assert turn("s1 state ready") < turn(f"del map {waits}")
+            done.clear()
+            await router.switch_routes((a_route(),), {})
+            assert turn(f"add map {waits}") < turn("s1 state drain")
 
     @in_loop
     async def test_a_refusal_is_not_asked_for_again_where_there_is_only_one_to_ask(

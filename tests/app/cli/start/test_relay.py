@@ -16,10 +16,12 @@ SENT = "POST services/chat/telemetry"
 
 
 def page(spec: str) -> str:
-    """What engines have counted, such as `1000+1200`, and after a `@` when their process started."""
+    """What engines have counted, such as `1000+1200` or `1000+gone`, and after a `@` when their process started."""
     counts, _, started_s = spec.partition("@")
     lines = [f"process_start_time_seconds {started_s}"] if started_s else []
     for engine, count in enumerate(counts.split("+")):
+        if count == "gone":
+            continue
         labels = f'engine="{engine}",model_name="chat"'
         lines += [
             f'vllm:request_success_total{{{labels},finished_reason="stop"}} {count}',
@@ -162,6 +164,26 @@ def test_the_slo_is_read_again() -> None:
 def test_one_engine_that_restarts_adds_what_it_did_since() -> None:
     both = Both(["1000+1000", "10+1200"])
     assert "210 came" in relayed(both, windows=1).out
+
+
+@pytest.mark.parametrize(
+    ("pages", "served"),
+    [
+        (["1000+1000", "1010+gone", "1020+1030"], [10, 40]),
+        (["1000+1000@100", "gone+1010@100", "gone+gone@100", "5+1030@100"], [10, 25]),
+        # It began again while it was away, or all of them did.
+        (["1000+1000", "1010+gone", "1020+7"], [10, 17]),
+        (["1000+9@100", "1010+gone@100", "3+gone@4000000000", "4+20@4000000000"], [10, 3, 21]),
+        (["1000+9", "1010+gone", "3+gone", "4+gone", "5+20"], [10, 4, 21]),
+    ],
+)  # fmt: skip
+def test_an_engine_that_is_away_from_a_page_goes_on_where_it_was_seen(
+    pages: list[str], served: list[int]
+) -> None:
+    both = Both(pages)
+    result = relayed(both, windows=len(served))
+    assert result.code == 0, result.err
+    assert both.served() == served
 
 
 @pytest.mark.parametrize(
