@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.common.client import Api, Document, Query, dig
+from app.cli.common.client import Api, Document, Query, dig, text
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError, Patience
 from app.cli.common.kinds import CommandKind, find_kind, parse_objects
@@ -128,9 +128,13 @@ def get(
     with Api(cli) as api:
 
         def load() -> list[Document]:
-            if name is None:
-                return api.first(found.list_path, limit, query)
-            return [fetch_one(api, found, name)]
+            if name is not None:
+                return [fetch_one(api, found, name)]
+            items = api.first(found.list_path, limit, query)
+            # The list has no rows, and what YAML prints is there to be applied.
+            if found.name == "Profile" and wanted is Format.YAML:
+                return [fetch_one(api, found, _profile_name(item)) for item in items]
+            return items
 
         def show(items: list[Document]) -> None:
             _show(items, found, wanted, is_list=name is None)
@@ -139,6 +143,10 @@ def get(
             _repeat(load, show, cli)
         else:
             show(load())
+
+
+def _profile_name(item: Document) -> str:
+    return f"{text(item, 'network')}/{text(item, 'gpu_type')}"
 
 
 def _check_filters(kind: CommandKind, *, is_filtered: bool, shows_all: bool) -> None:
