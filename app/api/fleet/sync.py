@@ -306,10 +306,9 @@ async def _register(context: Context, observation: Observation) -> None:
     """Add the node with the GPUs that its agent found. Raises NotFound without any, InvalidRequest for odd ones."""
     gpus = sorted(observation.gpus, key=lambda gpu: gpu.index)
     if not gpus:
-        problems = "; ".join(observation.problems)[:MAX_PROBLEMS]
+        why = "; ".join(observation.problems)[:MAX_PROBLEMS] or "no problem was told"
         raise NotFound(
-            f"node {observation.node!r} is not registered and reports no GPU"
-            f"{problems and f' ({problems})'}; apply a Node manifest for it first"
+            f"node {observation.node!r} is not registered and reports no GPU ({why}); apply a Node manifest first"
         )
     types = {gpu.index: gpu.gpu_type for gpu in gpus}
     async with context.transaction() as connection:
@@ -321,8 +320,7 @@ async def _register(context: Context, observation: Observation) -> None:
         await check_gpu_types(context, connection, list(types.values()), field="gpus")
         await nodes.save(connection, observation.node, types, at=context.now())
         subject = f"node/{observation.node}"
-        deleted = events.EventFilter(kind="NodeDeleted", subject=subject)
-        was_deleted = bool(await events.list_rows(connection, deleted, limit=1))
+        was_deleted = await events.was_noted(connection, "NodeDeleted", subject)
         await context.audit(
             connection,
             "NodeRegistered",

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -128,25 +129,30 @@ def get(
     with Api(cli) as api:
 
         def load() -> list[Document]:
-            if name is not None:
-                return [fetch_one(api, found, name)]
-            items = api.first(found.list_path, limit, query)
-            # The list has no rows, and what YAML prints is there to be applied.
-            if found.name == "Profile" and wanted is Format.YAML:
-                return [fetch_one(api, found, _profile_name(item)) for item in items]
-            return items
+            if name is None:
+                return _listed(api, found, query, limit, wanted)
+            return [fetch_one(api, found, name)]
 
-        def show(items: list[Document]) -> None:
-            _show(items, found, wanted, is_list=name is None)
-
+        show = partial(_show, kind=found, output=wanted, is_list=name is None)
         if watch:
             _repeat(load, show, cli)
         else:
             show(load())
 
 
-def _profile_name(item: Document) -> str:
-    return f"{text(item, 'network')}/{text(item, 'gpu_type')}"
+def _listed(
+    api: Api,
+    kind: CommandKind,
+    query: Query,
+    limit: int,
+    output: Format | JsonPath,
+) -> list[Document]:
+    items = api.first(kind.list_path, limit, query)
+    # What YAML prints is there to be applied, and profiles are listed without their rows.
+    if kind.name != "Profile" or output is not Format.YAML:
+        return items
+    names = [f"{text(item, 'network')}/{text(item, 'gpu_type')}" for item in items]
+    return [fetch_one(api, kind, name) for name in names]
 
 
 def _check_filters(kind: CommandKind, *, is_filtered: bool, shows_all: bool) -> None:
