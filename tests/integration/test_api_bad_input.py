@@ -192,6 +192,16 @@ def test_a_body_of_another_type_is_refused(api: Api) -> None:
         assert words in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("encoding", ["zstd", "br", "deflate", "gzip", "gzip, zstd"])
+def test_a_compressed_body_is_refused_as_such(api: Api, encoding: str) -> None:
+    headers = {"Content_Encoding": encoding, "If_Match": "*"}
+    answer = api.call("PUT", "services/chat", {}, **headers)
+    assert answer.status_code == 415
+    assert f"without the header `Content-Encoding: {encoding}`" in answer.text
+    plain = api.call("PUT", "services/chat", {}, Content_Encoding="Identity")
+    assert plain.status_code == 422
+
+
 def test_a_bad_name_is_answered_with_what_names_are_made_of(api: Api) -> None:
     answer = api.call("GET", "services/a b")
     assert answer.status_code == 422

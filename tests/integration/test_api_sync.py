@@ -131,15 +131,29 @@ def test_an_unknown_node_registers_itself_with_the_gpus_that_it_reports(
     api: Api,
 ) -> None:
     reported = observation()["gpus"]
-    without = api.sync("n9", gpus=[])
+    without = api.sync("n9", gpus=[], problems=["GPU 0 is not used: no memory told"])
     assert without.status_code == 404
-    assert "apply a Node manifest" in without.json()["detail"]
+    assert (
+        "no GPU (GPU 0 is not used: no memory told); apply a Node manifest"
+        in without.json()["detail"]
+    )
     strange = api.sync("n9", gpus=[{**gpu, "gpu_type": "T5"} for gpu in reported])
     assert strange.status_code == 422 and "there are T4" in strange.json()["detail"]
     assert api.sync("n9").json()["acknowledged"] == 1
     types = [gpu["gpu_type"] for gpu in api.get("nodes/n9")["spec"]["gpus"]]
     assert types == ["T4", "T4"]
     assert api.get("events?kind=NodeRegistered")["items"][0]["subject"] == "node/n9"
+
+
+def test_a_deleted_node_whose_agent_still_reports_returns_and_says_so(
+    api: Api,
+) -> None:
+    api.sync("n9")
+    assert "first time" in api.get("events?kind=NodeRegistered")["items"][0]["reason"]
+    assert api.call("DELETE", "nodes/n9", If_Match="*").status_code == 204
+    assert api.sync("n9", sequence=2).json()["acknowledged"] == 2
+    reason = api.get("events?kind=NodeRegistered")["items"][0]["reason"]
+    assert "after the node was deleted; stop the agent before" in reason
 
 
 def test_slices_of_a_gpu_are_registered_by_their_own_indices(api: Api) -> None:

@@ -1,14 +1,19 @@
 """Leadership and notifications over lost connections."""
 
 import asyncio
+import multiprocessing
+import os
+import signal
 from contextlib import nullcontext
+from multiprocessing.connection import Connection
 
 import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from app.db.base.leader import Leader, session_name
+from app.db.base.engine import make_engine
+from app.db.base.leader import Leader, holds_lead, session_name
 from app.db.base.listen import (
     RECONNECT,
     STILL_HERE,
@@ -99,6 +104,71 @@ async def test_what_a_leader_that_hangs_has_open_is_ended_by_the_next_one(
         hanging.execute("SELECT 1")
     await old.release()
     await other.release()
+
+
+def lead_and_look_again(url: str, told: Connection) -> None:
+    """A process that leads, and says what it believes when it is asked."""
+
+    async def run() -> None:
+        engine = make_engine(url, pool_size=2)
+        leader = Leader(engine, "stopped", idle_s=1.0)
+        await acquire_soon(leader)
+        epoch = leader.epoch
+        told.send(epoch)
+        await asyncio.to_thread(told.recv)
+        async with engine.connect() as connection:
+            may_push = await holds_lead(connection, epoch)
+        told.send((may_push, await leader.acquire(), leader.epoch))
+        await engine.dispose()
+
+    asyncio.run(run())
+
+
+@on_engine
+async def test_a_leader_that_is_stopped_loses_the_lead_and_knows_it_when_it_wakes(
+    engine: AsyncEngine, database: str
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    stopped = context.Process(target=lead_and_look_again, args=(database, theirs))
+    stopped.start()
+    other = Leader(engine, "other")
+    try:
+        epoch = await asyncio.to_thread(ours.recv)
+        assert stopped.pid is not None
+        os.kill(stopped.pid, signal.SIGSTOP)
+        await acquire_soon(other)
+        assert other.epoch > epoch
+        os.kill(stopped.pid, signal.SIGCONT)
+        ours.send("look")
+        assert await asyncio.to_thread(ours.recv) == (False, False, 0)
+        assert await other.acquire()
+    finally:
+        stopped.kill()
+        await asyncio.to_thread(stopped.join)
+        await other.release()
+
+
+@on_engine
+async def test_a_leader_says_that_it_is_there_also_between_two_rounds(
+    engine: AsyncEngine,
+) -> None:
+    leader = Leader(engine, "one", idle_s=6.0)
+    assert await leader.acquire()
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+
+        async def asked() -> object:
+            words = text(f"SELECT query_start FROM pg_stat_activity WHERE {LEADS}")
+            return (await connection.execute(words)).scalar_one()
+
+        first = await asked()
+
+        async def is_asked_again() -> bool:
+            return await asked() != first
+
+        await eventually(is_asked_again)
+    await leader.release()
 
 
 @on_engine

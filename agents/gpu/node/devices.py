@@ -18,6 +18,7 @@ while an agent runs wait for its next start; replicas and tasks on one that goes
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -40,6 +41,8 @@ from agents.gpu.nvml.types import (
 )
 from agents.replicas.replica import ReplicaView
 from agents.tasks.task import TaskHolder
+
+log = logging.getLogger(__name__)
 
 
 class SliceDriver(Protocol):
@@ -172,6 +175,8 @@ class Devices:
             for index, why in silent.items()
             if index not in {gpu.index for gpu in lost}
         }
+        for index, why in sorted(self._silent.items()):
+            log.error("GPU %d is not used: %s", index, why)
         self.entire_gpus = (*found, *lost)
         """Every GPU, sliced or not."""
         self._gpus = tuple(sorted((*present, *missing), key=lambda gpu: gpu.index))

@@ -61,7 +61,7 @@ class DriverSession:
         """
         with self._waiting:
             if self._stop_asked or starts != self.starts:
-                raise NoDriver("the driver's library was started again: begin again")
+                raise NoDriver("the driver's library was started again; listen again")
             yield
 
     def close(self) -> None:

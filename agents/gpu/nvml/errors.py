@@ -66,9 +66,10 @@ _KINDS: dict[int, tuple[type[DeviceError], str]] = {
 
 
 UNKNOWN_CODES = frozenset(
-    {4, *(code for code, (kind, _) in _KINDS.items() if kind is NotSupported)}
+    {2, 4, *(code for code, (kind, _) in _KINDS.items() if kind is NotSupported)}
 )
-"""A reading that is refused so is unknown, which is no fault of the GPU. 4: some guests may not even read."""
+"""A reading that is refused so is unknown, which is no fault of the GPU. 2: a driver that does not know the question,
+such as a field's number that is newer; 4: some guests may not even read."""
 
 
 def detail_of(code: int) -> str:

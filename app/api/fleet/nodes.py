@@ -186,7 +186,10 @@ async def put_node(
 
 @router.delete("/{name}", status_code=204, responses=DELETE)
 async def delete_node(context: Admin, name: Name, conditions: Conditions) -> None:
-    """Delete a node; what it reported stays. An agent that still runs registers it again."""
+    """Delete a node; what it reported stays.
+
+    An agent that still runs registers it again with its next report: stop the agent first.
+    """
     await delete(context, KIND, name, conditions)
     # After the transaction: a command that was remembered must not go to a node that is there no more.
     context.parts.commands.forget()

@@ -33,6 +33,7 @@ from app.api.http.parts import Context
 from app.base.errors import InvalidRequest, NotFound, Unavailable
 from app.db.base.transaction import Connection, lock_object, translated
 from app.db.fleet import acquittals, nodes
+from app.db.operations import events
 from app.db.reports.endpoints import (
     load_carriers,
     load_resting,
@@ -44,6 +45,8 @@ from app.store.store import AuditEvent
 router = resource_router("nodes", prefix="/nodes")
 
 MAX_WAIT_S = 30.0
+MAX_PROBLEMS = 1000
+"""Letters of an agent's problems in a refusal."""
 CLOCK_SKEW_LIMIT_S = 60.0
 """An agent whose windows end so far from now has a wrong clock, or sends what it kept while it was cut off."""
 
@@ -304,8 +307,9 @@ async def _register(context: Context, observation: Observation) -> None:
     """Add the node with the GPUs that its agent found. Raises NotFound without any, InvalidRequest for odd ones."""
     gpus = sorted(observation.gpus, key=lambda gpu: gpu.index)
     if not gpus:
+        why = "; ".join(observation.problems)[:MAX_PROBLEMS] or "no problem was told"
         raise NotFound(
-            f"node {observation.node!r} is not registered and reports no GPU; apply a Node manifest for it first"
+            f"node {observation.node!r} is not registered and reports no GPU ({why}); apply a Node manifest first"
         )
     types = {gpu.index: gpu.gpu_type for gpu in gpus}
     async with context.transaction() as connection:
@@ -316,11 +320,15 @@ async def _register(context: Context, observation: Observation) -> None:
             return
         await check_gpu_types(context, connection, list(types.values()), field="gpus")
         await nodes.save(connection, observation.node, types, at=context.now())
+        subject = f"node/{observation.node}"
+        was_deleted = await events.was_noted(connection, "NodeDeleted", subject)
         await context.audit(
             connection,
             "NodeRegistered",
-            f"node/{observation.node}",
-            reason="its agent reported for the first time",
+            subject,
+            reason="its agent reports again after the node was deleted; stop the agent before you delete its node"
+            if was_deleted
+            else "its agent reported for the first time",
             after={"gpus": list(types.values())},
         )
     context.parts.commands.forget()

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from app.api.http.auth import who_may
-from app.api.http.errors import MalformedBody, UnsupportedBody
+from app.api.http.errors import MalformedBody, UnsupportedBody, UnsupportedEncoding
 from solvers.types.documents.strict_json import parse_json
 from solvers.types.errors import InvalidInput
 
@@ -98,6 +98,7 @@ class StrictRoute(APIRoute):
             request = StrictRequest(request, self.body_limit, body_type)
             # An empty body needs no type: many clients send none with a POST that takes nothing.
             if body_field is not None and await request.body():
+                require_plain(request.headers.get("Content-Encoding"))
                 require_json(request.headers.get("Content-Type"))
             return await handler(request)
 
@@ -158,6 +159,12 @@ def _read_long(body: bytes, body_type: TypeAdapter[object]) -> object:
                 f"{count} fields are invalid or unknown; check that the body belongs to this path"
             ) from None
         return document
+
+
+def require_plain(encoding: str | None) -> None:
+    """Raise UnsupportedEncoding for a compressed body, which would be called malformed."""
+    if encoding and encoding.strip().lower() != "identity":
+        raise UnsupportedEncoding(encoding)
 
 
 def require_json(content_type: str | None) -> None:

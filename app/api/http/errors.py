@@ -67,6 +67,16 @@ class UnsupportedBody(HTTPException):
         )
 
 
+class UnsupportedEncoding(HTTPException):
+    """The body is compressed; raised before it is parsed."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"send the body as it is, without the header `Content-Encoding: {encoding[:100]}`",
+        )
+
+
 class TooMany(Unavailable):
     """Over a limit; the message names the limit."""
 

@@ -1,6 +1,7 @@
 """Durations and moments as people type them."""
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import typer
@@ -8,16 +9,18 @@ import typer
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 # A century: no command needs more, and moments thousands of years away overflow datetime.
 MAX_DURATION = timedelta(days=36_500)
+_SECONDS = re.compile(r"\d+(?:\.\d+)?")
+_NO_DURATION = "{!r} is not a duration; write 90s, 15m, 24h, 7d, 2w or 1h30m, or seconds alone, such as 90"
 
 
 def parse_duration(typed: str) -> timedelta:
-    """`90s`, `15m`, `24h`, `7d`, `2w` or `1h30m`. Raises BadParameter."""
+    """`90s`, `15m`, `24h`, `7d`, `2w`, `1h30m`, or seconds alone as `90`. Raises BadParameter."""
+    if _SECONDS.fullmatch(typed):
+        typed += "s"
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw])", typed)
     # findall skips what it cannot read: put together again, the parts must be all that was typed.
     if not parts or "".join(number + unit for number, unit in parts) != typed:
-        raise typer.BadParameter(
-            f"{typed!r} is not a duration; write 90s, 15m, 24h, 7d, 2w or 1h30m"
-        )
+        raise typer.BadParameter(_NO_DURATION.format(typed))
     seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
     # Cut first, because timedelta refuses numbers of days that it cannot hold by an error of its own.
     found = timedelta(seconds=min(seconds, 2.0 * MAX_DURATION.total_seconds()))
@@ -32,6 +35,20 @@ def parse_duration(typed: str) -> timedelta:
 def parse_timeout(typed: str) -> float:
     """Seconds of a duration, or of `0` and `0s`. Raises BadParameter."""
     return 0.0 if typed in ("0", "0s") else parse_duration(typed).total_seconds()
+
+
+def seconds_within(low_s: float, high_s: float) -> Callable[[str | float], float]:
+    """What reads an option of a duration as seconds within these bounds; a default is a number."""
+
+    def duration(typed: str | float) -> float:
+        found_s = parse_timeout(f"{typed:g}" if isinstance(typed, float) else typed)
+        if not low_s <= found_s <= high_s:
+            raise typer.BadParameter(
+                f"{typed!r} must be between {duration_text(low_s)} and {duration_text(high_s)}"
+            )
+        return found_s
+
+    return duration
 
 
 def duration_text(seconds: float) -> str:
@@ -59,4 +76,9 @@ def parse_moment(typed: str, now: datetime) -> datetime:
                 f"{typed!r} is not a time: {error}; write 2026-01-31 or 2026-01-31T18:00Z"
             ) from error
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    # Seconds alone may be meant as a year or as a Unix time.
+    if _SECONDS.fullmatch(typed):
+        raise typer.BadParameter(
+            f"{typed!r} is no time; write {typed}s for that many seconds ago, or 2026-01-31T18:00Z"
+        )
     return now - parse_duration(typed)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.common.durations import seconds_within
 from app.cli.common.output import Format
 
 MAX_SERVER_S = 60.0
@@ -21,9 +22,8 @@ DryRun = Annotated[
 PlanningTime = Annotated[
     float,
     typer.Option(
-        min=0.1,
-        max=3600,
-        metavar="SECONDS",
+        parser=seconds_within(0.1, 3600.0),
+        metavar="DURATION",
         help="How long all plans may take together",
     ),
 ]

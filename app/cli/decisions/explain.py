@@ -9,6 +9,7 @@ import typer
 
 from app.cli.common.client import Api, Document, documents, number, text
 from app.cli.common.context import cli_context
+from app.cli.common.durations import seconds_within
 from app.cli.common.errors import CliError
 from app.cli.common.options import Output
 from app.cli.common.output import Format, show_document, show_line
@@ -63,9 +64,8 @@ def explain(
     time_limit: Annotated[
         float,
         typer.Option(
-            min=0.1,
-            max=60,
-            metavar="SECONDS",
+            parser=seconds_within(0.1, 60.0),
+            metavar="DURATION",
             help="How long solvers may take, for each step",
         ),
     ] = 10.0,

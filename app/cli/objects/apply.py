@@ -9,6 +9,7 @@ import typer
 
 from app.cli.common.client import Api
 from app.cli.common.context import CliContext, cli_context
+from app.cli.common.durations import seconds_within
 from app.cli.common.manifest_files import STDIN, read_manifests
 from app.cli.common.options import Yes
 from app.cli.common.output import require_yes
@@ -59,9 +60,8 @@ def apply(
     wait: Annotated[
         float | None,
         typer.Option(
-            min=0,
-            max=MAX_WAIT_S,
-            metavar="SECONDS",
+            parser=seconds_within(0.0, MAX_WAIT_S),
+            metavar="DURATION",
             help="Wait until the services serve [default: 60 after a question, else 0]",
         ),
     ] = None,

@@ -1,12 +1,14 @@
 """`plimsoll delete`: end objects; their history stays in the database."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from httpx2 import codes
 
-from app.cli.common.client import Api
+from app.cli.common.client import Api, dig, number
+from app.cli.common.columns import SILENT_AFTER_S
 from app.cli.common.context import cli_context
 from app.cli.common.errors import ApiProblem, show_error
 from app.cli.common.kinds import CommandKind, find_kind, kind_names
@@ -56,8 +58,25 @@ def delete(
         )
     with Api(cli_context(context)) as api:
         for title, path in targets:
+            warning = _returns(api, path) if title.startswith("Node ") else ""
             api.delete(path)
             show_line(good(f"{title} deleted"))
+            if warning:
+                sys.stderr.write(f"Warning: {warning}\n")
+
+
+def _returns(api: Api, path: str) -> str:
+    """What makes a node come back that is deleted; empty where nothing does. Raises ApiProblem where there is none."""
+    node = api.get(path)
+    silent_s = number(node, "status.silent_for_s")
+    # One that was never seen is silent since it was applied.
+    was_seen = dig(node, "status.last_seen_at") is not None
+    if not was_seen or silent_s is None or silent_s > SILENT_AFTER_S:
+        return ""
+    return (
+        f"its agent reported {silent_s:.0f} s ago, and registers the node again with its next report; stop the agent, "
+        "then delete the node again"
+    )
 
 
 def _targets(kind: CommandKind, names: list[str]) -> list[tuple[str, str]]:

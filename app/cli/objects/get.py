@@ -2,11 +2,12 @@
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from app.cli.common.client import Api, Document, Query, dig
+from app.cli.common.client import Api, Document, Query, dig, text
 from app.cli.common.context import CliContext, cli_context
 from app.cli.common.errors import CliError, Patience
 from app.cli.common.kinds import CommandKind, find_kind, parse_objects
@@ -129,16 +130,29 @@ def get(
 
         def load() -> list[Document]:
             if name is None:
-                return api.first(found.list_path, limit, query)
+                return _listed(api, found, query, limit, wanted)
             return [fetch_one(api, found, name)]
 
-        def show(items: list[Document]) -> None:
-            _show(items, found, wanted, is_list=name is None)
-
+        show = partial(_show, kind=found, output=wanted, is_list=name is None)
         if watch:
             _repeat(load, show, cli)
         else:
             show(load())
+
+
+def _listed(
+    api: Api,
+    kind: CommandKind,
+    query: Query,
+    limit: int,
+    output: Format | JsonPath,
+) -> list[Document]:
+    items = api.first(kind.list_path, limit, query)
+    # What YAML prints is there to be applied, and profiles are listed without their rows.
+    if kind.name != "Profile" or output is not Format.YAML:
+        return items
+    names = [f"{text(item, 'network')}/{text(item, 'gpu_type')}" for item in items]
+    return [fetch_one(api, kind, name) for name in names]
 
 
 def _check_filters(kind: CommandKind, *, is_filtered: bool, shows_all: bool) -> None:

@@ -52,7 +52,10 @@ def logs(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", help="Such as 5m, or 2026-01-31T18:00Z"),
+        typer.Option(
+            metavar="WHEN",
+            help="Such as 5m, or 2026-01-31T18:00Z; UTC where it says no zone",
+        ),
     ] = None,
     follow: Annotated[
         bool,

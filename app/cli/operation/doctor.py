@@ -174,6 +174,9 @@ def import_problem(modules: tuple[str, ...]) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"not imported within {IMPORT_LIMIT_S:.0f} s"
+    # As where Python lies in a folder of another user, such as root's home.
+    except OSError as error:
+        return f"{sys.executable} cannot be started: {error.strerror}"
     if ended.returncode == 0:
         return None
     return (

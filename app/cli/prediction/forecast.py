@@ -174,7 +174,7 @@ def warm_up(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="When the trace began, such as 7d or 2026-01-31 [default: lately]",
+            help="When the trace began, such as 7d or 2026-01-31 (UTC) [default: lately]",
         ),
     ] = None,
 ) -> None:

@@ -38,7 +38,8 @@ PERIOD_COLUMNS = (
 Since = Annotated[
     str,
     typer.Option(
-        metavar="WHEN", help="Such as 1h, 7d, or 2026-01-31; whole hours are counted"
+        metavar="WHEN",
+        help="Such as 1h, 7d, or 2026-01-31 (UTC); whole hours are counted",
     ),
 ]
 

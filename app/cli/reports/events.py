@@ -44,7 +44,10 @@ def events(
     *,
     since: Annotated[
         str | None,
-        typer.Option(metavar="WHEN", help="Such as 1h, or 2026-01-31T18:00Z"),
+        typer.Option(
+            metavar="WHEN",
+            help="Such as 1h, or 2026-01-31T18:00Z; UTC where it says no zone",
+        ),
     ] = None,
     kind: Annotated[
         str | None, typer.Option(help="Such as PlanPushed, ServiceChanged")

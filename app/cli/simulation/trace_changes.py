@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.common.durations import parse_duration
+from app.cli.common.durations import parse_timeout
 from app.cli.common.errors import CliError
 from app.cli.common.files import STDIO
 from app.cli.common.scenario_flags import parse_factor, parse_pairs, parse_rate
@@ -135,10 +135,8 @@ def _by_series(trace: RateTrace, listed: str, flag: str) -> Mapping[str, float]:
 def _seconds(duration: str | None, flag: str, default_s: float) -> float:
     if duration is None:
         return default_s
-    # No duration elsewhere, but a trace begins there.
-    if duration in ("0", "0s"):
-        return 0.0
     try:
-        return parse_duration(duration).total_seconds()
+        # A trace begins at 0.
+        return parse_timeout(duration)
     except typer.BadParameter as error:
         raise typer.BadParameter(error.message, param_hint=f"'{flag}'") from error

@@ -13,6 +13,7 @@ import typer
 
 from agents.base.plurals import counted
 from app.cli.common.contract_files import read_problem
+from app.cli.common.durations import seconds_within
 from app.cli.common.errors import CliError
 from app.cli.common.files import summary_stream, write_text
 from app.cli.common.output import (
@@ -76,9 +77,8 @@ def plan(
     time_limit: Annotated[
         float,
         typer.Option(
-            min=0.01,
-            max=86_400,
-            metavar="SECONDS",
+            parser=seconds_within(0.01, 86_400.0),
+            metavar="DURATION",
             help="How long the policy may think",
         ),
     ] = 10.0,

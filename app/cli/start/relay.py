@@ -32,6 +32,7 @@ from agents.replicas.server_metrics import (
 from agents.replicas.server_names import ServerKind
 from app.cli.common.client import Api, http_client, number, proxy_of
 from app.cli.common.context import CliContext, cli_context
+from app.cli.common.durations import seconds_within
 from app.cli.common.errors import CliError, Patience, show_error
 from app.cli.common.output import show_line, show_table
 from app.cli.start.relay_windows import (
@@ -74,7 +75,12 @@ def relay(
         str, typer.Option(metavar="NAME", help="Name of this source; one per server")
     ] = "relay",
     period_s: Annotated[
-        float, typer.Option(min=1.0, max=3600.0, help="Seconds of a window")
+        float,
+        typer.Option(
+            parser=seconds_within(1.0, 3600.0),
+            metavar="DURATION",
+            help="Length of a window",
+        ),
     ] = 10.0,
     windows: Annotated[
         int | None, typer.Option(min=1, help="Stop after this number of windows")

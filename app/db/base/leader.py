@@ -1,21 +1,35 @@
 """What one process at a time may do, by a session's advisory lock; a controller's has an epoch, raised by each leader.
 
 PostgreSQL gives the lock back as soon as the leader's session ends, however it ends; that of a machine that vanished
-ends within seconds (`engine.KEEPALIVES`). A process that hangs keeps it until somebody ends that process. The epoch
-fences what an old leader still tries to write: each such transaction asks `holds_lead` first. What it had begun when it
-hung is ended by the new leader, whom its locks would keep from deciding.
+ends within seconds (`engine.KEEPALIVES`). A process that was stopped or hangs still has a kernel that answers for it:
+its session ends when it said nothing for `IDLE_S`. The epoch fences what an old leader still tries to write: each such
+transaction asks `holds_lead` first. What it had begun when it hung is ended by the new leader, whom its locks would
+keep from deciding.
 """
 
+import asyncio
 import contextlib
 
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from agents.base.waits import cancel
+
 # "plimlead" and "plimkube" in ASCII.
 LEADER_LOCK = 0x706C696D6C656164
 CLUSTER_LOCK = 0x706C696D6B756265
 """Held by the process that keeps a Kubernetes cluster's objects and Plimsoll's in step."""
+IDLE_S = 30.0
+"""The longest silence of a session with a lock. Ticks do their computing in another process, so that an event loop
+which runs at all says more often than this that it is there, however busy the machine is."""
+BEATS = 6
+"""How often that is said meanwhile."""
+
+# In one statement: a process that is stopped after the lock must not keep it.
+_ACQUIRE = text(
+    "SELECT set_config('idle_session_timeout', :idle_ms, false) WHERE pg_try_advisory_lock(:key)"
+)
 
 # PostgreSQL ends a transaction whose client is silent only after `engine.IDLE_IN_TRANSACTION_MS`, and never where the
 # client stopped in the middle of a pipeline.
@@ -34,33 +48,44 @@ def session_name(holder: str) -> str:
 class SessionLock:
     """The right to do something, for one process at a time. Holds one connection while it is ours."""
 
-    def __init__(self, engine: AsyncEngine, key: int) -> None:
-        self._engine = engine
-        self._key = key
+    def __init__(
+        self, engine: AsyncEngine, key: int, *, idle_s: float = IDLE_S
+    ) -> None:
+        self._engine, self._key, self._idle_s = engine, key, idle_s
         self._connection: AsyncConnection | None = None
+        self._asking = asyncio.Lock()
+        """One question at a time on the connection."""
+        self._beats: asyncio.Task[None] | None = None
 
     async def acquire(self) -> bool:
         """Get it, or confirm that it is still ours; False: another process has it."""
-        if self._connection is not None:
-            return await self._confirm(self._connection)
+        async with self._asking:
+            if self._connection is not None:
+                return await self._confirm(self._connection)
+            self._connection = await self._connect()
+        if self._connection is None:
+            return False
+        self._beats = asyncio.create_task(self._beat(), name="plimsoll-lock")
+        return True
+
+    async def _connect(self) -> AsyncConnection | None:
+        """A session with the lock; None: another process has it."""
         # The lock belongs to the session, which is kept for as long as the lock is ours. Autocommit: an open
         # transaction that idles for hours would stop vacuum, and the server would end it.
         connection = await self._engine.connect()
         try:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
-            got = await connection.execute(
-                text("SELECT pg_try_advisory_lock(:key)"), {"key": self._key}
-            )
-            if not got.scalar_one():
+            asked = {"key": self._key, "idle_ms": f"{1000 * self._idle_s:.0f}"}
+            got = await connection.execute(_ACQUIRE, asked)
+            if got.scalar_one_or_none() is None:
                 await connection.close()
-                return False
+                return None
             await self._begin(connection)
         # A cancelled task, too, must not leave a session behind that holds the lock.
         except BaseException:
             await _discard(connection)
             raise
-        self._connection = connection
-        return True
+        return connection
 
     async def _begin(self, connection: AsyncConnection) -> None:
         """Runs first in the process that gets the lead."""
@@ -69,8 +94,19 @@ class SessionLock:
         """Give it back; harmless without it."""
         # Forgotten first: whatever goes wrong below, this process does not believe that it has it.
         connection, self._connection = self._connection, None
+        beats, self._beats = self._beats, None
+        if beats is not None and beats is not asyncio.current_task():
+            await cancel(beats)
         if connection is not None:
             await _discard(connection)
+
+    async def _beat(self) -> None:
+        """Keep the session from ending, for as long as this process runs; what it lost is given up here, too."""
+        while self._connection is not None:
+            await asyncio.sleep(self._idle_s / BEATS)
+            async with self._asking:
+                if self._connection is not None:
+                    await self._confirm(self._connection)
 
     async def _confirm(self, connection: AsyncConnection) -> bool:
         """A session that answers still has its lock."""
@@ -85,8 +121,10 @@ class SessionLock:
 class Leader(SessionLock):
     """The right to decide."""
 
-    def __init__(self, engine: AsyncEngine, holder: str) -> None:
-        super().__init__(engine, LEADER_LOCK)
+    def __init__(
+        self, engine: AsyncEngine, holder: str, *, idle_s: float = IDLE_S
+    ) -> None:
+        super().__init__(engine, LEADER_LOCK, idle_s=idle_s)
         self._holder = holder
         self.epoch = 0
         """The present leadership's; 0 = it does not lead."""

@@ -73,6 +73,12 @@ async def list_rows(
     return tuple(row_of(row) for row in await connection.execute(statement))
 
 
+async def was_noted(connection: AsyncConnection, kind: str, subject: str) -> bool:
+    """Whether the audit has such a line."""
+    wanted = EventFilter(kind=kind, subject=subject)
+    return bool(await list_rows(connection, wanted, limit=1))
+
+
 async def newest_actors(
     connection: AsyncConnection, subjects: Sequence[str], kinds: Sequence[str]
 ) -> dict[str, str]:

@@ -141,7 +141,7 @@ def test_a_gpu_that_is_known_and_lost_at_the_start_is_ill_and_used_when_it_is_ba
 
 
 def test_a_place_that_another_gpu_took_is_forgotten_and_a_damaged_file_costs_nothing(
-    fake: FakeGpus, tmp_path: Path
+    fake: FakeGpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Nvml() as nvml:
         save_inventory(tmp_path, Devices(nvml).gpus())
@@ -152,6 +152,8 @@ def test_a_place_that_another_gpu_took_is_forgotten_and_a_damaged_file_costs_not
         found = Devices(nvml, known=known)
         assert [(gpu.index, gpu.uuid) for gpu in found.gpus()] == [(0, "GPU-1")]
         assert "GPU 1 is not used: " in "; ".join(found.look().problems)
+        # Where no GPU is used the control plane may take no report, so that the log alone says why.
+        assert "GPU 1 is not used: " in caplog.text
     (tmp_path / FILE).write_text("{")
     assert load_inventory(tmp_path) == ()
 

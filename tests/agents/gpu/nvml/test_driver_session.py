@@ -115,7 +115,7 @@ def test_what_was_made_under_an_earlier_start_is_void() -> None:
     library = Library()
     library.loads = 2
     library.session.ask(library.call)
-    with pytest.raises(NoDriver, match="begin again"), library.session.waiting(1):
+    with pytest.raises(NoDriver, match="listen again"), library.session.waiting(1):
         raise AssertionError(
             "the library would be called with arguments of another start"
         )

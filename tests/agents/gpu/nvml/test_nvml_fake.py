@@ -271,7 +271,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("code", [3, 4, 13, 21, 22, 25, 26])
+@pytest.mark.parametrize("code", [2, 3, 4, 13, 21, 22, 25, 26])
 @pytest.mark.parametrize("function", [*REFUSED, "nvmlDeviceGetMemoryInfo"])
 def test_what_a_gpu_does_not_tell_is_unknown_and_all_else_is_read(
     nvml: Nvml, fake: FakeGpus, function: str, code: int

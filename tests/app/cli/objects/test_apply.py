@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tests.app.cli.fake_api import FakeApi, etag, problem_document, service
+from tests.app.cli.fake_api import FakeApi, Json, etag, problem_document, service
 from tests.app.runner import cli
 
 NETWORK = "apiVersion: plimsoll/v1\nkind: Network\nmetadata: {name: bert}\nspec: {description: Text}\n"
@@ -314,6 +314,21 @@ def test_what_would_stay_unserved_is_said_before_asking(file: Path) -> None:
         "unserved": [{"service": "chat", "rate_rps": 12.0, "reason": "stock"}]
     }
     assert "  chat: 12.0 rps would stay unserved" in cli("apply -f", file, api=api).out
+
+
+@pytest.mark.parametrize(
+    ("seen_at", "silent_for_s", "returns"),
+    [("2026-01-31", 3.2, True), ("2026-01-31", 900.0, False), (None, 3.2, False)],
+)
+def test_a_deleted_node_whose_agent_lives_is_said_to_return(
+    seen_at: str | None, silent_for_s: float, returns: bool
+) -> None:
+    status: Json = {"last_seen_at": seen_at, "silent_for_s": silent_for_s}
+    api = FakeApi(objects={"nodes/n1": {"status": status}})
+    result = cli("delete node n1 -y", api=api)
+    assert (result.code, result.out) == (0, "Node n1 deleted\n")
+    assert ("reported 3 s ago, and registers the node again" in result.err) is returns
+    assert not api.objects
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,17 @@ def test_json_lists_are_under_items_over_all_pages() -> None:
     )
 
 
+def test_profiles_are_listed_as_yaml_that_can_be_applied() -> None:
+    listed: Json = {"id": 7, "network": "bert", "gpu_type": "T4"}
+    manifest: Json = {"kind": "Profile", "spec": {"network": "bert", "rows": []}}
+    api = FakeApi(
+        objects={"profiles/bert/T4": manifest},
+        answers={"GET profiles": {"items": [listed], "next_cursor": None}},
+    )
+    assert "kind: Profile" in cli("get profiles -o yaml", api=api).out
+    assert "kind" not in cli("get profiles -o json", api=api).out
+
+
 def test_watching_shows_it_again_until_interrupted_and_ends_well() -> None:
     pauses: list[float] = []
 

@@ -157,7 +157,7 @@ def test_a_control_plane_that_restarts_is_waited_for_once_it_has_answered() -> N
         (("plan/1", "--for", "condition=Ready"), "--for state=target"),
         (("task/a", "--for", "state=finishd"), "never 'finishd'; its states are"),
         (("service/a", "--for", "state=ready"), "has no state to wait for"),
-        (("service/a", "--for", "delete", "--timeout", "60"), "is not a duration"),
+        (("service/a", "--for", "delete", "--timeout", "1 min"), "is not a duration"),
     ],
 )
 def test_wrong_usage_names_the_remedy_and_asks_nobody(

@@ -1,6 +1,7 @@
 """`token`, `config`, `version`, `doctor`: what they print, and that secrets stay where they belong."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,15 @@ def test_a_library_that_does_not_load_is_found_out_in_a_process_of_its_own() -> 
     assert (
         import_problem(("no_such_library",))
         == "ModuleNotFoundError: No module named 'no_such_library'"
+    )
+
+
+def test_a_python_that_its_user_may_not_start_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path))
+    assert (
+        import_problem(("json",)) == f"{tmp_path} cannot be started: Permission denied"
     )
 
 

@@ -7,7 +7,11 @@ import httpx2
 import pytest
 import typer
 
-from app.cli.common.durations import parse_duration, parse_moment
+from app.cli.common.durations import (
+    parse_duration,
+    parse_moment,
+    seconds_within,
+)
 from tests.app.cli.fake_api import FakeApi
 from tests.app.runner import cli
 
@@ -126,10 +130,35 @@ def test_attainment_counts_refused_requests_as_misses_against_the_newest_slo() -
         ("1h30m", timedelta(minutes=90)),
         ("2w", timedelta(days=14)),
         ("1.5d", timedelta(hours=36)),
+        ("5", timedelta(seconds=5)),
+        ("0.5", timedelta(seconds=0.5)),
     ],
 )
 def test_durations(words: str, wanted: timedelta) -> None:
     assert parse_duration(words) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted_s"),
+    [
+        ("5", 5.0),
+        ("0", 0.0),
+        ("0.25", 0.25),
+        ("60s", 60.0),
+        ("5m", 300.0),
+        (10.0, 10.0),
+    ],
+)
+def test_bounded_durations_are_seconds_or_have_a_unit(
+    words: str | float, wanted_s: float
+) -> None:
+    assert seconds_within(0.0, 3600.0)(words) == wanted_s
+
+
+@pytest.mark.parametrize("words", ["2h", "3601", "-1", "inf", "nan", "1e3", ""])
+def test_a_duration_out_of_bounds_is_wrong_usage(words: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        seconds_within(0.0, 3600.0)(words)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +173,7 @@ def test_moments(words: str, wanted: datetime) -> None:
     assert parse_moment(words, NOW) == wanted
 
 
-@pytest.mark.parametrize("words", ["2026-13-01", "yesterday"])
+@pytest.mark.parametrize("words", ["2026-13-01", "yesterday", "2026", "1767225600"])
 def test_what_is_no_moment_is_wrong_usage(words: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_moment(words, NOW)
