@@ -95,6 +95,40 @@ def test_networks_that_generate_nothing_are_refused(name: str) -> None:
             9.08,
         ),
         ({"quant_method": "auto-round", "bits": 4}, "int4", 5.80),
+        (
+            {
+                "quant_method": "auto-round",
+                "data_type": "nv_fp",
+                "bits": 4,
+                "group_size": 16,
+            },
+            "fp4",
+            6.03,
+        ),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {
+                    "weight": [{"dtype": "fp8_e4m3"}, {"dtype": "int4"}]
+                },
+            },
+            "int4",
+            5.80,
+        ),
+        ({"quant_method": "w8a8_int8"}, "fp8", 9.08),
+        ({"quant_method": "bitnet"}, "int4", 5.80),
+        ({"quant_method": "bitsandbytes"}, "int4", 5.80),
+        ({"quant_method": "bitsandbytes", "_load_in_4bit": False}, "bf16", 16.06),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "dense",
+                "sparsity_config": {"format": "sparse-24-bitmask"},
+            },
+            "bf16",
+            16.06,
+        ),
+        ({"quant_method": "compressed-tensors", "bits": 8}, "fp8", 9.08),
     ],
 )
 def test_weights_are_kept_in_what_the_method_says(
@@ -156,6 +190,7 @@ def test_parts_that_are_not_quantised_stay_in_16_bits() -> None:
         ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "8-bit weights"),
         ({"quant_method": "gptq", "bits": 3}, "3-bit weights (gptq): taken as int4"),
+        ({"quant_method": "vptq"}, "vptq states no bits: weights are taken as int4"),
     ],
 )
 def test_what_is_assumed_of_a_method_is_noted(
