@@ -69,7 +69,12 @@ def _are_alike(
     """Whether the plain fields say everything."""
     if len(groups) != 1 or usual.gated or usual.key_dim != usual.value_dim:
         return False
-    plain = replace(usual, layers=layers, window=groups[0].window)
+    plain = replace(
+        usual,
+        layers=layers,
+        window=groups[0].window,
+        window_tokens=groups[0].window_tokens,
+    )
     return groups[0] == plain
 
 
@@ -99,6 +104,7 @@ def _groups(
         usual,
         layers=windows,
         window=True,
+        window_tokens=_window_tokens(config),
         heads=config.count("swa_num_attention_heads", default=usual.heads),
         kv_heads=config.count("swa_num_key_value_heads", default=usual.kv_heads),
         key_dim=config.count("swa_head_dim", default=usual.key_dim),
@@ -116,6 +122,16 @@ def _groups(
             or usual.kv_heads,
         )
     return tuple(each for each in (full, window) if each.layers)
+
+
+def _window_tokens(config: ConfigFields) -> int:
+    stated = config.count("sliding_window", "attention_chunk_size", default=0)
+    # Layers that attend to pictures are counted with the windows, and cache no token.
+    return (
+        0
+        if config.items("cross_attention_layers")
+        else stated or config.assumed("window") or 0
+    )
 
 
 def _sharing(config: ConfigFields, kinds: Kinds) -> Mapping[LayerKind, int]:

@@ -50,6 +50,8 @@ class AttentionGroup:
     value_dim: int
     window: bool = False
     """Whether they attend to the last tokens only, so that their cache has a limit."""
+    window_tokens: int = 0
+    """How many those are; 0: they cache nothing of the tokens, or no field says it."""
     gated: bool = False
     """Whether a gate as wide as the queries multiplies what attention gives."""
     sharing: int = 0

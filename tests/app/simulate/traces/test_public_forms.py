@@ -228,7 +228,7 @@ PROMETHEUS = [
 ]
 EXPORTED = (
     '{"metric": {"__name__": "rps", "service": "a"}, "values": [5, 7], "timestamps": [1772359200000, 1772359230000]}\n'
-    '{"metric": {"__name__": "rps", "service": "b"}, "values": [1, 2.5], "timestamps": [1772359200000, 1772359230000]}\n'
+    '{"metric": {"__name__": "rps", "service": "b"}, "values": [1,2.5], "timestamps": [1772359200000, 1772359230000]}\n'
 )
 """The same as VictoriaMetrics exports it: a line for each series, times in milliseconds."""
 MATRIX = {"resultType": "matrix", "result": PROMETHEUS}
