@@ -36,6 +36,7 @@ def read_attention(
         config.notes.append(
             "compress_ratios: tokens are taken as cached without compression"
         )
+    has_ranks = config.has("o_lora_rank")
     # Searched networks state each layer by itself.
     blocks = config.items("block_configs")
     usual = AttentionGroup(
@@ -45,6 +46,10 @@ def read_attention(
         key_dim=head_dim,
         value_dim=config.count("v_head_dim", default=head_dim) or head_dim,
         gated=config.kind in _GATED and config.value("attn_output_gate") is not False,
+        # DeepSeek V4; with compressed keys the rank of queries is theirs.
+        query_rank=config.count("q_lora_rank", default=0) if has_ranks else 0,
+        output_rank=config.count("o_lora_rank", default=0),
+        output_parts=config.count("o_groups", default=1),
     )
     groups = tuple(_of_blocks(blocks, usual)) or _groups(config, kinds, usual)
     is_compressed = config.has("kv_lora_rank") and config.value("use_mla") is not False
@@ -67,7 +72,9 @@ def _are_alike(
     groups: tuple[AttentionGroup, ...], usual: AttentionGroup, layers: int
 ) -> bool:
     """Whether the plain fields say everything."""
-    if len(groups) != 1 or usual.gated or usual.key_dim != usual.value_dim:
+    if len(groups) != 1 or usual.gated or usual.output_rank:
+        return False
+    if usual.key_dim != usual.value_dim:
         return False
     plain = replace(
         usual,

@@ -310,6 +310,38 @@ def test_a_part_within_a_part_is_found() -> None:
     assert read_config(nested).architecture.layers == 28
 
 
+def test_bitnet_has_a_gate_next_to_its_activation() -> None:
+    gated = read(model_type="bitnet", hidden_act="relu2").architecture
+
+    assert gated.feed_forward_matrices == 3
+
+
+def test_queries_and_outputs_may_go_through_a_narrow_width() -> None:
+    # DeepSeek V4 Flash has 284.3 G parameters, as its class of transformers counts.
+    network = read_config(
+        {
+            "model_type": "deepseek_v4",
+            "num_hidden_layers": 43,
+            "hidden_size": 4096,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 1,
+            "head_dim": 512,
+            "q_lora_rank": 1024,
+            "o_lora_rank": 1024,
+            "o_groups": 8,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 6,
+            "moe_intermediate_size": 2048,
+            "sliding_window": 128,
+            "vocab_size": 129280,
+        }
+    ).architecture
+
+    assert network.parameters == pytest.approx(284.3e9, rel=0.005)
+    assert [tp for tp in _DEGREES if network.undivided(tp) is None] == [1, 2, 4, 8]
+
+
 def test_mistrals_own_file_is_read() -> None:
     params = {
         "dim": 5120,
@@ -420,6 +452,7 @@ def test_what_a_publisher_leaves_out_is_as_its_class_says_and_noted() -> None:
         ),
         ({"model_type": "bert"}, "bert generates no tokens"),
         ({"model_type": "mamba2"}, "mamba2 has no attention"),
+        ({"model_type": "zamba2"}, "zamba2 has layers that no law here describes"),
         ({"layer_types": ["linear_attention"] * 28}, "no layer has attention"),
     ],
 )
