@@ -310,6 +310,18 @@ def test_a_part_within_a_part_is_found() -> None:
     assert read_config(nested).architecture.layers == 28
 
 
+def test_towers_of_other_kinds_are_counted() -> None:
+    # Gemma 3n: 0.3 G parameters see, and 0.68 G hear.
+    document = {
+        "text_config": dict(SMALL),
+        "vision_config": {"architecture": "mobilenetv5_300m_enc", "hidden_size": 2048},
+        "audio_config": {"conf_num_hidden_layers": 12, "hidden_size": 1536},
+    }
+
+    towers = read_config(document).architecture.idle_parameters
+    assert towers == pytest.approx(0.98e9, rel=0.01)
+
+
 def test_bitnet_has_a_gate_next_to_its_activation() -> None:
     gated = read(model_type="bitnet", hidden_act="relu2").architecture
 
