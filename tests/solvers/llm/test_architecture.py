@@ -43,6 +43,12 @@ def test_layers_with_a_window_keep_its_tokens_as_well(
     assert window_factor(architecture_from_config(LLAMA_8B), 1, tokens) == 1.0
 
 
+def test_bitnet_has_a_gate_next_to_its_activation() -> None:
+    fields = {**LLAMA_8B, "model_type": "bitnet", "hidden_act": "relu2"}
+
+    assert architecture_from_config(fields).feed_forward_matrices == 3
+
+
 def test_weights_are_counted_matrix_by_matrix() -> None:
     # Per layer: 2·(4 + 2)·8·32 = 3,072 of attention and 3·32·64 = 6,144; embedding and output 100·32 each, in bf16.
     network = make_network()

@@ -322,12 +322,6 @@ def test_towers_of_other_kinds_are_counted() -> None:
     assert towers == pytest.approx(0.98e9, rel=0.01)
 
 
-def test_bitnet_has_a_gate_next_to_its_activation() -> None:
-    gated = read(model_type="bitnet", hidden_act="relu2").architecture
-
-    assert gated.feed_forward_matrices == 3
-
-
 def test_queries_and_outputs_may_go_through_a_narrow_width() -> None:
     # DeepSeek V4 Flash has 284.3 G parameters, as its class of transformers counts.
     network = read_config(
