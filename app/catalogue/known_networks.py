@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from app.catalogue.language_models import find_architecture
 from app.measurements.rows import read_bytes
-from solvers.llm.architecture import Precision
+from solvers.llm.architecture import Architecture, Precision, window_factor
 from solvers.llm.config_json import StatedNetwork, read_config
 from solvers.llm.configs.context import refuse_longer
 from solvers.llm.configs.quantisation import Quantisation
@@ -63,6 +63,17 @@ def longest_request(network: StatedNetwork, asked: int | None) -> Longest:
     return Longest(context.tokens, note)
 
 
+def _of_windows(shape: Architecture) -> str:
+    """What layers with a window cache of each of a sequence's last tokens; nothing where none do."""
+    per_token = shape.kv_bytes_per_token(1)
+    # Of one token all layers keep the same.
+    more = per_token * (window_factor(shape, 1, 1.0) - 1.0)
+    tokens = max((each.window_tokens for each in shape.attention), default=0)
+    if not more:
+        return ""
+    return f", and {more / _KIB:g} KiB for each of the last {tokens} in layers with a window"
+
+
 def reading_of(
     network: StatedNetwork, precision: Precision, *, is_asked: bool
 ) -> Iterator[str]:
@@ -75,5 +86,6 @@ def reading_of(
     yield (
         f"Network: {shape.parameters / _GIGA:.2f} G parameters; weights in {precision} ({reason}), "
         f"{shape.weight_bytes(precision) / _GIGA:.1f} GB; {shape.kv_bytes_per_token(1) / _KIB:g} KiB of cache per token"
+        f"{_of_windows(shape)}"
     )
     yield from (f"Note: {note}" for note in network.notes)

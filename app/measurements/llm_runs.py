@@ -42,6 +42,12 @@ _MS_PER = by_name(
         "s, sec, seconds": 1e3,
     }
 )
+_ONE_RUN = "profile_export_aiperf.json of each run (profile_export_genai_perf.json)"
+_OTHERS = {
+    "metadata": f"holds single requests of AIPerf, or several runs together: give {_ONE_RUN}",
+    "experiments": f"holds single requests of perf_analyzer: give {_ONE_RUN}",
+}
+"""Files that AIPerf and GenAI-Perf write next to their results, by a field of each."""
 _TOKENS = by_name({", token, tokens, count": 1.0})
 _PER_S = re.compile(r"(?:.*/\s*)?(s|sec|second|min|minute)(?:/user)?")
 
@@ -90,6 +96,8 @@ def _runs(name: str, document: Mapping[str, object]) -> Iterator[ServerRun]:
         yield _aiperf(Place(name, {**document, **metrics}))
     elif "request_latency" in metrics or "mean_e2e_latency_ms" in document:
         raise InvalidInput(name, f"tells no time between tokens: {_STREAM}")
+    elif aggregate := next((each for each in _OTHERS if each in document), None):
+        raise InvalidInput(name, _OTHERS[aggregate])
     else:
         raise InvalidInput(
             name,
@@ -324,7 +332,7 @@ def _aiperf_clients(place: Place) -> float:
         return clients
     # An export leaves out what was not set; one client is what AIPerf then takes, and its own count says so.
     in_flight = place.number("effective_concurrency", "avg")
-    if in_flight > 0.0:
+    if in_flight > 0.0 or load.at("type") == "concurrency":
         return max(1.0, in_flight)
     raise place.refusal(f"is missing: {_CLIENTS}", "input_config", "concurrency")
 

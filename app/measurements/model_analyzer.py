@@ -23,7 +23,7 @@ from app.measurements.benchmarks import (
     refuse_latency,
 )
 from app.measurements.csv_files import BATCH
-from app.measurements.plausible import server_problem
+from app.measurements.plausible import RunFigures, find_contradiction, server_problem
 from app.measurements.rows import refusal, require_columns
 from app.measurements.tables import NOT_NEGATIVE, POSITIVE, CsvTable, Reals, read_table
 
@@ -31,6 +31,7 @@ _COMPUTE = tuple(
     f"Server Compute {part} time (ms)" for part in ("Input", "Infer", "Output")
 )
 _CLIENT = "Avg Latency (ms)"
+_RATE = "Throughput (infer/sec)"
 _CLIENT_P99 = "p99 Latency (ms)"
 _POWER, _MEMORY = "GPU Power Usage (W)", "GPU Memory Usage (MB)"
 _CONFIG, _CONCURRENCY = "Model Config Path", "Concurrency"
@@ -82,6 +83,7 @@ def _rows(
         if latency is Latency.SERVER
         else table.numbers(_client_column(table), POSITIVE)
     )
+    _refuse_crowds(table, batches)
     if latency is Latency.SERVER:
         _refuse_absurd(table, latency_ms)
     figures = {} if gpu_metrics is None else _read_gpu_figures(gpu_metrics)
@@ -149,6 +151,21 @@ def _refuse_absurd(table: CsvTable, server_ms: Reals) -> None:
         if problem := server_problem([time_ms], float(mean_ms[row]), levels, unit="ms"):
             raise table.refusal(
                 f"{problem}; such figures cannot be used", row=row, column=_COMPUTE[1]
+            )
+
+
+def _refuse_crowds(table: CsvTable, batches: Reals) -> None:
+    """Raises InvalidRequest for more requests under way than there were clients."""
+    rates, mean_ms = (_figures(table, name) for name in (_RATE, _CLIENT))
+    for row, clients in enumerate(table.numbers(_CONCURRENCY, POSITIVE).tolist()):
+        run = RunFigures(
+            clients=clients,
+            rate_rps=float(rates[row] / batches[row]),
+            request_ms=float(mean_ms[row]),
+        )
+        if problem := find_contradiction(run):
+            raise table.refusal(
+                f"{problem}; such figures cannot be used", row=row, column=_CONCURRENCY
             )
 
 

@@ -22,7 +22,7 @@ from app.measurements.rows import (
     rows_of,
     text_lines,
 )
-from app.measurements.series_json import rows_of_document
+from app.measurements.series_json import is_exported, rows_of_document
 from app.measurements.tables import CsvTable, make_table
 from solvers.types.documents.strict_json import describe
 
@@ -142,17 +142,19 @@ def _is_number_or_empty(cell: str) -> bool:
 
 def _json_rows(file: str, lines: Iterator[bytes], first: bytes, number: int) -> Rows:
     line = _object_or_none(first)
-    if line is not None and rows_of_document(file, line) is None:
+    is_export = is_exported(line)
+    if line is not None and not is_export and rows_of_document(file, line) is None:
         # One object per line: read one by one, since such a file may have millions.
         rows = _line_rows(file, lines, number)
         return _rows_of_records(file, rows)
     # A document cannot be read line by line: its first line says little of its form.
     text = _document_text(file, lines)
     (_, document), *more = _values(file, text)
-    rows_found = rows_of_document(file, document)
+    values = [document, *(value for _, value in more)]
+    # An export has a line for each series.
+    rows_found = rows_of_document(file, values if is_export else document)
     if rows_found is not None:
         return rows_found
-    values = [document, *(value for _, value in more)]
     records = _records_of(values)
     # A document has no lines that a reader could look at: its entries are counted.
     numbered = enumerate(records, start=1)

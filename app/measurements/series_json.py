@@ -1,6 +1,7 @@
 """JSON documents whose records lie deeper than a list of objects: Prometheus' answers and Philly's job log.
 
-Sources: Prometheus' HTTP API, "Range vectors"; README.md of msr-fiddle/philly-traces.
+Sources: Prometheus' HTTP API, "Range vectors"; VictoriaMetrics, "/api/v1/export";
+README.md of msr-fiddle/philly-traces.
 """
 
 import re
@@ -16,6 +17,7 @@ MAX_SERIES = 1000
 _TIME = "timestamp"
 _LABELS = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _METRIC = "__name__"
+_EXPORTED_UNIT_S = 1e-3
 _COUNTERS = ("_total", "_count", "_bucket", "_sum")
 _JOB = ("jobid", "vc", "submitted_time", "duration", "gpus")
 
@@ -30,6 +32,12 @@ def rows_of_document(file: str, document: object) -> Rows | None:
         place = f"{file}: entry"
         return Rows(file=place, names=_JOB, notes=(), rows=rows, written_by=PHILLY)
     return None
+
+
+def is_exported(document: object) -> bool:
+    """Whether it is a line of VictoriaMetrics' export: a series with all its times and values."""
+    parts = ("metric", "values", "timestamps")
+    return isinstance(document, dict) and all(each in document for each in parts)
 
 
 def series_names(labels: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
@@ -121,20 +129,29 @@ def _labels(file: str, series: object) -> Mapping[str, str]:
 
 
 def _points(file: str, series: object) -> Iterator[tuple[float, str]]:
-    values = series.get("values") if isinstance(series, dict) else None
+    series = series if isinstance(series, dict) else {}
+    values = series.get("values")
     if not isinstance(values, list):
         problem = "has single values or histograms, and no series over time; ask query_range, of a rate"
         raise refusal(problem, file=file)
+    # An export has milliseconds in a list of their own.
+    times, unit_s = series.get("timestamps"), 1.0
+    if isinstance(times, list):
+        values = [list(pair) for pair in zip(times, values, strict=False)]
+        unit_s = _EXPORTED_UNIT_S
     for point in values:
         if not isinstance(point, list) or len(point) != 2:
             problem = f"a value must be [time, number], not {describe(point)}"
             raise refusal(problem, file=file)
         moment, value = point
         # NaN fails the comparison, and an integer of 400 digits is too large for a float.
-        if not isinstance(moment, int | float) or not abs(moment) <= MAX_NUMBER:
+        if (
+            not isinstance(moment, int | float)
+            or not abs(moment) <= MAX_NUMBER / unit_s
+        ):
             problem = f"a time must be a number of seconds, not {describe(moment)}"
             raise refusal(problem, file=file)
-        yield float(moment), str(value)
+        yield float(moment) * unit_s, str(value)
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:

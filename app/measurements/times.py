@@ -54,6 +54,7 @@ _NAMES = frozenset(
         "arrivaltime, request_time, request_timestamp, invocation_time, start_time, start_timestamp, sent_at"
     )
 )
+_WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[\s\-]+")
 _UNIT = re.compile(r"^(?:(.*?)[\s_.\-]*[\s_(\[\-.])?(\w+)[)\]]?$")
 _LOCAL = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?)?")
 _RATE_NAMES = re.compile(
@@ -132,18 +133,24 @@ def time_column(place: str, names: Sequence[str], wanted: str | None = None) -> 
 
 def _is_time(name: str) -> bool:
     base, unit = _split_unit(name)
-    return name.casefold() in _NAMES or (unit is not None and base in {*_NAMES, ""})
+    return _plain(name) in _NAMES or (unit is not None and base in {*_NAMES, ""})
+
+
+def _plain(name: str) -> str:
+    """`start_time` of `startTime` and of `Start Time`."""
+    return _WORD_ENDS.sub("_", name.strip()).casefold()
 
 
 def _split_unit(name: str) -> tuple[str, float | None]:
     """The name without the unit that it ends in, and the unit's seconds."""
-    match = _UNIT.match(name.casefold().strip())
+    name = _plain(name)
+    match = _UNIT.match(name)
     if match is None or match[2] not in _SECONDS_PER:
-        return name.casefold(), None
+        return name, None
     base = match[1] or ""
     # A column called `t`, `h` or `m` has no unit: single letters count only behind another word.
     if not base and len(match[2]) < 3:
-        return name.casefold(), None
+        return name, None
     return base, _SECONDS_PER[match[2]]
 
 

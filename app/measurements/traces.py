@@ -171,7 +171,9 @@ def find_steps(
             hint = (
                 "; a row for each request? `plimsoll trace import requests` counts them"
             )
-        raise refuse(f"times must rise from row to row{hint}", row)
+        raise refuse(
+            f"times must rise from row to row: sort the rows by time{hint}", row
+        )
     step_s = float(steps_s.min())
     places = (times_s - times_s[0]) / step_s
     if places[-1] >= MAX_STEPS:

@@ -73,6 +73,8 @@ def _offline_row(
 ) -> BenchmarkRow:
     """`vllm bench latency`: one batch from its prompts to its last token, in seconds."""
     refuse_latency(latency, (Latency.REQUEST,), "vllm bench latency")
+    if problem := _offline_problem(result):
+        raise result.refusal(f"{problem}; such figures cannot be used", "avg_latency")
     return BenchmarkRow(
         network=required(
             # In the file since vLLM 0.31.
@@ -88,6 +90,21 @@ def _offline_row(
         ),
         latency_ms=_number(result, "avg_latency") * MS_PER_S,
     )
+
+
+def _offline_problem(result: JsonRecord) -> str:
+    """Which of the times of `vllm bench latency` contradict each other; nothing where none do."""
+    listed = result.fields.get("latencies")
+    known = [known_number(each) for each in listed] if isinstance(listed, list) else []
+    stated = result.fields.get("percentiles")
+    levels = {
+        float(name) / 100.0: known_number(value)
+        for name, value in (stated.items() if isinstance(stated, Mapping) else ())
+        if re.fullmatch(r"\d{1,2}(\.\d+)?", str(name))
+    }
+    if known:
+        levels |= {0.0: min(known), 1.0: max(known)}
+    return order_problem("latency", levels, mean=_known(result.fields, "avg_latency"))
 
 
 def _serving_row(

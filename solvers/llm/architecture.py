@@ -214,6 +214,20 @@ class Architecture:
         return self.caching_layers * width * _KV_BYTES
 
 
+def window_factor(network: Architecture, tp: int, tokens: float) -> float:
+    """Cache of a sequence of so many tokens, over what `kv_bytes_per_token` says of it: above 1 with windows."""
+    growing = network.caching_groups
+    windows = [each for each in network.attention if each not in growing]
+    held = sum(
+        each.caching
+        * each.cached_width
+        * max(1.0, each.kv_heads / tp)
+        * min(tokens, each.window_tokens)
+        for each in windows
+    )
+    return 1.0 + _KV_BYTES * held / (network.kv_bytes_per_token(tp) * tokens)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuWork:
     """What each of a replica's GPUs reads and computes."""

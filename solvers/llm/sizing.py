@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from solvers.llm.architecture import Architecture, Precision
+from solvers.llm.architecture import Architecture, Precision, window_factor
 from solvers.llm.belief import INTERVAL, PLANNED, UNMEASURED, StepBelief
 from solvers.llm.calendar import Replica
 from solvers.llm.capacity import capacity_rps, kept_alone, rough_capacity_rps
@@ -110,6 +110,16 @@ def _sized(
     )
     # The law once, the budgets after it: they change the engine, not its steps.
     law = step_table(engine, RUNTIMES[request.runtime])
+    # Windows are read and computed with, too; the law does not know the lengths, which say how much they hold.
+    read, paired = (
+        window_factor(engine.network, tp, tokens)
+        for tokens in (request.lengths.mean_cached, request.lengths.mean_prompt)
+    )
+    law = replace(
+        law,
+        cached_token_ms=law.cached_token_ms * read,
+        pair_ms=law.pair_ms * paired,
+    )
     obstacle = request.network.undivided(tp)
     if obstacle is not None:
         nothing = _nothing(request, law)
@@ -169,7 +179,20 @@ def _replicas(
             limits=limits,
         )
         if kv > 0.0:
+            kv = _with_windows(request, engine, kv)
             yield Replica(table=table, limits=limits, kv_tokens=kv)
+
+
+def _with_windows(request: SizeRequest, engine: LlmEngine, kv: float) -> float:
+    """Tokens that have room where windows take some of it: by the mean sequence, if the longest one fits as well."""
+    lengths = request.lengths
+    of_mean, of_longest = (
+        kv / window_factor(engine.network, engine.tp, tokens)
+        for tokens in (lengths.mean_cached, float(lengths.longest))
+    )
+    # Windows are a small part of a long sequence: it is not refused for what short ones take.
+    needed = lengths.longest / PLANNED_SHARE
+    return max(of_mean, needed) if of_longest >= needed else of_mean
 
 
 def _stated(

@@ -18,7 +18,14 @@ from app.measurements.series_json import (
     labels_of,
     series_names,
 )
-from app.measurements.times import TimeReader, TimeUnit, Values, time_column, values_of
+from app.measurements.times import (
+    TimeReader,
+    TimeUnit,
+    Values,
+    listed,
+    time_column,
+    values_of,
+)
 from app.simulate.traces.azure_functions import read_azure_functions
 from app.simulate.traces.forms import (
     ANSWERS,
@@ -48,6 +55,7 @@ from app.simulate.traces.trace import RATE_SUFFIX, RateTrace
 USUAL_FUNCTIONS = 10
 READ = "read: "
 """Begins the notes of what was assumed of a file."""
+_SUBMISSIONS = listed("submit_s, submit_time, submitted_time, time_submit, submit")
 _DASHBOARD_TIME = "Time"
 """How Grafana calls the column of times in its CSV."""
 
@@ -171,7 +179,7 @@ def _is_counted(names: Sequence[str]) -> bool:
 
 def _are_jobs(opened: Rows) -> bool:
     lowered = {name.casefold() for name in opened.names}
-    return bool(lowered & {"submit_s", "submit_time", "submitted_time"})
+    return bool(lowered & {*_SUBMISSIONS})
 
 
 def _request_options(options: ImportOptions) -> RequestOptions:

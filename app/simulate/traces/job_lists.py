@@ -20,26 +20,31 @@ from app.simulate.traces.forms import column_of
 from app.simulate.traces.jobs import JobList
 
 _SUBMIT = listed(
-    "submit_s, submit_time, submitted_time, submission_time, submitted_at, submitted, submit, creation_s, "
+    "submit_s, submit_time, submitted_time, submission_time, submitted_at, submitted, submit, time_submit, creation_s, "
     "creation_time, created_at, arrival_time, arrival_s"
 )
-_START = listed("start_s, start_time, started_at, scheduled_s, scheduled_time, start")
+_START = listed(
+    "start_s, start_time, started_at, scheduled_s, scheduled_time, start, time_start"
+)
 _END = listed(
-    "end_s, end_time, ended_at, finish_time, completion_time, deletion_s, deletion_time, stop_time, end"
+    "end_s, end_time, ended_at, finish_time, completion_time, deletion_s, deletion_time, stop_time, end, time_end"
 )
 _DURATION = listed(
     "duration_s, duration, run_time, runtime, runtime_s, duration_min, duration_hours, elapsed_s"
 )
 _GPUS = listed(
-    "gpus, num_gpus, num_gpu, gpu_num, gpu_request, gpu_count, n_gpus, ngpus, gpu, plan_gpu"
+    "gpus, num_gpus, num_gpu, gpu_num, gpu_request, gpu_count, n_gpus, ngpus, gpu, gpus_req, plan_gpu"
 )
 _PERCENT = "plan_gpu"
 _SHARES = ("gpu_milli",)
 _INSTANCES = ("inst_num", "num_inst", "instances")
 _NAMES = listed(
-    "name, job_name, jobid, job_id, pod, pod_name, instance_sn, instance, id"
+    "name, job_name, jobid, job_id, id_job, pod, pod_name, instance_sn, instance, id"
 )
 _CLUSTERS = ("virtual_cluster", "vc")
+
+_NO_VALUE = NO_VALUE | {"unknown"}
+"""Slurm's word for what has not happened yet, too."""
 
 Flags = npt.NDArray[np.bool_]
 
@@ -50,7 +55,7 @@ def read_job_list(rows: Rows) -> JobList:
     table = make_table(rows)
 
     def times_s(what: str) -> Reals:
-        return times_of(table, TimeReader(column=columns[what]), no_value=NO_VALUE)
+        return times_of(table, TimeReader(column=columns[what]), no_value=_NO_VALUE)
 
     ran_s = np.full(len(table), math.nan)
     if "start" in columns and "end" in columns:
@@ -110,7 +115,7 @@ def _duration_s(table: CsvTable, column: str) -> Reals:
 def _numbers(table: CsvTable, column: str) -> Reals:
     """(N,) numbers of at least 0; NaN for empty cells."""
     cells = [
-        "" if cell.casefold() in NO_VALUE else cell for cell in table.cells[column]
+        "" if cell.casefold() in _NO_VALUE else cell for cell in table.cells[column]
     ]
     cleaned = replace(table, cells={column: cells})
     return cleaned.numbers(column, NOT_NEGATIVE, or_empty=True)

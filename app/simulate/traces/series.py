@@ -248,6 +248,11 @@ class _CellReader:
             )
         match = _CELL.fullmatch(cell)
         if match is None or not (match[2] or match[3]):
+            if cell[0].isalpha() and "inf" not in cell.casefold():
+                problem = f"must be a number {NOT_NEGATIVE}, not {cell!r}; --columns takes other columns"
+                raise ValueError(
+                    f"{problem}, --by {name} makes a series of each of its values"
+                )
             return parse_number(_ungrouped(cell), NOT_NEGATIVE)
         # Dashboards write the same unit in capitals and small letters.
         unit = match[3].strip().casefold()

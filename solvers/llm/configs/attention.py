@@ -36,6 +36,7 @@ def read_attention(
         config.notes.append(
             "compress_ratios: tokens are taken as cached without compression"
         )
+    has_ranks = config.has("o_lora_rank")
     # Searched networks state each layer by itself.
     blocks = config.items("block_configs")
     usual = AttentionGroup(
@@ -45,6 +46,10 @@ def read_attention(
         key_dim=head_dim,
         value_dim=config.count("v_head_dim", default=head_dim) or head_dim,
         gated=config.kind in _GATED and config.value("attn_output_gate") is not False,
+        # DeepSeek V4; with compressed keys the rank of queries is theirs.
+        query_rank=config.count("q_lora_rank", default=0) if has_ranks else 0,
+        output_rank=config.count("o_lora_rank", default=0),
+        output_parts=config.count("o_groups", default=1),
     )
     groups = tuple(_of_blocks(blocks, usual)) or _groups(config, kinds, usual)
     is_compressed = config.has("kv_lora_rank") and config.value("use_mla") is not False
@@ -67,9 +72,16 @@ def _are_alike(
     groups: tuple[AttentionGroup, ...], usual: AttentionGroup, layers: int
 ) -> bool:
     """Whether the plain fields say everything."""
-    if len(groups) != 1 or usual.gated or usual.key_dim != usual.value_dim:
+    if len(groups) != 1 or usual.gated or usual.output_rank:
         return False
-    plain = replace(usual, layers=layers, window=groups[0].window)
+    if usual.key_dim != usual.value_dim:
+        return False
+    plain = replace(
+        usual,
+        layers=layers,
+        window=groups[0].window,
+        window_tokens=groups[0].window_tokens,
+    )
     return groups[0] == plain
 
 
@@ -99,6 +111,7 @@ def _groups(
         usual,
         layers=windows,
         window=True,
+        window_tokens=_window_tokens(config),
         heads=config.count("swa_num_attention_heads", default=usual.heads),
         kv_heads=config.count("swa_num_key_value_heads", default=usual.kv_heads),
         key_dim=config.count("swa_head_dim", default=usual.key_dim),
@@ -116,6 +129,16 @@ def _groups(
             or usual.kv_heads,
         )
     return tuple(each for each in (full, window) if each.layers)
+
+
+def _window_tokens(config: ConfigFields) -> int:
+    stated = config.count("sliding_window", "attention_chunk_size", default=0)
+    # Layers that attend to pictures are counted with the windows, and cache no token.
+    return (
+        0
+        if config.items("cross_attention_layers")
+        else stated or config.assumed("window") or 0
+    )
 
 
 def _sharing(config: ConfigFields, kinds: Kinds) -> Mapping[LayerKind, int]:

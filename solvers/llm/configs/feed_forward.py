@@ -134,7 +134,10 @@ def _rounded_up(width: float, step: int) -> int:
 
 def _matrices(config: ConfigFields) -> int:
     activation = config.text("mlp_hidden_act", "hidden_act", "activation_function")
-    if config.kind in _TWO_MATRICES or activation == "relu2":
+    if config.kind in _TWO_MATRICES:
+        return 2
+    # BitNet has a gate all the same.
+    if activation == "relu2" and config.kind != "bitnet":
         return 2
     # Without a type, a network of an older form says it by its activation.
     return 2 if not config.kind and activation in _ONE_WAY else 3

@@ -75,6 +75,8 @@ _PAIRS = frozenset(
 """Types with an encoder and a decoder."""
 _STATES = ("mamba", "falcon_mamba", "rwkv", "xlstm", "retnet")
 """Types whose layers all have a state of fixed size: names that begin so."""
+_SHARING = ("zamba", "zamba2", "recurrent_gemma")
+"""Types that use the same weights in several layers, or units of their own: what is stated says too little."""
 
 
 def refuse_without_generation(config: ConfigFields) -> None:
@@ -90,6 +92,12 @@ def refuse_without_generation(config: ConfigFields) -> None:
         message = (
             f"{document_kind} has no attention, whose cache decides how many requests a replica holds: such networks "
             "cannot be sized; apply a Profile of what was measured"
+        )
+        raise InvalidInput("config.model_type", message)
+    if document_kind in _SHARING:
+        message = (
+            f"{document_kind} has layers that no law here describes: such networks cannot be sized; apply a Profile of "
+            "what was measured"
         )
         raise InvalidInput("config.model_type", message)
     is_pair = (

@@ -50,10 +50,18 @@ class AttentionGroup:
     value_dim: int
     window: bool = False
     """Whether they attend to the last tokens only, so that their cache has a limit."""
+    window_tokens: int = 0
+    """How many those are; 0: they cache nothing of the tokens, or no field says it."""
     gated: bool = False
     """Whether a gate as wide as the queries multiplies what attention gives."""
     sharing: int = 0
     """How many of these layers read the cache of an earlier one."""
+
+    query_rank: int = 0
+    """Width that queries are made from; 0: the network's."""
+    output_rank: int = 0
+    """Width that the output of each part of the heads goes through; 0: it goes straight."""
+    output_parts: int = 1
 
     @property
     def caching(self) -> int:
@@ -68,9 +76,15 @@ class AttentionGroup:
     def parameters(self, hidden: int) -> float:
         """Weights of all its layers."""
         queries = self.heads * self.key_dim * (2 if self.gated else 1)
-        width = queries + self.heads * self.value_dim
-        own = self.kv_heads * self.cached_width
-        return float(hidden) * (self.layers * width + self.caching * own)
+        outputs = self.heads * self.value_dim
+        found = float(queries * (self.query_rank or hidden))
+        found += hidden * self.query_rank
+        if self.output_rank:
+            found += self.output_rank * (outputs + self.output_parts * hidden)
+        else:
+            found += outputs * hidden
+        own = self.kv_heads * self.cached_width * hidden
+        return self.layers * found + self.caching * own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ _METHODS: Mapping[str, Precision] = {
     "fbgemm_fp8": "fp8",
     "finegrained_fp8": "fp8",
     "ptpc_fp8": "fp8",
+    "w8a8_fp8": "fp8",
     "deepseek_v4_fp8": "fp8",
     "fp8_per_tensor": "fp8",
     "fp8_per_channel": "fp8",
@@ -43,9 +44,16 @@ _BY_BITS = (
     "humming",
     "exl2",
     "exl3",
+    "bitnet",
 )
 """Methods of integers, of 4 bits where they state no others; a name that begins so is one."""
-_EIGHT_BITS = ("eetq", "experts_int8", "tpu_int8", "int8_per_channel_weight_only")
+_EIGHT_BITS = (
+    "eetq",
+    "experts_int8",
+    "tpu_int8",
+    "int8_per_channel_weight_only",
+    "w8a8_int8",
+)
 _BITS = ("bits", "w_bit", "nbits", "num_bits", "wbits", "weight_bits", "bpw")
 _GROUPS = ("group_size", "q_group_size")
 _EXCEPTIONS = (
@@ -153,7 +161,7 @@ def _precision(config: ConfigFields, stated: Fields, method: str) -> Precision:
     if method in _METHODS:
         return _METHODS[method]
     if method in ("bitsandbytes", "bnb"):
-        return _of_bits(config, method, 4 if _loads_4_bits(stated) else 8)
+        return _of_bits(config, method, _loaded_bits(stated))
     if method in _EIGHT_BITS:
         return _of_bits(config, method, 8)
     if method == "compressed-tensors":
@@ -163,7 +171,11 @@ def _precision(config: ConfigFields, stated: Fields, method: str) -> Precision:
         return named
     bits = _bits(stated)
     if bits is not None or method.replace("auto_", "").startswith(_BY_BITS):
-        return _of_bits(config, method, bits or 4)
+        if bits is None:
+            config.notes.append(f"{method} states no bits: weights are taken as int4")
+        # MXFP4 and NVFP4 are told from integers by this alone.
+        is_float = "fp" in str(stated.get("data_type", ""))
+        return _of_bits(config, method, bits or 4, is_float=is_float)
     config.notes.append(
         f"quantization_config: {method or 'a method without a name'} is not known: weights are taken as bf16; "
         "--precision states another"
@@ -171,8 +183,12 @@ def _precision(config: ConfigFields, stated: Fields, method: str) -> Precision:
     return "bf16"
 
 
-def _loads_4_bits(stated: Fields) -> bool:
-    return any(stated.get(name) is True for name in ("load_in_4bit", "_load_in_4bit"))
+def _loaded_bits(stated: Fields) -> float:
+    """Bitsandbytes' bits per weight, as vLLM takes them: 4 where neither width is stated."""
+    if any(stated.get(f"{prefix}load_in_8bit") is True for prefix in ("", "_")):
+        return 8
+    wide = [stated.get(f"{prefix}load_in_4bit") is False for prefix in ("", "_")]
+    return 16 if any(wide) else 4
 
 
 def _of_bits(
@@ -198,7 +214,10 @@ def _compressed(config: ConfigFields, stated: Fields, method: str) -> Precision:
     groups = list(_group_weights(stated))
     if not groups:
         named = _named_format(stated)
-        return named or _of_bits(config, method, _bits(stated) or 8, is_float=True)
+        # Weights that are only pruned are as wide as before.
+        usual = 8 if "quant" in str(stated.get("format", "")) else 16
+        bits = _bits(stated) or usual
+        return named or _of_bits(config, method, bits, is_float=True)
     found = [
         _of_bits(
             config, method, _bits(each) or 16, is_float=each.get("type") == "float"
@@ -239,8 +258,10 @@ def _texts(stated: Fields, depth: int = 0) -> Iterator[str]:
             continue
         if isinstance(value, str):
             yield value
-        elif isinstance(value, Mapping):
-            yield from _texts(value, depth + 1)
+        # Quark lists the steps of weights: they are kept in the last one's format.
+        last = value[-1] if isinstance(value, list) and value else value
+        if isinstance(last, Mapping):
+            yield from _texts(last, depth + 1)
 
 
 def _bits(stated: Fields, depth: int = 0) -> float | None:

@@ -35,6 +35,10 @@ _NAMED: tuple[tuple[str, tuple[int, int, int]], ...] = (
     ("internvit-6b", (3200, 45, 12800)),
 )
 """Width, layers and inner width of towers that files state by their names alone."""
+_MOBILE_NET = 0.3e9
+"""Gemma 3n's tower for pictures, which its file states by its name alone."""
+_CONFORMER_SQUARES = 24.0
+"""Weights of a conformer's block over the square of its width: two feed-forward parts, attention, a convolution."""
 _MERGED = 4
 """Patches that projectors put together, in towers that do."""
 
@@ -86,7 +90,11 @@ def _tower(fields: Fields, document_kind: str, hidden: int) -> float:
     inside = fields.get("params")
     if isinstance(inside, Mapping):
         return _by_name(str(inside.get("model_name", "")), hidden)
+    if str(fields.get("architecture", "")).startswith("mobilenetv5_300m"):
+        return _MOBILE_NET
     width = _first(fields, _WIDTHS) or known.get("hidden", 0)
+    if blocks := _first(fields, ("conf_num_hidden_layers",)):
+        return blocks * _CONFORMER_SQUARES * float(width * width)
     depth = _first(fields, _DEPTHS) or known.get("layers", 0)
     depth += _first(fields, ("num_global_layers",))
     # Older towers state a ratio in place of a width.

@@ -65,6 +65,8 @@ def test_each_tools_result_is_the_same_run(tmp_path: Path, document: object) -> 
         ([1], "run.json:1:1: document", "must be an object"),
         ({}, "run.json", "is no result of"),
         ({"benchmarks": []}, "run.json", "has 0 runs"),
+        ({"metadata": {}, "metrics": {}}, "run.json", "give profile_export_aiperf"),
+        ({"experiments": []}, "run.json", "holds single requests of perf_analyzer"),
         ({**VLLM, "max_concurrency": None}, "run.json: max_concurrency", "is missing"),
         ({**VLLM, "completed": 0}, "run.json: completed", "no number above 0"),
         ({**VLLM, "mean_tpot_ms": True}, "run.json: mean_tpot_ms", "is missing"),
@@ -124,6 +126,8 @@ PHASE = {
         (phases({**PHASE, "exclude_from_results": True}, PHASE), 16.0),
         (phases({"type": "concurrency", "concurrency": 16}), 16.0),
         ({**AIPERF, "input_config": {"phases": PHASE}}, 16.0),
+        # One client is AIPerf's default.
+        (phases({"kind": "profiling", "type": "concurrency"}), 1.0),
         ({**AIPERF, "input_config": {}, "effective_concurrency": {"avg": 0.9}}, 1.0),
         # GenAI-Perf: nested, flat, and with its metrics in an object of their own.
         (GENAI_PERF, 16.0),

@@ -60,6 +60,7 @@ def edited(folder: Path, source: Path, old: str, new: str) -> Path:
             '"a,b","8,8",1,x',
             ":3: column Batch: must be a number",
         ),
+        (",Yes,212.4,", ",Yes,2124,", "at a time, more than the 1 of the clients"),
         (",0.1,4.1,0.0", ",0.0,0.0,0.0", ":2: column Server Compute Infer time (ms)"),
         ("1:GPU", "2:GPU", "no measurement can be used; left out 6 of 6 rows, without"),
     ],

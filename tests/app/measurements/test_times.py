@@ -26,6 +26,9 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
         (("a", "timestamp_ms"), None, "timestamp_ms"),
         (("a", "Time (ms)"), None, "Time (ms)"),
         (("a", "arrived_at"), None, "arrived_at"),
+        (("a", "startTime", "endTime"), None, "startTime"),
+        (("a", "Request Time"), None, "Request Time"),
+        (("a", "timestampMs"), None, "timestampMs"),
         (("a", "Seconds"), None, "Seconds"),
         # Our own names go before all others.
         (("second", "time"), None, "second"),

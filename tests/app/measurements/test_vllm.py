@@ -137,6 +137,22 @@ def test_the_network_of_an_offline_file_is_known_since_it_says_it(
     assert (samples.at.network, samples.latency_ms.tolist()) == (("Llama-3",), [1500.0])
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"latencies": [0.1, 0.2]},
+        {"percentiles": {"10": 0.1, "99": 0.05}},
+    ],
+)
+def test_times_of_an_offline_file_that_contradict_each_other_are_refused(
+    tmp_path: Path, others: dict[str, object]
+) -> None:
+    path = tmp_path / "latency.json"
+    path.write_text(json.dumps({"avg_latency": 1.5, "model_id": "a/b", **others}))
+    with pytest.raises(InvalidRequest, match="such figures cannot be used"):
+        read_vllm(path, BenchmarkConditions(gpu_type="H100", batch=8))
+
+
 def test_sglang_s_name_of_a_request_s_time_is_known(tmp_path: Path) -> None:
     path = tmp_path / "sglang.jsonl"
     line = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.catalogue.language_models import find_architecture, load_architectures
-from solvers.llm.architecture import Experts, gpu_work
+from solvers.llm.architecture import Experts, gpu_work, window_factor
 from solvers.llm.config_json import architecture_from_config, read_config
 from solvers.types.errors import InvalidInput
 from tests.solvers.llm.models import make_network
@@ -18,6 +18,35 @@ LLAMA_8B = {
     "intermediate_size": 14336,
     "vocab_size": 128256,
 }
+
+
+@pytest.mark.parametrize(
+    ("tokens", "factor"),
+    [
+        # 28 layers with a window next to 4 without: all keep the same until the window is full.
+        (1.0, 8.0),
+        (1000.0, 8.0),
+        (2000.0, 4.5),
+        (28_000.0, 1.25),
+    ],
+)
+def test_layers_with_a_window_keep_its_tokens_as_well(
+    tokens: float, factor: float
+) -> None:
+    layers = (["sliding_attention"] * 7 + ["full_attention"]) * 4
+    windowed = {**LLAMA_8B, "sliding_window": 1000, "layer_types": layers}
+
+    network = architecture_from_config(windowed)
+
+    assert window_factor(network, 1, tokens) == pytest.approx(factor)
+    assert window_factor(network, 8, tokens) == pytest.approx(factor)
+    assert window_factor(architecture_from_config(LLAMA_8B), 1, tokens) == 1.0
+
+
+def test_bitnet_has_a_gate_next_to_its_activation() -> None:
+    fields = {**LLAMA_8B, "model_type": "bitnet", "hidden_act": "relu2"}
+
+    assert architecture_from_config(fields).feed_forward_matrices == 3
 
 
 def test_weights_are_counted_matrix_by_matrix() -> None:

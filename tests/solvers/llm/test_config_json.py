@@ -95,6 +95,40 @@ def test_networks_that_generate_nothing_are_refused(name: str) -> None:
             9.08,
         ),
         ({"quant_method": "auto-round", "bits": 4}, "int4", 5.80),
+        (
+            {
+                "quant_method": "auto-round",
+                "data_type": "nv_fp",
+                "bits": 4,
+                "group_size": 16,
+            },
+            "fp4",
+            6.03,
+        ),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {
+                    "weight": [{"dtype": "fp8_e4m3"}, {"dtype": "int4"}]
+                },
+            },
+            "int4",
+            5.80,
+        ),
+        ({"quant_method": "w8a8_int8"}, "fp8", 9.08),
+        ({"quant_method": "bitnet"}, "int4", 5.80),
+        ({"quant_method": "bitsandbytes"}, "int4", 5.80),
+        ({"quant_method": "bitsandbytes", "_load_in_4bit": False}, "bf16", 16.06),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "format": "dense",
+                "sparsity_config": {"format": "sparse-24-bitmask"},
+            },
+            "bf16",
+            16.06,
+        ),
+        ({"quant_method": "compressed-tensors", "bits": 8}, "fp8", 9.08),
     ],
 )
 def test_weights_are_kept_in_what_the_method_says(
@@ -156,6 +190,7 @@ def test_parts_that_are_not_quantised_stay_in_16_bits() -> None:
         ),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "8-bit weights"),
         ({"quant_method": "gptq", "bits": 3}, "3-bit weights (gptq): taken as int4"),
+        ({"quant_method": "vptq"}, "vptq states no bits: weights are taken as int4"),
     ],
 )
 def test_what_is_assumed_of_a_method_is_noted(
@@ -300,6 +335,44 @@ def test_a_part_within_a_part_is_found() -> None:
     assert read_config(nested).architecture.layers == 28
 
 
+def test_towers_of_other_kinds_are_counted() -> None:
+    # Gemma 3n: 0.3 G parameters see, and 0.68 G hear.
+    document = {
+        "text_config": dict(SMALL),
+        "vision_config": {"architecture": "mobilenetv5_300m_enc", "hidden_size": 2048},
+        "audio_config": {"conf_num_hidden_layers": 12, "hidden_size": 1536},
+    }
+
+    towers = read_config(document).architecture.idle_parameters
+    assert towers == pytest.approx(0.98e9, rel=0.01)
+
+
+def test_queries_and_outputs_may_go_through_a_narrow_width() -> None:
+    # DeepSeek V4 Flash has 284.3 G parameters, as its class of transformers counts.
+    network = read_config(
+        {
+            "model_type": "deepseek_v4",
+            "num_hidden_layers": 43,
+            "hidden_size": 4096,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 1,
+            "head_dim": 512,
+            "q_lora_rank": 1024,
+            "o_lora_rank": 1024,
+            "o_groups": 8,
+            "n_routed_experts": 256,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 6,
+            "moe_intermediate_size": 2048,
+            "sliding_window": 128,
+            "vocab_size": 129280,
+        }
+    ).architecture
+
+    assert network.parameters == pytest.approx(284.3e9, rel=0.005)
+    assert [tp for tp in _DEGREES if network.undivided(tp) is None] == [1, 2, 4, 8]
+
+
 def test_mistrals_own_file_is_read() -> None:
     params = {
         "dim": 5120,
@@ -410,6 +483,7 @@ def test_what_a_publisher_leaves_out_is_as_its_class_says_and_noted() -> None:
         ),
         ({"model_type": "bert"}, "bert generates no tokens"),
         ({"model_type": "mamba2"}, "mamba2 has no attention"),
+        ({"model_type": "zamba2"}, "zamba2 has layers that no law here describes"),
         ({"layer_types": ["linear_attention"] * 28}, "no layer has attention"),
     ],
 )

@@ -132,6 +132,20 @@ def test_a_context_beyond_the_networks_is_refused_and_the_usual_one_is_cut(
     assert "--max-model-len is 8192 in place of 16384" in cut.err
 
 
+def test_windows_take_room_by_the_lengths_of_requests(tmp_path: Path) -> None:
+    asked = (*SLO, "--gpu-type", "L40S", "--max-model-len", "8192", "-o", "json")
+    full = cli("size", config_file(tmp_path), *asked)
+    layers = ["sliding_attention", "full_attention"] * 14
+    path = config_file(tmp_path, sliding_window=8192, layer_types=layers)
+    windowed = cli("size", path, *asked)
+
+    # Windows as long as the longest request keep all of it: the same room, and the same speed.
+    before, now = (json.loads(each.out)["items"][0] for each in (full, windowed))
+    assert now["kv_tokens"] == pytest.approx(before["kv_tokens"], abs=1)
+    assert now["capacity_rps"] == pytest.approx(before["capacity_rps"], rel=1e-6)
+    assert "28 KiB for each of the last 8192 in layers with a window" in windowed.err
+
+
 def test_the_precision_that_weights_are_read_in_is_shown(tmp_path: Path) -> None:
     path = config_file(tmp_path, quantization_config={"quant_method": "sorcery"})
     asked = ("size", path, *SLO, "--gpu-type", "L40S")

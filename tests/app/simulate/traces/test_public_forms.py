@@ -183,12 +183,25 @@ JOB_LOG = json.dumps(
             "NSDI 2025",
         ),
         (
+            "id_job,time_submit,time_start,time_end,gpus_req\n7,10,12,20,2\n8,10,Unknown,Unknown,1\n",
+            [("7", 0.0, 8.0, 2.0)],
+            "",
+        ),
+        (
             "id,submit_time,run_time,gpu_count\nx,10,60,2\ny,20,30,1\n",
             [("x", 0.0, 60.0, 2.0), ("y", 10.0, 30.0, 1.0)],
             "",
         ),
     ],
-    ids=["PAI", "PAI with header", "Helios", "Philly", "Alibaba 2025", "another"],
+    ids=[
+        "PAI",
+        "PAI with header",
+        "Helios",
+        "Philly",
+        "Alibaba 2025",
+        "Slurm",
+        "another",
+    ],
 )
 def test_jobs_are_read_by_what_their_columns_mean(
     tmp_path: Path,
@@ -213,6 +226,11 @@ PROMETHEUS = [
         "values": [[1772359200, "1"], [1772359230, "2.5"]],
     },
 ]
+EXPORTED = (
+    '{"metric": {"__name__": "rps", "service": "a"}, "values": [5, 7], "timestamps": [1772359200000, 1772359230000]}\n'
+    '{"metric": {"__name__": "rps", "service": "b"}, "values": [1,2.5], "timestamps": [1772359200000, 1772359230000]}\n'
+)
+"""The same as VictoriaMetrics exports it: a line for each series, times in milliseconds."""
 MATRIX = {"resultType": "matrix", "result": PROMETHEUS}
 RATES = [[5.0, 1.0], [7.0, 2.5]]
 
@@ -223,6 +241,7 @@ RATES = [[5.0, 1.0], [7.0, 2.5]]
         json.dumps({"status": "success", "data": MATRIX}),
         json.dumps(MATRIX, indent=2),
         json.dumps(PROMETHEUS),
+        EXPORTED,
         '"Time","a","b"\n1772359200000,5,1\n1772359230000,7,2.5\n',
         'sep=,\r\n"Time","a","b"\r\n1772359200000,5,1\r\n1772359230000,7,2.5\r\n',
         '"Time","a","b"\n2026-03-01 10:00:00,5 req/s,60 req/m\n2026-03-01 10:00:30,7 req/s,150 req/m\n',
@@ -347,6 +366,12 @@ FALLS_BACK = (
             FileKind.RATES,
             "time,a\n5,1\n5,1\n",
             "`plimsoll trace import requests` counts",
+        ),
+        (FileKind.RATES, "time,a\n6,1\n5,1\n", "sort the rows by time"),
+        (
+            FileKind.RATES,
+            '"Series","Time","Value"\n"a",5,1\n"b",5,1\n',
+            "--by Series makes a series of each",
         ),
         (FileKind.RATES, "when,a\n5,1\n6,1\n", "Say by --time-column"),
         (FileKind.RATES, "t_s,a\n1772359200000,1\n1772359201000,1\n", "divide by 1000"),
