@@ -209,7 +209,7 @@ class Forwarder:
             return await self._pass_pieces(job, replica_id, answer)
         if job.meter is not None:
             job.meter.feed(answer.body, self._now_s())
-        elif job.service_queue.is_model and answer.status < HTTPStatus.BAD_REQUEST:
+        elif job.service_queue.is_model:
             job.answer_tokens = answered_tokens(answer.body)
         response = web.Response(
             status=answer.status, headers=answer.headers, body=answer.body
@@ -241,8 +241,7 @@ class Forwarder:
                     tail.feed(piece)
                 await response.write(piece)
             await response.write_eof()
-            if answer.status < HTTPStatus.BAD_REQUEST:
-                job.answer_tokens = tail.tokens
+            job.answer_tokens = tail.tokens
         except WorkerAnswerLost as error:  # part of the answer is out: only a broken connection tells the client so
             self._blame(job, replica_id, str(error))
             if job.request.transport is not None:

@@ -371,7 +371,7 @@ class Router:
         finally:  # also when the client gave up: every arrival is counted once more, as served or as rejected
             took_ms = 1000.0 * (self._now_s() - job.came_s)
             if outcome == "served":
-                finish(job, took_ms)
+                finish(job, response.status, took_ms)
             elif outcome == "gone":
                 leave(job, took_ms)
             else:

@@ -19,14 +19,15 @@ def own_target(request: web.Request) -> str:
     return f"/{target}"
 
 
-def finish(job: RouterJob, took_ms: float) -> None:
+def finish(job: RouterJob, status: int, took_ms: float) -> None:
     """Count an answer that was served; a language model's by its tokens."""
     meter, service_queue = job.meter, job.service_queue
     if not service_queue.is_model:
         service_queue.finish(took_ms)
     elif meter is None:
+        tokens = job.answer_tokens if status < HTTPStatus.BAD_REQUEST else 0
         # One that came whole tells nothing of its first token: the others are taken to have come just in time.
-        service_queue.finish_at_once(took_ms, job.answer_tokens)
+        service_queue.finish_at_once(took_ms, tokens)
     elif meter.ttft_ms is not None:
         service_queue.finish(meter.ttft_ms, meter.itl_ms, tokens=meter.tokens)
     elif meter.is_known:

@@ -215,7 +215,7 @@ class Architecture:
 
 
 def window_factor(network: Architecture, tp: int, tokens: float) -> float:
-    """Cache of a sequence of so many tokens, over what `kv_bytes_per_token` says of it: above 1 with windows."""
+    """Cache of a sequence of that number of tokens, over what `kv_bytes_per_token` says of it: above 1 with windows."""
     growing = network.caching_groups
     windows = [each for each in network.attention if each not in growing]
     held = sum(

@@ -10,6 +10,7 @@ from app.db.predictions import forecasts
 from app.learn.choose_forecasts import SHOWN_LEVELS
 from solvers.forecast.back_test import ForecastScore
 from solvers.forecast.choose_technique import TechniqueChoice
+from solvers.forecast.room import UNKNOWN_ROOM
 from tests.integration.api_harness import NOW, Api, Prepared, reading, service
 
 pytestmark = pytest.mark.integration
@@ -55,7 +56,7 @@ def test_a_service_that_was_never_reported_has_no_forecast(api: Api) -> None:
         "service": "chat",
         "technique": "burst_aware",
         "margin": 1.0,
-        "room_factor": pytest.approx(1.025),
+        "room_factor": pytest.approx(UNKNOWN_ROOM.factor),
         "floor_rps": 0.0,
         "telemetry": "never",
         "silent_for_s": None,

@@ -45,8 +45,6 @@ from app.store.store import AuditEvent
 router = resource_router("nodes", prefix="/nodes")
 
 MAX_WAIT_S = 30.0
-MAX_PROBLEMS = 1000
-"""Letters of an agent's problems in a refusal."""
 CLOCK_SKEW_LIMIT_S = 60.0
 """An agent whose windows end so far from now has a wrong clock, or sends what it kept while it was cut off."""
 
@@ -307,7 +305,7 @@ async def _register(context: Context, observation: Observation) -> None:
     """Add the node with the GPUs that its agent found. Raises NotFound without any, InvalidRequest for odd ones."""
     gpus = sorted(observation.gpus, key=lambda gpu: gpu.index)
     if not gpus:
-        why = "; ".join(observation.problems)[:MAX_PROBLEMS] or "no problem was told"
+        why = "; ".join(observation.problems[:3]) or "it says no problem"
         raise NotFound(
             f"node {observation.node!r} is not registered and reports no GPU ({why}); apply a Node manifest first"
         )
@@ -321,14 +319,14 @@ async def _register(context: Context, observation: Observation) -> None:
         await check_gpu_types(context, connection, list(types.values()), field="gpus")
         await nodes.save(connection, observation.node, types, at=context.now())
         subject = f"node/{observation.node}"
-        was_deleted = await events.was_noted(connection, "NodeDeleted", subject)
+        reason = "its agent reported for the first time"
+        if await events.was_noted(connection, "NodeDeleted", subject):
+            reason = "its agent reports again after the node was deleted; stop the agent before you delete its node"
         await context.audit(
             connection,
             "NodeRegistered",
             subject,
-            reason="its agent reports again after the node was deleted; stop the agent before you delete its node"
-            if was_deleted
-            else "its agent reported for the first time",
+            reason=reason,
             after={"gpus": list(types.values())},
         )
     context.parts.commands.forget()
