@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Protocol
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from agents.gateway.config import GatewaySettings
 from agents.gateway.table import (
@@ -17,12 +18,13 @@ from agents.gateway.table import (
     GatewayTable,
     make_table,
 )
-from agents.router.haproxy.state import HaProxyError
+from agents.router.haproxy.state import Address, HaProxyError
 
 POLL_S = 0.5
 MAX_POLL_S = 5.0
 """While the control plane does not answer."""
 ANSWER_TIMEOUT_S = 10.0
+NODE_TIMEOUT_S = 1.0
 PAGE = 500
 MAX_PAGES = 20
 MAX_PAGE_BYTES = 16 * 1024 * 1024
@@ -73,6 +75,13 @@ class Follower:
         self._proxy = proxy
         self._settings = settings
         self._reported: tuple[str, ...] = ()
+        self._known: frozenset[tuple[str, Address]] = frozenset()
+        """Services at rest, with the nodes that were found to know them."""
+        self._node_tls: ssl.SSLContext | bool = True
+        if settings.node_ca is not None:
+            self._node_tls = ssl.create_default_context(cafile=str(settings.node_ca))
+            # As HAProxy does, which verifies their authority alone.
+            self._node_tls.check_hostname = False
 
     async def run(self) -> None:
         """For ever."""
@@ -92,7 +101,8 @@ class Follower:
         problems: tuple[str, ...] = ()
         try:
             services = await read_list(session, self._source)
-            wanted, problems = make_table(services, self._settings)
+            listed, problems = make_table(services, self._settings)
+            wanted = await self._at_known(session, listed, last)
         except ListUnavailable as error:
             errors.append(f"{error}; the last table stays in force")
         try:
@@ -107,6 +117,42 @@ class Follower:
             errors.append(str(error))
         self._report((*errors, *problems))
         return not errors
+
+    async def _at_known(
+        self, session: aiohttp.ClientSession, listed: GatewayTable, last: GatewayTable
+    ) -> GatewayTable:
+        """The table without the nodes that do not know a service at rest yet: they hear of it just after the list."""
+        resting = [each for each, weights in listed.weights.items() if not weights]
+        pairs = [(name, node) for name in resting for node in listed.waiting[name]]
+        asked = [each for each in pairs if each not in self._known]
+        answers = await asyncio.gather(*(self._knows(session, *each) for each in asked))
+        self._known &= frozenset(pairs)
+        self._known |= {
+            each for each, knows in zip(asked, answers, strict=True) if knows
+        }
+        waiting = dict(listed.waiting)
+        for name in resting:
+            known = (node for node in waiting[name] if (name, node) in self._known)
+            waiting[name] = tuple(known) or last.waiting.get(name, ())
+        return replace(listed, waiting=waiting)
+
+    async def _knows(
+        self, session: aiohttp.ClientSession, service: str, node: Address
+    ) -> bool:
+        """Whether the node knows the service; one that cannot be asked is taken to: HAProxy goes on to another."""
+        host, port = node
+        url = URL.build(
+            scheme=self._settings.node_scheme,
+            host=host,
+            port=port,
+            path=f"/v2/models/{service}",
+        )
+        limit = aiohttp.ClientTimeout(total=NODE_TIMEOUT_S)
+        try:
+            async with session.get(url, timeout=limit, ssl=self._node_tls) as answer:
+                return answer.status != HTTPStatus.NOT_FOUND
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return True
 
     def _report(self, problems: tuple[str, ...]) -> None:
         for each in dict.fromkeys(problems):

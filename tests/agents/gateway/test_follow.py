@@ -47,6 +47,8 @@ class Plane:
     trouble: str = ""
     """What happens instead of an answer."""
     nodes: list[str] = field(default_factory=lambda: ["http://10.0.0.1:8081"])
+    replicas: int = 1
+    """Of the service, at each of these."""
 
     async def answer(self, request: web.Request) -> web.Response:
         if self.trouble == "reset":
@@ -56,7 +58,8 @@ class Plane:
             await asyncio.Event().wait()
         elif self.trouble == "page":
             return web.Response(text="<html>", content_type="text/html")
-        node = {"weight_rps": 1.0, "planned_replicas": 1, "ready_replicas": 1}
+        count = self.replicas
+        node = {"weight_rps": 1.0, "planned_replicas": count, "ready_replicas": count}
         nodes = [{"url": url, **node} for url in self.nodes]
         items = [{"service": "chat", "nodes": nodes}]
         return web.json_response({"items": items}, status=self.status)
@@ -105,6 +108,50 @@ async def test_what_an_earlier_gateway_left_stays_until_there_is_a_list() -> Non
         plane.status = 200
         assert await follower.step(session)
     assert proxy.is_in_force
+
+
+@in_loop
+async def test_a_service_at_rest_waits_where_it_is_known() -> None:
+    statuses = {"a": 404, "b": 503}
+
+    def node(name: str) -> web.Application:
+        async def answer(_: web.Request) -> web.Response:
+            return web.Response(status=statuses[name])
+
+        app = web.Application()
+        app.router.add_get("/v2/models/chat", answer)
+        return app
+
+    def ports(proxy: Proxy) -> list[int]:
+        return [port for _, port in proxy.table.waiting["chat"]]
+
+    async with served(node("a")) as a, served(node("b")) as b:
+        first, second = (int(url.rsplit(":", 1)[1]) for url in (a, b))
+        plane, proxy = Plane(nodes=[a, b], replicas=0), Proxy()
+        async with following(plane, proxy) as (follower, session):
+            await follower.step(session)
+            assert ports(proxy) == [second]
+            statuses["a"] = 503
+            await follower.step(session)
+            assert ports(proxy) == [first, second]
+            # One that is gone stays listed: HAProxy goes on to the other.
+            plane.nodes = ["http://127.0.0.1:1", b]
+            await follower.step(session)
+            assert ports(proxy) == [1, second]
+
+
+@in_loop
+async def test_a_service_that_no_node_knows_stays_where_it_was() -> None:
+    app = web.Application()
+    async with served(app) as url:
+        plane, proxy = Plane(), Proxy()
+        async with following(plane, proxy) as (follower, session):
+            await follower.step(session)
+            before = proxy.table.waiting["chat"]
+            plane.nodes, plane.replicas = [url], 0
+            await follower.step(session)
+            assert proxy.table.waiting["chat"] == before
+            assert not proxy.table.weights["chat"]
 
 
 @pytest.mark.parametrize(
