@@ -293,6 +293,7 @@ class NodeAgent:
             # Not sooner: a storm of changes must not become one of reports.
             await self._clock.sleep(MIN_WINDOW_S)
             left_s = self._next_observation_s() - self._clock.now_s()
+            left_s = min(left_s, self._enforcing.report_within_s)
             await sleep_unless(self._urgent, self._clock, left_s)
             await self._observe_anyway()
 

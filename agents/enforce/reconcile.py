@@ -11,6 +11,7 @@ meanwhile. What is in force is asked again in each round, so that what they have
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from operator import attrgetter
@@ -49,6 +50,7 @@ from agents.enforce.progress import Progress
 _STARTS = (StartReplica, StartTask)
 MAX_ROUNDS = 4
 """Rounds of one enforcement: drain, stop, start follow at once where nothing is under way."""
+STRANDED_S = 0.2
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +125,11 @@ class Enforcing:
     def awaited(self) -> frozenset[str]:
         """Services that are served here, or whose requests wait here, until replicas on other nodes are ready."""
         return self._moving | self._stranded
+
+    @property
+    def report_within_s(self) -> float:
+        """What waits here for a replica on another node goes on when the answer to a report says that it is ready."""
+        return STRANDED_S if self._stranded else math.inf
 
     def begin_anew(self) -> None:
         """Forget what failed and what was said to be ready elsewhere, since there is a new command."""

@@ -1,6 +1,7 @@
 """What waits at a node that no longer has the service goes where the control plane says, and waits until it does."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -52,7 +53,9 @@ def test_only_what_has_a_carrier_or_is_gone_leaves_the_node(
         hands=asyncio.Lock(),
         limits=AgentSettings(node="n1", boot="b"),
     )
+    assert enforcing.report_within_s == math.inf
     run(enforcing.enforce(a_command, 0.0))
+    assert enforcing.report_within_s < AgentSettings(node="n1", boot="b").period_s
     reply = SyncReply(
         boot="b",
         acknowledged=0,
