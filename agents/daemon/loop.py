@@ -286,14 +286,14 @@ class NodeAgent:
         All agents cut their windows at the same moments, so that the control plane can add them up as they are.
         """
         period_s = self.settings.period_s
-        return period_s * math.ceil(self._window_start_s / period_s + 0.5)
+        next_s = period_s * math.ceil(self._window_start_s / period_s + 0.5)
+        return min(next_s, self._window_start_s + self._enforcing.report_within_s)
 
     async def _observe_loop(self) -> None:
         while True:
             # Not sooner: a storm of changes must not become one of reports.
             await self._clock.sleep(MIN_WINDOW_S)
             left_s = self._next_observation_s() - self._clock.now_s()
-            left_s = min(left_s, self._enforcing.report_within_s)
             await sleep_unless(self._urgent, self._clock, left_s)
             await self._observe_anyway()
 

@@ -9,7 +9,6 @@ from typing import Protocol
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from agents.gateway.config import GatewaySettings
 from agents.gateway.table import (
@@ -121,7 +120,10 @@ class Follower:
     async def _at_known(
         self, session: aiohttp.ClientSession, listed: GatewayTable, last: GatewayTable
     ) -> GatewayTable:
-        """The table without the nodes that do not know a service at rest yet: they hear of it just after the list."""
+        """The table without the nodes that do not know a service at rest yet: they hear of it just after the list.
+
+        Where none does, those stay that had it and are still there.
+        """
         resting = [each for each, weights in listed.weights.items() if not weights]
         pairs = [(name, node) for name in resting for node in listed.waiting[name]]
         asked = [each for each in pairs if each not in self._known]
@@ -130,10 +132,11 @@ class Follower:
         self._known |= {
             each for each, knows in zip(asked, answers, strict=True) if knows
         }
-        waiting = dict(listed.waiting)
+        waiting, nodes = dict(listed.waiting), frozenset(listed.nodes)
         for name in resting:
             known = (node for node in waiting[name] if (name, node) in self._known)
-            waiting[name] = tuple(known) or last.waiting.get(name, ())
+            before = (each for each in last.waiting.get(name, ()) if each in nodes)
+            waiting[name] = tuple(known) or tuple(before)
         return replace(listed, waiting=waiting)
 
     async def _knows(
@@ -141,13 +144,13 @@ class Follower:
     ) -> bool:
         """Whether the node knows the service; one that cannot be asked is taken to: HAProxy goes on to another."""
         host, port = node
-        url = URL.build(
-            scheme=self._settings.node_scheme,
-            host=host,
-            port=port,
-            path=f"/v2/models/{service}",
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        # What is ready is asked without a key, also where requests need one.
+        url = f"{self._settings.node_scheme}://{place}/v2/models/{service}/ready"
+        # Without the wait for a connection, of which there are only some at a time.
+        limit = aiohttp.ClientTimeout(
+            sock_connect=NODE_TIMEOUT_S, sock_read=NODE_TIMEOUT_S
         )
-        limit = aiohttp.ClientTimeout(total=NODE_TIMEOUT_S)
         try:
             async with session.get(url, timeout=limit, ssl=self._node_tls) as answer:
                 return answer.status != HTTPStatus.NOT_FOUND

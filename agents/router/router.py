@@ -274,6 +274,8 @@ class Router:
         for route in self._routes:
             if route.service == service and route.shares and not route.is_leaving:
                 return web.Response()
+        if service not in self._service_queues:
+            return unknown(service)
         return without_replica(service)
 
     async def _models(self, request: web.Request) -> web.StreamResponse:

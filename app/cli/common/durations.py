@@ -33,8 +33,9 @@ def parse_duration(typed: str) -> timedelta:
 
 
 def parse_timeout(typed: str) -> float:
-    """Seconds of a duration, or of `0` and `0s`. Raises BadParameter."""
-    return 0.0 if typed in ("0", "0s") else parse_duration(typed).total_seconds()
+    """Seconds of a duration, or of no time, such as `0` and `0s`. Raises BadParameter."""
+    is_none = re.fullmatch(r"0+(?:\.0*)?[smhdw]?", typed)
+    return 0.0 if is_none else parse_duration(typed).total_seconds()
 
 
 def seconds_within(low_s: float, high_s: float) -> Callable[[str | float], float]:

@@ -87,7 +87,8 @@ def _only_seen(observation: Observation) -> Iterator[str]:
     """Services that the node has no replica of, and of which no request was there."""
     there = {replica.service for replica in observation.replicas}
     for each in observation.services:
-        is_busy = each.arrivals or each.served or each.rejected or each.queued
+        ended = each.served or each.rejected or each.gone
+        is_busy = each.arrivals or each.queued or ended
         if not is_busy and each.service not in there:
             yield each.service
 

@@ -119,7 +119,7 @@ async def test_a_service_at_rest_waits_where_it_is_known() -> None:
             return web.Response(status=statuses[name])
 
         app = web.Application()
-        app.router.add_get("/v2/models/chat", answer)
+        app.router.add_get("/v2/models/chat/ready", answer)
         return app
 
     def ports(proxy: Proxy) -> list[int]:
@@ -141,17 +141,21 @@ async def test_a_service_at_rest_waits_where_it_is_known() -> None:
 
 
 @in_loop
-async def test_a_service_that_no_node_knows_stays_where_it_was() -> None:
-    app = web.Application()
-    async with served(app) as url:
-        plane, proxy = Plane(), Proxy()
+async def test_a_service_that_no_node_knows_stays_where_it_was_while_that_is_there() -> (
+    None
+):
+    one, other = web.Application(), web.Application()
+    async with served(one) as old, served(other) as new:
+        plane, proxy = Plane(nodes=[old]), Proxy()
         async with following(plane, proxy) as (follower, session):
             await follower.step(session)
             before = proxy.table.waiting["chat"]
-            plane.nodes, plane.replicas = [url], 0
+            plane.nodes, plane.replicas = [new, old], 0
             await follower.step(session)
             assert proxy.table.waiting["chat"] == before
-            assert not proxy.table.weights["chat"]
+            plane.nodes = [new]
+            await follower.step(session)
+            assert proxy.table.waiting["chat"] == ()
 
 
 @pytest.mark.parametrize(
