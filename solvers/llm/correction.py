@@ -25,7 +25,14 @@ from solvers.llm.belief import UNMEASURED, StepBelief
 from solvers.llm.closed_loop import ClosedClients, closed_loop_means
 from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.runtimes import RUNTIMES
-from solvers.llm.step_law import Reals, RuntimeFactors, engine_work, stack_works
+from solvers.llm.step_law import (
+    EngineWork,
+    Reals,
+    RuntimeFactors,
+    engine_work,
+    stack_works,
+    with_windows,
+)
 
 # Standard deviations of the parts of ln(measured / law).
 _NETWORK = 0.2
@@ -281,8 +288,18 @@ def _law_ms(runs: Sequence[MeasuredRun]) -> Reals:
         output=np.array([max(2.0, each.output) for each in conditions]),
         budget=np.array([each.budget for each in conditions]),
     )
-    work = stack_works([engine_work(run.engine) for run in runs])
+    work = stack_works([_work_of(run) for run in runs])
     return closed_loop_means(work, _factors_of(runs), clients).tpot_ms
+
+
+def _work_of(run: MeasuredRun) -> EngineWork:
+    prompt, output = run.conditions.prompt, run.conditions.output
+    return with_windows(
+        engine_work(run.engine),
+        run.engine,
+        cached=prompt + output / 2.0,
+        prompt=prompt,
+    )
 
 
 def _factors_of(runs: Sequence[MeasuredRun]) -> RuntimeFactors:

@@ -13,7 +13,13 @@ from solvers.llm.hardware import LlmHardware
 from solvers.llm.kv_cache import MEMORY_SHARE, PLANNED_SHARE, EngineLimits, kv_tokens
 from solvers.llm.lengths import LengthTable
 from solvers.llm.runtimes import RUNTIMES
-from solvers.llm.step_law import LlmEngine, Runtime, StepTable, step_table
+from solvers.llm.step_law import (
+    LlmEngine,
+    Runtime,
+    StepTable,
+    step_table,
+    with_windows,
+)
 from solvers.types.llm import Provenance, TokenSlo
 
 BUDGETS = (512, 1024, 2048, 4096, 8192)
@@ -110,15 +116,11 @@ def _sized(
     )
     # The law once, the budgets after it: they change the engine, not its steps.
     law = step_table(engine, RUNTIMES[request.runtime])
-    # Windows are read and computed with, too; the law does not know the lengths, which say how much they hold.
-    read, paired = (
-        window_factor(engine.network, tp, tokens)
-        for tokens in (request.lengths.mean_cached, request.lengths.mean_prompt)
-    )
-    law = replace(
+    law = with_windows(
         law,
-        cached_token_ms=law.cached_token_ms * read,
-        pair_ms=law.pair_ms * paired,
+        engine,
+        cached=request.lengths.mean_cached,
+        prompt=request.lengths.mean_prompt,
     )
     obstacle = request.network.undivided(tp)
     if obstacle is not None:

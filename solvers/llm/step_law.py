@@ -18,12 +18,17 @@ Rooflines: Williams, Waterman, Patterson 2009. Ours: the norm of 3 between both 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from solvers.llm.architecture import Architecture, Precision, gpu_work
+from solvers.llm.architecture import (
+    Architecture,
+    Precision,
+    gpu_work,
+    window_factor,
+)
 from solvers.llm.hardware import LlmHardware
 
 Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -228,3 +233,21 @@ def base_ms(work: EngineWork, factors: RuntimeFactors, tokens: Reals) -> Reals:
     host_ms = host_ms + factors.expert_layer_ms * work.expert_layers
     spans = np.where(work.doublings > 0.0, 2.0 * work.layers, 0.0)
     return np.asarray(host_ms + both_ms + spans * reduce_ms)
+
+
+_Law = TypeVar("_Law", EngineWork, StepTable)
+
+
+def with_windows(law: _Law, engine: LlmEngine, *, cached: float, prompt: float) -> _Law:
+    """The engine's law for requests of that many cached tokens in the mean, and of such a prompt.
+
+    Layers with a window are read and computed with, too; how much they hold is known with the lengths alone.
+    """
+    read, paired = (
+        window_factor(engine.network, engine.tp, tokens) for tokens in (cached, prompt)
+    )
+    return replace(
+        law,
+        cached_token_ms=law.cached_token_ms * read,
+        pair_ms=law.pair_ms * paired,
+    )

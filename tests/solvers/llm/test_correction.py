@@ -7,11 +7,13 @@ import pytest
 
 from solvers.llm.belief import UNMEASURED
 from solvers.llm.closed_loop import ClosedClients, closed_loop_means
+from solvers.llm.config_json import architecture_from_config
 from solvers.llm.correction import StepBeliefs, correct, weigh
 from solvers.llm.measured import MeasuredRun, RunConditions
 from solvers.llm.runtimes import RUNTIMES
-from solvers.llm.step_law import LlmEngine, engine_work
+from solvers.llm.step_law import EngineWork, LlmEngine, engine_work, with_windows
 from tests.solvers.llm.models import make_hardware, make_network
+from tests.solvers.llm.test_architecture import LLAMA_8B
 
 CONDITIONS = RunConditions(
     network="small",
@@ -28,15 +30,16 @@ ENGINE = LlmEngine(
 )
 
 
-def law_ms(conditions: RunConditions) -> float:
-    """Time between tokens by the law alone."""
+def law_ms(conditions: RunConditions, work: EngineWork | None = None) -> float:
+    """Time between tokens by the law alone; work: another engine's."""
     clients = ClosedClients(
         count=np.array([conditions.clients]),
         prompt=np.array([conditions.prompt]),
         output=np.array([conditions.output]),
         budget=np.array([8192.0]),
     )
-    means = closed_loop_means(engine_work(ENGINE), RUNTIMES["vllm"], clients)
+    work = work or engine_work(ENGINE)
+    means = closed_loop_means(work, RUNTIMES["vllm"], clients)
     return float(means.tpot_ms[0])
 
 
@@ -68,6 +71,20 @@ def test_a_run_tells_most_of_its_own_configuration() -> None:
         True,
         False,
     ]
+
+
+def test_what_windows_read_is_of_the_law_and_no_slowness_of_the_run() -> None:
+    layers = (["sliding_attention"] * 7 + ["full_attention"]) * 4
+    windowed = {**LLAMA_8B, "sliding_window": 1000, "layer_types": layers}
+    engine = replace(ENGINE, network=architecture_from_config(windowed))
+    without = engine_work(engine)
+    law = with_windows(without, engine, cached=1100.0, prompt=1000.0)
+    tpot_ms = law_ms(CONDITIONS, law)
+    assert tpot_ms > 1.01 * law_ms(CONDITIONS, without)
+
+    run = MeasuredRun(engine=engine, conditions=CONDITIONS, tpot_ms=tpot_ms)
+
+    assert StepBeliefs([run]).of(CONDITIONS).factor(0.0) == pytest.approx(1.0)
 
 
 def test_a_run_that_others_contradict_counts_less() -> None:
