@@ -243,6 +243,8 @@ class Relay:
     """What is counted from."""
     _doubted: ServerPage | None = field(default=None, init=False)
     """Read after it, and maybe of another server."""
+    _first_token: Histogram | None = field(default=None, init=False)
+    """The newest ones: long answers end when no other one begins."""
     _back: ServerPage | None = field(default=None, init=False)
     """Read after that one: the old server's, or a new one's that has counted more than the old one by now."""
 
@@ -270,7 +272,12 @@ class Relay:
         self.before = with_lost(self.before, after)
         # A clock that was set back: no window may be of no length.
         if stretch.end_s > stretch.begin_s:
-            for window in make_windows(stretch, grown, self.plane.slo):
+            first_token = grown.first_token
+            if first_token is not None and any(first_token.counts):
+                self._first_token = first_token
+            for window in make_windows(
+                stretch, grown, self.plane.slo, first_token=self._first_token
+            ):
                 self.plane.add(window)
 
     def _grown(self, after: ServerPage) -> ServerCounts | None:

@@ -97,16 +97,24 @@ class CountedWindow:
 
 
 def make_windows(
-    stretch: Stretch, grown: ServerCounts, slo: InTime
+    stretch: Stretch,
+    grown: ServerCounts,
+    slo: InTime,
+    *,
+    first_token: Histogram | None = None,
 ) -> tuple[CountedWindow, ...]:
     """The windows of a stretch, oldest first; none where the server does not tell how many it served and how fast.
 
     `grown`: how much each of the server's quantities grew in it. Only after a long silence is it several windows, over
-    which the counts are spread; the last MAX_WINDOWS of them are returned.
+    which the counts are spread; the last MAX_WINDOWS of them are returned. `first_token`: the newest that are known,
+    for the requests of a language model that end in a stretch in which none begins.
     """
     if grown.served is None or grown.latency is None:
         return ()
-    counts = _Counts.of(grown, grown.latency, slo)
+    latency = grown.latency
+    if slo.itl_ms is not None:
+        latency = _scaled(first_token or grown.first_token, sum(latency.counts))
+    counts = _Counts.of(grown, sum(grown.latency.counts), latency, slo)
     parts = tuple(stretch.parts())
     made = []
     for number, part in enumerate(parts):
@@ -127,21 +135,21 @@ class _Counts:
     """Those that arrived, and were neither served nor refused yet."""
 
     @classmethod
-    def of(cls, grown: ServerCounts, latency: Histogram, slo: InTime) -> "_Counts":
+    def of(
+        cls, grown: ServerCounts, served: int, latency: Histogram, slo: InTime
+    ) -> "_Counts":
         """Who came is who was answered or refused, by how many more wait and run than before, and who left.
 
         A client that leaves appears in no counter of answers; after its first token it is in that histogram.
         """
-        served = sum(latency.counts)
         waiting = _amount(grown.waiting)
         running = _amount(grown.running)
         begun = sum(grown.first_token.counts) if grown.first_token else 0
         came = max(served + waiting + running, begun + waiting)
         failed = _amount(grown.failed)
-        is_model = slo.itl_ms is not None
         return cls(
             served=served,
-            latency=_scaled(grown.first_token, served) if is_model else latency,
+            latency=latency,
             steady_ratio=_steady_ratio(grown, slo),
             failed=max(0, failed),
             # Where those that waited gave up, fewer wait; those that were served have arrived all the same.

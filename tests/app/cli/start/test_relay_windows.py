@@ -126,6 +126,18 @@ def test_of_a_language_model_first_tokens_and_gaps_are_in_time(
     assert window.latency == tuple(pair for pair in pairs if pair[1])
 
 
+@pytest.mark.parametrize(("newest", "in_slo"), [((0, 0, 3), 0), ((5, 0, 0), 8)])
+def test_answers_that_end_when_none_begins_had_the_newest_first_tokens(
+    newest: tuple[int, ...], in_slo: int
+) -> None:
+    counts = ServerCounts(
+        served=8.0, latency=a_histogram(0, 0, 8), first_token=a_histogram(0, 0, 0)
+    )
+    stretch = Stretch(begin_s=START_S, end_s=START_S + 10.0)
+    (window,) = make_windows(stretch, counts, TOKENS, first_token=a_histogram(*newest))
+    assert (window.arrivals, window.served, window.in_slo) == (8, 8, in_slo)
+
+
 @pytest.mark.parametrize("first_tokens", [(0, 0, 0), (3, 3, 5)])
 def test_a_silence_of_a_language_model_is_spread_over_windows(
     first_tokens: tuple[int, ...],
